@@ -1,0 +1,90 @@
+"""Two things compiled code needs and numba does not offer: a cache hint and a call into LAPACK.
+
+Addresses of LAPACK routines travel as plain integers, so that kernels using them stay cacheable
+(numba refuses to cache a function that holds a ctypes pointer).
+"""
+
+from functools import cache
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import get_cython_function_address, intrinsic
+
+__all__ = ["Lapack", "fortran", "lapack", "prefetch"]
+
+
+class Lapack(NamedTuple):
+    """Addresses of the BLAS and LAPACK routines of one precision, taken from SciPy's own library."""
+
+    gemm: int
+    symm: int
+    trsm: int
+    trsv: int
+    potrf: int
+    potri: int
+    trtri: int
+
+
+@cache
+def lapack(dtype: str) -> Lapack:
+    """The routines for "float32" or "float64"."""
+    letter = {"float32": "s", "float64": "d"}[dtype]
+    blas = {"gemm", "symm", "trsm", "trsv"}
+    return Lapack(
+        **{
+            name: int(
+                get_cython_function_address(
+                    "scipy.linalg.cython_blas" if name in blas else "scipy.linalg.cython_lapack", letter + name
+                )
+            )
+            for name in Lapack._fields
+        }
+    )
+
+
+@intrinsic
+def fortran(typingctx: Any, address: Any, arguments: Any) -> Any:
+    """Call the Fortran routine at `address`; every argument goes by reference, as Fortran wants it.
+
+    Arrays pass the address of their first element, integers a 32-bit copy (a letter such as "L" is
+    passed as `ord("L")`: the first byte of a little-endian integer), floats a copy of their own type.
+    """
+    signature = types.void(types.intp, arguments)
+
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        byte_pointer = ir.IntType(8).as_pointer()
+        pointers = []
+        for kind, value in zip(
+            signature.args[1].types, cgutils.unpack_tuple(builder, values[1]), strict=True
+        ):
+            if isinstance(kind, types.Array):
+                pointer = context.make_array(kind)(context, builder, value).data
+            else:
+                scalar = value
+                if isinstance(kind, types.Integer):
+                    scalar = context.cast(builder, value, kind, types.int32)
+                pointer = cgutils.alloca_once_value(builder, scalar)
+            pointers.append(builder.bitcast(pointer, byte_pointer))
+        routine = ir.FunctionType(ir.VoidType(), [byte_pointer] * len(pointers))
+        builder.call(builder.inttoptr(values[0], routine.as_pointer()), pointers)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def prefetch(typingctx: Any, address: Any) -> Any:
+    """Ask for the cache line at `address` ahead of its use; never faults, changes nothing."""
+    signature = types.void(types.intp)
+
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        byte_pointer, int32 = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte_pointer, int32, int32, int32])
+        hint = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        read, keep_in_every_cache, data = int32(0), int32(3), int32(1)
+        builder.call(hint, [builder.inttoptr(values[0], byte_pointer), read, keep_in_every_cache, data])
+        return context.get_dummy_value()
+
+    return signature, codegen

@@ -1,0 +1,716 @@
+"""The compiled inner loops. Private: they take arrays, check nothing, and hold no Python objects.
+
+The only file with `@njit`. Kernels release the interpreter's lock and are called from several threads
+(`resources.Workers`); each call writes to its own part of the output. Integers used as indices are
+unsigned where the loop is hot: numba then skips the test for negative indices, a third of the time.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit, uint64
+
+from mrfrec.core.intrinsics import fortran, prefetch
+
+
+def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile without the lock, and keep the machine code on disk where some folder can be written."""
+    try:
+        return njit(nogil=True, cache=True)(function)  # type: ignore[no-any-return]
+    except RuntimeError:  # numba found no folder for its cache (read-only installation, no home)
+        return njit(nogil=True)(function)  # type: ignore[no-any-return]
+
+
+class Incidence(NamedTuple):
+    """X from both sides: the items of each user, and the users of each item."""
+
+    user_ptr: Any  # (n+1) int64: user u's items are items[user_ptr[u]:user_ptr[u+1]]
+    items: Any  # (nnz) uint32, ascending within a user
+    values: Any  # (nnz) float64, √w_u·x_uj; empty where every entry is 1 and counts as 1
+    item_ptr: Any  # (m+1) int64: item i's users are users[item_ptr[i]:item_ptr[i+1]]
+    users: Any  # (nnz) uint32, ascending within an item
+    rank: Any  # (nnz) uint32: how many of that user's items come before item i
+
+
+class Scaling(NamedTuple):
+    """S_ij = (XᵀX)_ij·a_i·a_j − g_i·g_j, per item."""
+
+    a: Any  # 1/s, zero for items without variance
+    g: Any  # √n·μ·a, zero if not centered
+    by_g: Any  # items by |g|, descending
+
+
+# ── §2.1  statistics ──────────────────────────────────────────────────────────────────────────────
+
+
+@kernel
+def count_items(user_ptr, items, first_user, last_user, counts):
+    """How often each item occurs among a range of users."""
+    for q in range(uint64(user_ptr[first_user]), uint64(user_ptr[last_user])):
+        counts[items[q]] += 1
+
+
+@kernel
+def transpose(user_ptr, items, first_user, last_user, slot, users, rank):
+    """Write a range of users into the item side; `slot` is where each item's next user goes."""
+    for u in range(uint64(first_user), uint64(last_user)):
+        start = uint64(user_ptr[u])
+        for q in range(start, uint64(user_ptr[u + 1])):
+            i = items[q]
+            t = uint64(slot[i])
+            slot[i] += 1
+            users[t] = u
+            rank[t] = q - start
+
+
+@kernel
+def weighted_sums(user_ptr, items, x, w, center, sums, squares, weights):
+    """Per item over its users: Σ w·x, Σ w·(x − center)² and Σ w."""
+    for u in range(uint64(len(w))):
+        for q in range(uint64(user_ptr[u]), uint64(user_ptr[u + 1])):
+            i = items[q]
+            sums[i] += w[u] * x[q]
+            squares[i] += w[u] * (x[q] - center[i]) ** 2
+            weights[i] += w[u]
+
+
+_NEAR, _FAR = 6, 16  # how many users ahead their items, and where these begin, are asked for
+_MOST_LINES = 16  # of a long history, as many cache lines as this; the hardware fetches the rest
+
+
+@kernel
+def _row(X, i, prefix, accumulator):
+    """Add row i of XᵀX to the accumulator; with `prefix`, only the items before i.
+
+    Nearly all of the time would go to waiting for the histories, which lie all over memory: so they
+    are asked for a few users ahead.
+    """
+    here, width = X.items.ctypes.data, X.items.itemsize
+    step = 64 // width
+    end = uint64(len(X.users))
+    binary = len(X.values) == 0
+    for t in range(uint64(X.item_ptr[i]), uint64(X.item_ptr[i + 1])):
+        if t + _FAR < end:
+            prefetch(X.user_ptr.ctypes.data + 8 * X.users[t + _FAR])
+        if t + _NEAR < end:
+            near = X.users[t + _NEAR]
+            start = X.user_ptr[near]
+            stop = start + X.rank[t + _NEAR] if prefix else X.user_ptr[near + 1]
+            for q in range(start, min(stop, start + _MOST_LINES * step), step):
+                prefetch(here + q * width)
+        u = X.users[t]
+        start = X.user_ptr[u]
+        stop = start + X.rank[t] if prefix else X.user_ptr[u + 1]
+        if binary:
+            for q in range(uint64(start), uint64(stop)):
+                accumulator[X.items[q]] += 1
+        else:
+            x = X.values[uint64(start) + X.rank[t]]
+            for q in range(uint64(start), uint64(stop)):
+                accumulator[X.items[q]] += x * X.values[q]
+
+
+@kernel
+def _row_cost(X, i, prefix):
+    """How many additions `_row` makes."""
+    cost = 0
+    for t in range(uint64(X.item_ptr[i]), uint64(X.item_ptr[i + 1])):
+        u = X.users[t]
+        cost += X.rank[t] if prefix else X.user_ptr[u + 1] - X.user_ptr[u]
+    return cost
+
+
+@kernel
+def _clear(X, i, prefix, accumulator, cost):
+    """Set back to zero what `_row` touched: item by item if these are few, else the whole."""
+    length = i if prefix else len(accumulator)
+    if cost > length // 8:
+        accumulator[:length] = 0
+        return
+    for t in range(uint64(X.item_ptr[i]), uint64(X.item_ptr[i + 1])):
+        u = X.users[t]
+        start = X.user_ptr[u]
+        stop = start + X.rank[t] if prefix else X.user_ptr[u + 1]
+        for q in range(uint64(start), uint64(stop)):
+            accumulator[X.items[q]] = 0
+
+
+@kernel
+def dense_rows(X, scaling, diagonal, first, last, accumulator, S):
+    """Rows of the lower triangle of S, diagonal included."""
+    a, g = scaling.a, scaling.g
+    for i in range(first, last):
+        _row(X, i, True, accumulator)
+        ai, gi = a[i], g[i]
+        for j in range(i):
+            S[i, j] = accumulator[j] * (ai * a[j]) - gi * g[j]
+            accumulator[j] = 0
+        S[i, i] = diagonal[i]
+
+
+# ── §3.1  pattern ─────────────────────────────────────────────────────────────────────────────────
+
+BIN_SHIFT = 12  # a bin of the histogram holds the magnitudes that share all but their last 12 bits
+
+
+@kernel
+def _note(i, j, m, magnitude, threshold, keys, found, histogram):
+    """Keep entry (j, i) if it passes. The key orders by magnitude, then by cyclic distance from i."""
+    if magnitude <= threshold:
+        return found
+    bits = np.float32(magnitude).view(np.uint32)
+    if len(histogram):
+        histogram[bits >> np.uint32(BIN_SHIFT)] += 1
+    distance = j - i if j > i else j - i + m
+    keys[found] = (uint64(bits) << uint64(32)) | (uint64(0xFFFFFFFF) - uint64(distance))
+    return found + 1
+
+
+@kernel
+def pattern_columns(
+    X, scaling, items, threshold, most, accumulator, magnitudes, keys, out_items, out_magnitudes, histogram
+):
+    """Neighbours of each of `items`: those with |S| > threshold, the `most` largest, largest first.
+
+    Returns how many each item has; they lie one item after the other in `out_items`. Where `histogram`
+    is not empty it counts every magnitude that passed, also those that `most` then cuts off.
+    """
+    m = len(X.item_ptr) - 1
+    a, g, by_g = scaling.a, scaling.g, scaling.by_g
+    counts = np.zeros(len(items), np.int64)
+    written = 0
+    for c in range(len(items)):
+        i = items[c]
+        ai, gi = a[i], g[i]
+        if ai == 0.0:
+            continue
+        cost = _row_cost(X, i, False)
+        _row(X, i, False, accumulator)
+        found = 0
+
+        # Pairs without a common user have |S| = |g_i·g_j|: by_g lists those that pass first.
+        unused = 0
+        while 2 * cost + unused < m and unused < m:
+            if np.float32(abs(gi * g[by_g[unused]])) <= threshold:
+                break
+            unused += 1
+
+        if 2 * cost + unused < m:  # few items touched: visit these alone
+            for s in range(unused):
+                j = by_g[s]
+                if j != i and accumulator[j] == 0:
+                    magnitude = np.float32(abs(gi * g[j]))
+                    found = _note(i, j, m, magnitude, threshold, keys, found, histogram)
+            accumulator[i] = 0
+            for t in range(uint64(X.item_ptr[i]), uint64(X.item_ptr[i + 1])):
+                u = X.users[t]
+                for q in range(uint64(X.user_ptr[u]), uint64(X.user_ptr[u + 1])):
+                    j = X.items[q]
+                    if accumulator[j] != 0:
+                        magnitude = np.float32(abs(accumulator[j] * (ai * a[j]) - gi * g[j]))
+                        accumulator[j] = 0
+                        found = _note(i, np.int64(j), m, magnitude, threshold, keys, found, histogram)
+        else:
+            for j in range(m):
+                magnitudes[j] = abs(accumulator[j] * (ai * a[j]) - gi * g[j])
+                accumulator[j] = 0
+            magnitudes[i] = 0.0
+            for j in range(m):
+                if magnitudes[j] > threshold:
+                    found = _note(i, j, m, magnitudes[j], threshold, keys, found, histogram)
+
+        best = keys[:found]
+        if found > most:
+            if most == 0:
+                continue
+            best = np.partition(best, found - most)[found - most :]
+        best = np.sort(best)
+        for s in range(len(best) - 1, -1, -1):
+            bits = np.uint32(best[s] >> uint64(32))
+            distance = np.int64(uint64(0xFFFFFFFF) - (best[s] & uint64(0xFFFFFFFF)))
+            j = i + distance
+            out_items[written] = j if j < m else j - m
+            out_magnitudes[written] = bits.view(np.float32)
+            written += 1
+        counts[c] = len(best)
+    return counts
+
+
+@kernel
+def kept_per_column(column_ptr, magnitudes, threshold):
+    """How many of each column's entries, largest first, pass a higher threshold."""
+    kept = np.zeros(len(column_ptr) - 1, np.int64)
+    for i in range(len(kept)):
+        for t in range(column_ptr[i], column_ptr[i + 1]):
+            if magnitudes[t] <= threshold:
+                break
+            kept[i] += 1
+    return kept
+
+
+# ── §3.2  schedule and blocks ─────────────────────────────────────────────────────────────────────
+
+
+@kernel
+def greedy_schedule(order, column_ptr, neighbors, r):
+    """Steps 1, 2 and 4: the items S that head a block, and |D| for each."""
+    m = len(order)
+    heads = np.empty(m, np.int32)
+    dependents = np.empty(m, np.int32)
+    left = np.ones(m, np.bool_)
+    blocks = 0
+    for i in order:
+        if not left[i]:
+            continue
+        start = column_ptr[i]
+        extra = int(np.rint(r * (column_ptr[i + 1] - start)))
+        left[i] = False
+        for t in range(start, start + extra):
+            left[neighbors[t]] = False
+        heads[blocks] = i
+        dependents[blocks] = 1 + extra
+        blocks += 1
+    return heads[:blocks].copy(), dependents[:blocks].copy()
+
+
+@kernel
+def sorted_columns(column_ptr, neighbors, first, last, out):
+    """The same columns with ascending rows."""
+    for i in range(first, last):
+        out[column_ptr[i] : column_ptr[i + 1]] = np.sort(neighbors[column_ptr[i] : column_ptr[i + 1]])
+
+
+@kernel
+def block_members(column_ptr, columns, heads, block_ptr, members):
+    """The items of each block, N(i) ∪ {i}, ascending."""
+    for b in range(len(heads)):
+        i = heads[b]
+        slot = block_ptr[b]
+        placed = False
+        for t in range(column_ptr[i], column_ptr[i + 1]):
+            if not placed and columns[t] > i:
+                members[slot] = i
+                slot += 1
+                placed = True
+            members[slot] = columns[t]
+            slot += 1
+        if not placed:
+            members[slot] = i
+
+
+@kernel
+def memberships(block_ptr, members, m):
+    """For each item, the blocks it is in and its place there."""
+    item_ptr = np.zeros(m + 1, np.int64)
+    for j in members:
+        item_ptr[j + 1] += 1
+    for j in range(m):
+        item_ptr[j + 1] += item_ptr[j]
+    slot = item_ptr[:-1].copy()
+    block = np.empty(len(members), np.int32)
+    place = np.empty(len(members), np.int32)
+    for b in range(len(block_ptr) - 1):
+        for t in range(block_ptr[b], block_ptr[b + 1]):
+            s = slot[members[t]]
+            slot[members[t]] += 1
+            block[s] = b
+            place[s] = t - block_ptr[b]
+    return item_ptr, block, place
+
+
+@kernel
+def gather(X, scaling, first, last, item_ptr, block, place, block_ptr, members, store_ptr, accumulator, row, store):
+    """Rows of S into the blocks that hold the item: the strict lower triangle of each, row by row."""
+    a, g = scaling.a, scaling.g
+    for i in range(first, last):
+        wanted = 0
+        for s in range(item_ptr[i], item_ptr[i + 1]):
+            wanted += place[s]
+        if wanted == 0:
+            continue
+        cost = _row_cost(X, i, True)
+        _row(X, i, True, accumulator)
+        ai, gi = a[i], g[i]
+        whole = wanted > i // 2  # then it is cheaper to compute the row of S once
+        if whole:
+            for j in range(i):
+                row[j] = accumulator[j] * (ai * a[j]) - gi * g[j]
+                accumulator[j] = 0
+        for s in range(uint64(item_ptr[i]), uint64(item_ptr[i + 1])):
+            b = block[s]
+            length = uint64(place[s])
+            source = uint64(block_ptr[b])
+            target = uint64(store_ptr[b]) + length * (length - uint64(1)) // uint64(2)
+            if whole:
+                for t in range(length):
+                    store[target + t] = row[uint64(members[source + t])]
+            else:
+                for t in range(length):
+                    j = uint64(members[source + t])
+                    store[target + t] = accumulator[j] * (ai * a[j]) - gi * g[j]
+        if not whole:
+            _clear(X, i, True, accumulator, cost)
+
+
+@kernel
+def solve_blocks(
+    lapack, blocks, block_ptr, members, heads, dependents, column_ptr, neighbors, diagonal, store_ptr, store, work
+):
+    """Step 3. Turns each block's part of S into its estimates: |D| columns of B', in ascending items.
+
+    With the conditioners C first and the dependents D last, S = L·Lᵀ gives the columns D of the inverse
+    without the others:  C_DD = (L_DD·L_DDᵀ)⁻¹,  C_CD = −L_CC⁻ᵀ·L_DCᵀ·C_DD;  and B'_ji = −C_ji/C_ii.
+    For a single dependent that is one triangular solve, B'_Ci = L_CC⁻ᵀ·L_iCᵀ.
+
+    Returns the block that is not positive definite, or −1.
+    """
+    one, zero = store.dtype.type(1.0), store.dtype.type(0.0)
+    lower, right, left, transposed, plain = ord("L"), ord("R"), ord("L"), ord("T"), ord("N")
+    info = np.zeros(1, np.int32)
+    for b in blocks:
+        first = block_ptr[b]
+        k = block_ptr[b + 1] - first
+        d = np.int64(dependents[b])
+        if k < 2:
+            continue
+        head = heads[b]
+        item = members[first : first + k]
+
+        # Where each item stands in the matrix: conditioners from the front, dependents behind them.
+        is_dependent = np.zeros(k, np.bool_)
+        is_dependent[np.searchsorted(item, head)] = True
+        for t in range(column_ptr[head], column_ptr[head] + d - 1):
+            is_dependent[np.searchsorted(item, neighbors[t])] = True
+        at = np.empty(k, np.int64)
+        next_conditioner, next_dependent = 0, k - d
+        for t in range(k):
+            if is_dependent[t]:
+                at[t] = next_dependent
+                next_dependent += 1
+            else:
+                at[t] = next_conditioner
+                next_conditioner += 1
+
+        # The lower triangle, column-major, from the packed rows.
+        L = work[: k * k]
+        source = store_ptr[b]
+        for t in range(k):
+            p = at[t]
+            for s in range(t):
+                q = at[s]
+                L[q * k + p if p > q else p * k + q] = store[source + s]
+            source += t
+            L[p * k + p] = diagonal[item[t]]
+
+        fortran(lapack.potrf, (lower, k, L, k, info))
+        if info[0] != 0:
+            return b
+        c = k - d
+        estimate = store[store_ptr[b] : store_ptr[b] + d * k]
+        if d == 1:
+            x = work[k * k : k * k + k]
+            for s in range(c):
+                x[s] = L[s * k + c]
+            fortran(lapack.trsv, (lower, transposed, plain, c, L, k, x, 1))
+            for t in range(k):
+                estimate[t] = zero if is_dependent[t] else x[at[t]]
+            continue
+
+        fortran(lapack.potri, (lower, d, L[c * k + c :], k, info))
+        if info[0] != 0:
+            return b
+        C = work[k * k :]  # c × d, column-major
+        if c > 0:
+            for s in range(c):
+                for t in range(d):
+                    C[t * c + s] = L[s * k + c + t]
+            # C·C_DD needs its own output: the factor's unused upper right corner holds it.
+            product = L[c * k :]
+            fortran(
+                lapack.symm, (right, lower, c, d, one, L[c * k + c :], k, C, c, zero, product, k)
+            )
+            fortran(lapack.trsm, (left, lower, transposed, plain, c, d, one, L, k, product, k))
+        row = 0
+        for t in range(k):
+            if not is_dependent[t]:
+                continue
+            i = at[t]
+            scale = one / L[i * k + i]
+            for s in range(k):
+                j = at[s]
+                if j < c:
+                    estimate[row + s] = L[i * k + j] * scale
+                elif j == i:
+                    estimate[row + s] = zero
+                else:
+                    estimate[row + s] = -L[i * k + j if j > i else j * k + i] * scale
+            row += k
+    return -1
+
+
+@kernel
+def dependent_lists(heads, dependents, column_ptr, neighbors, m):
+    """For each item, the blocks that estimate its column, ascending, and where among their estimates."""
+    item_ptr = np.zeros(m + 1, np.int64)
+    for b in range(len(heads)):
+        item_ptr[heads[b] + 1] += 1
+        start = column_ptr[heads[b]]
+        for t in range(start, start + dependents[b] - 1):
+            item_ptr[neighbors[t] + 1] += 1
+    for i in range(m):
+        item_ptr[i + 1] += item_ptr[i]
+    slot = item_ptr[:-1].copy()
+    block = np.empty(item_ptr[m], np.int32)
+    row = np.empty(item_ptr[m], np.int32)
+    for b in range(len(heads)):
+        start = column_ptr[heads[b]]
+        D = np.empty(dependents[b], np.int32)
+        D[0] = heads[b]
+        D[1:] = neighbors[start : start + dependents[b] - 1]
+        D = np.sort(D)
+        for t in range(len(D)):
+            block[slot[D[t]]] = b
+            row[slot[D[t]]] = t
+            slot[D[t]] += 1
+    return item_ptr, block, row
+
+
+@kernel
+def add_estimates(
+    first, last, column_ptr, columns, item_ptr, block, row, block_ptr, members, store_ptr, store, total, count
+):
+    """Add the estimates of a batch of blocks to the entries of A they belong to, block after block."""
+    for i in range(first, last):
+        for s in range(item_ptr[i], item_ptr[i + 1]):
+            b = block[s]
+            start, stop = block_ptr[b], block_ptr[b + 1]
+            source = store_ptr[b] + row[s] * (stop - start)
+            p = start
+            for t in range(column_ptr[i], column_ptr[i + 1]):
+                j = columns[t]
+                while p < stop and members[p] < j:
+                    p += 1
+                if p == stop:
+                    break
+                if members[p] == j:
+                    total[t] += store[source + p - start]
+                    count[t] += 1
+
+
+@kernel
+def average_and_rescale(first, last, column_ptr, columns, scale, a, total, count):
+    """B = dMat(1/s)·B'·dMat(s), where B' is the average of the estimates."""
+    for i in range(first, last):
+        for t in range(column_ptr[i], column_ptr[i + 1]):
+            if count[t]:
+                total[t] *= scale[i] * a[columns[t]] / count[t]
+
+
+# ── Eq. 4  the closed form, in tiles of a row-major matrix whose lower triangle is in use ──────────
+#
+# BLAS is column-major: a row-major product C = A·B is the column-major product Cᵀ = Bᵀ·Aᵀ, and a
+# row-major lower triangle L is the column-major upper triangle Lᵀ. Every routine sees one tile's worth
+# of rows at most, so no index inside BLAS comes near 2³¹, however many items there are.
+
+_L, _R, _U, _N, _T = ord("L"), ord("R"), ord("U"), ord("N"), ord("T")
+
+
+@kernel
+def factor_update(lapack, A, k0, k1, i0, i1):
+    """A[i, k] −= L[i, :k]·L[k, :k]ᵀ."""
+    m, one = A.shape[0], A.dtype.type(1.0)
+    if k0 > 0:
+        fortran(lapack.gemm, (_T, _N, k1 - k0, i1 - i0, k0, -one, A[k0:], m, A[i0:], m, one, A[i0:, k0:], m))
+
+
+@kernel
+def factor_diagonal(lapack, A, k0, k1):
+    """L[k, k] = the Cholesky factor of A[k, k], zeros above its diagonal. False if there is none."""
+    info = np.zeros(1, np.int32)
+    fortran(lapack.potrf, (_U, k1 - k0, A[k0:, k0:], A.shape[0], info))
+    for i in range(k0, k1):
+        A[i, i + 1 : k1] = 0
+    return info[0] == 0
+
+
+@kernel
+def factor_panel(lapack, A, k0, k1, i0, i1):
+    """L[i, k] = A[i, k]·L[k, k]⁻ᵀ."""
+    m, one = A.shape[0], A.dtype.type(1.0)
+    fortran(lapack.trsm, (_L, _U, _T, _N, k1 - k0, i1 - i0, one, A[k0:, k0:], m, A[i0:, k0:], m))
+
+
+@kernel
+def invert_factor_tile(lapack, A, panel, i0, i1, j0, j1):
+    """W[i, j] = −L[i, i]⁻¹·L[i, j:i]·W[j:i, j], with W = L⁻¹; `panel` is a copy of L[i, :i]."""
+    m, one = A.shape[0], A.dtype.type(1.0)
+    W = A[i0:, j0:]
+    width = panel.shape[1]
+    fortran(
+        lapack.gemm,
+        (_N, _N, j1 - j0, i1 - i0, i0 - j0, one, A[j0:, j0:], m, panel[:, j0:], width, A.dtype.type(0.0), W, m),
+    )
+    fortran(lapack.trsm, (_R, _U, _N, _N, j1 - j0, i1 - i0, -one, A[i0:, i0:], m, W, m))
+
+
+@kernel
+def invert_factor_diagonal(lapack, A, i0, i1):
+    """W[i, i] = L[i, i]⁻¹."""
+    info = np.zeros(1, np.int32)
+    fortran(lapack.trtri, (_U, _N, i1 - i0, A[i0:, i0:], A.shape[0], info))
+    return info[0] == 0
+
+
+@kernel
+def multiply_factor_tile(lapack, A, tile, i0, i1, j0, j1):
+    """C[i, j] = W[i:, i]ᵀ·W[i:, j]."""
+    m, one = A.shape[0], A.dtype.type(1.0)
+    width = tile.shape[1]
+    fortran(
+        lapack.gemm,
+        (_N, _T, j1 - j0, i1 - i0, m - i0, one, A[i0:, j0:], m, A[i0:, i0:], m, A.dtype.type(0.0), tile, width),
+    )
+    A[i0:i1, j0:j1] = tile[: i1 - i0, : j1 - j0]
+
+
+@kernel
+def symmetric_product(C, i0, i1, x):
+    """What rows i0 to i1 of the lower triangle of a symmetric C add to C·x."""
+    y = np.zeros(C.shape[0], np.float64)
+    for i in range(i0, i1):
+        total = 0.0
+        for j in range(i):
+            total += C[i, j] * x[j]
+            y[j] += C[i, j] * x[i]
+        y[i] += total + C[i, i] * x[i]
+    return y
+
+
+@kernel
+def weights_from_inverse(C, z, column_factor, row_factor, i0, i1, tile):
+    """B_ji = −P_ji/P_ii·s_i/s_j in place, both triangles, where P = C − z·zᵀ; rows i0 to i1 of the lower."""
+    for j0 in range(0, i1, tile):
+        j1 = min(j0 + tile, i1)
+        for i in range(i0, i1):
+            for j in range(j0, min(j1, i)):
+                p = -(C[i, j] - z[i] * z[j])
+                C[i, j] = p * row_factor[i] * column_factor[j]
+                C[j, i] = p * row_factor[j] * column_factor[i]
+    for i in range(i0, i1):
+        C[i, i] = 0
+
+
+# ── scores and rankings ───────────────────────────────────────────────────────────────────────────
+
+
+@kernel
+def _score_sparse(items, values, B_ptr, B_items, B_values, scores):
+    for t in range(len(items)):
+        j, x = items[t], values[t]
+        for q in range(uint64(B_ptr[j]), uint64(B_ptr[j + 1])):
+            scores[B_items[q]] += x * B_values[q]
+
+
+@kernel
+def _score_dense(items, values, B, scores):
+    for t in range(len(items)):
+        x, row = values[t], B[items[t]]
+        for i in range(len(scores)):
+            scores[i] += x * row[i]
+
+
+@kernel
+def score_sparse(user_ptr, items, values, first, last, B_ptr, B_items, B_values, offset, out):
+    """x·B (plus the offset) for users first to last."""
+    for u in range(first, last):
+        out[u] = offset
+        span = slice(user_ptr[u], user_ptr[u + 1])
+        _score_sparse(items[span], values[span], B_ptr, B_items, B_values, out[u])
+
+
+@kernel
+def score_dense(user_ptr, items, values, first, last, B, offset, out):
+    """x·B (plus the offset) for users first to last."""
+    for u in range(first, last):
+        out[u] = offset
+        span = slice(user_ptr[u], user_ptr[u + 1])
+        _score_dense(items[span], values[span], B, out[u])
+
+
+@kernel
+def _worse(score, item, than_score, than_item):
+    """Ranked lower: a smaller score, or the same score and a larger index."""
+    return score < than_score or (score == than_score and item > than_item)
+
+
+@kernel
+def _sift_down(items, scores, root, length):
+    """Restore the heap, worst on top, below `root`."""
+    while True:
+        child = 2 * root + 1
+        if child >= length:
+            return
+        if child + 1 < length and _worse(scores[child + 1], items[child + 1], scores[child], items[child]):
+            child += 1
+        if not _worse(scores[child], items[child], scores[root], items[root]):
+            return
+        items[root], items[child] = items[child], items[root]
+        scores[root], scores[child] = scores[child], scores[root]
+        root = child
+
+
+@kernel
+def _select(scores, items, best):
+    """The best of the scores, best first, into `items` and `best`; −∞ is never selected."""
+    k = len(items)
+    items[:] = -1
+    best[:] = -np.inf
+    held = 0
+    for i in range(len(scores)):
+        score = scores[i]
+        if held == k:
+            if score > best[0]:
+                best[0], items[0] = score, i
+                _sift_down(items, best, 0, k)
+        elif score > -np.inf:
+            best[held], items[held] = score, i
+            held += 1
+            if held == k:
+                for root in range(k // 2 - 1, -1, -1):
+                    _sift_down(items, best, root, k)
+    if held < k:
+        for root in range(held // 2 - 1, -1, -1):
+            _sift_down(items, best, root, held)
+    for length in range(held - 1, 0, -1):
+        items[0], items[length] = items[length], items[0]
+        best[0], best[length] = best[length], best[0]
+        _sift_down(items, best, 0, length)
+
+
+@kernel
+def top_k_sparse(
+    user_ptr, items, values, first, last, B_ptr, B_items, B_values, offset, hide_seen, scores, out_items, out_scores
+):
+    """The best items of users first to last."""
+    for u in range(first, last):
+        scores[:] = offset
+        span = slice(user_ptr[u], user_ptr[u + 1])
+        _score_sparse(items[span], values[span], B_ptr, B_items, B_values, scores)
+        if hide_seen:
+            for j in items[span]:
+                scores[j] = -np.inf
+        _select(scores, out_items[u], out_scores[u])
+
+
+@kernel
+def top_k_dense(user_ptr, items, values, first, last, B, offset, hide_seen, scores, out_items, out_scores):
+    """The best items of users first to last."""
+    for u in range(first, last):
+        scores[:] = offset
+        span = slice(user_ptr[u], user_ptr[u + 1])
+        _score_dense(items[span], values[span], B, scores)
+        if hide_seen:
+            for j in items[span]:
+                scores[j] = -np.inf
+        _select(scores, out_items[u], out_scores[u])

@@ -1,0 +1,188 @@
+"""§2.1: means, scales, and rows of the centered, rescaled item-item matrix S, streamed.
+
+    S = (XᵀWX − n·μμᵀ) ⊘ (s sᵀ),    s = v^(α/2),    v = n × (weighted) column variance
+
+m × m is never held here. Row i of S comes from the two sides of X: the users of item i, and the items of
+each of these users, added up in one accumulator of length m per thread. Counting a row again is cheaper
+than keeping it, so the pattern and the blocks each stream the rows they need.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from mrfrec.core import kernels
+from mrfrec.core.resources import Workers
+from mrfrec.errors import DataError
+
+__all__ = ["Statistics", "as_histories", "bytes_for_statistics", "split_evenly"]
+
+# Two passes over the values give v to about 1e-15 of the sum of squares; what is below is rounding.
+_NO_VARIANCE = 1e-12
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What the rest of the core knows of X. Letters are the paper's."""
+
+    n: float  # users; with user weights, their sum
+    m: int
+    X: kernels.Incidence
+    popularity: npt.NDArray[np.int64]  # users per item
+    mu: npt.NDArray[np.float64]
+    s: npt.NDArray[np.float64]
+    S_diagonal: npt.NDArray[np.float64]
+    scaling: kernels.Scaling
+
+    @property
+    def active(self) -> npt.NDArray[np.bool_]:
+        """Items with variance; the others have no weights in or out."""
+        return np.asarray(self.scaling.a > 0.0)
+
+    def accumulator(self) -> npt.NDArray[Any]:
+        """Room for one row of XᵀX: integers for binary data, else floats."""
+        return np.zeros(self.m, np.float64 if len(self.X.values) else np.int32)
+
+    def ridge(self, l2: float, l2_flat: float) -> npt.NDArray[np.float64]:
+        """diag(S) plus `l2 + l2_flat ⊘ s²`; 1 for items without variance, so that nothing is singular."""
+        total = self.S_diagonal + l2 + l2_flat * self.scaling.a**2
+        return np.where(self.active, total, 1.0)
+
+    def row_tasks(self, longest: int | None = None) -> list[tuple[int, int]]:
+        """Ranges of items that cost about the same to stream."""
+        cost = self.X.item_ptr[1:] - self.X.item_ptr[:-1] + max(1, len(self.X.users) // (4 * self.m))
+        return split_evenly(cost, 512, longest)
+
+
+def split_evenly(
+    costs: npt.NDArray[Any], parts: int, longest: int | None = None
+) -> list[tuple[int, int]]:
+    """Cut 0…len(costs) into about `parts` ranges of equal cost, none longer than `longest`."""
+    ends = np.cumsum(costs, dtype=np.float64)
+    marks = np.searchsorted(ends, np.linspace(0.0, ends[-1] if len(ends) else 0.0, parts + 1)[1:-1]) + 1
+    cuts: Sequence[int] = np.unique(np.concatenate([[0], marks, [len(costs)]])).tolist()
+    step = longest or len(costs) or 1
+    return [
+        (start, min(start + step, stop))
+        for first, stop in zip(cuts[:-1], cuts[1:], strict=True)
+        for start in range(first, stop, step)
+    ]
+
+
+def as_histories(X: object, name: str) -> "sp.csr_array[Any]":
+    """X as a canonical, finite, real CSR array: rows sorted, duplicates summed, no explicit zeros.
+
+    The caller's matrix is never changed; where it is canonical already, its arrays are shared.
+    """
+    if not sp.issparse(X):
+        raise DataError(
+            f"{name} must be a scipy.sparse matrix of users × items; got {type(X).__name__}. "
+            "Wrap a dense array in scipy.sparse.csr_array(...)."
+        )
+    if X.ndim != 2:
+        raise DataError(f"{name} must have two dimensions, users × items; got {X.ndim}.")
+    if X.dtype.kind not in "buif":
+        raise DataError(f"{name} must hold real numbers or booleans; got {X.dtype}.")
+    if X.format != "csr" and X.dtype.kind in "iu":
+        X = X.astype(np.int64)  # or sums of duplicates could wrap around
+    matrix = sp.csr_array(X)
+    try:
+        matrix.check_format(full_check=True)
+    except ValueError as error:
+        raise DataError(f"{name} is not a valid CSR matrix: {error}.") from error
+    if matrix.dtype.kind == "f" and not np.isfinite(matrix.data).all():
+        row = int(np.searchsorted(matrix.indptr, np.flatnonzero(~np.isfinite(matrix.data))[0], "right")) - 1
+        raise DataError(f"{name} must be finite; row {row} holds NaN or infinity. Drop or fill such entries.")
+    if not matrix.has_canonical_format:
+        matrix = matrix.astype(np.int64, copy=True) if matrix.dtype.kind in "iu" else matrix.copy()
+        matrix.sum_duplicates()
+    if matrix.nnz and np.count_nonzero(matrix.data) < matrix.nnz:
+        matrix = matrix.copy()
+        matrix.eliminate_zeros()
+    return matrix
+
+
+def bytes_for_statistics(n: int, m: int, nnz: int, binary: bool, threads: int) -> int:
+    """What `Statistics` holds beyond the matrix it was given."""
+    shared_or_copied = 8 * (n + 1) + 4 * nnz  # user_ptr, items
+    values = 0 if binary else 8 * nnz
+    item_side = 8 * (m + 1) + 8 * nnz + 8 * m * threads
+    per_item = 12 * 8 * m
+    return shared_or_copied + values + item_side + per_item
+
+
+def compute(
+    X: "sp.csr_array[Any]", *, alpha: float, user_weight: float, center: bool, workers: Workers
+) -> Statistics:
+    """Both sides of X and all that is known per item."""
+    n_users, m = X.shape
+    user_ptr = X.indptr.astype(np.int64, copy=False)
+    items = X.indices.astype(np.int32, copy=False).view(np.uint32)
+    binary = bool((X.data == 1).all()) and user_weight == 0.0
+    with workers.stage("statistics", 3):
+        item_ptr, users, rank = _item_side(user_ptr, items, m, workers)
+        popularity = np.diff(item_ptr)
+        if binary:
+            n = float(n_users)
+            values = np.empty(0)
+            squares = popularity.astype(np.float64)
+            mu = squares / n
+            v = squares * ((n - squares) / n)
+        else:
+            x = X.data.astype(np.float64, copy=False)
+            w = _user_weights(np.diff(user_ptr), user_weight)
+            n = float(w.sum())
+            # Σw·(x − μ)² over an item's users, and μ² for everybody else: no cancellation.
+            sums, squares, around, weights = np.zeros((4, m))
+            kernels.weighted_sums(user_ptr, items, x, w, np.zeros(m), sums, squares, weights)
+            mu = sums / n
+            kernels.weighted_sums(user_ptr, items, x, w, mu, np.zeros(m), around, np.zeros(m))
+            v = around + np.maximum(n - weights, 0.0) * mu**2
+            values = x * np.repeat(np.sqrt(w), np.diff(user_ptr))
+
+    active = v > _NO_VARIANCE * squares
+    v = np.where(active, v, 0.0)
+    s = v ** (alpha / 2)
+    a = np.zeros(m)
+    np.divide(1.0, s, out=a, where=active)
+    g = np.sqrt(n) * mu * a if center else np.zeros(m)
+    return Statistics(
+        n=n,
+        m=m,
+        X=kernels.Incidence(user_ptr, items, values, item_ptr, users, rank),
+        popularity=popularity,
+        mu=mu,
+        s=s,
+        S_diagonal=(v if center else squares) * a**2,
+        scaling=kernels.Scaling(a, g, np.argsort(-np.abs(g), kind="stable")),
+    )
+
+
+def _user_weights(lengths: npt.NDArray[Any], beta: float) -> npt.NDArray[np.float64]:
+    """w_u ∝ |x_u|₀^(−β), scaled so that Σ w_u·|x_u|₀ = nnz(X); an empty history counts as one item."""
+    w = np.maximum(lengths, 1).astype(np.float64) ** -beta
+    return w * (lengths.sum() / (w @ lengths))
+
+
+def _item_side(
+    user_ptr: npt.NDArray[np.int64], items: npt.NDArray[np.uint32], m: int, workers: Workers
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+    """The users of each item, ascending: a counting sort, each thread taking a range of users."""
+    ranges = split_evenly(np.diff(user_ptr) + 1, workers.threads)
+    counts = np.zeros((len(ranges), m), np.int64)
+    workers.run(
+        lambda t: kernels.count_items(user_ptr, items, *ranges[t], counts[t]),
+        range(len(ranges)),
+    )
+    item_ptr = np.concatenate([[0], np.cumsum(counts.sum(axis=0))])
+    slots = item_ptr[:-1] + np.cumsum(counts, axis=0) - counts
+    users, rank = np.empty(len(items), np.uint32), np.empty(len(items), np.uint32)
+    workers.run(
+        lambda t: kernels.transpose(user_ptr, items, *ranges[t], slots[t], users, rank),
+        range(len(ranges)),
+    )
+    return item_ptr, users, rank

@@ -1,0 +1,54 @@
+"""Every error the package raises.
+
+    MrfrecError
+    ├── ParameterError      a parameter breaks its rule          (also a ValueError)
+    ├── DataError           the data cannot be used as it is     (also a ValueError)
+    ├── NotFittedError      a result was asked for before fit    (also a RuntimeError)
+    ├── MemoryPlanError     the fit would not fit in memory      (also a MemoryError)
+    └── NumericalError      a matrix could not be factorised     (also an ArithmeticError)
+
+Each message names what was given, the rule it breaks, and what to do.
+"""
+
+__all__ = [
+    "DataError",
+    "MemoryPlanError",
+    "MrfrecError",
+    "NotFittedError",
+    "NumericalError",
+    "ParameterError",
+]
+
+
+class MrfrecError(Exception):
+    """The root of the tree: catches everything the package raises on purpose."""
+
+
+class ParameterError(MrfrecError, ValueError):
+    """A parameter breaks its rule."""
+
+    def __init__(self, name: str, rule: str, value: object, advice: str = "") -> None:
+        self.name = name
+        self.value = value
+        super().__init__(f"{name} must be {rule}; got {value!r}." + (f" {advice}" if advice else ""))
+
+
+class DataError(MrfrecError, ValueError):
+    """The data cannot be used as it is; nothing was changed or dropped."""
+
+
+class NotFittedError(MrfrecError, RuntimeError):
+    """A result was asked for before `fit`."""
+
+
+class MemoryPlanError(MrfrecError, MemoryError):
+    """The fit needs more memory than it may use; it was refused before memory ran out."""
+
+    def __init__(self, message: str, *, needed: int, limit: int) -> None:
+        self.needed = needed
+        self.limit = limit
+        super().__init__(message)
+
+
+class NumericalError(MrfrecError, ArithmeticError):
+    """A matrix that must be positive definite is not, to the precision in use."""

@@ -1,0 +1,158 @@
+"""The paper in slow, obvious numpy: the truth the core is held to.
+
+Written from the paper, not from the core, and sharing nothing with it. Everything is dense and float64;
+loops stand where the paper has a loop. Magnitudes are compared as float32 and ties go to the next item in
+cyclic order, as the documentation of `core/pattern.py` says.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Matrix = npt.NDArray[np.float64]
+
+
+@dataclass
+class Moments:
+    n: float
+    mu: Matrix
+    v: Matrix
+    s: Matrix
+    S: Matrix
+    active: npt.NDArray[np.bool_]
+
+
+def moments(X: Matrix, alpha: float = 0.75, center: bool = True, user_weight: float = 0.0) -> Moments:
+    """§2.1 and the paragraph on popularity bias: μ, v, s and S."""
+    lengths = (X != 0).sum(axis=1)
+    w = np.array([max(length, 1) ** -user_weight for length in lengths])
+    w = w * lengths.sum() / (w * lengths).sum()
+    n = w.sum()
+    mu = (w @ X) / n
+    v = w @ (X - mu) ** 2
+    active = v > 1e-9
+    v = np.where(active, v, 0.0)
+    s = v ** (alpha / 2)
+    G = X.T @ (w[:, None] * X)
+    if center:
+        G = G - n * np.outer(mu, mu)
+    safe = np.where(active, s, 1.0)
+    S = G / np.outer(safe, safe)
+    S[~active] = 0.0
+    S[:, ~active] = 0.0
+    return Moments(n, mu, v, s, S, active)
+
+
+def ridge(found: Moments, l2: float, l2_flat: float = 0.0) -> Matrix:
+    """The diagonal that is added to S."""
+    return l2 + l2_flat / np.where(found.active, found.s, 1.0) ** 2
+
+
+def rescale(found: Moments, B: Matrix) -> Matrix:
+    """B = dMat(1/s)·B'·dMat(s); items without variance have no weights."""
+    safe = np.where(found.active, found.s, 1.0)
+    B = B * safe[None, :] / safe[:, None]
+    B[~found.active] = 0.0
+    B[:, ~found.active] = 0.0
+    return B
+
+
+def dense(
+    X: Matrix,
+    l2: float,
+    alpha: float = 0.75,
+    center: bool = True,
+    l2_flat: float = 0.0,
+    user_weight: float = 0.0,
+    mean_constraint: bool = False,
+) -> Matrix:
+    """Eq. 4, and the Appendix."""
+    found = moments(X, alpha, center, user_weight)
+    m = X.shape[1]
+    keep = np.flatnonzero(found.active)
+    C = np.linalg.inv(found.S[np.ix_(keep, keep)] + np.diag(ridge(found, l2, l2_flat)[keep]))
+    if mean_constraint:
+        mu = found.mu[keep] / found.s[keep]
+        C = (np.eye(len(keep)) - C @ np.outer(mu, mu) / (mu @ C @ mu)) @ C
+    B = np.zeros((m, m))
+    B[np.ix_(keep, keep)] = np.eye(len(keep)) - C @ np.diag(1.0 / np.diag(C))
+    np.fill_diagonal(B, 0.0)
+    return rescale(found, B)
+
+
+def ranked_neighbors(S: Matrix, i: int) -> list[int]:
+    """All other items by |S|, largest first, ties to the item that follows i most closely."""
+    m = len(S)
+    size = np.abs(S).astype(np.float32)
+    return sorted((j for j in range(m) if j != i), key=lambda j: (-size[j, i], (j - i) % m))
+
+
+def pattern(S: Matrix, threshold: float, max_neighbors: int = 1000) -> npt.NDArray[np.bool_]:
+    """§3.1: A, diagonal included."""
+    m = len(S)
+    A = np.eye(m, dtype=bool)
+    for i in range(m):
+        passing = [j for j in ranked_neighbors(S, i) if np.float32(abs(S[j, i])) > np.float32(threshold)]
+        for j in passing[: max_neighbors - 1]:
+            A[j, i] = True
+    return A
+
+
+def schedule(
+    S: Matrix, A: npt.NDArray[np.bool_], popularity: npt.NDArray[Any], r: float
+) -> list[tuple[int, list[int], list[int]]]:
+    """§3.2, steps 1, 2 and 4: for each block its head i, N(i) and D(i)."""
+    m = len(S)
+    L = sorted(range(m), key=lambda i: (-A[:, i].sum(), -popularity[i], i))
+    result = []
+    while L:
+        i = L[0]
+        N = [j for j in ranked_neighbors(S, i) if A[j, i]]
+        D = [i, *N[: round(r * len(N))]]
+        result.append((i, N, D))
+        L = [j for j in L if j not in D]
+    return result
+
+
+def sparse(
+    X: Matrix,
+    l2: float,
+    threshold: float,
+    r: float = 0.0,
+    max_neighbors: int = 1000,
+    alpha: float = 0.75,
+    center: bool = True,
+    l2_flat: float = 0.0,
+    user_weight: float = 0.0,
+) -> tuple[Matrix, npt.NDArray[np.bool_], int, npt.NDArray[np.int64]]:
+    """§3: B, A, the number of blocks, and how many estimates each entry had."""
+    found = moments(X, alpha, center, user_weight)
+    m = X.shape[1]
+    A = pattern(found.S, threshold, max_neighbors)
+    blocks = schedule(found.S, A, (X != 0).sum(axis=0), r)
+    total, count = np.zeros((m, m)), np.zeros((m, m), np.int64)
+    diagonal = np.diag(np.where(found.active, ridge(found, l2, l2_flat), 1.0))
+    for i, N, D in blocks:
+        block = [i, *N]
+        C = np.linalg.inv(found.S[np.ix_(block, block)] + diagonal[np.ix_(block, block)])
+        for d in D:
+            column = block.index(d)
+            for row, j in enumerate(block):
+                if j != d:
+                    total[j, d] += -C[row, column] / C[column, column]
+                    count[j, d] += 1
+    B = np.where(A & (count > 0), total / np.maximum(count, 1), 0.0)
+    return rescale(found, B), A, len(blocks), count
+
+
+def top_k(scores: Matrix, seen: Matrix, k: int) -> npt.NDArray[np.int64]:
+    """The k best unseen items of each user, ties by index."""
+    rows = []
+    for user in range(len(scores)):
+        order = sorted(
+            (i for i in range(scores.shape[1]) if seen[user, i] == 0), key=lambda i: (-scores[user, i], i)
+        )
+        rows.append((order + [-1] * k)[:k])
+    return np.array(rows)
