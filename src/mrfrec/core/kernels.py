@@ -151,99 +151,149 @@ def dense_rows(X, scaling, diagonal, first, last, accumulator, S):
 
 # ── §3.1  pattern ─────────────────────────────────────────────────────────────────────────────────
 
-BIN_SHIFT = 12  # a bin of the histogram holds the magnitudes that share all but their last 12 bits
-
 
 @kernel
-def _note(i, j, m, magnitude, threshold, keys, found, histogram):
-    """Keep entry (j, i) if it passes. The key orders by magnitude, then by cyclic distance from i."""
-    if magnitude <= threshold:
-        return found
-    bits = np.float32(magnitude).view(np.uint32)
-    if len(histogram):
-        histogram[bits >> np.uint32(BIN_SHIFT)] += 1
-    distance = j - i if j > i else j - i + m
-    keys[found] = (uint64(bits) << uint64(32)) | (uint64(0xFFFFFFFF) - uint64(distance))
-    return found + 1
-
-
-@kernel
-def pattern_columns(
-    X, scaling, items, threshold, most, accumulator, magnitudes, keys, out_items, out_magnitudes, histogram
+def row_entries(
+    X, scaling, rows, start, prefix, threshold, histogram, shift, accumulator, magnitudes, counts, items, sizes
 ):
-    """Neighbours of each of `items`: those with |S| > threshold, the `most` largest, largest first.
+    """The entries of rows of S with |S| > threshold: `counts` of them a row, one row after the other.
 
-    Returns how many each item has; they lie one item after the other in `out_items`. Where `histogram`
-    is not empty it counts every magnitude that passed, also those that `most` then cuts off.
+    With `prefix`, only the entries before the diagonal. Stops before a row for which the room left might
+    not do, and returns its place in `rows`. With no room at all (`items` is empty) it only counts, in
+    `histogram`, where magnitudes that share all but their last `shift` bits share a bin.
     """
     m = len(X.item_ptr) - 1
     a, g, by_g = scaling.a, scaling.g, scaling.by_g
-    counts = np.zeros(len(items), np.int64)
+    keep, tally = len(items) > 0, len(histogram) > 0
     written = 0
-    for c in range(len(items)):
-        i = items[c]
+    for place in range(start, len(rows)):
+        i = rows[place]
+        length = i if prefix else m
+        if keep and written + length > len(items):
+            return place
+        counts[place] = 0
         ai, gi = a[i], g[i]
         if ai == 0.0:
             continue
-        cost = _row_cost(X, i, False)
-        _row(X, i, False, accumulator)
-        found = 0
+        cost = _row_cost(X, i, prefix)
+        _row(X, i, prefix, accumulator)
+        accumulator[i] = 0
 
-        # Pairs without a common user have |S| = |g_i·g_j|: by_g lists those that pass first.
+        # Pairs without a common user have |S| = |g_i·g_j|: those that pass come first in by_g.
         unused = 0
-        while 2 * cost + unused < m and unused < m:
+        while 2 * cost + unused < length:
             if np.float32(abs(gi * g[by_g[unused]])) <= threshold:
                 break
             unused += 1
 
-        if 2 * cost + unused < m:  # few items touched: visit these alone
+        found = 0
+        if 2 * cost + unused < length:  # few items touched: visit these alone
             for s in range(unused):
                 j = by_g[s]
-                if j != i and accumulator[j] == 0:
-                    magnitude = np.float32(abs(gi * g[j]))
-                    found = _note(i, j, m, magnitude, threshold, keys, found, histogram)
-            accumulator[i] = 0
+                if j < length and j != i and accumulator[j] == 0:
+                    magnitudes[found] = abs(gi * g[j])
+                    if keep:
+                        items[written + found] = j
+                    found += 1
             for t in range(uint64(X.item_ptr[i]), uint64(X.item_ptr[i + 1])):
                 u = X.users[t]
-                for q in range(uint64(X.user_ptr[u]), uint64(X.user_ptr[u + 1])):
+                first = X.user_ptr[u]
+                last = first + X.rank[t] if prefix else X.user_ptr[u + 1]
+                for q in range(uint64(first), uint64(last)):
                     j = X.items[q]
                     if accumulator[j] != 0:
-                        magnitude = np.float32(abs(accumulator[j] * (ai * a[j]) - gi * g[j]))
+                        size = np.float32(abs(accumulator[j] * (ai * a[j]) - gi * g[j]))
                         accumulator[j] = 0
-                        found = _note(i, np.int64(j), m, magnitude, threshold, keys, found, histogram)
+                        if size > threshold:
+                            magnitudes[found] = size
+                            if keep:
+                                items[written + found] = j
+                            found += 1
         else:
-            for j in range(m):
+            for j in range(length):
                 magnitudes[j] = abs(accumulator[j] * (ai * a[j]) - gi * g[j])
                 accumulator[j] = 0
-            magnitudes[i] = 0.0
-            for j in range(m):
+            if not prefix:
+                magnitudes[i] = 0.0
+            for j in range(length):
                 if magnitudes[j] > threshold:
-                    found = _note(i, j, m, magnitudes[j], threshold, keys, found, histogram)
+                    magnitudes[found] = magnitudes[j]
+                    if keep:
+                        items[written + found] = j
+                    found += 1
 
-        best = keys[:found]
-        if found > most:
-            if most == 0:
-                continue
-            best = np.partition(best, found - most)[found - most :]
-        best = np.sort(best)
-        for s in range(len(best) - 1, -1, -1):
-            bits = np.uint32(best[s] >> uint64(32))
-            distance = np.int64(uint64(0xFFFFFFFF) - (best[s] & uint64(0xFFFFFFFF)))
-            j = i + distance
-            out_items[written] = j if j < m else j - m
-            out_magnitudes[written] = bits.view(np.float32)
-            written += 1
-        counts[c] = len(best)
-    return counts
+        if tally:
+            for s in range(found):
+                histogram[np.float32(magnitudes[s]).view(np.uint32) >> np.uint32(shift)] += 1
+        if keep:
+            sizes[written : written + found] = magnitudes[:found]
+            written += found
+        counts[place] = found
+    return len(rows)
 
 
 @kernel
-def kept_per_column(column_ptr, magnitudes, threshold):
+def count_directed(rows, counts, items, column_counts):
+    """How many of these pairs each column gets: every pair goes to both of its items."""
+    t = 0
+    for place in range(len(rows)):
+        column_counts[rows[place]] += counts[place]
+        for _ in range(counts[place]):
+            column_counts[items[t]] += 1
+            t += 1
+
+
+@kernel
+def _key(i, j, m, size):
+    """Orders the neighbours j of i: by magnitude, then the nearer in cyclic order."""
+    distance = j - i if j > i else j - i + m
+    return (uint64(np.float32(size).view(np.uint32)) << uint64(32)) | (uint64(0xFFFFFFFF) - uint64(distance))
+
+
+@kernel
+def fill_directed(rows, counts, items, sizes, m, slot, keys):
+    """Write these pairs into the columns of both items, at `slot`."""
+    t = 0
+    for place in range(len(rows)):
+        i = rows[place]
+        for _ in range(counts[place]):
+            j, size = np.int64(items[t]), sizes[t]
+            keys[slot[i]] = _key(i, j, m, size)
+            slot[i] += 1
+            keys[slot[j]] = _key(j, i, m, size)
+            slot[j] += 1
+            t += 1
+
+
+@kernel
+def settle_columns(first, last, most, key_ptr, keys, old_ptr, old_items, old_sizes, new_ptr, new_items, new_sizes):
+    """Each column's largest entries, `most` of them, largest first, out of the old ones and the new."""
+    m = len(key_ptr) - 1
+    for i in range(first, last):
+        old = old_ptr[i + 1] - old_ptr[i]
+        fresh = key_ptr[i + 1] - key_ptr[i]
+        every = np.empty(old + fresh, np.uint64)
+        for s in range(old):
+            every[s] = _key(i, np.int64(old_items[old_ptr[i] + s]), m, old_sizes[old_ptr[i] + s])
+        every[old:] = keys[key_ptr[i] : key_ptr[i + 1]]
+        if len(every) > most:
+            every = np.partition(every, len(every) - most)[len(every) - most :]
+        every = np.sort(every)
+        t = new_ptr[i]
+        for s in range(len(every) - 1, -1, -1):
+            j = i + np.int64(uint64(0xFFFFFFFF) - (every[s] & uint64(0xFFFFFFFF)))
+            new_items[t] = j if j < m else j - m
+            new_sizes[t] = np.uint32(every[s] >> uint64(32)).view(np.float32)
+            t += 1
+
+
+@kernel
+def kept_per_column(column_ptr, sizes, threshold):
     """How many of each column's entries, largest first, pass a higher threshold."""
     kept = np.zeros(len(column_ptr) - 1, np.int64)
     for i in range(len(kept)):
         for t in range(column_ptr[i], column_ptr[i + 1]):
-            if magnitudes[t] <= threshold:
+            if sizes[t] <= threshold:
                 break
             kept[i] += 1
     return kept

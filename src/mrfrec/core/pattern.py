@@ -15,14 +15,15 @@ import scipy.sparse as sp
 
 from mrfrec.core import kernels
 from mrfrec.core.resources import MemoryPlan, Workers
-from mrfrec.core.statistics import Statistics
+from mrfrec.core.statistics import Statistics, split_evenly
 
 __all__ = ["BYTES_PER_ENTRY", "Pattern", "find_pattern"]
 
-BYTES_PER_ENTRY = 17  # an item and a magnitude, twice while the pieces are joined, and a little
-_BINS = 1 << (31 - kernels.BIN_SHIFT)
-_SAMPLE = 1024  # columns that are looked at first
+BYTES_PER_ENTRY = 24  # as a pair 4, as a key 8, as item and magnitude 8, and a little
+_SAMPLE = 512  # columns that are looked at first
 _MARGIN = 1.25  # entries kept beyond those asked for, since the sample is only a sample
+_COARSE, _FINE = 16, 12  # low bits a histogram ignores: bins 0.8 % wide for the sample, 0.05 % for the choice
+_ROUND = 40_000_000  # pairs after which the cap is applied; it bounds what is held before the cap bites
 
 
 @dataclass(frozen=True)
@@ -58,152 +59,202 @@ def find_pattern(
 ) -> Pattern:
     """A, by a threshold or by the share of entries to keep; `held` bytes are in use already."""
     m = statistics.m
+    most = min(max_neighbors, m) - 1
     with workers.stage("pattern", m):
-        sample = _sample_histogram(statistics, workers)
+        sample = _sample(statistics, workers)
         if threshold is not None:
-            _plan_entries(plan, held, _entries_above(sample, _bin_of(threshold)), m, max_neighbors)
-            column_ptr, neighbors, _, _ = _stream(
-                statistics, np.float32(threshold), max_neighbors, workers, plan, held, histogram=False
+            columns, _ = _stream(
+                statistics, np.float32(threshold), most, sample.above(threshold), workers, plan, held, tally=False
             )
-            return Pattern(column_ptr, neighbors, float(threshold))
+            return Pattern(columns.ptr, columns.items, float(threshold))
 
         assert sparsity is not None
         wanted = max(sparsity * m * m - m, 0.0)  # besides the diagonal
         margin = _MARGIN
         while True:
-            lowest = _bin_for(sample, margin * wanted)
-            _plan_entries(plan, held, margin * wanted, m, max_neighbors)
-            column_ptr, neighbors, magnitudes, histogram = _stream(
-                statistics, _threshold_of(lowest), max_neighbors, workers, plan, held, histogram=True
+            lowest = sample.threshold_for(margin * wanted)
+            columns, found = _stream(
+                statistics, lowest, most, sample.above(lowest), workers, plan, held, tally=True
             )
-            found = histogram.sum()
-            if found >= wanted or lowest == 0:
+            total = found.entries.sum()
+            if total >= wanted or lowest == 0:
                 break
-            # The sample was off, so that one more pass is needed.
-            margin *= 1.5 * wanted / max(found, 1)
-        cut = max(_bin_for(histogram, wanted), lowest)
-        final = _threshold_of(cut)
-        kept = kernels.kept_per_column(column_ptr, magnitudes, final)
-        return Pattern(*_keep_first(column_ptr, neighbors, kept), float(final))
+            # The sample was off: one more pass.
+            margin *= 1.5 * wanted / max(total, 1.0)
+        final = max(found.threshold_for(wanted), lowest)
+        kept = kernels.kept_per_column(columns.ptr, columns.sizes, final)
+        return Pattern(*_keep_first(columns, kept), float(final))
 
 
-# ── bins of magnitude: bin b holds the float32 whose bits, shifted, are b ──────────────────────────
+# ── histograms of magnitude: bin b holds the float32 whose bits, shifted, are b ────────────────────
 
 
-def _bin_of(magnitude: float) -> int:
-    return int(np.float32(magnitude).view(np.uint32)) >> kernels.BIN_SHIFT
+@dataclass(frozen=True)
+class _Histogram:
+    entries: npt.NDArray[Any]
+    shift: int
+
+    def above(self, threshold: float) -> float:
+        """About how many entries lie above a threshold."""
+        return float(self.entries[int(np.float32(threshold).view(np.uint32)) >> self.shift :].sum())
+
+    def threshold_for(self, wanted: float) -> np.float32:
+        """The edge between two bins with as near to `wanted` entries above it as can be."""
+        above = np.append(np.cumsum(self.entries[::-1])[::-1], 0)
+        first_bin = int(np.abs(above - wanted).argmin())
+        return np.float32(np.uint32(max((first_bin << self.shift) - 1, 0)).view(np.float32))
 
 
-def _threshold_of(first_bin: int) -> np.float32:
-    """The threshold that keeps just the bins from `first_bin` on."""
-    bits = max((first_bin << kernels.BIN_SHIFT) - 1, 0)
-    return np.float32(np.uint32(bits).view(np.float32))
+def _bins(shift: int) -> npt.NDArray[np.int64]:
+    return np.zeros(1 << (31 - shift), np.int64)
 
 
-def _entries_above(histogram: npt.NDArray[np.float64], first_bin: int) -> float:
-    return float(histogram[first_bin:].sum())
+def _row_scratch(statistics: Statistics) -> tuple[npt.NDArray[Any], ...]:
+    """Per thread: a row of XᵀX and the magnitudes of a row."""
+    return statistics.accumulator(), np.empty(statistics.m, np.float32)
 
 
-def _bin_for(histogram: npt.NDArray[Any], wanted: float) -> int:
-    """The first bin to keep, so that the number of entries comes as near to `wanted` as can be."""
-    above = np.append(np.cumsum(histogram[::-1])[::-1], 0)
-    return int(np.abs(above - wanted).argmin())
-
-
-def _sample_histogram(statistics: Statistics, workers: Workers) -> npt.NDArray[np.float64]:
+def _sample(statistics: Statistics, workers: Workers) -> _Histogram:
     """Magnitudes in a sample of columns, evenly spaced by popularity, scaled up to all of S."""
     m = statistics.m
     by_popularity = np.argsort(-statistics.popularity, kind="stable")
     size = min(m, _SAMPLE)
     sample = by_popularity[((np.arange(size) + 0.5) * m / size).astype(np.int64)]
-    pieces = [sample[start : start + 32] for start in range(0, size, 32)]
-    no_items, no_magnitudes = np.empty(0, np.int32), np.empty(0, np.float32)
     histograms: list[npt.NDArray[np.int64]] = []
+    nothing = np.empty(0, np.int32), np.empty(0, np.float32)
 
     def scratch() -> tuple[Any, ...]:
-        histograms.append(np.zeros(_BINS, np.int64))
-        return _scratch(statistics), histograms[-1]
+        histograms.append(_bins(_COARSE))
+        return histograms[-1], _COARSE, *_row_scratch(statistics)
 
-    def work(items: npt.NDArray[Any], space: tuple[Any, ...]) -> None:
-        rows, histogram = space
-        kernels.pattern_columns(
-            statistics.X, statistics.scaling, items, np.float32(0), 0, *rows, no_items, no_magnitudes, histogram
+    def work(rows: npt.NDArray[np.int64], space: tuple[Any, ...]) -> None:
+        counts = np.empty(len(rows), np.int64)
+        kernels.row_entries(
+            statistics.X, statistics.scaling, rows, 0, False, np.float32(0), *space, counts, *nothing
         )
 
-    workers.run(work, pieces, scratch=scratch)
-    return np.sum(histograms, axis=0) * (m / size)
+    workers.run(work, [sample[start : start + 16] for start in range(0, size, 16)], scratch=scratch)
+    return _Histogram(np.sum(histograms, axis=0) * (m / size), _COARSE)
 
 
-def _scratch(statistics: Statistics) -> tuple[npt.NDArray[Any], ...]:
-    """Per thread: a row of XᵀX, the magnitudes of a row, the sorting keys of the entries found."""
-    m = statistics.m
-    return statistics.accumulator(), np.empty(m, np.float32), np.empty(m, np.uint64)
+# ── the pass over all pairs ───────────────────────────────────────────────────────────────────────
 
 
-def _plan_entries(plan: MemoryPlan, held: int, expected: float, m: int, max_neighbors: int) -> None:
-    entries = int(min(1.2 * expected, m * (max_neighbors - 1)))
-    plan.require(
-        "pattern",
-        held + BYTES_PER_ENTRY * entries,
-        "Keep fewer entries: a larger threshold, a smaller sparsity or a smaller max_neighbors.",
-    )
+@dataclass(frozen=True)
+class _Pairs:
+    """Entries before the diagonal of a few rows of S."""
+
+    rows: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64]
+    items: npt.NDArray[np.int32]
+    sizes: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Capped columns, largest magnitude first."""
+
+    ptr: npt.NDArray[np.int64]
+    items: npt.NDArray[np.int32]
+    sizes: npt.NDArray[np.float32]
 
 
 def _stream(
     statistics: Statistics,
     threshold: np.float32,
-    max_neighbors: int,
+    most: int,
+    expected: float,
     workers: Workers,
     plan: MemoryPlan,
     held: int,
     *,
-    histogram: bool,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """Every column of S once: its entries above the threshold, capped while streaming."""
+    tally: bool,
+) -> tuple[_Columns, _Histogram]:
+    """Every pair of items once; those above the threshold go to the columns of both.
+
+    The pass is cut into rounds, so that the pairs of one fit in memory, and the columns are capped after
+    each: data may hold hundreds of millions of pairs that the cap then throws away.
+    """
     m = statistics.m
-    most = min(max_neighbors, m) - 1
-    tasks = statistics.row_tasks(longest=max(1, (1 << 21) // max(most, 1)))
-    longest = max(stop - start for start, stop in tasks)
+    room = max(m, 1 << 18)
     histograms: list[npt.NDArray[np.int64]] = []
-    entries = 0
+    advice = "Keep fewer entries: a larger threshold, a smaller sparsity or a smaller max_neighbors."
+    settled = min(expected, float(most) * m)
+    plan.require(
+        "pattern", held + int(8 * settled + BYTES_PER_ENTRY * min(1.1 * expected, 2.0 * _ROUND)), advice
+    )
 
     def scratch() -> tuple[Any, ...]:
-        histograms.append(np.zeros(_BINS if histogram else 0, np.int64))
-        out = np.empty(longest * most, np.int32), np.empty(longest * most, np.float32)
-        return _scratch(statistics), out, histograms[-1]
+        histograms.append(_bins(_FINE) if tally else np.empty(0, np.int64))
+        output = np.empty(room, np.int32), np.empty(room, np.float32)
+        return (histograms[-1], _FINE, *_row_scratch(statistics)), output
 
-    def work(
-        task: tuple[int, int], space: tuple[Any, ...]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-        nonlocal entries
-        rows, out, counted = space
-        counts = kernels.pattern_columns(
-            statistics.X, statistics.scaling, np.arange(*task), threshold, most, *rows, *out, counted
-        )
-        total = int(counts.sum())
-        entries += total
-        plan.require(
-            "pattern",
-            held + BYTES_PER_ENTRY * entries,
-            "The data keeps more entries than its sample promised: use a larger threshold, a smaller sparsity "
-            "or a smaller max_neighbors.",
-        )
-        return counts, out[0][:total].copy(), out[1][:total].copy() if histogram else out[1][:0].copy()
+    def work(task: tuple[int, int], space: tuple[Any, ...]) -> list[_Pairs]:
+        rows, counts = np.arange(*task), np.empty(task[1] - task[0], np.int64)
+        inner, (items, sizes) = space
+        pieces, start = [], 0
+        while start < len(rows):
+            stop = kernels.row_entries(
+                statistics.X, statistics.scaling, rows, start, True, threshold, *inner, counts, items, sizes
+            )
+            total = int(counts[start:stop].sum())
+            pieces.append(
+                _Pairs(rows[start:stop], counts[start:stop], items[:total].copy(), sizes[:total].copy())
+            )
+            start = stop
+        return pieces
 
-    pieces = workers.run(work, tasks, scratch=scratch, costs=[stop - start for start, stop in tasks])
-    column_ptr = np.concatenate([[0], np.cumsum(np.concatenate([counts for counts, _, _ in pieces]))])
-    return (
-        column_ptr,
-        np.concatenate([items for _, items, _ in pieces]),
-        np.concatenate([magnitudes for _, _, magnitudes in pieces]),
-        np.sum(histograms, axis=0),
+    columns = _Columns(np.zeros(m + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
+    tasks = statistics.row_tasks()
+    rounds = int(np.ceil(expected / 2 / _ROUND)) or 1
+    for part in range(rounds):
+        turn = tasks[part * len(tasks) // rounds : (part + 1) * len(tasks) // rounds]
+        found = workers.run(work, turn, scratch=scratch, costs=[stop - start for start, stop in turn])
+        pairs = [piece for pieces in found for piece in pieces]
+        del found
+        entries = 2 * sum(len(piece.items) for piece in pairs)
+        plan.require("pattern", held + 8 * len(columns.items) + BYTES_PER_ENTRY * entries, advice)
+        columns = _settle(columns, pairs, most, workers)
+    entries_per_bin = 2 * np.sum(histograms, axis=0)
+    return columns, _Histogram(entries_per_bin, _FINE)
+
+
+def _settle(columns: _Columns, pairs: list[_Pairs], most: int, workers: Workers) -> _Columns:
+    """The columns with the pairs added, each cut back to its `most` largest entries."""
+    m = len(columns.ptr) - 1
+    fresh = np.zeros(m, np.int64)
+    for piece in pairs:
+        kernels.count_directed(piece.rows, piece.counts, piece.items, fresh)
+    key_ptr = np.concatenate([[0], np.cumsum(fresh)])
+    keys, slot = np.empty(key_ptr[-1], np.uint64), key_ptr[:-1].copy()
+    while pairs:
+        piece = pairs.pop()
+        kernels.fill_directed(piece.rows, piece.counts, piece.items, piece.sizes, m, slot, keys)
+    sizes = np.minimum(np.diff(columns.ptr) + fresh, most)
+    new_ptr = np.concatenate([[0], np.cumsum(sizes)])
+    settled = _Columns(new_ptr, np.empty(new_ptr[-1], np.int32), np.empty(new_ptr[-1], np.float32))
+    workers.run(
+        lambda t: kernels.settle_columns(
+            *t,
+            most,
+            key_ptr,
+            keys,
+            columns.ptr,
+            columns.items,
+            columns.sizes,
+            settled.ptr,
+            settled.items,
+            settled.sizes,
+        ),
+        split_evenly(fresh + 1, 256),
     )
+    return settled
 
 
 def _keep_first(
-    column_ptr: npt.NDArray[np.int64], neighbors: npt.NDArray[np.int32], kept: npt.NDArray[np.int64]
+    columns: _Columns, kept: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
     """Only the first `kept` entries of each column."""
-    new_ptr = np.concatenate([[0], np.cumsum(kept)])
-    index = np.arange(new_ptr[-1]) + np.repeat(column_ptr[:-1] - new_ptr[:-1], kept)
-    return new_ptr, neighbors[index]
+    ptr = np.concatenate([[0], np.cumsum(kept)])
+    index = np.arange(ptr[-1]) + np.repeat(columns.ptr[:-1] - ptr[:-1], kept)
+    return ptr, columns.items[index]
