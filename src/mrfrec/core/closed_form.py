@@ -4,8 +4,8 @@
 
 One m × m array is all there is: its lower triangle is S, then the Cholesky factor L, then W = L⁻¹, then
 C = Wᵀ·W, and at the end both triangles are B. Each of the three steps takes m³/3 flops, nearly all in
-products of a tile's rows with long inner dimension, where BLAS is at its best. Every tile is one task with
-one BLAS thread, so that the threads share no arithmetic and the result does not depend on their number.
+products of one or two tiles with a long inner dimension, where BLAS is at its best. Each product is one task
+with one BLAS thread, so that the threads share no arithmetic and the result does not depend on their number.
 """
 
 from typing import Any
@@ -19,15 +19,18 @@ from mrfrec.core.resources import Workers
 from mrfrec.core.statistics import Statistics
 from mrfrec.errors import NumericalError
 
-__all__ = ["TILE", "bytes_for_closed_form", "closed_form"]
+__all__ = ["bytes_for_closed_form", "closed_form"]
 
-TILE = 768
+
+def tile_size(m: int) -> int:
+    """Rows of a tile: large for BLAS, but at least 16 tiles a side so that there is work for everyone."""
+    return min(max(-(-m // (16 * 64)) * 64, 128), 1024)
 
 
 def bytes_for_closed_form(m: int, dtype: str, threads: int) -> int:
     """The matrix, a row of tiles, a tile for each thread, and each thread's accumulator."""
-    itemsize = np.dtype(dtype).itemsize
-    return itemsize * (m * m + TILE * m + threads * TILE * TILE) + 8 * m * (threads + m // TILE + 2)
+    itemsize, tile = np.dtype(dtype).itemsize, tile_size(m)
+    return itemsize * (m * m + tile * m + (2 * threads + 1) * tile * tile) + 8 * m * (threads + m // tile + 2)
 
 
 def closed_form(
@@ -59,54 +62,70 @@ def closed_form(
 
 def _invert(A: npt.NDArray[Any], workers: Workers) -> None:
     """Replace the lower triangle of A by that of A⁻¹ (tiled potrf, trtri and lauum)."""
-    routines = lapack(A.dtype.name)
+    routines, dtype = lapack(A.dtype.name), A.dtype
     m = len(A)
-    tiles = [(start, min(start + TILE, m)) for start in range(0, m, TILE)]
-    count = len(tiles)
+    side = tile_size(m)
+    tiles = _ranges(0, m, side)
+    # Progress counts rows (or columns) times inner dimension, so that its steps take equal time.
 
-    with workers.stage("factorise", count * (count + 1) * (count + 2) // 6):  # A = L·Lᵀ
-        for k, tile in enumerate(tiles):
-            rows = tiles[k:]
+    with workers.stage("factorise", sum((m - k0) * k1 for k0, k1 in tiles)):  # A = L·Lᵀ
+        for k0, k1 in tiles:
+            below = _ranges(k0, m, 2 * side)
             workers.run(
-                lambda row, tile=tile: kernels.factor_update(routines, A, *tile, *row),
-                rows,
-                costs=[k + 1] * len(rows),
+                lambda rows, k=(k0, k1): kernels.factor_update(routines, A, *k, *rows),
+                below,
+                costs=[(i1 - i0) * k1 for i0, i1 in below],
             )
-            if not kernels.factor_diagonal(routines, A, *tile):
+            pair_end = min(k0 // (2 * side) * 2 * side + 2 * side, m)
+            if not kernels.factor_diagonal(routines, A, k0, k1, pair_end):
                 raise NumericalError(
-                    f"the item-item matrix of {m} items is not positive definite in {A.dtype.name}. It may be "
+                    f"the item-item matrix of {m} items is not positive definite in {dtype.name}. It may be "
                     "because (a) l2 is too small for items that are nearly copies of each other: raise l2; "
                     'or (b) the precision is too low for this data: use dtype="float64".'
                 )
-            workers.run(lambda row, tile=tile: kernels.factor_panel(routines, A, *tile, *row), rows[1:])
-
-    panel = np.empty((min(TILE, m), m), A.dtype)
-    with workers.stage("invert factor", count * (count - 1) * (count + 1) // 6):  # W = L⁻¹
-        for i, tile in enumerate(tiles):
-            start, stop = tile
-            panel[: stop - start, :start] = A[start:stop, :start]
             workers.run(
-                lambda column, tile=tile: kernels.invert_factor_tile(routines, A, panel, *tile, *column),
-                tiles[:i],
-                costs=range(i, 0, -1),
+                lambda rows, k=(k0, k1): kernels.factor_panel(routines, A, *k, *rows),
+                _ranges(k1, m, side),
             )
-            kernels.invert_factor_diagonal(routines, A, *tile)
+
+    panel = np.empty((side, m), dtype)
+    with workers.stage("invert factor", sum(i0 * i0 // 2 for i0, _ in tiles)):  # W = L⁻¹
+        for i0, i1 in tiles:
+            panel[: i1 - i0, :i0] = A[i0:i1, :i0]
+            before = _ranges(0, i0, 2 * side)
+            workers.run(
+                lambda columns, i=(i0, i1): kernels.invert_factor_tiles(routines, A, panel, *i, *columns),
+                before,
+                costs=[(j1 - j0) * (i0 - (j0 + j1) // 2) for j0, j1 in before],
+            )
+            kernels.invert_factor_diagonal(routines, A, i0, i1)
     del panel
 
-    with workers.stage("multiply factor", count * (count + 1) * (count + 2) // 6):  # C = Wᵀ·W
+    with workers.stage("multiply factor", sum(i1 * (m - i0) for i0, i1 in tiles)):  # C = Wᵀ·W
+        corner = np.empty((side, side), dtype)
+        for i0, i1 in tiles:
 
-        def multiply(column: tuple[int, int], space: npt.NDArray[Any], tile: tuple[int, int]) -> None:
-            kernels.multiply_factor_tile(routines, A, space, *tile, *column)
+            def multiply(
+                columns: tuple[int, int], space: npt.NDArray[Any], i: tuple[int, int] = (i0, i1)
+            ) -> None:
+                if columns == i:  # an operand of all the others: replaced when they are done
+                    kernels.multiply_factor_tiles(routines, A, corner, *i, *columns)
+                else:
+                    kernels.multiply_factor_tiles(routines, A, space, *i, *columns)
+                    A[slice(*i), slice(*columns)] = space[: i[1] - i[0], : columns[1] - columns[0]]
 
-        for i, tile in enumerate(tiles):
-            # The tile on the diagonal is an operand of all the others: it goes last.
-            for columns in (tiles[:i], [tile]):
-                workers.run(
-                    lambda column, space, tile=tile: multiply(column, space, tile),
-                    columns,
-                    scratch=lambda: np.empty((TILE, TILE), A.dtype),
-                    costs=[count - i] * len(columns),
-                )
+            before = [*_ranges(0, i0, 2 * side), (i0, i1)]
+            workers.run(
+                multiply,
+                before,
+                scratch=lambda: np.empty((side, 2 * side), dtype),
+                costs=[(j1 - j0) * (m - i0) for j0, j1 in before],
+            )
+            A[i0:i1, i0:i1] = corner[: i1 - i0, : i1 - i0]
+
+
+def _ranges(start: int, stop: int, step: int) -> list[tuple[int, int]]:
+    return [(first, min(first + step, stop)) for first in range(start, stop, step)]
 
 
 def _weights_in_place(
@@ -117,7 +136,7 @@ def _weights_in_place(
     P = C − C·μ'μ'ᵀ·C / (μ'ᵀ·C·μ'),    B'_ji = −P_ji/P_ii,    μ' = μ ⊘ s
     """
     m = len(C)
-    tasks = [(start, min(start + TILE, m)) for start in range(0, m, TILE)]
+    tasks = _ranges(0, m, tile_size(m))
     costs = [stop - start for start, stop in tasks]
     z = np.zeros(m)
     if mean_constraint:
@@ -133,7 +152,7 @@ def _weights_in_place(
         )
     column_factor = np.where(active, statistics.s, 0.0) / np.where(active, P_diagonal, 1.0)
     workers.run(
-        lambda t: kernels.weights_from_inverse(C, z, column_factor, statistics.scaling.a, *t, TILE),
+        lambda t: kernels.weights_from_inverse(C, z, column_factor, statistics.scaling.a, *t, tile_size(m)),
         tasks,
         costs=costs,
     )

@@ -575,12 +575,16 @@ def factor_update(lapack, A, k0, k1, i0, i1):
 
 
 @kernel
-def factor_diagonal(lapack, A, k0, k1):
-    """L[k, k] = the Cholesky factor of A[k, k], zeros above its diagonal. False if there is none."""
+def factor_diagonal(lapack, A, k0, k1, pair_end):
+    """L[k, k] = the Cholesky factor of A[k, k]. False if there is none.
+
+    Zeros take the place of what is above the diagonal, up to the end of the pair of tiles this one is in:
+    a product can then take both tiles at once.
+    """
     info = np.zeros(1, np.int32)
     fortran(lapack.potrf, (_U, k1 - k0, A[k0:, k0:], A.shape[0], info))
     for i in range(k0, k1):
-        A[i, i + 1 : k1] = 0
+        A[i, i + 1 : pair_end] = 0
     return info[0] == 0
 
 
@@ -592,7 +596,7 @@ def factor_panel(lapack, A, k0, k1, i0, i1):
 
 
 @kernel
-def invert_factor_tile(lapack, A, panel, i0, i1, j0, j1):
+def invert_factor_tiles(lapack, A, panel, i0, i1, j0, j1):
     """W[i, j] = −L[i, i]⁻¹·L[i, j:i]·W[j:i, j], with W = L⁻¹; `panel` is a copy of L[i, :i]."""
     m, one = A.shape[0], A.dtype.type(1.0)
     W = A[i0:, j0:]
@@ -613,15 +617,14 @@ def invert_factor_diagonal(lapack, A, i0, i1):
 
 
 @kernel
-def multiply_factor_tile(lapack, A, tile, i0, i1, j0, j1):
-    """C[i, j] = W[i:, i]ᵀ·W[i:, j]."""
+def multiply_factor_tiles(lapack, A, tile, i0, i1, j0, j1):
+    """tile = C[i, j] = W[i:, i]ᵀ·W[i:, j]."""
     m, one = A.shape[0], A.dtype.type(1.0)
     width = tile.shape[1]
     fortran(
         lapack.gemm,
         (_N, _T, j1 - j0, i1 - i0, m - i0, one, A[i0:, j0:], m, A[i0:, i0:], m, A.dtype.type(0.0), tile, width),
     )
-    A[i0:i1, j0:j1] = tile[: i1 - i0, : j1 - j0]
 
 
 @kernel
