@@ -186,6 +186,7 @@ class MRF:
                     held=held,
                 )
                 steps = schedule.make_schedule(found, statistics.popularity, self.r, workers)
+                found.sort_columns(workers)
                 weights: Any = blocks.estimate_weights(
                     statistics, found, steps, ridge, dtype=self.dtype, workers=workers, plan=plan, held=held
                 )

@@ -1,9 +1,11 @@
 """§3.2, step 3: one small system per block, and the average of the estimates they give.
 
 For each block, S[N(i)∪{i}, N(i)∪{i}] + ridge is factorised once, and only the columns D(i) of its inverse
-are computed. Blocks go in batches that fit the memory at hand: each batch streams the rows of S it needs
-into its blocks, solves them, and adds the estimates up in the order of the blocks. That order, and every
-block's own arithmetic, is the same whatever the batches and threads are, and so is the result, to the bit.
+are computed. Items that were used by the same people in the same way are solved as one (long tails are full
+of them: all the books that only one person has). Blocks go in batches that fit the memory at hand: each batch
+streams the rows of S it needs into its blocks, solves them, and adds the estimates up in the order of the
+blocks. That order, and every block's own arithmetic, is the same whatever the batches and threads are, and so
+is the result, to the bit.
 """
 
 from collections.abc import Iterator
@@ -15,7 +17,7 @@ import scipy.sparse as sp
 
 from mrfrec.core import kernels
 from mrfrec.core.intrinsics import lapack
-from mrfrec.core.pattern import Pattern
+from mrfrec.core.pattern import Pattern, square_csc
 from mrfrec.core.resources import MemoryPlan, Workers
 from mrfrec.core.schedule import Schedule
 from mrfrec.core.statistics import Statistics, split_evenly
@@ -23,9 +25,9 @@ from mrfrec.errors import NumericalError
 
 __all__ = ["BYTES_PER_ENTRY", "estimate_weights"]
 
-BYTES_PER_ENTRY = 32  # of A: neighbours, sorted columns, total, count; B by columns and by rows
+BYTES_PER_ENTRY = 20  # of A: its row, and B by columns and by rows
 _BATCH_BYTES = 3_500_000_000  # beyond this, another pass over the data costs less than the memory
-_PER_MEMBER = 16  # bytes an item in a block takes beside its part of S
+_PER_MEMBER, _PER_KIND = 8, 24  # bytes an item, and a kind, of a block takes beside its part of S
 
 
 def estimate_weights(
@@ -39,18 +41,23 @@ def estimate_weights(
     plan: MemoryPlan,
     held: int,
 ) -> "sp.csr_array[Any]":
-    """B for the sparse model; `held` bytes are in use already."""
-    m, scaling = statistics.m, statistics.scaling
-    column_ptr, neighbors = pattern.column_ptr, pattern.neighbors
-    itemsize = np.dtype(dtype).itemsize
-    k = np.diff(column_ptr)[schedule.heads] + 1
-    d = schedule.dependents.astype(np.int64)
-    # A block's place holds first the strict lower triangle of S, then |D| columns of estimates.
-    places = np.where(k > 1, np.maximum(k * (k - 1) // 2, d * k), 0)
-    largest = int(k.max())
-    block_bytes = places * itemsize + k * _PER_MEMBER
-    held += BYTES_PER_ENTRY * len(neighbors)
-    held += workers.threads * (m * (8 + itemsize) + 2 * largest**2 * itemsize)
+    """B for the sparse model, from sorted columns of A; `held` bytes are in use already."""
+    m = statistics.m
+    column_ptr, columns = pattern.column_ptr, pattern.neighbors
+    column_tasks = split_evenly(np.diff(column_ptr) + 1, 64)
+    with workers.stage("kinds", 1):
+        twin = statistics.first_twins(workers)
+        members = np.diff(column_ptr)[schedule.heads] + 1
+        kinds, targets = _distinct_sizes(pattern, schedule, twin, workers)
+    # A block's place holds first the strict lower triangle of S, then the estimates.
+    places = np.where(members > 1, np.maximum(kinds * (kinds - 1) // 2, targets * kinds), 0)
+    most_estimates = int(np.bincount(schedule.dependents, minlength=1).max())
+    count_type = np.min_scalar_type(most_estimates)
+
+    itemsize, largest = np.dtype(dtype).itemsize, int(kinds.max())
+    block_bytes = places * itemsize + members * _PER_MEMBER + kinds * _PER_KIND
+    held += (BYTES_PER_ENTRY - 8 + 2 * itemsize) * len(columns) + 8 * len(schedule.dependents)
+    held += workers.threads * (m * (16 + itemsize) + 2 * largest**2 * itemsize)
     plan.require(
         "blocks",
         held + int(block_bytes.max()),
@@ -59,32 +66,20 @@ def estimate_weights(
     budget = min(_BATCH_BYTES, plan.limit - held)
     plan.require("blocks", held + min(budget, int(block_bytes.sum())), "")
 
-    columns = np.empty_like(neighbors)
-    column_tasks = split_evenly(np.diff(column_ptr) + 1, 256)
-    workers.run(lambda t: kernels.sorted_columns(column_ptr, neighbors, *t, columns), column_tasks)
-    total = np.zeros(len(neighbors), dtype)
-    count = np.zeros(len(neighbors), np.uint16 if len(schedule) < 2**16 else np.uint32)
+    total, count = np.zeros(len(columns), dtype), np.zeros(len(columns), count_type)
     batches = list(_batches(block_bytes, budget))
     store = np.empty(max(int(places[b0:b1].sum()) for b0, b1 in batches), dtype)
 
     for b0, b1 in batches:
-        heads, dependents = schedule.heads[b0:b1], schedule.dependents[b0:b1]
-        block_ptr = np.concatenate([[0], np.cumsum(k[b0:b1])])
-        store_ptr = np.concatenate([[0], np.cumsum(places[b0:b1])])
-        members = np.empty(block_ptr[-1], np.int32)
-
+        blocks = slice(b0, b1)
         with workers.stage("gather", m):
-            kernels.block_members(column_ptr, columns, heads, block_ptr, members)
-            where = kernels.memberships(block_ptr, members, m)
-
-            def gather(task: tuple[int, int], space: tuple[Any, ...]) -> None:
-                kernels.gather(
-                    statistics.X, scaling, *task, *where, block_ptr, members, store_ptr, *space, store
-                )
-
+            batch = _lay_out(pattern, schedule, blocks, members, kinds, places, twin, workers)
+            where = kernels.memberships(batch, m)
             tasks = statistics.row_tasks()
             workers.run(
-                gather,
+                lambda t, space, batch=batch, where=where: kernels.gather(
+                    statistics.X, statistics.scaling, *t, *where, batch, store, *space
+                ),
                 tasks,
                 scratch=lambda: (statistics.accumulator(), np.empty(m, dtype)),
                 costs=[stop - start for start, stop in tasks],
@@ -92,65 +87,106 @@ def estimate_weights(
             del where
 
         with workers.stage("solve", b1 - b0):
-            size = k[b0:b1]
+            size = kinds[blocks]
             by_size = np.argsort(-size, kind="stable")
             pieces = [by_size[p:q] for p, q in split_evenly(size[by_size] ** 2.5 + 1000.0, 512)]
-
-            def solve(piece: npt.NDArray[np.int64], work: npt.NDArray[Any]) -> int:
-                return int(
-                    kernels.solve_blocks(
-                        lapack(dtype),
-                        piece,
-                        block_ptr,
-                        members,
-                        heads,
-                        dependents,
-                        column_ptr,
-                        neighbors,
-                        ridge,
-                        store_ptr,
-                        store,
-                        work,
-                    )
-                )
-
-            room = 5 * largest * largest // 4 + largest
             failed = workers.run(
-                solve, pieces, scratch=lambda: np.empty(room, dtype), costs=[len(piece) for piece in pieces]
+                lambda piece, work, batch=batch: kernels.solve_blocks(
+                    lapack(dtype), piece, batch, statistics.S_diagonal, ridge, store, work
+                ),
+                pieces,
+                scratch=lambda: np.empty(5 * largest * largest // 4 + largest, dtype),
+                costs=[len(piece) for piece in pieces],
             )
             for b in failed:
                 if b >= 0:
                     raise NumericalError(
-                        f"the block of item {heads[b]} ({size[b]} items) is not positive definite in {dtype}. "
-                        "It may be because (a) l2 is too small for items that are nearly copies of each other: "
-                        'raise l2; or (b) the precision is too low for this data: use dtype="float64".'
+                        f"the block of item {schedule.heads[b0 + b]} ({members[b0 + b]} items) is not positive "
+                        f"definite in {dtype}. It may be because (a) l2 is too small for items that are copies "
+                        "of each other, or nearly so: raise l2; or (b) the precision is too low for this data: "
+                        'use dtype="float64".'
                     )
 
         with workers.stage("average", m):
-            lists = kernels.dependent_lists(heads, dependents, column_ptr, neighbors, m)
             workers.run(
-                lambda t: kernels.add_estimates(
-                    *t, column_ptr, columns, *lists, block_ptr, members, store_ptr, store, total, count
+                lambda t, kind_of, batch=batch: kernels.add_estimates(
+                    *t, column_ptr, columns, batch, store, total, count, kind_of
                 ),
                 column_tasks,
+                scratch=lambda: np.full(m, -1, np.int32),
                 costs=[stop - start for start, stop in column_tasks],
             )
-            del lists
-    del store
+    del store, batch
 
     with workers.stage("weights", m):
         workers.run(
             lambda t: kernels.average_and_rescale(
-                *t, column_ptr, columns, statistics.s, scaling.a, total, count
+                *t, column_ptr, columns, statistics.s, statistics.scaling.a, total, count
             ),
             column_tasks,
             costs=[stop - start for start, stop in column_tasks],
         )
-        index = np.int32 if len(columns) < 2**31 else np.int64
-        B = sp.csc_array((total, columns.astype(index, copy=False), column_ptr.astype(index)), shape=(m, m))
-        weights = B.tocsr()
+        del count
+        weights = square_csc(total, columns, column_ptr).tocsr()
         weights.eliminate_zeros()
     return weights
+
+
+def _distinct_sizes(
+    pattern: Pattern, schedule: Schedule, twin: npt.NDArray[np.int32], workers: Workers
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Per block: how many kinds of items it has, and how many of these are targets."""
+    if (twin == np.arange(len(twin))).all():
+        return np.diff(pattern.column_ptr)[schedule.heads] + 1, np.diff(schedule.dependent_ptr)
+    kinds, targets = np.empty(len(schedule), np.int64), np.empty(len(schedule), np.int64)
+    workers.run(
+        lambda t: kernels.distinct_sizes(
+            *t,
+            pattern.column_ptr,
+            pattern.neighbors,
+            schedule.heads,
+            schedule.dependent_ptr,
+            schedule.dependents,
+            twin,
+            kinds,
+            targets,
+        ),
+        split_evenly(np.diff(pattern.column_ptr)[schedule.heads] + 1, 256),
+    )
+    return kinds, targets
+
+
+def _lay_out(
+    pattern: Pattern,
+    schedule: Schedule,
+    blocks: slice,
+    members: npt.NDArray[np.int64],
+    kinds: npt.NDArray[np.int64],
+    places: npt.NDArray[np.int64],
+    twin: npt.NDArray[np.int32],
+    workers: Workers,
+) -> kernels.Batch:
+    """Everything about a batch of blocks but their part of S."""
+    member_ptr, kind_ptr, store_ptr = (
+        np.concatenate([[0], np.cumsum(sizes[blocks])]) for sizes in (members, kinds, places)
+    )
+    first, last = schedule.dependent_ptr[blocks.start], schedule.dependent_ptr[blocks.stop]
+    batch = kernels.Batch(
+        member_ptr=member_ptr,
+        members=np.empty(member_ptr[-1], np.int32),
+        member_kind=np.empty(member_ptr[-1], np.int32),
+        kind_ptr=kind_ptr,
+        kinds=np.empty(kind_ptr[-1], np.int32),
+        copies=np.empty(kind_ptr[-1], np.int32),
+        target=np.empty(kind_ptr[-1], np.int32),
+        dependent_ptr=schedule.dependent_ptr[blocks.start : blocks.stop + 1] - first,
+        dependents=schedule.dependents[first:last],
+        store_ptr=store_ptr,
+    )
+    heads = schedule.heads[blocks]
+    kernels.columns_with_diagonal(pattern.column_ptr, pattern.neighbors, heads, member_ptr, batch.members)
+    workers.run(lambda t: kernels.find_kinds(batch, twin, *t), split_evenly(members[blocks], 256))
+    return batch
 
 
 def _batches(block_bytes: npt.NDArray[np.int64], budget: int) -> Iterator[tuple[int, int]]:

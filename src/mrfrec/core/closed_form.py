@@ -41,14 +41,16 @@ def closed_form(
     dtype: str,
     workers: Workers,
 ) -> npt.NDArray[Any]:
-    """B for the dense model. `ridge` is the whole diagonal of S + ridge."""
+    """B for the dense model."""
     m = statistics.m
+    # Items without variance have empty rows; a 1 on their diagonal keeps the matrix regular.
+    diagonal = np.where(statistics.active, statistics.S_diagonal + ridge, 1.0)
     A: npt.NDArray[Any] = np.empty((m, m), dtype)
     with workers.stage("matrix", m):
         tasks = statistics.row_tasks()
         workers.run(
             lambda t, accumulator: kernels.dense_rows(
-                statistics.X, statistics.scaling, ridge, *t, accumulator, A
+                statistics.X, statistics.scaling, diagonal, *t, accumulator, A
             ),
             tasks,
             scratch=statistics.accumulator,

@@ -75,6 +75,57 @@ def weighted_sums(user_ptr, items, x, w, center, sums, squares, weights):
             weights[i] += w[u]
 
 
+@kernel
+def hash_columns(X, first, last, hashes):
+    """A number per item that is the same for items with the same users and values."""
+    prime = uint64(0x9E3779B97F4A7C15)
+    binary = len(X.values) == 0
+    for i in range(first, last):
+        h = prime
+        for t in range(uint64(X.item_ptr[i]), uint64(X.item_ptr[i + 1])):
+            h = (h ^ uint64(X.users[t])) * prime
+            h ^= h >> uint64(29)
+            if not binary:
+                value = X.values[uint64(X.user_ptr[X.users[t]]) + X.rank[t]]
+                h = (h ^ np.float64(value).view(np.uint64)) * prime
+                h ^= h >> uint64(32)
+        hashes[i] = h
+
+
+@kernel
+def _same_column(X, i, j):
+    """Whether two items have the same users with the same values."""
+    p, q = X.item_ptr[i], X.item_ptr[j]
+    length = X.item_ptr[i + 1] - p
+    if X.item_ptr[j + 1] - q != length:
+        return False
+    for t in range(length):
+        if X.users[p + t] != X.users[q + t]:
+            return False
+        if len(X.values):
+            start = X.user_ptr[X.users[p + t]]
+            if X.values[start + X.rank[p + t]] != X.values[start + X.rank[q + t]]:
+                return False
+    return True
+
+
+@kernel
+def first_twins(X, hashes, by_hash):
+    """For each item, the first item with the same column; `by_hash` sorts the items by hash, then index."""
+    m = len(hashes)
+    twin = np.arange(m).astype(np.int32)
+    for s in range(1, m):
+        i = by_hash[s]
+        t = s - 1
+        while t >= 0 and hashes[by_hash[t]] == hashes[i]:
+            # Only different columns of the same hash, which chance hardly ever makes, take a second step.
+            if _same_column(X, twin[by_hash[t]], i):
+                twin[i] = twin[by_hash[t]]
+                break
+            t -= 1
+    return twin
+
+
 _NEAR, _FAR = 6, 16  # how many users ahead their items, and where these begin, are asked for
 _MOST_LINES = 16  # of a long history, as many cache lines as this; the hardware fetches the rest
 
@@ -307,7 +358,7 @@ def greedy_schedule(order, column_ptr, neighbors, r):
     """Steps 1, 2 and 4: the items S that head a block, and |D| for each."""
     m = len(order)
     heads = np.empty(m, np.int32)
-    dependents = np.empty(m, np.int32)
+    sizes = np.empty(m, np.int64)
     left = np.ones(m, np.bool_)
     blocks = 0
     for i in order:
@@ -319,58 +370,141 @@ def greedy_schedule(order, column_ptr, neighbors, r):
         for t in range(start, start + extra):
             left[neighbors[t]] = False
         heads[blocks] = i
-        dependents[blocks] = 1 + extra
+        sizes[blocks] = 1 + extra
         blocks += 1
-    return heads[:blocks].copy(), dependents[:blocks].copy()
+    return heads[:blocks].copy(), sizes[:blocks].copy()
 
 
 @kernel
-def sorted_columns(column_ptr, neighbors, first, last, out):
-    """The same columns with ascending rows."""
-    for i in range(first, last):
-        out[column_ptr[i] : column_ptr[i + 1]] = np.sort(neighbors[column_ptr[i] : column_ptr[i + 1]])
-
-
-@kernel
-def block_members(column_ptr, columns, heads, block_ptr, members):
-    """The items of each block, N(i) ∪ {i}, ascending."""
+def list_dependents(heads, dependent_ptr, column_ptr, neighbors, dependents):
+    """D of each block, ascending."""
     for b in range(len(heads)):
-        i = heads[b]
-        slot = block_ptr[b]
+        start, stop = dependent_ptr[b], dependent_ptr[b + 1]
+        source = column_ptr[heads[b]]
+        dependents[start] = heads[b]
+        dependents[start + 1 : stop] = neighbors[source : source + stop - start - 1]
+        dependents[start:stop] = np.sort(dependents[start:stop])
+
+
+@kernel
+def sort_columns(column_ptr, neighbors, first, last):
+    """Ascending rows in each column, in place."""
+    for i in range(first, last):
+        neighbors[column_ptr[i] : column_ptr[i + 1]] = np.sort(neighbors[column_ptr[i] : column_ptr[i + 1]])
+
+
+@kernel
+def columns_with_diagonal(column_ptr, columns, items, out_ptr, out):
+    """The columns of some items, N(i) ∪ {i}, ascending."""
+    for c in range(len(items)):
+        i = items[c]
+        slot = out_ptr[c]
         placed = False
         for t in range(column_ptr[i], column_ptr[i + 1]):
             if not placed and columns[t] > i:
-                members[slot] = i
+                out[slot] = i
                 slot += 1
                 placed = True
-            members[slot] = columns[t]
+            out[slot] = columns[t]
             slot += 1
         if not placed:
-            members[slot] = i
+            out[slot] = i
 
 
 @kernel
-def memberships(block_ptr, members, m):
-    """For each item, the blocks it is in and its place there."""
+def distinct_sizes(first, last, column_ptr, columns, heads, dependent_ptr, dependents, twin, distinct, targets):
+    """How many different items a block has, and how many of them its dependents are."""
+    for b in range(first, last):
+        i = heads[b]
+        start, stop = column_ptr[i], column_ptr[i + 1]
+        of_block = np.empty(stop - start + 1, np.int32)
+        for t in range(start, stop):
+            of_block[t - start] = twin[columns[t]]
+        of_block[stop - start] = twin[i]
+        distinct[b] = _count_different(of_block)
+        of_targets = np.empty(dependent_ptr[b + 1] - dependent_ptr[b], np.int32)
+        for t in range(len(of_targets)):
+            of_targets[t] = twin[dependents[dependent_ptr[b] + t]]
+        targets[b] = _count_different(of_targets)
+
+
+@kernel
+def _count_different(numbers):
+    ordered = np.sort(numbers)
+    count = 1
+    for t in range(1, len(ordered)):
+        if ordered[t] != ordered[t - 1]:
+            count += 1
+    return count
+
+
+class Batch(NamedTuple):
+    """Blocks that are solved together. Identical items of a block are solved as one: its *kinds*."""
+
+    member_ptr: Any  # block b's items are members[member_ptr[b]:member_ptr[b+1]], ascending
+    members: Any
+    member_kind: Any  # which of the block's kinds each item is
+    kind_ptr: Any  # its kinds: the first twin of each, ascending
+    kinds: Any
+    copies: Any  # items of this kind in the block
+    target: Any  # the kind's row among the block's estimates, −1 if no dependent is of this kind
+    dependent_ptr: Any
+    dependents: Any  # D, ascending
+    store_ptr: Any  # where the block's part of S, later its estimates, lies
+
+
+@kernel
+def find_kinds(batch, twin, first, last):
+    """Fill in member_kind, kinds, copies and target."""
+    for b in range(first, last):
+        start, stop = batch.member_ptr[b], batch.member_ptr[b + 1]
+        base, K = batch.kind_ptr[b], batch.kind_ptr[b + 1] - batch.kind_ptr[b]
+        twins = np.empty(stop - start, np.int32)
+        for t in range(stop - start):
+            twins[t] = twin[batch.members[start + t]]
+        ordered = np.sort(twins)
+        place = -1
+        for t in range(len(ordered)):
+            if t == 0 or ordered[t] != ordered[t - 1]:
+                place += 1
+                batch.kinds[base + place] = ordered[t]
+                batch.copies[base + place] = 0
+                batch.target[base + place] = -1
+            batch.copies[base + place] += 1
+        kinds = batch.kinds[base : base + K]
+        for t in range(stop - start):
+            batch.member_kind[start + t] = t if K == stop - start else np.searchsorted(kinds, twins[t])
+        for t in range(batch.dependent_ptr[b], batch.dependent_ptr[b + 1]):
+            batch.target[base + np.searchsorted(kinds, twin[batch.dependents[t]])] = 0
+        row = 0
+        for t in range(base, base + K):
+            if batch.target[t] == 0:
+                batch.target[t] = row
+                row += 1
+
+
+@kernel
+def memberships(batch, m):
+    """For each item, the blocks in which it stands for a kind, and its place there."""
     item_ptr = np.zeros(m + 1, np.int64)
-    for j in members:
+    for j in batch.kinds:
         item_ptr[j + 1] += 1
     for j in range(m):
         item_ptr[j + 1] += item_ptr[j]
     slot = item_ptr[:-1].copy()
-    block = np.empty(len(members), np.int32)
-    place = np.empty(len(members), np.int32)
-    for b in range(len(block_ptr) - 1):
-        for t in range(block_ptr[b], block_ptr[b + 1]):
-            s = slot[members[t]]
-            slot[members[t]] += 1
+    block = np.empty(len(batch.kinds), np.int32)
+    place = np.empty(len(batch.kinds), np.int32)
+    for b in range(len(batch.kind_ptr) - 1):
+        for t in range(batch.kind_ptr[b], batch.kind_ptr[b + 1]):
+            s = slot[batch.kinds[t]]
+            slot[batch.kinds[t]] += 1
             block[s] = b
-            place[s] = t - block_ptr[b]
+            place[s] = t - batch.kind_ptr[b]
     return item_ptr, block, place
 
 
 @kernel
-def gather(X, scaling, first, last, item_ptr, block, place, block_ptr, members, store_ptr, accumulator, row, store):
+def gather(X, scaling, first, last, item_ptr, block, place, batch, store, accumulator, row):
     """Rows of S into the blocks that hold the item: the strict lower triangle of each, row by row."""
     a, g = scaling.a, scaling.g
     for i in range(first, last):
@@ -390,28 +524,29 @@ def gather(X, scaling, first, last, item_ptr, block, place, block_ptr, members, 
         for s in range(uint64(item_ptr[i]), uint64(item_ptr[i + 1])):
             b = block[s]
             length = uint64(place[s])
-            source = uint64(block_ptr[b])
-            target = uint64(store_ptr[b]) + length * (length - uint64(1)) // uint64(2)
+            source = uint64(batch.kind_ptr[b])
+            target = uint64(batch.store_ptr[b]) + length * (length - uint64(1)) // uint64(2)
             if whole:
                 for t in range(length):
-                    store[target + t] = row[uint64(members[source + t])]
+                    store[target + t] = row[uint64(batch.kinds[source + t])]
             else:
                 for t in range(length):
-                    j = uint64(members[source + t])
+                    j = uint64(batch.kinds[source + t])
                     store[target + t] = accumulator[j] * (ai * a[j]) - gi * g[j]
         if not whole:
             _clear(X, i, True, accumulator, cost)
 
 
 @kernel
-def solve_blocks(
-    lapack, blocks, block_ptr, members, heads, dependents, column_ptr, neighbors, diagonal, store_ptr, store, work
-):
-    """Step 3. Turns each block's part of S into its estimates: |D| columns of B', in ascending items.
+def solve_blocks(lapack, blocks, batch, diagonal, ridge, store, work):
+    """Step 3. Turns each block's part of S into its estimates: columns of B' for the kinds in D.
 
-    With the conditioners C first and the dependents D last, S = L·Lᵀ gives the columns D of the inverse
-    without the others:  C_DD = (L_DD·L_DDᵀ)⁻¹,  C_CD = −L_CC⁻ᵀ·L_DCᵀ·C_DD;  and B'_ji = −C_ji/C_ii.
-    For a single dependent that is one triangular solve, B'_Ci = L_CC⁻ᵀ·L_iCᵀ.
+    A kind with c copies and ridge λ enters once, with ridge λ/c: for R = (S + λ/c)⁻¹ over the kinds, the
+    inverse over the items is  C_ab = R_gh/(c_g·c_h)  between kinds g ≠ h, and within a kind
+    C_ab = R_gg/c² − 1/(λc)  plus 1/λ where a = b  (Woodbury's identity). Then B'_ba = −C_ba/C_aa.
+
+    With the conditioners first and the targets T last, S + λ/c = L·Lᵀ gives the columns T of R without the
+    others:  R_TT = (L_TT·L_TTᵀ)⁻¹,  R_CT = −L_CC⁻ᵀ·L_TCᵀ·R_TT;  one triangular solve for a single target.
 
     Returns the block that is not positive definite, or −1.
     """
@@ -419,133 +554,120 @@ def solve_blocks(
     lower, right, left, transposed, plain = ord("L"), ord("R"), ord("L"), ord("T"), ord("N")
     info = np.zeros(1, np.int32)
     for b in blocks:
-        first = block_ptr[b]
-        k = block_ptr[b + 1] - first
-        d = np.int64(dependents[b])
-        if k < 2:
+        if batch.member_ptr[b + 1] - batch.member_ptr[b] < 2:
             continue
-        head = heads[b]
-        item = members[first : first + k]
-
-        # Where each item stands in the matrix: conditioners from the front, dependents behind them.
-        is_dependent = np.zeros(k, np.bool_)
-        is_dependent[np.searchsorted(item, head)] = True
-        for t in range(column_ptr[head], column_ptr[head] + d - 1):
-            is_dependent[np.searchsorted(item, neighbors[t])] = True
-        at = np.empty(k, np.int64)
-        next_conditioner, next_dependent = 0, k - d
+        base = batch.kind_ptr[b]
+        k = batch.kind_ptr[b + 1] - base
+        kinds = batch.kinds[base : base + k]
+        copies = batch.copies[base : base + k]
+        target = batch.target[base : base + k]
+        d = 0
         for t in range(k):
-            if is_dependent[t]:
-                at[t] = next_dependent
-                next_dependent += 1
+            if target[t] >= 0:
+                d += 1
+        c = k - d
+
+        # Where each kind stands in the matrix: conditioners from the front, targets behind them.
+        at = np.empty(k, np.int64)
+        conditioners = 0
+        for t in range(k):
+            if target[t] >= 0:
+                at[t] = c + target[t]
             else:
-                at[t] = next_conditioner
-                next_conditioner += 1
+                at[t] = conditioners
+                conditioners += 1
 
         # The lower triangle, column-major, from the packed rows.
         L = work[: k * k]
-        source = store_ptr[b]
+        source = batch.store_ptr[b]
         for t in range(k):
             p = at[t]
             for s in range(t):
                 q = at[s]
                 L[q * k + p if p > q else p * k + q] = store[source + s]
             source += t
-            L[p * k + p] = diagonal[item[t]]
+            if copies[t] > 1 and ridge[kinds[t]] == 0.0:
+                return b
+            L[p * k + p] = diagonal[kinds[t]] + ridge[kinds[t]] / copies[t]
 
         fortran(lapack.potrf, (lower, k, L, k, info))
         if info[0] != 0:
             return b
-        c = k - d
-        estimate = store[store_ptr[b] : store_ptr[b] + d * k]
         if d == 1:
-            x = work[k * k : k * k + k]
+            last = L[k * k - 1]
+            L[k * k - 1] = one / (last * last)
+            x = L[c * k :]  # the column above: R_CT/R_TT with its sign turned
             for s in range(c):
                 x[s] = L[s * k + c]
-            fortran(lapack.trsv, (lower, transposed, plain, c, L, k, x, 1))
-            for t in range(k):
-                estimate[t] = zero if is_dependent[t] else x[at[t]]
-            continue
-
-        fortran(lapack.potri, (lower, d, L[c * k + c :], k, info))
-        if info[0] != 0:
-            return b
-        C = work[k * k :]  # c × d, column-major
-        if c > 0:
+            if c > 0:
+                fortran(lapack.trsv, (lower, transposed, plain, c, L, k, x, 1))
             for s in range(c):
-                for t in range(d):
-                    C[t * c + s] = L[s * k + c + t]
-            # C·C_DD needs its own output: the factor's unused upper right corner holds it.
-            product = L[c * k :]
-            fortran(
-                lapack.symm, (right, lower, c, d, one, L[c * k + c :], k, C, c, zero, product, k)
-            )
-            fortran(lapack.trsm, (left, lower, transposed, plain, c, d, one, L, k, product, k))
-        row = 0
+                x[s] *= L[k * k - 1]
+        else:
+            fortran(lapack.potri, (lower, d, L[c * k + c :], k, info))
+            if info[0] != 0:
+                return b
+            if c > 0:
+                L_TC = work[k * k :]  # transposed, c × d, column-major
+                for s in range(c):
+                    for t in range(d):
+                        L_TC[t * c + s] = L[s * k + c + t]
+                # The factor's unused corner takes the product.
+                fortran(lapack.symm, (right, lower, c, d, one, L[c * k + c :], k, L_TC, c, zero, L[c * k :], k))
+                fortran(lapack.trsm, (left, lower, transposed, plain, c, d, one, L, k, L[c * k :], k))
+
+        # Column at[t] of L now holds −R_CT above its diagonal, R_TT from there on (lower triangle).
         for t in range(k):
-            if not is_dependent[t]:
+            if target[t] < 0:
                 continue
             i = at[t]
-            scale = one / L[i * k + i]
+            n = store.dtype.type(copies[t])
+            R = L[i * k + i]
+            within = zero
+            C = R
+            if copies[t] > 1:
+                per_copy = one / (store.dtype.type(ridge[kinds[t]]) * n)
+                within = R / (n * n) - per_copy
+                C = within + per_copy * n
+            row = batch.store_ptr[b] + target[t] * k
             for s in range(k):
                 j = at[s]
                 if j < c:
-                    estimate[row + s] = L[i * k + j] * scale
+                    store[row + s] = L[i * k + j] / (n * copies[s] * C)
                 elif j == i:
-                    estimate[row + s] = zero
+                    store[row + s] = -within / C
                 else:
-                    estimate[row + s] = -L[i * k + j if j > i else j * k + i] * scale
-            row += k
+                    store[row + s] = -L[i * k + j if j > i else j * k + i] / (n * copies[s] * C)
     return -1
 
 
 @kernel
-def dependent_lists(heads, dependents, column_ptr, neighbors, m):
-    """For each item, the blocks that estimate its column, ascending, and where among their estimates."""
-    item_ptr = np.zeros(m + 1, np.int64)
-    for b in range(len(heads)):
-        item_ptr[heads[b] + 1] += 1
-        start = column_ptr[heads[b]]
-        for t in range(start, start + dependents[b] - 1):
-            item_ptr[neighbors[t] + 1] += 1
-    for i in range(m):
-        item_ptr[i + 1] += item_ptr[i]
-    slot = item_ptr[:-1].copy()
-    block = np.empty(item_ptr[m], np.int32)
-    row = np.empty(item_ptr[m], np.int32)
-    for b in range(len(heads)):
-        start = column_ptr[heads[b]]
-        D = np.empty(dependents[b], np.int32)
-        D[0] = heads[b]
-        D[1:] = neighbors[start : start + dependents[b] - 1]
-        D = np.sort(D)
-        for t in range(len(D)):
-            block[slot[D[t]]] = b
-            row[slot[D[t]]] = t
-            slot[D[t]] += 1
-    return item_ptr, block, row
+def add_estimates(first, last, column_ptr, columns, batch, store, total, count, kind_of):
+    """Add the estimates of a batch to the entries of A they belong to, for a range of columns, block by block.
 
-
-@kernel
-def add_estimates(
-    first, last, column_ptr, columns, item_ptr, block, row, block_ptr, members, store_ptr, store, total, count
-):
-    """Add the estimates of a batch of blocks to the entries of A they belong to, block after block."""
-    for i in range(first, last):
-        for s in range(item_ptr[i], item_ptr[i + 1]):
-            b = block[s]
-            start, stop = block_ptr[b], block_ptr[b + 1]
-            source = store_ptr[b] + row[s] * (stop - start)
-            p = start
-            for t in range(column_ptr[i], column_ptr[i + 1]):
-                j = columns[t]
-                while p < stop and members[p] < j:
-                    p += 1
-                if p == stop:
-                    break
-                if members[p] == j:
-                    total[t] += store[source + p - start]
+    `kind_of` is −1 throughout, before and after.
+    """
+    for b in range(len(batch.member_ptr) - 1):
+        start, stop = batch.member_ptr[b], batch.member_ptr[b + 1]
+        D = batch.dependents[batch.dependent_ptr[b] : batch.dependent_ptr[b + 1]]
+        if stop - start < 2 or D[-1] < first or D[0] >= last:
+            continue
+        p, q = np.searchsorted(D, first), np.searchsorted(D, last)
+        if p == q:
+            continue
+        base, k = batch.kind_ptr[b], batch.kind_ptr[b + 1] - batch.kind_ptr[b]
+        for t in range(start, stop):
+            kind_of[batch.members[t]] = batch.member_kind[t]
+        for s in range(p, q):
+            i = D[s]
+            row = batch.store_ptr[b] + batch.target[base + kind_of[i]] * k
+            for t in range(uint64(column_ptr[i]), uint64(column_ptr[i + 1])):
+                kind = kind_of[uint64(columns[t])]
+                if kind >= 0:
+                    total[t] += store[row + kind]
                     count[t] += 1
+        for t in range(start, stop):
+            kind_of[batch.members[t]] = -1
 
 
 @kernel

@@ -17,7 +17,7 @@ from mrfrec.core import kernels
 from mrfrec.core.resources import MemoryPlan, Workers
 from mrfrec.core.statistics import Statistics, split_evenly
 
-__all__ = ["BYTES_PER_ENTRY", "Pattern", "find_pattern"]
+__all__ = ["BYTES_PER_ENTRY", "Pattern", "find_pattern", "square_csc"]
 
 BYTES_PER_ENTRY = 24  # as a pair 4, as a key 8, as item and magnitude 8, and a little
 _SAMPLE = 512  # columns that are looked at first
@@ -34,17 +34,27 @@ class Pattern:
     neighbors: npt.NDArray[np.int32]
     threshold: float
 
+    def sort_columns(self, workers: Workers) -> None:
+        """Put each column in ascending order, in place: the schedule is the last to need the ranking."""
+        tasks = split_evenly(np.diff(self.column_ptr) + 1, 256)
+        workers.run(lambda t: kernels.sort_columns(self.column_ptr, self.neighbors, *t), tasks)
+
     def to_matrix(self) -> "sp.csc_array[Any]":
-        """A itself, diagonal included."""
+        """A itself, diagonal included; of sorted columns."""
         m = len(self.column_ptr) - 1
-        columns = np.repeat(np.arange(m, dtype=np.int32), np.diff(self.column_ptr))
-        everyone = np.arange(m, dtype=np.int32)
-        rows = np.concatenate([self.neighbors, everyone])
-        A = sp.coo_array(
-            (np.ones(len(rows), np.bool_), (rows, np.concatenate([columns, everyone]))), shape=(m, m)
-        ).tocsc()
-        A.sort_indices()
-        return A
+        ptr = self.column_ptr + np.arange(m + 1)
+        rows = np.empty(ptr[-1], np.int32)
+        kernels.columns_with_diagonal(self.column_ptr, self.neighbors, np.arange(m), ptr, rows)
+        return square_csc(np.ones(len(rows), np.bool_), rows, ptr)
+
+
+def square_csc(data: npt.NDArray[Any], rows: npt.NDArray[np.int32], ptr: npt.NDArray[np.int64]) -> "sp.csc_array[Any]":
+    """A square csc_array around these arrays, whose rows ascend; with 32-bit indices where they do."""
+    index = np.int32 if len(rows) < 2**31 else np.int64
+    m = len(ptr) - 1
+    matrix = sp.csc_array((data, rows.astype(index, copy=False), ptr.astype(index)), shape=(m, m))
+    matrix.has_canonical_format = True
+    return matrix
 
 
 def find_pattern(

@@ -14,9 +14,10 @@ __all__ = ["Schedule", "make_schedule"]
 
 @dataclass(frozen=True)
 class Schedule:
-    """Block b is N(i) ∪ {i} with i = heads[b]; D is i and its dependents[b] − 1 largest neighbours."""
+    """Block b is N(i) ∪ {i} with i = heads[b]; its D is dependents[dependent_ptr[b]:dependent_ptr[b+1]]."""
 
     heads: npt.NDArray[np.int32]
+    dependent_ptr: npt.NDArray[np.int64]
     dependents: npt.NDArray[np.int32]
 
     def __len__(self) -> int:
@@ -33,4 +34,8 @@ def make_schedule(
     with workers.stage("schedule", 1):
         m = len(popularity)
         order = np.lexsort((np.arange(m), -popularity, -np.diff(pattern.column_ptr)))
-        return Schedule(*kernels.greedy_schedule(order, pattern.column_ptr, pattern.neighbors, r))
+        heads, sizes = kernels.greedy_schedule(order, pattern.column_ptr, pattern.neighbors, r)
+        dependent_ptr = np.concatenate([[0], np.cumsum(sizes)])
+        dependents = np.empty(dependent_ptr[-1], np.int32)
+        kernels.list_dependents(heads, dependent_ptr, pattern.column_ptr, pattern.neighbors, dependents)
+        return Schedule(heads, dependent_ptr, dependents)

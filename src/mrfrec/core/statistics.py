@@ -48,9 +48,14 @@ class Statistics:
         return np.zeros(self.m, np.float64 if len(self.X.values) else np.int32)
 
     def ridge(self, l2: float, l2_flat: float) -> npt.NDArray[np.float64]:
-        """diag(S) plus `l2 + l2_flat ⊘ s²`; 1 for items without variance, so that nothing is singular."""
-        total = self.S_diagonal + l2 + l2_flat * self.scaling.a**2
-        return np.where(self.active, total, 1.0)
+        """`l2 + l2_flat ⊘ s²`, what the diagonal of S gets."""
+        return l2 + l2_flat * self.scaling.a**2
+
+    def first_twins(self, workers: Workers) -> npt.NDArray[np.int32]:
+        """For each item the first item with the same users and values, itself if there is none before."""
+        hashes = np.empty(self.m, np.uint64)
+        workers.run(lambda t: kernels.hash_columns(self.X, *t, hashes), self.row_tasks())
+        return np.asarray(kernels.first_twins(self.X, hashes, np.argsort(hashes, kind="stable")))
 
     def row_tasks(self, longest: int | None = None) -> list[tuple[int, int]]:
         """Ranges of items that cost about the same to stream."""

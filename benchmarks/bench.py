@@ -1,0 +1,260 @@
+"""Time and peak memory of every fit the README speaks of.
+
+    python -m benchmarks.bench                 the sparse fits, the ratio to the naive way, the real data
+    python -m benchmarks.bench msd dense       some of the groups only (dense takes ten minutes)
+
+Each fit runs in a process of its own, on data loaded from `benchmarks/cache`, after a warm-up that loads the
+compiled kernels. "peak" is the resident memory of that process at its highest, Python and the data included.
+Real data is read from the folder given by --data, and skipped where that is absent.
+"""
+
+import argparse
+import json
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+CACHE = Path(__file__).parent / "cache"
+DATA = Path(__file__).parents[2] / "shared" / "data"
+MSD = {"users": 571_355, "items": 41_140, "count": 34e6}
+
+
+# ── data ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def msd() -> "sp.csr_array[Any]":
+    """Synthetic data with the size of the Million Song data, made once."""
+    path = CACHE / "msd.npz"
+    if not path.exists():
+        from benchmarks.synthetic import interactions
+
+        CACHE.mkdir(exist_ok=True)
+        sp.save_npz(path, interactions(**MSD), compressed=False)  # type: ignore[arg-type]
+    return sp.csr_array(sp.load_npz(path))
+
+
+def msd_quarter() -> "sp.csr_array[Any]":
+    """A quarter of its items: a size at which the naive way can run."""
+    path = CACHE / "msd-quarter.npz"
+    if not path.exists():
+        quarter = msd()[:, : MSD["items"] // 4]  # type: ignore[misc, operator]
+        sp.save_npz(path, quarter, compressed=False)
+    return sp.csr_array(sp.load_npz(path))
+
+
+def table(path: Path, shape: tuple[int, int] | None = None) -> "sp.csr_array[Any]":
+    """user, item columns of a Parquet file as a binary matrix; ids are numbered unless a shape is given."""
+    import polars as pl
+
+    frame = pl.read_parquet(path, columns=["user", "item"])
+    user, item = frame["user"].to_numpy(), frame["item"].to_numpy()
+    if shape is None:
+        user, item = (np.unique(ids, return_inverse=True)[1] for ids in (user, item))
+        shape = (int(user.max()) + 1, int(item.max()) + 1)
+    X = sp.csr_array((np.ones(len(user), np.float32), (user, item)), shape=shape)
+    X.sum_duplicates()
+    return X
+
+
+# ── one measurement, in its own process ───────────────────────────────────────────────────────────
+
+
+def measure_fit(X: "sp.csr_array[Any]", parameters: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    from mrfrec import MRF
+
+    small = X[: min(X.shape[0], 2000)][:, : min(X.shape[1], 1500)]
+    warm_up = {**parameters, "sparsity": 0.01} if "sparsity" in parameters else parameters
+    MRF(**warm_up).fit(small)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    start = time.perf_counter()
+    model = MRF(**parameters).fit(X)
+    seconds = time.perf_counter() - start
+    result = {
+        "seconds": seconds,
+        "stages": {name: round(value, 2) for name, value in model.timings_.items()},
+        "before_gb": before,
+        "planned_gb": max(model.memory_plan_.values()) / 1e9,
+    }
+    if model.is_sparse:
+        result |= {
+            "blocks": model.n_blocks_,
+            "threshold": model.threshold_,
+            "density": model.pattern_.nnz / X.shape[1] ** 2,
+            "capped": float((np.diff(model.pattern_.indptr) >= model.max_neighbors).mean()),
+        }
+    return model, result
+
+
+def fit(X: "sp.csr_array[Any]", **parameters: Any) -> dict[str, Any]:
+    return measure_fit(X, parameters)[1]
+
+
+def fit_dense(X: "sp.csr_array[Any]", **parameters: Any) -> dict[str, Any]:
+    """Also the rate of a large float32 product on all cores, before and after: what the machine gives."""
+    a, b = np.random.default_rng(0).random((2, 4096, 4096), dtype=np.float32)
+    out = np.empty_like(a)
+
+    def rates() -> list[float]:
+        found = []
+        for _ in range(8):
+            start = time.perf_counter()
+            np.matmul(a, b, out=out)
+            found.append(2 * 4096**3 / (time.perf_counter() - start))
+        return found
+
+    before = rates()
+    result = fit(X, **parameters)
+    samples = before + rates()
+    rate = float(np.median(samples))
+    ideal = X.shape[1] ** 3 / rate
+    spread = [round(s / 1e9) for s in sorted(samples)]
+    return result | {"sgemm_gflops": rate / 1e9, "spread": spread, "ratio": result["seconds"] / ideal}
+
+
+def fit_naive(X: "sp.csr_array[Any]", *, compare: str, **parameters: Any) -> dict[str, Any]:
+    from benchmarks import naive_fit
+
+    start = time.perf_counter()
+    B, blocks = naive_fit.fit(X, **parameters)
+    seconds = time.perf_counter() - start
+    fast = sp.load_npz(compare)
+    return {"seconds": seconds, "blocks": blocks, "difference": float(np.abs(fast.toarray() - B).max())}
+
+
+def fit_and_keep(X: "sp.csr_array[Any]", *, keep: str, **parameters: Any) -> dict[str, Any]:
+    model, result = measure_fit(X, parameters)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    sp.save_npz(keep, model.weights_, compressed=False)
+    return result | {"peak_gb": peak}
+
+
+def fit_and_evaluate(X: "sp.csr_array[Any]", *, test: str, **parameters: Any) -> dict[str, Any]:
+    """Recall@20 (hits ÷ targets) and nDCG@20 as published with LightGCN's split."""
+    model, result = measure_fit(X, parameters)
+    targets = table(Path(test), X.shape).toarray() > 0
+    items, _ = model.top_k(X, 20)
+    hits = np.take_along_axis(targets, items.astype(np.int64), axis=1)
+    count = targets.sum(axis=1)
+    has = count > 0
+    discount = 1 / np.log2(np.arange(2, 22))
+    ideal = np.concatenate([[0], np.cumsum(discount)])[np.minimum(count, 20)]
+    recall, ndcg = hits.sum(axis=1)[has] / count[has], (hits @ discount)[has] / ideal[has]
+    return result | {"recall20": float(recall.mean()), "ndcg20": float(ndcg.mean())}
+
+
+# ── the groups ────────────────────────────────────────────────────────────────────────────────────
+
+Case = tuple[str, Callable[[], "sp.csr_array[Any]"], Callable[..., dict[str, Any]], dict[str, Any]]
+
+
+def groups(data: Path) -> dict[str, list[Case]]:
+    gowalla = data / "gowalla-lightgcn"
+    shape = (29_858, 40_981)
+    kept = str(CACHE / "quarter-weights.npz")
+    quarter = {"l2": 1.0, "alpha": 0.75, "threshold": 0.25, "r": 0.5}
+
+    def train() -> "sp.csr_array[Any]":
+        return table(gowalla / "train.parquet", shape)
+
+    def evaluated(name: str, **parameters: Any) -> Case:
+        return name, train, fit_and_evaluate, {"test": str(gowalla / "test.parquet"), **parameters}
+
+    return {
+        "msd": [
+            ("MSD-shaped, 0.1 %, r = 0.5", msd, fit, {"l2": 1.0, "sparsity": 0.001, "r": 0.5}),
+            ("MSD-shaped, 0.1 %, r = 0", msd, fit, {"l2": 1.0, "sparsity": 0.001}),
+            ("MSD-shaped, 0.5 %, r = 0.5", msd, fit, {"l2": 1.0, "sparsity": 0.005, "r": 0.5}),
+            ("MSD-shaped, 0.5 %, r = 0", msd, fit, {"l2": 1.0, "sparsity": 0.005}),
+        ],
+        "naive": [
+            ("a quarter of the items, mrfrec", msd_quarter, fit_and_keep, {"keep": kept, **quarter}),
+            ("a quarter of the items, naive", msd_quarter, fit_naive, {"compare": kept, **quarter}),
+        ],
+        "book-crossing": [
+            (
+                "book-crossing, threshold 0.5, r = 0.5",
+                lambda: table(data / "book-crossing" / "interactions.parquet"),
+                fit,
+                {"l2": 1.0, "alpha": 0.75, "threshold": 0.5, "r": 0.5},
+            )
+        ],
+        "gowalla-sparse": [
+            evaluated("gowalla, 0.3 %, r = 0, α = 0.5, l2 = 40", l2=40.0, alpha=0.5, sparsity=0.003),
+            evaluated("gowalla, 0.3 %, r = 0.5, α = 0.5, l2 = 40", l2=40.0, alpha=0.5, sparsity=0.003, r=0.5),
+        ],
+        "gowalla-dense": [
+            evaluated("gowalla, EASE (l2 = 100)", l2=100.0, alpha=0.0, center=False),
+            evaluated("gowalla, dense, α = 0.5, l2 = 40", l2=40.0, alpha=0.5),
+        ],
+        "dense": [("MSD-shaped, dense", msd, fit_dense, {"l2": 3.0})],
+    }
+
+
+USUAL = ("msd", "naive", "book-crossing", "gowalla-sparse")
+
+
+def run_one(group: str, number: int, data: Path) -> None:
+    _, load, measure, parameters = groups(data)[group][number]
+    result = measure(load(), **parameters)
+    result.setdefault("peak_gb", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
+    print(json.dumps(result))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("groups", nargs="*", default=list(USUAL), metavar="group", help=f"of {list(groups(DATA))}")
+    parser.add_argument("--data", type=Path, default=DATA, help="folder with the real data")
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    unknown = set(options.groups) - set(groups(options.data))
+    if unknown:
+        parser.error(f"no such group: {', '.join(sorted(unknown))}; there are {', '.join(groups(options.data))}")
+    if options.one is not None:
+        run_one(options.groups[0], options.one, options.data)
+        return
+
+    import numba
+    import scipy
+
+    print(
+        f"{platform.machine()}, {len(__import__('os').sched_getaffinity(0))} cores, Python {platform.python_version()}, "
+        f"numpy {np.__version__}, scipy {scipy.__version__}, numba {numba.__version__}\n"
+    )
+    print("| fit | seconds | peak GB | stages and results |\n|---|---|---|---|", flush=True)
+    for group in options.groups:
+        folder = {"book-crossing": "book-crossing"}.get(group, "gowalla-lightgcn" if "gowalla" in group else "")
+        if folder and not (options.data / folder).exists():
+            print(f"| {group} | skipped: no {folder} in {options.data} | | |")
+            continue
+        {"msd": msd, "dense": msd, "naive": msd_quarter}.get(group, lambda: None)()
+        results = []
+        for number, (name, *_) in enumerate(groups(options.data)[group]):
+            command = [sys.executable, "-m", "benchmarks.bench", group, "--one", str(number), "--data", str(options.data)]
+            output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+            result = json.loads(output.splitlines()[-1])
+            results.append(result)
+            rest = {k: v for k, v in result.items() if k not in ("seconds", "peak_gb", "stages")}
+            details = [f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in rest.items()]
+            stages = ", ".join(f"{k} {v}" for k, v in result.get("stages", {}).items())
+            print(
+                f"| {name} | {result['seconds']:.1f} | {result['peak_gb']:.2f} | {stages}; {', '.join(details)} |",
+                flush=True,
+            )
+        if group == "naive":
+            fast, slow = results
+            print(
+                f"| naive ÷ mrfrec | {slow['seconds'] / fast['seconds']:.1f} × | "
+                f"{slow['peak_gb'] / fast['peak_gb']:.1f} × | |"
+            )
+
+
+if __name__ == "__main__":
+    main()
