@@ -27,29 +27,29 @@ def fit(
     A = size > np.float32(threshold)
     for i in np.flatnonzero(A.sum(axis=0) > max_neighbors):
         A[:, i] = False
-        A[_largest_first(size[:, i], np.arange(m), i)[:max_neighbors], i] = True
+        A[_largest_first(size[:, i], np.arange(m), i, m)[:max_neighbors], i] = True
 
     popularity = np.asarray((X != 0).sum(axis=0)).ravel()
-    left = np.lexsort((np.arange(m), -popularity, -A.sum(axis=0))).tolist()
+    gone = np.zeros(m, np.bool_)
     total, count = np.zeros((m, m)), np.zeros((m, m))
     blocks = 0
-    while left:
-        i = left[0]
+    for i in np.lexsort((np.arange(m), -popularity, -A.sum(axis=0))):
+        if gone[i]:
+            continue
         block = np.flatnonzero(A[:, i])
-        ranked = _largest_first(size[block, i], block, i)
+        ranked = _largest_first(size[block, i], block, i, m)
         D = ranked[: 1 + round(r * (len(block) - 1))]
         C = np.linalg.inv(S[np.ix_(block, block)] + l2 * np.eye(len(block)))
         place = np.searchsorted(block, D)
         total[np.ix_(block, D)] -= C[:, place] / np.diag(C)[place]
         count[np.ix_(block, D)] += 1
         blocks += 1
-        gone = set(D.tolist())
-        left = [j for j in left if j not in gone]
+        gone[D] = True
     B = np.where(A & (count > 0), total / np.maximum(count, 1), 0.0) * scale[None, :] / scale[:, None]
     np.fill_diagonal(B, 0.0)
     return B, blocks
 
 
-def _largest_first(size: npt.NDArray[Any], items: npt.NDArray[Any], i: int) -> npt.NDArray[Any]:
+def _largest_first(size: npt.NDArray[Any], items: npt.NDArray[Any], i: int, m: int) -> npt.NDArray[Any]:
     """Items by magnitude, i itself first; ties to the one that follows i most closely."""
-    return items[np.lexsort(((items - i) % len(items), -size))]
+    return items[np.lexsort(((items - i) % m, -size))]

@@ -26,7 +26,8 @@ from mrfrec.errors import NumericalError
 __all__ = ["BYTES_PER_ENTRY", "estimate_weights"]
 
 BYTES_PER_ENTRY = 20  # of A: its row, and B by columns and by rows
-_BATCH_BYTES = 3_500_000_000  # beyond this, another pass over the data costs less than the memory
+_LEAST_BATCH, _MOST_BATCH = 1_000_000_000, 3_500_000_000
+_BATCH_PER_INTERACTION = 100  # bytes: the dearer another pass over the data, the more a batch may hold
 _PER_MEMBER, _PER_KIND = 8, 24  # bytes an item, and a kind, of a block takes beside its part of S
 
 
@@ -63,7 +64,8 @@ def estimate_weights(
         held + int(block_bytes.max()),
         "Make the blocks smaller: a larger threshold, a smaller sparsity or a smaller max_neighbors.",
     )
-    budget = min(_BATCH_BYTES, plan.limit - held)
+    worthwhile = min(max(_LEAST_BATCH, _BATCH_PER_INTERACTION * len(statistics.X.items)), _MOST_BATCH)
+    budget = min(worthwhile, plan.limit - held)
     plan.require("blocks", held + min(budget, int(block_bytes.sum())), "")
 
     total, count = np.zeros(len(columns), dtype), np.zeros(len(columns), count_type)

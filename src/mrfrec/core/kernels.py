@@ -473,7 +473,8 @@ def find_kinds(batch, twin, first, last):
             batch.copies[base + place] += 1
         kinds = batch.kinds[base : base + K]
         for t in range(stop - start):
-            batch.member_kind[start + t] = t if K == stop - start else np.searchsorted(kinds, twins[t])
+            straight = K == stop - start and kinds[t] == twins[t]
+            batch.member_kind[start + t] = t if straight else np.searchsorted(kinds, twins[t])
         for t in range(batch.dependent_ptr[b], batch.dependent_ptr[b + 1]):
             batch.target[base + np.searchsorted(kinds, twin[batch.dependents[t]])] = 0
         row = 0

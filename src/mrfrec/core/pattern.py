@@ -20,7 +20,8 @@ from mrfrec.core.statistics import Statistics, split_evenly
 __all__ = ["BYTES_PER_ENTRY", "Pattern", "find_pattern", "square_csc"]
 
 BYTES_PER_ENTRY = 24  # as a pair 4, as a key 8, as item and magnitude 8, and a little
-_SAMPLE = 512  # columns that are looked at first
+_SAMPLE = 512  # columns that are looked at first to choose a threshold
+_SMALL_SAMPLE = 128  # to foresee only the memory a given threshold takes
 _MARGIN = 1.25  # entries kept beyond those asked for, since the sample is only a sample
 _COARSE, _FINE = 16, 12  # low bits a histogram ignores: bins 0.8 % wide for the sample, 0.05 % for the choice
 _ROUND = 40_000_000  # pairs after which the cap is applied; it bounds what is held before the cap bites
@@ -71,7 +72,7 @@ def find_pattern(
     m = statistics.m
     most = min(max_neighbors, m) - 1
     with workers.stage("pattern", m):
-        sample = _sample(statistics, workers)
+        sample = _sample(statistics, _SAMPLE if threshold is None else _SMALL_SAMPLE, workers)
         if threshold is not None:
             columns, _ = _stream(
                 statistics, np.float32(threshold), most, sample.above(threshold), workers, plan, held, tally=False
@@ -124,11 +125,11 @@ def _row_scratch(statistics: Statistics) -> tuple[npt.NDArray[Any], ...]:
     return statistics.accumulator(), np.empty(statistics.m, np.float32)
 
 
-def _sample(statistics: Statistics, workers: Workers) -> _Histogram:
-    """Magnitudes in a sample of columns, evenly spaced by popularity, scaled up to all of S."""
+def _sample(statistics: Statistics, size: int, workers: Workers) -> _Histogram:
+    """Magnitudes in `size` columns, evenly spaced by popularity, scaled up to all of S."""
     m = statistics.m
     by_popularity = np.argsort(-statistics.popularity, kind="stable")
-    size = min(m, _SAMPLE)
+    size = min(m, size)
     sample = by_popularity[((np.arange(size) + 0.5) * m / size).astype(np.int64)]
     histograms: list[npt.NDArray[np.int64]] = []
     nothing = np.empty(0, np.int32), np.empty(0, np.float32)
