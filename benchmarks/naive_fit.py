@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 
 def fit(
-    X: "sp.csr_array[Any]", *, l2: float, alpha: float, threshold: float, r: float, max_neighbors: int = 1000
+    X: sp.csr_array, *, l2: float, alpha: float, threshold: float, r: float, max_neighbors: int = 1000
 ) -> tuple[npt.NDArray[np.float64], int]:
     """B (dense) and the number of blocks."""
     n, m = X.shape
@@ -50,6 +50,6 @@ def fit(
     return B, blocks
 
 
-def _largest_first(size: npt.NDArray[Any], items: npt.NDArray[Any], i: int, m: int) -> npt.NDArray[Any]:
+def _largest_first(size: npt.NDArray[Any], items: npt.NDArray[Any], i: Any, m: int) -> npt.NDArray[Any]:
     """Items by magnitude, i itself first; ties to the one that follows i most closely."""
     return items[np.lexsort(((items - i) % m, -size))]

@@ -28,7 +28,7 @@ def interactions(
     zipf: float = 0.8,
     tail: float = 1.15,
     shortest: int = 15,
-) -> "sp.csr_array[Any]":
+) -> sp.csr_array:
     """A binary users × items matrix with about `count` entries.
 
     `interests` clusters are drawn for each user, the first one used most; a `background` share of a history
@@ -58,7 +58,7 @@ def interactions(
     return X
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _draw(
     user_ptr: npt.NDArray[Any],
     cumulated: npt.NDArray[Any],
@@ -98,7 +98,9 @@ def _draw(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--users", type=int, default=571_355)
     parser.add_argument("--items", type=int, default=41_140)
     parser.add_argument("--interactions", type=float, default=34e6)

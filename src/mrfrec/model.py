@@ -1,6 +1,7 @@
 """MRF: the paper's model as an estimator on a users × items matrix."""
 
 import math
+import time
 from collections.abc import Callable
 from typing import Any, Literal, Self
 
@@ -10,7 +11,7 @@ import scipy.sparse as sp
 
 from mrfrec.core import blocks, closed_form, pattern, ranking, schedule
 from mrfrec.core import statistics as statistics_room
-from mrfrec.core.resources import MemoryPlan, Progress, Workers, human_bytes, parse_bytes, usable_threads
+from mrfrec.core.resources import MemoryPlan, Progress, Workers, parse_bytes, usable_threads
 from mrfrec.errors import DataError, NotFittedError, ParameterError
 
 __all__ = ["MRF"]
@@ -75,7 +76,7 @@ class MRF:
     """
 
     weights_: Any
-    pattern_: "sp.csc_array[Any] | None"
+    pattern_: "sp.csc_array | None"
     n_blocks_: int | None
     threshold_: float | None
     mean_: npt.NDArray[np.float64]
@@ -139,7 +140,7 @@ class MRF:
         return self.sparsity is not None or self.threshold is not None
 
     def __repr__(self) -> str:
-        defaults = {name: value for name, value in (MRF.__init__.__kwdefaults__ or {}).items()}
+        defaults = MRF.__init__.__kwdefaults__ or {}
         shown = [
             f"{name}={value!r}"
             for name, value in vars(self).items()
@@ -155,6 +156,7 @@ class MRF:
         `progress(stage, done, total)` is called as the work goes on. A fit that fails or is interrupted
         leaves the model as it was.
         """
+        start = time.perf_counter()
         histories = statistics_room.as_histories(X, "X")
         n, m = histories.shape
         if n == 0 or m == 0 or histories.nnz == 0:
@@ -201,17 +203,17 @@ class MRF:
         self.threshold_ = None if found is None else found.threshold
         self.n_blocks_ = None if steps is None else len(steps)
         self.mean_, self.scale_ = statistics.mu, statistics.s
-        self.timings_ = {**timings, "total": sum(timings.values())}
+        self.timings_ = {**timings, "total": time.perf_counter() - start}
         self.memory_plan_ = dict(plan.stages)
         return self
 
-    def _plan_memory(self, plan: MemoryPlan, X: "sp.csr_array[Any]", threads: int) -> int:
+    def _plan_memory(self, plan: MemoryPlan, X: sp.csr_array, threads: int) -> int:
         """Refuse what cannot fit; returns the bytes held throughout."""
         n, m = X.shape
         binary = bool((X.data == 1).all()) and self.user_weight == 0.0
         held = statistics_room.bytes_for_statistics(n, m, X.nnz, binary, threads)
-        # A row of XᵀX, of S and of sorting keys for each thread, and its histogram.
-        per_thread = 24 * m + 5_000_000
+        # For each thread a row of XᵀX and of magnitudes, the entries it found, and a histogram.
+        per_thread = 12 * m + 8 * max(m, 1 << 18) + 5_000_000
         sparse_base = held + threads * per_thread
         per_entry = pattern.BYTES_PER_ENTRY + blocks.BYTES_PER_ENTRY
         largest = (plan.limit - sparse_base) / (per_entry * float(m) * m)
@@ -235,7 +237,7 @@ class MRF:
                 if largest * m >= 1
                 else "Use fewer items, or more memory.",
             )
-        return sparse_base
+        return int(sparse_base)
 
     # ── using the weights ─────────────────────────────────────────────────────────────────────────
 
@@ -268,7 +270,7 @@ class MRF:
             histories, self.weights_, self._offset(), k, exclude_seen, self.threads or usable_threads()
         )
 
-    def _histories(self, X: object) -> "sp.csr_array[Any]":
+    def _histories(self, X: object) -> sp.csr_array:
         if not hasattr(self, "weights_"):
             raise NotFittedError("this MRF has no weights yet: call fit first.")
         histories = statistics_room.as_histories(X, "X_history")
@@ -318,4 +320,4 @@ def _flag(name: str, value: object) -> bool:
 def _round_down(value: float) -> float:
     """Two significant digits, never more than the value."""
     digits = 1 - math.floor(math.log10(value))
-    return math.floor(value * 10**digits) / 10**digits
+    return float(math.floor(value * 10**digits) / 10**digits)

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec.core import kernels
-from mrfrec.core.intrinsics import lapack
+from mrfrec.core.kernels import blocks as kernels
+from mrfrec.core.kernels.intrinsics import lapack
 from mrfrec.core.pattern import Pattern, square_csc
 from mrfrec.core.resources import MemoryPlan, Workers
 from mrfrec.core.schedule import Schedule
@@ -41,8 +41,26 @@ def estimate_weights(
     workers: Workers,
     plan: MemoryPlan,
     held: int,
-) -> "sp.csr_array[Any]":
+) -> sp.csr_array:
     """B for the sparse model, from sorted columns of A; `held` bytes are in use already."""
+    values = _estimate_columns(statistics, pattern, schedule, ridge, dtype, workers, plan, held)
+    with workers.stage("rows", 1):
+        weights = square_csc(values, pattern.neighbors, pattern.column_ptr).tocsr()
+        weights.eliminate_zeros()
+    return weights
+
+
+def _estimate_columns(
+    statistics: Statistics,
+    pattern: Pattern,
+    schedule: Schedule,
+    ridge: npt.NDArray[np.float64],
+    dtype: str,
+    workers: Workers,
+    plan: MemoryPlan,
+    held: int,
+) -> npt.NDArray[Any]:
+    """The values of B, in the order of the entries of A."""
     m = statistics.m
     column_ptr, columns = pattern.column_ptr, pattern.neighbors
     column_tasks = split_evenly(np.diff(column_ptr) + 1, 64)
@@ -53,7 +71,6 @@ def estimate_weights(
     # A block's place holds first the strict lower triangle of S, then the estimates.
     places = np.where(members > 1, np.maximum(kinds * (kinds - 1) // 2, targets * kinds), 0)
     most_estimates = int(np.bincount(schedule.dependents, minlength=1).max())
-    count_type = np.min_scalar_type(most_estimates)
 
     itemsize, largest = np.dtype(dtype).itemsize, int(kinds.max())
     block_bytes = places * itemsize + members * _PER_MEMBER + kinds * _PER_KIND
@@ -68,48 +85,25 @@ def estimate_weights(
     budget = min(worthwhile, plan.limit - held)
     plan.require("blocks", held + min(budget, int(block_bytes.sum())), "")
 
-    total, count = np.zeros(len(columns), dtype), np.zeros(len(columns), count_type)
+    total = np.zeros(len(columns), dtype)
+    count = np.zeros(len(columns), np.min_scalar_type(most_estimates))
     batches = list(_batches(block_bytes, budget))
     store = np.empty(max(int(places[b0:b1].sum()) for b0, b1 in batches), dtype)
-
-    for b0, b1 in batches:
-        blocks = slice(b0, b1)
-        with workers.stage("gather", m):
-            batch = _lay_out(pattern, schedule, blocks, members, kinds, places, twin, workers)
-            where = kernels.memberships(batch, m)
-            tasks = statistics.row_tasks()
-            workers.run(
-                lambda t, space, batch=batch, where=where: kernels.gather(
-                    statistics.X, statistics.scaling, *t, *where, batch, store, *space
-                ),
-                tasks,
-                scratch=lambda: (statistics.accumulator(), np.empty(m, dtype)),
-                costs=[stop - start for start, stop in tasks],
-            )
-            del where
-
-        with workers.stage("solve", b1 - b0):
-            size = kinds[blocks]
-            by_size = np.argsort(-size, kind="stable")
-            pieces = [by_size[p:q] for p, q in split_evenly(size[by_size] ** 2.5 + 1000.0, 512)]
-            failed = workers.run(
-                lambda piece, work, batch=batch: kernels.solve_blocks(
-                    lapack(dtype), piece, batch, statistics.S_diagonal, ridge, store, work
-                ),
-                pieces,
-                scratch=lambda: np.empty(5 * largest * largest // 4 + largest, dtype),
-                costs=[len(piece) for piece in pieces],
-            )
-            for b in failed:
-                if b >= 0:
-                    raise NumericalError(
-                        f"the block of item {schedule.heads[b0 + b]} ({members[b0 + b]} items) is not positive "
-                        f"definite in {dtype}. It may be because (a) l2 is too small for items that are copies "
-                        "of each other, or nearly so: raise l2; or (b) the precision is too low for this data: "
-                        'use dtype="float64".'
-                    )
-
-        with workers.stage("average", m):
+    for turn, (b0, b1) in enumerate(batches):
+        rows, part = m * len(batches), (m * turn, m * (turn + 1))
+        with workers.stage("gather", rows, part):
+            batch = _lay_out(pattern, schedule, slice(b0, b1), members, kinds, places, twin, workers)
+            _gather(statistics, batch, store, workers)
+        with workers.stage("solve", len(schedule), (b0, b1)):
+            failed = _solve(statistics, ridge, batch, store, workers)
+            if failed is not None:
+                raise NumericalError(
+                    f"the block of item {schedule.heads[b0 + failed]} ({members[b0 + failed]} items) is not "
+                    f"positive definite in {dtype}. It may be because (a) l2 is too small for items that are "
+                    "copies of each other, or nearly so: raise l2; or (b) the precision is too low for this "
+                    'data: use dtype="float64".'
+                )
+        with workers.stage("average", rows, part):
             workers.run(
                 lambda t, kind_of, batch=batch: kernels.add_estimates(
                     *t, column_ptr, columns, batch, store, total, count, kind_of
@@ -118,7 +112,6 @@ def estimate_weights(
                 scratch=lambda: np.full(m, -1, np.int32),
                 costs=[stop - start for start, stop in column_tasks],
             )
-    del store, batch
 
     with workers.stage("weights", m):
         workers.run(
@@ -128,10 +121,42 @@ def estimate_weights(
             column_tasks,
             costs=[stop - start for start, stop in column_tasks],
         )
-        del count
-        weights = square_csc(total, columns, column_ptr).tocsr()
-        weights.eliminate_zeros()
-    return weights
+    return total
+
+
+def _gather(statistics: Statistics, batch: kernels.Batch, store: npt.NDArray[Any], workers: Workers) -> None:
+    """Stream the rows of S into the blocks."""
+    m, tasks = statistics.m, statistics.row_tasks()
+    where = kernels.memberships(batch, m)
+    workers.run(
+        lambda t, space: kernels.gather(statistics.X, statistics.scaling, *t, *where, batch, store, *space),
+        tasks,
+        scratch=lambda: (statistics.accumulator(), np.empty(m, store.dtype)),
+        costs=[stop - start for start, stop in tasks],
+    )
+
+
+def _solve(
+    statistics: Statistics,
+    ridge: npt.NDArray[np.float64],
+    batch: kernels.Batch,
+    store: npt.NDArray[Any],
+    workers: Workers,
+) -> int | None:
+    """Turn each block's part of S into estimates, largest blocks first; returns one that failed, if any."""
+    size = np.diff(batch.kind_ptr)
+    largest = int(size.max())
+    by_size = np.argsort(-size, kind="stable")
+    pieces = [by_size[p:q] for p, q in split_evenly(size[by_size] ** 2.5 + 1000.0, 512)]
+    failed = workers.run(
+        lambda piece, work: kernels.solve_blocks(
+            lapack(store.dtype.name), piece, batch, statistics.S_diagonal, ridge, store, work
+        ),
+        pieces,
+        scratch=lambda: np.empty(5 * largest * largest // 4 + largest, store.dtype),
+        costs=[len(piece) for piece in pieces],
+    )
+    return next((b for b in failed if b >= 0), None)
 
 
 def _distinct_sizes(
@@ -185,8 +210,7 @@ def _lay_out(
         dependents=schedule.dependents[first:last],
         store_ptr=store_ptr,
     )
-    heads = schedule.heads[blocks]
-    kernels.columns_with_diagonal(pattern.column_ptr, pattern.neighbors, heads, member_ptr, batch.members)
+    pattern.columns_with_diagonal(schedule.heads[blocks], member_ptr, batch.members)
     workers.run(lambda t: kernels.find_kinds(batch, twin, *t), split_evenly(members[blocks], 256))
     return batch
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.core import kernels
-from mrfrec.core.intrinsics import lapack
+from mrfrec.core.kernels import closed_form as kernels
+from mrfrec.core.kernels.intrinsics import lapack
 from mrfrec.core.resources import Workers
 from mrfrec.core.statistics import Statistics
 from mrfrec.errors import NumericalError
@@ -63,67 +63,82 @@ def closed_form(
 
 
 def _invert(A: npt.NDArray[Any], workers: Workers) -> None:
-    """Replace the lower triangle of A by that of A⁻¹ (tiled potrf, trtri and lauum)."""
-    routines, dtype = lapack(A.dtype.name), A.dtype
+    """Replace the lower triangle of A by that of A⁻¹ (tiled potrf, trtri and lauum).
+
+    Progress counts rows (or columns) times inner dimension, so that its steps take equal time.
+    """
     m = len(A)
-    side = tile_size(m)
-    tiles = _ranges(0, m, side)
-    # Progress counts rows (or columns) times inner dimension, so that its steps take equal time.
+    tiles = _ranges(0, m, tile_size(m))
+    with workers.stage("factorise", sum((m - k0) * k1 for k0, k1 in tiles)):
+        _factorise(A, tiles, workers)
+    with workers.stage("invert factor", sum(i0 * i0 // 2 for i0, _ in tiles)):
+        _invert_factor(A, tiles, workers)
+    with workers.stage("multiply factor", sum(i1 * (m - i0) for i0, i1 in tiles)):
+        _multiply_factor(A, tiles, workers)
 
-    with workers.stage("factorise", sum((m - k0) * k1 for k0, k1 in tiles)):  # A = L·Lᵀ
-        for k0, k1 in tiles:
-            below = _ranges(k0, m, 2 * side)
-            workers.run(
-                lambda rows, k=(k0, k1): kernels.factor_update(routines, A, *k, *rows),
-                below,
-                costs=[(i1 - i0) * k1 for i0, i1 in below],
+
+def _factorise(A: npt.NDArray[Any], tiles: list[tuple[int, int]], workers: Workers) -> None:
+    """A = L·Lᵀ, one column of tiles after the other."""
+    routines, m, side = lapack(A.dtype.name), len(A), tile_size(len(A))
+    for k in tiles:
+        k0, k1 = k
+        below = _ranges(k0, m, 2 * side)
+        workers.run(
+            lambda rows, k=k: kernels.factor_update(routines, A, *k, *rows),
+            below,
+            costs=[(i1 - i0) * k1 for i0, i1 in below],
+        )
+        pair_end = min(k0 // (2 * side) * 2 * side + 2 * side, m)
+        if not kernels.factor_diagonal(routines, A, k0, k1, pair_end):
+            raise NumericalError(
+                f"the item-item matrix of {m} items is not positive definite in {A.dtype.name}. It may be "
+                "because (a) l2 is too small for items that are nearly copies of each other: raise l2; "
+                'or (b) the precision is too low for this data: use dtype="float64".'
             )
-            pair_end = min(k0 // (2 * side) * 2 * side + 2 * side, m)
-            if not kernels.factor_diagonal(routines, A, k0, k1, pair_end):
-                raise NumericalError(
-                    f"the item-item matrix of {m} items is not positive definite in {dtype.name}. It may be "
-                    "because (a) l2 is too small for items that are nearly copies of each other: raise l2; "
-                    'or (b) the precision is too low for this data: use dtype="float64".'
-                )
-            workers.run(
-                lambda rows, k=(k0, k1): kernels.factor_panel(routines, A, *k, *rows),
-                _ranges(k1, m, side),
-            )
+        workers.run(
+            lambda rows, k=k: kernels.factor_panel(routines, A, *k, *rows),
+            _ranges(k1, m, side),
+        )
 
-    panel = np.empty((side, m), dtype)
-    with workers.stage("invert factor", sum(i0 * i0 // 2 for i0, _ in tiles)):  # W = L⁻¹
-        for i0, i1 in tiles:
-            panel[: i1 - i0, :i0] = A[i0:i1, :i0]
-            before = _ranges(0, i0, 2 * side)
-            workers.run(
-                lambda columns, i=(i0, i1): kernels.invert_factor_tiles(routines, A, panel, *i, *columns),
-                before,
-                costs=[(j1 - j0) * (i0 - (j0 + j1) // 2) for j0, j1 in before],
-            )
-            kernels.invert_factor_diagonal(routines, A, i0, i1)
-    del panel
 
-    with workers.stage("multiply factor", sum(i1 * (m - i0) for i0, i1 in tiles)):  # C = Wᵀ·W
-        corner = np.empty((side, side), dtype)
-        for i0, i1 in tiles:
+def _invert_factor(A: npt.NDArray[Any], tiles: list[tuple[int, int]], workers: Workers) -> None:
+    """W = L⁻¹, one row of tiles after the other."""
+    routines, m, side = lapack(A.dtype.name), len(A), tile_size(len(A))
+    panel = np.empty((side, m), A.dtype)
+    for i in tiles:
+        i0, i1 = i
+        panel[: i1 - i0, :i0] = A[i0:i1, :i0]
+        before = _ranges(0, i0, 2 * side)
+        workers.run(
+            lambda columns, i=i: kernels.invert_factor_tiles(routines, A, panel, *i, *columns),
+            before,
+            costs=[(j1 - j0) * (i0 - (j0 + j1) // 2) for j0, j1 in before],
+        )
+        kernels.invert_factor_diagonal(routines, A, i0, i1)
 
-            def multiply(
-                columns: tuple[int, int], space: npt.NDArray[Any], i: tuple[int, int] = (i0, i1)
-            ) -> None:
-                if columns == i:  # an operand of all the others: replaced when they are done
-                    kernels.multiply_factor_tiles(routines, A, corner, *i, *columns)
-                else:
-                    kernels.multiply_factor_tiles(routines, A, space, *i, *columns)
-                    A[slice(*i), slice(*columns)] = space[: i[1] - i[0], : columns[1] - columns[0]]
 
-            before = [*_ranges(0, i0, 2 * side), (i0, i1)]
-            workers.run(
-                multiply,
-                before,
-                scratch=lambda: np.empty((side, 2 * side), dtype),
-                costs=[(j1 - j0) * (m - i0) for j0, j1 in before],
-            )
-            A[i0:i1, i0:i1] = corner[: i1 - i0, : i1 - i0]
+def _multiply_factor(A: npt.NDArray[Any], tiles: list[tuple[int, int]], workers: Workers) -> None:
+    """C = Wᵀ·W, one row of tiles after the other."""
+    routines, m, side = lapack(A.dtype.name), len(A), tile_size(len(A))
+    corner = np.empty((side, side), A.dtype)
+
+    def multiply(columns: tuple[int, int], space: npt.NDArray[Any], i: tuple[int, int]) -> None:
+        if columns == i:  # an operand of all the others: replaced when they are done
+            kernels.multiply_factor_tiles(routines, A, corner, *i, *columns)
+        else:
+            kernels.multiply_factor_tiles(routines, A, space, *i, *columns)
+            A[slice(*i), slice(*columns)] = space[: i[1] - i[0], : columns[1] - columns[0]]
+
+    for i in tiles:
+        i0, i1 = i
+        before = [*_ranges(0, i0, 2 * side), i]
+        workers.run(
+            lambda columns, space, i=i: multiply(columns, space, i),
+            before,
+            scratch=lambda: np.empty((side, 2 * side), A.dtype),
+            costs=[(j1 - j0) * (m - i0) for j0, j1 in before],
+        )
+        A[i0:i1, i0:i1] = corner[: i1 - i0, : i1 - i0]
 
 
 def _ranges(start: int, stop: int, step: int) -> list[tuple[int, int]]:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec.core import kernels
+from mrfrec.core.kernels import pattern as kernels
 from mrfrec.core.resources import MemoryPlan, Workers
 from mrfrec.core.statistics import Statistics, split_evenly
 
@@ -40,16 +40,24 @@ class Pattern:
         tasks = split_evenly(np.diff(self.column_ptr) + 1, 256)
         workers.run(lambda t: kernels.sort_columns(self.column_ptr, self.neighbors, *t), tasks)
 
-    def to_matrix(self) -> "sp.csc_array[Any]":
+    def columns_with_diagonal(
+        self, items: npt.NDArray[Any], ptr: npt.NDArray[np.int64], out: npt.NDArray[np.int32]
+    ) -> None:
+        """N(i) ∪ {i} of some items, ascending, from `ptr` on; of sorted columns."""
+        kernels.columns_with_diagonal(self.column_ptr, self.neighbors, items, ptr, out)
+
+    def to_matrix(self) -> sp.csc_array:
         """A itself, diagonal included; of sorted columns."""
         m = len(self.column_ptr) - 1
         ptr = self.column_ptr + np.arange(m + 1)
         rows = np.empty(ptr[-1], np.int32)
-        kernels.columns_with_diagonal(self.column_ptr, self.neighbors, np.arange(m), ptr, rows)
+        self.columns_with_diagonal(np.arange(m), ptr, rows)
         return square_csc(np.ones(len(rows), np.bool_), rows, ptr)
 
 
-def square_csc(data: npt.NDArray[Any], rows: npt.NDArray[np.int32], ptr: npt.NDArray[np.int64]) -> "sp.csc_array[Any]":
+def square_csc(
+    data: npt.NDArray[Any], rows: npt.NDArray[np.int32], ptr: npt.NDArray[np.int64]
+) -> sp.csc_array:
     """A square csc_array around these arrays, whose rows ascend; with 32-bit indices where they do."""
     index = np.int32 if len(rows) < 2**31 else np.int64
     m = len(ptr) - 1
@@ -75,7 +83,14 @@ def find_pattern(
         sample = _sample(statistics, _SAMPLE if threshold is None else _SMALL_SAMPLE, workers)
         if threshold is not None:
             columns, _ = _stream(
-                statistics, np.float32(threshold), most, sample.above(threshold), workers, plan, held, tally=False
+                statistics,
+                np.float32(threshold),
+                most,
+                sample.above(threshold),
+                workers,
+                plan,
+                held,
+                tally=False,
             )
             return Pattern(columns.ptr, columns.items, float(threshold))
 
@@ -85,7 +100,7 @@ def find_pattern(
         while True:
             lowest = sample.threshold_for(margin * wanted)
             columns, found = _stream(
-                statistics, lowest, most, sample.above(lowest), workers, plan, held, tally=True
+                statistics, lowest, most, sample.above(float(lowest)), workers, plan, held, tally=True
             )
             total = found.entries.sum()
             if total >= wanted or lowest == 0:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec.core import kernels
+from mrfrec.core.kernels import ranking as kernels
 from mrfrec.core.resources import Workers
 
 __all__ = ["score", "top_k"]
@@ -14,9 +14,7 @@ __all__ = ["score", "top_k"]
 _USERS_PER_TASK = 64
 
 
-def score(
-    histories: "sp.csr_array[Any]", weights: Any, offset: npt.NDArray[Any], threads: int
-) -> npt.NDArray[Any]:
+def score(histories: sp.csr_array, weights: Any, offset: npt.NDArray[Any], threads: int) -> npt.NDArray[Any]:
     """Users × items."""
     out = np.empty(histories.shape, offset.dtype)
     kernel, B = _kernel_and_weights(weights, kernels.score_sparse, kernels.score_dense)
@@ -27,7 +25,7 @@ def score(
 
 
 def top_k(
-    histories: "sp.csr_array[Any]",
+    histories: sp.csr_array,
     weights: Any,
     offset: npt.NDArray[Any],
     k: int,
@@ -52,7 +50,7 @@ def _tasks(n: int) -> list[tuple[int, int]]:
     return [(start, min(start + _USERS_PER_TASK, n)) for start in range(0, n, _USERS_PER_TASK)]
 
 
-def _rows(histories: "sp.csr_array[Any]", dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], ...]:
+def _rows(histories: sp.csr_array, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], ...]:
     items = histories.indices.astype(np.int32, copy=False).view(np.uint32)
     return histories.indptr.astype(np.int64, copy=False), items, histories.data.astype(dtype, copy=False)
 

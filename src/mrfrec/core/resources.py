@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from threadpoolctl import threadpool_limits
@@ -83,7 +82,7 @@ def _machine_memory() -> int:
 
 
 def _container_memory(root: Path, membership: Path) -> Iterator[int]:
-    """What each enclosing control group (version 2, then 1) leaves, counting reclaimable file cache as free."""
+    """What each enclosing control group (version 1 or 2) leaves; reclaimable file cache counts as free."""
     try:
         groups = [line.split(":", 2) for line in membership.read_text().splitlines()]
     except OSError:
@@ -147,6 +146,33 @@ def usable_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+class _OneBlasThread:
+    """BLAS keeps to one thread while anybody is inside; how many it had comes back when the last one leaves.
+
+    The number is the library's own and the same for the whole process, so fits that overlap must share it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._limits: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._limits = threadpool_limits(limits=1, user_api="blas")
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._limits.restore_original_limits()
+
+
+_one_blas_thread = _OneBlasThread()
+
+
 class Workers:
     """A few threads that run compiled code outside the interpreter's lock, one BLAS thread in each.
 
@@ -164,28 +190,29 @@ class Workers:
         self._stage, self._done, self._total = "", 0, 0
 
     def __enter__(self) -> Self:
-        self._blas = threadpool_limits(limits=1, user_api="blas")
+        _one_blas_thread.__enter__()
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="mrfrec")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._pool is not None
         self._pool.shutdown(cancel_futures=True)
         self._pool = None
-        self._blas.restore_original_limits()
+        _one_blas_thread.__exit__()
 
     @contextmanager
-    def stage(self, name: str, total: int) -> Iterator[None]:
-        """Time what happens inside under `name`; `run` moves its progress from 0 to `total`."""
-        self._stage, self._done, self._total = name, 0, total
+    def stage(self, name: str, total: int, part: tuple[int, int] | None = None) -> Iterator[None]:
+        """Time what happens inside under `name`; `run` moves its progress from 0 to `total`.
+
+        A stage that comes in several parts names where this part begins and ends.
+        """
+        first, last = part or (0, total)
+        self._stage, self._done, self._total = name, first, total
         self._report(0)
         start = time.perf_counter()
         yield
         self.timings[name] = self.timings.get(name, 0.0) + time.perf_counter() - start
-        if self._done < total:
-            self._report(total - self._done)
+        self._report(last - self._done)
 
     def run(
         self,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.core import kernels
+from mrfrec.core.kernels import blocks as kernels
 from mrfrec.core.pattern import Pattern
 from mrfrec.core.resources import Workers
 

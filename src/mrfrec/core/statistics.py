@@ -7,15 +7,15 @@ each of these users, added up in one accumulator of length m per thread. Countin
 than keeping it, so the pattern and the blocks each stream the rows they need.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec.core import kernels
+from mrfrec.core.kernels import rows as kernels
 from mrfrec.core.resources import Workers
 from mrfrec.errors import DataError
 
@@ -49,7 +49,7 @@ class Statistics:
 
     def ridge(self, l2: float, l2_flat: float) -> npt.NDArray[np.float64]:
         """`l2 + l2_flat ⊘ s²`, what the diagonal of S gets."""
-        return l2 + l2_flat * self.scaling.a**2
+        return np.asarray(l2 + l2_flat * self.scaling.a**2)
 
     def first_twins(self, workers: Workers) -> npt.NDArray[np.int32]:
         """For each item the first item with the same users and values, itself if there is none before."""
@@ -63,22 +63,20 @@ class Statistics:
         return split_evenly(cost, 512, longest)
 
 
-def split_evenly(
-    costs: npt.NDArray[Any], parts: int, longest: int | None = None
-) -> list[tuple[int, int]]:
+def split_evenly(costs: npt.NDArray[Any], parts: int, longest: int | None = None) -> list[tuple[int, int]]:
     """Cut 0…len(costs) into about `parts` ranges of equal cost, none longer than `longest`."""
     ends = np.cumsum(costs, dtype=np.float64)
     marks = np.searchsorted(ends, np.linspace(0.0, ends[-1] if len(ends) else 0.0, parts + 1)[1:-1]) + 1
-    cuts: Sequence[int] = np.unique(np.concatenate([[0], marks, [len(costs)]])).tolist()
+    cuts = np.unique(np.concatenate([[0], marks, [len(costs)]])).tolist()
     step = longest or len(costs) or 1
     return [
         (start, min(start + step, stop))
-        for first, stop in zip(cuts[:-1], cuts[1:], strict=True)
+        for first, stop in pairwise(cuts)
         for start in range(first, stop, step)
     ]
 
 
-def as_histories(X: object, name: str) -> "sp.csr_array[Any]":
+def as_histories(X: Any, name: str) -> sp.csr_array:
     """X as a canonical, finite, real CSR array: rows sorted, duplicates summed, no explicit zeros.
 
     The caller's matrix is never changed; where it is canonical already, its arrays are shared.
@@ -115,13 +113,13 @@ def bytes_for_statistics(n: int, m: int, nnz: int, binary: bool, threads: int) -
     """What `Statistics` holds beyond the matrix it was given."""
     shared_or_copied = 8 * (n + 1) + 4 * nnz  # user_ptr, items
     values = 0 if binary else 8 * nnz
-    item_side = 8 * (m + 1) + 8 * nnz + 8 * m * threads
+    item_side = 8 * (m + 1) + 8 * nnz + 24 * m * threads
     per_item = 12 * 8 * m
     return shared_or_copied + values + item_side + per_item
 
 
 def compute(
-    X: "sp.csr_array[Any]", *, alpha: float, user_weight: float, center: bool, workers: Workers
+    X: sp.csr_array, *, alpha: float, user_weight: float, center: bool, workers: Workers
 ) -> Statistics:
     """Both sides of X and all that is known per item."""
     n_users, m = X.shape
@@ -170,7 +168,7 @@ def compute(
 def _user_weights(lengths: npt.NDArray[Any], beta: float) -> npt.NDArray[np.float64]:
     """w_u ∝ |x_u|₀^(−β), scaled so that Σ w_u·|x_u|₀ = nnz(X); an empty history counts as one item."""
     w = np.maximum(lengths, 1).astype(np.float64) ** -beta
-    return w * (lengths.sum() / (w @ lengths))
+    return np.asarray(w * (lengths.sum() / (w @ lengths)))
 
 
 def _item_side(

@@ -8,11 +8,13 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from llvmlite import ir
-from numba import types
+from numba import extending, types
 from numba.core import cgutils
-from numba.extending import get_cython_function_address, intrinsic
 
 __all__ = ["Lapack", "fortran", "lapack", "prefetch"]
+
+# The decorated functions are called without their first parameter, which a type checker cannot know.
+intrinsic: Any = extending.intrinsic
 
 
 class Lapack(NamedTuple):
@@ -35,8 +37,9 @@ def lapack(dtype: str) -> Lapack:
     return Lapack(
         **{
             name: int(
-                get_cython_function_address(
-                    "scipy.linalg.cython_blas" if name in blas else "scipy.linalg.cython_lapack", letter + name
+                extending.get_cython_function_address(
+                    "scipy.linalg.cython_blas" if name in blas else "scipy.linalg.cython_lapack",
+                    letter + name,
                 )
             )
             for name in Lapack._fields

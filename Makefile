@@ -1,0 +1,43 @@
+# Everything from a fresh clone in one command each. `make test` is what CI runs.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help install test lint types unit format bench clean
+
+help:
+	@echo "make test     virtual environment, lint, types and tests"
+	@echo "make bench    time and peak memory of the fits in the README (about ten minutes; GROUPS=dense for the dense one)"
+	@echo "make format   rewrite the code in the project's format"
+	@echo "make clean    remove what the other commands made"
+
+install: $(VENV)/installed
+
+$(VENV)/installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	touch $@
+
+test: lint types unit
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install
+	$(BIN)/mypy
+
+unit: install
+	$(BIN)/pytest -q
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: install
+	$(BIN)/python -m benchmarks.bench $(GROUPS)
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis benchmarks/cache
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,143 @@
+"""Eq. 4 in tiles of a row-major matrix whose lower triangle is in use."""
+
+import numpy as np
+
+from mrfrec.core.kernels.compile import kernel
+from mrfrec.core.kernels.intrinsics import fortran
+from mrfrec.core.kernels.rows import add_row
+
+
+@kernel
+def dense_rows(X, scaling, diagonal, first, last, accumulator, S):
+    """Rows of the lower triangle of S, diagonal included."""
+    a, g = scaling.a, scaling.g
+    for i in range(first, last):
+        add_row(X, i, True, accumulator)
+        ai, gi = a[i], g[i]
+        for j in range(i):
+            S[i, j] = accumulator[j] * (ai * a[j]) - gi * g[j]
+            accumulator[j] = 0
+        S[i, i] = diagonal[i]
+
+
+# BLAS is column-major: a row-major product C = A·B is the column-major product Cᵀ = Bᵀ·Aᵀ, and a
+# row-major lower triangle L is the column-major upper triangle Lᵀ. Every routine sees one tile's worth
+# of rows at most, so no index inside BLAS comes near 2³¹, however many items there are.
+
+_L, _R, _U, _N, _T = ord("L"), ord("R"), ord("U"), ord("N"), ord("T")
+
+
+@kernel
+def factor_update(lapack, A, k0, k1, i0, i1):
+    """A[i, k] −= L[i, :k]·L[k, :k]ᵀ."""
+    m, one = A.shape[0], A.dtype.type(1.0)
+    if k0 > 0:
+        fortran(lapack.gemm, (_T, _N, k1 - k0, i1 - i0, k0, -one, A[k0:], m, A[i0:], m, one, A[i0:, k0:], m))
+
+
+@kernel
+def factor_diagonal(lapack, A, k0, k1, pair_end):
+    """L[k, k] = the Cholesky factor of A[k, k]. False if there is none.
+
+    Zeros take the place of what is above the diagonal, up to the end of the pair of tiles this one is in:
+    a product can then take both tiles at once.
+    """
+    info = np.zeros(1, np.int32)
+    fortran(lapack.potrf, (_U, k1 - k0, A[k0:, k0:], A.shape[0], info))
+    for i in range(k0, k1):
+        A[i, i + 1 : pair_end] = 0
+    return info[0] == 0
+
+
+@kernel
+def factor_panel(lapack, A, k0, k1, i0, i1):
+    """L[i, k] = A[i, k]·L[k, k]⁻ᵀ."""
+    m, one = A.shape[0], A.dtype.type(1.0)
+    fortran(lapack.trsm, (_L, _U, _T, _N, k1 - k0, i1 - i0, one, A[k0:, k0:], m, A[i0:, k0:], m))
+
+
+@kernel
+def invert_factor_tiles(lapack, A, panel, i0, i1, j0, j1):
+    """W[i, j] = −L[i, i]⁻¹·L[i, j:i]·W[j:i, j], with W = L⁻¹; `panel` is a copy of L[i, :i]."""
+    m, one = A.shape[0], A.dtype.type(1.0)
+    W = A[i0:, j0:]
+    width = panel.shape[1]
+    fortran(
+        lapack.gemm,
+        (
+            _N,
+            _N,
+            j1 - j0,
+            i1 - i0,
+            i0 - j0,
+            one,
+            A[j0:, j0:],
+            m,
+            panel[:, j0:],
+            width,
+            A.dtype.type(0.0),
+            W,
+            m,
+        ),
+    )
+    fortran(lapack.trsm, (_R, _U, _N, _N, j1 - j0, i1 - i0, -one, A[i0:, i0:], m, W, m))
+
+
+@kernel
+def invert_factor_diagonal(lapack, A, i0, i1):
+    """W[i, i] = L[i, i]⁻¹."""
+    info = np.zeros(1, np.int32)
+    fortran(lapack.trtri, (_U, _N, i1 - i0, A[i0:, i0:], A.shape[0], info))
+    return info[0] == 0
+
+
+@kernel
+def multiply_factor_tiles(lapack, A, tile, i0, i1, j0, j1):
+    """tile = C[i, j] = W[i:, i]ᵀ·W[i:, j]."""
+    m, one = A.shape[0], A.dtype.type(1.0)
+    width = tile.shape[1]
+    fortran(
+        lapack.gemm,
+        (
+            _N,
+            _T,
+            j1 - j0,
+            i1 - i0,
+            m - i0,
+            one,
+            A[i0:, j0:],
+            m,
+            A[i0:, i0:],
+            m,
+            A.dtype.type(0.0),
+            tile,
+            width,
+        ),
+    )
+
+
+@kernel
+def symmetric_product(C, i0, i1, x):
+    """What rows i0 to i1 of the lower triangle of a symmetric C add to C·x."""
+    y = np.zeros(C.shape[0], np.float64)
+    for i in range(i0, i1):
+        total = 0.0
+        for j in range(i):
+            total += C[i, j] * x[j]
+            y[j] += C[i, j] * x[i]
+        y[i] += total + C[i, i] * x[i]
+    return y
+
+
+@kernel
+def weights_from_inverse(C, z, column_factor, row_factor, i0, i1, tile):
+    """B_ji = −P_ji/P_ii·s_i/s_j in place, both triangles, where P = C − z·zᵀ; rows i0 to i1 of the lower."""
+    for j0 in range(0, i1, tile):
+        j1 = min(j0 + tile, i1)
+        for i in range(i0, i1):
+            for j in range(j0, min(j1, i)):
+                p = -(C[i, j] - z[i] * z[j])
+                C[i, j] = p * row_factor[i] * column_factor[j]
+                C[j, i] = p * row_factor[j] * column_factor[i]
+    for i in range(i0, i1):
+        C[i, i] = 0

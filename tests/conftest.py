@@ -1,0 +1,50 @@
+"""Small data sets with the traits that break things."""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+KERNELS = Path(__file__).parents[1] / "src" / "mrfrec" / "core" / "kernels"
+
+Matrix = npt.NDArray[np.float64]
+
+
+def random_matrix(seed: int, users: int = 120, items: int = 45, *, real: bool = False) -> Matrix:
+    """Uneven popularity, an item nobody has, one everybody has, two twins, a user without history."""
+    rng = np.random.default_rng(seed)
+    used = rng.random((users, items)) < rng.beta(0.7, 3.0, items)
+    # A few clusters, so that covariances of all sizes occur.
+    for start in range(0, items, 9):
+        fans = rng.random(users) < 0.25
+        used[fans, start : start + 9] |= rng.random((users, items))[fans, start : start + 9] < 0.6
+    X = used.astype(np.float64)
+    if real:
+        X *= rng.normal(1.0, 0.7, X.shape)
+    X[3] = 0.0
+    X[:, 5] = 0.0
+    X[:, 7] = 1.0
+    X[:, 11] = X[:, 12]
+    return X
+
+
+@pytest.fixture(scope="session")
+def binary() -> Matrix:
+    return random_matrix(1)
+
+
+@pytest.fixture(scope="session")
+def real_valued() -> Matrix:
+    return random_matrix(2, real=True)
+
+
+def pytest_sessionstart() -> None:
+    """Drop compiled kernels older than any kernel's source.
+
+    numba compiles anew when a kernel's own file has changed, but not when a file it calls into has.
+    """
+    newest = max((path.stat().st_mtime for path in KERNELS.glob("*.py")), default=0.0)
+    for path in KERNELS.glob("__pycache__/*.nb*"):
+        if path.stat().st_mtime < newest:
+            path.unlink()

@@ -1,0 +1,132 @@
+"""Eq. 4 and the Appendix against the naive truth."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import scipy.sparse as sp
+
+from mrfrec import MRF, NumericalError
+from mrfrec.core import closed_form
+
+import naive
+from conftest import random_matrix
+
+Matrix = npt.NDArray[np.float64]
+
+
+def fit(X: Matrix, **parameters: Any) -> Any:
+    return MRF(dtype="float64", **parameters).fit(sp.csr_array(X))
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.25, 0.5, 0.75, 1.0])
+@pytest.mark.parametrize("center", [True, False])
+def test_dense_equals_naive_for_every_alpha(binary: Matrix, alpha: float, center: bool) -> None:
+    B = fit(binary, l2=2.5, alpha=alpha, center=center).weights_
+    np.testing.assert_allclose(B, naive.dense(binary, 2.5, alpha=alpha, center=center), atol=1e-12)
+
+
+@pytest.mark.parametrize("center", [True, False])
+def test_dense_equals_naive_for_real_values(real_valued: Matrix, center: bool) -> None:
+    B = fit(real_valued, l2=1.5, center=center).weights_
+    np.testing.assert_allclose(B, naive.dense(real_valued, 1.5, center=center), atol=1e-12)
+
+
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize(
+    "extra", [{"l2_flat": 3.0}, {"user_weight": 0.6}, {"l2_flat": 1.0, "user_weight": 1.3}]
+)
+def test_dense_equals_naive_with_second_ridge_and_user_weight(real: bool, extra: dict[str, Any]) -> None:
+    X = random_matrix(4, real=real)
+    B = fit(X, l2=2.0, **extra).weights_
+    np.testing.assert_allclose(B, naive.dense(X, 2.0, **extra), atol=1e-12)
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_mean_constraint_equals_the_appendix(real: bool) -> None:
+    X = random_matrix(5, real=real)
+    B = fit(X, l2=2.0, mean_constraint=True).weights_
+    np.testing.assert_allclose(B, naive.dense(X, 2.0, mean_constraint=True), atol=1e-10)
+
+
+def test_mean_constraint_holds_and_makes_offset_and_plain_scores_agree() -> None:
+    X = random_matrix(6)
+    X = X[:, X.std(axis=0) > 0]
+    plain = fit(X, l2=2.0, mean_constraint=True)
+    np.testing.assert_allclose(plain.mean_ @ plain.weights_, plain.mean_, atol=1e-10)
+    with_offset = fit(X, l2=2.0, mean_constraint=True, offset=True)
+    history = sp.csr_array(X[:10])
+    np.testing.assert_allclose(plain.score(history), with_offset.score(history), atol=1e-10)
+
+
+def test_mean_constraint_does_not_depend_on_centering() -> None:
+    X = random_matrix(7)[:, :5]
+    centered, plain = (
+        fit(X, l2=2.0, mean_constraint=True, center=center).weights_ for center in (True, False)
+    )
+    np.testing.assert_allclose(centered, plain, atol=1e-10)
+
+
+def test_unscaled_uncentered_fit_is_ease(binary: Matrix) -> None:
+    X = binary[:, binary.std(axis=0) > 0]
+    P = np.linalg.inv(X.T @ X + 10.0 * np.eye(X.shape[1]))
+    ease = -P / np.diag(P)
+    np.fill_diagonal(ease, 0.0)
+    np.testing.assert_allclose(fit(X, l2=10.0, alpha=0.0, center=False).weights_, ease, atol=1e-12)
+
+
+@pytest.mark.parametrize("tile", [7, 16, 45, 64])
+def test_tiles_of_any_size_give_the_same(binary: Matrix, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(closed_form, "tile_size", lambda m: tile)
+    for mean_constraint in (False, True):
+        B = fit(binary, l2=2.0, threads=3, mean_constraint=mean_constraint).weights_
+        np.testing.assert_allclose(B, naive.dense(binary, 2.0, mean_constraint=mean_constraint), atol=1e-10)
+
+
+def test_more_items_than_a_tile_in_both_precisions() -> None:
+    X = random_matrix(8, users=500, items=700)
+    expected = naive.dense(X, 5.0)
+    np.testing.assert_allclose(fit(X, l2=5.0).weights_, expected, atol=1e-12)
+    single = MRF(l2=5.0).fit(sp.csr_array(X)).weights_
+    assert single.dtype == np.float32
+    np.testing.assert_allclose(single, expected, atol=2e-6)
+
+
+def test_zero_variance_items_get_no_weights(binary: Matrix) -> None:
+    B = fit(binary, l2=1.0).weights_
+    for item in (5, 7):
+        assert not B[item].any()
+        assert not B[:, item].any()
+
+
+def test_constant_real_column_has_no_variance_although_it_cannot_be_represented() -> None:
+    X = random_matrix(9, real=True)
+    X[:, 20] = 0.1
+    B = fit(X, l2=1.0).weights_
+    assert not B[20].any()
+    assert not B[:, 20].any()
+
+
+def test_twins_without_ridge_are_refused(binary: Matrix) -> None:
+    with pytest.raises(NumericalError, match=r"not positive definite.*raise l2"):
+        MRF(l2=0.0).fit(sp.csr_array(binary))
+
+
+def test_rescaling_equals_unscaled_fit_with_ridge_proportional_to_variance() -> None:
+    X = random_matrix(10)
+    X = X[:, X.std(axis=0) > 0]
+    alpha, l2 = 0.75, 3.0
+    centered = X - X.mean(axis=0)
+    v = (centered**2).sum(axis=0)
+    C = np.linalg.inv(centered.T @ centered + np.diag(l2 * v**alpha))
+    expected = -C / np.diag(C)
+    np.fill_diagonal(expected, 0.0)
+    np.testing.assert_allclose(fit(X, l2=l2, alpha=alpha).weights_, expected, atol=1e-12)
+
+
+def test_flat_ridge_alone_equals_centered_ease() -> None:
+    X = random_matrix(11)
+    np.testing.assert_allclose(
+        fit(X, l2=0.0, l2_flat=4.0, alpha=0.75).weights_, fit(X, l2=4.0, alpha=0.0).weights_, atol=1e-12
+    )

@@ -1,0 +1,393 @@
+"""The estimator: parameters, inputs, errors, scores, progress, memory."""
+
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import scipy.sparse as sp
+
+import mrfrec
+from mrfrec import MRF, DataError, MemoryPlanError, NotFittedError, ParameterError
+from mrfrec.core import blocks
+from mrfrec.core.resources import MemoryPlan
+
+import naive
+from conftest import random_matrix
+
+Matrix = npt.NDArray[np.float64]
+
+
+# ── parameters ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"l2": -1.0}, r"l2 must be a finite number, 0 or more; got -1\.0"),
+        ({"l2": float("nan")}, "l2 must be a finite number"),
+        ({"l2": "6"}, "l2 must be a finite number, 0 or more; got '6'"),
+        ({"l2": True}, "l2 must be a finite number"),
+        ({"l2": 1, "alpha": 1.5}, r"alpha must be between 0 and 1; got 1\.5"),
+        ({"l2": 1, "l2_flat": -0.1}, "l2_flat must be"),
+        ({"l2": 1, "user_weight": -1}, "user_weight must be"),
+        ({"l2": 1, "sparsity": 0.0}, r"sparsity must be above 0 and at most 1; got 0\.0"),
+        ({"l2": 1, "sparsity": 5}, "sparsity must be above 0 and at most 1; got 5"),
+        ({"l2": 1, "threshold": -0.1}, "threshold must be"),
+        ({"l2": 1, "threshold": 0.1, "sparsity": 0.1}, "threshold must be None when sparsity is given"),
+        ({"l2": 1, "threshold": 0.1, "r": 1.01}, r"r must be between 0 and 1; got 1\.01"),
+        ({"l2": 1, "r": 0.5}, r"r must be 0 for a dense model; got 0\.5.*sparsity or threshold"),
+        (
+            {"l2": 1, "threshold": 0.1, "mean_constraint": True},
+            "mean_constraint must be False for a sparse model",
+        ),
+        ({"l2": 1, "max_neighbors": 0}, "max_neighbors must be a whole number, 1 or more; got 0"),
+        ({"l2": 1, "max_neighbors": 10.5}, "max_neighbors must be a whole number"),
+        ({"l2": 1, "threads": 0}, "threads must be a whole number, 1 or more; got 0"),
+        ({"l2": 1, "center": "yes"}, "center must be True or False; got 'yes'"),
+        ({"l2": 1, "offset": None}, "offset must be True or False"),
+        ({"l2": 1, "dtype": "float16"}, '"float32" or "float64"; got \'float16\''),
+        ({"l2": 1, "memory_limit": "lots"}, "memory_limit must be a positive number of bytes"),
+        ({"l2": 1, "memory_limit": -5}, "memory_limit must be a positive number of bytes"),
+        ({"l2": 1, "memory_limit": 1.5}, "memory_limit must be a positive number of bytes"),
+    ],
+)
+def test_bad_parameter_is_named_with_its_rule_and_value(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        MRF(**parameters)
+
+
+def test_parameters_go_by_name_only() -> None:
+    with pytest.raises(TypeError):
+        MRF(6.0)  # type: ignore[call-arg]
+
+
+def test_sparsity_below_the_diagonal_is_refused_with_the_least_possible(binary: Matrix) -> None:
+    with pytest.raises(ParameterError, match=r"at least 1/items = 0\.0222"):
+        MRF(l2=1.0, sparsity=0.01).fit(sp.csr_array(binary))
+
+
+def test_numpy_scalars_are_parameters() -> None:
+    model = MRF(l2=np.float32(2), threshold=np.float64(0.5), max_neighbors=np.int64(5))  # type: ignore[arg-type]
+    assert (model.l2, model.threshold, model.max_neighbors) == (2.0, 0.5, 5)
+
+
+def test_repr_shows_what_differs_from_the_defaults() -> None:
+    assert repr(MRF(l2=3, sparsity=0.01)) == "MRF(l2=3.0, sparsity=0.01)"
+
+
+# ── data ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (np.eye(3), r"must be a scipy\.sparse matrix of users × items; got ndarray.*csr_array"),
+        ([[1, 0]], "got list"),
+        (None, "got NoneType"),
+        (sp.csr_array((5, 4)), "at least one interaction; got 5 users × 4 items with 0"),
+        (sp.csr_array((0, 4)), "at least one interaction; got 0 users × 4 items"),
+        (sp.csr_array(np.zeros((2, 0))), "at least one interaction"),
+        (sp.csr_array(np.array([[1j, 0]])), "real numbers or booleans; got complex128"),
+        (sp.coo_array(np.ones(4)), "two dimensions"),
+        (sp.csr_array((np.zeros(2), ([0, 1], [0, 1])), shape=(2, 2)), "at least one interaction"),
+    ],
+)
+def test_bad_matrix_is_refused(X: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        MRF(l2=1.0).fit(X)
+
+
+def test_nan_and_infinity_are_refused_with_their_row() -> None:
+    X = random_matrix(1)
+    X[17, 2] = np.nan
+    with pytest.raises(DataError, match="row 17 holds NaN or infinity"):
+        MRF(l2=1.0).fit(sp.csr_array(X))
+    X[17, 2] = np.inf
+    with pytest.raises(DataError, match="row 17"):
+        MRF(l2=1.0).fit(sp.csc_array(X))
+
+
+def test_corrupt_indices_are_refused_and_not_followed() -> None:
+    X = sp.csr_array(random_matrix(1))
+    X.indices = X.indices.copy()
+    X.indices[5] = 10_000
+    with pytest.raises(DataError, match="not a valid CSR matrix"):
+        MRF(l2=1.0).fit(X)
+
+
+@pytest.mark.parametrize(
+    "form", ["csr_matrix", "csc_matrix", "coo_matrix", "csr_array", "lil_array", "dok_array"]
+)
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint16, np.int64, np.float32])
+def test_every_sparse_form_and_type_gives_the_same(binary: Matrix, form: str, dtype: type) -> None:
+    X = getattr(sp, form)(binary.astype(dtype))
+    B = MRF(l2=1.0, threshold=0.2, dtype="float64").fit(X).weights_
+    np.testing.assert_allclose(B.toarray(), naive.sparse(binary, 1.0, 0.2)[0], atol=1e-12)
+
+
+def test_duplicates_are_summed_and_explicit_zeros_dropped_without_touching_the_input() -> None:
+    X = random_matrix(21)
+    rows, columns = X.nonzero()
+    twice = np.arange(0, len(rows), 3)
+    data = np.concatenate([np.ones(len(rows) + len(twice)), np.zeros(4)])
+    rows = np.concatenate([rows, rows[twice], [0, 3, 3, 9]])
+    columns = np.concatenate([columns, columns[twice], [1, 5, 6, 5]])
+    messy = sp.coo_array((data, (rows, columns)), shape=X.shape)
+    order = np.argsort(rows, kind="stable")
+    counts = np.bincount(rows, minlength=len(X))
+    csr = sp.csr_array((data[order], columns[order], np.concatenate([[0], np.cumsum(counts)])), shape=X.shape)
+    before = csr.data.copy(), csr.indices.copy(), csr.indptr.copy()
+    expected = naive.dense(messy.toarray(), 2.0, user_weight=0.5)
+    for given in (messy, csr):
+        B = MRF(l2=2.0, user_weight=0.5, dtype="float64").fit(given).weights_
+        np.testing.assert_allclose(B, expected, atol=1e-12)
+    for array, copy in zip((csr.data, csr.indices, csr.indptr), before, strict=True):
+        np.testing.assert_array_equal(array, copy)
+
+
+def test_sums_of_small_integers_do_not_wrap_around() -> None:
+    rows, columns = np.zeros(300, np.int64), np.zeros(300, np.int64)
+    X = sp.coo_array((np.ones(300, np.int8), (rows, columns)), shape=(4, 2))
+    assert MRF(l2=1.0).fit(X).mean_[0] == 75.0
+
+
+def test_a_single_item_and_a_single_user_are_fitted() -> None:
+    assert MRF(l2=1.0).fit(sp.csr_array(np.array([[1.0], [0.0]]))).weights_.tolist() == [[0.0]]
+    assert not MRF(l2=1.0).fit(sp.csr_array(np.ones((1, 4)))).weights_.any()
+    sparse = MRF(l2=1.0, threshold=0.0).fit(sp.csr_array(np.ones((1, 4))))
+    assert sparse.weights_.nnz == 0
+    assert sparse.n_blocks_ == 4
+
+
+# ── attributes ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_attributes_after_a_sparse_fit(binary: Matrix) -> None:
+    model = MRF(l2=1.0, threshold=0.2, r=0.5).fit(sp.csr_array(binary))
+    found = naive.moments(binary)
+    assert isinstance(model.weights_, sp.csr_array)
+    assert model.weights_.has_sorted_indices
+    assert isinstance(model.pattern_, sp.csc_array)
+    assert model.pattern_.dtype == np.bool_
+    np.testing.assert_allclose(model.mean_, found.mu)
+    np.testing.assert_allclose(model.scale_, found.s)
+    assert {"statistics", "pattern", "schedule", "gather", "solve", "total"} <= model.timings_.keys()
+    assert all(seconds >= 0 for seconds in model.timings_.values())
+
+
+def test_attributes_after_a_dense_fit(binary: Matrix) -> None:
+    model = MRF(l2=1.0).fit(sp.csr_array(binary))
+    assert isinstance(model.weights_, np.ndarray)
+    assert model.weights_.flags.c_contiguous
+    assert (model.pattern_, model.n_blocks_, model.threshold_) == (None, None, None)
+    assert {"statistics", "matrix", "factorise", "invert factor", "multiply factor"} <= model.timings_.keys()
+
+
+def test_a_failed_fit_leaves_the_model_as_it_was(binary: Matrix) -> None:
+    model = MRF(l2=0.0, threshold=0.2).fit(sp.csr_array(random_matrix(22, real=True)[:, :11]))
+    before = model.weights_
+    with pytest.raises(mrfrec.NumericalError):
+        model.fit(sp.csr_array(binary))
+    assert model.weights_ is before
+
+
+# ── scores ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("offset", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_score_is_history_times_weights(real_valued: Matrix, sparse: bool, offset: bool, dtype: Any) -> None:
+    model = MRF(l2=1.0, threshold=0.2 if sparse else None, offset=offset, dtype=dtype)
+    model.fit(sp.csr_array(real_valued))
+    B = model.weights_.toarray() if sparse else model.weights_
+    history = real_valued[:20]
+    expected = history @ B
+    if offset:
+        expected = model.mean_ + (history - model.mean_) @ B
+    scores = model.score(sp.csr_array(history))
+    assert scores.dtype == dtype
+    np.testing.assert_allclose(scores, expected, atol=1e-5 if dtype == "float32" else 1e-12)
+
+
+def test_top_k_pads_where_too_few_items_are_left() -> None:
+    X = random_matrix(1)
+    model = MRF(l2=1.0).fit(sp.csr_array(X))
+    history = np.ones((1, X.shape[1]))
+    history[0, [4, 9]] = 0.0
+    items, scores = model.top_k(sp.csr_array(history), 5)
+    assert set(items[0, :2]) == {4, 9}
+    assert items[0, 2:].tolist() == [-1, -1, -1]
+    assert np.isneginf(scores[0, 2:]).all()
+
+
+def test_top_k_of_no_users_and_of_an_empty_history(binary: Matrix) -> None:
+    model = MRF(l2=1.0, threshold=0.2).fit(sp.csr_array(binary))
+    items, scores = model.top_k(sp.csr_array((0, binary.shape[1])), 3)
+    assert items.shape == scores.shape == (0, 3)
+    items, scores = model.top_k(sp.csr_array((1, binary.shape[1])), 3)
+    assert items.tolist() == [[0, 1, 2]]  # all scores are 0: ties by index
+    assert scores.tolist() == [[0.0, 0.0, 0.0]]
+
+
+def test_bad_history_and_k_are_refused(binary: Matrix) -> None:
+    model = MRF(l2=1.0)
+    with pytest.raises(NotFittedError, match="call fit first"):
+        model.score(sp.csr_array(binary))
+    model.fit(sp.csr_array(binary))
+    with pytest.raises(DataError, match=r"must have the 45 items the model was fitted on.*got 44"):
+        model.score(sp.csr_array(binary[:, 1:]))
+    with pytest.raises(DataError, match=r"X_history must be a scipy\.sparse matrix"):
+        model.top_k(binary, 3)
+    with pytest.raises(ParameterError, match="k must be at most the number of items, 45; got 46"):
+        model.top_k(sp.csr_array(binary), 46)
+    for k in (0, 2.5, True):
+        with pytest.raises(ParameterError, match="k must be a whole number"):
+            model.top_k(sp.csr_array(binary), k)  # type: ignore[arg-type]
+
+
+def test_scores_that_would_not_fit_are_refused(binary: Matrix) -> None:
+    model = MRF(l2=1.0, memory_limit="30MB").fit(sp.csr_array(binary))
+    with pytest.raises(MemoryPlanError, match="use top_k"):
+        model.score(sp.csr_array((200_000, 45)))
+    assert model.top_k(sp.csr_array((200_000, 45)), 2)[0].shape == (200_000, 2)
+
+
+# ── memory ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def wide(items: int) -> Any:
+    return sp.csr_array((np.ones(items), (np.arange(items) % 50, np.arange(items))), shape=(50, items))
+
+
+def test_dense_fit_that_does_not_fit_is_refused_with_a_sparsity_that_does() -> None:
+    X = wide(200_000)
+    with pytest.raises(
+        MemoryPlanError, match=r"needs about 16\d\.\d GB .* 2\.0 GB is what memory_limit"
+    ) as caught:
+        MRF(l2=1.0, memory_limit="2GB", threads=2).fit(X)
+    assert caught.value.needed > caught.value.limit == 2_000_000_000
+    advice = str(caught.value)
+    sparsity = float(advice.split("sparsity=")[1].split()[0])
+    fitting = MRF(l2=1.0, sparsity=sparsity, max_neighbors=10**6)
+    plan = MemoryPlan(2_000_000_000)
+    fitting._plan_memory(plan, X, 2)
+    assert 1_700_000_000 < plan.peak <= plan.limit
+
+
+def test_dense_fit_is_refused_by_what_the_machine_has() -> None:
+    with pytest.raises(MemoryPlanError, match="is available on this machine"):
+        MRF(l2=1.0).fit(wide(3_000_000))
+
+
+def test_sparse_fit_that_does_not_fit_names_the_largest_sparsity() -> None:
+    X = wide(200_000)
+    with pytest.raises(MemoryPlanError, match="largest sparsity that would fit is about") as caught:
+        MRF(l2=1.0, sparsity=0.01, max_neighbors=10_000, memory_limit="2GB").fit(X)
+    sparsity = float(str(caught.value).rstrip(".").split()[-1])
+    assert 1e-4 < sparsity < 0.01
+
+
+def test_hopeless_limit_says_so() -> None:
+    with pytest.raises(MemoryPlanError, match="more memory"):
+        MRF(l2=1.0, memory_limit="1MB").fit(wide(200_000))
+
+
+def test_tight_limit_makes_more_batches_and_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = sp.csr_array(random_matrix(23, users=300, items=200))
+    reference = MRF(l2=1.0, threshold=0.02, threads=1).fit(X)
+    seen: list[int] = []
+    honest = blocks._batches
+
+    def counted(*arguments: Any) -> Any:
+        found = list(honest(*arguments))
+        seen.append(len(found))
+        return found
+
+    monkeypatch.setattr(blocks, "_batches", counted)
+    needed = reference.memory_plan_["blocks"]
+    tight = MRF(l2=1.0, threshold=0.02, threads=1, memory_limit=needed - 2_000_000).fit(X)
+    assert seen[0] > 1
+    np.testing.assert_array_equal(tight.weights_.toarray(), reference.weights_.toarray())
+    assert tight.memory_plan_["blocks"] <= needed - 2_000_000
+
+
+# ── progress, threads, processes ──────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("parameters", [{}, {"threshold": 0.2, "r": 0.5}, {"sparsity": 0.1}])
+def test_progress_rises_to_the_total_in_every_stage(binary: Matrix, parameters: dict[str, Any]) -> None:
+    calls: list[tuple[str, int, int]] = []
+    thread = threading.get_ident()
+
+    def progress(stage: str, done: int, total: int) -> None:
+        assert threading.get_ident() == thread
+        calls.append((stage, done, total))
+
+    model = MRF(l2=1.0, threads=2, **parameters).fit(sp.csr_array(binary), progress=progress)
+    stages = list(dict.fromkeys(stage for stage, _, _ in calls))
+    assert set(stages) == model.timings_.keys() - {"total"}
+    for name in stages:
+        done = [d for stage, d, _ in calls if stage == name]
+        totals = {t for stage, _, t in calls if stage == name}
+        assert done == sorted(done)
+        assert len(totals) == 1
+        assert done[0] == 0
+        assert done[-1] == totals.pop()
+
+
+def test_an_exception_in_progress_stops_the_fit(binary: Matrix) -> None:
+    def cancel(stage: str, done: int, total: int) -> None:
+        if stage == "pattern" and done > 0:
+            raise KeyboardInterrupt
+
+    model = MRF(l2=1.0, threshold=0.2)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(sp.csr_array(binary), progress=cancel)
+    assert not hasattr(model, "weights_")
+
+
+def test_fits_can_run_at_the_same_time(binary: Matrix) -> None:
+    X = sp.csr_array(binary)
+    expected = MRF(l2=1.0, threshold=0.1).fit(X).weights_.toarray()
+    results: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(MRF(l2=1.0, threshold=0.1).fit(X).weights_.toarray()))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 4
+    for result in results:
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_blas_threads_are_given_back(binary: Matrix) -> None:
+    from threadpoolctl import threadpool_info
+
+    before = [library["num_threads"] for library in threadpool_info()]
+    MRF(l2=1.0).fit(sp.csr_array(binary))
+    assert [library["num_threads"] for library in threadpool_info()] == before
+
+
+FROM_A_SHELL = """
+import sys, warnings
+warnings.simplefilter("error")
+import mrfrec
+assert not {"numba", "numpy", "scipy"} & sys.modules.keys()
+import numpy as np, scipy.sparse as sp
+X = sp.csr_array((np.random.default_rng(0).random((60, 20)) < 0.3).astype(float))
+mrfrec.MRF(l2=1.0, threshold=0.1).fit(X).top_k(X, 3)
+mrfrec.MRF(l2=1.0).fit(X).score(X)
+"""
+
+
+def test_a_fresh_process_prints_nothing_and_warns_of_nothing() -> None:
+    done = subprocess.run([sys.executable, "-c", FROM_A_SHELL], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,0 +1,118 @@
+"""Memory figures, and threads that hand over results and errors."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from mrfrec import MemoryPlanError, ParameterError
+from mrfrec.core import resources
+from mrfrec.core.resources import MemoryPlan, Workers, human_bytes, parse_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("8GB", 8 * 10**9),
+        ("512 MiB", 512 * 2**20),
+        ("1.5kb", 1500),
+        ("100B", 100),
+        ("2 TiB", 2 * 2**40),
+        (12, 12),
+    ],
+)
+def test_sizes_are_read(text: str | int, count: int) -> None:
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "8", "GB", "-1GB", "8 giga", "0GB", 0, None, 1e9])
+def test_other_sizes_are_refused(text: object) -> None:
+    with pytest.raises(ParameterError, match="memory_limit"):
+        parse_bytes(text)  # type: ignore[arg-type]
+
+
+def test_sizes_are_written_for_people() -> None:
+    assert [human_bytes(n) for n in (5, 1500, 6_770_000_000, 5e15)] == [
+        "5 bytes",
+        "1.5 KB",
+        "6.8 GB",
+        "5000.0 TB",
+    ]
+
+
+def test_available_memory_is_positive_and_below_the_machine() -> None:
+    assert 0 < resources.available_memory() < 2**50
+
+
+def test_container_limits_count_with_cache_as_free(tmp_path: Path) -> None:
+    membership = tmp_path / "cgroup"
+    membership.write_text("0::/outer/inner\n")
+    for path, limit, used in (("outer", "1000", "300"), ("outer/inner", "max", "100")):
+        folder = tmp_path / path
+        folder.mkdir()
+        (folder / "memory.max").write_text(limit)
+        (folder / "memory.current").write_text(used)
+        (folder / "memory.stat").write_text("anon 5\ninactive_file 50\n")
+    assert list(resources._container_memory(tmp_path, membership)) == [1000 - (300 - 50)]
+
+
+def test_old_container_limits_are_read_too(tmp_path: Path) -> None:
+    membership = tmp_path / "cgroup"
+    membership.write_text("4:memory:/box\n3:cpu:/box\n")
+    folder = tmp_path / "memory" / "box"
+    folder.mkdir(parents=True)
+    (folder / "memory.limit_in_bytes").write_text("500\n")
+    (folder / "memory.usage_in_bytes").write_text("200\n")
+    (folder / "memory.stat").write_text("total_inactive_file 100\n")
+    assert list(resources._container_memory(tmp_path, membership)) == [400]
+
+
+def test_no_containers_no_limits(tmp_path: Path) -> None:
+    assert list(resources._container_memory(tmp_path, tmp_path / "absent")) == []
+
+
+def test_plan_refuses_with_what_is_needed_what_there_is_and_what_to_do() -> None:
+    plan = MemoryPlan(1000)
+    plan.require("small", 900, "")
+    with pytest.raises(
+        MemoryPlanError, match=r"needs about 2\.0 KB \(large\) and 1\.0 KB is what memory_limit .* Less"
+    ):
+        plan.require("large", 2000, "Less.")
+    assert plan.peak == 2000
+
+
+def test_results_come_in_the_order_of_the_tasks() -> None:
+    def late(task: int) -> int:
+        time.sleep(0.001 * (10 - task))
+        return task
+
+    with Workers(3) as workers, workers.stage("stage", 10):
+        assert workers.run(late, range(10)) == list(range(10))
+
+
+def test_each_thread_makes_its_scratch_once() -> None:
+    made: list[int] = []
+
+    def scratch() -> int:
+        made.append(threading.get_ident())
+        return threading.get_ident()
+
+    with Workers(2) as workers, workers.stage("stage", 0):
+        owners = workers.run(lambda t, space: (threading.get_ident(), space), range(50), scratch=scratch)
+    assert len(made) <= 2
+    assert all(ident == space for ident, space in owners)
+
+
+def test_an_error_in_a_task_is_raised_and_stops_the_others() -> None:
+    started: list[int] = []
+
+    def work(task: int) -> None:
+        started.append(task)
+        if task == 3:
+            raise ValueError("task 3")
+        time.sleep(0.002)
+
+    with Workers(2) as workers, pytest.raises(ValueError, match="task 3"):
+        workers.run(work, range(1000))
+    assert len(started) < 100

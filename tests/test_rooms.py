@@ -1,0 +1,113 @@
+"""The layout holds: who may import whom, one sorted list of public names, one tree of errors."""
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import mrfrec
+from mrfrec import errors
+
+SOURCE = Path(mrfrec.__file__).parent
+HOME_OF = {
+    "numba": {
+        f"core/kernels/{room}.py"
+        for room in ("compile", "intrinsics", "rows", "pattern", "blocks", "ranking")
+    },
+    "llvmlite": {"core/kernels/intrinsics.py"},
+    "threadpoolctl": {"core/resources.py"},
+}
+ALLOWED = {"numpy", "scipy", "mrfrec", *HOME_OF}
+# Data flows down this list; a module imports only from above.
+FLOW = [
+    "errors",
+    "core.resources",
+    "core.kernels.intrinsics",
+    "core.kernels.compile",
+    "core.kernels.rows",
+    "core.kernels.pattern",
+    "core.kernels.blocks",
+    "core.kernels.closed_form",
+    "core.kernels.ranking",
+    "core.statistics",
+    "core.pattern",
+    "core.schedule",
+    "core.blocks",
+    "core.closed_form",
+    "core.ranking",
+    "model",
+]
+
+
+def imports(path: Path) -> set[str]:
+    """Dotted names a file imports, wherever in the file."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def files() -> dict[str, Path]:
+    return {str(path.relative_to(SOURCE)): path for path in SOURCE.rglob("*.py")}
+
+
+def test_every_module_has_its_place_in_the_flow() -> None:
+    modules = {name.removesuffix(".py").replace("/", ".") for name in files() if "__init__" not in name}
+    assert modules == set(FLOW)
+
+
+def test_imports_point_against_the_flow_of_data() -> None:
+    for place, module in enumerate(FLOW):
+        path = SOURCE / (module.replace(".", "/") + ".py")
+        for name in imports(path):
+            if name.startswith("mrfrec."):
+                parts = name.removeprefix("mrfrec.").split(".")
+                used = next(m for m in (".".join(parts[:3]), ".".join(parts[:2]), parts[0]) if m in FLOW)
+                assert FLOW.index(used) < place, f"{module} imports {used}"
+
+
+def test_core_imports_nothing_of_the_package_but_errors_and_itself() -> None:
+    for name, path in files().items():
+        if name.startswith("core/"):
+            for used in imports(path):
+                if used.startswith("mrfrec"):
+                    assert used.startswith(("mrfrec.core", "mrfrec.errors")), f"{name} imports {used}"
+
+
+def test_libraries_live_in_their_rooms() -> None:
+    standard = set(__import__("sys").stdlib_module_names)
+    for name, path in files().items():
+        for used in {used.split(".")[0] for used in imports(path)} - standard:
+            assert used in ALLOWED, f"{name} imports {used}"
+            assert name in HOME_OF.get(used, {name}), f"{name} imports {used}"
+
+
+def test_kernels_are_compiled_in_one_way() -> None:
+    assert [name for name, path in files().items() if "import njit" in path.read_text()] == [
+        "core/kernels/compile.py"
+    ]
+
+
+def test_nothing_prints_pickles_or_sets_up_logging() -> None:
+    for name, path in files().items():
+        found = re.findall(r"\bprint\(|\bpickle\b|basicConfig|os\.environ", path.read_text())
+        assert not found, f"{name}: {found}"
+
+
+def test_public_names_are_sorted_and_exist() -> None:
+    assert dir(mrfrec) == sorted(mrfrec.__all__)
+    for name in mrfrec.__all__:
+        assert getattr(mrfrec, name) is not None
+
+
+def test_every_error_is_public_and_in_the_tree_drawn() -> None:
+    classes = {name: c for name, c in vars(errors).items() if inspect.isclass(c)}
+    assert sorted(classes) == errors.__all__
+    for name, kind in classes.items():
+        assert issubclass(kind, errors.MrfrecError)
+        assert name in (errors.__doc__ or "")
+        assert getattr(mrfrec, name) is kind

@@ -1,0 +1,231 @@
+"""§3 against the naive truth: pattern, schedule, blocks."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import scipy.sparse as sp
+
+from mrfrec import MRF, MemoryPlanError, NumericalError
+from mrfrec.core import blocks, pattern
+
+import naive
+from conftest import random_matrix
+
+Matrix = npt.NDArray[np.float64]
+
+
+def fit(X: Matrix, **parameters: Any) -> Any:
+    return MRF(**{"dtype": "float64", **parameters}).fit(sp.csr_array(X))
+
+
+def check(X: Matrix, threshold: float, l2: float = 1.0, **parameters: Any) -> tuple[Any, Any, Any]:
+    """Weights, pattern and number of blocks are those of the naive fit."""
+    model = fit(X, l2=l2, threshold=threshold, **parameters)
+    B, A, n_blocks, count = naive.sparse(X, l2, threshold, **parameters)
+    np.testing.assert_array_equal(model.pattern_.toarray(), A)
+    assert model.n_blocks_ == n_blocks
+    assert model.threshold_ == threshold
+    np.testing.assert_allclose(model.weights_.toarray(), B, atol=1e-12)
+    return model, A, count
+
+
+@pytest.mark.parametrize("r", [0.0, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("alpha", [0.0, 0.25, 0.5, 0.75, 1.0])
+@pytest.mark.parametrize("center", [True, False])
+def test_sparse_equals_naive(binary: Matrix, r: float, alpha: float, center: bool) -> None:
+    # A threshold in the middle of the magnitudes, whatever their scale.
+    S = naive.moments(binary, alpha, center).S
+    threshold = float(np.quantile(np.abs(S), 0.8))
+    _, A, _ = check(binary, threshold, r=r, alpha=alpha, center=center)
+    assert 0.1 < A.mean() < 0.4
+
+
+@pytest.mark.parametrize("r", [0.0, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("center", [True, False])
+def test_sparse_equals_naive_for_real_values(real_valued: Matrix, r: float, center: bool) -> None:
+    check(real_valued, 0.4, r=r, center=center)
+
+
+@pytest.mark.parametrize("r", [0.0, 0.5])
+@pytest.mark.parametrize(
+    "extra", [{"l2_flat": 3.0}, {"user_weight": 0.6}, {"l2_flat": 1.0, "user_weight": 1.3}]
+)
+def test_sparse_equals_naive_with_second_ridge_and_user_weight(r: float, extra: dict[str, float]) -> None:
+    check(random_matrix(3), 0.3, r=r, **extra)
+    check(random_matrix(3, real=True), 0.3, r=r, **extra)
+
+
+@pytest.mark.parametrize("r", [0.0, 0.5, 1.0])
+def test_cap_that_bites_makes_the_pattern_asymmetric(binary: Matrix, r: float) -> None:
+    _, A, _ = check(binary, 0.1, r=r, max_neighbors=6)
+    assert A.sum(axis=0).max() == 6
+    assert (A != A.T).any()
+
+
+def test_cap_of_one_keeps_the_diagonal_alone(binary: Matrix) -> None:
+    model, A, _ = check(binary, 0.1, max_neighbors=1)
+    assert (np.eye(len(A), dtype=bool) == A).all()
+    assert model.weights_.nnz == 0
+
+
+def test_pairs_nobody_used_together_can_pass_the_threshold() -> None:
+    X = np.zeros((40, 12))
+    X[:20, 0] = X[20:, 1] = 1.0  # every user has one of these and nobody has both
+    X[::7, 2:] = 1.0
+    X[1, 3] = 1.0
+    for r in (0.0, 0.5):
+        _, A, _ = check(X, 0.5, r=r)
+        assert A[0, 1]
+        assert A[1, 0]
+
+
+def test_pairs_nobody_used_together_are_found_when_few_items_are_touched() -> None:
+    # Many items, short histories: rows are walked and not scanned, and S = −g·g must still be seen.
+    rng = np.random.default_rng(0)
+    X = np.zeros((60, 400))
+    X[np.arange(60), rng.integers(2, 400, 60)] = 1.0
+    X[:15, 0] = 1.0
+    X[30:45, 1] = 1.0
+    S = naive.moments(X).S
+    assert abs(S[0, 1]) > 0.1
+    _, A, _ = check(X, 0.1, r=0.5)
+    assert A[0, 1]
+
+
+def test_values_that_cancel_count_as_no_common_user() -> None:
+    rng = np.random.default_rng(1)
+    X = np.zeros((50, 300))
+    X[np.arange(50), rng.integers(2, 300, 50)] = 1.0
+    X[0, :2] = 1.0, 1.0
+    X[1, :2] = 1.0, -1.0  # the two add up to nothing
+    X[5:20, 0] = 2.0
+    X[30:40, 1] = 2.0
+    check(X, 0.05, r=0.5)
+
+
+def test_several_estimates_are_averaged(binary: Matrix) -> None:
+    _, _, count = check(binary, 0.2, r=0.5)
+    assert count.max() >= 3
+
+
+@pytest.mark.parametrize("r", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("real", [False, True])
+def test_many_identical_items_equal_naive(r: float, real: bool) -> None:
+    rng = np.random.default_rng(2)
+    X = random_matrix(12, users=40, items=20, real=real)
+    X = X[:, rng.integers(0, 20, 60)]  # about three copies of each, in any order
+    check(X, 0.3, r=r)
+    check(X, 0.3, r=r, max_neighbors=9, l2_flat=0.5)
+
+
+def test_same_users_with_other_values_are_not_identical() -> None:
+    X = random_matrix(13, real=True)
+    X[:, 20] = X[:, 21] * 2.0
+    check(X, 0.2, r=0.5)
+
+
+def test_identical_items_without_ridge_are_refused(binary: Matrix) -> None:
+    with pytest.raises(NumericalError, match=r"block of item .* raise l2"):
+        fit(binary, l2=0.0, threshold=0.2)
+
+
+def test_zero_variance_items_get_no_weights(binary: Matrix) -> None:
+    model = fit(binary, l2=1.0, threshold=0.0, max_neighbors=45)
+    B = model.weights_.toarray()
+    for item in (5, 7):
+        assert not B[item].any()
+        assert not B[:, item].any()
+        assert model.pattern_.toarray()[:, item].sum() == 1
+
+
+@pytest.mark.parametrize("r", [0.0, 0.5])
+def test_float32_is_close_to_float64(binary: Matrix, r: float) -> None:
+    single = MRF(l2=1.0, threshold=0.2, r=r).fit(sp.csr_array(binary)).weights_
+    assert single.dtype == np.float32
+    np.testing.assert_allclose(
+        single.toarray(), fit(binary, l2=1.0, threshold=0.2, r=r).weights_.toarray(), atol=2e-6
+    )
+
+
+@pytest.mark.parametrize("r", [0.0, 0.5])
+def test_batches_and_threads_do_not_change_a_bit(r: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    X = random_matrix(14, users=300, items=150)
+    reference = fit(X, l2=1.0, threshold=0.1, r=r, threads=1, dtype="float32")
+    # Budgets down to one block at a time, and rounds down to a few pairs.
+    for batch, pairs, threads in ((10**9, 50, 2), (20_000, 10**9, 3), (1, 700, 2), (1, 5, 1)):
+        monkeypatch.setattr(blocks, "_LEAST_BATCH", batch)
+        monkeypatch.setattr(blocks, "_BATCH_PER_INTERACTION", 0)
+        monkeypatch.setattr(pattern, "_ROUND", pairs)
+        model = fit(X, l2=1.0, threshold=0.1, r=r, threads=threads, dtype="float32")
+        np.testing.assert_array_equal(model.weights_.toarray(), reference.weights_.toarray())
+        np.testing.assert_array_equal(model.pattern_.toarray(), reference.pattern_.toarray())
+
+
+def test_rounds_with_a_cap_that_bites_equal_naive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pattern, "_ROUND", 60)
+    check(random_matrix(15), 0.05, r=0.5, max_neighbors=7)
+
+
+# ── sparsity ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("sparsity", [0.01, 0.05, 0.3, 0.9])
+@pytest.mark.parametrize("alpha", [0.0, 0.75])
+def test_sparsity_lands_within_two_percent(sparsity: float, alpha: float) -> None:
+    X = random_matrix(16, users=400, items=900, real=True)
+    X = X[:, X.std(axis=0) > 0]
+    model = fit(X, l2=1.0, alpha=alpha, sparsity=sparsity, max_neighbors=X.shape[1])
+    density = model.pattern_.nnz / X.shape[1] ** 2
+    assert abs(density / sparsity - 1) < 0.02
+    A = naive.pattern(naive.moments(X, alpha).S, model.threshold_, X.shape[1])
+    np.testing.assert_array_equal(model.pattern_.toarray(), A)
+
+
+def test_sparsity_counts_entries_before_the_cap() -> None:
+    X = random_matrix(17, users=400, items=300, real=True)
+    free = fit(X, l2=1.0, sparsity=0.2, max_neighbors=300)
+    capped = fit(X, l2=1.0, sparsity=0.2, max_neighbors=30)
+    assert capped.threshold_ == free.threshold_
+    assert np.diff(capped.pattern_.indptr).max() == 30
+
+
+def test_misleading_sample_costs_a_second_pass_but_not_the_density(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = random_matrix(18, users=400, items=600, real=True)
+    honest, passes = pattern._sample, []
+
+    def misleading(*arguments: Any) -> Any:
+        found = honest(*arguments)
+        return pattern._Histogram(found.entries * 20.0, found.shift)
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        passes.append(1)
+        return stream(*arguments, **named)
+
+    stream = pattern._stream
+    monkeypatch.setattr(pattern, "_sample", misleading)
+    monkeypatch.setattr(pattern, "_stream", counted)
+    model = fit(X, l2=1.0, sparsity=0.05, max_neighbors=600)
+    assert len(passes) >= 2
+    assert abs(model.pattern_.nnz / 600**2 / 0.05 - 1) < 0.02
+
+
+def test_sparsity_one_equals_dense() -> None:
+    X = random_matrix(19, real=True)
+    X = X[:, X.std(axis=0) > 0]
+    sparse = fit(X, l2=1.0, sparsity=1.0)
+    np.testing.assert_allclose(sparse.weights_.toarray(), fit(X, l2=1.0).weights_, atol=1e-12)
+
+
+def test_pattern_that_outgrows_its_forecast_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = random_matrix(20, users=600, items=3000)
+    honest = pattern._sample
+
+    def blind(*arguments: Any) -> Any:
+        found = honest(*arguments)
+        return pattern._Histogram(found.entries * 1e-3, found.shift)
+
+    monkeypatch.setattr(pattern, "_sample", blind)
+    with pytest.raises(MemoryPlanError, match="larger threshold"):
+        fit(X, l2=1.0, threshold=0.001, memory_limit="60MB", threads=1)
