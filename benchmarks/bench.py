@@ -1,7 +1,7 @@
 """Time and peak memory of every fit the README speaks of.
 
     python -m benchmarks.bench                 the sparse fits, the ratio to the naive way, the real data
-    python -m benchmarks.bench msd dense       some of the groups only (dense takes ten minutes)
+    python -m benchmarks.bench msd dense       some of the groups only (dense, beyond: ten minutes each)
 
 Each fit runs in a process of its own, on data loaded from `benchmarks/cache`, after a warm-up that loads the
 compiled kernels. "peak" is the resident memory of that process at its highest, Python and the data included.
@@ -48,6 +48,13 @@ def msd_quarter() -> sp.csr_array:
         quarter = msd()[:, :10_285]
         sp.save_npz(path, quarter, compressed=False)
     return sp.csr_array(sp.load_npz(path))
+
+
+def beyond() -> sp.csr_array:
+    """More items than a 32-bit product of indices can take (46,341² > 2³¹)."""
+    from benchmarks.synthetic import interactions
+
+    return interactions(100_000, 47_000, 3e6)
 
 
 def table(path: Path, shape: tuple[int, int] | None = None) -> sp.csr_array:
@@ -125,6 +132,22 @@ def fit_dense(X: sp.csr_array, **parameters: Any) -> dict[str, Any]:
     ideal = X.shape[1] ** 3 / rate
     spread = [round(s / 1e9) for s in sorted(samples)]
     return result | {"sgemm_gflops": rate / 1e9, "spread": spread, "ratio": result["seconds"] / ideal}
+
+
+def fit_and_check(X: sp.csr_array, **parameters: Any) -> dict[str, Any]:
+    """How far some of the regressions are from solving their own equations (S + ridge)·B' = S, off item i."""
+    model, result = measure_fit(X, parameters)
+    result["peak_gb"] = peak_gb()
+    rng = np.random.default_rng(0)
+    n, m = X.shape
+    targets, equations = rng.choice(m, 20, replace=False), rng.choice(m, 200, replace=False)
+    X64, s, mu = X.astype(np.float64), model.scale_, model.mean_
+    S = ((X64[:, equations].T @ X64).toarray() - n * np.outer(mu[equations], mu)) / np.outer(s[equations], s)
+    ridged = S.copy()
+    ridged[np.arange(len(equations)), equations] += model.l2
+    B = model.weights_[:, targets] * s[:, None] / s[targets]
+    error = ridged @ B - S[:, targets]
+    return result | {"worst equation": float(np.abs(error[~np.isin(equations, targets)]).max())}
 
 
 def fit_naive(X: sp.csr_array, *, compare: str, **parameters: Any) -> dict[str, Any]:
@@ -210,6 +233,7 @@ def groups(data: Path) -> dict[str, list[Case]]:
             evaluated("gowalla, EASE (l2 = 100)", l2=100.0, alpha=0.0, center=False),
             evaluated("gowalla, dense, α = 0.5, l2 = 40", l2=40.0, alpha=0.5),
         ],
+        "beyond": [("47,000 items, dense", beyond, fit_and_check, {"l2": 3.0})],
         "dense": [("MSD-shaped, dense", msd, fit_dense, {"l2": 3.0})],
     }
 

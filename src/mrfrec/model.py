@@ -254,7 +254,7 @@ class MRF:
         return ranking.score(histories, self.weights_, self._offset(), self.threads or usable_threads())
 
     def top_k(
-        self, X_history: object, k: int, *, exclude_seen: bool = True
+        self, X_history: object, k: int, exclude_seen: bool = True
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
         """The k best items of each row of histories and their scores, best first, ties by index.
 

@@ -1,0 +1,82 @@
+"""The generator has the shape it claims, and the naive yardstick computes the same model."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from benchmarks import bench, naive_fit
+from benchmarks.synthetic import interactions
+from mrfrec import MRF
+
+
+def test_synthetic_data_has_the_size_and_shape_asked_for() -> None:
+    X = interactions(4000, 600, 120_000, seed=3)
+    lengths, popularity = np.diff(X.indptr), np.bincount(X.indices, minlength=600)
+    assert X.shape == (4000, 600)
+    assert X.has_canonical_format
+    assert (X.data == 1).all()
+    assert lengths.min() >= 15
+    assert 0.9 < X.nnz / 120_000 < 1.1
+    assert lengths.max() > 3 * lengths.mean()  # a long tail of histories
+    assert popularity.max() > 5 * np.median(popularity)  # and of items
+
+
+def test_synthetic_data_repeats_by_seed() -> None:
+    one, same, other = (interactions(200, 100, 5000, seed=seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one.indices, same.indices)
+    assert (one != other).nnz > 0
+
+
+def test_users_keep_to_a_few_clusters() -> None:
+    """Items of a cluster occur together far more often than popularity explains."""
+    X = interactions(3000, 450, 90_000, seed=4)
+    S = np.abs(np.corrcoef(X.toarray().T))
+    assert np.quantile(S, 0.99) > 5 * np.quantile(S, 0.5)
+
+
+@pytest.mark.parametrize("r", [0.0, 0.5])
+def test_naive_yardstick_computes_the_same_weights(r: float) -> None:
+    X = interactions(1500, 300, 40_000, seed=5)
+    parameters: dict[str, Any] = {"l2": 1.0, "alpha": 0.75, "threshold": 0.15, "r": r, "max_neighbors": 25}
+    B, blocks = naive_fit.fit(X, **parameters)
+    model = MRF(dtype="float64", **parameters).fit(X)
+    assert model.n_blocks_ == blocks
+    np.testing.assert_allclose(model.weights_.toarray(), B, atol=1e-12)
+
+
+def test_dense_check_sees_a_good_fit_and_a_bad_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = interactions(1500, 300, 40_000, seed=6)
+    assert bench.fit_and_check(X, l2=2.0, dtype="float64")["worst equation"] < 1e-12
+    honest = bench.measure_fit
+
+    def spoiled(*arguments: object) -> object:
+        model, result = honest(*arguments)  # type: ignore[arg-type]
+        model.weights_ *= 1.01
+        return model, result
+
+    monkeypatch.setattr(bench, "measure_fit", spoiled)
+    assert bench.fit_and_check(X, l2=2.0, dtype="float64")["worst equation"] > 1e-4
+
+
+@pytest.mark.skipif(not (bench.DATA / "gowalla-lightgcn").exists(), reason="no real data beside the project")
+def test_sparse_fit_on_gowalla_is_as_accurate_as_it_was() -> None:
+    folder = bench.DATA / "gowalla-lightgcn"
+    X = bench.table(folder / "train.parquet", (29_858, 40_981))
+    result = bench.fit_and_evaluate(
+        X, test=str(folder / "test.parquet"), l2=40.0, alpha=0.5, sparsity=0.003, r=0.5
+    )
+    assert abs(result["recall20"] - 0.1744) < 0.001
+    assert abs(result["ndcg20"] - 0.1452) < 0.001
+
+
+def test_table_numbers_ids_and_sums_nothing_twice(tmp_path: Path) -> None:
+    import polars as pl
+
+    path = tmp_path / "t.parquet"
+    pl.DataFrame({"user": ["b", "a", "b"], "item": [30, 10, 10]}).write_parquet(path)
+    X = bench.table(path)
+    assert isinstance(X, sp.csr_array)
+    np.testing.assert_array_equal(X.toarray(), [[1, 0], [1, 1]])

@@ -1,0 +1,44 @@
+"""What the documentation shows works, and what it names exists."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import mrfrec
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_in_the_pages_runs(page: Path) -> None:
+    namespace: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):
+        exec(block, namespace)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_within_the_project_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_readme_names_every_parameter() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for name in mrfrec.MRF.__init__.__kwdefaults__ or {}:
+        assert f"`{name}`" in readme, name
+
+
+def test_method_page_names_functions_that_exist() -> None:
+    page = (ROOT / "docs" / "method.md").read_text()
+    for module, name in re.findall(r"`(statistics|closed_form)\.(\w+)`", page):
+        source = (ROOT / "src" / "mrfrec" / "core" / f"{module}.py").read_text()
+        assert f"def {name}(" in source, f"{module}.{name}"
+
+
+def test_version_is_said_once_and_the_same() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    assert f'version = "{mrfrec.__version__}"' in project
+    assert f"## {mrfrec.__version__}" in (ROOT / "CHANGELOG.md").read_text()
