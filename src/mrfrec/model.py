@@ -215,7 +215,7 @@ class MRF:
         # For each thread a row of XᵀX and of magnitudes, the entries it found, and a histogram.
         per_thread = 12 * m + 8 * max(m, 1 << 18) + 5_000_000
         sparse_base = held + threads * per_thread
-        per_entry = pattern.BYTES_PER_ENTRY + blocks.BYTES_PER_ENTRY
+        per_entry = max(pattern.BYTES_PER_ENTRY, blocks.BYTES_PER_ENTRY + 2 * np.dtype(self.dtype).itemsize)
         largest = (plan.limit - sparse_base) / (per_entry * float(m) * m)
         if not self.is_sparse:
             advice = (

@@ -25,7 +25,7 @@ from mrfrec.errors import NumericalError
 
 __all__ = ["BYTES_PER_ENTRY", "estimate_weights"]
 
-BYTES_PER_ENTRY = 20  # of A: its row, and B by columns and by rows
+BYTES_PER_ENTRY = 12  # of A: its row, how many estimates, its row again in B; two values come on top
 _LEAST_BATCH, _MOST_BATCH = 1_000_000_000, 3_500_000_000
 _BATCH_PER_INTERACTION = 100  # bytes: the dearer another pass over the data, the more a batch may hold
 _PER_MEMBER, _PER_KIND = 8, 24  # bytes an item, and a kind, of a block takes beside its part of S
@@ -74,7 +74,7 @@ def _estimate_columns(
 
     itemsize, largest = np.dtype(dtype).itemsize, int(kinds.max())
     block_bytes = places * itemsize + members * _PER_MEMBER + kinds * _PER_KIND
-    held += (BYTES_PER_ENTRY - 8 + 2 * itemsize) * len(columns) + 8 * len(schedule.dependents)
+    held += (BYTES_PER_ENTRY + 2 * itemsize) * len(columns) + 8 * len(schedule.dependents)
     held += workers.threads * (m * (16 + itemsize) + 2 * largest**2 * itemsize)
     plan.require(
         "blocks",

@@ -19,12 +19,14 @@ from mrfrec.core.statistics import Statistics, split_evenly
 
 __all__ = ["BYTES_PER_ENTRY", "Pattern", "find_pattern", "square_csc"]
 
-BYTES_PER_ENTRY = 24  # as a pair 4, as a key 8, as item and magnitude 8, and a little
+BYTES_PER_ENTRY = 36  # for each entry asked for: a quarter more are found, and held as below
+_PER_PAIR, _PER_SETTLED = 24, 16  # bytes: a pair and its two keys; an item and a magnitude, old and new
 _SAMPLE = 512  # columns that are looked at first to choose a threshold
 _SMALL_SAMPLE = 128  # to foresee only the memory a given threshold takes
 _MARGIN = 1.25  # entries kept beyond those asked for, since the sample is only a sample
 _COARSE, _FINE = 16, 12  # low bits a histogram ignores: bins 0.8 % wide for the sample, 0.05 % for the choice
-_ROUND = 40_000_000  # pairs after which the cap is applied; it bounds what is held before the cap bites
+_ROUND = 40_000_000  # pairs, at most, after which the cap is applied: what is held before the cap bites
+_LEAST_ROUND = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -204,11 +206,11 @@ def _stream(
     m = statistics.m
     room = max(m, 1 << 18)
     histograms: list[npt.NDArray[np.int64]] = []
+    in_round: list[int] = []  # pairs found so far: more may come than the sample promised
     advice = "Keep fewer entries: a larger threshold, a smaller sparsity or a smaller max_neighbors."
-    settled = min(expected, float(most) * m)
-    plan.require(
-        "pattern", held + int(8 * settled + BYTES_PER_ENTRY * min(1.1 * expected, 2.0 * _ROUND)), advice
-    )
+    held += int(_PER_SETTLED * min(1.1 * expected, float(most) * m))
+    pairs_per_round = min(max((plan.limit - held) / (1.2 * _PER_PAIR), _LEAST_ROUND), _ROUND, expected / 2)
+    plan.require("pattern", held + int(1.1 * _PER_PAIR * pairs_per_round), advice)
 
     def scratch() -> tuple[Any, ...]:
         histograms.append(_bins(_FINE) if tally else np.empty(0, np.int64))
@@ -224,6 +226,8 @@ def _stream(
                 statistics.X, statistics.scaling, rows, start, True, threshold, *inner, counts, items, sizes
             )
             total = int(counts[start:stop].sum())
+            in_round.append(total)
+            plan.require("pattern", held + _PER_PAIR * sum(in_round), advice)
             pieces.append(
                 _Pairs(rows[start:stop], counts[start:stop], items[:total].copy(), sizes[:total].copy())
             )
@@ -232,14 +236,13 @@ def _stream(
 
     columns = _Columns(np.zeros(m + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
     tasks = statistics.row_tasks()
-    rounds = int(np.ceil(expected / 2 / _ROUND)) or 1
+    rounds = min(int(np.ceil(expected / 2 / pairs_per_round)) if pairs_per_round else 1, len(tasks))
     for part in range(rounds):
         turn = tasks[part * len(tasks) // rounds : (part + 1) * len(tasks) // rounds]
         found = workers.run(work, turn, scratch=scratch, costs=[stop - start for start, stop in turn])
         pairs = [piece for pieces in found for piece in pieces]
         del found
-        entries = 2 * sum(len(piece.items) for piece in pairs)
-        plan.require("pattern", held + 8 * len(columns.items) + BYTES_PER_ENTRY * entries, advice)
+        in_round.clear()
         columns = _settle(columns, pairs, most, workers)
     entries_per_bin = 2 * np.sum(histograms, axis=0)
     return columns, _Histogram(entries_per_bin, _FINE)
