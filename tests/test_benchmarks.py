@@ -13,9 +13,9 @@ from mrfrec import MRF
 
 
 def test_synthetic_data_has_the_size_and_shape_asked_for() -> None:
-    X = interactions(4000, 600, 120_000, seed=3)
-    lengths, popularity = np.diff(X.indptr), np.bincount(X.indices, minlength=600)
-    assert X.shape == (4000, 600)
+    X = interactions(4000, 2000, 120_000, seed=3)
+    lengths, popularity = np.diff(X.indptr), np.bincount(X.indices, minlength=2000)
+    assert X.shape == (4000, 2000)
     assert X.has_canonical_format
     assert (X.data == 1).all()
     assert lengths.min() >= 15

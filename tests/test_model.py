@@ -37,6 +37,7 @@ Matrix = npt.NDArray[np.float64]
         ({"l2": 1, "sparsity": 0.0}, r"sparsity must be above 0 and at most 1; got 0\.0"),
         ({"l2": 1, "sparsity": 5}, "sparsity must be above 0 and at most 1; got 5"),
         ({"l2": 1, "threshold": -0.1}, "threshold must be"),
+        ({"l2": 1, "threshold": 1e39}, "threshold must be between 0 and 1e36"),
         ({"l2": 1, "threshold": 0.1, "sparsity": 0.1}, "threshold must be None when sparsity is given"),
         ({"l2": 1, "threshold": 0.1, "r": 1.01}, r"r must be between 0 and 1; got 1\.01"),
         ({"l2": 1, "r": 0.5}, r"r must be 0 for a dense model; got 0\.5.*sparsity or threshold"),
@@ -50,9 +51,9 @@ Matrix = npt.NDArray[np.float64]
         ({"l2": 1, "center": "yes"}, "center must be True or False; got 'yes'"),
         ({"l2": 1, "offset": None}, "offset must be True or False"),
         ({"l2": 1, "dtype": "float16"}, '"float32" or "float64"; got \'float16\''),
-        ({"l2": 1, "memory_limit": "lots"}, "memory_limit must be a positive number of bytes"),
-        ({"l2": 1, "memory_limit": -5}, "memory_limit must be a positive number of bytes"),
-        ({"l2": 1, "memory_limit": 1.5}, "memory_limit must be a positive number of bytes"),
+        ({"l2": 1, "memory_limit": "lots"}, "memory_limit must be a positive whole number of bytes"),
+        ({"l2": 1, "memory_limit": -5}, "memory_limit must be a positive whole number of bytes"),
+        ({"l2": 1, "memory_limit": 1.5}, "memory_limit must be a positive whole number of bytes"),
     ],
 )
 def test_bad_parameter_is_named_with_its_rule_and_value(parameters: dict[str, Any], message: str) -> None:
@@ -161,6 +162,41 @@ def test_a_single_item_and_a_single_user_are_fitted() -> None:
     sparse = MRF(l2=1.0, threshold=0.0).fit(sp.csr_array(np.ones((1, 4))))
     assert sparse.weights_.nnz == 0
     assert sparse.n_blocks_ == 4
+
+
+def test_an_item_everybody_has_has_no_variance_whatever_the_user_weights() -> None:
+    rng = np.random.default_rng(3)
+    X = sp.lil_array((20_000, 6))
+    X[np.arange(20_000), rng.integers(1, 6, 20_000)] = 1.0
+    X[:9000, 1] = 1.0
+    X[:, 0] = 1.0
+    B = MRF(l2=0.5, user_weight=0.77, alpha=1.0, dtype="float64").fit(X).weights_
+    assert not B[0].any()
+    assert not B[:, 0].any()
+
+
+@pytest.mark.parametrize("parameters", [{}, {"threshold": 0.1}, {"sparsity": 0.2}])
+def test_values_out_of_range_are_refused(parameters: dict[str, Any]) -> None:
+    X = sp.csr_array(random_matrix(1) * 1e200)
+    with pytest.raises(mrfrec.NumericalError, match="divide the values by a constant"):
+        MRF(l2=1.0, alpha=0.0, **parameters).fit(X)
+    with pytest.raises(mrfrec.NumericalError, match="a smaller l2"):
+        MRF(l2=1e39, **parameters).fit(sp.csr_array(random_matrix(1)))
+
+
+def test_extreme_user_weight_counts_the_shortest_histories_alone(binary: Matrix) -> None:
+    B = MRF(l2=1.0, user_weight=5000.0).fit(sp.csr_array(binary)).weights_
+    assert np.isfinite(B).all()
+
+
+def test_sparsity_of_exactly_the_diagonal_is_taken() -> None:
+    X = random_matrix(1, items=49)
+    assert MRF(l2=1.0, sparsity=1 / 49).fit(sp.csr_array(X)).pattern_.nnz >= 49  # type: ignore[union-attr]
+
+
+def test_progress_must_be_callable(binary: Matrix) -> None:
+    with pytest.raises(ParameterError, match="progress must be a function"):
+        MRF(l2=1.0).fit(sp.csr_array(binary), progress=True)  # type: ignore[arg-type]
 
 
 # ── attributes ────────────────────────────────────────────────────────────────────────────────────
@@ -275,8 +311,8 @@ def test_dense_fit_that_does_not_fit_is_refused_with_a_sparsity_that_does() -> N
     sparsity = float(advice.split("sparsity=")[1].split()[0])
     fitting = MRF(l2=1.0, sparsity=sparsity, max_neighbors=10**6)
     plan = MemoryPlan(2_000_000_000)
-    fitting._plan_memory(plan, X, 2)
-    assert 1_700_000_000 < plan.peak <= plan.limit
+    fitting._plan_memory(plan, X, 0, True, 2)
+    assert 1_700_000_000 < max(plan.stages.values()) <= plan.limit
 
 
 def test_dense_fit_is_refused_by_what_the_machine_has() -> None:

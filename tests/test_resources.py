@@ -19,14 +19,16 @@ from mrfrec.core.resources import MemoryPlan, Workers, human_bytes, parse_bytes
         ("1.5kb", 1500),
         ("100B", 100),
         ("2 TiB", 2 * 2**40),
+        ("8G", 8 * 10**9),
         (12, 12),
+        (8e9, 8 * 10**9),
     ],
 )
 def test_sizes_are_read(text: str | int, count: int) -> None:
     assert parse_bytes(text) == count
 
 
-@pytest.mark.parametrize("text", ["", "8", "GB", "-1GB", "8 giga", "0GB", 0, None, 1e9])
+@pytest.mark.parametrize("text", ["", "8", "GB", "-1GB", "8 giga", "0GB", 0, None, 1.5, True])
 def test_other_sizes_are_refused(text: object) -> None:
     with pytest.raises(ParameterError, match="memory_limit"):
         parse_bytes(text)  # type: ignore[arg-type]
@@ -79,7 +81,7 @@ def test_plan_refuses_with_what_is_needed_what_there_is_and_what_to_do() -> None
         MemoryPlanError, match=r"needs about 2\.0 KB \(large\) and 1\.0 KB is what memory_limit .* Less"
     ):
         plan.require("large", 2000, "Less.")
-    assert plan.peak == 2000
+    assert plan.stages == {"small": 900, "large": 2000}
 
 
 def test_results_come_in_the_order_of_the_tasks() -> None:

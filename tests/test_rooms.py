@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import pickle
 import re
 from pathlib import Path
 
@@ -105,9 +106,21 @@ def test_public_names_are_sorted_and_exist() -> None:
 
 
 def test_every_error_is_public_and_in_the_tree_drawn() -> None:
-    classes = {name: c for name, c in vars(errors).items() if inspect.isclass(c)}
+    classes = {name: c for name, c in vars(errors).items() if inspect.isclass(c) and issubclass(c, Exception)}
     assert sorted(classes) == errors.__all__
     for name, kind in classes.items():
         assert issubclass(kind, errors.MrfrecError)
         assert name in (errors.__doc__ or "")
         assert getattr(mrfrec, name) is kind
+
+
+def test_errors_cross_from_one_process_to_another() -> None:
+    for error in (
+        errors.ParameterError("l2", "a number", "six", "Do."),
+        errors.MemoryPlanError("too much", 2, 1),
+        errors.DataError("bad"),
+        errors.NotFittedError("not yet"),
+        errors.NumericalError("singular"),
+    ):
+        copy = pickle.loads(pickle.dumps(error))
+        assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))

@@ -218,7 +218,8 @@ def test_sparsity_one_equals_dense() -> None:
     np.testing.assert_allclose(sparse.weights_.toarray(), fit(X, l2=1.0).weights_, atol=1e-12)
 
 
-def test_pattern_that_outgrows_its_forecast_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limit", ["70MB", "200MB"])
+def test_pattern_that_outgrows_its_forecast_is_stopped(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     X = random_matrix(20, users=600, items=3000)
     honest = pattern._sample
 
@@ -227,5 +228,19 @@ def test_pattern_that_outgrows_its_forecast_is_stopped(monkeypatch: pytest.Monke
         return pattern._Histogram(found.entries * 1e-3, found.shift)
 
     monkeypatch.setattr(pattern, "_sample", blind)
+    monkeypatch.setattr(pattern, "_LEAST_ROUND", 1000)
     with pytest.raises(MemoryPlanError, match="larger threshold"):
-        fit(X, l2=1.0, threshold=0.001, memory_limit="60MB", threads=1)
+        fit(X, l2=1.0, threshold=0.001, max_neighbors=3000, memory_limit=limit, threads=1)
+
+
+def test_cap_bites_within_the_limit_where_all_pairs_would_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    # One user with 3000 items nobody else has: 4.5 million pairs of magnitude 1, one after the other.
+    monkeypatch.setattr(pattern, "_LEAST_ROUND", 1000)
+    X = sp.lil_array((100, 20_000))
+    X[0, 5000:8000] = 1.0
+    X[np.arange(1, 100), np.arange(1, 100)] = 1.0
+    free = MRF(l2=1.0, threshold=0.3, max_neighbors=10, threads=1).fit(X)
+    needed = free.memory_plan_["pattern"]
+    tight = MRF(l2=1.0, threshold=0.3, max_neighbors=10, threads=1, memory_limit=needed - 90_000_000).fit(X)
+    np.testing.assert_array_equal(tight.weights_.data, free.weights_.data)
+    assert tight.memory_plan_["pattern"] <= needed - 90_000_000

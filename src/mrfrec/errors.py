@@ -10,6 +10,8 @@
 Each message names what was given, the rule it breaks, and what to do.
 """
 
+from typing import Any
+
 __all__ = [
     "DataError",
     "MemoryPlanError",
@@ -30,7 +32,11 @@ class ParameterError(MrfrecError, ValueError):
     def __init__(self, name: str, rule: str, value: object, advice: str = "") -> None:
         self.name = name
         self.value = value
+        self._given = (name, rule, value, advice)
         super().__init__(f"{name} must be {rule}; got {value!r}." + (f" {advice}" if advice else ""))
+
+    def __reduce__(self) -> tuple[Any, ...]:  # so that it can cross from one process to another
+        return type(self), self._given
 
 
 class DataError(MrfrecError, ValueError):
@@ -44,10 +50,13 @@ class NotFittedError(MrfrecError, RuntimeError):
 class MemoryPlanError(MrfrecError, MemoryError):
     """The fit needs more memory than it may use; it was refused before memory ran out."""
 
-    def __init__(self, message: str, *, needed: int, limit: int) -> None:
+    def __init__(self, message: str, needed: int, limit: int) -> None:
         self.needed = needed
         self.limit = limit
         super().__init__(message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.needed, self.limit)
 
 
 class NumericalError(MrfrecError, ArithmeticError):

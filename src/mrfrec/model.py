@@ -45,7 +45,7 @@ class MRF:
         0 solves one system per item; up to 1, each system also gives the columns of that share of the
         item's neighbours: faster, less accurate.
     mean_constraint
-        Fit under μᵀB = μᵀ (the Appendix); dense only.
+        Fit under μᵀB = μᵀ (the Appendix), for all items with variance; dense only.
     offset
         Score by the exact conditional mean μ + (x − μ)·B instead of x·B.
     dtype
@@ -53,8 +53,9 @@ class MRF:
     threads
         Threads to use; all cores if None. Results do not depend on it.
     memory_limit
-        Bytes, or a text such as "8GB", that the fit may use beyond the matrix it is given; what the machine
-        has available if None. A fit that needs more is refused with `MemoryPlanError` before it starts.
+        Bytes, or a text such as "8GB", that a fit (or `score`) may use beyond the matrix it is given; what
+        the machine has available if None. A fit that needs more is refused with `MemoryPlanError`: before
+        it starts, or, where only the data can tell, as soon as that shows.
 
     Attributes
     ----------
@@ -83,6 +84,7 @@ class MRF:
     scale_: npt.NDArray[np.float64]
     timings_: dict[str, float]
     memory_plan_: dict[str, int]
+    _shift: npt.NDArray[Any]  # what every user's scores start from: μ − μ·B with the offset, else zero
 
     def __init__(
         self,
@@ -108,7 +110,7 @@ class MRF:
         self.user_weight = _number("user_weight", user_weight, "a finite number, 0 or more", lambda x: x >= 0)
         self.center = _flag("center", center)
         self.sparsity = _optional(sparsity, "sparsity", "above 0 and at most 1", lambda x: 0 < x <= 1)
-        self.threshold = _optional(threshold, "threshold", "a finite number, 0 or more", lambda x: x >= 0)
+        self.threshold = _optional(threshold, "threshold", "between 0 and 1e36", lambda x: 0 <= x <= 1e36)
         self.max_neighbors = _count("max_neighbors", max_neighbors)
         self.r = _number("r", r, "between 0 and 1", lambda x: 0 <= x <= 1)
         self.mean_constraint = _flag("mean_constraint", mean_constraint)
@@ -157,25 +159,34 @@ class MRF:
         leaves the model as it was.
         """
         start = time.perf_counter()
+        if progress is not None and not callable(progress):
+            raise ParameterError("progress", "a function of (stage, done, total), or None", progress)
+        plan = MemoryPlan(self.memory_limit)
         histories = statistics_room.as_histories(X, "X")
         n, m = histories.shape
         if n == 0 or m == 0 or histories.nnz == 0:
             raise DataError(
                 f"X must have at least one interaction; got {n} users × {m} items with {histories.nnz}."
             )
-        if self.sparsity is not None and self.sparsity * m < 1:
+        if self.sparsity is not None and self.sparsity * m < 1 - 1e-9:
             raise ParameterError(
                 "sparsity",
                 f"at least 1/items = {1 / m:.3g} for this data, since the diagonal is always kept",
                 self.sparsity,
             )
-        plan = MemoryPlan(self.memory_limit)
+        binary = statistics_room.is_binary(histories, self.user_weight)
         with Workers(self.threads, progress) as workers:
-            held = self._plan_memory(plan, histories, workers.threads)
+            held = self._plan_memory(plan, histories, _copied_bytes(histories, X), binary, workers.threads)
             statistics = statistics_room.compute(
-                histories, alpha=self.alpha, user_weight=self.user_weight, center=self.center, workers=workers
+                histories,
+                alpha=self.alpha,
+                user_weight=self.user_weight,
+                center=self.center,
+                binary=binary,
+                workers=workers,
             )
             ridge = statistics.ridge(self.l2, self.l2_flat)
+            statistics_room.check_range(statistics.S_diagonal, ridge)
             found = steps = None
             if self.is_sparse:
                 found = pattern.find_pattern(
@@ -198,8 +209,12 @@ class MRF:
                 )
             timings = workers.timings
 
-        self.weights_ = weights
-        self.pattern_ = None if found is None else found.to_matrix()
+        matrix = None if found is None else found.to_matrix()
+        shift = np.zeros(m, self.dtype)
+        if self.offset:
+            shift = (statistics.mu - statistics.mu.astype(self.dtype) @ weights).astype(self.dtype)
+        # Everything is there: from here on nothing can fail.
+        self.weights_, self.pattern_, self._shift = weights, matrix, shift
         self.threshold_ = None if found is None else found.threshold
         self.n_blocks_ = None if steps is None else len(steps)
         self.mean_, self.scale_ = statistics.mu, statistics.s
@@ -207,14 +222,14 @@ class MRF:
         self.memory_plan_ = dict(plan.stages)
         return self
 
-    def _plan_memory(self, plan: MemoryPlan, X: sp.csr_array, threads: int) -> int:
+    def _plan_memory(self, plan: MemoryPlan, X: sp.csr_array, copied: int, binary: bool, threads: int) -> int:
         """Refuse what cannot fit; returns the bytes held throughout."""
         n, m = X.shape
-        binary = bool((X.data == 1).all()) and self.user_weight == 0.0
-        held = statistics_room.bytes_for_statistics(n, m, X.nnz, binary, threads)
+        held = copied + statistics_room.bytes_for_statistics(n, m, X.nnz, binary, threads)
         # For each thread a row of XᵀX and of magnitudes, the entries it found, and a histogram.
         per_thread = 12 * m + 8 * max(m, 1 << 18) + 5_000_000
-        sparse_base = held + threads * per_thread
+        per_item = 128 * m  # the schedule, and the sizes and places of its blocks
+        sparse_base = held + threads * per_thread + per_item
         per_entry = max(pattern.BYTES_PER_ENTRY, blocks.BYTES_PER_ENTRY + 2 * np.dtype(self.dtype).itemsize)
         largest = (plan.limit - sparse_base) / (per_entry * float(m) * m)
         if not self.is_sparse:
@@ -250,8 +265,8 @@ class MRF:
         histories = self._histories(X_history)
         needed = histories.shape[0] * histories.shape[1] * np.dtype(self.dtype).itemsize
         plan = MemoryPlan(self.memory_limit)
-        plan.require("scores", needed, "Score fewer users at a time, or use top_k.")
-        return ranking.score(histories, self.weights_, self._offset(), self.threads or usable_threads())
+        plan.require("scores", needed, "Score fewer users at a time, or use top_k.", who="score")
+        return ranking.score(histories, self.weights_, self._shift, self.threads or usable_threads())
 
     def top_k(
         self, X_history: object, k: int, exclude_seen: bool = True
@@ -267,7 +282,7 @@ class MRF:
             raise ParameterError("k", f"at most the number of items, {m}", k)
         _flag("exclude_seen", exclude_seen)
         return ranking.top_k(
-            histories, self.weights_, self._offset(), k, exclude_seen, self.threads or usable_threads()
+            histories, self.weights_, self._shift, k, exclude_seen, self.threads or usable_threads()
         )
 
     def _histories(self, X: object) -> sp.csr_array:
@@ -282,11 +297,11 @@ class MRF:
             )
         return histories
 
-    def _offset(self) -> npt.NDArray[Any]:
-        """What every user's scores start from: μ − μ·B, or zero."""
-        if not self.offset:
-            return np.zeros(len(self.mean_), self.dtype)
-        return np.asarray(self.mean_ - self.mean_ @ self.weights_).astype(self.dtype)
+
+def _copied_bytes(histories: sp.csr_array, X: Any) -> int:
+    """What making X canonical took; nothing where its arrays are shared."""
+    shared = X.format == "csr" and np.shares_memory(histories.data, X.data)
+    return 0 if shared else histories.data.nbytes + histories.indices.nbytes + histories.indptr.nbytes
 
 
 # ── parameter rules ───────────────────────────────────────────────────────────────────────────────

@@ -200,52 +200,56 @@ def _stream(
 ) -> tuple[_Columns, _Histogram]:
     """Every pair of items once; those above the threshold go to the columns of both.
 
-    The pass is cut into rounds, so that the pairs of one fit in memory, and the columns are capped after
-    each: data may hold hundreds of millions of pairs that the cap then throws away.
+    When the pairs found fill the room there is for them, the columns are capped and the pass goes on: data
+    may hold hundreds of millions of pairs that the cap then throws away.
     """
     m = statistics.m
-    room = max(m, 1 << 18)
+    row_room = max(m, 1 << 18)  # pairs a thread finds before it looks up
     histograms: list[npt.NDArray[np.int64]] = []
-    in_round: list[int] = []  # pairs found so far: more may come than the sample promised
+    in_round: list[int] = []
     advice = "Keep fewer entries: a larger threshold, a smaller sparsity or a smaller max_neighbors."
-    held += int(_PER_SETTLED * min(1.1 * expected, float(most) * m))
-    pairs_per_round = min(max((plan.limit - held) / (1.2 * _PER_PAIR), _LEAST_ROUND), _ROUND, expected / 2)
-    plan.require("pattern", held + int(1.1 * _PER_PAIR * pairs_per_round), advice)
+    forecast = int(min(1.1 * expected, float(most) * m))
+    least_round = int(min(_LEAST_ROUND, 0.55 * expected)) + workers.threads * row_room
+    plan.require("pattern", held + _PER_SETTLED * forecast + _PER_PAIR * least_round, advice)
 
     def scratch() -> tuple[Any, ...]:
         histograms.append(_bins(_FINE) if tally else np.empty(0, np.int64))
-        output = np.empty(room, np.int32), np.empty(room, np.float32)
+        output = np.empty(row_room, np.int32), np.empty(row_room, np.float32)
         return (histograms[-1], _FINE, *_row_scratch(statistics)), output
 
-    def work(task: tuple[int, int], space: tuple[Any, ...]) -> list[_Pairs]:
+    def work(task: tuple[int, int], space: tuple[Any, ...]) -> tuple[list[_Pairs], tuple[int, int]]:
+        """The pairs of some rows, and the rows that are left where the round is full."""
         rows, counts = np.arange(*task), np.empty(task[1] - task[0], np.int64)
         inner, (items, sizes) = space
         pieces, start = [], 0
-        while start < len(rows):
+        while start < len(rows) and sum(in_round) < round_size:
             stop = kernels.row_entries(
                 statistics.X, statistics.scaling, rows, start, True, threshold, *inner, counts, items, sizes
             )
             total = int(counts[start:stop].sum())
             in_round.append(total)
-            plan.require("pattern", held + _PER_PAIR * sum(in_round), advice)
             pieces.append(
                 _Pairs(rows[start:stop], counts[start:stop], items[:total].copy(), sizes[:total].copy())
             )
             start = stop
-        return pieces
+        return pieces, (task[0] + start, task[1])
 
     columns = _Columns(np.zeros(m + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
     tasks = statistics.row_tasks()
-    rounds = min(int(np.ceil(expected / 2 / pairs_per_round)) if pairs_per_round else 1, len(tasks))
-    for part in range(rounds):
-        turn = tasks[part * len(tasks) // rounds : (part + 1) * len(tasks) // rounds]
-        found = workers.run(work, turn, scratch=scratch, costs=[stop - start for start, stop in turn])
-        pairs = [piece for pieces in found for piece in pieces]
-        del found
+    while tasks:
+        settled = held + _PER_SETTLED * max(forecast, len(columns.items))
+        plan.require("pattern", settled + _PER_PAIR * least_round, advice)
+        room = (plan.limit - settled) // _PER_PAIR - workers.threads * row_room
+        round_size = min(max(room, 1), _ROUND)
+        found = workers.run(
+            work, tasks, scratch=scratch, costs=lambda result: sum(len(piece.rows) for piece in result[0])
+        )
+        plan.require("pattern", settled + _PER_PAIR * sum(in_round), advice)
+        pairs = [piece for pieces, _ in found for piece in pieces]
+        tasks = [left for _, left in found if left[0] < left[1]]
         in_round.clear()
         columns = _settle(columns, pairs, most, workers)
-    entries_per_bin = 2 * np.sum(histograms, axis=0)
-    return columns, _Histogram(entries_per_bin, _FINE)
+    return columns, _Histogram(2 * np.sum(histograms, axis=0), _FINE)
 
 
 def _settle(columns: _Columns, pairs: list[_Pairs], most: int, workers: Workers) -> _Columns:

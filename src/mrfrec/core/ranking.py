@@ -19,7 +19,7 @@ def score(histories: sp.csr_array, weights: Any, offset: npt.NDArray[Any], threa
     out = np.empty(histories.shape, offset.dtype)
     kernel, B = _kernel_and_weights(weights, kernels.score_sparse, kernels.score_dense)
     rows = _rows(histories, offset.dtype)
-    with Workers(threads) as workers:
+    with Workers(threads, uses_blas=False) as workers:
         workers.run(lambda t: kernel(*rows, *t, *B, offset, out), _tasks(histories.shape[0]))
     return out
 
@@ -37,7 +37,7 @@ def top_k(
     items, scores = np.empty((n, k), np.int32), np.empty((n, k), offset.dtype)
     kernel, B = _kernel_and_weights(weights, kernels.top_k_sparse, kernels.top_k_dense)
     rows = _rows(histories, offset.dtype)
-    with Workers(threads) as workers:
+    with Workers(threads, uses_blas=False) as workers:
         workers.run(
             lambda t, row: kernel(*rows, *t, *B, offset, exclude_seen, row, items, scores),
             _tasks(n),

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from numbers import Integral
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Self, TypeVar
@@ -44,17 +45,17 @@ def human_bytes(count: float) -> str:
     return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
 
 
-def parse_bytes(limit: int | str) -> int:
-    """Bytes from an integer or a text such as "8GB", "512 MiB"."""
-    rule = 'a positive number of bytes, or a text such as "8GB" or "512 MiB"'
+def parse_bytes(limit: float | str) -> int:
+    """Bytes from a whole number or a text such as "8GB", "512 MiB"."""
+    rule = 'a positive whole number of bytes, or a text such as "8GB" or "512 MiB"'
     if isinstance(limit, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([KMGT]?)(i?)B\s*", limit, flags=re.IGNORECASE)
+        match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*(?:([KMGT])(i?)B?|B)\s*", limit, flags=re.IGNORECASE)
         if match is None:
             raise ParameterError("memory_limit", rule, limit)
         number, unit, binary = match.groups()
-        count = int(float(number) * (1024 if binary else 1000) ** " KMGT".index(unit.upper() or " "))
-    elif isinstance(limit, int) and not isinstance(limit, bool):
-        count = limit
+        count = int(float(number) * (1024 if binary else 1000) ** " KMGT".index((unit or " ").upper()))
+    elif isinstance(limit, Integral | float) and not isinstance(limit, bool) and limit == limit // 1:
+        count = int(limit)
     else:
         raise ParameterError("memory_limit", rule, limit)
     if count <= 0:
@@ -121,17 +122,12 @@ class MemoryPlan:
         self.source = "is available on this machine" if limit is None else "is what memory_limit allows"
         self.stages: dict[str, int] = {}
 
-    @property
-    def peak(self) -> int:
-        """The largest of the stages."""
-        return max(self.stages.values(), default=0)
-
-    def require(self, stage: str, needed: int, advice: str) -> None:
+    def require(self, stage: str, needed: int, advice: str, who: str = "the fit") -> None:
         """Note that `stage` holds `needed` bytes in all; refuse it, with advice, if that is too much."""
         self.stages[stage] = max(needed, self.stages.get(stage, 0))
         if needed > self.limit:
             raise MemoryPlanError(
-                f"the fit needs about {human_bytes(needed)} ({stage}) and {human_bytes(self.limit)} "
+                f"{who} needs about {human_bytes(needed)} ({stage}) and {human_bytes(self.limit)} "
                 f"{self.source}. {advice}",
                 needed=needed,
                 limit=self.limit,
@@ -174,23 +170,27 @@ _one_blas_thread = _OneBlasThread()
 
 
 class Workers:
-    """A few threads that run compiled code outside the interpreter's lock, one BLAS thread in each.
+    """A few threads that run compiled code outside the interpreter's lock, with one BLAS thread in each.
 
-    Plain threads and not numba's `prange`: nothing global is set, several fits can run at once, forked
-    processes work, progress is reported between tasks, and Ctrl-C stops at the next task. Tasks are cut
+    Plain threads and not numba's `prange`: several fits can run at once, forked processes work, progress
+    is reported between tasks, and Ctrl-C stops at the next task. Tasks are cut
     by the size of the problem, never by the number of threads, and each writes its own results: so the
     number of threads cannot change a result.
     """
 
-    def __init__(self, threads: int | None = None, progress: Progress | None = None) -> None:
+    def __init__(
+        self, threads: int | None = None, progress: Progress | None = None, *, uses_blas: bool = True
+    ) -> None:
         self.threads = threads or usable_threads()
+        self._uses_blas = uses_blas
         self.timings: dict[str, float] = {}
         self._progress = progress
         self._pool: ThreadPoolExecutor | None = None
         self._stage, self._done, self._total = "", 0, 0
 
     def __enter__(self) -> Self:
-        _one_blas_thread.__enter__()
+        if self._uses_blas:
+            _one_blas_thread.__enter__()
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="mrfrec")
         return self
 
@@ -198,7 +198,8 @@ class Workers:
         assert self._pool is not None
         self._pool.shutdown(cancel_futures=True)
         self._pool = None
-        _one_blas_thread.__exit__()
+        if self._uses_blas:
+            _one_blas_thread.__exit__()
 
     @contextmanager
     def stage(self, name: str, total: int, part: tuple[int, int] | None = None) -> Iterator[None]:
@@ -220,12 +221,12 @@ class Workers:
         tasks: Sequence[Task],
         *,
         scratch: Callable[[], Any] | None = None,
-        costs: Sequence[int] | None = None,
+        costs: Sequence[int] | Callable[[Result], int] = lambda _: 0,
     ) -> list[Result]:
         """`[work(task) for task in tasks]`, in parallel; results come in the order of the tasks.
 
         With `scratch`, each thread makes one scratch space and passes it as the second argument.
-        `costs` are the steps of progress each task stands for.
+        `costs` are the steps of progress each task stands for, or tell them from its result.
         """
         assert self._pool is not None
         results: list[Any] = [None] * len(tasks)
@@ -253,8 +254,7 @@ class Workers:
                 outcome = finished.get()
                 if isinstance(outcome, BaseException):
                     raise outcome
-                if costs is not None:
-                    self._report(int(costs[outcome]))
+                self._report(int(costs(results[outcome]) if callable(costs) else costs[outcome]))
         finally:
             stop.set()
             wait(futures)

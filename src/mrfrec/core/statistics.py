@@ -17,12 +17,21 @@ import scipy.sparse as sp
 
 from mrfrec.core.kernels import rows as kernels
 from mrfrec.core.resources import Workers
-from mrfrec.errors import DataError
+from mrfrec.errors import DataError, NumericalError
 
-__all__ = ["Statistics", "as_histories", "bytes_for_statistics", "split_evenly"]
+__all__ = [
+    "Statistics",
+    "as_histories",
+    "bytes_for_statistics",
+    "check_range",
+    "compute",
+    "is_binary",
+    "split_evenly",
+]
 
 # Two passes over the values give v to about 1e-15 of the sum of squares; what is below is rounding.
 _NO_VARIANCE = 1e-12
+_LARGEST = 1e36  # two orders below the range of float32, for sums of a few products
 
 
 @dataclass(frozen=True)
@@ -57,23 +66,18 @@ class Statistics:
         workers.run(lambda t: kernels.hash_columns(self.X, *t, hashes), self.row_tasks())
         return np.asarray(kernels.first_twins(self.X, hashes, np.argsort(hashes, kind="stable")))
 
-    def row_tasks(self, longest: int | None = None) -> list[tuple[int, int]]:
+    def row_tasks(self) -> list[tuple[int, int]]:
         """Ranges of items that cost about the same to stream."""
         cost = self.X.item_ptr[1:] - self.X.item_ptr[:-1] + max(1, len(self.X.users) // (4 * self.m))
-        return split_evenly(cost, 512, longest)
+        return split_evenly(cost, 512)
 
 
-def split_evenly(costs: npt.NDArray[Any], parts: int, longest: int | None = None) -> list[tuple[int, int]]:
-    """Cut 0…len(costs) into about `parts` ranges of equal cost, none longer than `longest`."""
+def split_evenly(costs: npt.NDArray[Any], parts: int) -> list[tuple[int, int]]:
+    """Cut 0…len(costs) into about `parts` ranges of equal cost."""
     ends = np.cumsum(costs, dtype=np.float64)
     marks = np.searchsorted(ends, np.linspace(0.0, ends[-1] if len(ends) else 0.0, parts + 1)[1:-1]) + 1
-    cuts = np.unique(np.concatenate([[0], marks, [len(costs)]])).tolist()
-    step = longest or len(costs) or 1
-    return [
-        (start, min(start + step, stop))
-        for first, stop in pairwise(cuts)
-        for start in range(first, stop, step)
-    ]
+    cuts = np.unique(np.concatenate([[0], np.minimum(marks, len(costs)), [len(costs)]])).tolist()
+    return list(pairwise(cuts))
 
 
 def as_histories(X: Any, name: str) -> sp.csr_array:
@@ -92,8 +96,8 @@ def as_histories(X: Any, name: str) -> sp.csr_array:
         raise DataError(f"{name} must hold real numbers or booleans; got {X.dtype}.")
     if X.format != "csr" and X.dtype.kind in "iu":
         X = X.astype(np.int64)  # or sums of duplicates could wrap around
-    matrix = sp.csr_array(X)
     try:
+        matrix = sp.csr_array(X)
         matrix.check_format(full_check=True)
     except ValueError as error:
         raise DataError(f"{name} is not a valid CSR matrix: {error}.") from error
@@ -109,24 +113,28 @@ def as_histories(X: Any, name: str) -> sp.csr_array:
     return matrix
 
 
+def is_binary(X: sp.csr_array, user_weight: float) -> bool:
+    """Whether every entry is 1 and counts as 1, so that integers do."""
+    return user_weight == 0.0 and bool((X.data == 1).all())
+
+
 def bytes_for_statistics(n: int, m: int, nnz: int, binary: bool, threads: int) -> int:
     """What `Statistics` holds beyond the matrix it was given."""
     shared_or_copied = 8 * (n + 1) + 4 * nnz  # user_ptr, items
-    values = 0 if binary else 8 * nnz
+    values = 0 if binary else 8 * nnz + 24 * n
     item_side = 8 * (m + 1) + 8 * nnz + 24 * m * threads
     per_item = 12 * 8 * m
     return shared_or_copied + values + item_side + per_item
 
 
 def compute(
-    X: sp.csr_array, *, alpha: float, user_weight: float, center: bool, workers: Workers
+    X: sp.csr_array, *, alpha: float, user_weight: float, center: bool, binary: bool, workers: Workers
 ) -> Statistics:
     """Both sides of X and all that is known per item."""
     n_users, m = X.shape
     user_ptr = X.indptr.astype(np.int64, copy=False)
     items = X.indices.astype(np.int32, copy=False).view(np.uint32)
-    binary = bool((X.data == 1).all()) and user_weight == 0.0
-    with workers.stage("statistics", 3):
+    with workers.stage("statistics", 1):
         item_ptr, users, rank = _item_side(user_ptr, items, m, workers)
         popularity = np.diff(item_ptr)
         if binary:
@@ -136,23 +144,27 @@ def compute(
             mu = squares / n
             v = squares * ((n - squares) / n)
         else:
-            x = X.data.astype(np.float64, copy=False)
+            values = X.data.astype(np.float64)  # a copy: the weights are worked into it below
             w = _user_weights(np.diff(user_ptr), user_weight)
             n = float(w.sum())
             # Σw·(x − μ)² over an item's users, and μ² for everybody else: no cancellation.
             sums, squares, around, weights = np.zeros((4, m))
-            kernels.weighted_sums(user_ptr, items, x, w, np.zeros(m), sums, squares, weights)
+            kernels.weighted_sums(user_ptr, items, values, w, np.zeros(m), sums, squares, weights)
             mu = sums / n
-            kernels.weighted_sums(user_ptr, items, x, w, mu, np.zeros(m), around, np.zeros(m))
-            v = around + np.maximum(n - weights, 0.0) * mu**2
-            values = x * np.repeat(np.sqrt(w), np.diff(user_ptr))
+            kernels.weighted_sums(user_ptr, items, values, w, mu, np.zeros(m), around, np.zeros(m))
+            others = np.where(popularity < n_users, np.maximum(n - weights, 0.0), 0.0)
+            with np.errstate(over="ignore", invalid="ignore"):  # looked at by `check_range`
+                v = around + others * mu**2
+            kernels.scale_users(user_ptr, np.sqrt(w), values)
 
-    active = v > _NO_VARIANCE * squares
-    v = np.where(active, v, 0.0)
-    s = v ** (alpha / 2)
-    a = np.zeros(m)
-    np.divide(1.0, s, out=a, where=active)
-    g = np.sqrt(n) * mu * a if center else np.zeros(m)
+        with np.errstate(over="ignore", invalid="ignore"):
+            active = ~(v <= _NO_VARIANCE * squares)
+            v = np.where(active, v, 0.0)
+            s = v ** (alpha / 2)
+            a = np.zeros(m)
+            np.divide(1.0, s, out=a, where=active)
+            g = np.sqrt(n) * mu * a if center else np.zeros(m)
+            diagonal = (v if center else squares) * a**2
     return Statistics(
         n=n,
         m=m,
@@ -160,14 +172,25 @@ def compute(
         popularity=popularity,
         mu=mu,
         s=s,
-        S_diagonal=(v if center else squares) * a**2,
+        S_diagonal=diagonal,
         scaling=kernels.Scaling(a, g, np.argsort(-np.abs(g), kind="stable")),
     )
 
 
+def check_range(diagonal: npt.NDArray[np.float64], ridge: npt.NDArray[np.float64]) -> None:
+    """Refuse what float32 cannot hold: no entry of S is larger than the largest on its diagonal."""
+    largest = float(np.max(diagonal + ridge))
+    if not largest < _LARGEST:
+        raise NumericalError(
+            f"the item-item matrix reaches {largest:.3g}, too large to compute with. The values of X or the "
+            "ridge are too large: divide the values by a constant, use alpha=1, or a smaller l2 or l2_flat."
+        )
+
+
 def _user_weights(lengths: npt.NDArray[Any], beta: float) -> npt.NDArray[np.float64]:
     """w_u ∝ |x_u|₀^(−β), scaled so that Σ w_u·|x_u|₀ = nnz(X); an empty history counts as one item."""
-    w = np.maximum(lengths, 1).astype(np.float64) ** -beta
+    counted = np.maximum(lengths, 1).astype(np.float64)
+    w = (counted / counted[lengths > 0].min()) ** -beta
     return np.asarray(w * (lengths.sum() / (w @ lengths)))
 
 

@@ -60,6 +60,14 @@ def weighted_sums(user_ptr, items, x, w, center, sums, squares, weights):
 
 
 @kernel
+def scale_users(user_ptr, factor, x):
+    """Multiply each user's values by the user's factor, in place."""
+    for u in range(len(factor)):
+        for q in range(user_ptr[u], user_ptr[u + 1]):
+            x[q] *= factor[u]
+
+
+@kernel
 def hash_columns(X, first, last, hashes):
     """A number per item that is the same for items with the same users and values."""
     prime = uint64(0x9E3779B97F4A7C15)
