@@ -164,9 +164,9 @@ def _weights_in_place(
     active = statistics.active
     if not (P_diagonal[active] > 0).all():
         raise NumericalError(
-            f"the inverse of the item-item matrix has no positive diagonal in {C.dtype.name}. It may be because "
-            '(a) l2 is too small: raise it; (b) the precision is too low: use dtype="float64"; or (c) '
-            "mean_constraint leaves nothing to fit, as with a single item: drop it."
+            f"the inverse of the item-item matrix has no positive diagonal in {C.dtype.name}. It may be "
+            'because (a) l2 is too small: raise it; (b) the precision is too low: use dtype="float64"; '
+            "or (c) mean_constraint leaves nothing to fit, as with a single item: drop it."
         )
     column_factor = np.where(active, statistics.s, 0.0) / np.where(active, P_diagonal, 1.0)
     workers.run(

@@ -7,6 +7,7 @@ over the group; lowest index first would give every item of the group the same f
 """
 
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -178,6 +179,35 @@ class _Pairs:
     sizes: npt.NDArray[np.float32]
 
 
+class _PairBuffer:
+    """Room for the pairs of a round, shared by the threads and used again and again: a fixed size."""
+
+    def __init__(self, size: int) -> None:
+        self.items, self.sizes = np.empty(size, np.int32), np.empty(size, np.float32)
+        self.used = 0
+        self._taking = Lock()
+
+    def take(
+        self,
+        rows: npt.NDArray[np.int64],
+        counts: npt.NDArray[np.int64],
+        items: npt.NDArray[np.int32],
+        sizes: npt.NDArray[np.float32],
+    ) -> _Pairs:
+        """Copy what a thread has found."""
+        total = int(counts.sum())
+        with self._taking:
+            part = slice(self.used, self.used + total)
+            self.used += total
+        self.items[part], self.sizes[part] = items[:total], sizes[:total]
+        return _Pairs(rows, counts, self.items[part], self.sizes[part])
+
+    def empty(self, size: int) -> None:
+        """Begin again, with no more room than `size`."""
+        self.items, self.sizes = self.items[:size], self.sizes[:size]
+        self.used = 0
+
+
 @dataclass(frozen=True)
 class _Columns:
     """Capped columns, largest magnitude first."""
@@ -204,13 +234,20 @@ def _stream(
     may hold hundreds of millions of pairs that the cap then throws away.
     """
     m = statistics.m
-    row_room = max(m, 1 << 18)  # pairs a thread finds before it looks up
+    row_room = max(m, 1 << 18)  # pairs a thread finds before it hands them over
     histograms: list[npt.NDArray[np.int64]] = []
-    in_round: list[int] = []
     advice = "Keep fewer entries: a larger threshold, a smaller sparsity or a smaller max_neighbors."
     forecast = int(min(1.1 * expected, float(most) * m))
-    least_round = int(min(_LEAST_ROUND, 0.55 * expected)) + workers.threads * row_room
-    plan.require("pattern", held + _PER_SETTLED * forecast + _PER_PAIR * least_round, advice)
+    most_pairs = int(min(max(0.55 * expected, _LEAST_ROUND), _ROUND))
+    overshoot = workers.threads * row_room
+
+    def pairs_that_fit(columns: _Columns) -> int:
+        settled = held + _PER_SETTLED * max(forecast, len(columns.items))
+        least = min(most_pairs, _LEAST_ROUND) + overshoot
+        plan.require("pattern", settled + _PER_PAIR * least, advice)
+        count = min((plan.limit - settled) // _PER_PAIR, most_pairs + overshoot)
+        plan.require("pattern", settled + _PER_PAIR * count, advice)
+        return count
 
     def scratch() -> tuple[Any, ...]:
         histograms.append(_bins(_FINE) if tally else np.empty(0, np.int64))
@@ -220,35 +257,28 @@ def _stream(
     def work(task: tuple[int, int], space: tuple[Any, ...]) -> tuple[list[_Pairs], tuple[int, int]]:
         """The pairs of some rows, and the rows that are left where the round is full."""
         rows, counts = np.arange(*task), np.empty(task[1] - task[0], np.int64)
-        inner, (items, sizes) = space
+        inner, found = space
         pieces, start = [], 0
-        while start < len(rows) and sum(in_round) < round_size:
+        while start < len(rows) and buffer.used + overshoot <= len(buffer.items):
             stop = kernels.row_entries(
-                statistics.X, statistics.scaling, rows, start, True, threshold, *inner, counts, items, sizes
+                statistics.X, statistics.scaling, rows, start, True, threshold, *inner, counts, *found
             )
-            total = int(counts[start:stop].sum())
-            in_round.append(total)
-            pieces.append(
-                _Pairs(rows[start:stop], counts[start:stop], items[:total].copy(), sizes[:total].copy())
-            )
+            part = slice(start, stop)
+            pieces.append(buffer.take(rows[part], counts[part], *found))
             start = stop
         return pieces, (task[0] + start, task[1])
 
     columns = _Columns(np.zeros(m + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
+    buffer = _PairBuffer(pairs_that_fit(columns))
     tasks = statistics.row_tasks()
     while tasks:
-        settled = held + _PER_SETTLED * max(forecast, len(columns.items))
-        plan.require("pattern", settled + _PER_PAIR * least_round, advice)
-        room = (plan.limit - settled) // _PER_PAIR - workers.threads * row_room
-        round_size = min(max(room, 1), _ROUND)
         found = workers.run(
             work, tasks, scratch=scratch, costs=lambda result: sum(len(piece.rows) for piece in result[0])
         )
-        plan.require("pattern", settled + _PER_PAIR * sum(in_round), advice)
-        pairs = [piece for pieces, _ in found for piece in pieces]
+        columns = _settle(columns, [piece for pieces, _ in found for piece in pieces], most, workers)
         tasks = [left for _, left in found if left[0] < left[1]]
-        in_round.clear()
-        columns = _settle(columns, pairs, most, workers)
+        if tasks:
+            buffer.empty(pairs_that_fit(columns))
     return columns, _Histogram(2 * np.sum(histograms, axis=0), _FINE)
 
 
@@ -260,8 +290,7 @@ def _settle(columns: _Columns, pairs: list[_Pairs], most: int, workers: Workers)
         kernels.count_directed(piece.rows, piece.counts, piece.items, fresh)
     key_ptr = np.concatenate([[0], np.cumsum(fresh)])
     keys, slot = np.empty(key_ptr[-1], np.uint64), key_ptr[:-1].copy()
-    while pairs:
-        piece = pairs.pop()
+    for piece in pairs:
         kernels.fill_directed(piece.rows, piece.counts, piece.items, piece.sizes, m, slot, keys)
     sizes = np.minimum(np.diff(columns.ptr) + fresh, most)
     new_ptr = np.concatenate([[0], np.cumsum(sizes)])
