@@ -22,8 +22,8 @@ __all__ = ["BYTES_PER_ENTRY", "Pattern", "find_pattern", "square_csc"]
 
 BYTES_PER_ENTRY = 36  # for each entry asked for: a quarter more are found, and held as below
 _PER_PAIR, _PER_SETTLED = 24, 16  # bytes: a pair and its two keys; an item and a magnitude, old and new
-_SAMPLE = 512  # columns that are looked at first to choose a threshold
-_SMALL_SAMPLE = 128  # to foresee only the memory a given threshold takes
+_SAMPLE = 1024  # rows that are looked at first to choose a threshold
+_SMALL_SAMPLE = 256  # to foresee only the memory a given threshold takes
 _MARGIN = 1.25  # entries kept beyond those asked for, since the sample is only a sample
 _COARSE, _FINE = 16, 12  # low bits a histogram ignores: bins 0.8 % wide for the sample, 0.05 % for the choice
 _ROUND = 40_000_000  # pairs, at most, after which the cap is applied: what is held before the cap bites
@@ -144,7 +144,7 @@ def _row_scratch(statistics: Statistics) -> tuple[npt.NDArray[Any], ...]:
 
 
 def _sample(statistics: Statistics, size: int, workers: Workers) -> _Histogram:
-    """Magnitudes in `size` columns, evenly spaced by popularity, scaled up to all of S."""
+    """Magnitudes in `size` rows, evenly spaced by popularity, scaled up to all of S."""
     m = statistics.m
     by_popularity = np.argsort(-statistics.popularity, kind="stable")
     size = min(m, size)
@@ -159,11 +159,11 @@ def _sample(statistics: Statistics, size: int, workers: Workers) -> _Histogram:
     def work(rows: npt.NDArray[np.int64], space: tuple[Any, ...]) -> None:
         counts = np.empty(len(rows), np.int64)
         kernels.row_entries(
-            statistics.X, statistics.scaling, rows, 0, False, np.float32(0), *space, counts, *nothing
+            statistics.X, statistics.scaling, rows, 0, np.float32(0), *space, counts, *nothing
         )
 
     workers.run(work, [sample[start : start + 16] for start in range(0, size, 16)], scratch=scratch)
-    return _Histogram(np.sum(histograms, axis=0) * (m / size), _COARSE)
+    return _Histogram(2 * np.sum(histograms, axis=0) * (m / size), _COARSE)
 
 
 # ── the pass over all pairs ───────────────────────────────────────────────────────────────────────
@@ -261,7 +261,7 @@ def _stream(
         pieces, start = [], 0
         while start < len(rows) and buffer.used + overshoot <= len(buffer.items):
             stop = kernels.row_entries(
-                statistics.X, statistics.scaling, rows, start, True, threshold, *inner, counts, *found
+                statistics.X, statistics.scaling, rows, start, threshold, *inner, counts, *found
             )
             part = slice(start, stop)
             pieces.append(buffer.take(rows[part], counts[part], *found))

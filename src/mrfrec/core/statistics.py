@@ -68,7 +68,7 @@ class Statistics:
 
     def row_tasks(self) -> list[tuple[int, int]]:
         """Ranges of items that cost about the same to stream."""
-        cost = self.X.item_ptr[1:] - self.X.item_ptr[:-1] + max(1, len(self.X.users) // (4 * self.m))
+        cost = self.X.item_ptr[1:] - self.X.item_ptr[:-1] + max(1, len(self.X.items) // (4 * self.m))
         return split_evenly(cost, 512)
 
 
@@ -135,7 +135,7 @@ def compute(
     user_ptr = X.indptr.astype(np.int64, copy=False)
     items = X.indices.astype(np.int32, copy=False).view(np.uint32)
     with workers.stage("statistics", 1):
-        item_ptr, users, rank = _item_side(user_ptr, items, m, workers)
+        item_ptr, begin, rank = _item_side(user_ptr, items, m, workers)
         popularity = np.diff(item_ptr)
         if binary:
             n = float(n_users)
@@ -168,7 +168,7 @@ def compute(
     return Statistics(
         n=n,
         m=m,
-        X=kernels.Incidence(user_ptr, items, values, item_ptr, users, rank),
+        X=kernels.Incidence(items, values, item_ptr, begin, rank),
         popularity=popularity,
         mu=mu,
         s=s,
@@ -196,8 +196,11 @@ def _user_weights(lengths: npt.NDArray[Any], beta: float) -> npt.NDArray[np.floa
 
 def _item_side(
     user_ptr: npt.NDArray[np.int64], items: npt.NDArray[np.uint32], m: int, workers: Workers
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
-    """The users of each item, ascending: a counting sort, each thread taking a range of users."""
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any], npt.NDArray[np.uint32]]:
+    """The users of each item, ascending, by where their histories begin; and the item's rank in these.
+
+    A counting sort, each thread taking a range of users.
+    """
     ranges = split_evenly(np.diff(user_ptr) + 1, workers.threads)
     counts = np.zeros((len(ranges), m), np.int64)
     workers.run(
@@ -206,9 +209,10 @@ def _item_side(
     )
     item_ptr = np.concatenate([[0], np.cumsum(counts.sum(axis=0))])
     slots = item_ptr[:-1] + np.cumsum(counts, axis=0) - counts
-    users, rank = np.empty(len(items), np.uint32), np.empty(len(items), np.uint32)
+    begin = np.empty(len(items), np.uint32 if len(items) < 2**32 else np.uint64)
+    rank = np.empty(len(items), np.uint32)
     workers.run(
-        lambda t: kernels.transpose(user_ptr, items, *ranges[t], slots[t], users, rank),
+        lambda t: kernels.transpose(user_ptr, items, *ranges[t], slots[t], begin, rank),
         range(len(ranges)),
     )
-    return item_ptr, users, rank
+    return item_ptr, begin, rank

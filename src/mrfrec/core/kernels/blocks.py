@@ -148,8 +148,8 @@ def gather(X, scaling, first, last, item_ptr, block, place, batch, store, accumu
             wanted += place[s]
         if wanted == 0:
             continue
-        cost = row_cost(X, i, True)
-        add_row(X, i, True, accumulator)
+        cost = row_cost(X, i)
+        add_row(X, i, accumulator)
         ai, gi = a[i], g[i]
         whole = wanted > i // 2  # then it is cheaper to compute the row of S once
         if whole:
@@ -169,7 +169,7 @@ def gather(X, scaling, first, last, item_ptr, block, place, batch, store, accumu
                     j = uint64(batch.kinds[source + t])
                     store[target + t] = accumulator[j] * (ai * a[j]) - gi * g[j]
         if not whole:
-            clear_row(X, i, True, accumulator, cost)
+            clear_row(X, i, accumulator, cost)
 
 
 @kernel

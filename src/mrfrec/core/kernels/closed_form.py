@@ -12,7 +12,7 @@ def dense_rows(X, scaling, diagonal, first, last, accumulator, S):
     """Rows of the lower triangle of S, diagonal included."""
     a, g = scaling.a, scaling.g
     for i in range(first, last):
-        add_row(X, i, True, accumulator)
+        add_row(X, i, accumulator)
         ai, gi = a[i], g[i]
         for j in range(i):
             S[i, j] = accumulator[j] * (ai * a[j]) - gi * g[j]

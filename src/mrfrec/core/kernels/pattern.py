@@ -9,64 +9,47 @@ from mrfrec.core.kernels.rows import add_row, row_cost
 
 @kernel
 def row_entries(
-    X,
-    scaling,
-    rows,
-    start,
-    prefix,
-    threshold,
-    histogram,
-    shift,
-    accumulator,
-    magnitudes,
-    counts,
-    items,
-    sizes,
+    X, scaling, rows, start, threshold, histogram, shift, accumulator, magnitudes, counts, items, sizes
 ):
-    """The entries of rows of S with |S| > threshold: `counts` of them a row, one row after the other.
+    """Entries before the diagonal with |S| > threshold: `counts` of them a row, one row after the other.
 
-    With `prefix`, only the entries before the diagonal. Stops before a row for which the room left might
-    not do, and returns its place in `rows`. With no room at all (`items` is empty) it only counts, in
-    `histogram`, where magnitudes that share all but their last `shift` bits share a bin.
+    Stops before a row for which the room left might not do, and returns its place in `rows`. With no room
+    at all (`items` is empty) it only counts, in `histogram`, where magnitudes that share all but their last
+    `shift` bits share a bin.
     """
-    m = len(X.item_ptr) - 1
     a, g, by_g = scaling.a, scaling.g, scaling.by_g
     keep, tally = len(items) > 0, len(histogram) > 0
     written = 0
     for place in range(start, len(rows)):
         i = rows[place]
-        length = i if prefix else m
-        if keep and written + length > len(items):
+        if keep and written + i > len(items):
             return place
         counts[place] = 0
         ai, gi = a[i], g[i]
         if ai == 0.0:
             continue
-        cost = row_cost(X, i, prefix)
-        add_row(X, i, prefix, accumulator)
-        accumulator[i] = 0
+        cost = row_cost(X, i)
+        add_row(X, i, accumulator)
 
         # Pairs without a common user have |S| = |g_i·g_j|: those that pass come first in by_g.
         unused = 0
-        while 2 * cost + unused < length:
+        while 2 * cost + unused < i:
             if np.float32(abs(gi * g[by_g[unused]])) <= threshold:
                 break
             unused += 1
 
         found = 0
-        if 2 * cost + unused < length:  # few items touched: visit these alone
+        if 2 * cost + unused < i:  # few items touched: visit these alone
             for s in range(unused):
                 j = by_g[s]
-                if j < length and j != i and accumulator[j] == 0:
+                if j < i and accumulator[j] == 0:
                     magnitudes[found] = abs(gi * g[j])
                     if keep:
                         items[written + found] = j
                     found += 1
             for t in range(uint64(X.item_ptr[i]), uint64(X.item_ptr[i + 1])):
-                u = X.users[t]
-                first = X.user_ptr[u]
-                last = first + X.rank[t] if prefix else X.user_ptr[u + 1]
-                for q in range(uint64(first), uint64(last)):
+                first = uint64(X.begin[t])
+                for q in range(first, first + uint64(X.rank[t])):
                     j = X.items[q]
                     if accumulator[j] != 0:
                         size = np.float32(abs(accumulator[j] * (ai * a[j]) - gi * g[j]))
@@ -77,12 +60,10 @@ def row_entries(
                                 items[written + found] = j
                             found += 1
         else:
-            for j in range(length):
+            for j in range(i):
                 magnitudes[j] = abs(accumulator[j] * (ai * a[j]) - gi * g[j])
                 accumulator[j] = 0
-            if not prefix:
-                magnitudes[i] = 0.0
-            for j in range(length):
+            for j in range(i):
                 if magnitudes[j] > threshold:
                     magnitudes[found] = magnitudes[j]
                     if keep:

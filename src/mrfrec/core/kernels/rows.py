@@ -12,11 +12,10 @@ from mrfrec.core.kernels.intrinsics import prefetch
 class Incidence(NamedTuple):
     """X from both sides: the items of each user, and the users of each item."""
 
-    user_ptr: Any  # (n+1) int64: user u's items are items[user_ptr[u]:user_ptr[u+1]]
-    items: Any  # (nnz) uint32, ascending within a user
+    items: Any  # (nnz) uint32: the histories, one user after the other, ascending within each
     values: Any  # (nnz) float64, √w_u·x_uj; empty where every entry is 1 and counts as 1
-    item_ptr: Any  # (m+1) int64: item i's users are users[item_ptr[i]:item_ptr[i+1]]
-    users: Any  # (nnz) uint32, ascending within an item
+    item_ptr: Any  # (m+1) int64: what follows is, for item i, at item_ptr[i] to item_ptr[i+1]
+    begin: Any  # (nnz) where the history of each of its users begins, ascending
     rank: Any  # (nnz) uint32: how many of that user's items come before item i
 
 
@@ -36,7 +35,7 @@ def count_items(user_ptr, items, first_user, last_user, counts):
 
 
 @kernel
-def transpose(user_ptr, items, first_user, last_user, slot, users, rank):
+def transpose(user_ptr, items, first_user, last_user, slot, begin, rank):
     """Write a range of users into the item side; `slot` is where each item's next user goes."""
     for u in range(uint64(first_user), uint64(last_user)):
         start = uint64(user_ptr[u])
@@ -44,7 +43,7 @@ def transpose(user_ptr, items, first_user, last_user, slot, users, rank):
             i = items[q]
             t = uint64(slot[i])
             slot[i] += 1
-            users[t] = u
+            begin[t] = start
             rank[t] = q - start
 
 
@@ -75,10 +74,10 @@ def hash_columns(X, first, last, hashes):
     for i in range(first, last):
         h = prime
         for t in range(uint64(X.item_ptr[i]), uint64(X.item_ptr[i + 1])):
-            h = (h ^ uint64(X.users[t])) * prime
+            h = (h ^ uint64(X.begin[t])) * prime
             h ^= h >> uint64(29)
             if not binary:
-                value = X.values[uint64(X.user_ptr[X.users[t]]) + X.rank[t]]
+                value = X.values[uint64(X.begin[t]) + uint64(X.rank[t])]
                 h = (h ^ np.float64(value).view(np.uint64)) * prime
                 h ^= h >> uint64(32)
         hashes[i] = h
@@ -92,12 +91,14 @@ def _same_column(X, i, j):
     if X.item_ptr[j + 1] - q != length:
         return False
     for t in range(length):
-        if X.users[p + t] != X.users[q + t]:
+        start = uint64(X.begin[p + t])
+        if start != uint64(X.begin[q + t]):
             return False
-        if len(X.values):
-            start = X.user_ptr[X.users[p + t]]
-            if X.values[start + X.rank[p + t]] != X.values[start + X.rank[q + t]]:
-                return False
+        if (
+            len(X.values)
+            and X.values[start + uint64(X.rank[p + t])] != X.values[start + uint64(X.rank[q + t])]
+        ):
+            return False
     return True
 
 
@@ -118,62 +119,54 @@ def first_twins(X, hashes, by_hash):
     return twin
 
 
-_NEAR, _FAR = 6, 16  # how many users ahead their items, and where these begin, are asked for
-_MOST_LINES = 16  # of a long history, as many cache lines as this; the hardware fetches the rest
+_AHEAD = 8  # how many users ahead their items are asked for
+_LINE = 64  # bytes of a cache line
 
 
 @kernel
-def add_row(X, i, prefix, accumulator):
-    """Add row i of XᵀX to the accumulator; with `prefix`, only the items before i.
+def add_row(X, i, accumulator):
+    """Add to the accumulator what row i of XᵀX has before its diagonal.
 
-    Nearly all of the time would go to waiting for the histories, which lie all over memory: so they
-    are asked for a few users ahead.
+    Nearly all of the time would go to waiting for the histories, which lie all over memory: so they are
+    asked for a few users ahead.
     """
     here, width = X.items.ctypes.data, X.items.itemsize
-    step = 64 // width
-    end = uint64(len(X.users))
+    end = uint64(len(X.begin))
     binary = len(X.values) == 0
     for t in range(uint64(X.item_ptr[i]), uint64(X.item_ptr[i + 1])):
-        if t + _FAR < end:
-            prefetch(X.user_ptr.ctypes.data + 8 * X.users[t + _FAR])
-        if t + _NEAR < end:
-            near = X.users[t + _NEAR]
-            start = X.user_ptr[near]
-            stop = start + X.rank[t + _NEAR] if prefix else X.user_ptr[near + 1]
-            for q in range(start, min(stop, start + _MOST_LINES * step), step):
-                prefetch(here + q * width)
-        u = X.users[t]
-        start = X.user_ptr[u]
-        stop = start + X.rank[t] if prefix else X.user_ptr[u + 1]
+        soon = t + uint64(_AHEAD)
+        if soon < end:
+            address = here + width * np.int64(X.begin[soon])
+            stop = address + width * np.int64(X.rank[soon])
+            while address < stop:
+                prefetch(address)
+                address += _LINE
+        start, rank = uint64(X.begin[t]), uint64(X.rank[t])
         if binary:
-            for q in range(uint64(start), uint64(stop)):
+            for q in range(start, start + rank):
                 accumulator[X.items[q]] += 1
         else:
-            x = X.values[uint64(start) + X.rank[t]]
-            for q in range(uint64(start), uint64(stop)):
+            x = X.values[start + rank]
+            for q in range(start, start + rank):
                 accumulator[X.items[q]] += x * X.values[q]
 
 
 @kernel
-def row_cost(X, i, prefix):
+def row_cost(X, i):
     """How many additions `add_row` makes."""
     cost = 0
     for t in range(uint64(X.item_ptr[i]), uint64(X.item_ptr[i + 1])):
-        u = X.users[t]
-        cost += X.rank[t] if prefix else X.user_ptr[u + 1] - X.user_ptr[u]
+        cost += X.rank[t]
     return cost
 
 
 @kernel
-def clear_row(X, i, prefix, accumulator, cost):
+def clear_row(X, i, accumulator, cost):
     """Set back to zero what `add_row` touched: item by item if these are few, else the whole."""
-    length = i if prefix else len(accumulator)
-    if cost > length // 8:
-        accumulator[:length] = 0
+    if cost > i // 8:
+        accumulator[:i] = 0
         return
     for t in range(uint64(X.item_ptr[i]), uint64(X.item_ptr[i + 1])):
-        u = X.users[t]
-        start = X.user_ptr[u]
-        stop = start + X.rank[t] if prefix else X.user_ptr[u + 1]
-        for q in range(uint64(start), uint64(stop)):
+        start = uint64(X.begin[t])
+        for q in range(start, start + uint64(X.rank[t])):
             accumulator[X.items[q]] = 0
