@@ -167,10 +167,11 @@ def fit_naive(X: sp.csr_array, *, compare: str, **parameters: Any) -> dict[str, 
 
 
 def fit_and_keep(X: sp.csr_array, *, keep: str, **parameters: Any) -> dict[str, Any]:
-    model, result = measure_fit(X, parameters)
+    """A fit this short is made three times, and the median taken."""
+    runs = [measure_fit(X, parameters) for _ in range(3)]
     peak = peak_gb()
-    sp.save_npz(keep, model.weights_, compressed=False)
-    return result | {"peak_gb": peak}
+    sp.save_npz(keep, runs[0][0].weights_, compressed=False)
+    return sorted((result for _, result in runs), key=lambda r: float(r["seconds"]))[1] | {"peak_gb": peak}
 
 
 def fit_and_evaluate(X: sp.csr_array, *, test: str, **parameters: Any) -> dict[str, Any]:
