@@ -231,11 +231,11 @@ def groups(data: Path) -> dict[str, list[Case]]:
             evaluated("gowalla, 0.3 %, r = 0.5, α = 0.5, l2 = 40", l2=40.0, alpha=0.5, sparsity=0.003, r=0.5),
         ],
         "gowalla-dense": [
-            evaluated("gowalla, EASE (l2 = 100)", l2=100.0, alpha=0.0, center=False),
-            evaluated("gowalla, dense, α = 0.5, l2 = 40", l2=40.0, alpha=0.5),
+            evaluated("gowalla, EASE (l2 = 100)", l2=100.0, alpha=0.0, center=False, sparsity=None),
+            evaluated("gowalla, dense, α = 0.5, l2 = 40", l2=40.0, alpha=0.5, sparsity=None),
         ],
-        "beyond": [("47,000 items, dense", beyond, fit_and_check, {"l2": 3.0})],
-        "dense": [("MSD-shaped, dense", msd, fit_dense, {"l2": 3.0})],
+        "beyond": [("47,000 items, dense", beyond, fit_and_check, {"l2": 3.0, "sparsity": None})],
+        "dense": [("MSD-shaped, dense", msd, fit_dense, {"l2": 3.0, "sparsity": None})],
     }
 
 

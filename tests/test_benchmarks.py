@@ -54,7 +54,7 @@ def test_dense_check_sees_a_good_fit_and_a_bad_one(monkeypatch: pytest.MonkeyPat
 
     def spoiled(*arguments: object) -> object:
         model, result = honest(*arguments)  # type: ignore[arg-type]
-        model.weights_ *= 1.01
+        model.weights_[:] *= 1.01
         return model, result
 
     monkeypatch.setattr(bench, "measure_fit", spoiled)

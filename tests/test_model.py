@@ -12,8 +12,9 @@ import scipy.sparse as sp
 
 import mrfrec
 from mrfrec import MRF, DataError, MemoryPlanError, NotFittedError, ParameterError
-from mrfrec.core import blocks, pattern
+from mrfrec.core import blocks, fitting, pattern
 from mrfrec.core.resources import MemoryPlan
+from mrfrec.core.settings import Settings
 
 import naive
 from conftest import random_matrix
@@ -34,13 +35,16 @@ Matrix = npt.NDArray[np.float64]
         ({"l2": 1, "alpha": 1.5}, r"alpha must be between 0 and 1; got 1\.5"),
         ({"l2": 1, "l2_flat": -0.1}, "l2_flat must be"),
         ({"l2": 1, "user_weight": -1}, "user_weight must be"),
-        ({"l2": 1, "sparsity": 0.0}, r"sparsity must be above 0 and at most 1; got 0\.0"),
-        ({"l2": 1, "sparsity": 5}, "sparsity must be above 0 and at most 1; got 5"),
+        ({"l2": 1, "sparsity": 0.0}, r"sparsity must be above 0 and at most 1, .*; got 0\.0"),
+        (
+            {"l2": 1, "sparsity": 5},
+            'sparsity must be above 0 and at most 1, "auto", or None for dense; got 5',
+        ),
         ({"l2": 1, "threshold": -0.1}, "threshold must be"),
         ({"l2": 1, "threshold": 1e39}, "threshold must be between 0 and 1e36"),
         ({"l2": 1, "threshold": 0.1, "sparsity": 0.1}, "threshold must be None when sparsity is given"),
         ({"l2": 1, "threshold": 0.1, "r": 1.01}, r"r must be between 0 and 1; got 1\.01"),
-        ({"l2": 1, "r": 0.5}, r"r must be 0 for a dense model; got 0\.5.*sparsity or threshold"),
+        ({"sparsity": None, "r": 0.5}, r"r must be 0 for a dense model; got 0\.5.*sparse model"),
         (
             {"l2": 1, "threshold": 0.1, "mean_constraint": True},
             "mean_constraint must be False for a sparse model",
@@ -87,9 +91,9 @@ def test_repr_shows_what_differs_from_the_defaults() -> None:
     ("X", "message"),
     [
         (np.eye(3), r"must be a scipy\.sparse matrix of users × items; got ndarray.*csr_array"),
-        ([[1, 0]], "got list"),
+        ([[1, 0]], "a path, a list of paths, a data frame .* got list"),
         (None, "got NoneType"),
-        (sp.csr_array((5, 4)), "at least one interaction; got 5 users × 4 items with 0"),
+        (sp.csr_array((5, 4)), "at least one interaction; got 5 users × 4 items with none"),
         (sp.csr_array((0, 4)), "at least one interaction; got 0 users × 4 items"),
         (sp.csr_array(np.zeros((2, 0))), "at least one interaction"),
         (sp.csr_array(np.array([[1j, 0]])), "real numbers or booleans; got complex128"),
@@ -225,10 +229,11 @@ def test_attributes_after_a_dense_fit(binary: Matrix) -> None:
 
 def test_a_failed_fit_leaves_the_model_as_it_was(binary: Matrix) -> None:
     model = MRF(l2=0.0, threshold=0.2).fit(sp.csr_array(random_matrix(22, real=True)[:, :11]))
-    before = model.weights_
+    before, ids = model._weights, model.items_
     with pytest.raises(mrfrec.NumericalError):
         model.fit(sp.csr_array(binary))
-    assert model.weights_ is before
+    assert model._weights is before
+    assert model.items_ is ids
 
 
 # ── scores ────────────────────────────────────────────────────────────────────────────────────────
@@ -305,19 +310,19 @@ def test_dense_fit_that_does_not_fit_is_refused_with_a_sparsity_that_does() -> N
     with pytest.raises(
         MemoryPlanError, match=r"needs about 16\d\.\d GB .* 2\.0 GB is what memory_limit"
     ) as caught:
-        MRF(l2=1.0, memory_limit="2GB", threads=2).fit(X)
+        MRF(l2=1.0, sparsity=None, memory_limit="2GB", threads=2).fit(X)
     assert caught.value.needed > caught.value.limit == 2_000_000_000
     advice = str(caught.value)
     sparsity = float(advice.split("sparsity=")[1].split()[0])
-    fitting = MRF(l2=1.0, sparsity=sparsity, max_neighbors=10**6)
     plan = MemoryPlan(2_000_000_000)
-    fitting._plan_memory(plan, X, 0, True, 2)
+    settings = Settings(1.0, 0.75, 0.0, 0.0, True, sparsity, None, 10**6, 0.0, False, "float32")
+    fitting._Needs(X, settings, plan, 0, True, 2).require(settings)
     assert 1_700_000_000 < max(plan.stages.values()) <= plan.limit
 
 
 def test_dense_fit_is_refused_by_what_the_machine_has() -> None:
     with pytest.raises(MemoryPlanError, match="is available on this machine"):
-        MRF(l2=1.0).fit(wide(3_000_000))
+        MRF(l2=1.0, sparsity=None).fit(wide(3_000_000))
 
 
 def test_sparse_fit_that_does_not_fit_names_the_largest_sparsity() -> None:
@@ -328,8 +333,54 @@ def test_sparse_fit_that_does_not_fit_names_the_largest_sparsity() -> None:
     assert 1e-4 < sparsity < 0.01
 
 
+def test_without_parameters_a_small_catalogue_is_dense(
+    binary: Matrix, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", logger="mrfrec"):
+        model = MRF().fit(sp.csr_array(binary))
+    assert not model.is_sparse
+    assert (model.plan_.kind, model.plan_.sparsity) == ("dense", None)
+    assert [record.message for record in caplog.records] == [str(model.plan_)]
+    assert "45 items fit" in str(model.plan_)
+
+
+def test_without_parameters_a_large_catalogue_is_sparse() -> None:
+    model = MRF().fit(wide(30_000))
+    assert model.is_sparse
+    assert model.plan_.sparsity == pytest.approx(200 / 30_000)
+    assert "30,000 items are more than 25,000" in str(model.plan_)
+
+
+def test_without_parameters_a_small_memory_makes_the_model_sparse_and_fits() -> None:
+    X = wide(3000)
+    dense = MRF(threads=1).fit(X)
+    assert not dense.is_sparse
+    model = MRF(memory_limit=dense.memory_plan_["dense"] - 1, threads=1).fit(X)
+    assert model.is_sparse
+    assert "would need" in model.plan_.reason
+    tight = MRF(memory_limit=model.memory_plan_["blocks"] - 1, threads=1).fit(X)
+    assert tight.plan_.sparsity < model.plan_.sparsity  # type: ignore[operator]
+    assert max(tight.memory_plan_.values()) <= tight.plan_.limit
+    assert "kept within the memory" in tight.plan_.reason
+
+
+def test_parameters_of_one_kind_decide_the_kind(binary: Matrix) -> None:
+    X = sp.csr_array(binary)
+    assert MRF(r=0.5).fit(X).is_sparse
+    assert not MRF(mean_constraint=True).fit(X).is_sparse
+    assert MRF(threshold=0.1).fit(X).is_sparse
+    assert not MRF(sparsity=None).fit(X).is_sparse
+
+
+def test_the_plan_does_not_depend_on_the_number_of_threads(binary: Matrix) -> None:
+    one, two = (MRF(threads=threads).fit(sp.csr_array(binary)).plan_ for threads in (1, 2))
+    assert (one.kind, one.sparsity, one.reason) == (two.kind, two.sparsity, two.reason)
+
+
 def test_hopeless_limit_says_so() -> None:
     with pytest.raises(MemoryPlanError, match="more memory"):
+        MRF(l2=1.0, sparsity=None, memory_limit="1MB").fit(wide(200_000))
+    with pytest.raises(MemoryPlanError, match="drop users or items"):
         MRF(l2=1.0, memory_limit="1MB").fit(wide(200_000))
 
 

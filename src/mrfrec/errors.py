@@ -5,9 +5,11 @@
     ├── DataError           the data cannot be used as it is     (also a ValueError)
     ├── NotFittedError      a result was asked for before fit    (also a RuntimeError)
     ├── MemoryPlanError     the fit would not fit in memory      (also a MemoryError)
+    ├── ModelFileError      a model cannot be read or written    (also a ValueError)
     └── NumericalError      a matrix could not be factorised     (also an ArithmeticError)
 
-Each message names what was given, the rule it breaks, and what to do.
+Each message names what was given, the rule it breaks, and what to do. What is only worth knowing
+(unknown items in a history, fewer items than asked for) is a `MrfrecWarning`.
 """
 
 from typing import Any
@@ -15,7 +17,9 @@ from typing import Any
 __all__ = [
     "DataError",
     "MemoryPlanError",
+    "ModelFileError",
     "MrfrecError",
+    "MrfrecWarning",
     "NotFittedError",
     "NumericalError",
     "ParameterError",
@@ -59,5 +63,13 @@ class MemoryPlanError(MrfrecError, MemoryError):
         return type(self), (str(self), self.needed, self.limit)
 
 
+class ModelFileError(MrfrecError, ValueError):
+    """A file is not a whole, unaltered model that this version can read; or one could not be written."""
+
+
 class NumericalError(MrfrecError, ArithmeticError):
     """A matrix that must be positive definite is not, to the precision in use."""
+
+
+class MrfrecWarning(UserWarning):
+    """The result is what was asked for, as far as it goes; here is what was left out."""

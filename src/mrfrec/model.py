@@ -1,32 +1,44 @@
-"""MRF: the paper's model as an estimator on a users × items matrix."""
+"""MRF: the paper's model, from parameters to weights to scores."""
 
-import math
-import time
-from collections.abc import Callable
-from typing import Any, Literal, Self
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
-from mrfrec.core import blocks, closed_form, pattern, ranking, schedule
-from mrfrec.core import statistics as statistics_room
-from mrfrec.core.resources import MemoryPlan, Progress, Workers, parse_bytes, usable_threads
-from mrfrec.errors import DataError, NotFittedError, ParameterError
+from mrfrec.catalogue import Contribution
+from mrfrec.checks import check_count, check_flag, check_number
+from mrfrec.core import ranking
+from mrfrec.core.resources import MemoryPlan, Progress, parse_bytes, usable_threads
+from mrfrec.core.settings import Plan, Settings
+from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.errors import DataError, ParameterError
+from mrfrec.recommender import Recommender
+from mrfrec.saving import stored_rows
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
+
+    from mrfrec.interactions import Interactions
+    from mrfrec.io.artifact import Stored
 
 __all__ = ["MRF"]
 
+_log = logging.getLogger("mrfrec")
 
-class MRF:
+
+class MRF(Recommender):
     """A Gaussian Markov random field of items, fitted by pseudo-likelihood in closed form.
 
-    Each item is regressed on the others; a user with history x is scored by x·B. Without `sparsity` and
-    `threshold` the model is dense (Eq. 4 of the paper); either of them makes it sparse (§3).
+    Each item is regressed on the others; a user with history x is scored by x·B. The model is dense (Eq. 4
+    of the paper) or sparse (§3): left to itself, dense where that fits; `plan_` says which, and why.
 
     Parameters
     ----------
     l2
-        Ridge on the rescaled item-item matrix. Published: dense 6 on ML-20M and Netflix, 3 on MSD; sparse 1.
+        Ridge on the rescaled item-item matrix. Published: dense 6 on ML-20M and Netflix, 3 on MSD; sparse 1
+        on MSD. More for less data.
     alpha
         Exponent of the rescaling, 0 (covariances) to 1 (correlations).
     l2_flat
@@ -36,7 +48,9 @@ class MRF:
     center
         Subtract the column means. `center=False, alpha=0` is EASE.
     sparsity
-        Share of the m² entries to keep, diagonal included, before `max_neighbors` cuts.
+        Share of the m² entries to keep, diagonal included, before `max_neighbors` cuts. None for a dense
+        model. "auto": dense up to 25,000 items where that fits in memory, otherwise as many entries as give
+        an item 200 neighbours, or as the memory has room for.
     threshold
         Keep the entries with |S| above this; instead of `sparsity`.
     max_neighbors
@@ -59,24 +73,29 @@ class MRF:
 
     Attributes
     ----------
+    plan_
+        Dense or sparse, why, and what it takes; as a text, one line, which is also logged.
     weights_
         B, m × m with a zero diagonal: B[j, i] is the weight of item j in the score of item i. An ndarray
         (dense) or a `scipy.sparse.csr_array` (sparse).
     pattern_
-        A, the entries that may be non-zero, diagonal included (`csc_array` of booleans); None if dense.
+        A, the entries that may be non-zero, diagonal included (`csc_array` of booleans); None if dense, and
+        in a model that was loaded.
     n_blocks_
         Systems solved; None if dense.
     threshold_
         The threshold in use; None if dense.
     mean_, scale_
         μ and s, per item.
+    items_, titles_, popularity_, users_
+        Ids and titles of the items, training users of each, ids of the users.
     timings_
-        Seconds per stage, and "total".
+        Seconds per stage, and "total"; empty in a model that was loaded.
     memory_plan_
-        Bytes each stage was planned to hold.
+        Bytes each stage was planned to hold; empty in a model that was loaded.
     """
 
-    weights_: Any
+    plan_: Plan
     pattern_: "sp.csc_array | None"
     n_blocks_: int | None
     threshold_: float | None
@@ -84,17 +103,18 @@ class MRF:
     scale_: npt.NDArray[np.float64]
     timings_: dict[str, float]
     memory_plan_: dict[str, int]
+    _weights: Rows | DenseRows
     _shift: npt.NDArray[Any]  # what every user's scores start from: μ − μ·B with the offset, else zero
 
     def __init__(
         self,
         *,
-        l2: float,
+        l2: float = 6.0,
         alpha: float = 0.75,
         l2_flat: float = 0.0,
         user_weight: float = 0.0,
         center: bool = True,
-        sparsity: float | None = None,
+        sparsity: float | Literal["auto"] | None = "auto",
         threshold: float | None = None,
         max_neighbors: int = 1000,
         r: float = 0.0,
@@ -104,155 +124,95 @@ class MRF:
         threads: int | None = None,
         memory_limit: int | str | None = None,
     ) -> None:
-        self.l2 = _number("l2", l2, "a finite number, 0 or more", lambda x: x >= 0)
-        self.alpha = _number("alpha", alpha, "between 0 and 1", lambda x: 0 <= x <= 1)
-        self.l2_flat = _number("l2_flat", l2_flat, "a finite number, 0 or more", lambda x: x >= 0)
-        self.user_weight = _number("user_weight", user_weight, "a finite number, 0 or more", lambda x: x >= 0)
-        self.center = _flag("center", center)
-        self.sparsity = _optional(sparsity, "sparsity", "above 0 and at most 1", lambda x: 0 < x <= 1)
-        self.threshold = _optional(threshold, "threshold", "between 0 and 1e36", lambda x: 0 <= x <= 1e36)
-        self.max_neighbors = _count("max_neighbors", max_neighbors)
-        self.r = _number("r", r, "between 0 and 1", lambda x: 0 <= x <= 1)
-        self.mean_constraint = _flag("mean_constraint", mean_constraint)
-        self.offset = _flag("offset", offset)
+        self.l2 = check_number("l2", l2, "a finite number, 0 or more", lambda x: x >= 0)
+        self.alpha = check_number("alpha", alpha, "between 0 and 1", lambda x: 0 <= x <= 1)
+        self.l2_flat = check_number("l2_flat", l2_flat, "a finite number, 0 or more", lambda x: x >= 0)
+        self.user_weight = check_number(
+            "user_weight", user_weight, "a finite number, 0 or more", lambda x: x >= 0
+        )
+        self.center = check_flag("center", center)
+        self.sparsity: float | Literal["auto"] | None = None
+        if sparsity == "auto":
+            self.sparsity = "auto"
+        elif sparsity is not None:
+            rule = 'above 0 and at most 1, "auto", or None for dense'
+            self.sparsity = check_number("sparsity", sparsity, rule, lambda x: 0 < x <= 1)
+        self.threshold = None
+        if threshold is not None:
+            self.threshold = check_number(
+                "threshold", threshold, "between 0 and 1e36", lambda x: 0 <= x <= 1e36
+            )
+        self.max_neighbors = check_count("max_neighbors", max_neighbors)
+        self.r = check_number("r", r, "between 0 and 1", lambda x: 0 <= x <= 1)
+        self.mean_constraint = check_flag("mean_constraint", mean_constraint)
+        self.offset = check_flag("offset", offset)
         self.dtype = dtype
-        self.threads = None if threads is None else _count("threads", threads)
+        self.threads = None if threads is None else check_count("threads", threads)
         self.memory_limit = None if memory_limit is None else parse_bytes(memory_limit)
         if dtype not in ("float32", "float64"):
             raise ParameterError("dtype", '"float32" or "float64"', dtype)
-        if sparsity is not None and threshold is not None:
+        if self.threshold is not None and self.sparsity not in (None, "auto"):
             raise ParameterError(
                 "threshold", "None when sparsity is given", threshold, "Each alone decides what is kept."
             )
-        if self.is_sparse and mean_constraint:
+        asks_for_sparse = self.threshold is not None or self.sparsity not in (None, "auto") or self.r > 0
+        if asks_for_sparse and self.mean_constraint:
             raise ParameterError(
                 "mean_constraint",
                 "False for a sparse model",
                 mean_constraint,
-                "The constraint has a closed form for the dense model only; drop sparsity and threshold.",
+                "The constraint has a closed form for the dense model only; drop sparsity, threshold and r.",
             )
-        if not self.is_sparse and r != 0.0:
-            raise ParameterError(
-                "r", "0 for a dense model", r, "It belongs to the sparse model: give sparsity or threshold."
-            )
-
-    @property
-    def is_sparse(self) -> bool:
-        """Whether the parameters ask for the sparse model."""
-        return self.sparsity is not None or self.threshold is not None
+        if self.r > 0 and self.sparsity is None and self.threshold is None:
+            raise ParameterError("r", "0 for a dense model", r, "It belongs to the sparse model.")
 
     def __repr__(self) -> str:
         defaults = MRF.__init__.__kwdefaults__ or {}
-        shown = [
-            f"{name}={value!r}"
-            for name, value in vars(self).items()
-            if not name.endswith("_") and defaults.get(name, ...) != value
-        ]
+        shown = [f"{name}={value!r}" for name, value in self._parameters().items() if defaults[name] != value]
         return f"MRF({', '.join(shown)})"
+
+    def _parameters(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in MRF.__init__.__kwdefaults__ or {}}
 
     # ── fitting ───────────────────────────────────────────────────────────────────────────────────
 
-    def fit(self, X: object, *, progress: Progress | None = None) -> Self:
-        """Learn the weights from a `scipy.sparse` matrix of users × items.
+    def _fit(self, data: "Interactions", copied: int, progress: Progress | None) -> None:
+        from mrfrec.core import fitting  # numba loads when something is fitted, not to answer from a file
 
-        `progress(stage, done, total)` is called as the work goes on. A fit that fails or is interrupted
-        leaves the model as it was.
-        """
-        start = time.perf_counter()
-        if progress is not None and not callable(progress):
-            raise ParameterError("progress", "a function of (stage, done, total), or None", progress)
-        plan = MemoryPlan(self.memory_limit)
-        histories = statistics_room.as_histories(X, "X")
-        n, m = histories.shape
-        if n == 0 or m == 0 or histories.nnz == 0:
-            raise DataError(
-                f"X must have at least one interaction; got {n} users × {m} items with {histories.nnz}."
-            )
-        if self.sparsity is not None and self.sparsity * m < 1 - 1e-9:
-            raise ParameterError(
-                "sparsity",
-                f"at least 1/items = {1 / m:.3g} for this data, since the diagonal is always kept",
-                self.sparsity,
-            )
-        binary = statistics_room.is_binary(histories, self.user_weight)
-        with Workers(self.threads, progress) as workers:
-            held = self._plan_memory(plan, histories, _copied_bytes(histories, X), binary, workers.threads)
-            statistics = statistics_room.compute(
-                histories,
-                alpha=self.alpha,
-                user_weight=self.user_weight,
-                center=self.center,
-                binary=binary,
-                workers=workers,
-            )
-            ridge = statistics.ridge(self.l2, self.l2_flat)
-            statistics_room.check_range(statistics.S_diagonal, ridge)
-            found = steps = None
-            if self.is_sparse:
-                found = pattern.find_pattern(
-                    statistics,
-                    threshold=self.threshold,
-                    sparsity=self.sparsity,
-                    max_neighbors=self.max_neighbors,
-                    workers=workers,
-                    plan=plan,
-                    held=held,
-                )
-                steps = schedule.make_schedule(found, statistics.popularity, self.r, workers)
-                found.sort_columns(workers)
-                weights: Any = blocks.estimate_weights(
-                    statistics, found, steps, ridge, dtype=self.dtype, workers=workers, plan=plan, held=held
-                )
-            else:
-                weights = closed_form.closed_form(
-                    statistics, ridge, mean_constraint=self.mean_constraint, dtype=self.dtype, workers=workers
-                )
-            timings = workers.timings
-
-        matrix = None if found is None else found.to_matrix()
-        shift = np.zeros(m, self.dtype)
+        machine = ("threads", "memory_limit", "offset")
+        settings = {name: value for name, value in self._parameters().items() if name not in machine}
+        fitted = fitting.fit(
+            data.matrix,
+            Settings(**settings),
+            copied=copied,
+            threads=self.threads,
+            memory_limit=self.memory_limit,
+            progress=progress,
+            announce=lambda plan: _log.info("%s", plan),
+        )
+        shift = np.zeros(data.n_items, self.dtype)
         if self.offset:
-            shift = (statistics.mu - statistics.mu.astype(self.dtype) @ weights).astype(self.dtype)
+            shift = (fitted.mean - fitted.mean.astype(self.dtype) @ fitted.weights.matrix()).astype(
+                self.dtype
+            )
         # Everything is there: from here on nothing can fail.
-        self.weights_, self.pattern_, self._shift = weights, matrix, shift
-        self.threshold_ = None if found is None else found.threshold
-        self.n_blocks_ = None if steps is None else len(steps)
-        self.mean_, self.scale_ = statistics.mu, statistics.s
-        self.timings_ = {**timings, "total": time.perf_counter() - start}
-        self.memory_plan_ = dict(plan.stages)
-        return self
+        self._weights, self._shift = fitted.weights, shift
+        self.plan_, self.timings_, self.memory_plan_ = fitted.plan, fitted.timings, fitted.stages
+        self.pattern_, self.threshold_, self.n_blocks_ = fitted.pattern, fitted.threshold, fitted.n_blocks
+        self.mean_, self.scale_ = fitted.mean, fitted.scale
 
-    def _plan_memory(self, plan: MemoryPlan, X: sp.csr_array, copied: int, binary: bool, threads: int) -> int:
-        """Refuse what cannot fit; returns the bytes held throughout."""
-        n, m = X.shape
-        held = copied + statistics_room.bytes_for_statistics(n, m, X.nnz, binary, threads)
-        # For each thread a row of XᵀX and of magnitudes, the entries it found, and a histogram.
-        per_thread = 12 * m + 8 * max(m, 1 << 18) + 5_000_000
-        per_item = 128 * m  # the schedule, and the sizes and places of its blocks
-        sparse_base = held + threads * per_thread + per_item
-        per_entry = max(pattern.BYTES_PER_ENTRY, blocks.BYTES_PER_ENTRY + 2 * np.dtype(self.dtype).itemsize)
-        largest = (plan.limit - sparse_base) / (per_entry * float(m) * m)
-        if not self.is_sparse:
-            advice = (
-                f"Use a sparse model: sparsity={_round_down(min(largest, 0.1))} would fit."
-                if largest * m >= 2
-                else "Not even a sparse model would fit: use fewer items, or more memory."
-            )
-            if self.dtype == "float64":
-                advice += ' dtype="float32" needs half.'
-            plan.require("dense", held + closed_form.bytes_for_closed_form(m, self.dtype, threads), advice)
-            return held
-        plan.require("statistics", sparse_base, "Use fewer threads, or drop users or items.")
-        if self.sparsity is not None:
-            entries = min(self.sparsity * m, float(self.max_neighbors)) * m
-            plan.require(
-                "blocks",
-                int(sparse_base + per_entry * entries),
-                f"The largest sparsity that would fit is about {_round_down(largest)}."
-                if largest * m >= 1
-                else "Use fewer items, or more memory.",
-            )
-        return int(sparse_base)
+    @property
+    def weights_(self) -> Any:
+        """B: an ndarray (dense) or a `scipy.sparse.csr_array` (sparse)."""
+        if not hasattr(self, "_weights"):
+            raise AttributeError("weights_: this MRF has learned nothing yet: call fit first.")
+        return self._weights.matrix()
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the weights are sparse."""
+        self._fitted()
+        return isinstance(self._weights, Rows)
 
     # ── using the weights ─────────────────────────────────────────────────────────────────────────
 
@@ -263,10 +223,10 @@ class MRF:
         users use `top_k`, which never holds it.
         """
         histories = self._histories(X_history)
-        needed = histories.shape[0] * histories.shape[1] * np.dtype(self.dtype).itemsize
+        needed = len(histories) * histories.width * np.dtype(self.dtype).itemsize
         plan = MemoryPlan(self.memory_limit)
         plan.require("scores", needed, "Score fewer users at a time, or use top_k.", who="score")
-        return ranking.score(histories, self.weights_, self._shift, self.threads or usable_threads())
+        return ranking.score(histories, self._weights, self._shift, self.threads or usable_threads())
 
     def top_k(
         self, X_history: object, k: int, exclude_seen: bool = True
@@ -277,62 +237,102 @@ class MRF:
         places at the end hold item −1 with score −∞.
         """
         histories = self._histories(X_history)
-        k, m = _count("k", k), histories.shape[1]
+        k, m = check_count("k", k), histories.width
         if k > m:
             raise ParameterError("k", f"at most the number of items, {m}", k)
-        _flag("exclude_seen", exclude_seen)
+        check_flag("exclude_seen", exclude_seen)
         return ranking.top_k(
-            histories, self.weights_, self._shift, k, exclude_seen, self.threads or usable_threads()
+            histories,
+            self._weights,
+            self._shift,
+            k,
+            exclude_seen=exclude_seen,
+            order=np.arange(m, dtype=np.int32),
+            threads=self.threads or usable_threads(),
         )
 
-    def _histories(self, X: object) -> sp.csr_array:
-        if not hasattr(self, "weights_"):
-            raise NotFittedError("this MRF has no weights yet: call fit first.")
-        histories = statistics_room.as_histories(X, "X_history")
-        m = self.weights_.shape[0]
+    def _histories(self, X: object) -> Rows:
+        from mrfrec.interactions import as_histories
+
+        m = len(self._fitted().items)
+        histories = as_histories(X, "X_history")
         if histories.shape[1] != m:
             raise DataError(
                 f"X_history must have the {m} items the model was fitted on, as columns in the same order; "
                 f"got {histories.shape[1]}."
             )
-        return histories
+        return Rows.of(histories)
 
+    def _rank(
+        self, histories: Rows, k: int, *, exclude_seen: bool, hidden: npt.NDArray[np.bool_] | None
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any], npt.NDArray[np.bool_]]:
+        # An item that starts from −∞ stays there.
+        start = self._shift if hidden is None else np.where(hidden, -np.inf, self._shift).astype(self.dtype)
+        items, scores = ranking.top_k(
+            histories,
+            self._weights,
+            start,
+            k,
+            exclude_seen=exclude_seen,
+            order=self._catalogue.by_popularity,
+            threads=self.threads or usable_threads(),
+        )
+        return items, scores, scores != self._shift[items]
 
-def _copied_bytes(histories: sp.csr_array, X: Any) -> int:
-    """What making X canonical took; nothing where its arrays are shared."""
-    shared = X.format == "csr" and np.shares_memory(histories.data, X.data)
-    return 0 if shared else histories.data.nbytes + histories.indices.nbytes + histories.indptr.nbytes
+    def _contributions(
+        self, items: npt.NDArray[Any], values: npt.NDArray[Any], item: int
+    ) -> list[Contribution]:
+        """x_j·B_ji for each j of the history; in exact arithmetic, since float32 × float32 fits float64."""
+        B = self._weights
+        B.verify(items)
+        found = []
+        for j, x in zip(items.tolist(), values.tolist(), strict=True):
+            if isinstance(B, DenseRows):
+                weight = float(B.array[j, item])
+            else:
+                row = B.items[B.ptr[j] : B.ptr[j + 1]]
+                place = int(np.searchsorted(row, item))
+                weight = float(B.values[B.ptr[j] + place]) if place < len(row) and row[place] == item else 0.0
+            found.append(Contribution(j, x, weight))
+        return found
 
+    def _base_score(self, item: int) -> float:
+        return float(self._shift[item])
 
-# ── parameter rules ───────────────────────────────────────────────────────────────────────────────
+    def _neighbors(self, item: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Row j of B', where all items have one scale: popular items are not near to everything."""
+        B = self._weights
+        B.verify(np.array([item]))
+        if isinstance(B, DenseRows):
+            others, weights = np.arange(B.width), B.array[item]
+        else:
+            span = slice(int(B.ptr[item]), int(B.ptr[item + 1]))
+            others, weights = B.items[span], B.values[span]
+        scale = self.scale_[others]
+        return others, np.divide(
+            weights * self.scale_[item], scale, out=np.zeros(len(scale)), where=scale > 0
+        )
 
+    # ── on disk ───────────────────────────────────────────────────────────────────────────────────
 
-def _number(name: str, value: object, rule: str, holds: Callable[[float], bool]) -> float:
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
-        raise ParameterError(name, rule, value)
-    number = float(value)
-    if not math.isfinite(number) or not holds(number):
-        raise ParameterError(name, rule, value)
-    return number
+    def _state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+        B = self._weights
+        B.verify()
+        arrays = {"mean": self.mean_, "scale": self.scale_, "shift": self._shift}
+        if isinstance(B, DenseRows):
+            arrays["weights"] = B.array
+        else:
+            arrays |= {"weights.ptr": B.ptr, "weights.items": B.items, "weights.values": B.values}
+        plan = {name: value for name, value in vars(self.plan_).items() if name not in ("needed", "limit")}
+        return arrays, {"plan": plan, "threshold": self.threshold_, "blocks": self.n_blocks_}
 
-
-def _optional(value: object, name: str, rule: str, holds: Callable[[float], bool]) -> float | None:
-    return None if value is None else _number(name, value, rule, holds)
-
-
-def _count(name: str, value: object) -> int:
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer) or value < 1:
-        raise ParameterError(name, "a whole number, 1 or more", value)
-    return int(value)
-
-
-def _flag(name: str, value: object) -> bool:
-    if not isinstance(value, bool | np.bool_):
-        raise ParameterError(name, "True or False", value)
-    return bool(value)
-
-
-def _round_down(value: float) -> float:
-    """Two significant digits, never more than the value."""
-    digits = 1 - math.floor(math.log10(value))
-    return float(math.floor(value * 10**digits) / 10**digits)
+    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any]) -> None:
+        self.mean_, self.scale_, self._shift = (arrays[name].read() for name in ("mean", "scale", "shift"))
+        if "weights" in arrays:
+            stored = arrays["weights"]
+            self._weights = DenseRows(stored.array, stored.check)
+        else:
+            self._weights = stored_rows(arrays, "weights", len(self.mean_))
+        self.plan_ = Plan(**facts["plan"])
+        self.threshold_, self.n_blocks_ = facts["threshold"], facts["blocks"]
+        self.pattern_, self.timings_, self.memory_plan_ = None, {}, {}

@@ -1,64 +1,119 @@
-"""Scores x·B for a batch of users, and the k best of each, without a users × items matrix."""
+"""Scores x·B for a batch of users, and the k best of each, without a users × items matrix.
+
+A few users are ranked in plain numpy, so that one answer does not wait for compiled code to load; many users
+in compiled code on all threads. Both add up the same numbers in the same order: the results are the same.
+"""
 
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
-from mrfrec.core.kernels import ranking as kernels
-from mrfrec.core.resources import Workers
+from mrfrec.core.sparse import DenseRows, Rows
 
 __all__ = ["score", "top_k"]
 
+_FEW = 16  # users, up to which numpy has answered before compiled code has loaded
 _USERS_PER_TASK = 64
 
 
-def score(histories: sp.csr_array, weights: Any, offset: npt.NDArray[Any], threads: int) -> npt.NDArray[Any]:
+def score(
+    histories: Rows, weights: Rows | DenseRows, offset: npt.NDArray[Any], threads: int
+) -> npt.NDArray[Any]:
     """Users × items."""
-    out = np.empty(histories.shape, offset.dtype)
-    kernel, B = _kernel_and_weights(weights, kernels.score_sparse, kernels.score_dense)
-    rows = _rows(histories, offset.dtype)
+    from mrfrec.core.kernels import ranking as kernels
+    from mrfrec.core.resources import Workers
+
+    out = np.empty((len(histories), histories.width), offset.dtype)
+    weights.verify(_needed(histories))
+    kernel = kernels.score_dense if isinstance(weights, DenseRows) else kernels.score_sparse
+    rows, B = _arrays(histories, offset.dtype), _arrays(weights, offset.dtype)
     with Workers(threads, uses_blas=False) as workers:
-        workers.run(lambda t: kernel(*rows, *t, *B, offset, out), _tasks(histories.shape[0]))
+        workers.run(lambda t: kernel(*rows, *t, *B, offset, out), _tasks(len(histories)))
     return out
 
 
 def top_k(
-    histories: sp.csr_array,
-    weights: Any,
+    histories: Rows,
+    weights: Rows | DenseRows,
     offset: npt.NDArray[Any],
     k: int,
+    *,
     exclude_seen: bool,
+    order: npt.NDArray[np.int32],
     threads: int,
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
-    """Items and scores, users × k; one row of scores per thread is all that is held beside them."""
-    n = histories.shape[0]
+    """Items and scores, users × k, best first; places that nothing fills hold −1 and −∞.
+
+    Items whose offset is −∞ are never chosen. Of equal scores, the item with the lower `order` comes first.
+    One row of scores per thread is all that is held beside the result.
+    """
+    n = len(histories)
+    weights.verify(_needed(histories))
+    if n <= _FEW:
+        return _top_k_of_few(histories, weights, offset, k, exclude_seen, order)
+
+    from mrfrec.core.kernels import ranking as kernels
+    from mrfrec.core.resources import Workers
+
     items, scores = np.empty((n, k), np.int32), np.empty((n, k), offset.dtype)
-    kernel, B = _kernel_and_weights(weights, kernels.top_k_sparse, kernels.top_k_dense)
-    rows = _rows(histories, offset.dtype)
+    kernel = kernels.top_k_dense if isinstance(weights, DenseRows) else kernels.top_k_sparse
+    rows, B = _arrays(histories, offset.dtype), _arrays(weights, offset.dtype)
     with Workers(threads, uses_blas=False) as workers:
         workers.run(
-            lambda t, row: kernel(*rows, *t, *B, offset, exclude_seen, row, items, scores),
+            lambda t, row: kernel(*rows, *t, *B, offset, order, exclude_seen, row, items, scores),
             _tasks(n),
             scratch=lambda: np.empty_like(offset),
         )
     return items, scores
 
 
+def _top_k_of_few(
+    histories: Rows,
+    weights: Rows | DenseRows,
+    offset: npt.NDArray[Any],
+    k: int,
+    exclude_seen: bool,
+    order: npt.NDArray[np.int32],
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
+    items = np.full((len(histories), k), -1, np.int32)
+    best = np.full((len(histories), k), -np.inf, offset.dtype)
+    values = histories.values.astype(offset.dtype, copy=False)
+    for u in range(len(histories)):
+        scores = offset.copy()
+        history = slice(int(histories.ptr[u]), int(histories.ptr[u + 1]))
+        for j, x in zip(histories.items[history].tolist(), values[history], strict=True):
+            if isinstance(weights, DenseRows):
+                scores += x * weights.array[j]
+            else:
+                row = slice(int(weights.ptr[j]), int(weights.ptr[j + 1]))
+                scores[weights.items[row]] += x * weights.values[row]
+        if exclude_seen:
+            scores[histories.items[history]] = -np.inf
+        # Everything that may be among the k best, then these alone in order.
+        least = np.partition(scores, -k)[-k]
+        chosen = np.flatnonzero((scores >= least) & (scores > -np.inf))
+        chosen = chosen[np.lexsort((order[chosen], -scores[chosen]))][:k]
+        items[u, : len(chosen)], best[u, : len(chosen)] = chosen, scores[chosen]
+    return items, best
+
+
+def _needed(histories: Rows) -> npt.NDArray[Any] | None:
+    """The rows of B a few histories read; None, for all, where there are many."""
+    return np.unique(histories.items) if len(histories.items) <= 10_000 else None
+
+
 def _tasks(n: int) -> list[tuple[int, int]]:
     return [(start, min(start + _USERS_PER_TASK, n)) for start in range(0, n, _USERS_PER_TASK)]
 
 
-def _rows(histories: sp.csr_array, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], ...]:
-    items = histories.indices.astype(np.int32, copy=False).view(np.uint32)
-    return histories.indptr.astype(np.int64, copy=False), items, histories.data.astype(dtype, copy=False)
-
-
-def _kernel_and_weights(weights: Any, for_sparse: Any, for_dense: Any) -> tuple[Any, tuple[Any, ...]]:
-    if not sp.issparse(weights):
-        return for_dense, (weights,)
-    # Sparse weights as scipy keeps them; the views only change how the integers are read.
-    ptr = weights.indptr.astype(np.int64, copy=False)
-    items = weights.indices
-    return for_sparse, (ptr, items.view(np.uint32 if items.itemsize == 4 else np.uint64), weights.data)
+def _arrays(rows: Rows | DenseRows, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], ...]:
+    """As the kernels take them; unsigned indices only change how the integers are read."""
+    if isinstance(rows, DenseRows):
+        return (np.asarray(rows.array),)
+    unsigned = np.uint32 if rows.items.itemsize == 4 else np.uint64
+    return (
+        np.asarray(rows.ptr),
+        np.asarray(rows.items).view(unsigned),
+        np.asarray(rows.values).astype(dtype, copy=False),
+    )

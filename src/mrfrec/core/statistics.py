@@ -17,11 +17,10 @@ import scipy.sparse as sp
 
 from mrfrec.core.kernels import rows as kernels
 from mrfrec.core.resources import Workers
-from mrfrec.errors import DataError, NumericalError
+from mrfrec.errors import NumericalError
 
 __all__ = [
     "Statistics",
-    "as_histories",
     "bytes_for_statistics",
     "check_range",
     "compute",
@@ -78,39 +77,6 @@ def split_evenly(costs: npt.NDArray[Any], parts: int) -> list[tuple[int, int]]:
     marks = np.searchsorted(ends, np.linspace(0.0, ends[-1] if len(ends) else 0.0, parts + 1)[1:-1]) + 1
     cuts = np.unique(np.concatenate([[0], np.minimum(marks, len(costs)), [len(costs)]])).tolist()
     return list(pairwise(cuts))
-
-
-def as_histories(X: Any, name: str) -> sp.csr_array:
-    """X as a canonical, finite, real CSR array: rows sorted, duplicates summed, no explicit zeros.
-
-    The caller's matrix is never changed; where it is canonical already, its arrays are shared.
-    """
-    if not sp.issparse(X):
-        raise DataError(
-            f"{name} must be a scipy.sparse matrix of users × items; got {type(X).__name__}. "
-            "Wrap a dense array in scipy.sparse.csr_array(...)."
-        )
-    if X.ndim != 2:
-        raise DataError(f"{name} must have two dimensions, users × items; got {X.ndim}.")
-    if X.dtype.kind not in "buif":
-        raise DataError(f"{name} must hold real numbers or booleans; got {X.dtype}.")
-    if X.format != "csr" and X.dtype.kind in "iu":
-        X = X.astype(np.int64)  # or sums of duplicates could wrap around
-    try:
-        matrix = sp.csr_array(X)
-        matrix.check_format(full_check=True)
-    except ValueError as error:
-        raise DataError(f"{name} is not a valid CSR matrix: {error}.") from error
-    if matrix.dtype.kind == "f" and not np.isfinite(matrix.data).all():
-        row = int(np.searchsorted(matrix.indptr, np.flatnonzero(~np.isfinite(matrix.data))[0], "right")) - 1
-        raise DataError(f"{name} must be finite; row {row} holds NaN or infinity. Drop or fill such entries.")
-    if not matrix.has_canonical_format:
-        matrix = matrix.astype(np.int64, copy=True) if matrix.dtype.kind in "iu" else matrix.copy()
-        matrix.sum_duplicates()
-    if matrix.nnz and np.count_nonzero(matrix.data) < matrix.nnz:
-        matrix = matrix.copy()
-        matrix.eliminate_zeros()
-    return matrix
 
 
 def is_binary(X: sp.csr_array, user_weight: float) -> bool:

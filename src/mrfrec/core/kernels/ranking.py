@@ -41,21 +41,23 @@ def score_dense(user_ptr, items, values, first, last, B, offset, out):
 
 
 @kernel
-def _worse(score, item, than_score, than_item):
-    """Ranked lower: a smaller score, or the same score and a larger index."""
-    return score < than_score or (score == than_score and item > than_item)
+def _worse(score, item, than_score, than_item, order):
+    """Ranked lower: a smaller score, or the same score and a later place in the order."""
+    return score < than_score or (score == than_score and order[item] > order[than_item])
 
 
 @kernel
-def _sift_down(items, scores, root, length):
+def _sift_down(items, scores, root, length, order):
     """Restore the heap, worst on top, below `root`."""
     while True:
         child = 2 * root + 1
         if child >= length:
             return
-        if child + 1 < length and _worse(scores[child + 1], items[child + 1], scores[child], items[child]):
+        if child + 1 < length and _worse(
+            scores[child + 1], items[child + 1], scores[child], items[child], order
+        ):
             child += 1
-        if not _worse(scores[child], items[child], scores[root], items[root]):
+        if not _worse(scores[child], items[child], scores[root], items[root], order):
             return
         items[root], items[child] = items[child], items[root]
         scores[root], scores[child] = scores[child], scores[root]
@@ -63,7 +65,7 @@ def _sift_down(items, scores, root, length):
 
 
 @kernel
-def _select(scores, items, best):
+def _select(scores, order, items, best):
     """The best of the scores, best first, into `items` and `best`; −∞ is never selected."""
     k = len(items)
     items[:] = -1
@@ -72,22 +74,22 @@ def _select(scores, items, best):
     for i in range(len(scores)):
         score = scores[i]
         if held == k:
-            if score > best[0]:
+            if score > best[0] or (score == best[0] and order[i] < order[items[0]]):
                 best[0], items[0] = score, i
-                _sift_down(items, best, 0, k)
+                _sift_down(items, best, 0, k, order)
         elif score > -np.inf:
             best[held], items[held] = score, i
             held += 1
             if held == k:
                 for root in range(k // 2 - 1, -1, -1):
-                    _sift_down(items, best, root, k)
+                    _sift_down(items, best, root, k, order)
     if held < k:
         for root in range(held // 2 - 1, -1, -1):
-            _sift_down(items, best, root, held)
+            _sift_down(items, best, root, held, order)
     for length in range(held - 1, 0, -1):
         items[0], items[length] = items[length], items[0]
         best[0], best[length] = best[length], best[0]
-        _sift_down(items, best, 0, length)
+        _sift_down(items, best, 0, length, order)
 
 
 @kernel
@@ -101,6 +103,7 @@ def top_k_sparse(
     B_items,
     B_values,
     offset,
+    order,
     hide_seen,
     scores,
     out_items,
@@ -114,11 +117,13 @@ def top_k_sparse(
         if hide_seen:
             for j in items[span]:
                 scores[j] = -np.inf
-        _select(scores, out_items[u], out_scores[u])
+        _select(scores, order, out_items[u], out_scores[u])
 
 
 @kernel
-def top_k_dense(user_ptr, items, values, first, last, B, offset, hide_seen, scores, out_items, out_scores):
+def top_k_dense(
+    user_ptr, items, values, first, last, B, offset, order, hide_seen, scores, out_items, out_scores
+):
     """The best items of users first to last."""
     for u in range(first, last):
         scores[:] = offset
@@ -127,4 +132,4 @@ def top_k_dense(user_ptr, items, values, first, last, B, offset, hide_seen, scor
         if hide_seen:
             for j in items[span]:
                 scores[j] = -np.inf
-        _select(scores, out_items[u], out_scores[u])
+        _select(scores, order, out_items[u], out_scores[u])

@@ -1,0 +1,68 @@
+"""What goes between the parts of a recommender: its items, the users it was trained on, its answers."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mrfrec.core.sparse import Rows
+from mrfrec.ids import Id, Ids, Texts
+
+__all__ = ["Catalogue", "Contribution", "Ranked", "Training"]
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The items of a model."""
+
+    items: Ids
+    titles: Texts | None
+    popularity: npt.NDArray[np.int64]  # users of each item
+    n_users: int
+
+    @cached_property
+    def by_popularity(self) -> npt.NDArray[np.int32]:
+        """The place of each item in the list of the most popular; ties by index."""
+        place = np.empty(len(self.items), np.int32)
+        place[np.argsort(-self.popularity, kind="stable")] = np.arange(len(self.items), dtype=np.int32)
+        return place
+
+    def title(self, item: int) -> str | None:
+        """The title of an item, by its position."""
+        return (self.titles[item] or None) if self.titles is not None else None
+
+
+@dataclass(frozen=True)
+class Training:
+    """The users a model was trained on and what they had."""
+
+    users: Ids
+    histories: Rows
+    library: str | None  # of data frames, in which results go back
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Recommendations for a few users: users × k, item −1 where there is nothing left."""
+
+    users: list[Id]
+    items: npt.NDArray[np.int32]
+    scores: npt.NDArray[Any]
+    informed: npt.NDArray[np.bool_]  # whether the history speaks for or against the item at all
+    because: list[list[list["Contribution"]]] | None = None
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What one item of a history adds to a score: `value · weight`."""
+
+    item: int
+    value: float
+    weight: float
+
+    @property
+    def amount(self) -> float:
+        """Exact: a product of two numbers of 32 bits fits one of 64."""
+        return self.value * self.weight

@@ -1,0 +1,43 @@
+"""Rules of parameters, and warnings that point at the caller."""
+
+import math
+import sys
+import warnings
+from collections.abc import Callable
+from numbers import Integral, Real
+
+from mrfrec.errors import MrfrecWarning, ParameterError
+
+__all__ = ["check_count", "check_flag", "check_number", "warn"]
+
+
+def check_number(name: str, value: object, rule: str, holds: Callable[[float], bool]) -> float:
+    """A finite number that keeps a rule."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ParameterError(name, rule, value)
+    number = float(value)
+    if not math.isfinite(number) or not holds(number):
+        raise ParameterError(name, rule, value)
+    return number
+
+
+def check_count(name: str, value: object, least: int = 1) -> int:
+    """A whole number."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise ParameterError(name, f"a whole number, {least} or more", value)
+    return int(value)
+
+
+def check_flag(name: str, value: object) -> bool:
+    """True or False, and not something that is merely one or the other when asked."""
+    if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):
+        raise ParameterError(name, "True or False", value)
+    return bool(value)
+
+
+def warn(message: str) -> None:
+    """A warning that names the line outside this package from which it was called."""
+    depth = 1
+    while sys._getframe(depth).f_globals.get("__name__", "").startswith("mrfrec.") and depth < 20:
+        depth += 1
+    warnings.warn(message, MrfrecWarning, stacklevel=depth + 1)

@@ -1,0 +1,197 @@
+"""Names of users and items: integers or strings, kept as arrays so that they lie in a file as they are.
+
+Nothing is built when a model is opened: one id is found by bisection, many by one table made for them.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from mrfrec.errors import DataError
+
+__all__ = ["Id", "Ids", "Texts"]
+
+Id = int | str
+
+_FEW = 64  # ids, up to which bisection beats making a table
+
+
+class Texts(Sequence[str]):
+    """Strings in two arrays: their UTF-8 bytes one after the other, and where each begins."""
+
+    def __init__(self, data: npt.NDArray[np.uint8], ptr: npt.NDArray[np.int64]) -> None:
+        self.data, self.ptr = data, ptr
+
+    @classmethod
+    def of(cls, strings: Iterable[str]) -> "Texts":
+        """From strings."""
+        encoded = [text.encode() for text in strings]
+        ptr = np.zeros(len(encoded) + 1, np.int64)
+        np.cumsum([len(text) for text in encoded], out=ptr[1:])
+        return cls(np.frombuffer(b"".join(encoded), np.uint8), ptr)
+
+    def __len__(self) -> int:
+        return len(self.ptr) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self.raw(i).decode() for i in range(len(self))[index]]
+        return self.raw(range(len(self))[index]).decode()
+
+    def __iter__(self) -> Iterator[str]:
+        blob, places = self.data.tobytes(), self.ptr.tolist()
+        return (blob[a:b].decode() for a, b in pairwise(places))
+
+    def raw(self, index: int) -> bytes:
+        """The bytes of one string."""
+        return self.data[self.ptr[index] : self.ptr[index + 1]].tobytes()
+
+
+class Ids(Sequence[Id]):
+    """Distinct integers or strings, by position and back."""
+
+    def __init__(self, values: npt.NDArray[Any] | Texts, order: npt.NDArray[np.int64] | None = None) -> None:
+        self.values = values
+        self.order = order  # positions by ascending id; None where the ids ascend as they are
+
+    @classmethod
+    def of(cls, ids: "Iterable[Id] | Ids", name: str) -> "Ids":
+        """From ids in the order of their rows or columns; refuses duplicates and mixtures.
+
+        `name` says whose ids these are, in errors.
+        """
+        if isinstance(ids, Ids):
+            return ids
+        given: Any = ids if isinstance(ids, np.ndarray) else list(ids)
+        if isinstance(given, np.ndarray):
+            if given.ndim != 1:
+                raise DataError(f"{name} ids must be a list; got an array of {given.ndim} dimensions.")
+            given = given if given.dtype.kind in "iu" else given.tolist()
+        if not isinstance(given, np.ndarray):
+            kinds = {
+                str if isinstance(value, str) else int if _is_integer(value) else None for value in given
+            }
+            if not kinds <= {int} and not kinds <= {str}:
+                odd = next((v for v in given if not isinstance(v, str) and not _is_integer(v)), None)
+                raise DataError(
+                    f"{name} ids must be all integers or all strings; "
+                    + (f"got {odd!r}." if odd is not None or None in kinds else "got some of each.")
+                )
+            if kinds == {str}:
+                return cls._ordered(Texts.of(given), name)
+            given = _integers(given, name)
+        wide = np.uint64 if len(given) and int(given.max()) > np.iinfo(np.int64).max else np.int64
+        return cls._ordered(given.astype(wide, copy=False), name)
+
+    @classmethod
+    def range(cls, count: int) -> "Ids":
+        """0, 1, 2, …: the ids of a matrix that came without any."""
+        return cls(np.arange(count))
+
+    @classmethod
+    def _ordered(cls, values: npt.NDArray[Any] | Texts, name: str) -> "Ids":
+        keys: Any = list(values) if isinstance(values, Texts) else values
+        if isinstance(values, Texts):
+            order = np.array(sorted(range(len(keys)), key=keys.__getitem__), np.int64)
+            repeated = next((keys[b] for a, b in pairwise(order.tolist()) if keys[a] == keys[b]), None)
+        else:
+            order = np.argsort(keys, kind="stable")
+            same = np.flatnonzero(keys[order[1:]] == keys[order[:-1]])
+            repeated = None if not len(same) else keys[order[same[0]]].item()
+        if repeated is not None:
+            raise DataError(f"{name} ids must be distinct; {repeated!r} appears more than once.")
+        return cls(values, None if (order[1:] > order[:-1]).all() else order)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the ids are strings."""
+        return isinstance(self.values, Texts)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @overload
+    def __getitem__(self, index: int) -> Id: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Id]: ...
+    def __getitem__(self, index: int | slice) -> Id | list[Id]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        value = self.values[int(index)]
+        return value if isinstance(value, str) else int(value)
+
+    def __iter__(self) -> Iterator[Id]:
+        return iter(self.values if isinstance(self.values, Texts) else self.values.tolist())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ids) and self.is_text == other.is_text and list(self) == list(other)
+
+    def __hash__(self) -> int:
+        return hash((len(self), self.is_text))
+
+    def __repr__(self) -> str:
+        shown = ", ".join(repr(value) for value in self[:3]) + (", …" if len(self) > 3 else "")
+        return f"Ids([{shown}], {len(self):,} {'strings' if self.is_text else 'integers'})"
+
+    def parse(self, text: str, name: str) -> Id:
+        """An id typed by a person, as the type these ids have."""
+        if self.is_text:
+            return text
+        try:
+            return int(text)
+        except ValueError:
+            raise DataError(f"{name} ids are integers here; got {text!r}.") from None
+
+    def find(self, wanted: Iterable[Any], name: str) -> npt.NDArray[np.int64]:
+        """The positions of ids; −1 for those that are not there. `name` says whose they are, in errors."""
+        ids = wanted.tolist() if isinstance(wanted, np.ndarray) else list(wanted)
+        for value in ids:
+            if not (isinstance(value, str) if self.is_text else _is_integer(value)):
+                own = "strings" if self.is_text else "integers"
+                raise DataError(
+                    f"{name} ids are {own} here; got {value!r} ({type(value).__name__}). "
+                    f"Give them as {own}, as they were in the training data."
+                )
+        if len(ids) > _FEW:
+            table = {value: position for position, value in enumerate(self)}
+            return np.fromiter((table.get(value, -1) for value in ids), np.int64, len(ids))
+        return np.fromiter((self._find_one(value) for value in ids), np.int64, len(ids))
+
+    def _find_one(self, wanted: Id) -> int:
+        order, values = self.order, self.values
+
+        def place(rank: int) -> int:
+            return rank if order is None else int(order[rank])
+
+        if isinstance(values, Texts):
+            texts = values
+            try:
+                key: Any = str(wanted).encode()
+            except UnicodeEncodeError:  # half a surrogate pair: no valid text, so none of ours
+                return -1
+            # The order of UTF-8 bytes is that of the strings.
+            rank = bisect_left(range(len(self)), key, key=lambda rank: texts.raw(place(rank)))
+            return place(rank) if rank < len(self) and texts.raw(place(rank)) == key else -1
+        numbers = values
+        key = int(wanted)
+        rank = bisect_left(range(len(self)), key, key=lambda rank: int(numbers[place(rank)]))
+        return place(rank) if rank < len(self) and int(numbers[place(rank)]) == key else -1
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _integers(values: list[Any], name: str) -> npt.NDArray[Any]:
+    try:
+        return np.array(values, np.uint64 if values and max(values) > np.iinfo(np.int64).max else np.int64)
+    except OverflowError:
+        raise DataError(f"{name} ids must fit 64 bits; use strings for larger ones.") from None

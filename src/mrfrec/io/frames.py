@@ -1,0 +1,151 @@
+"""Recommendations as tables: data frames of the caller's library, or files.
+
+A table is put together in polars a few thousand users at a time, so that a file of all users' recommendations
+never lies in memory as a whole.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+import polars as pl
+from polars.io.plugins import register_io_source
+
+from mrfrec.catalogue import Catalogue, Contribution, Ranked
+from mrfrec.errors import DataError, ParameterError
+from mrfrec.ids import Ids
+from mrfrec.io.atomic import writing
+
+__all__ = ["FILE_FORMATS", "ResultTable", "table"]
+
+FILE_FORMATS = (".parquet", ".csv", ".jsonl")
+_SOURCES = pl.Series(["popular", "model"], dtype=pl.Enum(["popular", "model"]))
+
+
+def table(columns: Mapping[str, Any], library: str | None, text: Sequence[str] = ()) -> Any:
+    """A data frame of the library (polars if None); `text` names the columns of strings."""
+    types = dict.fromkeys(text, pl.String)
+    return _to_library(pl.DataFrame(columns, schema_overrides=types), library)
+
+
+def _to_library(frame: pl.DataFrame, library: Any) -> Any:
+    if library in (None, "polars"):
+        return frame
+    columns = {
+        # Without a detour through pyarrow, which not everybody with pandas has.
+        column.name: column.to_numpy()
+        if column.dtype.is_numeric() and not column.null_count()
+        else column.to_list()
+        for column in frame
+    }
+    try:
+        return nw.from_dict(columns, backend=library).to_native()
+    except (ValueError, ModuleNotFoundError):  # a library that cannot be made from columns
+        return frame
+
+
+class ResultTable:
+    """Makes tables of user, item, title, score, rank, source [, because] out of rankings."""
+
+    def __init__(self, catalogue: Catalogue, users_are_text: bool, because: bool) -> None:
+        self._items = _column(catalogue.items)
+        titles = catalogue.titles
+        self._titles = pl.Series(
+            [None] * len(self._items) if titles is None else [title or None for title in titles],
+            dtype=pl.String,
+        )
+        self._catalogue = catalogue
+        self._schema: dict[str, Any] = {
+            "user": pl.String if users_are_text else pl.Int64,
+            "item": self._items.dtype,
+            "title": pl.String,
+            "score": pl.Float32,
+            "rank": pl.Int32,
+            "source": pl.Enum(["popular", "model"]),
+        }
+        if because:
+            self._schema["because"] = pl.String
+
+    def frame(self, pieces: Iterable[Ranked], library: str | None) -> Any:
+        """All of it as one data frame."""
+        frames = [self._piece(ranked) for ranked in pieces]
+        whole = pl.concat(frames) if frames else pl.DataFrame(schema=self._schema)
+        return _to_library(whole.with_columns(pl.col("source").cast(pl.String)), library)
+
+    def write(self, pieces: Iterable[Ranked], path: str | PathLike[str]) -> int:
+        """All of it into a file, piece by piece; returns the number of rows."""
+        suffix = Path(path).suffix.lower()
+        if suffix not in FILE_FORMATS:
+            raise ParameterError("path", f"a name that ends in {', '.join(FILE_FORMATS)}", str(path))
+        writers: dict[str, Callable[[Iterator[pl.DataFrame], Path], None]] = {
+            ".parquet": self._write_parquet,
+            ".csv": _write_csv,
+            ".jsonl": _write_lines,
+        }
+        rows = 0
+
+        def counted() -> Iterator[pl.DataFrame]:
+            nonlocal rows
+            for ranked in pieces:
+                piece = self._piece(ranked)
+                rows += len(piece)
+                yield piece
+
+        try:
+            with writing(path) as unfinished:
+                writers[suffix](counted(), unfinished)
+        except (OSError, pl.exceptions.PolarsError) as error:
+            raise DataError(
+                f"{path} could not be written: {error}. What was there before is untouched."
+            ) from error
+        return rows
+
+    def _write_parquet(self, frames: Iterator[pl.DataFrame], path: Path) -> None:
+        # polars asks this for its batches, one by one, as it writes them.
+        register_io_source(lambda *_: frames, schema=self._schema).sink_parquet(path)
+
+    def _piece(self, ranked: Ranked) -> pl.DataFrame:
+        there = ranked.items >= 0
+        chosen = ranked.items[there]
+        lengths = there.sum(axis=1)
+        owner = np.repeat(np.arange(len(ranked.users)), lengths)
+        ranks = np.broadcast_to(np.arange(1, ranked.items.shape[1] + 1, dtype=np.int32), there.shape)[there]
+        columns = {
+            "user": pl.Series(ranked.users, dtype=self._schema["user"]).gather(owner),
+            "item": self._items.gather(chosen),
+            "title": self._titles.gather(chosen),
+            "score": ranked.scores[there].astype(np.float32),
+            "rank": ranks,
+            "source": _SOURCES.gather(ranked.informed[there].astype(np.uint32)),
+        }
+        if "because" in self._schema:
+            assert ranked.because is not None
+            columns["because"] = pl.Series(
+                [because_text(reasons, self._catalogue) for user in ranked.because for reasons in user],
+                dtype=pl.String,
+            ).filter(pl.Series(there.reshape(-1)))
+        return pl.DataFrame(columns, schema=self._schema)
+
+
+def because_text(reasons: list[Contribution], catalogue: Catalogue) -> str:
+    """Reasons on one line: "numpy (+0.31), scipy (+0.12)"."""
+    return ", ".join(f"{catalogue.items[c.item]} ({c.amount:+.2f})" for c in reasons)
+
+
+def _column(ids: Ids) -> pl.Series:
+    return pl.Series(list(ids), dtype=pl.String) if ids.is_text else pl.Series(np.asarray(ids.values))
+
+
+def _write_csv(frames: Iterator[pl.DataFrame], path: Path) -> None:
+    with path.open("wb") as file:
+        for place, frame in enumerate(frames):
+            frame.write_csv(file, include_header=place == 0)
+
+
+def _write_lines(frames: Iterator[pl.DataFrame], path: Path) -> None:
+    with path.open("wb") as file:
+        for frame in frames:
+            frame.write_ndjson(file)

@@ -1,0 +1,432 @@
+"""What every model shares: ids in, histories → scores → the k best → a table; save and load.
+
+A model says how to learn from a matrix, how to rank, and what an item owes to a history; the rest is here.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from mrfrec.catalogue import Catalogue, Contribution, Ranked, Training
+from mrfrec.checks import check_count, check_flag, warn
+from mrfrec.core.sparse import Rows
+from mrfrec.errors import DataError, NotFittedError, ParameterError
+from mrfrec.histories import Asked, of_histories, of_users, positions
+from mrfrec.ids import Id, Ids, Texts
+
+if TYPE_CHECKING:
+    from mrfrec.core.resources import Progress
+    from mrfrec.interactions import Interactions
+    from mrfrec.io.artifact import Stored
+
+__all__ = ["Recommender"]
+
+
+class Recommender(ABC):
+    """A model of which items go together, with the ids of what it was trained on."""
+
+    _catalogue: Catalogue
+    _training: "Training | Callable[[], Training] | None" = None
+    _facts: dict[str, Any]  # about the training data
+    _interactions: "Interactions"
+
+    # ── what a model does itself ──────────────────────────────────────────────────────────────────
+
+    @abstractmethod
+    def _fit(self, data: "Interactions", copied: int, progress: "Progress | None") -> None:
+        """Learn from a matrix; only when all is done, change the model."""
+
+    @abstractmethod
+    def _rank(
+        self, histories: Rows, k: int, *, exclude_seen: bool, hidden: npt.NDArray[np.bool_] | None
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any], npt.NDArray[np.bool_]]:
+        """Items, scores, and whether the history says anything about the item; ties by popularity."""
+
+    @abstractmethod
+    def _contributions(
+        self, items: npt.NDArray[Any], values: npt.NDArray[Any], item: int
+    ) -> list[Contribution]:
+        """What each item of one history adds to the score of `item`."""
+
+    @abstractmethod
+    def _base_score(self, item: int) -> float:
+        """The score of an item for a user without a history."""
+
+    @abstractmethod
+    def _neighbors(self, item: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Items that go with an item, and how strongly."""
+
+    @abstractmethod
+    def _parameters(self) -> dict[str, Any]:
+        """As the constructor takes them."""
+
+    @abstractmethod
+    def _state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+        """Arrays and facts to be saved."""
+
+    @abstractmethod
+    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any]) -> None:
+        """The inverse of `_state`."""
+
+    # ── fitting ───────────────────────────────────────────────────────────────────────────────────
+
+    def fit(self, data: object, *, progress: "Progress | None" = None) -> Self:
+        """Learn from who-used-what.
+
+        `data` is anything `read_interactions` reads with its defaults (a path, a data frame), or
+        `Interactions`, or a `scipy.sparse` matrix of users × items, whose values count as they are.
+        `progress(stage, done, total)` is called as the work goes on. A fit that fails or is interrupted
+        leaves the model as it was.
+        """
+        from mrfrec.io.tables import as_interactions
+
+        if progress is not None and not callable(progress):
+            raise ParameterError("progress", "a function of (stage, done, total), or None", progress)
+        interactions = as_interactions(data)
+        n, m, pairs = interactions.n_users, interactions.n_items, len(interactions)
+        if pairs == 0:
+            raise DataError(
+                f"the data must have at least one interaction; got {n} users × {m} items with none."
+            )
+        given = getattr(data, "matrix", data)
+        matrix = interactions.matrix
+        shared = getattr(given, "format", "csr") == "csr" and np.shares_memory(
+            matrix.data, getattr(given, "data", matrix.data)
+        )
+        copied = 0 if shared else matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes
+        self._fit(interactions, copied, progress)
+        self._catalogue = Catalogue(interactions.items, interactions.titles, interactions.popularity, n)
+        self._training = Training(interactions.users, Rows.of(matrix), interactions.library)
+        self._facts = {"users": n, "items": m, "pairs": pairs, "binary": bool((matrix.data == 1).all())}
+        self._interactions = interactions
+        return self
+
+    @property
+    def items_(self) -> Ids:
+        """The ids of the items, in the order of the model's columns."""
+        return self._fitted().items
+
+    @property
+    def titles_(self) -> Texts | None:
+        """A title for each item, "" where there is none; None if there are none at all."""
+        return self._fitted().titles
+
+    @property
+    def popularity_(self) -> npt.NDArray[np.int64]:
+        """Training users of each item."""
+        return self._fitted().popularity
+
+    @property
+    def users_(self) -> Ids | None:
+        """The ids of the training users; None in a model saved without histories."""
+        self._fitted()
+        return None if self._training is None else self._trained_on("users_").users
+
+    def _fitted(self) -> Catalogue:
+        if not hasattr(self, "_catalogue"):
+            raise NotFittedError(f"this {type(self).__name__} has learned nothing yet: call fit first.")
+        return self._catalogue
+
+    def _trained_on(self, what: str) -> Training:
+        self._fitted()
+        if callable(self._training):
+            self._training = self._training()
+        if self._training is None:
+            raise DataError(
+                f"{what} needs the training users' histories, which this model was saved without. Give "
+                "histories, or save it with include_histories=True (--histories at the command line)."
+            )
+        return self._training
+
+    # ── recommending ──────────────────────────────────────────────────────────────────────────────
+
+    def recommend(
+        self,
+        users: object = None,
+        *,
+        history: object = None,
+        k: int = 10,
+        exclude_seen: bool = True,
+        allow: Iterable[Id] | None = None,
+        exclude: Iterable[Id] | None = None,
+        explain: int = 0,
+        progress: "Progress | None" = None,
+    ) -> Any:
+        """The k best items of each user, as a table of user, item, title, score, rank and source.
+
+        Parameters
+        ----------
+        users
+            Ids of training users: one, or several in any sequence. All of them if neither users nor
+            histories are given.
+        history
+            Instead of `users`, what somebody has used: item ids; or a mapping from item to value; or, for
+            several people, a mapping from each one's name to such a history, a list of histories, a data
+            frame with users and items, or a `scipy.sparse` matrix. Nobody has to be known from training.
+        k
+            Items for each. There are fewer only where no more exist, with a warning.
+        exclude_seen
+            Leave out what the history holds.
+        allow, exclude
+            Recommend only these items; never these.
+        explain
+            How many reasons to give in a further column `because`: the items of the history that speak
+            most for the recommendation.
+        progress
+            Called as `progress("recommend", users done, users)`.
+
+        A history that says nothing about an item leaves it at its base score; such items come in the order
+        of their popularity and are marked `source="popular"`, the others `"model"`. So somebody without a
+        known item in their history gets the most popular items.
+
+        The table is of the library of the data frame that was given (here, or to `fit`), else of polars.
+        """
+        from mrfrec.io.frames import ResultTable
+
+        asked = self.asked(users, history)
+        pieces = self.ranked(
+            asked,
+            k,
+            exclude_seen=exclude_seen,
+            allow=allow,
+            exclude=exclude,
+            explain=explain,
+            progress=progress,
+        )
+        return ResultTable(self._catalogue, asked.names.is_text, bool(explain)).frame(
+            pieces, asked.library or self._library
+        )
+
+    def recommend_to(
+        self,
+        path: "str | PathLike[str]",
+        users: object = None,
+        *,
+        history: object = None,
+        k: int = 10,
+        exclude_seen: bool = True,
+        allow: Iterable[Id] | None = None,
+        exclude: Iterable[Id] | None = None,
+        explain: int = 0,
+        progress: "Progress | None" = None,
+    ) -> int:
+        """`recommend` straight into a .parquet, .csv or .jsonl file; returns the number of rows.
+
+        A few thousand users at a time are held in memory. The file appears when it is whole.
+        """
+        from mrfrec.io.frames import ResultTable
+
+        asked = self.asked(users, history)
+        pieces = self.ranked(
+            asked,
+            k,
+            exclude_seen=exclude_seen,
+            allow=allow,
+            exclude=exclude,
+            explain=explain,
+            progress=progress,
+        )
+        return ResultTable(self._catalogue, asked.names.is_text, bool(explain)).write(pieces, path)
+
+    def ranked(
+        self,
+        asked: Asked,
+        k: int,
+        *,
+        exclude_seen: bool = True,
+        allow: Iterable[Id] | None = None,
+        exclude: Iterable[Id] | None = None,
+        explain: int = 0,
+        progress: "Progress | None" = None,
+    ) -> Iterator[Ranked]:
+        """Recommendations as arrays, a few users at a time: what tables and files are made of."""
+        catalogue = self._fitted()
+        k = check_count("k", k)
+        check_flag("exclude_seen", exclude_seen)
+        explain = check_count("explain", explain, least=0)
+        hidden = self._hidden(allow, exclude)
+        return self._ranked(asked, k, min(k, len(catalogue.items)), exclude_seen, hidden, explain, progress)
+
+    def _ranked(
+        self,
+        asked: Asked,
+        k: int,
+        places: int,
+        exclude_seen: bool,
+        hidden: npt.NDArray[np.bool_] | None,
+        explain: int,
+        progress: "Progress | None",
+    ) -> Iterator[Ranked]:
+        short = done = 0
+        for names, histories in asked.pieces():
+            items, scores, informed = self._rank(histories, places, exclude_seen=exclude_seen, hidden=hidden)
+            short += int((items < 0).any(axis=1).sum()) if places == k else len(names)
+            because = self._reasons(histories, items, explain) if explain else None
+            yield Ranked(names, items, scores, informed, because)
+            done += len(names)
+            if progress is not None:
+                progress("recommend", done, len(asked))
+        if short:
+            warn(
+                f"{short:,} of {len(asked):,} users get fewer than k={k} items: no more are left that they "
+                "have not seen and that are not excluded."
+            )
+
+    def _reasons(
+        self, histories: Rows, items: npt.NDArray[np.int32], most: int
+    ) -> list[list[list[Contribution]]]:
+        """For each user and each recommended item, what speaks most for it."""
+        reasons = []
+        for u, recommended in enumerate(items.tolist()):
+            span = slice(int(histories.ptr[u]), int(histories.ptr[u + 1]))
+            had, values = histories.items[span], histories.values[span]
+            found = [self._contributions(had, values, i) if i >= 0 else [] for i in recommended]
+            reasons.append([[c for c in _largest_first(each)[:most] if c.amount > 0] for each in found])
+        return reasons
+
+    def _hidden(
+        self, allow: Iterable[Id] | None, exclude: Iterable[Id] | None
+    ) -> npt.NDArray[np.bool_] | None:
+        if allow is None and exclude is None:
+            return None
+        hidden = np.full(len(self.items_), allow is not None)
+        for name, ids, value in (("allow", allow, False), ("exclude", exclude, True)):
+            if ids is not None:
+                found = positions(ids, self.items_, name)
+                hidden[found[found >= 0]] = value
+        return hidden
+
+    def asked(self, users: object = None, history: object = None) -> Asked:
+        """The users or histories that recommendations are asked for, in the forms `recommend` takes."""
+        self._fitted()
+        if users is not None and history is not None:
+            raise ParameterError(
+                "history", "None when users are given", history, "One of them says for whom."
+            )
+        if history is None:
+            return of_users(users, self._trained_on("recommending by user id"))
+        return of_histories(history, self.items_, bool(self._facts["binary"]))
+
+    @property
+    def _library(self) -> str | None:
+        """The library of the data frame the model was fitted on."""
+        return self._training.library if isinstance(self._training, Training) else None
+
+    # ── similar items, explanations ───────────────────────────────────────────────────────────────
+
+    def similar_items(self, item: Id, k: int = 10) -> Any:
+        """The items that go with an item most strongly, as a table of item, title, score and rank."""
+        from mrfrec.io.frames import table
+
+        found = self.neighbors(item, k)
+        return table(
+            {
+                "item": [self._catalogue.items[i] for i, _ in found],
+                "title": [self._catalogue.title(i) for i, _ in found],
+                "score": np.array([score for _, score in found], np.float32),
+                "rank": np.arange(1, len(found) + 1, dtype=np.int32),
+            },
+            self._library,
+            text=self._text_columns(),
+        )
+
+    def neighbors(self, item: Id, k: int) -> list[tuple[int, float]]:
+        """Positions and strengths of the items that go with an item, strongest first."""
+        k = check_count("k", k)
+        items, strength = self._neighbors(self._position(item))
+        order = np.lexsort((self._catalogue.by_popularity[items], -strength))
+        return [(int(items[i]), float(strength[i])) for i in order[:k] if strength[i] > 0]
+
+    def explain(self, item: Id, *, user: Id | None = None, history: object = None) -> Any:
+        """What a user's history adds to the score of one item: a table of item, title, value, weight and
+        contribution, the largest contribution first.
+
+        The contributions are exact, and their sum is the score (to the precision of the weights, the one
+        `recommend` gives). A model with `offset=True` adds a last row, without an item, for the base score.
+        """
+        from mrfrec.io.frames import table
+
+        found, base = self.reasons(item, user=user, history=history)
+        rows = [
+            (self._catalogue.items[c.item], self._catalogue.title(c.item), c.value, c.weight, c.amount)
+            for c in found
+        ]
+        columns: dict[str, Any] = dict(
+            zip(
+                ("item", "title", "value", "weight", "contribution"),
+                map(list, zip(*rows, strict=True)) if rows else ([], [], [], [], []),
+                strict=True,
+            )
+        )
+        if base:
+            for name, last in zip(columns, (None, "(base score)", None, None, base), strict=True):
+                columns[name].append(last)
+        return table(columns, self._library, text=self._text_columns())
+
+    def reasons(
+        self, item: Id, *, user: Id | None = None, history: object = None
+    ) -> tuple[list[Contribution], float]:
+        """The contributions of a history to an item's score, largest first, and the item's base score."""
+        self._fitted()
+        if (user is None) == (history is None):
+            raise ParameterError(
+                "user", "given, or else a history", user, "Exactly one of them says whose score."
+            )
+        asked = self.asked(None if user is None else [user], history)
+        if len(asked) != 1:
+            raise ParameterError("history", "of one person", history)
+        position = self._position(item)
+        _, rows = next(asked.pieces())
+        return _largest_first(self._contributions(rows.items, rows.values, position)), self._base_score(
+            position
+        )
+
+    def _position(self, item: Id) -> int:
+        place = int(self._fitted().items.find([item], "item")[0])
+        if place < 0:
+            raise DataError(f"item {item!r} is unknown to the model.")
+        return place
+
+    def _text_columns(self) -> tuple[str, ...]:
+        return ("item", "title") if self._catalogue.items.is_text else ("title",)
+
+    # ── on disk ───────────────────────────────────────────────────────────────────────────────────
+
+    def save(self, path: "str | PathLike[str]", *, include_histories: bool = False) -> None:
+        """Write the model to one file; `mrfrec.load` reads it back.
+
+        With `include_histories` the training users and what they had go in as well, which recommending by
+        user id needs. The file appears when it is whole; one that was there stays until then.
+        """
+        from mrfrec import __version__, saving
+        from mrfrec.io.artifact import write_file
+
+        catalogue = self._fitted()
+        check_flag("include_histories", include_histories)
+        arrays, state = self._state()
+        arrays |= saving.catalogue_arrays(catalogue)
+        if include_histories:
+            arrays |= saving.training_arrays(self._trained_on("include_histories=True"))
+        facts = {
+            "model": type(self).__name__,
+            "written_by": __version__,
+            "parameters": self._parameters(),
+            "data": self._data_facts(),
+            "state": state,
+            "histories": include_histories,
+        }
+        write_file(path, arrays, facts)
+
+    def _data_facts(self) -> dict[str, Any]:
+        """About the training data; its fingerprint is taken when it is first asked for."""
+        if "fingerprint" not in self._facts:
+            self._facts["fingerprint"] = self._interactions.fingerprint
+        return self._facts
+
+
+def _largest_first(contributions: list[Contribution]) -> list[Contribution]:
+    return sorted(contributions, key=lambda c: (-c.amount, c.item))
