@@ -352,16 +352,22 @@ def test_without_parameters_a_large_catalogue_is_sparse() -> None:
 
 
 def test_without_parameters_a_small_memory_makes_the_model_sparse_and_fits() -> None:
-    X = wide(3000)
+    X = sp.csr_array(np.random.default_rng(1).random((2000, 6000)) < 0.01)
     dense = MRF(threads=1).fit(X)
     assert not dense.is_sparse
     model = MRF(memory_limit=dense.memory_plan_["dense"] - 1, threads=1).fit(X)
     assert model.is_sparse
     assert "would need" in model.plan_.reason
-    tight = MRF(memory_limit=model.memory_plan_["blocks"] - 1, threads=1).fit(X)
-    assert tight.plan_.sparsity < model.plan_.sparsity  # type: ignore[operator]
-    assert max(tight.memory_plan_.values()) <= tight.plan_.limit
-    assert "kept within the memory" in tight.plan_.reason
+
+
+def test_without_parameters_a_huge_catalogue_keeps_what_the_memory_has_room_for() -> None:
+    X, limit = wide(400_000), MemoryPlan(2_000_000_000)
+    settings = Settings(6.0, 0.75, 0.0, 0.0, True, "auto", None, 1000, 0.0, False, "float32")
+    needs = fitting._Needs(X, settings, limit, 0, True, 2)
+    decided, plan = fitting._decide(settings, needs, limit, 400_000)
+    assert 1 / 400_000 < decided.sparsity < 200 / 400_000  # type: ignore[operator]
+    assert 1_700_000_000 < plan.needed <= plan.limit
+    assert plan.reason.endswith("kept within the memory there is")
 
 
 def test_parameters_of_one_kind_decide_the_kind(binary: Matrix) -> None:
