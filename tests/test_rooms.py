@@ -20,6 +20,8 @@ HOME_OF = {
     "polars": {f"io/{room}.py" for room in ("sources", "tables", "frames")},
     "narwhals": {f"io/{room}.py" for room in ("sources", "frames")},
     "safetensors": {"io/artifact.py"},
+    "typer": {"cli/app.py"},
+    "rich": {"cli/show.py", "cli/demo.py"},
 }
 ALLOWED = {"numpy", "scipy", "mrfrec", *HOME_OF}
 # Data flows down this list; a module imports only from above.
@@ -56,6 +58,14 @@ FLOW = [
     "histories",
     "recommender",
     "model",
+    "datasets",
+    "evaluation.holdout",
+    "evaluation.metrics",
+    "cli.names",
+    "cli.show",
+    "cli.doctor",
+    "cli.demo",
+    "cli.app",
 ]
 
 
@@ -86,12 +96,13 @@ def files() -> dict[str, Path]:
 
 def test_every_module_has_its_place_in_the_flow() -> None:
     modules = {name.removesuffix(".py").replace("/", ".") for name in files() if not name.endswith("__.py")}
-    assert modules == set(FLOW)
+    assert modules == set(FLOW) - {"datasets"}  # a folder with one module so far
 
 
 def test_imports_point_against_the_flow_of_data() -> None:
     for place, module in enumerate(FLOW):
         path = SOURCE / (module.replace(".", "/") + ".py")
+        path = path if path.exists() else path.with_suffix("") / "__init__.py"
         for name in imports(path) - {"mrfrec.__version__"}:
             if name.startswith("mrfrec."):
                 parts = name.removeprefix("mrfrec.").split(".")

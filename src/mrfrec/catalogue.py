@@ -10,7 +10,7 @@ import numpy.typing as npt
 from mrfrec.core.sparse import Rows
 from mrfrec.ids import Id, Ids, Texts
 
-__all__ = ["Catalogue", "Contribution", "Ranked", "Training"]
+__all__ = ["Catalogue", "Contribution", "Ranked", "Training", "because_text"]
 
 
 @dataclass(frozen=True)
@@ -66,3 +66,8 @@ class Contribution:
     def amount(self) -> float:
         """Exact: a product of two numbers of 32 bits fits one of 64."""
         return self.value * self.weight
+
+
+def because_text(reasons: list[Contribution], catalogue: Catalogue) -> str:
+    """Reasons on one line: "numpy (+0.31), scipy (+0.12)"."""
+    return ", ".join(f"{catalogue.items[c.item]} ({c.amount:+.2f})" for c in reasons)

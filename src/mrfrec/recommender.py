@@ -6,7 +6,7 @@ A model says how to learn from a matrix, how to rank, and what an item owes to a
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ __all__ = ["Recommender"]
 class Recommender(ABC):
     """A model of which items go together, with the ids of what it was trained on."""
 
+    threads: int | None = None
     _catalogue: Catalogue
     _training: "Training | Callable[[], Training] | None" = None
     _facts: dict[str, Any]  # about the training data
@@ -92,18 +93,23 @@ class Recommender(ABC):
             raise DataError(
                 f"the data must have at least one interaction; got {n} users × {m} items with none."
             )
-        given = getattr(data, "matrix", data)
         matrix = interactions.matrix
-        shared = getattr(given, "format", "csr") == "csr" and np.shares_memory(
-            matrix.data, getattr(given, "data", matrix.data)
-        )
-        copied = 0 if shared else matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes
+        # What the caller holds already is not counted against the memory limit.
+        given = getattr(data, "data", None) if getattr(data, "format", "") == "csr" else None
+        held = data is interactions or (given is not None and np.shares_memory(matrix.data, given))
+        copied = 0 if held else matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes
+        catalogue = Catalogue(interactions.items, interactions.titles, interactions.popularity, n)
+        training = Training(interactions.users, Rows.of(matrix), interactions.library)
+        facts = {"users": n, "items": m, "pairs": pairs, "binary": bool((matrix.data == 1).all())}
         self._fit(interactions, copied, progress)
-        self._catalogue = Catalogue(interactions.items, interactions.titles, interactions.popularity, n)
-        self._training = Training(interactions.users, Rows.of(matrix), interactions.library)
-        self._facts = {"users": n, "items": m, "pairs": pairs, "binary": bool((matrix.data == 1).all())}
+        self._catalogue, self._training, self._facts = catalogue, training, facts
         self._interactions = interactions
         return self
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """Ids, titles and popularity of the items together."""
+        return self._fitted()
 
     @property
     def items_(self) -> Ids:
@@ -212,14 +218,14 @@ class Recommender(ABC):
         allow: Iterable[Id] | None = None,
         exclude: Iterable[Id] | None = None,
         explain: int = 0,
+        form: Literal["parquet", "csv", "jsonl"] | None = None,
         progress: "Progress | None" = None,
     ) -> int:
-        """`recommend` straight into a .parquet, .csv or .jsonl file; returns the number of rows.
+        """`recommend` straight into a Parquet, CSV or JSON lines file; returns the number of rows.
 
+        The name of the file tells its form, or `form` does.
         A few thousand users at a time are held in memory. The file appears when it is whole.
         """
-        from mrfrec.io.frames import ResultTable
-
         asked = self.asked(users, history)
         pieces = self.ranked(
             asked,
@@ -230,7 +236,21 @@ class Recommender(ABC):
             explain=explain,
             progress=progress,
         )
-        return ResultTable(self._catalogue, asked.names.is_text, bool(explain)).write(pieces, path)
+        return self.write(pieces, asked, path, form, explain=bool(explain))
+
+    def write(
+        self,
+        pieces: Iterator[Ranked],
+        asked: Asked,
+        path: "str | PathLike[str]",
+        form: str | None = None,
+        *,
+        explain: bool = False,
+    ) -> int:
+        """What `ranked` gives into a file; returns the number of rows."""
+        from mrfrec.io.frames import ResultTable
+
+        return ResultTable(self._catalogue, asked.names.is_text, explain).write(pieces, path, form)
 
     def ranked(
         self,

@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Self, TypeVar
 
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from mrfrec.errors import MemoryPlanError, ParameterError
 
@@ -21,6 +21,7 @@ __all__ = [
     "Progress",
     "Workers",
     "available_memory",
+    "blas_libraries",
     "human_bytes",
     "parse_bytes",
     "usable_threads",
@@ -140,6 +141,16 @@ class MemoryPlan:
 def usable_threads() -> int:
     """The cores this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def blas_libraries() -> list[str]:
+    """The libraries for linear algebra that are loaded, with their threads."""
+    return [
+        f"{library['internal_api']} {library.get('version')}, {library['num_threads']} threads, "
+        f"{Path(library['filepath']).name}"
+        for library in threadpool_info()
+        if library["user_api"] == "blas"
+    ]
 
 
 class _OneBlasThread:

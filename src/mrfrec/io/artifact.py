@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from mrfrec.errors import ModelFileError
 from mrfrec.io.atomic import writing
 
-__all__ = ["FORMAT_VERSION", "Stored", "open_file", "write_file"]
+__all__ = ["FORMAT_VERSION", "Stored", "describe", "open_file", "write_file"]
 
 FORMAT = "mrfrec"
 FORMAT_VERSION = 1
@@ -123,6 +123,19 @@ def open_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, S
     if _seal(metadata) != metadata.get("seal"):
         raise ModelFileError(f"{path} is damaged: its header is not what was written. Use another copy.")
     return json.loads(metadata["facts"]), _map(file, json.loads(metadata["tensors"]))
+
+
+def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a file holds, for people: its facts, and the type and shape of each array."""
+    facts, arrays = open_file(path)
+    shapes = {
+        name: f"{stored.array.dtype} {list(stored.array.shape)}" for name, stored in sorted(arrays.items())
+    }
+    return {
+        **facts,
+        "file": {"format_version": FORMAT_VERSION, "bytes": Path(path).expanduser().stat().st_size},
+        "arrays": shapes,
+    }
 
 
 def _map(file: Path, table: dict[str, Any]) -> dict[str, Stored]:

@@ -26,9 +26,9 @@ def writing(path: str | os.PathLike[str]) -> Iterator[Path]:
     unfinished = target.with_name(f".{target.name[:80]}.{secrets.token_hex(4)}.unfinished")
     try:
         os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-        if target.exists():
-            unfinished.chmod(target.stat().st_mode & 0o777)
+        mode = (target if target.exists() else unfinished).stat().st_mode & 0o777
         yield unfinished
+        unfinished.chmod(mode)  # whatever its writer made of it
         _flush(unfinished, os.O_RDWR)
         unfinished.replace(target)
         _flush(target.parent, os.O_RDONLY)

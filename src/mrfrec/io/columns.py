@@ -29,9 +29,14 @@ def _plain(name: str) -> str:
 
 
 def find_roles(
-    table: Source, user: str | None, item: str | None, value: str | None, title: str | None
+    table: Source,
+    user: str | None,
+    item: str | None,
+    value: str | None,
+    title: str | None,
+    needed: tuple[str, ...] = ("user", "item"),
 ) -> dict[str, str]:
-    """Which column plays which part; users and items are a must."""
+    """Which column plays which part."""
     roles = {}
     for role, given in (("user", user), ("item", item), ("value", value), ("title", title)):
         if given is not None:
@@ -41,7 +46,7 @@ def find_roles(
             found = _recognised(table, role, taken=set(roles.values()))
             if found is not None and not (role == "title" and _plain(found) == "name"):
                 roles[role] = found
-            elif role in ("user", "item"):
+            elif role in needed:
                 raise DataError(
                     f"{table.name}: which column holds the {role}s? None of {_listed(table.columns)} "
                     f"tells by its name alone. Say {role}=… (--{role}-column at the command line); a file "

@@ -14,12 +14,12 @@ import numpy as np
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from mrfrec.catalogue import Catalogue, Contribution, Ranked
+from mrfrec.catalogue import Catalogue, Ranked, because_text
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.ids import Ids
 from mrfrec.io.atomic import writing
 
-__all__ = ["FILE_FORMATS", "ResultTable", "table"]
+__all__ = ["FILE_FORMATS", "ResultTable", "table", "write_table"]
 
 FILE_FORMATS = (".parquet", ".csv", ".jsonl")
 _SOURCES = pl.Series(["popular", "model"], dtype=pl.Enum(["popular", "model"]))
@@ -45,6 +45,13 @@ def _to_library(frame: pl.DataFrame, library: Any) -> Any:
         return nw.from_dict(columns, backend=library).to_native()
     except (ValueError, ModuleNotFoundError):  # a library that cannot be made from columns
         return frame
+
+
+def write_table(columns: Mapping[str, Any], path: Path, form: str) -> None:
+    """A small table into a file, whole or not at all."""
+    frame = pl.DataFrame(columns)
+    with writing(path) as unfinished:
+        frame.write_parquet(unfinished) if form == "parquet" else frame.write_ndjson(unfinished)
 
 
 class ResultTable:
@@ -75,11 +82,12 @@ class ResultTable:
         whole = pl.concat(frames) if frames else pl.DataFrame(schema=self._schema)
         return _to_library(whole.with_columns(pl.col("source").cast(pl.String)), library)
 
-    def write(self, pieces: Iterable[Ranked], path: str | PathLike[str]) -> int:
+    def write(self, pieces: Iterable[Ranked], path: str | PathLike[str], form: str | None) -> int:
         """All of it into a file, piece by piece; returns the number of rows."""
-        suffix = Path(path).suffix.lower()
+        suffix = Path(path).suffix.lower() if form is None else f".{form}"
         if suffix not in FILE_FORMATS:
-            raise ParameterError("path", f"a name that ends in {', '.join(FILE_FORMATS)}", str(path))
+            rule = f"a name that ends in {', '.join(FILE_FORMATS)}"
+            raise ParameterError("path", rule, str(path), "Or say which of them with form=….")
         writers: dict[str, Callable[[Iterator[pl.DataFrame], Path], None]] = {
             ".parquet": self._write_parquet,
             ".csv": _write_csv,
@@ -128,11 +136,6 @@ class ResultTable:
                 dtype=pl.String,
             ).filter(pl.Series(there.reshape(-1)))
         return pl.DataFrame(columns, schema=self._schema)
-
-
-def because_text(reasons: list[Contribution], catalogue: Catalogue) -> str:
-    """Reasons on one line: "numpy (+0.31), scipy (+0.12)"."""
-    return ", ".join(f"{catalogue.items[c.item]} ({c.amount:+.2f})" for c in reasons)
 
 
 def _column(ids: Ids) -> pl.Series:

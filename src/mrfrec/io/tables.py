@@ -6,6 +6,7 @@ few times what the matrix takes, whatever the size of the file.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -15,12 +16,12 @@ import scipy.sparse as sp
 
 from mrfrec.core.resources import Progress
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.ids import Ids, Texts
+from mrfrec.ids import Id, Ids, Texts
 from mrfrec.interactions import Interactions
 from mrfrec.io.columns import check_that_rows_may_be_counted, find_roles, find_titles
 from mrfrec.io.sources import FAULT, Source, open_sources
 
-__all__ = ["as_interactions", "read_interactions"]
+__all__ = ["as_interactions", "read_interactions", "read_users"]
 
 
 def read_interactions(
@@ -123,6 +124,20 @@ def as_interactions(data: object) -> Interactions:
     if sp.issparse(data) or isinstance(data, np.ndarray):
         return Interactions(data)
     return read_interactions(data)
+
+
+def read_users(path: Path, known: Ids) -> list[Id]:
+    """The ids in the user column of a table, as the type the known ones have."""
+    found: list[Id] = []
+    for source in open_sources(path):
+        name = find_roles(source, None, None, None, None, needed=("user",))["user"]
+        for batch in source.batches([name]):
+            column = batch[name].drop_nulls()
+            if known.is_text:
+                found += column.cast(pl.String).to_list()
+            else:
+                found += [known.parse(str(value), "user") for value in column]
+    return found
 
 
 def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:

@@ -1,10 +1,11 @@
 """How every kernel is compiled."""
 
+from pathlib import Path
 from typing import Any
 
 from numba import njit
 
-__all__ = ["kernel"]
+__all__ = ["cache_folder", "kernel"]
 
 
 def kernel(function: Any) -> Any:
@@ -13,3 +14,14 @@ def kernel(function: Any) -> Any:
         return njit(nogil=True, cache=True)(function)
     except RuntimeError:  # numba found no folder for its cache (read-only installation, no home)
         return njit(nogil=True)(function)
+
+
+def cache_folder() -> Path | None:
+    """Where the machine code is kept; None where no folder can be written."""
+
+    @kernel
+    def nothing():
+        return 0
+
+    folder = getattr(nothing._cache, "cache_path", None)
+    return None if folder is None else Path(folder)

@@ -1,0 +1,5 @@
+"""`python -m mrfrec`."""
+
+from mrfrec.cli import main
+
+main()

@@ -1,0 +1,115 @@
+"""`mrfrec demo`: what the package does, on data that comes with it, in a few seconds."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+
+from mrfrec import datasets
+from mrfrec.catalogue import because_text
+from mrfrec.cli.show import print_table
+from mrfrec.core import ranking
+from mrfrec.core.resources import human_bytes, usable_threads
+from mrfrec.core.sparse import Rows
+from mrfrec.evaluation.holdout import Holdout, hold_out
+from mrfrec.evaluation.metrics import mean_of, ndcg, recall
+from mrfrec.interactions import Interactions
+from mrfrec.model import MRF
+
+__all__ = ["run"]
+
+_HISTORY = ("python3-numpy", "python3-scipy", "cython3")
+_HELD_OUT = 2000
+_SPARSE: dict[str, Any] = {"sparsity": 0.02}
+
+
+def run(output: Path) -> None:
+    """All of it; the model is saved to `output`."""
+    out = Console(highlight=False, soft_wrap=True)
+    data = datasets.load("debian")
+    out.print(
+        f"Debian 12: {data.n_users:,} source packages (the users) and the {data.n_items:,} packages they are "
+        f"built with (the items),\n{len(data):,} pairs.\n"
+    )
+    _compile(data, out)
+    out.print(
+        f"How well are the build dependencies of {_HELD_OUT:,} packages guessed that no model has seen, "
+        "from 80 % of them?"
+    )
+    _compare(hold_out(data.matrix, _HELD_OUT))
+
+    model = MRF().fit(data)
+    out.print(f"\nA package is built with {', '.join(_HISTORY)}. What else will it need?")
+    asked = model.asked(history=list(_HISTORY))
+    ranked = next(model.ranked(asked, 8, explain=3))
+    assert ranked.because is not None
+    rows = [
+        [place + 1, data.items[i], model.catalogue.title(i), float(ranked.scores[0, place]),
+         because_text(ranked.because[0][place], model.catalogue)]
+        for place, i in enumerate(ranked.items[0].tolist())
+    ]  # fmt: skip
+    print_table(rows, ["rank", "item", "title", "score", "because of"])
+
+    model.save(output, include_histories=True)
+    out.print(f"\nThe model is in {output} ({human_bytes(output.stat().st_size)}). Try next:\n")
+    for command in (
+        f"mrfrec recommend {output} --history {','.join(_HISTORY)} --explain",
+        f"mrfrec recommend {output} --user gimp -k 5",
+        f"mrfrec recommend {output} --all -k 20 -o recommendations.parquet",
+        f"mrfrec similar {output} libgtk-3-dev",
+        f"mrfrec explain {output} --history {','.join(_HISTORY)} --item python3-matplotlib",
+        f"mrfrec info {output}",
+        "mrfrec fit YOUR_TABLE.csv -o your.mrf",
+    ):
+        out.print(f"  {command}")
+
+
+def _compile(data: Interactions, out: Console) -> None:
+    """The first fit on a machine compiles; here, so that no time below includes it."""
+    start = time.perf_counter()
+    few = data.matrix[:500]
+    for parameters in ({"sparsity": None}, {**_SPARSE, "sparsity": 0.2}):
+        MRF(**parameters).fit(few).top_k(few, 1)
+    seconds = time.perf_counter() - start
+    if seconds > 5:
+        out.print(f"Compiled for this machine in {seconds:.0f} s; the result is kept for next time.\n")
+
+
+def _compare(split: Holdout) -> None:
+    rows = [["most popular", *_accuracy(_popular(split, 100), split), "–", "–"]]
+    kinds: list[tuple[str, dict[str, Any]]] = [
+        ("MRF, dense", {"sparsity": None}),
+        ("MRF, 2 % of the weights", _SPARSE),
+    ]
+    for name, parameters in kinds:
+        model = MRF(**parameters).fit(split.training)
+        items, _ = model.top_k(split.shown, 100)
+        weights = model.weights_
+        size = weights.nbytes if not model.is_sparse else weights.data.nbytes + weights.indices.nbytes
+        rows.append([name, *_accuracy(items, split), f"{model.timings_['total']:.2f} s", human_bytes(size)])
+    print_table(rows, ["", "nDCG@100", "Recall@20", "training", "weights"])
+
+
+def _accuracy(items: npt.NDArray[np.int32], split: Holdout) -> list[str]:
+    return [str(mean_of(ndcg(items, split.targets, 100))), str(mean_of(recall(items, split.targets, 20)))]
+
+
+def _popular(split: Holdout, k: int) -> npt.NDArray[np.int32]:
+    """The most popular items each user has not been shown to have."""
+    m = split.training.shape[1]
+    place = np.empty(m, np.int32)
+    place[np.argsort(-np.bincount(split.training.indices, minlength=m), kind="stable")] = np.arange(m)
+    nothing = Rows(np.zeros(m + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32), m)
+    items, _ = ranking.top_k(
+        Rows.of(split.shown),
+        nothing,
+        np.zeros(m, np.float32),
+        k,
+        exclude_seen=True,
+        order=place,
+        threads=usable_threads(),
+    )
+    return items

@@ -1,0 +1,90 @@
+"""Looks at the machine and the installation."""
+
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+__all__ = ["Finding", "examine"]
+
+_NEEDED = ("numpy", "scipy", "numba", "polars", "narwhals", "safetensors", "threadpoolctl", "typer", "rich")
+_OPTIONAL = ("pandas", "pyarrow")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: what was looked at, what is there, and what to do about it if anything."""
+
+    name: str
+    value: str
+    advice: str = ""
+
+
+def examine() -> Iterator[Finding]:
+    """Everything worth telling with a report of a problem."""
+    from mrfrec import __version__
+    from mrfrec.core.kernels.compile import cache_folder
+    from mrfrec.core.resources import available_memory, blas_libraries, human_bytes, usable_threads
+
+    yield Finding("mrfrec", f"{__version__} in {Path(__file__).parents[1]}")
+    yield Finding("python", f"{sys.version.split()[0]} ({platform.platform()})")
+    for name in _NEEDED:
+        yield Finding(name, version(name))
+    for name in _OPTIONAL:
+        yield Finding(name, _version(name))
+    yield Finding("cores", str(usable_threads()))
+    memory = available_memory()
+    low = "less than 1 GB is free: fits will be refused early" if memory < 1_000_000_000 else ""
+    yield Finding("memory", f"{human_bytes(memory)} free", low)
+    for library in blas_libraries():
+        yield Finding("BLAS", library)
+    yield _cache(cache_folder())
+    yield _self_test()
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed (not needed)"
+
+
+def _cache(folder: Path | None) -> Finding:
+    advice = "not writable: every process compiles anew, about half a minute. Set NUMBA_CACHE_DIR"
+    if folder is None:
+        return Finding("compiled code", "not kept", advice)
+    compiled = len(list(folder.glob("*.nbi")))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return Finding("compiled code", f"{compiled} functions in {folder}")
+    except OSError:
+        return Finding("compiled code", f"{compiled} functions in {folder}", advice)
+
+
+def _self_test() -> Finding:
+    """A small fit of each kind against plain numpy."""
+    import numpy as np
+    import scipy.sparse as sp
+
+    from mrfrec.model import MRF
+
+    start = time.perf_counter()
+    # The number of users is prime: no covariance is exactly zero, so the sparse fit keeps them all.
+    X = (np.random.default_rng(0).random((199, 30)) < 0.3).astype(np.float64)
+    S = (X - X.mean(axis=0)).T @ (X - X.mean(axis=0))
+    C = np.linalg.inv(S + np.eye(30))
+    expected = -C / np.diag(C)
+    np.fill_diagonal(expected, 0.0)
+    worst = 0.0
+    for parameters in ({"sparsity": None}, {"threshold": 0.0}):
+        model = MRF(l2=1.0, alpha=0.0, dtype="float64", **parameters).fit(sp.csr_array(X))
+        B = model.weights_.toarray() if model.is_sparse else model.weights_
+        worst = max(worst, float(np.abs(B - expected).max()))
+    seconds = time.perf_counter() - start
+    advice = "" if worst < 1e-9 else "wrong: please report this with all of the above"
+    return Finding("self-test", f"dense and sparse fit within {worst:.0e} of numpy, {seconds:.1f} s", advice)

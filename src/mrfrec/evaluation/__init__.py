@@ -1,0 +1,1 @@
+"""How well a model guesses what users have that it was not shown."""
