@@ -5,6 +5,7 @@ loops stand where the paper has a loop. Magnitudes are compared as float32 and t
 cyclic order, as the documentation of `core/pattern.py` says.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -156,3 +157,36 @@ def top_k(scores: Matrix, seen: Matrix, k: int) -> npt.NDArray[np.int64]:
         )
         rows.append((order + [-1] * k)[:k])
     return np.array(rows)
+
+
+# ── recommending ──────────────────────────────────────────────────────────────────────────────────
+
+
+def recommend(
+    x: Matrix,
+    B: Matrix,
+    base: Matrix,
+    popularity: Matrix,
+    k: int,
+    *,
+    exclude_seen: bool = True,
+    hidden: frozenset[int] = frozenset(),
+) -> list[tuple[int, float, str]]:
+    """(item, score, source) of one user, best first; equal scores by popularity, then by index."""
+    scores = base + x @ B
+    possible = [i for i in range(len(x)) if i not in hidden and not (exclude_seen and x[i] != 0)]
+    ranked = sorted(possible, key=lambda i: (-scores[i], -popularity[i], i))[:k]
+    informed = [any(x[j] * B[j, i] != 0 for j in range(len(x))) for i in range(len(x))]
+    return [(i, float(scores[i]), "model" if informed[i] else "popular") for i in ranked]
+
+
+# ── accuracy ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def recall(ranked: list[int], targets: set[int], k: int) -> float:
+    return sum(item in targets for item in ranked[:k]) / min(k, len(targets))
+
+
+def ndcg(ranked: list[int], targets: set[int], k: int) -> float:
+    gain = sum(1 / math.log2(place + 2) for place, item in enumerate(ranked[:k]) if item in targets)
+    return gain / sum(1 / math.log2(place + 2) for place in range(min(k, len(targets))))

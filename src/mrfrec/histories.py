@@ -53,7 +53,7 @@ def of_users(users: object, training: Training) -> Asked:
         users = [users]
     if not isinstance(users, Iterable):
         raise ParameterError("users", "an id or a sequence of ids", users)
-    ids = users.tolist() if isinstance(users, np.ndarray) else list(users)
+    ids = _as_list(users)
     found = training.users.find(ids, "user")
     if (found < 0).any():
         warn(
@@ -77,8 +77,8 @@ def of_histories(history: object, items: Ids, binary: bool) -> Asked:
         return Asked(Ids.of(history, "user"), None, _rows(list(history.values()), items), None)
     if library or isinstance(history, Mapping | set | frozenset | tuple | list | np.ndarray):
         nested = (list, tuple, set, frozenset, Mapping, np.ndarray)
-        several = not isinstance(history, Mapping) and any(isinstance(each, nested) for each in history)  # type: ignore[attr-defined]
-        given = list(history) if several else [history]  # type: ignore[call-overload]
+        one = history if isinstance(history, Mapping) else _as_list(history)
+        given = one if isinstance(one, list) and any(isinstance(each, nested) for each in one) else [one]
         return Asked(Ids.range(len(given)), None, _rows(given, items), library)
     return _of_table(history, items, binary)
 
@@ -145,6 +145,14 @@ def positions(ids: Iterable[Any], items: Ids, name: str) -> npt.NDArray[np.int64
     if (found < 0).any():
         warn(f"{name}: {int((found < 0).sum()):,} of {len(found):,} items are unknown to the model; ignored.")
     return found
+
+
+def _as_list(given: Any) -> list[Any]:
+    """A column or sequence as plain Python values."""
+    for way in ("to_pylist", "to_list", "tolist"):  # pyarrow, pandas and polars, numpy
+        if hasattr(given, way):
+            return list(getattr(given, way)())
+    return list(given)
 
 
 def library_of_column(given: object) -> str | None:

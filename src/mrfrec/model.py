@@ -266,18 +266,25 @@ class MRF(Recommender):
     def _rank(
         self, histories: Rows, k: int, *, exclude_seen: bool, hidden: npt.NDArray[np.bool_] | None
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any], npt.NDArray[np.bool_]]:
-        # An item that starts from −∞ stays there.
-        start = self._shift if hidden is None else np.where(hidden, -np.inf, self._shift).astype(self.dtype)
-        items, scores = ranking.top_k(
-            histories,
-            self._weights,
-            start,
-            k,
-            exclude_seen=exclude_seen,
-            order=self._catalogue.by_popularity,
-            threads=self.threads or usable_threads(),
-        )
-        return items, scores, scores != self._shift[items]
+        def best(rows: Rows, base: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
+            # An item that starts from −∞ stays there.
+            return ranking.top_k(
+                rows,
+                self._weights,
+                base if hidden is None else np.where(hidden, -np.inf, base).astype(self.dtype),
+                k,
+                exclude_seen=exclude_seen,
+                order=self._catalogue.by_popularity,
+                threads=self.threads or usable_threads(),
+            )
+
+        items, scores = best(histories, self._shift)
+        informed = scores != self._shift[items]
+        strangers = np.flatnonzero(np.diff(histories.ptr) == 0)
+        if self.offset and len(strangers):
+            # The conditional mean takes an empty history as having nothing; here it means knowing nothing.
+            items[strangers], scores[strangers] = best(histories.take(strangers), np.zeros_like(self._shift))
+        return items, scores, informed
 
     def _contributions(
         self, items: npt.NDArray[Any], values: npt.NDArray[Any], item: int

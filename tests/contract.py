@@ -1,0 +1,204 @@
+"""What every recommender keeps to, whatever its kind. `tests/test_recommender.py` names the kinds."""
+
+import warnings
+from collections.abc import Callable
+from math import fsum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import mrfrec
+from mrfrec import DataError, Interactions, MrfrecWarning, NotFittedError, ParameterError, Recommender
+
+Make = Callable[[], Recommender]
+
+COLUMNS = ["user", "item", "title", "score", "rank", "source"]
+
+
+def exactly_k_rows_and_nothing_seen(model: Recommender, data: Interactions) -> None:
+    k = 5
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MrfrecWarning)  # one of them may have seen nearly everything
+        table = model.recommend(k=k)
+    assert table.columns == COLUMNS
+    had: dict[Any, set[Any]] = {}
+    for u, user in enumerate(data.users):
+        span = slice(data.matrix.indptr[u], data.matrix.indptr[u + 1])
+        had[user] = {data.items[i] for i in data.matrix.indices[span].tolist()}
+    for (user,), rows in table.group_by("user", maintain_order=True):
+        assert len(rows) == min(k, data.n_items - len(had[user]))
+        assert not had[user] & set(rows["item"])
+        assert rows["item"].n_unique() == len(rows)
+        assert rows["rank"].to_list() == list(range(1, len(rows) + 1))
+        assert rows["score"].is_sorted(descending=True)
+    assert table["user"].unique(maintain_order=True).to_list() == list(data.users)
+
+
+def ids_and_titles_come_back(model: Recommender, data: Interactions) -> None:
+    assert list(model.items_) == list(data.items)
+    table = model.recommend(data.users[0], k=3)
+    expected = pl.String if data.items.is_text else pl.Int64
+    assert table.schema["item"] == expected
+    assert data.titles is not None
+    for item, title in table.select("item", "title").iter_rows():
+        position = int(data.items.find([item], "item")[0])
+        assert (title or "") == data.titles[position]
+
+
+def one_user_many_users_and_all_agree(model: Recommender, data: Interactions) -> None:
+    everybody = model.recommend(k=4)
+    chosen = [data.users[i] for i in (7, 2, 7)]
+    several = model.recommend(chosen, k=4)
+    assert several["user"].to_list() == [user for user in chosen for _ in range(4)]
+    for user in chosen[:2]:
+        one = model.recommend(user, k=4)
+        assert one.equals(everybody.filter(pl.col("user") == user))
+        assert one.equals(several.filter(pl.col("user") == user).head(4))
+
+
+def histories_need_no_training(model: Recommender, data: Interactions) -> None:
+    u = 4
+    span = slice(data.matrix.indptr[u], data.matrix.indptr[u + 1])
+    items = [data.items[i] for i in data.matrix.indices[span].tolist()]
+    values = dict(zip(items, data.matrix.data[span].tolist(), strict=True))
+    by_user = model.recommend(data.users[u], k=6).drop("user")
+    for history in (values, {"somebody": values}, [values], data.matrix[[u]]):
+        assert model.recommend(history=history, k=6).drop("user").equals(by_user)
+    assert model.recommend(history={"somebody": values}, k=1)["user"].to_list() == ["somebody"]
+    if set(values.values()) == {1.0}:
+        for plain in (items, tuple(items), set(items), items[::-1], items * 2, np.array(items), [items]):
+            assert model.recommend(history=plain, k=6).drop("user").equals(by_user)
+        frame = pl.DataFrame({"user": ["x"] * len(items), "item": items})
+        assert model.recommend(history=frame, k=6).drop("user").equals(by_user)
+
+
+def filters_are_kept(model: Recommender, data: Interactions) -> None:
+    everything = model.recommend(data.users[0], k=data.n_items - 1 - data.matrix.indptr[1])["item"].to_list()
+    allowed, excluded = everything[3:8], everything[4:6]
+    found = model.recommend(data.users[0], k=3, allow=allowed, exclude=excluded)["item"].to_list()
+    assert found == [item for item in allowed if item not in excluded]
+    without = model.recommend(data.users[0], k=5, exclude=everything[:2])["item"].to_list()
+    assert without == everything[2:7]
+    seen = data.items[int(data.matrix.indices[0])]
+    assert seen in model.recommend(data.users[0], k=data.n_items, exclude_seen=False)["item"].to_list()
+
+
+def too_few_items_are_fewer_rows_and_a_warning(model: Recommender, data: Interactions) -> None:
+    some = [data.items[i] for i in (0, 1, 2)]
+    with pytest.warns(MrfrecWarning, match=r"1 of 1 users get fewer than k=5 items"):
+        table = model.recommend(history=some[:1], k=5, allow=some)
+    assert sorted(table["item"].to_list()) == sorted(some[1:])
+    with pytest.warns(MrfrecWarning, match=f"fewer than k={data.n_items + 9}"):
+        assert len(model.recommend(history=some, k=data.n_items + 9)) == data.n_items - 3
+    with pytest.warns(MrfrecWarning, match="fewer"):
+        nothing = model.recommend(history=some, k=2, allow=some)
+    assert (nothing.shape, nothing.columns) == ((0, 6), COLUMNS)
+
+
+def nobody_knows_them_gets_the_most_popular(model: Recommender, data: Interactions) -> None:
+    order = np.lexsort((np.arange(data.n_items), -data.popularity))[:4]
+    popular = [data.items[i] for i in order.tolist()]
+    unknown: Any = "no such thing" if data.users.is_text else -5
+    with pytest.warns(MrfrecWarning, match="1 of 1 users are unknown"):
+        table = model.recommend(unknown, k=4)
+    assert (table["user"].to_list(), set(table["source"])) == ([unknown] * 4, {"popular"})
+    stranger: Any = "no such item" if data.items.is_text else -5
+    with pytest.warns(MrfrecWarning, match="history: 2 of 2 items are unknown"):
+        lost = model.recommend(history=[stranger, stranger * 2], k=4)
+    assert lost["source"].to_list() == ["popular"] * 4
+    nothing = model.recommend(history=[], k=4)
+    assert nothing["item"].to_list() == table["item"].to_list() == lost["item"].to_list() == popular
+
+
+def contributions_sum_to_the_score(model: Recommender, data: Interactions) -> None:
+    for user in data.users[:6]:
+        table = model.recommend(user, k=3)
+        for item, score in table.select("item", "score").iter_rows():
+            reasons = model.explain(item, user=user)
+            assert reasons.columns == ["item", "title", "value", "weight", "contribution"]
+            parts = reasons["contribution"].to_list()
+            assert fsum(parts) == pytest.approx(score, abs=1e-5 * max(sum(map(abs, parts)), 1))
+            history = reasons.filter(pl.col("item").is_not_null())
+            assert history["contribution"].is_sorted(descending=True)
+            found, base = model.reasons(item, user=user)
+            assert fsum([base, *(c.amount for c in found)]) == fsum(parts)
+            for contribution in found:
+                assert contribution.amount == contribution.value * contribution.weight
+
+
+def saved_and_loaded_it_says_the_same(model: Recommender, data: Interactions, folder: Path) -> None:
+    path = folder / "model.mrf"
+    model.save(path, include_histories=True)
+    loaded = mrfrec.load(path)
+    assert type(loaded) is type(model)
+    assert repr(loaded) == repr(model)
+    assert loaded.recommend(k=5).equals(model.recommend(k=5))
+    assert list(loaded.users_ or []) == list(data.users)
+    model.save(path)
+    bare = mrfrec.load(path)
+    assert bare.users_ is None
+    items = list(data.items[:3])
+    assert bare.recommend(history=items).equals(model.recommend(history=items))
+    assert bare.similar_items(items[0]).equals(model.similar_items(items[0]))
+    for refused in (lambda: bare.recommend(), lambda: bare.save(path, include_histories=True)):
+        with pytest.raises(DataError, match="saved without"):
+            refused()
+
+
+def files_hold_what_tables_do(model: Recommender, folder: Path) -> None:
+    table = model.recommend(k=3, explain=2)
+    readers: dict[str, Callable[[Path], pl.DataFrame]] = {
+        ".parquet": pl.read_parquet,
+        ".csv": pl.read_csv,
+        ".jsonl": pl.read_ndjson,
+    }
+    for suffix, read in readers.items():
+        path = folder / f"all{suffix}"
+        steps: list[tuple[int, int]] = []
+
+        def progress(_: str, done: int, total: int, steps: list[tuple[int, int]] = steps) -> None:
+            steps.append((done, total))
+
+        rows = model.recommend_to(path, k=3, explain=2, progress=progress)
+        found = read(path).with_columns(
+            pl.col("source").cast(pl.String),
+            pl.col("score").cast(pl.Float32),
+            *(pl.col(name).cast(pl.String) for name in ("title", "because")),
+        )
+        assert rows == len(table) == len(found)
+        for name in ("user", "item", "rank", "source"):
+            assert found[name].cast(table.schema[name]).to_list() == table[name].to_list()
+        np.testing.assert_allclose(found["score"].to_numpy(), table["score"].to_numpy(), rtol=1e-6)
+        assert found["because"].fill_null("").to_list() == table["because"].to_list()
+        assert steps[-1][0] == steps[-1][1] > 0
+    assert sorted(path.name for path in folder.iterdir()) == ["all.csv", "all.jsonl", "all.parquet"]
+
+
+def bad_questions_are_refused(make: Make, model: Recommender, data: Interactions) -> None:
+    with pytest.raises(NotFittedError, match="call fit first"):
+        make().recommend(history=[1])
+    item, user = data.items[0], data.users[0]
+    wrong_type: Any = 5 if data.items.is_text else "5"
+    cases: list[tuple[type[Exception], str, Callable[[], object]]] = [
+        (ParameterError, "k must be a whole number, 1 or more; got 0", lambda: model.recommend(user, k=0)),
+        (ParameterError, "k must be", lambda: model.recommend(user, k=2.5)),  # type: ignore[arg-type]
+        (ParameterError, "history must be None when users", lambda: model.recommend(user, history=[item])),
+        (ParameterError, "history must be item ids in a list", lambda: model.recommend(history="abc")),
+        (DataError, "item ids are", lambda: model.recommend(history=[wrong_type])),
+        (DataError, "item ids are", lambda: model.recommend(user, exclude=[wrong_type])),
+        (ParameterError, "allow must be a sequence", lambda: model.recommend(user, allow=7)),  # type: ignore[arg-type]
+        (ParameterError, "users must be an id", lambda: model.recommend(4.5)),
+        (DataError, "user ids are", lambda: model.recommend([None])),
+        (DataError, "finite", lambda: model.recommend(history={item: float("nan")})),
+        (DataError, "must have the", lambda: model.recommend(history=data.matrix[:, :2])),
+        (ParameterError, "exactly one|Exactly one", lambda: model.explain(item)),
+        (DataError, "unknown to the model", lambda: model.similar_items("?" if data.items.is_text else -1)),
+        (ParameterError, "path must be a name that ends in", lambda: model.recommend_to("x.xlsx")),
+        (ParameterError, "a folder that exists", lambda: model.recommend_to("no/such/x.csv")),
+    ]
+    for kind, message, ask in cases:
+        with pytest.raises(kind, match=message):
+            ask()

@@ -1,0 +1,236 @@
+"""The contract of recommenders, kept by each of them; and the MRF's rankings against plain numpy."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import scipy.sparse as sp
+
+from mrfrec import MRF, Interactions, MrfrecWarning, Recommender
+from mrfrec.core import ranking
+from mrfrec.core.sparse import Rows
+
+import contract
+import naive
+from conftest import random_matrix
+
+KINDS: dict[str, dict[str, Any]] = {
+    "dense": {"l2": 2.0},
+    "sparse": {"l2": 2.0, "threshold": 0.15, "r": 0.3},
+    "offset": {"l2": 2.0, "offset": True},
+    "sparse float64": {"l2": 1.0, "threshold": 0.3, "dtype": "float64"},
+}
+
+
+def named_data(text: bool, *, real: bool = False, items: int = 30) -> Interactions:
+    X = random_matrix(3, users=60, items=items, real=real)
+    X[:, 7] *= np.arange(60) % 7 > 0  # nobody has everything
+    users = [f"u{i:02}" for i in range(60)] if text else list(range(1000, 1060))
+    # Not in ascending order: the model must not rely on it.
+    names: list[Any] = [f"item {(7 * i) % items:02}" for i in range(items)]
+    ids = names if text else [2**40 + (7 * i) % items for i in range(items)]
+    titles = [None if i == 4 else f"Title, of {i}" for i in range(items)]
+    return Interactions(sp.csr_array(X), users, ids, titles)
+
+
+@pytest.fixture(scope="module", params=["integers", "strings", "values"])
+def data(request: pytest.FixtureRequest) -> Interactions:
+    return named_data(request.param == "strings", real=request.param == "values")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return KINDS[request.param]
+
+
+@pytest.fixture(scope="module")
+def model(kind: dict[str, Any], data: Interactions) -> Recommender:
+    return MRF(**kind).fit(data)
+
+
+def test_exactly_k_rows_and_nothing_seen(model: Recommender, data: Interactions) -> None:
+    contract.exactly_k_rows_and_nothing_seen(model, data)
+
+
+def test_ids_and_titles_come_back(model: Recommender, data: Interactions) -> None:
+    contract.ids_and_titles_come_back(model, data)
+
+
+def test_one_user_many_users_and_all_agree(model: Recommender, data: Interactions) -> None:
+    contract.one_user_many_users_and_all_agree(model, data)
+
+
+def test_histories_need_no_training(model: Recommender, data: Interactions) -> None:
+    contract.histories_need_no_training(model, data)
+
+
+def test_filters_are_kept(model: Recommender, data: Interactions) -> None:
+    contract.filters_are_kept(model, data)
+
+
+def test_too_few_items_are_fewer_rows_and_a_warning(model: Recommender, data: Interactions) -> None:
+    contract.too_few_items_are_fewer_rows_and_a_warning(model, data)
+
+
+def test_strangers_get_the_most_popular(model: Recommender, data: Interactions) -> None:
+    contract.nobody_knows_them_gets_the_most_popular(model, data)
+
+
+def test_contributions_sum_to_the_score(model: Recommender, data: Interactions) -> None:
+    contract.contributions_sum_to_the_score(model, data)
+
+
+def test_saved_and_loaded_it_says_the_same(model: Recommender, data: Interactions, tmp_path: Path) -> None:
+    contract.saved_and_loaded_it_says_the_same(model, data, tmp_path)
+
+
+def test_files_hold_what_tables_do(model: Recommender, tmp_path: Path) -> None:
+    contract.files_hold_what_tables_do(model, tmp_path)
+
+
+def test_bad_questions_are_refused(kind: dict[str, Any], model: Recommender, data: Interactions) -> None:
+    contract.bad_questions_are_refused(lambda: MRF(**kind), model, data)
+
+
+# ── the MRF's own ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("exclude_seen", [True, False])
+@pytest.mark.parametrize("offset", [False, True])
+@pytest.mark.parametrize("parameters", [{}, {"threshold": 0.3, "r": 0.5}])
+def test_ranking_is_that_of_plain_numpy(parameters: dict[str, Any], offset: bool, exclude_seen: bool) -> None:
+    data = named_data(text=False)
+    model = MRF(l2=2.0, dtype="float64", offset=offset, **parameters).fit(data)
+    B = model.weights_.toarray() if model.is_sparse else model.weights_
+    base = model.mean_ - model.mean_ @ B if offset else np.zeros(data.n_items)
+    hidden = [3, 9, 12]
+    table = model.recommend(k=8, exclude_seen=exclude_seen, exclude=[data.items[i] for i in hidden])
+    for u, (_, rows) in enumerate(table.group_by("user", maintain_order=True)):
+        expected = naive.recommend(
+            data.matrix[[u]].toarray()[0],
+            B,
+            base,
+            data.popularity.astype(np.float64),
+            8,
+            exclude_seen=exclude_seen,
+            hidden=frozenset(hidden),
+        )
+        assert rows["item"].to_list() == [data.items[i] for i, _, _ in expected]
+        np.testing.assert_allclose(rows["score"], [score for _, score, _ in expected], rtol=1e-5, atol=1e-7)
+        assert rows["source"].to_list() == [source for _, _, source in expected]
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("exclude_seen", [True, False])
+def test_few_users_in_numpy_and_many_in_compiled_code_agree_to_the_bit(kind: str, exclude_seen: bool) -> None:
+    data = named_data(text=False, real=True)
+    model = MRF(**KINDS[kind]).fit(data)
+    order = model.catalogue.by_popularity
+    start = model._shift.copy()
+    start[[2, 8]] = -np.inf
+    arguments: dict[str, Any] = {"exclude_seen": exclude_seen, "order": order, "threads": 2}
+    rows = Rows.of(data.matrix)
+    assert len(rows) > ranking._FEW
+    items, scores = ranking.top_k(rows, model._weights, start, 30, **arguments)
+    for u in range(len(rows)):
+        one = ranking.top_k(rows.span(u, u + 1), model._weights, start, 30, **arguments)
+        np.testing.assert_array_equal(one[0][0], items[u])
+        np.testing.assert_array_equal(one[1][0], scores[u])
+
+
+def test_items_the_history_says_nothing_about_come_by_popularity() -> None:
+    # Two small worlds that never meet among many users of neither: a sparse model keeps nothing between them.
+    X = np.vstack([np.kron(np.eye(2), np.ones((10, 6))), np.zeros((500, 12))])
+    X[np.arange(20), np.arange(20) % 12] = 0.0
+    X[10:14, 9] = 0.0
+    model = MRF(threshold=0.4).fit(sp.csr_array(X))
+    table = model.recommend(history=[0], k=9)
+    known = table.filter(pl.col("source") == "model")["item"].to_list()
+    assert set(known) <= set(range(6))
+    popular = table.filter(pl.col("source") == "popular")
+    assert set(popular["score"]) == {0.0}
+    counts = [int(X[:, i].sum()) for i in popular["item"].to_list()]
+    assert counts == sorted(counts, reverse=True)
+
+
+def test_similar_items_are_the_strongest_of_a_row_in_one_scale() -> None:
+    data = named_data(text=True)
+    for threshold in (None, 0.2):
+        model = MRF(l2=2.0, dtype="float64", threshold=threshold).fit(data)
+        B = model.weights_.toarray() if model.is_sparse else model.weights_
+        for position in range(data.n_items):
+            table = model.similar_items(data.items[position], k=5)
+            scale = model.scale_
+            strength = {
+                data.items[i]: B[position, i] * scale[position] / scale[i]
+                for i in range(data.n_items)
+                if scale[i] > 0 and B[position, i] > 0
+            }
+            expected = sorted(strength, key=lambda item: -strength[item])[:5]
+            assert table["item"].to_list() == expected
+            np.testing.assert_allclose(table["score"], [strength[item] for item in expected], rtol=1e-6)
+            assert table.columns == ["item", "title", "score", "rank"]
+
+
+def test_reasons_are_the_largest_positive_contributions() -> None:
+    data = named_data(text=True)
+    model = MRF(l2=2.0).fit(data)
+    table = model.recommend(data.users[1], k=4, explain=2)
+    for item, because in table.select("item", "because").iter_rows():
+        found, _ = model.reasons(item, user=data.users[1])
+        best = [c for c in found[:2] if c.amount > 0]
+        assert because == ", ".join(f"{data.items[c.item]} ({c.amount:+.2f})" for c in best)
+
+
+# ── the caller's frame library ────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_rows_come_back_in_the_library_of_the_frame_fitted_on(library: str) -> None:
+    pairs = {"user": ["a", "a", "b", "b", "c"], "item": [1, 2, 2, 3, 3], "title": ["x", "y", "y", None, None]}
+    made: dict[str, Any] = {"pandas": pd.DataFrame, "polars": pl.DataFrame, "pyarrow": pa.table}
+    kinds: dict[str, Any] = {"pandas": pd.DataFrame, "polars": pl.DataFrame, "pyarrow": pa.Table}
+    model = MRF(threshold=0.0).fit(made[library](pairs))
+    for table in (
+        model.recommend("a", k=1),
+        model.recommend(history=[1], k=1),
+        model.similar_items(2),
+        model.explain(3, history=[2]),
+    ):
+        assert type(table) is kinds[library]
+    back = model.recommend(["a", "c"], k=1)
+    columns = (
+        back.to_pydict() if library == "pyarrow" else {name: list(back[name]) for name in contract.COLUMNS}
+    )
+    assert columns["user"] == ["a", "c"]
+    assert all(isinstance(int(item), int) for item in columns["item"])
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_rows_come_back_in_the_library_of_the_question(library: str) -> None:
+    model = MRF(l2=2.0).fit(named_data(text=False))
+    users: dict[str, Any] = {
+        "pandas": pd.Series([1003, 1001]),
+        "polars": pl.Series([1003, 1001]),
+        "pyarrow": pa.chunked_array([[1003, 1001]]),
+    }
+    table = model.recommend(users[library], k=2)
+    assert type(table).__module__.split(".")[0] == library
+    frames: dict[str, Any] = {"pandas": pd.DataFrame, "polars": pl.DataFrame, "pyarrow": pa.table}
+    histories = frames[library]({"user": ["x", "y"], "item": [2**40, 2**40 + 3]})
+    table = model.recommend(history=histories, k=2)
+    assert type(table).__module__.split(".")[0] == library
+
+
+def test_unknown_items_are_counted_once_for_all_histories() -> None:
+    model = MRF(l2=2.0).fit(named_data(text=False))
+    with pytest.warns(
+        MrfrecWarning, match="history: 2 of 4 items are unknown to the model; ignored"
+    ) as caught:
+        model.recommend(history=[[2**40, 5], [6, 2**40 + 1]], k=2)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
