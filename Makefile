@@ -4,12 +4,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install test lint types unit format bench clean
+.PHONY: help install demo test lint types unit format reference bench bench-product clean
 
 help:
+	@echo "make demo     fit, compare, recommend and explain on data that comes with the package"
 	@echo "make test     virtual environment, lint, types and tests"
 	@echo "make bench    time and peak memory of the fits in the README (about ten minutes; GROUPS=dense for the dense one)"
+	@echo "make bench-product  time and memory of reading, recommending and answering"
 	@echo "make format   rewrite the code in the project's format"
+	@echo "make reference  docs/cli.md from the help texts"
 	@echo "make clean    remove what the other commands made"
 
 install: $(VENV)/installed
@@ -18,6 +21,9 @@ $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	touch $@
+
+demo: install
+	$(BIN)/mrfrec demo
 
 test: lint types unit
 
@@ -35,9 +41,15 @@ format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+reference: install
+	$(BIN)/python tools/cli_reference.py
+
 bench: install
 	$(BIN)/python -m benchmarks.bench $(GROUPS)
 
+bench-product: install
+	$(BIN)/python -m benchmarks.product $(GROUPS)
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis benchmarks/cache
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis benchmarks/cache debian.mrf
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -86,7 +86,7 @@ def measure_fit(X: sp.csr_array, parameters: dict[str, Any]) -> tuple[Any, dict[
     from mrfrec import MRF
 
     small = X[: min(X.shape[0], 2000)][:, : min(X.shape[1], 1500)]
-    warm_up = {**parameters, "sparsity": 0.01} if "sparsity" in parameters else parameters
+    warm_up = {**parameters, "sparsity": 0.01} if parameters.get("sparsity") else parameters
     MRF(**warm_up).fit(small)
     before = peak_gb()
     start = time.perf_counter()

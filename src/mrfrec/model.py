@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.catalogue import Contribution
 from mrfrec.checks import check_count, check_flag, check_number
 from mrfrec.core import ranking
 from mrfrec.core.resources import MemoryPlan, Progress, parse_bytes, usable_threads
@@ -286,22 +285,19 @@ class MRF(Recommender):
             items[strangers], scores[strangers] = best(histories.take(strangers), np.zeros_like(self._shift))
         return items, scores, informed
 
-    def _contributions(
-        self, items: npt.NDArray[Any], values: npt.NDArray[Any], item: int
-    ) -> list[Contribution]:
-        """x_j·B_ji for each j of the history; in exact arithmetic, since float32 × float32 fits float64."""
+    def _weights_between(self, had: npt.NDArray[Any], targets: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         B = self._weights
-        B.verify(items)
-        found = []
-        for j, x in zip(items.tolist(), values.tolist(), strict=True):
-            if isinstance(B, DenseRows):
-                weight = float(B.array[j, item])
-            else:
-                row = B.items[B.ptr[j] : B.ptr[j + 1]]
-                place = int(np.searchsorted(row, item))
-                weight = float(B.values[B.ptr[j] + place]) if place < len(row) and row[place] == item else 0.0
-            found.append(Contribution(j, x, weight))
-        return found
+        if isinstance(B, DenseRows):
+            B.verify(had)
+            return np.asarray(B.array[np.ix_(had, targets)], np.float64)
+        column = np.full(B.width, -1)
+        column[targets] = np.arange(len(targets))
+        rows = B.take(had.astype(np.int64))
+        place = column[rows.items]
+        owner = np.repeat(np.arange(len(had)), np.diff(rows.ptr))
+        weights = np.zeros((len(had), len(targets)))
+        weights[owner[place >= 0], place[place >= 0]] = rows.values[place >= 0]
+        return weights
 
     def _base_score(self, item: int) -> float:
         return float(self._shift[item])

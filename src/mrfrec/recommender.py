@@ -48,10 +48,8 @@ class Recommender(ABC):
         """Items, scores, and whether the history says anything about the item; ties by popularity."""
 
     @abstractmethod
-    def _contributions(
-        self, items: npt.NDArray[Any], values: npt.NDArray[Any], item: int
-    ) -> list[Contribution]:
-        """What each item of one history adds to the score of `item`."""
+    def _weights_between(self, had: npt.NDArray[Any], targets: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        """had × targets: how much each item of a history weighs in the score of each target."""
 
     @abstractmethod
     def _base_score(self, item: int) -> float:
@@ -301,12 +299,32 @@ class Recommender(ABC):
     ) -> list[list[list[Contribution]]]:
         """For each user and each recommended item, what speaks most for it."""
         reasons = []
-        for u, recommended in enumerate(items.tolist()):
+        for u, recommended in enumerate(items):
             span = slice(int(histories.ptr[u]), int(histories.ptr[u + 1]))
             had, values = histories.items[span], histories.values[span]
-            found = [self._contributions(had, values, i) if i >= 0 else [] for i in recommended]
-            reasons.append([[c for c in _largest_first(each)[:most] if c.amount > 0] for each in found])
+            found = self._contributions(had, values, recommended[recommended >= 0], most)
+            positive = [[c for c in each if c.amount > 0] for each in found]
+            reasons.append(positive + [[] for _ in range(len(recommended) - len(positive))])
         return reasons
+
+    def _contributions(
+        self,
+        had: npt.NDArray[Any],
+        values: npt.NDArray[Any],
+        targets: npt.NDArray[Any],
+        most: int | None = None,
+    ) -> list[list[Contribution]]:
+        """For each target, x_j·B_ji of the items j of one history: the largest first, `most` of them."""
+        weights = self._weights_between(had, targets)
+        x = values.astype(np.float64)
+        # In float64, where a product of two float32 is exact.
+        order = np.lexsort((np.broadcast_to(had[:, None], weights.shape), -x[:, None] * weights), axis=0)[
+            :most
+        ]
+        return [
+            [Contribution(int(had[j]), float(x[j]), float(weights[j, i])) for j in order[:, i]]
+            for i in range(len(targets))
+        ]
 
     def _hidden(
         self, allow: Iterable[Id] | None, exclude: Iterable[Id] | None
@@ -401,9 +419,8 @@ class Recommender(ABC):
             raise ParameterError("history", "of one person", history)
         position = self._position(item)
         _, rows = next(asked.pieces())
-        return _largest_first(self._contributions(rows.items, rows.values, position)), self._base_score(
-            position
-        )
+        found = self._contributions(rows.items, rows.values, np.array([position]))[0]
+        return found, self._base_score(position)
 
     def _position(self, item: Id) -> int:
         place = int(self._fitted().items.find([item], "item")[0])
@@ -446,7 +463,3 @@ class Recommender(ABC):
         if "fingerprint" not in self._facts:
             self._facts["fingerprint"] = self._interactions.fingerprint
         return self._facts
-
-
-def _largest_first(contributions: list[Contribution]) -> list[Contribution]:
-    return sorted(contributions, key=lambda c: (-c.amount, c.item))

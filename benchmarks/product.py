@@ -1,0 +1,158 @@
+"""What a user waits for around the fit: reading tables, recommending to everybody, one answer from the shell.
+
+    python -m benchmarks.product               all of it (the text file takes a few minutes to make, once)
+    python -m benchmarks.product read all      some of the groups: read, text, all, answer, start
+
+Commands are timed as a shell sees them, start-up included. Memory is what reading adds at its highest to
+what the process held before, against the bytes of the matrix that comes out of it.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bench import CACHE, DATA, msd
+
+TEXT_ROWS = 48_000_000  # as many as the taste profile of the Million Song data has
+
+
+def in_a_process(function: str, *arguments: object) -> dict[str, Any]:
+    """A function of this module in a process of its own, whose memory nobody else has touched."""
+    code = f"from benchmarks import product; product.{function}(*{[str(a) for a in arguments]!r})"
+    output = subprocess.run(
+        [sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
+    return dict(json.loads(output.splitlines()[-1]))
+
+
+def status(field: str) -> int:
+    """A line of /proc/self/status, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":"))
+
+
+def read(path: str) -> None:
+    from mrfrec import read_interactions
+
+    before = status("VmRSS")
+    start = time.perf_counter()
+    data = read_interactions(path)
+    seconds = time.perf_counter() - start
+    grown = status("VmHWM") - before
+    matrix = data.matrix
+    size = matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes
+    print(
+        json.dumps(
+            {
+                "what": str(data),
+                "seconds": seconds,
+                "csr_mb": size / 1e6,
+                "grown_mb": grown / 1e6,
+                "ratio": grown / size,
+            }
+        )
+    )
+
+
+def write_text(path: str, rows: str) -> None:
+    """Lines as the taste profile has them: a user of 40 characters, a song of 18, a count."""
+    import numpy as np
+    import polars as pl
+
+    X = msd()
+    rng = np.random.default_rng(0)
+    users = pl.Series([f"{a:020x}{b:020x}" for a, b in rng.integers(0, 2**62, (X.shape[0], 2)).tolist()])
+    songs = pl.Series([f"SO{number:016X}" for number in range(X.shape[1])])
+    owner = np.repeat(np.arange(X.shape[0], dtype=np.int32), np.diff(X.indptr))
+    again = rng.integers(0, X.nnz, int(rows) - X.nnz)  # pairs that come a second time
+    places = np.sort(np.concatenate([np.arange(X.nnz), again]))
+    with Path(path).open("wb") as file:
+        for start in range(0, len(places), 2_000_000):
+            part = places[start : start + 2_000_000]
+            frame = {
+                "user": users.gather(owner[part]),
+                "song": songs.gather(X.indices[part]),
+                "count": rng.integers(1, 20, len(part)),
+            }
+            pl.DataFrame(frame).write_csv(file, include_header=start == 0)
+    print("{}")
+
+
+def timed(*command: str, times: int = 1) -> tuple[float, str]:
+    """Median seconds of a command, and what it said."""
+    seconds = []
+    for _ in range(times):
+        start = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-m", "mrfrec", *command], check=True, capture_output=True, text=True
+        )
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds), done.stdout + done.stderr
+
+
+def run(groups: list[str], data: Path) -> None:
+    table = data / "mtg-players" / "interactions.parquet"
+    CACHE.mkdir(exist_ok=True)
+    for group in groups:
+        if group in ("read", "all") and not table.exists():
+            print(f"{group}: skipped, there is no {table}")
+        elif group == "read":
+            print("read", in_a_process("read", table), flush=True)
+        elif group == "text":
+            text = CACHE / "triplets.csv"
+            if not text.exists():
+                in_a_process("write_text", text, TEXT_ROWS)
+            print("text", f"{text.stat().st_size / 1e9:.2f} GB", in_a_process("read", text), flush=True)
+        elif group == "all":
+            model, out = CACHE / "mtg.mrf", CACHE / "mtg.parquet"
+            seconds, said = timed("fit", str(table), "-o", str(model), "--sparsity", "0.01", "--histories")
+            print("fit --sparsity 0.01", f"{seconds:.1f} s\n{said.strip()}", flush=True)
+            seconds, said = timed("recommend", str(model), "--all", "-k", "20", "-o", str(out))
+            print("recommend --all -k 20", f"{seconds:.1f} s\n{said.strip()}", flush=True)
+        elif group == "answer":
+            model = CACHE / "msd.mrf"
+            if not model.exists():
+                in_a_process("save_large", model)
+            seconds, _ = timed("recommend", str(model), "--history", "5,17,1234", "-k", "10", times=5)
+            print(
+                "one history, 41,140 items",
+                f"{model.stat().st_size / 1e6:.0f} MB",
+                f"{seconds:.2f} s",
+                flush=True,
+            )
+        elif group == "start":
+            command = [sys.executable, "-X", "importtime", "-c", "import mrfrec"]
+            lines = subprocess.run(command, check=True, capture_output=True, text=True).stderr.splitlines()
+            print("import mrfrec", f"{int(lines[-1].split('|')[1]) / 1e6:.3f} s", flush=True)
+
+
+def save_large(path: str) -> None:
+    from mrfrec import MRF
+
+    MRF(l2=1.0, sparsity=0.005, r=0.5).fit(msd()).save(path)
+    print("{}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    everything = ["start", "read", "answer", "all", "text"]
+    parser.add_argument("groups", nargs="*", default=everything, metavar="group", help=f"of {everything}")
+    parser.add_argument("--data", type=Path, default=DATA, help="folder with the real data")
+    options = parser.parse_args()
+    unknown = set(options.groups) - set(everything)
+    if unknown:
+        parser.error(f"no such group: {', '.join(sorted(unknown))}; there are {', '.join(everything)}")
+    print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}")
+    run(options.groups, options.data)
+
+
+if __name__ == "__main__":
+    main()
