@@ -234,3 +234,23 @@ def test_unknown_items_are_counted_once_for_all_histories() -> None:
         model.recommend(history=[[2**40, 5], [6, 2**40 + 1]], k=2)
     assert len(caught) == 1
     assert caught[0].filename == __file__
+
+
+def test_ids_of_64_bits_without_sign_go_through() -> None:
+    users, items = [2**63 + 1, 2**64 - 1, 5], [2**64 - 2, 7, 8]
+    data = Interactions(sp.csr_array(np.array([[1, 1, 0], [0, 1, 1], [1, 0, 1]])), users, items)
+    model = MRF(threshold=0.0).fit(data)
+    assert model.recommend(k=1)["user"].to_list() == users
+    assert model.recommend(users[0], k=1)["item"].to_list() == [8]
+    assert model.recommend(users[1], k=1)["item"].to_list() == [2**64 - 2]
+    assert model.explain(2**64 - 2, history=[7])["item"].to_list() == [7]
+    assert set(model.similar_items(7)["item"]) <= set(items)
+
+
+def test_scores_keep_the_precision_of_the_model() -> None:
+    data = named_data(text=False)
+    assert MRF().fit(data).recommend(k=1).schema["score"] == pl.Float32
+    model = MRF(dtype="float64").fit(data)
+    table = model.recommend(k=1)
+    assert table.schema["score"] == pl.Float64
+    np.testing.assert_array_equal(table["score"].to_numpy(), model.top_k(data.matrix, 1)[1][:, 0])

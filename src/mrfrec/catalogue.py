@@ -10,7 +10,18 @@ import numpy.typing as npt
 from mrfrec.core.sparse import Rows
 from mrfrec.ids import Id, Ids, Texts
 
-__all__ = ["Catalogue", "Contribution", "Ranked", "Training", "because_text"]
+__all__ = [
+    "NEIGHBOR_COLUMNS",
+    "REASON_COLUMNS",
+    "Catalogue",
+    "Contribution",
+    "Ranked",
+    "Training",
+    "because_text",
+]
+
+NEIGHBOR_COLUMNS = ("item", "title", "score", "rank")
+REASON_COLUMNS = ("item", "title", "value", "weight", "contribution")
 
 
 @dataclass(frozen=True)
@@ -32,6 +43,17 @@ class Catalogue:
     def title(self, item: int) -> str | None:
         """The title of an item, by its position."""
         return (self.titles[item] or None) if self.titles is not None else None
+
+    def neighbor_rows(self, found: list[tuple[int, float]]) -> list[list[Any]]:
+        """Positions and strengths as rows of `NEIGHBOR_COLUMNS`."""
+        return [[self.items[i], self.title(i), score, place] for place, (i, score) in enumerate(found, 1)]
+
+    def reason_rows(self, found: "list[Contribution]", base: float) -> list[list[Any]]:
+        """Contributions as rows of `REASON_COLUMNS`; a base score other than 0 is the last."""
+        rows: list[list[Any]] = [
+            [self.items[c.item], self.title(c.item), c.value, c.weight, c.amount] for c in found
+        ]
+        return [*rows, [None, "(base score)", None, None, base]] if base else rows
 
 
 @dataclass(frozen=True)

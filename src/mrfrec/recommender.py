@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.catalogue import Catalogue, Contribution, Ranked, Training
+from mrfrec.catalogue import (
+    NEIGHBOR_COLUMNS,
+    REASON_COLUMNS,
+    Catalogue,
+    Contribution,
+    Ranked,
+    Training,
+)
 from mrfrec.checks import check_count, check_flag, warn
 from mrfrec.core.sparse import Rows
 from mrfrec.errors import DataError, NotFittedError, ParameterError
@@ -30,6 +37,7 @@ class Recommender(ABC):
     """A model of which items go together, with the ids of what it was trained on."""
 
     threads: int | None = None
+    dtype: Literal["float32", "float64"] = "float32"  # of scores
     _catalogue: Catalogue
     _training: "Training | Callable[[], Training] | None" = None
     _facts: dict[str, Any]  # about the training data
@@ -201,7 +209,7 @@ class Recommender(ABC):
             explain=explain,
             progress=progress,
         )
-        return ResultTable(self._catalogue, asked.names.is_text, bool(explain)).frame(
+        return ResultTable(self._catalogue, asked.names, bool(explain), self.dtype).frame(
             pieces, asked.library or self._library
         )
 
@@ -248,7 +256,7 @@ class Recommender(ABC):
         """What `ranked` gives into a file; returns the number of rows."""
         from mrfrec.io.frames import ResultTable
 
-        return ResultTable(self._catalogue, asked.names.is_text, explain).write(pieces, path, form)
+        return ResultTable(self._catalogue, asked.names, explain, self.dtype).write(pieces, path, form)
 
     def ranked(
         self,
@@ -362,14 +370,7 @@ class Recommender(ABC):
 
         found = self.neighbors(item, k)
         return table(
-            {
-                "item": [self._catalogue.items[i] for i, _ in found],
-                "title": [self._catalogue.title(i) for i, _ in found],
-                "score": np.array([score for _, score in found], np.float32),
-                "rank": np.arange(1, len(found) + 1, dtype=np.int32),
-            },
-            self._library,
-            text=self._text_columns(),
+            NEIGHBOR_COLUMNS, self._catalogue.neighbor_rows(found), self.items_.is_text, self._library
         )
 
     def neighbors(self, item: Id, k: int) -> list[tuple[int, float]]:
@@ -388,22 +389,8 @@ class Recommender(ABC):
         """
         from mrfrec.io.frames import table
 
-        found, base = self.reasons(item, user=user, history=history)
-        rows = [
-            (self._catalogue.items[c.item], self._catalogue.title(c.item), c.value, c.weight, c.amount)
-            for c in found
-        ]
-        columns: dict[str, Any] = dict(
-            zip(
-                ("item", "title", "value", "weight", "contribution"),
-                map(list, zip(*rows, strict=True)) if rows else ([], [], [], [], []),
-                strict=True,
-            )
-        )
-        if base:
-            for name, last in zip(columns, (None, "(base score)", None, None, base), strict=True):
-                columns[name].append(last)
-        return table(columns, self._library, text=self._text_columns())
+        rows = self._catalogue.reason_rows(*self.reasons(item, user=user, history=history))
+        return table(REASON_COLUMNS, rows, self.items_.is_text, self._library)
 
     def reasons(
         self, item: Id, *, user: Id | None = None, history: object = None
@@ -427,9 +414,6 @@ class Recommender(ABC):
         if place < 0:
             raise DataError(f"item {item!r} is unknown to the model.")
         return place
-
-    def _text_columns(self) -> tuple[str, ...]:
-        return ("item", "title") if self._catalogue.items.is_text else ("title",)
 
     # ── on disk ───────────────────────────────────────────────────────────────────────────────────
 

@@ -25,10 +25,20 @@ FILE_FORMATS = (".parquet", ".csv", ".jsonl")
 _SOURCES = pl.Series(["popular", "model"], dtype=pl.Enum(["popular", "model"]))
 
 
-def table(columns: Mapping[str, Any], library: str | None, text: Sequence[str] = ()) -> Any:
-    """A data frame of the library (polars if None); `text` names the columns of strings."""
-    types = dict.fromkeys(text, pl.String)
-    return _to_library(pl.DataFrame(columns, schema_overrides=types), library)
+_TYPES = {
+    "title": pl.String, "score": pl.Float32, "rank": pl.Int32,
+    "value": pl.Float64, "weight": pl.Float64, "contribution": pl.Float64,
+}  # fmt: skip
+
+
+def table(names: Sequence[str], rows: list[list[Any]], text_ids: bool, library: str | None) -> Any:
+    """Rows as a data frame of the library (polars if None)."""
+    types = {**_TYPES, "item": pl.String if text_ids else pl.Int64}
+    if any(isinstance(value, int) and value >= 2**63 for row in rows for value in row):
+        types["item"] = pl.UInt64
+    return _to_library(
+        pl.DataFrame(rows, schema={name: types[name] for name in names}, orient="row"), library
+    )
 
 
 def _to_library(frame: pl.DataFrame, library: Any) -> Any:
@@ -57,7 +67,7 @@ def write_table(columns: Mapping[str, Any], path: Path, form: str) -> None:
 class ResultTable:
     """Makes tables of user, item, title, score, rank, source [, because] out of rankings."""
 
-    def __init__(self, catalogue: Catalogue, users_are_text: bool, because: bool) -> None:
+    def __init__(self, catalogue: Catalogue, users: Ids, because: bool, dtype: str) -> None:
         self._items = _column(catalogue.items)
         titles = catalogue.titles
         self._titles = pl.Series(
@@ -66,10 +76,10 @@ class ResultTable:
         )
         self._catalogue = catalogue
         self._schema: dict[str, Any] = {
-            "user": pl.String if users_are_text else pl.Int64,
+            "user": _column(users, 0).dtype,
             "item": self._items.dtype,
             "title": pl.String,
-            "score": pl.Float32,
+            "score": pl.Float64 if dtype == "float64" else pl.Float32,
             "rank": pl.Int32,
             "source": pl.Enum(["popular", "model"]),
         }
@@ -125,7 +135,7 @@ class ResultTable:
             "user": pl.Series(ranked.users, dtype=self._schema["user"]).gather(owner),
             "item": self._items.gather(chosen),
             "title": self._titles.gather(chosen),
-            "score": ranked.scores[there].astype(np.float32),
+            "score": ranked.scores[there],
             "rank": ranks,
             "source": _SOURCES.gather(ranked.informed[there].astype(np.uint32)),
         }
@@ -138,8 +148,11 @@ class ResultTable:
         return pl.DataFrame(columns, schema=self._schema)
 
 
-def _column(ids: Ids) -> pl.Series:
-    return pl.Series(list(ids), dtype=pl.String) if ids.is_text else pl.Series(np.asarray(ids.values))
+def _column(ids: Ids, count: int | None = None) -> pl.Series:
+    """The first ids, or all."""
+    if ids.is_text:
+        return pl.Series(list(ids) if count is None else ids[:count], dtype=pl.String)
+    return pl.Series(np.asarray(ids.values[:count]))
 
 
 def _write_csv(frames: Iterator[pl.DataFrame], path: Path) -> None:
