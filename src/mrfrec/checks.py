@@ -15,7 +15,10 @@ def check_number(name: str, value: object, rule: str, holds: Callable[[float], b
     """A finite number that keeps a rule."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise ParameterError(name, rule, value)
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number) or not holds(number):
         raise ParameterError(name, rule, value)
     return number
@@ -37,7 +40,7 @@ def check_flag(name: str, value: object) -> bool:
 
 def warn(message: str) -> None:
     """A warning that names the line outside this package from which it was called."""
-    depth = 1
-    while sys._getframe(depth).f_globals.get("__name__", "").startswith("mrfrec.") and depth < 20:
-        depth += 1
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("mrfrec."):
+        depth, frame = depth + 1, frame.f_back
     warnings.warn(message, MrfrecWarning, stacklevel=depth + 1)

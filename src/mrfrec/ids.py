@@ -29,7 +29,10 @@ class Texts(Sequence[str]):
     @classmethod
     def of(cls, strings: Iterable[str]) -> "Texts":
         """From strings."""
-        encoded = [text.encode() for text in strings]
+        try:
+            encoded = [text.encode() for text in strings]
+        except UnicodeEncodeError as error:
+            raise DataError(f"text must be valid Unicode; got {error.object!r}.") from None
         ptr = np.zeros(len(encoded) + 1, np.int64)
         np.cumsum([len(text) for text in encoded], out=ptr[1:])
         return cls(np.frombuffer(b"".join(encoded), np.uint8), ptr)
@@ -70,10 +73,14 @@ class Ids(Sequence[Id]):
         """
         if isinstance(ids, Ids):
             return ids
+        if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+            raise DataError(f"{name} ids must be a list; got {ids!r}.")
         given: Any = ids if isinstance(ids, np.ndarray) else list(ids)
         if isinstance(given, np.ndarray):
             if given.ndim != 1:
                 raise DataError(f"{name} ids must be a list; got an array of {given.ndim} dimensions.")
+            if given.dtype.kind in "mMV":
+                raise DataError(f"{name} ids must be integers or strings; got an array of {given.dtype}.")
             given = given if given.dtype.kind in "iu" else given.tolist()
         if not isinstance(given, np.ndarray):
             kinds = {
@@ -146,12 +153,23 @@ class Ids(Sequence[Id]):
         if self.is_text:
             return text
         try:
-            return int(text)
+            if text.isascii() and "_" not in text:
+                return int(text)
         except ValueError:
-            raise DataError(f"{name} ids are integers here; got {text!r}.") from None
+            pass
+        raise DataError(f"{name} ids are integers here; got {text!r}.")
+
+    def subset(self, keep: npt.NDArray[np.int64]) -> "Ids":
+        """The ids at these positions."""
+        values = self.values
+        return Ids.of(
+            [values[i] for i in keep.tolist()] if isinstance(values, Texts) else values[keep], "kept"
+        )
 
     def find(self, wanted: Iterable[Any], name: str) -> npt.NDArray[np.int64]:
         """The positions of ids; −1 for those that are not there. `name` says whose they are, in errors."""
+        if isinstance(wanted, str | bytes) or not isinstance(wanted, Iterable):
+            raise DataError(f"{name} ids must be a list; got {wanted!r}.")
         ids = wanted.tolist() if isinstance(wanted, np.ndarray) else list(wanted)
         for value in ids:
             if not (isinstance(value, str) if self.is_text else _is_integer(value)):
@@ -191,7 +209,11 @@ def _is_integer(value: object) -> bool:
 
 
 def _integers(values: list[Any], name: str) -> npt.NDArray[Any]:
+    integers = [int(value) for value in values]
+    wide = max(integers, default=0) > np.iinfo(np.int64).max
     try:
-        return np.array(values, np.uint64 if values and max(values) > np.iinfo(np.int64).max else np.int64)
+        return np.array(integers, np.uint64 if wide else np.int64)
     except OverflowError:
-        raise DataError(f"{name} ids must fit 64 bits; use strings for larger ones.") from None
+        raise DataError(
+            f"{name} ids must fit 64 bits; got {min(integers)} to {max(integers)}. Use strings for such ids."
+        ) from None

@@ -14,7 +14,7 @@ from mrfrec.core.settings import Plan, Settings
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.recommender import Recommender
-from mrfrec.saving import stored_rows
+from mrfrec.saving import shaped, stored_rows
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -329,13 +329,18 @@ class MRF(Recommender):
         plan = {name: value for name, value in vars(self.plan_).items() if name not in ("needed", "limit")}
         return arrays, {"plan": plan, "threshold": self.threshold_, "blocks": self.n_blocks_}
 
-    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any]) -> None:
-        self.mean_, self.scale_, self._shift = (arrays[name].read() for name in ("mean", "scale", "shift"))
+    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
+        self.mean_, self.scale_, self._shift = (
+            shaped(arrays, name, m).read() for name in ("mean", "scale", "shift")
+        )
         if "weights" in arrays:
-            stored = arrays["weights"]
+            stored = shaped(arrays, "weights", m, m)
             self._weights = DenseRows(stored.array, stored.check)
         else:
-            self._weights = stored_rows(arrays, "weights", len(self.mean_))
+            shaped(arrays, "weights.ptr", m + 1)
+            # Without its values, a row would be read as a row of ones.
+            shaped(arrays, "weights.values", *arrays["weights.items"].array.shape)
+            self._weights = stored_rows(arrays, "weights", m)
         self.plan_ = Plan(**facts["plan"])
         self.threshold_, self.n_blocks_ = facts["threshold"], facts["blocks"]
         self.pattern_, self.timings_, self.memory_plan_ = None, {}, {}

@@ -76,8 +76,8 @@ class Recommender(ABC):
         """Arrays and facts to be saved."""
 
     @abstractmethod
-    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any]) -> None:
-        """The inverse of `_state`."""
+    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
+        """The inverse of `_state`, for m items."""
 
     # ── fitting ───────────────────────────────────────────────────────────────────────────────────
 

@@ -17,7 +17,7 @@ from mrfrec.io.artifact import Stored, open_file
 if TYPE_CHECKING:
     from mrfrec.recommender import Recommender
 
-__all__ = ["catalogue_arrays", "load", "stored_rows", "training_arrays"]
+__all__ = ["catalogue_arrays", "load", "shaped", "stored_rows", "training_arrays"]
 
 _MODELS = {"MRF": "mrfrec.model"}  # where each kind of model that a file may hold is found
 
@@ -43,29 +43,47 @@ def training_arrays(training: Training) -> dict[str, npt.NDArray[Any]]:
 def load(path: "str | PathLike[str]") -> "Recommender":
     """Open a model that was saved. Its arrays stay in the file and are checked as they are first used."""
     facts, arrays = open_file(path)
-    kind = facts.get("model")
-    if kind not in _MODELS:
-        raise ModelFileError(
-            f"{path} holds a {kind!r}; this mrfrec knows {', '.join(_MODELS)}. Upgrade mrfrec."
-        )
     try:
+        kind = facts["model"]
+        if kind not in _MODELS:
+            raise ModelFileError(
+                f"{path} holds a {kind!r}; this mrfrec knows {', '.join(_MODELS)}. Upgrade mrfrec."
+            )
+        items = _ids(arrays, "items")
         model: Recommender = getattr(import_module(_MODELS[kind]), kind)(**facts["parameters"])
-        model._restore(arrays, facts["state"])
+        model._restore(arrays, facts["state"], len(items))
         model._facts = facts["data"]
         titles = None
         if "titles.data" in arrays:
-            titles = Texts(arrays["titles.data"].read(), arrays["titles.ptr"].read())
-        items = _ids(arrays, "items")
-        model._catalogue = Catalogue(items, titles, arrays["popularity"].read(), facts["data"]["users"])
+            shaped(arrays, "titles.ptr", len(items) + 1)
+            titles = _texts(arrays, "titles")
+        model._catalogue = Catalogue(
+            items, titles, shaped(arrays, "popularity", len(items)).read(), facts["data"]["users"]
+        )
         if facts["histories"]:
-            model._training = lambda: Training(
-                _ids(arrays, "users"), stored_rows(arrays, "histories", len(items)), None
-            )
-    except (KeyError, TypeError, ParameterError) as error:
+            model._training = lambda: _training(arrays, len(items))
+    except (KeyError, TypeError, AttributeError, ParameterError) as error:
         raise ModelFileError(
             f"{path} lacks a part of a model, or has one this mrfrec does not know: {error}."
         ) from error
     return model
+
+
+def shaped(arrays: Mapping[str, Stored], name: str, *shape: int) -> Stored:
+    """An array that must have this shape.
+
+    Checksums say that an array is as it was written, not that it goes with the others.
+    """
+    if arrays[name].array.shape != shape:
+        raise arrays[name].damaged()
+    return arrays[name]
+
+
+def _training(arrays: Mapping[str, Stored], m: int) -> Training:
+    users, histories = _ids(arrays, "users"), stored_rows(arrays, "histories", m)
+    if len(users) != len(histories):
+        raise arrays["histories.ptr"].damaged()
+    return Training(users, histories, None)
 
 
 def _id_arrays(name: str, ids: Ids) -> dict[str, npt.NDArray[Any]]:
@@ -79,17 +97,26 @@ def _id_arrays(name: str, ids: Ids) -> dict[str, npt.NDArray[Any]]:
 
 
 def _ids(arrays: Mapping[str, Stored], name: str) -> Ids:
-    order = arrays[f"{name}.order"].read() if f"{name}.order" in arrays else None
-    if f"{name}.ids" in arrays:
-        return Ids(arrays[f"{name}.ids"].read(), order)
-    return Ids(Texts(arrays[f"{name}.data"].read(), arrays[f"{name}.ptr"].read()), order)
+    values = arrays[f"{name}.ids"].read() if f"{name}.ids" in arrays else _texts(arrays, name)
+    if f"{name}.order" not in arrays:
+        return Ids(values)
+    order = arrays[f"{name}.order"].bound(len(values)).read()
+    if len(order) != len(values):
+        raise arrays[f"{name}.order"].damaged()
+    return Ids(values, order)
+
+
+def _texts(arrays: Mapping[str, Stored], name: str) -> Texts:
+    data = arrays[f"{name}.data"].read()
+    return Texts(data, _starts(arrays[f"{name}.ptr"], len(data)))
 
 
 def stored_rows(arrays: Mapping[str, Stored], name: str, width: int) -> Rows:
     """Rows that are checked as they are read."""
-    ptr, items, values = (arrays.get(f"{name}.{part}") for part in ("ptr", "items", "values"))
-    assert ptr is not None
-    assert items is not None
+    items, values = arrays[f"{name}.items"].bound(width), arrays.get(f"{name}.values")
+    ptr = _starts(arrays[f"{name}.ptr"], len(items.array))
+    if values is not None and values.array.shape != items.array.shape:
+        raise values.damaged()
 
     def check(start: int, stop: int) -> None:
         items.check(start, stop)
@@ -97,4 +124,12 @@ def stored_rows(arrays: Mapping[str, Stored], name: str, width: int) -> Rows:
             values.check(start, stop)
 
     ones = np.broadcast_to(np.float32(1), len(items.array))
-    return Rows(ptr.read(), items.array, ones if values is None else values.array, width, check)
+    return Rows(ptr, items.array, ones if values is None else values.array, width, check)
+
+
+def _starts(ptr: Stored, end: int) -> npt.NDArray[np.int64]:
+    """Where each row begins, and where the last ends."""
+    found = ptr.bound(end + 1).read()
+    if found.ndim != 1 or not len(found) or found[0] != 0 or found[-1] != end or (np.diff(found) < 0).any():
+        raise ptr.damaged()
+    return found

@@ -2,51 +2,115 @@
 
 import logging
 import os
+import signal
 import sys
 import traceback
 import warnings
+from contextlib import suppress
+from threading import Event
 from typing import TextIO
 
-from mrfrec.errors import MrfrecError
+from mrfrec.errors import MrfrecError, ParameterError
 
 __all__ = ["main"]
+
+# Parameters that have another name here.
+_OPTIONS = {
+    "path": "--output",
+    "user": "--user-column",
+    "item": "--item-column",
+    "value": "--value-column",
+    "title": "--title-column",
+}
 
 
 def main() -> None:
     """Run one command: results on stdout, the rest on stderr; an error is one line, and exit code 2."""
-    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
-    sys.exit(_run(arguments, debug=len(arguments) < len(sys.argv) - 1))
+    given = sys.argv[1:]
+    end = given.index("--") if "--" in given else len(given)
+    arguments = [argument for argument in given[:end] if argument != "--debug"] + given[end:]
+    stop = Event()
+    _listen_to_interrupts(stop)
+    try:
+        code = _run(arguments, stop, debug=len(arguments) < len(given))
+    except KeyboardInterrupt:  # once more, while the first was being dealt with
+        code = _interrupted()
+    sys.exit(code)
 
 
-def _run(arguments: list[str], debug: bool) -> int:
+def _listen_to_interrupts(stop: Event) -> None:
+    """Remember Ctrl-C: the exception alone can end in a callback of a library, which goes on without it."""
+
+    def interrupt(*_: object) -> None:
+        stop.set()
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is to be ignored
+        signal.signal(signal.SIGINT, interrupt)
+
+
+def _run(arguments: list[str], stop: Event, debug: bool) -> int:
     warnings.showwarning = _show_warning
     log = logging.getLogger("mrfrec")
     log.addHandler(_Notes())
     log.setLevel(logging.INFO)
     try:
-        from mrfrec.cli.app import app
+        from mrfrec.cli.app import run
 
-        code = app(arguments, prog_name="mrfrec", standalone_mode=False)
+        run(arguments, stop)
         sys.stdout.flush()
-        return code if isinstance(code, int) else 0
+        return _interrupted() if stop.is_set() else 0
     except BrokenPipeError:  # `mrfrec … | head`: the reader has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_stdout()
         return 0
     except (KeyboardInterrupt, Exception) as error:
         if debug:
             traceback.print_exc()
-        name = type(error).__name__
-        if isinstance(error, KeyboardInterrupt) or name == "Abort":
-            return _say("interrupted; nothing was left half-written.", 130)
-        if isinstance(error, MrfrecError | OSError):
-            return _say(str(error), 2)
-        if hasattr(error, "format_message"):  # wrong usage, in the words of the library that found out
-            return _say(f"{error.format_message()} See mrfrec --help.", 2)
-        return _say(f"unexpected {name}: {error}. This is a fault of mrfrec; --debug shows where.", 1)
+        if isinstance(error, KeyboardInterrupt) or stop.is_set():  # whatever became of it on the way
+            return _interrupted()
+        if isinstance(error, OSError | UnicodeEncodeError):
+            _give_up_stdout()
+        message, code = _in_words(error)
+        return _say(message, code)
+
+
+def _in_words(error: Exception) -> tuple[str, int]:
+    """What went wrong, for the person who typed the command, and the exit code."""
+    if isinstance(error, ParameterError) and error.name in _OPTIONS:
+        return _OPTIONS[error.name] + str(error).removeprefix(error.name), 2
+    if isinstance(error, MrfrecError):
+        return str(error), 2
+    if isinstance(error, OSError):
+        name = "" if error.filename is None else f"{error.filename}: "
+        return f"{name}{error.strerror or error}.", 2
+    if isinstance(error, UnicodeEncodeError):
+        odd = error.object[error.start : error.end]
+        return (
+            f"{odd!a} cannot be shown in the encoding {error.encoding}: set PYTHONUTF8=1, or give -o FILE.",
+            2,
+        )
+    if hasattr(error, "format_message"):  # wrong usage, in the words of the library that found out
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "mrfrec"
+        return f"{error.format_message().rstrip('.')}. See {command} --help.", 2
+    return f"unexpected {type(error).__name__}: {error}. This is a fault of mrfrec; --debug shows where.", 1
+
+
+def _interrupted() -> int:
+    return _say("interrupted; nothing was left half-written.", 130)
+
+
+def _give_up_stdout() -> None:
+    """What cannot be written is not to be tried again when the process ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(message: str, code: int = 0) -> int:
-    sys.stderr.write("mrfrec: " + " ".join(message.split()) + "\n")
+    with suppress(OSError):  # nobody listens any more
+        sys.stderr.write("mrfrec: " + " ".join(message.split()) + "\n")
     return code
 
 

@@ -1,22 +1,25 @@
 """`mrfrec demo`: what the package does, on data that comes with it, in a few seconds."""
 
-import time
+import shlex
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
 
 from mrfrec import datasets
 from mrfrec.catalogue import because_text
-from mrfrec.cli.show import print_table
+from mrfrec.cli.show import print_table, size_of
 from mrfrec.core import ranking
+from mrfrec.core.kernels.compile import has_compiled
 from mrfrec.core.resources import human_bytes, usable_threads
 from mrfrec.core.sparse import Rows
 from mrfrec.evaluation.holdout import Holdout, hold_out
 from mrfrec.evaluation.metrics import mean_of, ndcg, recall
 from mrfrec.interactions import Interactions
+from mrfrec.io.atomic import check_writable, expanded
 from mrfrec.model import MRF
 
 __all__ = ["run"]
@@ -28,21 +31,21 @@ _SPARSE: dict[str, Any] = {"sparsity": 0.02}
 
 def run(output: Path) -> None:
     """All of it; the model is saved to `output`."""
-    out = Console(highlight=False, soft_wrap=True)
+    check_writable(output)
     data = datasets.load("debian")
-    out.print(
+    _say(
         f"Debian 12: {data.n_users:,} source packages (the users) and the {data.n_items:,} packages they are "
         f"built with (the items),\n{len(data):,} pairs.\n"
     )
-    _compile(data, out)
-    out.print(
+    _compile(data)
+    _say(
         f"How well are the build dependencies of {_HELD_OUT:,} packages guessed that no model has seen, "
         "from 80 % of them?"
     )
     _compare(hold_out(data.matrix, _HELD_OUT))
 
     model = MRF().fit(data)
-    out.print(f"\nA package is built with {', '.join(_HISTORY)}. What else will it need?")
+    _say(f"\nA package is built with {', '.join(_HISTORY)}. What else will it need?")
     asked = model.asked(history=list(_HISTORY))
     ranked = next(model.ranked(asked, 8, explain=3))
     assert ranked.because is not None
@@ -54,28 +57,42 @@ def run(output: Path) -> None:
     print_table(rows, ["rank", "item", "title", "score", "because of"])
 
     model.save(output, include_histories=True)
-    out.print(f"\nThe model is in {output} ({human_bytes(output.stat().st_size)}). Try next:\n")
+    _say(f"\nThe model is in {output} ({size_of(output)}). Try next:\n")
+    file = shlex.quote(str(expanded(output)))
     for command in (
-        f"mrfrec recommend {output} --history {','.join(_HISTORY)} --explain",
-        f"mrfrec recommend {output} --user gimp -k 5",
-        f"mrfrec recommend {output} --all -k 20 -o recommendations.parquet",
-        f"mrfrec similar {output} libgtk-3-dev",
-        f"mrfrec explain {output} --history {','.join(_HISTORY)} --item python3-matplotlib",
-        f"mrfrec info {output}",
-        "mrfrec fit YOUR_TABLE.csv -o your.mrf",
+        f"recommend {file} --history {','.join(_HISTORY)} --explain",
+        f"recommend {file} --user gimp -k 5",
+        f"recommend {file} --all -k 20 -o recommendations.parquet",
+        f"similar {file} libgtk-3-dev",
+        f"explain {file} --history {','.join(_HISTORY)} --item python3-matplotlib",
+        f"info {file}",
+        "fit YOUR_TABLE.csv -o your.mrf",
     ):
-        out.print(f"  {command}")
+        _say(f"  {_program()} {command}")
 
 
-def _compile(data: Interactions, out: Console) -> None:
-    """The first fit on a machine compiles; here, so that no time below includes it."""
-    start = time.perf_counter()
-    few = data.matrix[:500]
-    for parameters in ({"sparsity": None}, {**_SPARSE, "sparsity": 0.2}):
-        MRF(**parameters).fit(few).top_k(few, 1)
-    seconds = time.perf_counter() - start
-    if seconds > 5:
-        out.print(f"Compiled for this machine in {seconds:.0f} s; the result is kept for next time.\n")
+def _program() -> str:
+    """As it has to be typed here: by its name where that finds it, else as it was called."""
+    called = sys.argv[0]
+    found = shutil.which("mrfrec")
+    if (found and Path(found).resolve() == Path(called).resolve()) or Path(called).name != "mrfrec":
+        return "mrfrec"
+    return shlex.quote(called)
+
+
+def _say(text: str) -> None:
+    """On stdout at once: what comes next may take a while."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _compile(data: Interactions) -> None:
+    """The first fit on a machine compiles; here, on a corner of the data, so that no time below has it."""
+    if not has_compiled():
+        _say("Compiling for this machine, once: about half a minute …\n")
+    corner = data.matrix[:500, :400]
+    for parameters in ({"sparsity": None}, {"sparsity": 0.2}):
+        MRF(**parameters).fit(corner).top_k(corner, 1)
 
 
 def _compare(split: Holdout) -> None:

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-__all__ = ["Finding", "examine"]
+from mrfrec.cli.show import print_table
+from mrfrec.errors import DataError
+
+__all__ = ["Finding", "examine", "report"]
 
 _NEEDED = ("numpy", "scipy", "numba", "polars", "narwhals", "safetensors", "threadpoolctl", "typer", "rich")
 _OPTIONAL = ("pandas", "pyarrow")
@@ -24,6 +27,14 @@ class Finding:
     advice: str = ""
 
 
+def report() -> None:
+    """All of it as a table; an error if something is not as it should be."""
+    findings = list(examine())
+    print_table([[finding.name, finding.value, finding.advice or "ok"] for finding in findings], ["", "", ""])
+    if any(finding.advice for finding in findings):
+        raise DataError("something here needs a look: see the last column.")
+
+
 def examine() -> Iterator[Finding]:
     """Everything worth telling with a report of a problem."""
     from mrfrec import __version__
@@ -33,9 +44,10 @@ def examine() -> Iterator[Finding]:
     yield Finding("mrfrec", f"{__version__} in {Path(__file__).parents[1]}")
     yield Finding("python", f"{sys.version.split()[0]} ({platform.platform()})")
     for name in _NEEDED:
-        yield Finding(name, version(name))
+        found = _version(name)
+        yield Finding(name, found or "not installed", "" if found else "needed: install mrfrec again")
     for name in _OPTIONAL:
-        yield Finding(name, _version(name))
+        yield Finding(name, _version(name) or "not installed (not needed)")
     yield Finding("cores", str(usable_threads()))
     memory = available_memory()
     low = "less than 1 GB is free: fits will be refused early" if memory < 1_000_000_000 else ""
@@ -50,7 +62,7 @@ def _version(name: str) -> str:
     try:
         return version(name)
     except PackageNotFoundError:
-        return "not installed (not needed)"
+        return ""
 
 
 def _cache(folder: Path | None) -> Finding:

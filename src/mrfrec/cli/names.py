@@ -1,92 +1,179 @@
-"""Items as people name them: by id or by title, with a guess where neither fits."""
+"""Items and users as people name them: by id or by title, on the command line or in files."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
+from unicodedata import combining, normalize
 
 from mrfrec.catalogue import Catalogue
 from mrfrec.errors import DataError
-from mrfrec.ids import Id
+from mrfrec.ids import Id, Ids
+from mrfrec.io.atomic import expanded
+from mrfrec.recommender import Recommender
 
-__all__ = ["find_item", "find_items"]
+if TYPE_CHECKING:
+    from mrfrec.interactions import Interactions
+
+__all__ = ["ItemNames", "find_users", "read_histories"]
 
 _GUESSES = 5
 
 
-def find_items(texts: Iterable[str], catalogue: Catalogue) -> list[Id]:
-    """Ids of the items named: one by one, several with commas between them, or @FILE with one to a line."""
-    found: list[Id] = []
-    for text in texts:
-        if text.startswith("@"):
-            names = [line.strip() for line in _lines(text[1:]) if line.strip()]
-            found += [find_item(name, catalogue) for name in names]
-        elif "," not in text or _known(text, catalogue):  # a title may have commas in it
-            found.append(find_item(text, catalogue))
-        else:
-            found += [find_item(name.strip(), catalogue) for name in text.split(",") if name.strip()]
+class ItemNames:
+    """Finds items by id or by title, and offers a guess where neither fits."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+
+    def find_all(self, texts: Iterable[str]) -> list[Id]:
+        """Ids of the items named: one by one, several with commas between them, or @FILE, one to a line."""
+        found: list[Id] = []
+        for text in texts:
+            if text.startswith("@") and self._is_file(text):
+                found += [self.find(line) for line in _lines(Path(text[1:]))]
+            else:
+                found += self._split(text)
+        return found
+
+    def _is_file(self, text: str) -> bool:
+        """There are ids that begin like a file: @types/node."""
+        return self._known(text) is None and ("," not in text or expanded(text[1:]).is_file())
+
+    def find(self, text: str) -> Id:
+        """The id of the item that has this id or this title."""
+        known = self._known(text)
+        if known is None:
+            near = self._near(text)
+            advice = f" Did you mean {self._shown(near)}?" if near else ""
+            raise DataError(f"no item has the id or the title {text!r}.{advice}")
+        return known
+
+    def _known(self, text: str) -> Id | None:
+        items = self._catalogue.items
+        if items.is_text or text.removeprefix("-").isdecimal():
+            wanted = items.parse(text, "item")
+            if items.find([wanted], "item")[0] >= 0:
+                return wanted
+        for matches in (self._titles.get(text, []), self._folded_titles.get(text.casefold(), [])):
+            if len(matches) > 1:
+                raise DataError(
+                    f"several items have the title {text!r}: {self._shown(matches)}. Name one by id."
+                )
+            if matches:
+                return items[matches[0]]
+        return None
+
+    def _split(self, text: str) -> Iterator[Id]:
+        """Names with commas between them, and maybe in them: the longest that is known comes first."""
+        pieces = text.split(",")
+        if not text.strip(" ,"):
+            raise DataError(f"{text!r} names no item.")
+        start = 0
+        while start < len(pieces):
+            longest = min(len(pieces), start + 1 + self._most_commas)
+            for stop in range(longest, start, -1):
+                name = ",".join(pieces[start:stop]).strip()
+                known = self._known(name)
+                if known is not None:
+                    yield known
+                    break
+                if stop == start + 1 and name:
+                    self.find(name)  # says that there is none
+            start = stop
+
+    @cached_property
+    def _titles(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for position, title in enumerate(self._catalogue.titles or []):
+            if title:
+                found.setdefault(title, []).append(position)
+        return found
+
+    @cached_property
+    def _folded_titles(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for title, positions in self._titles.items():
+            found.setdefault(title.casefold(), []).extend(positions)
+        return found
+
+    @cached_property
+    def _most_commas(self) -> int:
+        return max((str(name).count(",") for name in (*self._titles, *self._catalogue.items)), default=0)
+
+    def _near(self, text: str) -> list[int]:
+        """Items whose id or title contains the text, the popular first; else those spelt most like it."""
+        folded = _plain(text)
+        names: dict[str, int] = {}
+        if self._catalogue.items.is_text:
+            names |= {_plain(str(item)): place for place, item in enumerate(self._catalogue.items)}
+        names |= {_plain(title): places[0] for title, places in self._titles.items()}
+        containing = {position for name, position in names.items() if folded and folded in name}
+        if containing:
+            return sorted(containing, key=lambda i: -int(self._catalogue.popularity[i]))[:_GUESSES]
+        # Comparing with everything takes long in a large catalogue: only with what shares three letters.
+        pieces = {folded[i : i + 3] for i in range(max(len(folded) - 2, 1))}
+        alike = [name for name in names if any(piece in name for piece in pieces)]
+        return list(dict.fromkeys(names[name] for name in get_close_matches(folded, alike, _GUESSES, 0.5)))
+
+    def _shown(self, positions: list[int]) -> str:
+        def one(position: int) -> str:
+            title = self._catalogue.title(position)
+            return f"{self._catalogue.items[position]}" + (f" ({title})" if title else "")
+
+        more = "" if len(positions) <= _GUESSES else f" and {len(positions) - _GUESSES} more"
+        return "; ".join(one(position) for position in positions[:_GUESSES]) + more
+
+
+def _plain(text: str) -> str:
+    """Without capitals and accents."""
+    return "".join(c for c in normalize("NFKD", text.casefold()) if not combining(c))
+
+
+def find_users(
+    model: Recommender, users: list[str] | None, path: Path | None, known: bool = False
+) -> list[Id]:
+    """User ids given one by one, or in a file: one to a line, or in a column of a table.
+
+    `known` refuses those the model was not trained on.
+    """
+    ids = model.users_
+    if ids is None:
+        model.asked()  # says what is missing
+    assert ids is not None
+    if path is None:
+        found = [ids.parse(text, "user") for text in users or []]
+    elif path.suffix.lower() in (".txt", ""):
+        found = [ids.parse(line, "user") for line in _lines(path)]
+    else:
+        from mrfrec.io.tables import read_users
+
+        found = read_users(path, ids)
+    strangers = [id_ for id_, place in zip(found, ids.find(found, "user"), strict=True) if place < 0]
+    if known and strangers:
+        raise DataError(f"user {strangers[0]!r} is unknown to the model.")
     return found
 
 
-def _lines(name: str) -> list[str]:
+def read_histories(path: Path, items: Ids, binary: bool) -> "Interactions":
+    """A table of histories, with item ids of the type the model has."""
+    from mrfrec.interactions import Interactions
+    from mrfrec.io.tables import read_interactions
+
+    data = read_interactions(path, binary=binary)
+    if items.is_text and not data.items.is_text:
+        # A text file whose ids are all digits: read as numbers only where that loses nothing.
+        data = Interactions(data.matrix, data.users, [str(item) for item in data.items])
+    return data
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a text file that are not empty."""
     try:
-        return Path(name).expanduser().read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"@{name} cannot be read: {error}.") from error
-
-
-def _known(text: str, catalogue: Catalogue) -> bool:
-    try:
-        find_item(text, catalogue, guess=False)
-    except DataError:
-        return False
-    return True
-
-
-def find_item(text: str, catalogue: Catalogue, guess: bool = True) -> Id:
-    """The id of the item that has this id or this title."""
-    items, titles = catalogue.items, catalogue.titles
-    if items.is_text or text.lstrip("-").isdecimal():
-        wanted = items.parse(text, "item")
-        if items.find([wanted], "item")[0] >= 0:
-            return wanted
-    if titles is not None:
-        all_titles = list(titles)
-        folded = text.casefold()
-        for matches in (
-            [i for i, title in enumerate(all_titles) if title == text],
-            [i for i, title in enumerate(all_titles) if title.casefold() == folded],
-        ):
-            if len(matches) == 1:
-                return items[matches[0]]
-            if matches:
-                raise DataError(
-                    f"several items have the title {text!r}: {_shown(matches, catalogue)}. Name one by id."
-                )
-    near = _near(text, catalogue) if guess else []
-    advice = f" Did you mean {_shown(near, catalogue)}?" if near else ""
-    raise DataError(f"no item has the id or the title {text!r}.{advice}")
-
-
-def _near(text: str, catalogue: Catalogue) -> list[int]:
-    """Items whose id or title contains the text, the most popular first; else those spelt most like it."""
-    folded = text.casefold()
-    names: dict[str, int] = {}
-    for source in (catalogue.items if catalogue.items.is_text else [], catalogue.titles or []):
-        for position, name in enumerate(source):
-            names.setdefault(str(name).casefold(), position)
-    containing = {position for name, position in names.items() if folded and folded in name}
-    if containing:
-        return sorted(containing, key=lambda i: -int(catalogue.popularity[i]))[:_GUESSES]
-    # Comparing with everything takes long in a large catalogue: only with what shares three letters.
-    pieces = {folded[i : i + 3] for i in range(max(len(folded) - 2, 1))}
-    alike = [name for name in names if any(piece in name for piece in pieces)]
-    return list(dict.fromkeys(names[name] for name in get_close_matches(folded, alike, _GUESSES, 0.5)))
-
-
-def _shown(positions: list[int], catalogue: Catalogue) -> str:
-    def one(position: int) -> str:
-        title = catalogue.title(position)
-        return f"{catalogue.items[position]}" + (f" ({title})" if title else "")
-
-    more = "" if len(positions) <= _GUESSES else f" and {len(positions) - _GUESSES} more"
-    return "; ".join(one(position) for position in positions[:_GUESSES]) + more
+        text = expanded(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} cannot be read: it is not text in UTF-8 ({error.reason}).") from error
+    return [line.strip() for line in text.split("\n") if line.strip()]

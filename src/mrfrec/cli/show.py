@@ -4,24 +4,73 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from math import fsum
 from pathlib import Path
 from typing import Any, TextIO
+from unicodedata import category
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from mrfrec.core.resources import Progress
-from mrfrec.io.atomic import writing
+from mrfrec.catalogue import NEIGHBOR_COLUMNS, REASON_COLUMNS, Catalogue, Ranked, because_text
+from mrfrec.core.resources import Progress, human_bytes
+from mrfrec.errors import DataError, ParameterError
+from mrfrec.ids import Id
+from mrfrec.io.atomic import expanded, writing
+from mrfrec.recommender import Recommender
 
-__all__ = ["print_table", "progress_bar", "write_rows"]
+__all__ = [
+    "kind_of",
+    "note",
+    "print_table",
+    "progress_bar",
+    "show_explanation",
+    "show_facts",
+    "show_recommendations",
+    "show_similar",
+    "size_of",
+]
+
+_BY_NAME = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".txt": "table"}
+
+
+def kind_of(form: str | None, output: Path | None) -> str:
+    """The format asked for, by name or by the name of the file."""
+    if output is None:
+        if form == "parquet":
+            raise ParameterError(
+                "--format", "table, json or csv on the screen", form, "Give -o FILE for Parquet."
+            )
+        return form or "table"
+    found = form or _BY_NAME.get(output.suffix.lower())
+    if found is None:
+        raise ParameterError(
+            "--output", f"a name that ends in {', '.join(_BY_NAME)}", str(output), "Or give --format."
+        )
+    return found
+
+
+def note(message: str) -> None:
+    """A line on stderr; a progress bar makes room for it."""
+    sys.stderr.write(f"mrfrec: {message}\n")
+
+
+def size_of(path: Path) -> str:
+    """Of a file, for people."""
+    return human_bytes(expanded(path).stat().st_size)
 
 
 @contextmanager
-def progress_bar() -> Iterator[Progress | None]:
-    """A progress callback that draws bars, on a terminal; None elsewhere."""
-    if not sys.stderr.isatty():
+def progress_bar(results: bool = False) -> Iterator[Progress | None]:
+    """A progress callback that draws bars, on a terminal; None elsewhere.
+
+    `results` says that something is written to stdout meanwhile, which bars on the same terminal would break.
+    """
+    if not sys.stderr.isatty() or (results and sys.stdout.isatty()):
         yield None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -34,7 +83,8 @@ def progress_bar() -> Iterator[Progress | None]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+    # Left to itself it would take over stdout too, and send results where the bars go.
+    with Bars(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as bars:
         tasks: dict[str, Any] = {}
 
         def show(stage: str, done: int, total: int) -> None:
@@ -45,24 +95,129 @@ def progress_bar() -> Iterator[Progress | None]:
         yield show
 
 
-def write_rows(
-    rows: Iterable[Sequence[Any]], names: Sequence[str], form: str, path: Path | None, title: str = ""
+# ── answers ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def show_recommendations(
+    pieces: Iterable[Ranked], catalogue: Catalogue, users: int, explain: bool, kind: str, output: Path | None
 ) -> None:
-    """Rows as "table", "json" or "csv", one by one as they come (a table is drawn at the end)."""
-    with nullcontext() if path is None else writing(path) as unfinished:
-        file = sys.stdout if unfinished is None else unfinished.open("w", encoding="utf-8", newline="")
-        try:
-            if form == "csv":
-                writer = csv.writer(file, lineterminator="\n")
-                writer.writerow(names)
-                writer.writerows(rows)
-            elif form == "json":
-                _write_json(rows, names, file)
-            else:
-                print_table(rows, names, file=file, title=title)
-        finally:
-            if file is not sys.stdout:
-                file.close()
+    """Recommendations as "table", "json" or "csv"."""
+    names = ["user", "item", "title", "score", "rank", "source", *(["because"] if explain else [])]
+    hidden = {"user"} if users == 1 else set()
+    _write(_recommendations(pieces, catalogue), names, hidden, catalogue, kind, output)
+
+
+def _recommendations(pieces: Iterable[Ranked], catalogue: Catalogue) -> Iterator[list[Any]]:
+    for ranked in pieces:
+        for u, user in enumerate(ranked.users):
+            for place, item in enumerate(ranked.items[u].tolist()):
+                if item >= 0:
+                    score = _short(ranked.scores[u, place])
+                    source = "model" if ranked.informed[u, place] else "popular"
+                    row = [user, catalogue.items[item], catalogue.title(item), score, place + 1, source]
+                    if ranked.because is not None:
+                        row.append(because_text(ranked.because[u][place], catalogue))
+                    yield row
+
+
+def show_similar(model: Recommender, item: Id, k: int, kind: str, output: Path | None) -> None:
+    """The items that go with an item."""
+    if kind in ("parquet", "jsonl"):
+        _write_frame(model.similar_items(item, k), output, kind)
+        return
+    found = [(i, _short(np.float32(score))) for i, score in model.neighbors(item, k)]
+    rows = model.catalogue.neighbor_rows(found)
+    _write(rows, NEIGHBOR_COLUMNS, set(), model.catalogue, kind, output)
+
+
+def show_explanation(
+    model: Recommender, item: Id, whose: Mapping[str, Any], kind: str, output: Path | None
+) -> None:
+    """What a history adds to the score of an item."""
+    if kind in ("parquet", "jsonl"):
+        _write_frame(model.explain(item, **whose), output, kind)
+        return
+    found, base = model.reasons(item, **whose)
+    rows = model.catalogue.reason_rows(found, base)
+    if kind == "table":
+        for row in rows:
+            if row[0] is None:  # the base score, which says so in place of a title
+                row[:2] = row[1], None
+        rows.append(["(score)", None, None, None, fsum([base, *(c.amount for c in found)])])
+    _write(rows, REASON_COLUMNS, set(), model.catalogue, kind, output)
+
+
+def show_facts(facts: dict[str, Any], name: str, kind: str) -> None:
+    """What a model file holds."""
+    if kind == "json":
+        sys.stdout.write(json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
+    else:
+        print_table(_flat(facts), ["", name])
+
+
+def _flat(facts: dict[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{before}{name}.")
+        else:
+            yield before + name, f"{value:,}" if type(value) is int else str(value)
+
+
+def _short(score: np.floating[Any]) -> float:
+    """A score of 32 bits with the digits it has, and not those of its neighbour of 64 bits."""
+    return float(str(score))
+
+
+# ── writing ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _write(
+    rows: Iterable[Sequence[Any]],
+    columns: Sequence[str],
+    hidden: set[str],
+    catalogue: Catalogue,
+    kind: str,
+    output: Path | None,
+) -> None:
+    """Rows as "table", "json" or "csv", one by one as they come (a table is drawn at the end).
+
+    A table leaves out the `hidden` columns, and titles where there are none: what tells a reader nothing.
+    """
+    hidden = hidden | ({"title"} if catalogue.titles is None else set()) if kind == "table" else set()
+    shown = [place for place, name in enumerate(columns) if name not in hidden]
+    names = [columns[place] for place in shown]
+    lines = ([row[place] for place in shown] for row in rows)
+    with nullcontext(sys.stdout) if output is None else _file(output) as file:
+        if kind == "csv":
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(names)
+            writer.writerows(lines)
+        elif kind == "json":
+            _write_json(lines, names, file)
+        else:
+            print_table(lines, names, file)
+
+
+def _write_frame(frame: Any, output: Path | None, kind: str) -> None:
+    assert output is not None
+    content = io.BytesIO()
+    frame.write_parquet(content) if kind == "parquet" else frame.write_ndjson(content)
+    with _file(output) as file:
+        file.buffer.write(content.getvalue())
+
+
+@contextmanager
+def _file(path: Path) -> Iterator[TextIO]:
+    """A file to write to, whole or not at all."""
+    try:
+        with writing(path) as unfinished, unfinished.open("w", encoding="utf-8", newline="") as file:
+            yield file
+    except OSError as error:
+        reason = error.strerror or error
+        raise DataError(
+            f"{path} could not be written: {reason}. What was there before is untouched."
+        ) from error
+    note(f"wrote {path} ({size_of(path)})")
 
 
 def _write_json(rows: Iterable[Sequence[Any]], names: Sequence[str], file: TextIO) -> None:
@@ -77,30 +232,29 @@ def _write_json(rows: Iterable[Sequence[Any]], names: Sequence[str], file: TextI
     file.write("[]\n" if first else "\n]\n")
 
 
-def print_table(
-    rows: Iterable[Sequence[Any]], names: Sequence[str], *, file: TextIO | None = None, title: str = ""
-) -> None:
+def print_table(rows: Iterable[Sequence[Any]], names: Sequence[str], file: TextIO | None = None) -> None:
     """A table for people; nothing is cut off where the reader is not a terminal."""
-    drawn = Table(title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    drawn = Table(header_style="bold", box=None, pad_edge=False)
     for name in names:
-        drawn.add_column(name, justify="left", overflow="fold")
+        drawn.add_column(_text(name), overflow="fold")
     numeric = set(range(len(names)))
     for row in rows:
         drawn.add_row(*(_text(value) for value in row))
-        numeric -= {place for place, value in enumerate(row) if not isinstance(value, int | float)}
+        numeric -= {place for place, value in enumerate(row) if not isinstance(value, int | float | None)}
     for place in numeric if drawn.row_count else ():
         drawn.columns[place].justify = "right"
     out = file or sys.stdout
+    if out.isatty():
+        Console(file=out).print(drawn)
+        return
     buffer = io.StringIO()
-    wide = None if out.isatty() else 10_000
-    Console(file=buffer if wide else out, width=wide, highlight=False).print(drawn)
-    if wide:
-        out.write("".join(line.rstrip() + "\n" for line in buffer.getvalue().splitlines()))
+    Console(file=buffer, width=1_000_000).print(drawn)
+    out.write("".join(line.rstrip() + "\n" for line in buffer.getvalue().split("\n")[:-1]))
 
 
-def _text(value: object) -> str:
-    from rich.markup import escape
-
+def _text(value: object) -> Text:
+    """As it is: no markup, no emoji by name, and nothing that would move the cursor."""
     if value is None:
-        return "–"
-    return f"{value:.4f}" if isinstance(value, float) else escape(str(value))
+        return Text("–")
+    shown = f"{value:.4f}" if isinstance(value, float) else str(value)
+    return Text("".join(" " if category(c) in ("Cc", "Cs", "Zl", "Zp") else c for c in shown))

@@ -43,14 +43,18 @@ def find_roles(
             roles[role] = _named(table, role, given)
     for role in ("user", "item", "value", "title"):
         if role not in roles:
-            found = _recognised(table, role, taken=set(roles.values()))
-            if found is not None and not (role == "title" and _plain(found) == "name"):
-                roles[role] = found
+            fitting = _recognised(table, role, taken=set(roles.values()))
+            if len(fitting) == 1 and not (role == "title" and _plain(fitting[0]) == "name"):
+                roles[role] = fitting[0]
             elif role in needed:
+                which = (
+                    f"It may be any of {_listed(fitting)}"
+                    if fitting
+                    else (f"None of {_listed(table.columns)} tells by its name")
+                )
                 raise DataError(
-                    f"{table.name}: which column holds the {role}s? None of {_listed(table.columns)} "
-                    f"tells by its name alone. Say {role}=… (--{role}-column at the command line); a file "
-                    "without a header line also needs columns=… (--columns)."
+                    f"{table.name}: which column holds the {role}s? {which}. Say {role}=… (--{role}-column "
+                    "at the command line); a file without a header line also needs columns=… (--columns)."
                 )
     for (role, name), (other, same) in pairwise(sorted(roles.items(), key=lambda pair: pair[1])):
         if name == same:
@@ -66,15 +70,12 @@ def _named(table: Source, role: str, name: str) -> str:
     return name
 
 
-def _recognised(table: Source, role: str, taken: set[str]) -> str | None:
-    """The one column whose name fits, or None where none does or several do."""
+def _recognised(table: Source, role: str, taken: set[str]) -> list[str]:
+    """The columns whose names fit; only the plainest where it stands out."""
     known = _NAMES[role].split()
     fitting = [name for name in table.columns if _plain(name) in known and name not in taken]
     plainest = [name for name in fitting if _plain(name) in known[:2]]
-    for names in (plainest, fitting):
-        if len(names) == 1:
-            return names[0]
-    return None
+    return plainest if len(plainest) == 1 else fitting
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -94,15 +95,19 @@ def check_that_rows_may_be_counted(table: Source, roles: dict[str, str]) -> None
         )
 
 
-def find_titles(table: Source, title: str | None) -> tuple[str, str]:
-    """The columns of a table of items: their ids and their titles."""
-    ids = _recognised(table, "item", taken=set())
-    if ids is None:
-        ids = next((name for name in table.columns if _plain(name) == "id"), None)
-    titles = _named(table, "title", title) if title is not None else _recognised(table, "title", taken=set())
-    if ids is None or titles is None:
-        raise DataError(
-            f"{table.name}: which column holds the {'ids' if ids is None else 'titles'}? The columns are "
-            f"{_listed(table.columns)}; call them item and title."
-        )
-    return ids, titles
+def find_titles(table: Source, item: str | None, title: str | None) -> dict[str, str]:
+    """Which columns of a table of items hold their ids and their titles."""
+    ids = [item] if item in table.columns else _recognised(table, "item", taken={str(title)})
+    ids = ids or [name for name in table.columns if _plain(name) == "id"]
+    titles = (
+        [_named(table, "title", title)] if title is not None else _recognised(table, "title", taken=set(ids))
+    )
+    for role, found in (("item", ids), ("title", titles)):
+        if len(found) != 1:
+            raise DataError(
+                f"{table.name}: which column holds the {role}s? The columns are {_listed(table.columns)}: "
+                "call them item and title."
+            )
+    if ids == titles:
+        raise ParameterError("title", "another column than item", title)
+    return {"item": str(ids[0]), "title": titles[0]}

@@ -4,7 +4,7 @@ A table is put together in polars a few thousand users at a time, so that a file
 never lies in memory as a whole.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from mrfrec.errors import DataError, ParameterError
 from mrfrec.ids import Ids
 from mrfrec.io.atomic import writing
 
-__all__ = ["FILE_FORMATS", "ResultTable", "table", "write_table"]
+__all__ = ["FILE_FORMATS", "ResultTable", "table"]
 
 FILE_FORMATS = (".parquet", ".csv", ".jsonl")
 _SOURCES = pl.Series(["popular", "model"], dtype=pl.Enum(["popular", "model"]))
@@ -55,13 +55,6 @@ def _to_library(frame: pl.DataFrame, library: Any) -> Any:
         return nw.from_dict(columns, backend=library).to_native()
     except (ValueError, ModuleNotFoundError):  # a library that cannot be made from columns
         return frame
-
-
-def write_table(columns: Mapping[str, Any], path: Path, form: str) -> None:
-    """A small table into a file, whole or not at all."""
-    frame = pl.DataFrame(columns)
-    with writing(path) as unfinished:
-        frame.write_parquet(unfinished) if form == "parquet" else frame.write_ndjson(unfinished)
 
 
 class ResultTable:

@@ -4,24 +4,28 @@ Rows stream through in batches; of each only two small integers and a value are 
 few times what the matrix takes, whatever the size of the file.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 import scipy.sparse as sp
 
+from mrfrec.checks import check_flag, check_number
 from mrfrec.core.resources import Progress
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.ids import Id, Ids, Texts
-from mrfrec.interactions import Interactions
+from mrfrec.interactions import Interactions, combined, kept
 from mrfrec.io.columns import check_that_rows_may_be_counted, find_roles, find_titles
-from mrfrec.io.sources import FAULT, Source, open_sources
+from mrfrec.io.sources import FAULT, Roles, Source, Types, open_sources
 
 __all__ = ["as_interactions", "read_interactions", "read_users"]
+
+_INT64 = np.iinfo(np.int64).max
+_EXACT = {"Float16": 2**11, "Float32": 2**24, "Float64": 2**53}  # below, whole numbers are all distinct
 
 
 def read_interactions(
@@ -52,19 +56,22 @@ def read_interactions(
         library. Or a `scipy.sparse` matrix of users × items.
     user, item, value, title
         Names of the columns; recognised where they are obvious (user_id, movieId, rating, …). Ids are
-        integers or strings and stay what they are; in CSV files a column is integers if all of it is.
+        integers or strings and stay what they are; in CSV files a column is integers if all of it is. Values
+        are kept in single precision; a pair whose value is 0 is left out. Of several titles of one item, the
+        first in the alphabet is taken.
     items
         A table of items, of any of these kinds, with ids and titles.
     min_value
-        Leave out pairs whose value, duplicates combined, is below this: 4 keeps ratings of 4 and more.
+        Leave out pairs whose value, duplicates combined, is below this: 4 keeps ratings of 4 and more. Users
+        and items that have nothing left go with them.
     binary
         Every pair counts 1. With False it counts its value (or its rows, where the table has users and
         items only).
     duplicates
         For several rows of one user and item: "sum" their values, keep the "last", or take it as an "error".
     on_bad
-        A row without ids or with a value that is no number: "refuse" the table and name the row, or "skip"
-        it and count it in `Interactions.skipped`.
+        A row without ids, with a value that is no number, or with too many fields: "refuse" the table and
+        name the row, or "skip" it and count it in `Interactions.skipped`.
     separator
         Of text files; found out if None.
     columns
@@ -74,47 +81,59 @@ def read_interactions(
     """
     _one_of("duplicates", duplicates, ("sum", "last", "error"))
     _one_of("on_bad", on_bad, ("refuse", "skip"))
-    if not isinstance(binary, bool):
-        raise ParameterError("binary", "True or False", binary)
-    if min_value is not None and (isinstance(min_value, bool) or not isinstance(min_value, int | float)):
-        raise ParameterError("min_value", "a number or None", min_value)
+    binary = check_flag("binary", binary)
+    if min_value is not None:
+        min_value = check_number("min_value", min_value, "a finite number or None", lambda x: abs(x) < 3e38)
+    if progress is not None and not callable(progress):
+        raise ParameterError("progress", "a function or None", progress)
     if isinstance(source, Interactions) or sp.issparse(source):
-        given = (user, item, value, separator, columns)
-        if any(name is not None for name in given):
-            raise ParameterError(
-                "user, item, value", "None for a matrix", given, "It has no columns to name."
-            )
-        matrix = source if isinstance(source, Interactions) else Interactions(source)
-        return _finish(
-            matrix.matrix,
-            matrix.users,
-            matrix.items,
-            matrix.titles,
-            items,
-            title,
-            min_value,
-            binary,
-            {},
-            None,
-        )
+        given = {"user": user, "item": item, "value": value, "separator": separator, "columns": columns}
+        for name, named in {**given, "title": title if items is None else None}.items():
+            if named is not None:
+                raise ParameterError(name, "None for a matrix", named, "It has no columns to name.")
+        data = source if isinstance(source, Interactions) else Interactions(source)
+        rows, matrix, users, known, titles = _Rows(on_bad), data.matrix, data.users, data.items, data.titles
+        library = data.library
+    else:
+        sources = open_sources(source, separator=separator, columns=columns)
+        wants_values = value is not None or min_value is not None or not binary
+        tables = [(table, _roles(table, user, item, value, title, items, wants_values)) for table in sources]
+        without = [table.name for table, roles in tables if "value" not in roles]
+        if without and len(without) < len(tables):
+            raise DataError(f"{without[0]} has no column of values, but other files have. Read them apart.")
+        rows = _Rows(on_bad, as_text=any(table.is_text for table in sources))
+        for table, roles in tables:
+            rows.read(table, roles, progress)
+        rows.finish()
+        matrix, titles = rows.to_matrix(duplicates, counted=wants_values), rows.titles()
+        users, known, library = rows.users.ids, rows.items.ids, sources[0].library
+    if rows.read_rows or min_value is not None:
+        matrix, users, known, titles = kept(matrix, users, known, titles, min_value)
+    if binary:
+        ones = np.ones(matrix.nnz, np.float32)
+        matrix = sp.csr_array((ones, matrix.indices, matrix.indptr), shape=matrix.shape)
+    if items is not None:
+        titles = _titles_from(items, known, item, title, rows)
+    out = Interactions(matrix, users, known, titles)
+    out.skipped, out.library = rows.skipped, library
+    return out
 
-    sources = open_sources(source, separator=separator, columns=columns)
-    rows = _Rows(on_bad)
-    wants_values = value is not None or min_value is not None or not binary
-    for table in sources:
-        roles = find_roles(
-            table, user, item, value if wants_values else None, None if items is not None else title
-        )
-        if wants_values and "value" not in roles:
-            check_that_rows_may_be_counted(table, roles)
-        rows.read(table, roles, progress)
-    rows.finish()
-    library = sources[0].library if sources else None
-    matrix = rows.to_matrix(duplicates)
-    titles = None if items is not None else rows.titles()
-    return _finish(
-        matrix, rows.users.ids, rows.items.ids, titles, items, title, min_value, binary, rows.skipped, library
-    )
+
+def _roles(
+    table: Source,
+    user: str | None,
+    item: str | None,
+    value: str | None,
+    title: str | None,
+    items: object,
+    wants_values: bool,
+) -> dict[str, str]:
+    roles = find_roles(table, user, item, value, title if items is None else None)
+    if wants_values and "value" not in roles:
+        check_that_rows_may_be_counted(table, roles)
+    if items is not None:
+        roles.pop("title", None)
+    return roles
 
 
 def as_interactions(data: object) -> Interactions:
@@ -130,18 +149,15 @@ def read_users(path: Path, known: Ids) -> list[Id]:
     """The ids in the user column of a table, as the type the known ones have."""
     found: list[Id] = []
     for source in open_sources(path):
-        name = find_roles(source, None, None, None, None, needed=("user",))["user"]
-        for batch in source.batches([name]):
-            column = batch[name].drop_nulls()
-            if known.is_text:
-                found += column.cast(pl.String).to_list()
-            else:
-                found += [known.parse(str(value), "user") for value in column]
+        roles = {"user": find_roles(source, None, None, None, None, needed=("user",))["user"]}
+        for batch in _Rows("refuse").good(source, roles):
+            texts = batch["user"].cast(pl.String)
+            found += texts.to_list() if known.is_text else [known.parse(text, "user") for text in texts]
     return found
 
 
 def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise ParameterError(name, " or ".join(f'"{choice}"' for choice in allowed), value)
 
 
@@ -149,74 +165,91 @@ def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
 
 
 class _Numbering:
-    """Ids → 0, 1, 2, … as they come; in ascending order once all have."""
+    """Ids → numbers as they come; 0, 1, 2, … in ascending order once all have."""
 
-    def __init__(self, role: str) -> None:
+    def __init__(self, role: str, as_text: bool) -> None:
         self.role = role
-        self.known: pl.DataFrame | None = None  # id, code
-        self.may_be_numbers = True  # text that is integers if all of it looks like it
         self.ids: Ids
         self.rank: npt.NDArray[np.int32]
+        self._as_text = as_text  # some tables have no types: all ids are text until the last is known
+        self._types: set[str] = set()  # in tables that have them
+        # polars numbers strings itself, and forgets the numbers with the last column that has the type.
+        self.texts = pl.Series(dtype=pl.Categorical(pl.Categories.random()))
+        self._numbers = pl.DataFrame(schema={"id": pl.Int64, "code": pl.UInt32})
 
     def encode(self, ids: pl.Series, table: Source) -> npt.NDArray[np.int32]:
-        new = ids.unique().to_frame("id")
-        if self.known is None:
-            self.known = new.clear().with_columns(code=pl.lit(0, pl.UInt32))
-        elif ids.dtype != self.known["id"].dtype:
-            if {ids.dtype, self.known["id"].dtype} != {pl.Int64, pl.UInt64}:
-                raise DataError(
-                    f"{table.name}: {self.role} ids are {_kind(ids.dtype)} here and "
-                    f"{_kind(self.known['id'].dtype)} in the files before it. Make them the same."
-                )
-            self.known = self.known.with_columns(pl.col("id").cast(pl.UInt64))
-            return self.encode(ids.cast(pl.UInt64), table)
-        new = new.join(self.known, on="id", how="anti")
-        codes = pl.int_range(len(self.known), len(self.known) + len(new), dtype=pl.UInt32, eager=True)
-        self.known = pl.concat([self.known, new.with_columns(code=codes)])
-        found = ids.to_frame("id").join(self.known, on="id", how="left", maintain_order="left")
-        return found["code"].to_numpy().astype(np.int32)
+        is_integer = ids.dtype.is_integer()
+        if not table.is_text:
+            self._types.add("integers" if is_integer else "strings")
+            self._check(len(self._types) < 2, f"{table.name}: ")
+        if is_integer and not self._as_text:
+            codes = self._encode_numbers(ids, table)
+        else:
+            text = ids.cast(pl.String) if is_integer else ids
+            codes = text.cast(self.texts.dtype).to_physical()
+        return codes.to_numpy().astype(np.int32)
 
-    def finish(self) -> None:
-        assert self.known is not None
-        ids = self.known["id"]
-        if ids.dtype == pl.String and self.may_be_numbers:
-            numbers = ids.cast(pl.Int64, strict=False)
-            if bool((numbers.cast(pl.String) == ids).fill_null(False).all()):
-                ids = numbers
+    def _encode_numbers(self, ids: pl.Series, table: Source) -> pl.Series:
+        if ids.dtype == pl.UInt64 and not (ids > _INT64).any():
+            ids = ids.cast(pl.Int64)
+        known = self._numbers
+        if ids.dtype != known.schema["id"]:  # some are above the range of signed integers
+            if (ids < 0).any() or (known["id"] < 0).any():
+                raise DataError(
+                    f"{table.name}: {self.role} ids are both below 0 and above 2**63. Make them strings."
+                )
+            ids, known = ids.cast(pl.UInt64), known.with_columns(pl.col("id").cast(pl.UInt64))
+        new = ids.unique().to_frame("id").join(known, on="id", how="anti")
+        codes = pl.int_range(len(known), len(known) + len(new), dtype=pl.UInt32, eager=True)
+        self._numbers = pl.concat([known, new.with_columns(code=codes)])
+        return ids.to_frame("id").join(self._numbers, on="id", how="left", maintain_order="left")["code"]
+
+    def finish(self, parts: list[npt.NDArray[np.int32]]) -> None:
+        used = np.zeros(max(int(part.max()) for part in parts) + 1, np.bool_)
+        for part in parts:
+            used[part] = True
+        codes = np.flatnonzero(used)  # not all of them, where an id stood in bad rows only
+        if self._as_text or "strings" in self._types:
+            ids = pl.Series(codes, dtype=pl.UInt32).cat.to(self.texts.dtype).cast(pl.String)
+        else:
+            ids = self._numbers["id"]
+        if self._as_text and "strings" not in self._types:
+            for kind in (pl.Int64, pl.UInt64):
+                numbers = ids.cast(kind, strict=False)
+                if (numbers.cast(pl.String) == ids).fill_null(False).all():
+                    ids = numbers
+                    break
+            else:
+                self._check("integers" not in self._types, "")
         order = ids.arg_sort()
-        self.rank = np.empty(len(ids), np.int32)
-        self.rank[order.to_numpy()] = np.arange(len(ids), dtype=np.int32)
+        self.rank = np.empty(len(used), np.int32)
+        self.rank[codes[order.to_numpy()]] = np.arange(len(ids), dtype=np.int32)
         ids = ids.gather(order)
         self.ids = Ids(Texts.of(ids) if ids.dtype == pl.String else ids.to_numpy())
-        self.known = None
+        del self._numbers, self.texts
+
+    def _check(self, is_one_type: bool, where: str) -> None:
+        if not is_one_type:
+            raise DataError(
+                f"{where}{self.role} ids are integers in some of the rows or files and strings in others. "
+                "Make them the same."
+            )
 
 
-def _kind(dtype: pl.DataType) -> str:
-    return "strings" if dtype == pl.String else "integers"
-
-
-@dataclass
 class _Rows:
     """What is kept of the rows that went through."""
 
-    on_bad: str
-    users: _Numbering = field(default_factory=lambda: _Numbering("user"))
-    items: _Numbering = field(default_factory=lambda: _Numbering("item"))
-    skipped: dict[str, int] = field(default_factory=dict)
-    read_rows: int = 0
-    _parts: dict[str, list[npt.NDArray[Any]]] = field(
-        default_factory=lambda: {"user": [], "item": [], "value": []}
-    )
-    _titles: list[pl.DataFrame] = field(default_factory=list)
+    def __init__(self, on_bad: str, *, as_text: bool = False) -> None:
+        self.on_bad = on_bad
+        self.users, self.items = _Numbering("user", as_text), _Numbering("item", as_text)
+        self.skipped: dict[str, int] = {}
+        self.read_rows = 0
+        self._parts: dict[str, list[npt.NDArray[Any]]] = {"user": [], "item": [], "value": []}
+        self._titles = pl.DataFrame(schema={"code": pl.Int32, "title": pl.String})
 
-    def read(self, table: Source, roles: dict[str, str], progress: Progress | None) -> None:
-        before = self.read_rows
-        for numbering, role in ((self.users, "user"), (self.items, "item")):
-            numbering.may_be_numbers &= roles[role] in table.numbers_in_text
-        for batch in table.batches(list(roles.values())):
-            first_row = self.read_rows - before
-            self.read_rows += len(batch)
-            batch = self._good(_typed(batch, table, roles), table, first_row)
+    def read(self, table: Source, roles: Roles, progress: Progress | None) -> None:
+        types = {"user": self.users.texts.dtype, "item": self.items.texts.dtype}
+        for batch in self.good(table, roles, types):
             if len(batch):
                 self._parts["user"].append(self.users.encode(batch["user"], table))
                 codes = self.items.encode(batch["item"], table)
@@ -224,203 +257,150 @@ class _Rows:
                 if "value" in roles:
                     self._parts["value"].append(batch["value"].to_numpy())
                 if "title" in roles:
-                    named = pl.DataFrame({"code": codes, "title": batch["title"]}).drop_nulls()
-                    self._titles.append(named.unique("code", keep="first", maintain_order=True))
+                    named = pl.DataFrame({"code": codes, "title": batch["title"]}).filter(
+                        pl.col("title") != ""
+                    )
+                    self._titles = pl.concat([self._titles, named]).group_by("code").min()
             if progress is not None:
                 progress("read", self.read_rows, 0)
 
-    def _good(self, batch: pl.DataFrame, table: Source, first_row: int) -> pl.DataFrame:
-        """The rows that can be used; what is wrong with the first of the others is an error, or counted."""
-        bad = batch.filter(pl.col("fault").is_not_null())
-        if not len(bad):
-            return batch
-        if self.on_bad == "refuse":
-            where = first_row + int(batch["fault"].is_not_null().arg_true()[0]) + 1
-            raise DataError(
-                f"{table.name}, row {where:,}: {bad['fault'][0]}. Mend it, or leave such rows out with "
-                'on_bad="skip" (--on-bad skip at the command line).'
-            )
-        for reason, count in bad["kind"].value_counts().sort("kind").iter_rows():
-            self.skipped[reason] = self.skipped.get(reason, 0) + count
-        return batch.filter(pl.col("fault").is_null())
+    def good(
+        self, table: Source, roles: Roles, types: Types | None = None, prefix: str = ""
+    ) -> Iterator[pl.DataFrame]:
+        """The rows that can be used, in batches; the first of the others is an error, or all are counted."""
+        row = 0
+        for batch in table.batches(roles, types or {}):
+            columns, faults = _rules(batch, table, roles, types or {})
+            bad = pl.repeat(False, len(batch), eager=True)
+            for fault in faults:
+                bad |= fault.where.fill_null(False)
+            if bad.any():
+                first = int(bad.arg_true()[0])
+                if self.on_bad == "refuse":
+                    words = next(fault.words for fault in faults if fault.where[first])
+                    shown = batch[first : first + 1].select(words).item()
+                    raise DataError(
+                        f"{table.name}, row {row + first + 1:,}: {shown}. Mend it, or leave such rows out "
+                        'with on_bad="skip" (--on-bad skip at the command line).'
+                    )
+                left = bad
+                for fault in faults:  # a row counts once, for the first thing that is wrong with it
+                    mine = left & fault.where.fill_null(False)
+                    reasons = (
+                        batch.filter(mine)[FAULT]
+                        if fault.reason is None
+                        else [fault.reason] * int(mine.sum())
+                    )
+                    for reason, count in Counter(reasons).items():
+                        self.skipped[prefix + reason] = self.skipped.get(prefix + reason, 0) + count
+                    left &= ~mine
+            row += len(batch)
+            self.read_rows += len(batch)
+            typed = pl.DataFrame(columns)
+            yield typed.filter(~bad) if bad.any() else typed
 
     def finish(self) -> None:
         if not self._parts["user"]:
             skipped = f", of which {sum(self.skipped.values()):,} were bad" if self.skipped else ""
             raise DataError(f"the table has no interactions: {self.read_rows:,} rows{skipped}.")
-        self.users.finish()
-        self.items.finish()
+        self.users.finish(self._parts["user"])
+        self.items.finish(self._parts["item"])
 
     def _joined(self, role: str) -> npt.NDArray[Any]:
         parts = self._parts.pop(role)
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def to_matrix(self, duplicates: str) -> sp.csr_array:
+    def to_matrix(self, duplicates: str, *, counted: bool) -> sp.csr_array:
         """Ones, or values where the table has them; several rows of one pair combined."""
         rows = self.users.rank[self._joined("user")]
         columns = self.items.rank[self._joined("item")]
-        shape = (len(self.users.ids), len(self.items.ids))
-        has_values = bool(self._parts["value"])
-        # Booleans take the least room while the rows are sorted.
-        data = self._joined("value") if has_values else np.ones(len(rows), np.bool_)
-        if duplicates == "last" and has_values:
-            rows, columns, data = _last_of_each(rows, columns, data, shape[1])
-        matrix = sp.coo_array((data, (rows, columns)), shape=shape).tocsr()
-        if duplicates == "error" and matrix.nnz < len(rows):
-            u, i = _first_repeated(rows, columns, shape[1])
-            raise DataError(
-                f"the table has {len(rows) - matrix.nnz:,} rows too many: user {self.users.ids[u]!r} has "
-                f'item {self.items.ids[i]!r} more than once. Combine them with duplicates="sum" or "last".'
-            )
-        return matrix
+        # Booleans take the least room while the rows are sorted; their sums stay 1.
+        kind = np.int32 if counted else np.bool_
+        data = self._joined("value") if self._parts["value"] else np.ones(len(rows), kind)
+        return combined(rows, columns, data, self.users.ids, self.items.ids, duplicates)
 
     def titles(self) -> Texts | None:
-        """The first title that was given for each item."""
-        if not self._titles:
-            return None
-        named = pl.concat(self._titles).unique("code", keep="first", maintain_order=True)
+        """Of several titles of one item, the first by the alphabet: the order of rows changes nothing."""
         texts = [""] * len(self.items.ids)
-        for code, text in named.iter_rows():
+        for code, text in self._titles.iter_rows():
             texts[self.items.rank[code]] = text
         return Texts.of(texts) if any(texts) else None
 
 
-def _typed(batch: pl.DataFrame, table: Source, roles: dict[str, str]) -> pl.DataFrame:
-    """user, item, value and title as they are stored, and of each row that cannot be used why not.
-
-    `fault` names the row's own content, `kind` only what sort of fault it is.
-    """
-    shape = pl.col(FAULT) if FAULT in batch.columns else pl.lit(None, pl.String)
-    columns, faults = {}, [(shape, shape)]
-    for role in ("user", "item"):
-        raw = pl.col(roles[role])
-        columns[role], missing, odd = _id_column(raw, batch.schema[roles[role]], table, role)
-        no_id = pl.when(missing).then(pl.lit(f"no {role} id"))
-        faults.append((no_id, no_id))
-        if odd is not None:
-            shown = pl.when(odd).then(pl.format(f"{role} id {{}} is not a whole number", raw))
-            faults.append((shown, pl.when(odd).then(pl.lit(f"{role} id not a whole number"))))
-    if "value" in roles:
-        raw = pl.col(roles["value"])
-        kind = batch.schema[roles["value"]]
-        if not (kind.is_numeric() or kind in (pl.String, pl.Boolean, pl.Null)):
-            raise DataError(f"{table.name}: values must be numbers; column {roles['value']!r} is {kind}.")
-        stripped = raw.str.strip_chars() if kind == pl.String else raw
-        number = stripped.cast(pl.Float32, strict=False)
-        columns["value"] = number
-        missing = raw.is_null() | (stripped == "") if kind == pl.String else raw.is_null()
-        absent = pl.when(missing).then(pl.lit("no value"))
-        faults.append((absent, absent))
-        odd = number.is_null() | ~number.is_finite()
-        shown = pl.when(odd).then(pl.format("value {} is not a finite number", raw.cast(pl.String)))
-        faults.append((shown, pl.when(odd).then(pl.lit("value not a finite number"))))
-    if "title" in roles:
-        text = pl.col(roles["title"]).cast(pl.String)
-        columns["title"] = pl.when(text != "").then(text)
-    fault, reason = (pl.coalesce([pair[side] for pair in faults]) for side in (0, 1))
-    return batch.select(**columns, fault=fault, kind=reason)
+class _Fault(NamedTuple):
+    where: pl.Series
+    words: pl.Expr  # with what the row holds
+    reason: str | None  # without: the same for all such rows; None where the batch itself says it
 
 
-def _id_column(
-    raw: pl.Expr, kind: pl.DataType, table: Source, role: str
-) -> tuple[pl.Expr, pl.Expr, pl.Expr | None]:
-    """Ids as 64-bit integers or strings; which are missing; which are neither."""
-    if kind == pl.Null:
-        return raw.cast(pl.String), raw.is_null(), None
-    if kind.is_integer():
-        return raw.cast(pl.UInt64 if kind == pl.UInt64 else pl.Int64), raw.is_null(), None
-    if kind.is_float():  # what pandas makes of integers as soon as one is missing
-        whole = raw.cast(pl.Int64, strict=False)
-        missing = raw.is_null() | raw.is_nan()
-        return whole, missing, ~missing & (whole.is_null() | (whole.cast(kind) != raw))
-    if kind == pl.String or isinstance(kind, pl.Categorical | pl.Enum):
-        text = raw.cast(pl.String)
-        return text, text.is_null() | (text == ""), None
-    raise DataError(f"{table.name}: {role} ids must be integers or strings; the column is {kind}.")
+def _rules(
+    batch: pl.DataFrame, table: Source, roles: Roles, types: Types
+) -> tuple[dict[str, pl.Series], list[_Fault]]:
+    """user, item, value and title as they are stored; and what makes a row one that cannot be used."""
+    columns: dict[str, pl.Series] = {}
+    faults = []
+    if FAULT in batch.columns:
+        faults.append(_Fault(batch[FAULT].is_not_null(), pl.col(FAULT), None))
+    for role, name in roles.items():
+        raw = batch[role]
+        is_numbered = role in types and raw.dtype == types[role]
+        if isinstance(raw.dtype, pl.Categorical | pl.Enum | pl.Null) and not is_numbered:
+            raw = raw.cast(pl.String)
+        kind = raw.dtype
+        is_text = kind == pl.String
+        is_number = kind.is_integer() or kind.is_float()
+        if not (
+            is_text or is_numbered or is_number or (role == "value" and kind in (pl.Boolean, pl.Decimal))
+        ):
+            rule = {"value": "values must be numbers", "title": "titles must be text"}.get(
+                role, f"{role} ids must be integers or strings"
+            )
+            raise DataError(f"{table.name}: {rule}; column {name!r} is {kind}.")
+        if role == "title":
+            columns[role] = raw.cast(pl.String)
+            continue
+        noun = "value" if role == "value" else f"{role} id"
+        missing = raw.is_null() | (raw == "") if is_text else raw.is_null()
+        wrong: list[tuple[pl.Series, str]] = []
+        if role == "value":
+            number = raw.cast(pl.Float64, strict=False)
+            if is_text and number.null_count():
+                stripped = raw.str.strip_chars()
+                number, missing = stripped.cast(pl.Float64, strict=False), missing | (stripped == "")
+            columns[role] = small = number.cast(pl.Float32)
+            wrong = [
+                (number.is_null() | ~number.is_finite(), "not a finite number"),
+                (~small.is_finite() | ((small == 0) & (number != 0)), "beyond single precision"),
+            ]
+        elif is_text or is_numbered:
+            columns[role] = raw
+        else:
+            columns[role] = raw.cast(pl.UInt64 if kind == pl.UInt64 else pl.Int64, strict=False)
+            if kind.is_float():  # what pandas makes of integers as soon as one is missing
+                missing |= raw.is_nan()
+                wrong = [
+                    (raw != raw.round(), "not a whole number"),
+                    (raw.abs() >= _EXACT[str(kind)], "too large for a float to be exact"),
+                ]
+            wrong.append((columns[role].is_null(), "not a whole number of 64 bits"))
+        faults.append(_Fault(missing, pl.lit(f"no {noun}"), f"no {noun}"))
+        for where, what in wrong:
+            words = pl.format(f"{noun} {{}} is {what}", pl.col(role).cast(pl.String))
+            faults.append(_Fault(where, words, f"{noun} {what}"))
+    return columns, faults
 
 
-def _last_of_each(
-    rows: npt.NDArray[Any], columns: npt.NDArray[Any], data: npt.NDArray[Any], width: int
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-    pair = rows.astype(np.int64) * width + columns
-    order = np.argsort(pair, kind="stable")
-    last = order[np.append(pair[order[1:]] != pair[order[:-1]], True)]
-    return rows[last], columns[last], data[last]
-
-
-def _first_repeated(rows: npt.NDArray[Any], columns: npt.NDArray[Any], width: int) -> tuple[int, int]:
-    pair = np.sort(rows.astype(np.int64) * width + columns)
-    u, i = divmod(int(pair[1:][pair[1:] == pair[:-1]][0]), width)
-    return u, i
-
-
-# ── the result ────────────────────────────────────────────────────────────────────────────────────
-
-
-def _finish(
-    matrix: sp.csr_array,
-    users: Ids,
-    items: Ids,
-    titles: Texts | None,
-    table: object,
-    title: str | None,
-    min_value: float | None,
-    binary: bool,
-    skipped: dict[str, int],
-    library: str | None,
-) -> Interactions:
-    """Values below the least dropped, and with them the users and items that have nothing left."""
-    pairs = matrix.nnz
-    if min_value is not None or (matrix.data.dtype != np.bool_ and not matrix.data.all()):
-        keep = matrix.data != 0
-        if min_value is not None:
-            keep &= matrix.data >= min_value
-        ends = np.concatenate([[0], np.cumsum(keep)])[matrix.indptr]
-        matrix = sp.csr_array((matrix.data[keep], matrix.indices[keep], ends), shape=matrix.shape)
-        if not matrix.nnz:
-            why = f"of {pairs:,} pairs, all have a value of 0 or below min_value={min_value}"
-            raise DataError(f"the table has no interactions left: {why}.")
-        some_user = np.flatnonzero(np.diff(matrix.indptr))
-        some_item = np.flatnonzero(np.bincount(matrix.indices, minlength=matrix.shape[1]))
-        if len(some_user) < len(users):
-            matrix, users = matrix[some_user], _subset(users, some_user)
-        if len(some_item) < len(items):
-            matrix, items = matrix[:, some_item], _subset(items, some_item)
-            titles = None if titles is None else Texts.of(titles[i] for i in some_item.tolist())
-    if binary:
-        matrix = sp.csr_array(
-            (np.ones(matrix.nnz, np.float32), matrix.indices, matrix.indptr), shape=matrix.shape
-        )
-    if table is not None:
-        titles = _titles_from(table, items, title)
-    out = Interactions(matrix, users, items, titles)
-    out.skipped, out.library = skipped, library
-    return out
-
-
-def _subset(ids: Ids, keep: npt.NDArray[np.int64]) -> Ids:
-    values = ids.values
-    if isinstance(values, Texts):
-        return Ids.of([values[i] for i in keep.tolist()], "kept")
-    return Ids.of(values[keep], "kept")
-
-
-def _titles_from(table: object, items: Ids, title: str | None) -> Texts | None:
-    """Titles of these items, out of a table of items."""
+def _titles_from(table: object, items: Ids, item: str | None, title: str | None, rows: _Rows) -> Texts:
+    """Titles of these items, out of a table of items: ids are compared as text."""
+    places = {str(name): place for place, name in enumerate(items)}
     texts = [""] * len(items)
     for source in open_sources(table):
-        item_column, title_column = find_titles(source, title)
-        for batch in source.batches([item_column, title_column]):
-            ids, named = batch[item_column], batch[title_column].cast(pl.String)
-            ids = ids.cast(pl.String) if items.is_text else ids.cast(pl.Int64, strict=False)
-            known = (
-                pl.DataFrame({"id": ids, "title": named})
-                .drop_nulls()
-                .unique("id", keep="first", maintain_order=True)
-            )
-            for place, text in zip(items.find(known["id"].to_list(), "item"), known["title"], strict=True):
-                if place >= 0 and not texts[place]:
-                    texts[place] = text
+        for batch in rows.good(source, find_titles(source, item, title), prefix="items: "):
+            named = batch.select(pl.col("item").cast(pl.String), "title").filter(pl.col("title") != "")
+            for name, text in named.iter_rows():
+                place = places.get(name)
+                if place is not None:
+                    texts[place] = min(texts[place] or text, text)
     if not any(texts):
         raise DataError("the table of items names none of the items that were used: are the ids the same?")
     return Texts.of(texts)

@@ -5,7 +5,7 @@ from typing import Any
 
 from numba import njit
 
-__all__ = ["cache_folder", "kernel"]
+__all__ = ["cache_folder", "has_compiled", "kernel"]
 
 
 def kernel(function: Any) -> Any:
@@ -25,3 +25,9 @@ def cache_folder() -> Path | None:
 
     folder = getattr(nothing._cache, "cache_path", None)
     return None if folder is None else Path(folder)
+
+
+def has_compiled() -> bool:
+    """Whether some machine code is kept already, so that the next fit need not compile it all."""
+    folder = cache_folder()
+    return folder is not None and any(folder.glob("*.nbi"))

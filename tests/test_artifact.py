@@ -1,0 +1,1058 @@
+"""Model files: whole or refused, written at once or not at all, read as little as is needed."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pytest
+import scipy.sparse as sp
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+import mrfrec
+from mrfrec import MRF, DataError, Interactions, ModelFileError, MrfrecWarning, ParameterError
+from mrfrec.io import artifact
+from mrfrec.io.artifact import describe, open_file, write_file
+from mrfrec.io.atomic import check_writable, writing
+
+from conftest import random_matrix
+
+USERS, ITEMS = 60, 30
+TITLES = [None, "", "Amélie", "映画, 2", "a\nb", "🎬 three", *(f"Title {i}" for i in range(6, ITEMS))]
+
+
+def data(*, text: bool, real: bool, titles: bool) -> Interactions:
+    """Ids that do not ascend, as integers or strings."""
+    X = random_matrix(4, USERS, ITEMS, real=real)
+    rng = np.random.default_rng(5)
+    users, items = (rng.permutation(np.arange(n) * 7 - 50).tolist() for n in (USERS, ITEMS))
+    if text:
+        users, items = [f"ü{u}" for u in users], [f"i{i}" for i in items]
+    return Interactions(sp.csr_array(X), users, items, TITLES if titles else None)
+
+
+KINDS: dict[str, tuple[Callable[[], MRF], Callable[[], Interactions]]] = {
+    "dense": (lambda: MRF(l2=2.0), lambda: data(text=True, real=False, titles=True)),
+    "sparse": (lambda: MRF(l2=2.0, threshold=0.1), lambda: data(text=False, real=True, titles=False)),
+    "dense, offset": (
+        lambda: MRF(l2=2.0, offset=True, dtype="float64"),
+        lambda: data(text=False, real=True, titles=True),
+    ),
+    "sparse, r": (
+        lambda: MRF(l2=2.0, sparsity=0.2, r=0.5, dtype="float64", memory_limit="1GB", threads=1),
+        lambda: data(text=True, real=False, titles=False),
+    ),
+}
+FILES = [(kind, histories) for kind in KINDS for histories in (False, True)]
+
+
+@pytest.fixture(scope="module")
+def fitted() -> dict[str, MRF]:
+    return {kind: model().fit(interactions()) for kind, (model, interactions) in KINDS.items()}
+
+
+@pytest.fixture(scope="module")
+def originals(fitted: dict[str, MRF], tmp_path_factory: pytest.TempPathFactory) -> dict[Any, bytes]:
+    """The bytes of each kind of file."""
+    path = tmp_path_factory.mktemp("originals") / "model.mrf"
+    found = {}
+    for kind, histories in FILES:
+        fitted[kind].save(path, include_histories=histories)
+        found[kind, histories] = path.read_bytes()
+    return found
+
+
+def everything(model: Any) -> list[Any]:
+    """All a model can be asked, as values that can be compared."""
+    own = random_matrix(6, 20, len(model.items_))
+    names = list(model.items_)
+    weights = model.weights_.toarray() if sp.issparse(model.weights_) else np.asarray(model.weights_)
+    histories = {f"h{u}": [names[i] for i in np.flatnonzero(row)] for u, row in enumerate(own)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MrfrecWarning)  # fewer than k, for those with long histories
+        asked = [model.recommend(history=histories, k=8, explain=2)]
+        if model.users_ is not None:
+            asked += [model.recommend(k=6), model.recommend(list(model.users_)[:3], k=3, exclude=names[:4])]
+            asked += [model.explain(names[9], user=model.users_[0])]
+    return [
+        weights.tobytes(),
+        [frame.rows() for frame in asked],
+        [model.similar_items(item, k=5).rows() for item in names],
+        model.explain(names[3], history=names[4:12]).rows(),
+        [array.tobytes() for array in (model.mean_, model.scale_, model.popularity_)],
+        (names, list(model.titles_ or []), list(model.users_ or [])),
+        (repr(model), model.threshold_, model.n_blocks_, model.plan_.kind, model.plan_.reason),
+        model.top_k(sp.csr_array(own), 4)[1].tobytes(),
+    ]
+
+
+def folder_of(path: Path) -> list[str]:
+    return sorted(entry.name for entry in path.iterdir())
+
+
+# ── there and back ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loaded_model_answers_as_the_one_that_was_saved(
+    fitted: dict[str, MRF], kind: str, tmp_path: Path
+) -> None:
+    fitted[kind].save(tmp_path / "model.mrf", include_histories=True)
+    assert everything(mrfrec.load(tmp_path / "model.mrf")) == everything(fitted[kind])
+    assert folder_of(tmp_path) == ["model.mrf"]
+
+
+@pytest.mark.parametrize("path_type", [str, Path])
+def test_paths_may_be_texts_or_paths(fitted: dict[str, MRF], path_type: Any, tmp_path: Path) -> None:
+    path = path_type(tmp_path / "model.mrf")
+    fitted["dense"].save(path)
+    assert list(mrfrec.load(path).items_) == list(fitted["dense"].items_)
+
+
+def test_a_path_may_begin_with_the_home_folder(
+    fitted: dict[str, MRF], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    fitted["dense"].save("~/model.mrf")
+    assert folder_of(tmp_path) == ["model.mrf"]
+    assert list(mrfrec.load("~/model.mrf").items_) == list(fitted["dense"].items_)
+    assert describe("~/model.mrf")["model"] == "MRF"
+
+
+def test_a_name_may_begin_with_a_tilde_and_mean_nobody(
+    fitted: dict[str, MRF], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fitted["dense"].save("~nobody-of-that-name.mrf")
+    assert folder_of(tmp_path) == ["~nobody-of-that-name.mrf"]
+    assert list(mrfrec.load("~nobody-of-that-name.mrf").items_) == list(fitted["dense"].items_)
+
+
+@pytest.mark.parametrize("file", FILES, ids=str)
+def test_a_loaded_model_saves_the_same_bytes(originals: dict[Any, bytes], file: Any, tmp_path: Path) -> None:
+    path, again = tmp_path / "model.mrf", tmp_path / "again.mrf"
+    path.write_bytes(originals[file])
+    mrfrec.load(path).save(again, include_histories=file[1])
+    assert again.read_bytes() == originals[file]
+    mrfrec.load(path).save(path, include_histories=file[1])  # over the file it is reading from
+    assert path.read_bytes() == originals[file]
+
+
+@pytest.mark.parametrize("file", FILES, ids=str)
+def test_the_same_model_gives_the_same_bytes(
+    fitted: dict[str, MRF], originals: dict[Any, bytes], file: Any, tmp_path: Path
+) -> None:
+    for name in ("one.mrf", "two.mrf"):
+        fitted[file[0]].save(tmp_path / name, include_histories=file[1])
+        assert (tmp_path / name).read_bytes() == originals[file]
+
+
+def test_another_fit_on_the_same_data_gives_the_same_bytes(
+    originals: dict[Any, bytes], tmp_path: Path
+) -> None:
+    model, interactions = KINDS["sparse"]
+    model().fit(interactions()).save(tmp_path / "model.mrf", include_histories=True)
+    assert (tmp_path / "model.mrf").read_bytes() == originals["sparse", True]
+
+
+def test_histories_are_in_the_file_only_where_asked_for(
+    fitted: dict[str, MRF], originals: dict[Any, bytes], tmp_path: Path
+) -> None:
+    fitted["dense"].save(tmp_path / "model.mrf")
+    model = mrfrec.load(tmp_path / "model.mrf")
+    assert model.users_ is None
+    names = describe(tmp_path / "model.mrf")["arrays"]
+    assert not [name for name in names if name.startswith(("users", "histories"))]
+    assert "ü13".encode() in originals["dense", True]
+    assert "ü13".encode() not in originals["dense", False]
+    with pytest.raises(DataError, match="saved without"):
+        model.recommend(k=2)
+    with pytest.raises(DataError, match="saved without"):
+        model.save(tmp_path / "other.mrf", include_histories=True)
+    assert folder_of(tmp_path) == ["model.mrf"]
+
+
+def test_the_facts_tell_where_a_model_comes_from(fitted: dict[str, MRF], tmp_path: Path) -> None:
+    path = tmp_path / "model.mrf"
+    fitted["sparse"].save(path, include_histories=True)
+    facts = describe(path)
+    own = data(text=False, real=True, titles=False)
+    assert facts["data"] == {
+        "users": USERS, "items": ITEMS, "pairs": len(own), "binary": False, "fingerprint": own.fingerprint,
+    }  # fmt: skip
+    assert (facts["parameters"]["threshold"], facts["model"], facts["histories"]) == (0.1, "MRF", True)
+    assert facts["written_by"] == mrfrec.__version__
+    assert facts["file"] == {"format_version": 1, "bytes": path.stat().st_size}
+    assert facts["arrays"]["popularity"] == f"int64 [{ITEMS}]"
+
+
+@pytest.mark.parametrize("file", FILES, ids=str)
+def test_the_library_of_the_format_reads_the_file(
+    fitted: dict[str, MRF], originals: dict[Any, bytes], file: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "model.mrf").write_bytes(originals[file])
+    _, stored = open_file(tmp_path / "model.mrf")
+    with safe_open(tmp_path / "model.mrf", framework="np") as opened:
+        assert opened.metadata()["format"] == "mrfrec"
+        assert sorted(opened.keys()) == sorted(stored)
+        for name in stored:
+            theirs, ours = opened.get_tensor(name), stored[name].read()
+            assert (theirs.dtype, theirs.shape) == (ours.dtype, ours.shape)
+            assert theirs.tobytes() == ours.tobytes()
+            assert ours.flags.aligned
+
+
+def test_nothing_in_the_file_is_pickled(originals: dict[Any, bytes]) -> None:
+    content = originals["dense", True]
+    header = json.loads(content[8 : 8 + header_length(content)])
+    assert set(header["__metadata__"]) == {"block", "facts", "format", "format_version", "seal", "tensors"}
+
+
+def header_length(content: bytes) -> int:
+    return int.from_bytes(content[:8], "little")
+
+
+def test_empty_histories_and_single_items_survive(tmp_path: Path) -> None:
+    one = MRF(l2=1.0).fit(Interactions(sp.csr_array(np.array([[1.0]])), ["u"], ["only"]))
+    one.save(tmp_path / "one.mrf", include_histories=True)
+    loaded = mrfrec.load(tmp_path / "one.mrf")
+    assert loaded.recommend(history=[], k=1)["item"].to_list() == ["only"]
+    diagonal = MRF(l2=1.0, threshold=0.9).fit(sp.csr_array(np.eye(5)))  # no weights at all
+    diagonal.save(tmp_path / "diagonal.mrf")
+    loaded = mrfrec.load(tmp_path / "diagonal.mrf")
+    assert loaded.recommend(history=[0], k=2)["item"].to_list() == [1, 2]
+
+
+def test_ids_beyond_the_signed_integers_survive(tmp_path: Path) -> None:
+    ids = [2**63 + 5, 3, 2**64 - 1]
+    X = sp.csr_array(np.array([[1.0, 1, 0], [0, 0, 1], [0, 0, 1], [1, 1, 0]]))
+    MRF(l2=1.0).fit(Interactions(X, [2**63, 1, 2, 3], ids)).save(tmp_path / "m.mrf", include_histories=True)
+    loaded = mrfrec.load(tmp_path / "m.mrf")
+    assert list(loaded.items_) == ids
+    assert loaded.similar_items(2**63 + 5, k=3)["item"].to_list() == [3]
+    assert loaded.users_ is not None
+    assert loaded.users_[0] == 2**63
+
+
+# ── what is not a whole model is refused ──────────────────────────────────────────────────────────
+
+
+def result_of(path: Path) -> list[Any] | None:
+    """What a file gives; None if it is refused by name. Anything else that comes out fails the test."""
+    try:
+        return everything(mrfrec.load(path))
+    except ModelFileError as error:
+        if str(path) not in str(error):
+            raise
+        return None
+
+
+Damage = Callable[[bytes, np.random.Generator], bytes]
+
+
+def _place(content: bytes, rng: np.random.Generator, length: int = 1) -> int:
+    """Half of the time within the header, which is the smaller part with the greater effect."""
+    end = 8 + header_length(content) if rng.random() < 0.5 else len(content)
+    return int(rng.integers(0, max(min(end, len(content) - length), 1)))
+
+
+def flip_a_bit(content: bytes, rng: np.random.Generator) -> bytes:
+    changed = bytearray(content)
+    changed[_place(content, rng)] ^= 1 << int(rng.integers(8))
+    return bytes(changed)
+
+
+def change_a_byte(content: bytes, rng: np.random.Generator) -> bytes:
+    changed = bytearray(content)
+    changed[_place(content, rng)] = int(rng.choice(list(b'0123456789"{}[],: \x00\xff')))
+    return bytes(changed)
+
+
+def truncate(content: bytes, rng: np.random.Generator) -> bytes:
+    return content[: _place(content, rng)]
+
+
+def append(content: bytes, rng: np.random.Generator) -> bytes:
+    return content + rng.bytes(int(rng.integers(1, 100)))
+
+
+def zero_a_range(content: bytes, rng: np.random.Generator) -> bytes:
+    length = int(rng.integers(1, 600))
+    start = _place(content, rng, length)
+    return content[:start] + bytes(length) + content[start + length :]
+
+
+def swap_two_blocks(content: bytes, rng: np.random.Generator) -> bytes:
+    length = int(rng.choice([8, 64, 240, 512]))
+    first = 8 * (_place(content, rng, 2 * length) // 8)
+    second = int(rng.integers(first + length, max(len(content) - length, first + length + 1)))
+    return (
+        content[:first] + content[second : second + length] + content[first + length : second]
+        + content[first : first + length] + content[second + length :]
+    )  # fmt: skip
+
+
+def remove_a_range(content: bytes, rng: np.random.Generator) -> bytes:
+    start = _place(content, rng)
+    return content[:start] + content[start + int(rng.integers(1, 600)) :]
+
+
+def repeat_a_range(content: bytes, rng: np.random.Generator) -> bytes:
+    start = _place(content, rng)
+    stop = start + int(rng.integers(1, 600))
+    return content[:stop] + content[start:]
+
+
+DAMAGES: list[Damage] = [
+    flip_a_bit, change_a_byte, truncate, append, zero_a_range, swap_two_blocks, remove_a_range,
+    repeat_a_range,
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def expected(originals: dict[Any, bytes], tmp_path_factory: pytest.TempPathFactory) -> dict[Any, list[Any]]:
+    path = tmp_path_factory.mktemp("expected") / "model.mrf"
+    found = {}
+    for file, content in originals.items():
+        path.write_bytes(content)
+        found[file] = everything(mrfrec.load(path))
+    return found
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: str(damage.__name__))
+@pytest.mark.parametrize("file", FILES, ids=str)
+def test_a_damaged_file_is_refused_or_makes_no_difference(
+    originals: dict[Any, bytes], expected: dict[Any, list[Any]], file: Any, damage: Damage, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng([len(damage.__name__), FILES.index(file)])
+    refused = 0
+    for round_ in range(40):
+        path = tmp_path / f"{round_}.mrf"
+        path.write_bytes(damage(originals[file], rng))
+        found = result_of(path)
+        assert found is None or found == expected[file]
+        refused += found is None
+    assert refused >= 30  # a few changes are none: a zero set to zero
+
+
+def test_every_byte_of_the_header_counts(
+    originals: dict[Any, bytes], expected: dict[Any, list[Any]], tmp_path: Path
+) -> None:
+    content = originals["sparse", True]
+    path = tmp_path / "model.mrf"
+    for place in range(8 + header_length(content)):
+        changed = bytearray(content)
+        changed[place] ^= 1 << (place % 7)
+        path.write_bytes(changed)
+        found = result_of(path)
+        # The header ends in spaces, which may be other spaces.
+        assert found is None or (found == expected["sparse", True] and content[place] == ord(" "))
+
+
+def test_every_length_but_the_whole_is_refused(originals: dict[Any, bytes], tmp_path: Path) -> None:
+    content = originals["dense", False]
+    path = tmp_path / "model.mrf"
+    for length in [*range(300), *range(300, len(content), 17), len(content) - 1]:
+        path.write_bytes(content[:length])
+        with pytest.raises(ModelFileError, match="not a model of mrfrec, or not a whole one"):
+            mrfrec.load(path)
+
+
+edits = st.lists(
+    st.tuples(
+        st.sampled_from(["put", "insert", "delete", "cut"]),
+        st.floats(0, 1),
+        st.binary(min_size=1, max_size=40),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(file=st.sampled_from(FILES), changes=edits)
+def test_any_edits_are_refused_or_make_no_difference(
+    originals: dict[Any, bytes],
+    expected: dict[Any, list[Any]],
+    tmp_path: Path,
+    file: Any,
+    changes: list[tuple[str, float, bytes]],
+) -> None:
+    content = originals[file]
+    for kind, where, piece in changes:
+        place = int(where * len(content))
+        if kind == "cut":
+            content = content[:place]
+        elif kind == "insert":
+            content = content[:place] + piece + content[place:]
+        else:
+            content = content[:place] + (piece if kind == "put" else b"") + content[place + len(piece) :]
+    (tmp_path / "model.mrf").write_bytes(content)
+    found = result_of(tmp_path / "model.mrf")
+    assert found is None or found == expected[file]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=st.binary(max_size=200), length=st.integers(0, 200))
+def test_bytes_of_any_kind_are_refused(tmp_path: Path, content: bytes, length: int) -> None:
+    for each in (
+        content,
+        length.to_bytes(8, "little") + content,
+        length.to_bytes(8, "little") + b"{" + content,
+    ):
+        (tmp_path / "model.mrf").write_bytes(each)
+        with pytest.raises(ModelFileError):
+            mrfrec.load(tmp_path / "model.mrf")
+
+
+def test_foreign_files_are_refused_by_what_they_are(tmp_path: Path) -> None:
+    def refuse(path: Path, message: str) -> None:
+        with pytest.raises(ModelFileError, match=message):
+            mrfrec.load(path)
+
+    refuse(tmp_path / "missing.mrf", r"there is no model file .*missing\.mrf\. Relative paths start from")
+    refuse(tmp_path / "missing" / "model.mrf", "there is no model file")
+    refuse(tmp_path / ("long" * 100), "not a model of mrfrec|there is no model file")
+    refuse(tmp_path, "is a folder")
+    whole = "is not a model of mrfrec, or not a whole one"
+    for name, content in {
+        "empty": b"",
+        "random": np.random.default_rng(0).bytes(5000),
+        "zeros": bytes(5000),
+        "table.csv": b"user,item\n1,2\n" * 100,
+    }.items():
+        (tmp_path / name).write_bytes(content)
+        refuse(tmp_path / name, whole)
+    pl.DataFrame({"user": [1], "item": [2]}).write_parquet(tmp_path / "table.parquet")
+    refuse(tmp_path / "table.parquet", whole)
+    np.savez(tmp_path / "arrays.npz", a=np.arange(3))
+    refuse(tmp_path / "arrays.npz", whole)
+    save_file({"a": np.arange(3)}, tmp_path / "theirs.safetensors")
+    refuse(tmp_path / "theirs.safetensors", "is a safetensors file, but not a model of mrfrec")
+    save_file({"a": np.arange(3)}, tmp_path / "theirs.safetensors", {"format": "pt"})
+    refuse(tmp_path / "theirs.safetensors", "is a safetensors file, but not a model of mrfrec")
+
+
+def test_what_is_no_file_at_all_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.mrf")  # reading it would wait for ever
+    with pytest.raises(ModelFileError, match="no model file"):
+        mrfrec.load(tmp_path / "pipe.mrf")
+    (tmp_path / "nowhere.mrf").symlink_to(tmp_path / "gone.mrf")
+    with pytest.raises(ModelFileError, match="no model file"):
+        mrfrec.load(tmp_path / "nowhere.mrf")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "s.mrf"))
+        with pytest.raises(ModelFileError, match="no model file"):
+            mrfrec.load(tmp_path / "s.mrf")
+
+
+def test_a_newer_format_is_refused_by_its_number(
+    fitted: dict[str, MRF], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.mrf"
+    for version, said in ((2, "2"), ("10" * 3000, "10"), ("", ""), ("1.5", r"1\.5")):
+        monkeypatch.setattr(artifact, "FORMAT_VERSION", version)
+        fitted["dense"].save(path)
+        monkeypatch.undo()
+        with pytest.raises(ModelFileError, match=f"format version {said}.*reads up to 1. Upgrade mrfrec"):
+            mrfrec.load(path)
+
+
+# ── well sealed, and still not a model ────────────────────────────────────────────────────────────
+
+
+Change = Callable[[dict[str, npt.NDArray[Any]], dict[str, Any]], None]
+
+
+def rewrite(content: bytes, path: Path, change: Change) -> None:
+    """Other arrays or facts in a file whose checksums and seal are right."""
+    path.write_bytes(content)
+    facts, stored = open_file(path)
+    arrays = {name: each.read().copy() for name, each in stored.items()}
+    change(arrays, facts)
+    write_file(path, arrays, facts)
+
+
+def put(name: str, place: int, value: float) -> Change:
+    def change(arrays: dict[str, npt.NDArray[Any]], facts: dict[str, Any]) -> None:
+        arrays[name][place] = value
+
+    return change
+
+
+def shorten(name: str) -> Change:
+    def change(arrays: dict[str, npt.NDArray[Any]], facts: dict[str, Any]) -> None:
+        arrays[name] = np.ascontiguousarray(arrays[name][:-1])
+
+    return change
+
+
+def retype(name: str, kind: str) -> Change:
+    def change(arrays: dict[str, npt.NDArray[Any]], facts: dict[str, Any]) -> None:
+        arrays[name] = arrays[name].astype(kind)
+
+    return change
+
+
+def without(name: str) -> Change:
+    def change(arrays: dict[str, npt.NDArray[Any]], facts: dict[str, Any]) -> None:
+        del arrays[name]
+
+    return change
+
+
+SPARSE_FORGERIES = {
+    "an item beyond the last": put("weights.items", 5, ITEMS),
+    "an item before the first": put("weights.items", -1, -1),
+    "an item of a history beyond the last": put("histories.items", 5, 2**31 - 1),
+    "rows that end before the arrays": put("weights.ptr", -1, 1),
+    "rows that begin late": put("weights.ptr", 0, 3),
+    "rows that go backwards": put("weights.ptr", 4, 0),
+    "rows that reach too far": put("histories.ptr", -1, 10**12),
+    "a row too few": shorten("weights.ptr"),
+    "a user too few": shorten("users.ids"),
+    "an item too few": shorten("items.ids"),
+    "a weight too few": shorten("weights.values"),
+    "a value of a history too few": shorten("histories.values"),
+    "an order beyond the last": put("items.order", 0, ITEMS),
+    "an order too short": shorten("users.order"),
+    "positions that are no integers": retype("weights.items", "f4"),
+    "rows that are no integers": retype("weights.ptr", "f8"),
+    "no weights": without("weights.values"),
+    "no items of the weights": without("weights.items"),
+    "no popularity": without("popularity"),
+    "no ids": without("items.ids"),
+    "a mean too few": shorten("mean"),
+    "a popularity too few": shorten("popularity"),
+}
+DENSE_FORGERIES = {
+    "a row of weights too few": shorten("weights"),
+    "a title too few": shorten("titles.ptr"),
+    "titles that reach too far": put("titles.ptr", -1, 10**9),
+    "a text that ends before it begins": put("items.ptr", 7, 1),
+    "a scale too few": shorten("scale"),
+    "no scale": without("scale"),
+    "no titles but their places": without("titles.ptr"),
+}
+
+
+@pytest.mark.parametrize("forgery", SPARSE_FORGERIES)
+def test_a_sparse_model_whose_parts_do_not_go_together_is_refused(
+    originals: dict[Any, bytes], forgery: str, tmp_path: Path
+) -> None:
+    rewrite(originals["sparse", True], tmp_path / "model.mrf", SPARSE_FORGERIES[forgery])
+    assert result_of(tmp_path / "model.mrf") is None
+
+
+@pytest.mark.parametrize("forgery", DENSE_FORGERIES)
+def test_a_dense_model_whose_parts_do_not_go_together_is_refused(
+    originals: dict[Any, bytes], forgery: str, tmp_path: Path
+) -> None:
+    rewrite(originals["dense", True], tmp_path / "model.mrf", DENSE_FORGERIES[forgery])
+    assert result_of(tmp_path / "model.mrf") is None
+
+
+def facts_with(**changes: Any) -> Change:
+    def change(arrays: dict[str, npt.NDArray[Any]], facts: dict[str, Any]) -> None:
+        facts.update(changes)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "GPT"}, "holds a 'GPT'; this mrfrec knows MRF. Upgrade mrfrec"),
+        ({"model": ["MRF"]}, "lacks a part of a model"),
+        ({"parameters": {"l2": -1.0}}, "l2 must be"),
+        ({"parameters": {"unheard_of": 1}}, "unheard_of"),
+        ({"parameters": None}, "lacks a part of a model"),
+        ({"data": {}}, "lacks a part of a model"),
+        ({"state": {}}, "lacks a part of a model"),
+        ({"state": []}, "lacks a part of a model"),
+    ],
+)
+def test_facts_that_are_not_those_of_a_model_are_refused(
+    originals: dict[Any, bytes], changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    rewrite(originals["dense", False], tmp_path / "model.mrf", facts_with(**changes))
+    with pytest.raises(ModelFileError, match=message):
+        mrfrec.load(tmp_path / "model.mrf")
+
+
+def reseal(content: bytes, path: Path, change: Callable[[dict[str, str]], object]) -> None:
+    """A file with another, well sealed metadata."""
+    length = header_length(content)
+    header = json.loads(content[8 : 8 + length])
+    change(header["__metadata__"])
+    header["__metadata__"]["seal"] = artifact._seal(header["__metadata__"])
+    encoded = json.dumps(header).encode()
+    path.write_bytes(len(encoded).to_bytes(8, "little") + encoded + content[8 + length :])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda metadata: metadata.pop("facts"),
+        lambda metadata: metadata.pop("tensors"),
+        lambda metadata: metadata.pop("block"),
+        lambda metadata: metadata.update(facts="{"),
+        lambda metadata: metadata.update(tensors="[]"),
+        lambda metadata: metadata.update(tensors='{"weights": 3}'),
+        lambda metadata: metadata.update(tensors="[" * 100_000),
+        lambda metadata: metadata.update(block="0"),
+        lambda metadata: metadata.update(block="-8"),
+        lambda metadata: metadata.update(block="8"),
+        lambda metadata: metadata.update(block="many"),
+    ],
+    ids=str,
+)
+def test_metadata_that_is_not_that_of_a_model_is_refused(
+    originals: dict[Any, bytes], change: Callable[[dict[str, str]], object], tmp_path: Path
+) -> None:
+    reseal(originals["dense", False], tmp_path / "model.mrf", lambda metadata: None)
+    assert result_of(tmp_path / "model.mrf") is not None
+    reseal(originals["dense", False], tmp_path / "model.mrf", change)
+    assert result_of(tmp_path / "model.mrf") is None
+    with pytest.raises(ModelFileError, match=r"lacks a part of a model|is damaged"):
+        mrfrec.load(tmp_path / "model.mrf")
+
+
+# ── only what is needed is read ───────────────────────────────────────────────────────────────────
+
+
+Ask = Callable[[], object]
+
+
+@pytest.fixture
+def many_blocks(monkeypatch: pytest.MonkeyPatch, fitted: dict[str, MRF], tmp_path: Path) -> Path:
+    """A dense and a sparse model of many blocks each."""
+    monkeypatch.setattr(artifact, "_BLOCK", 128)
+    for kind in ("dense", "sparse"):
+        fitted[kind].save(tmp_path / f"{kind}.mrf", include_histories=True)
+    monkeypatch.undo()  # the size is in the file
+    return tmp_path
+
+
+def place_of(path: Path, name: str) -> tuple[int, int]:
+    content = path.read_bytes()
+    header = json.loads(content[8 : 8 + header_length(content)])
+    start, stop = header[name]["data_offsets"]
+    return 8 + header_length(content) + start, 8 + header_length(content) + stop
+
+
+def spoil(path: Path, place: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(place)
+        byte = file.read(1)
+        file.seek(place)
+        file.write(bytes([byte[0] ^ 0x10]))
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_a_model_of_many_blocks_is_the_same_model(
+    fitted: dict[str, MRF], many_blocks: Path, kind: str
+) -> None:
+    model = mrfrec.load(many_blocks / f"{kind}.mrf")
+    facts, stored = open_file(many_blocks / f"{kind}.mrf")
+    assert len(stored["weights" if kind == "dense" else "weights.values"]._checksums) > 8
+    assert facts["model"] == "MRF"
+    assert everything(model) == everything(fitted[kind])
+
+
+def test_a_damaged_row_of_a_dense_model_disturbs_only_those_who_need_it(many_blocks: Path) -> None:
+    path = many_blocks / "dense.mrf"
+    whole: Any = mrfrec.load(path)
+    names = list(whole.items_)
+    wanted = whole.recommend(history=names[:3], k=5).rows()
+    similar = whole.similar_items(names[2]).rows()
+    whole_weights = whole.weights_.copy()
+    spoil(path, place_of(path, "weights")[1] - 1)  # in the row of the last item
+    model: Any = mrfrec.load(path)
+    assert model.recommend(history=names[:3], k=5).rows() == wanted
+    assert model.similar_items(names[2]).rows() == similar
+    asks: list[Ask] = [
+        lambda: model.recommend(history=[names[-1]], k=5),
+        lambda: model.similar_items(names[-1]),
+        lambda: model.explain(names[0], history=names),
+        lambda: model.recommend(k=2),
+        lambda: model.weights_,
+        lambda: model.save(many_blocks / "copy.mrf"),
+        lambda: model.recommend_to(many_blocks / "all.parquet"),
+    ]
+    for ask in asks:
+        for _ in range(2):  # and every time
+            with pytest.raises(ModelFileError, match="'weights' is not what was written"):
+                ask()
+    assert folder_of(many_blocks) == ["dense.mrf", "sparse.mrf"]
+    assert whole_weights.shape == (ITEMS, ITEMS)
+
+
+@pytest.mark.parametrize("part", ["weights.items", "weights.values"])
+def test_a_damaged_row_of_a_sparse_model_disturbs_only_those_who_need_it(
+    many_blocks: Path, part: str
+) -> None:
+    path = many_blocks / "sparse.mrf"
+    names = list(mrfrec.load(path).items_)
+    wanted = mrfrec.load(path).recommend(history=names[:2], k=5).rows()
+    spoil(path, place_of(path, part)[1] - 1)
+    model: Any = mrfrec.load(path)
+    assert model.recommend(history=names[:2], k=5).rows() == wanted
+    asks: list[Ask] = [
+        lambda: model.recommend(history=names, k=5, exclude_seen=False),
+        lambda: model.weights_,
+    ]
+    for ask in asks:
+        with pytest.raises(ModelFileError, match=f"{part!r} is not what was written"):
+            ask()
+
+
+@pytest.mark.parametrize("part", ["histories.items", "histories.values"])
+def test_a_damaged_history_disturbs_only_its_owner(many_blocks: Path, part: str) -> None:
+    path = many_blocks / "sparse.mrf"
+    model = mrfrec.load(path)
+    assert model.users_ is not None
+    users = list(model.users_)
+    wanted = model.recommend(users[0], k=3).rows()
+    spoil(path, place_of(path, part)[1] - 1)
+    model = mrfrec.load(path)
+    assert model.recommend(users[0], k=3).rows() == wanted
+    assert len(model.recommend(history=list(model.items_)[:2], k=3)) == 3
+    asks: list[Ask] = [
+        lambda: model.recommend(users[-1], k=3),
+        lambda: model.recommend(k=3),
+        lambda: model.explain(model.items_[0], user=users[-1]),
+        lambda: model.save(path, include_histories=True),
+    ]
+    for ask in asks:
+        with pytest.raises(ModelFileError, match=f"{part!r} is not what was written"):
+            ask()
+    model.save(path)  # the damaged part is not in this one
+    assert mrfrec.load(path).users_ is None
+
+
+@pytest.mark.parametrize("part", ["users.ids", "users.order", "histories.ptr"])
+def test_damaged_users_are_noticed_when_users_are_asked_for(many_blocks: Path, part: str) -> None:
+    path = many_blocks / "sparse.mrf"
+    spoil(path, place_of(path, part)[0])
+    model = mrfrec.load(path)
+    assert len(model.recommend(history=list(model.items_)[:2], k=3)) == 3
+    asks: list[Ask] = [lambda: model.users_, lambda: model.recommend(k=1)]
+    for ask in asks:
+        with pytest.raises(ModelFileError, match=f"{part!r} is not what was written"):
+            ask()
+
+
+def resident() -> int:
+    """Bytes of mapped files this process has looked at."""
+    lines = [line.split() for line in Path("/proc/self/status").read_text().splitlines()]
+    return sum(int(line[1]) * 1024 for line in lines if line[0] in ("RssFile:", "RssShmem:"))
+
+
+def test_opening_a_large_model_and_one_answer_read_little_of_it(
+    originals: dict[Any, bytes], tmp_path: Path
+) -> None:
+    m = 4096
+
+    def enlarge(arrays: dict[str, npt.NDArray[Any]], facts: dict[str, Any]) -> None:
+        for name in ("mean", "scale", "shift", "popularity"):
+            arrays[name] = np.resize(arrays[name], m)
+        arrays["weights"] = np.full((m, m), 0.5, np.float32)
+        arrays["items.ids"] = np.arange(m)
+        for name in ("items.data", "items.ptr", "items.order", "titles.data", "titles.ptr"):
+            arrays.pop(name)
+
+    path = tmp_path / "large.mrf"
+    rewrite(originals["dense", False], path, enlarge)
+    size = path.stat().st_size
+    assert size > 64 << 20
+    everything_loaded = mrfrec.load(path).recommend(history=[1], k=2)  # and what is loaded on first use
+    before = resident()
+    start = time.perf_counter()
+    model: Any = mrfrec.load(path)
+    seconds = time.perf_counter() - start
+    opened = resident() - before
+    assert model.recommend(history=[1], k=2).equals(everything_loaded)
+    answered = resident() - before
+    assert model.weights_.shape == (m, m)
+    read = resident() - before
+    assert opened < 2 << 20 < answered + (2 << 20) < 8 << 20
+    assert read > size // 2
+    assert seconds < 0.5
+
+
+def test_a_model_larger_than_the_memory_can_be_mapped(tmp_path: Path) -> None:
+    # A private mapping that may be written reserves memory, unless it is told not to.
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with (tmp_path / "huge").open("wb") as file:
+        file.truncate(8 * memory)
+    mapped = artifact._mapped(tmp_path / "huge")
+    assert len(mapped) == 8 * memory
+    assert mapped[-1] == 0
+
+
+def test_answers_may_be_asked_for_from_many_threads(fitted: dict[str, MRF], many_blocks: Path) -> None:
+    model = mrfrec.load(many_blocks / "dense.mrf")
+    names = list(model.items_)
+    wanted = [fitted["dense"].recommend(history=[name], k=3).rows() for name in names]
+    found: list[Any] = [None] * len(names)
+
+    def ask(start: int) -> None:
+        for i in range(start, len(names), 4):
+            found[i] = model.recommend(history=[names[i]], k=3).rows()
+
+    threads = [threading.Thread(target=ask, args=[start]) for start in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == wanted
+
+
+# ── a file that is replaced ───────────────────────────────────────────────────────────────────────
+
+
+def test_a_file_replaced_or_removed_while_open_does_not_disturb_the_model(
+    fitted: dict[str, MRF], expected: dict[Any, list[Any]], tmp_path: Path
+) -> None:
+    path = tmp_path / "model.mrf"
+    fitted["dense"].save(path, include_histories=True)
+    model = mrfrec.load(path)
+    fitted["sparse"].save(path)
+    assert everything(model) == expected["dense", True]
+    other = mrfrec.load(path)
+    path.unlink()
+    assert everything(other) == expected["sparse", False]
+
+
+def test_writing_to_the_arrays_of_an_open_model_never_reaches_the_file(
+    fitted: dict[str, MRF], originals: dict[Any, bytes], tmp_path: Path
+) -> None:
+    path = tmp_path / "model.mrf"
+    fitted["dense"].save(path)
+    model: Any = mrfrec.load(path)
+    model.weights_[:] = 0.0
+    model.mean_[:] = 0.0
+    assert path.read_bytes() == originals["dense", False]
+
+
+# ── written at once or not at all ─────────────────────────────────────────────────────────────────
+
+
+def write_half(path: Path, error: type[BaseException]) -> None:
+    with writing(path) as unfinished:
+        unfinished.write_text("half")
+        raise error
+
+
+def test_an_error_while_writing_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("old")
+    for error in (ValueError, KeyboardInterrupt, SystemExit):
+        for name in ("old", "new"):
+            with pytest.raises(error):
+                write_half(tmp_path / name, error)
+    assert folder_of(tmp_path) == ["old"]
+    assert (tmp_path / "old").read_text() == "old"
+
+
+def test_a_second_interrupt_while_cleaning_up_leaves_nothing_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupts = iter([KeyboardInterrupt])
+    honest = Path.unlink
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        for interrupt in interrupts:
+            raise interrupt
+        honest(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    with pytest.raises(KeyboardInterrupt):
+        write_half(tmp_path / "new", KeyboardInterrupt)
+    assert folder_of(tmp_path) == []
+
+
+def test_a_disk_that_fills_up_leaves_the_old_file_and_nothing_else(
+    fitted: dict[str, MRF], originals: dict[Any, bytes], tmp_path: Path
+) -> None:
+    path = tmp_path / "model.mrf"
+    fitted["dense"].save(path)
+    fitted["sparse"].save(tmp_path / "other.mrf")
+    code = """
+import resource, sys, mrfrec
+model = mrfrec.load(sys.argv[1])
+for limit in (0, 100, 2000, 5000):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        model.save(sys.argv[2])
+    except mrfrec.ModelFileError as error:
+        print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "other.mrf"), str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    message = f"{path} could not be written: File too large. What was there before is untouched."
+    assert (done.stdout.splitlines(), done.stderr) == ([message] * 4, "")
+    assert path.read_bytes() == originals["dense", False]
+    assert folder_of(tmp_path) == ["model.mrf", "other.mrf"]
+
+
+WRITE_FOR_EVER = """
+import sys
+import numpy as np
+from mrfrec.io.artifact import write_file
+while True:
+    write_file(sys.argv[1], {"a": np.ones(1 << 22)}, {})
+"""
+
+
+def test_a_killed_writer_leaves_the_old_file_and_the_next_one_tidies_up(
+    fitted: dict[str, MRF], originals: dict[Any, bytes], tmp_path: Path
+) -> None:
+    path = tmp_path / "model.mrf"
+    for _ in range(3):
+        fitted["dense"].save(path)
+        with subprocess.Popen([sys.executable, "-c", WRITE_FOR_EVER, str(path)]) as writer:
+            unfinished = wait_for(lambda: [p for p in tmp_path.glob(".*.unfinished") if p.stat().st_size])
+            os.kill(writer.pid, signal.SIGKILL)
+        assert len(unfinished) == 1
+        content = path.read_bytes()
+        if content != originals["dense", False]:  # it had written the whole of one, and begun another
+            assert open_file(path)[1]["a"].read().all()
+    fitted["dense"].save(path)
+    assert path.read_bytes() == originals["dense", False]
+    assert folder_of(tmp_path) == ["model.mrf"]
+
+
+def wait_for(look: Callable[[], list[Path]], seconds: float = 30.0) -> list[Path]:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            if found := look():
+                return found
+        except FileNotFoundError:  # gone between being listed and being looked at
+            continue
+        time.sleep(0.001)
+    raise AssertionError("waited in vain")
+
+
+def test_what_another_writer_is_at_is_left_alone(tmp_path: Path) -> None:
+    abandoned = tmp_path / ".model.mrf.0123abcd.unfinished"
+    abandoned.write_text("left by somebody")
+    (tmp_path / ".other.mrf.0123abcd.unfinished").write_text("of another file")
+    (tmp_path / ".model.mrf.kept").write_text("of somebody else")
+    with writing(tmp_path / "model.mrf") as one, writing(tmp_path / "model.mrf") as two:
+        assert one != two
+        assert not abandoned.exists()
+        one.write_text("one")
+        two.write_text("two")
+        check_writable(tmp_path / "model.mrf")
+        assert one.read_text() == "one"
+    assert (tmp_path / "model.mrf").read_text() == "one"  # the last to finish
+    assert folder_of(tmp_path) == [".model.mrf.kept", ".other.mrf.0123abcd.unfinished", "model.mrf"]
+
+
+def test_many_writers_at_once_leave_one_whole_file(
+    fitted: dict[str, MRF], originals: dict[Any, bytes], tmp_path: Path
+) -> None:
+    path = tmp_path / "model.mrf"
+    errors: list[BaseException] = []
+
+    def write(kind: str) -> None:
+        try:
+            for _ in range(10):
+                fitted[kind].save(path)
+                mrfrec.load(path)
+        except BaseException as error:  # and reported below
+            errors.append(error)
+
+    threads = [threading.Thread(target=write, args=[kind]) for kind in KINDS]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert path.read_bytes() in [originals[kind, False] for kind in KINDS]
+    assert folder_of(tmp_path) == ["model.mrf"]
+
+
+@pytest.fixture
+def umask() -> Iterator[Callable[[int], int]]:
+    old = os.umask(0o022)
+    yield os.umask
+    os.umask(old)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_new_file_has_the_mode_of_new_files_and_an_old_one_keeps_its_own(
+    fitted: dict[str, MRF], umask: Callable[[int], int], tmp_path: Path
+) -> None:
+    path = tmp_path / "model.mrf"
+    for mask, new in ((0o022, 0o644), (0o077, 0o600), (0o002, 0o664)):
+        umask(mask)
+        fitted["dense"].save(path)
+        assert mode(path) == new
+        path.unlink()
+    fitted["dense"].save(path)
+    for old in (0o600, 0o640, 0o666):
+        path.chmod(old)
+        fitted["sparse"].save(path)
+        assert mode(path) == old
+
+
+def test_saving_through_a_link_keeps_the_link(fitted: dict[str, MRF], tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    link = tmp_path / "model.mrf"
+    link.symlink_to(Path("store") / "v1.mrf")
+    fitted["dense"].save(link)  # leads nowhere yet
+    fitted["sparse"].save(link)
+    assert link.is_symlink()
+    assert describe(link) == describe(tmp_path / "store" / "v1.mrf")
+    assert describe(link)["state"]["plan"]["kind"] == "sparse"
+    assert folder_of(tmp_path / "store") == ["v1.mrf"]
+
+
+def test_places_where_no_file_can_be_are_refused(fitted: dict[str, MRF], tmp_path: Path) -> None:
+    model: Any = fitted["dense"]
+    with pytest.raises(ParameterError, match="in a folder that exists"):
+        model.save(tmp_path / "missing" / "model.mrf")
+    with pytest.raises(ParameterError, match=r"a file, new or old.*Something else has that name"):
+        model.save(tmp_path)
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    with pytest.raises(ParameterError, match="The link leads nowhere"):
+        model.save(tmp_path / "circle")
+    with pytest.raises(ModelFileError, match=r"could not be written: File name too long"):
+        model.save(tmp_path / ("long" * 100))
+    with pytest.raises(ModelFileError, match=r"/proc/self/model\.mrf could not be written"):
+        model.save("/proc/self/model.mrf")
+    with pytest.raises(ParameterError, match="include_histories must be True or False"):
+        model.save(tmp_path / "model.mrf", include_histories=1)
+    assert folder_of(tmp_path) == ["circle"]
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "🎬" * 63, "-rf", "a b.mrf", "новый.mrf", "no-suffix"])
+def test_every_name_a_file_can_have_will_do(fitted: dict[str, MRF], name: str, tmp_path: Path) -> None:
+    fitted["dense"].save(tmp_path / name)
+    assert folder_of(tmp_path) == [name]
+    assert list(mrfrec.load(tmp_path / name).items_) == list(fitted["dense"].items_)

@@ -1,0 +1,1146 @@
+"""The command line as people and scripts use it: as a process, through its entry point."""
+
+import csv
+import importlib.util
+import inspect
+import io
+import json
+import os
+import pty
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import mrfrec
+from mrfrec.cli.app import fit
+from mrfrec.io.artifact import describe
+
+ROOT = Path(__file__).parents[1]
+BIN = Path(sys.executable).parent / "mrfrec"
+LONG_TITLE = "A very " + "long " * 60 + "title"
+TITLES = {
+    0: "Godfather, The (1972)", 1: "Good, the Bad and the Ugly, The", 2: "Twin", 3: "Twin", 4: "TOY STORY",
+    5: "[bold]Markup[/bold] :smile:", 6: "Two\nlines", 7: LONG_TITLE, 8: "Amélie", 9: "映画", 10: "1984",
+}  # fmt: skip
+COLUMNS = ["user", "item", "title", "score", "rank", "source"]
+
+
+# ── running it ────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return list(json.loads(self.out))
+
+
+def run(*arguments: object, cwd: Path, code: int = 0, **settings: Any) -> Done:
+    """One command through the entry point; `code` is the exit code it should have."""
+    done = subprocess.run(
+        [str(BIN), *map(str, arguments)],
+        cwd=cwd,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+        timeout=120,
+        **settings,
+    )
+    found = Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+    assert found.code == code, found
+    return found
+
+
+FORKING = """
+import gc, json, os, sys, threading
+import mrfrec.cli.app, mrfrec.cli.names, mrfrec.cli.show, mrfrec.core.fitting, mrfrec.core.kernels.ranking
+import mrfrec.io.artifact, mrfrec.io.frames, mrfrec.io.tables, mrfrec.model, mrfrec.saving
+try:
+    mrfrec.cli.app.run(["info", "."], threading.Event())  # loads what parsing takes
+except mrfrec.MrfrecError:
+    gc.freeze()
+for line in sys.stdin:
+    folder, arguments, out, err = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        os.chdir(folder)
+        for descriptor, name in enumerate([os.devnull, out, err]):
+            os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), descriptor)
+        sys.argv = ["mrfrec", *arguments]
+        try:
+            mrfrec.cli.main()
+        except SystemExit as end:
+            sys.stdout.flush()
+            os._exit(end.code)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+class Forking:
+    """Runs commands in processes forked from one that has loaded everything: there are many to be run."""
+
+    def __init__(self, folder: Path) -> None:
+        self._out, self._err = folder / "out", folder / "err"
+        self._server = subprocess.Popen(
+            [sys.executable, "-c", FORKING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def __call__(self, *arguments: object, cwd: Path, code: int = 0) -> Done:
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        request = [str(cwd), [str(argument) for argument in arguments], str(self._out), str(self._err)]
+        self._server.stdin.write(json.dumps(request) + "\n")
+        self._server.stdin.flush()
+        answer = int(self._server.stdout.readline())
+        found = Done(answer, self._out.read_bytes().decode(), self._err.read_bytes().decode())
+        assert found.code == code, found
+        return found
+
+    def all(self, commands: Sequence[Sequence[object]], cwd: Path) -> list[Done]:
+        return [self(*arguments, cwd=cwd) for arguments in commands]
+
+    def close(self) -> None:
+        self._server.communicate()
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forking]:
+    server = Forking(tmp_path_factory.mktemp("forking"))
+    yield server
+    server.close()
+
+
+def refusal(done: Done) -> str:
+    """The one line with which a command is refused."""
+    assert done.out == ""
+    assert re.fullmatch(r"mrfrec: .*\n", done.err)
+    return done.err.removeprefix("mrfrec: ").rstrip("\n")
+
+
+def listing(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+# ── data: a shop with texts as ids and titles of all sorts, films with integers and ratings ───────
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with events.csv, shop.mrf and shop-only.mrf, which holds no histories."""
+    folder = tmp_path_factory.mktemp("shop")
+    rng = np.random.default_rng(0)
+    with (folder / "events.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["user_id", "item_id", "title"])
+        for user in range(60):
+            for item in range(24):
+                if rng.random() < (0.5 if item % 3 == user % 3 else 0.1):
+                    title = TITLES.get(item, f"Title {item}") if item != 11 else ""
+                    writer.writerow([f"u{user:02d}", f"i{item:02d}", title])
+    done = run("fit", "events.csv", "-o", "shop.mrf", "--histories", cwd=folder)
+    assert done.out == ""
+    run("fit", "events.csv", "-o", "shop-only.mrf", cwd=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ratings.csv, movies.csv and movies.mrf; a title that is also a number."""
+    folder = tmp_path_factory.mktemp("films")
+    rng = np.random.default_rng(1)
+    users, items = np.nonzero(rng.random((40, 15)) < 0.4)
+    ratings = rng.integers(1, 6, len(users))
+    pl.DataFrame({"userId": users + 1, "movieId": items * 10, "rating": ratings}).write_csv(
+        folder / "ratings.csv"
+    )
+    titles = ["1984" if i == 3 else f"Film {i}" for i in range(15)]
+    pl.DataFrame({"movieId": range(0, 150, 10), "title": titles}).write_csv(folder / "movies.csv")
+    run(
+        "fit",
+        "ratings.csv",
+        "-o",
+        "movies.mrf",
+        "--values",
+        "--items",
+        "movies.csv",
+        "--histories",
+        cwd=folder,
+    )
+    return folder
+
+
+def expected(folder: Path, users: object = None, **arguments: Any) -> list[dict[str, Any]]:
+    """What the package itself answers."""
+    return list(mrfrec.load(folder / "shop.mrf").recommend(users, **arguments).to_dicts())
+
+
+def same(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
+    """The same rows; scores of 32 bits."""
+    assert [row | {"score": np.float32(row["score"])} for row in found] == [
+        row | {"score": np.float32(row["score"])} for row in wanted
+    ]
+
+
+# ── help ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def reference() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("cli_reference", ROOT / "tools" / "cli_reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_reference_page_is_what_the_help_says() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert page == reference().reference(), "run: make reference"
+
+
+def test_every_command_has_help_with_examples_of_itself() -> None:
+    tool = reference()
+    assert tool.commands() == ["demo", "fit", "recommend", "similar", "explain", "info", "doctor"]
+    for name in tool.commands():
+        text = tool.help_text(name)
+        examples = text.split("Examples:\n")[1].split("\n\n")[0].splitlines()
+        assert all(line.startswith(f"    mrfrec {name}") for line in examples)
+        assert all(line.isascii() for line in text.splitlines())  # whatever the terminal can show
+
+
+def test_options_named_in_examples_exist() -> None:
+    tool = reference()
+    for name in tool.commands():
+        text = tool.help_text(name)
+        examples, options = text.split("Examples:\n")[1].split("\n\n")[0], text.split("Options:\n")[1]
+        for option in re.findall(r"(?<= )--?[a-z][a-z0-9-]*", examples):
+            assert re.search(rf"^  (-., )?{option}\b", options, re.MULTILINE), option
+
+
+def test_help_comes_without_a_command_with_one_and_through_a_pipe(tmp_path: Path) -> None:
+    bare, short, long, fit_help = (run(*a, cwd=tmp_path) for a in ([], ["-h"], ["--help"], ["fit", "--help"]))
+    assert bare.out == short.out == long.out
+    assert bare.out.startswith("Usage: mrfrec [OPTIONS] COMMAND [ARGS]...")
+    assert (bare.err, fit_help.err) == ("", "")
+    assert "mrfrec fit events.csv -o shop.mrf" in fit_help.out
+    module = subprocess.run([sys.executable, "-m", "mrfrec"], capture_output=True, text=True, check=True)
+    assert module.stdout == bare.out
+
+
+def test_version_is_that_of_the_package(tmp_path: Path) -> None:
+    assert run("--version", cwd=tmp_path) == Done(0, f"mrfrec {mrfrec.__version__}\n", "")
+
+
+def test_fit_has_the_defaults_of_the_model() -> None:
+    own = inspect.signature(fit).parameters
+    for name, default in (mrfrec.MRF.__init__.__kwdefaults__ or {}).items():
+        assert own[name].default == default, name
+
+
+# ── fit and info ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_fit_says_what_it_does_on_stderr_and_leaves_one_file(shop: Path, tmp_path: Path) -> None:
+    done = run("fit", shop / "events.csv", "-o", "new.mrf", "--sparsity", "0.3", "--l2", "2", cwd=tmp_path)
+    assert done.out == ""
+    lines = done.err.splitlines()
+    assert all(line.startswith("mrfrec: ") for line in lines)
+    assert re.fullmatch(r"mrfrec: 60 users × 24 items, \d+ pairs", lines[0])
+    assert lines[1].startswith("mrfrec: sparse model (l2=2, sparsity=0.3)")
+    assert re.fullmatch(r"mrfrec: fitted in \d+\.\d s; wrote new\.mrf \([\d.]+ KB\)", lines[2])
+    assert len(lines) == 3
+    assert listing(tmp_path) == ["new.mrf"]
+    assert describe(tmp_path / "new.mrf")["parameters"]["l2"] == 2.0
+
+
+def test_fit_passes_every_option_on(quick: Forking, films: Path, tmp_path: Path) -> None:
+    quick(
+        "fit", films / "ratings.csv", "-o", "m.mrf", "--user-column", "userId", "--item-column", "movieId",
+        "--value-column", "rating", "--values", "--min-value", "2", "--duplicates", "last",
+        "--on-bad", "skip",
+        "--l2", "3", "--alpha", "0.5", "--sparsity", "dense", "--max-neighbors", "50", "--l2-flat", "0.1",
+        "--user-weight", "0.2", "--no-center", "--mean-constraint", "--offset", "--dtype", "float64",
+        "--threads", "1", "--memory-limit", "2GB", "--items", films / "movies.csv",
+        cwd=tmp_path,
+    )  # fmt: skip
+    parameters = describe(tmp_path / "m.mrf")["parameters"]
+    assert parameters == {
+        "l2": 3.0, "alpha": 0.5, "sparsity": None, "threshold": None, "max_neighbors": 50, "r": 0.0,
+        "l2_flat": 0.1, "user_weight": 0.2, "center": False, "mean_constraint": True, "offset": True,
+        "dtype": "float64", "threads": 1, "memory_limit": 2_000_000_000,
+    }  # fmt: skip
+    model = mrfrec.load(tmp_path / "m.mrf")
+    assert model.titles_ is not None
+    assert model.titles_[3] == "1984"
+    assert describe(tmp_path / "m.mrf")["data"]["binary"] is False
+
+
+def test_fit_reads_several_files_without_a_header_and_counts_what_it_skips(
+    quick: Forking, tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("1|x|3\n2|y|4\n1|y|1\n")
+    (tmp_path / "b.txt").write_text("3|x|oops\n3|z|2\n|z|2\n")
+    done = quick(
+        "fit", "*.txt", "-o", "m.mrf", "--columns", "user, item, value", "--separator", "|", "--values",
+        "--on-bad", "skip",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert "3 users × 3 items, 4 pairs" in done.err
+    assert done.err.count("left out 1 rows") == 2
+    (tmp_path / "c.tsv").write_text("user\titem\n1\tx\n2\ty\n2\tx\n")
+    assert (
+        "2 users × 2 items, 3 pairs"
+        in quick("fit", "c.tsv", "-o", "m.mrf", "--separator", "\\t", cwd=tmp_path).err
+    )
+
+
+def test_info_tells_the_facts_for_people_and_for_programs(quick: Forking, shop: Path) -> None:
+    table, facts = quick.all([["info", "shop.mrf"], ["info", "shop.mrf", "--format", "json"]], shop)
+    assert json.loads(facts.out) == describe(shop / "shop.mrf")
+    assert re.search(r"^data\.users +60$", table.out, re.MULTILINE)
+    assert re.search(r"^histories +True$", table.out, re.MULTILINE)
+    assert re.search(r"^file\.format_version +1$", table.out, re.MULTILINE)
+    assert (table.err, facts.err) == ("", "")
+
+
+def test_doctor_finds_this_machine_well(tmp_path: Path) -> None:
+    done = run("doctor", cwd=tmp_path)
+    assert done.err == ""
+    assert re.search(rf"^mrfrec +{re.escape(mrfrec.__version__)} in .* ok$", done.out, re.MULTILINE)
+    assert re.search(r"^self-test +dense and sparse fit within .* ok$", done.out, re.MULTILINE)
+    assert listing(tmp_path) == []
+
+
+# ── for whom ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_users_come_by_id_by_file_and_all_together(quick: Forking, shop: Path, tmp_path: Path) -> None:
+    ids = ["u07", "u02", "u07"]
+    (tmp_path / "users.txt").write_text("\ufeffu07\r\n\r\n  u02\nu07", encoding="utf-8")
+    (tmp_path / "users").write_text("u07\nu02\nu07\n")
+    pl.DataFrame({"name": ["x", "y", "z"], "user_id": ids}).write_csv(tmp_path / "users.csv")
+    pl.DataFrame({"user": ids}).write_parquet(tmp_path / "users.parquet")
+    model = shop / "shop.mrf"
+    end = ["-k", 3, "--format", "json"]
+    one, several, *files, everybody = quick.all(
+        [
+            ["recommend", model, "--user", "u07", *end],
+            ["recommend", model, "--user", "u07", "--user", "u02", "--user=u07", *end],
+            *(
+                ["recommend", model, "--users", n, *end]
+                for n in ("users.txt", "users", "users.csv", "users.parquet")
+            ),
+            ["recommend", model, "--all", *end],
+        ],
+        tmp_path,
+    )
+    same(one.rows, expected(shop, "u07", k=3))
+    for done in (several, *files):
+        same(done.rows, expected(shop, ids, k=3))
+        assert done.err == ""
+    same(everybody.rows, expected(shop, k=3))
+    assert len(everybody.rows) == 180
+
+
+def test_histories_come_in_every_form(quick: Forking, shop: Path, tmp_path: Path) -> None:
+    (tmp_path / "had.txt").write_text("\ufeffi05\n\n Godfather, The (1972) \r\ni01\n", encoding="utf-8")
+    wanted = expected(shop, history=["i05", "i00", "i01"], k=4)
+    ways = [
+        ["--history", "i05,i00,i01"],
+        ["--history", " i05 , i00,,i01,"],
+        ["--history", "i05", "--history", "i00", "--history", "i01"],
+        ["--history", "i05,Godfather, The (1972),Good, the Bad and the Ugly, The"],
+        ["--history", "Godfather, The (1972)", "--history", "i05,good, THE bad and the ugly, the"],
+        ["--history", "@had.txt"],
+        ["--history", f"@{tmp_path}/had.txt"],
+    ]
+    commands = [["recommend", shop / "shop-only.mrf", *way, "-k", 4, "--format", "json"] for way in ways]
+    for way, done in zip(ways, quick.all(commands, tmp_path), strict=True):
+        assert done.rows[0]["user"] == 0, way
+        same(done.rows, wanted)
+
+
+def test_a_history_file_holds_people_the_model_does_not_know(
+    quick: Forking, shop: Path, tmp_path: Path
+) -> None:
+    people = pl.DataFrame({"user": [9, 9, 4], "item": ["i01", "i02", "i08"]})
+    people.write_csv(tmp_path / "people.csv")
+    people.write_parquet(tmp_path / "people.parquet")
+    wanted = expected(shop, history={4: ["i08"], 9: ["i01", "i02"]}, k=2)
+    for done in quick.all(
+        [
+            ["recommend", shop / "shop-only.mrf", "--history-file", name, "-k", 2, "--format", "json"]
+            for name in ("people.csv", "people.parquet")
+        ],
+        tmp_path,
+    ):
+        same(done.rows, wanted)
+
+
+def test_a_history_file_of_digits_fits_a_model_of_texts(quick: Forking, tmp_path: Path) -> None:
+    (tmp_path / "events.csv").write_text("user,item\n1,10\n1,20\n2,10\n2,20\n3,x5\n3,007\n4,x5\n")
+    (tmp_path / "people.csv").write_text("user,item\nann,10\n")
+    quick("fit", "events.csv", "-o", "m.mrf", cwd=tmp_path)
+    done = quick(
+        "recommend", "m.mrf", "--history-file", "people.csv", "-k", 1, "--format", "json", cwd=tmp_path
+    )
+    assert [(row["user"], row["item"], row["source"]) for row in done.rows] == [("ann", "20", "model")]
+
+
+def test_values_in_a_history_file_count_for_a_model_of_values(
+    quick: Forking, films: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "people.csv").write_text("user,item,rating\n1,10,5\n1,20,1\n")
+    done = quick(
+        "recommend", films / "movies.mrf", "--history-file", "people.csv", "-k", 3, "--format", "json",
+        cwd=tmp_path,
+    )  # fmt: skip
+    wanted = mrfrec.load(films / "movies.mrf").recommend(history={1: {10: 5.0, 20: 1.0}}, k=3).to_dicts()
+    same(done.rows, wanted)
+
+
+def test_an_item_may_begin_with_the_sign_of_a_file(quick: Forking, tmp_path: Path) -> None:
+    (tmp_path / "events.csv").write_text(
+        "user,item\n1,@types/node\n1,react\n2,@types/node\n2,react\n3,vue\n3,@types/vue\n4,vue\n4,react\n"
+    )
+    quick("fit", "events.csv", "-o", "m.mrf", cwd=tmp_path)
+    one, both = quick.all(
+        [
+            ["recommend", "m.mrf", "--history", "@types/node", "-k", 1, "--format", "json"],
+            ["recommend", "m.mrf", "--history", "@types/node,@types/vue", "-k", 2, "--format", "json"],
+        ],
+        tmp_path,
+    )
+    assert [row["item"] for row in one.rows] == ["react"]
+    assert {row["item"] for row in both.rows} == {"react", "vue"}
+    assert "nowhere.txt cannot be read: No such file" in refusal(
+        quick("recommend", "m.mrf", "--history", "@nowhere.txt", cwd=tmp_path, code=2)
+    )
+
+
+def test_integers_are_ids_first_and_titles_second(quick: Forking, films: Path) -> None:
+    by_id, by_title, by_both = quick.all(
+        [
+            ["similar", "movies.mrf", "30", "--format", "json"],
+            ["similar", "movies.mrf", "1984", "--format", "json"],
+            ["recommend", "movies.mrf", "--history", "10,film 2,1984", "-k", 2, "--format", "json"],
+        ],
+        films,
+    )
+    assert by_id.rows == by_title.rows
+    wanted = mrfrec.load(films / "movies.mrf").recommend(history=[10, 20, 30], k=2).to_dicts()
+    same(by_both.rows, wanted)
+
+
+def test_allow_exclude_and_seen_do_what_they_say(quick: Forking, shop: Path, tmp_path: Path) -> None:
+    (tmp_path / "sold-out.txt").write_text("i00\nGood, the Bad and the Ugly, The\n")
+    (tmp_path / "nothing.txt").write_text("")
+    base = ["recommend", shop / "shop.mrf", "--user", "u05", "-k", 4, "--format", "json"]
+    allowed, excluded, seen, all_of_it = quick.all(
+        [
+            [*base, "--allow", "i01,i02,i03,i04,i05,i06,i07,i08", "--allow", "i09"],
+            [*base, "--exclude", "@sold-out.txt", "--exclude", "i13,title 14"],
+            [*base, "--seen"],
+            [*base, "--exclude", "@nothing.txt"],
+        ],
+        tmp_path,
+    )
+    same(allowed.rows, expected(shop, "u05", k=4, allow=[f"i0{i}" for i in range(1, 10)]))
+    same(excluded.rows, expected(shop, "u05", k=4, exclude=["i00", "i01", "i13", "i14"]))
+    same(seen.rows, expected(shop, "u05", k=4, exclude_seen=False))
+    same(all_of_it.rows, expected(shop, "u05", k=4))
+
+
+def test_what_is_unknown_or_missing_is_noted(quick: Forking, shop: Path) -> None:
+    stranger, few = quick.all(
+        [
+            ["recommend", "shop.mrf", "--user", "nobody", "--user", "u01", "-k", 2, "--format", "json"],
+            ["recommend", "shop.mrf", "--history", "i01", "--allow", "i02,i03", "-k", 5, "--format", "json"],
+        ],
+        shop,
+    )
+    assert "note: 1 of 2 users are unknown to the model" in stranger.err
+    assert [row["source"] for row in stranger.rows] == ["popular", "popular", "model", "model"]
+    assert len(few.rows) == 2
+    assert "note: 1 of 1 users get fewer than k=5 items" in few.err
+
+
+# ── formats ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def from_csv(text: str) -> list[dict[str, Any]]:
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    return [
+        {**row, "title": row["title"] or None, "score": float(row["score"]), "rank": int(row["rank"])}
+        for row in rows
+    ]
+
+
+def from_table(text: str) -> list[list[str]]:
+    return [re.split(r" {2,}", line.strip()) for line in text.splitlines()]
+
+
+def test_every_format_has_the_same_rows(quick: Forking, shop: Path, tmp_path: Path) -> None:
+    base = [
+        "recommend",
+        shop / "shop.mrf",
+        "--user",
+        "u05",
+        "--user",
+        "u01",
+        "-k",
+        "24",
+        "--seen",
+        "--explain",
+    ]
+    outputs = ["o.parquet", "o.csv", "o.json", "o.jsonl", "o.txt", "O.CSV"]
+    as_json, as_csv, as_table, *files = quick.all(
+        [
+            [*base, "--format", "json"],
+            [*base, "--format", "csv"],
+            base,
+            *([*base, "-o", output] for output in outputs),
+            [*base, "-o", "o.dat", "--format", "parquet"],
+        ],
+        tmp_path,
+    )
+    wanted = expected(shop, ["u05", "u01"], k=24, exclude_seen=False, explain=3)
+    assert {row["title"] for row in wanted} >= {None, "Two\nlines", LONG_TITLE, "映画"}
+    assert list(as_json.rows[0]) == [*COLUMNS, "because"]
+    same(as_json.rows, wanted)
+    same(from_csv(as_csv.out), wanted)
+    for done in files:
+        assert done.out == ""
+        assert re.search(r"^mrfrec: wrote ", done.err, re.MULTILINE)
+    for name in ("o.parquet", "o.dat"):
+        frame = pl.read_parquet(tmp_path / name)
+        assert frame.schema["score"] == pl.Float32
+        same(frame.with_columns(pl.col("source").cast(pl.String)).to_dicts(), wanted)
+    same(from_csv((tmp_path / "o.csv").read_text(encoding="utf-8")), wanted)
+    assert (tmp_path / "O.CSV").read_bytes() == (tmp_path / "o.csv").read_bytes()
+    assert (tmp_path / "o.json").read_text(encoding="utf-8") == as_json.out
+    lines = (tmp_path / "o.jsonl").read_text(encoding="utf-8").splitlines()
+    same([json.loads(line) for line in lines], wanted)
+    assert (tmp_path / "o.txt").read_text(encoding="utf-8") == as_table.out
+    header, *rows = from_table(as_table.out)
+    assert header == [*COLUMNS, "because"]
+    for row, values in zip(rows, wanted, strict=True):
+        shown = [
+            values["user"], values["item"], (values["title"] or "–").replace("\n", " "),
+            f"{values['score']:.4f}", str(values["rank"]), values["source"], values["because"],
+        ]  # fmt: skip
+        assert row == [text for text in shown if text]
+
+
+def test_scores_have_the_precision_of_the_model_in_every_format(
+    quick: Forking, shop: Path, tmp_path: Path
+) -> None:
+    quick("fit", shop / "events.csv", "-o", "m.mrf", "--dtype", "float64", cwd=tmp_path)
+    base = ["recommend", "m.mrf", "--history", "i01,i02", "-k", 5]
+    as_json, as_csv, *_ = quick.all(
+        [
+            [*base, "--format", "json"],
+            [*base, "--format", "csv"],
+            [*base, "-o", "o.parquet"],
+            [*base, "-o", "o.csv"],
+        ],
+        tmp_path,
+    )
+    wanted = mrfrec.load(tmp_path / "m.mrf").recommend(history=["i01", "i02"], k=5)["score"]
+    assert wanted.dtype == pl.Float64
+    assert pl.read_parquet(tmp_path / "o.parquet")["score"].equals(wanted)
+    for rows in (as_json.rows, from_csv(as_csv.out), from_csv((tmp_path / "o.csv").read_text())):
+        assert [row["score"] for row in rows] == wanted.to_list()
+
+
+@pytest.mark.parametrize("name", ["o.parquet", "o.csv", "o.jsonl", "o.json"])
+def test_a_file_with_fewer_items_than_asked_for_is_written_and_noted(
+    quick: Forking, shop: Path, name: str, tmp_path: Path
+) -> None:
+    done = quick("recommend", shop / "shop.mrf", "--user", "u01", "-k", 24, "-o", name, cwd=tmp_path)
+    assert "mrfrec: note: 1 of 1 users get fewer than k=24 items" in done.err
+    assert listing(tmp_path) == [name]
+
+
+def test_similar_has_the_same_rows_in_every_format(quick: Forking, shop: Path, tmp_path: Path) -> None:
+    base = ["similar", shop / "shop.mrf", "toy story", "-k", "6"]
+    as_json, as_csv, as_table, *_ = quick.all(
+        [
+            [*base, "--format", "json"],
+            [*base, "--format", "csv"],
+            base,
+            *([*base, "-o", f"o.{suffix}"] for suffix in ("parquet", "jsonl", "json", "csv", "txt")),
+        ],
+        tmp_path,
+    )
+    wanted = mrfrec.load(shop / "shop.mrf").similar_items("i04", k=6).to_dicts()
+    assert len(wanted) == 6
+    same(as_json.rows, wanted)
+    same(from_csv(as_csv.out), wanted)
+    same(pl.read_parquet(tmp_path / "o.parquet").to_dicts(), wanted)
+    same([json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()], wanted)
+    for name, done in (("o.json", as_json), ("o.csv", as_csv), ("o.txt", as_table)):
+        assert (tmp_path / name).read_text(encoding="utf-8") == done.out
+    assert from_table(as_table.out)[0] == ["item", "title", "score", "rank"]
+
+
+def test_explain_adds_up_in_every_format(quick: Forking, shop: Path, tmp_path: Path) -> None:
+    base = ["explain", shop / "shop.mrf", "--history", "i01,i02,i07", "--item", "Amélie"]
+    as_json, as_table, by_user, *_ = quick.all(
+        [
+            [*base, "--format", "json"],
+            base,
+            ["explain", shop / "shop.mrf", "--user", "u05", "--item", "i08", "--format", "json"],
+            *([*base, "-o", f"o.{suffix}"] for suffix in ("parquet", "jsonl", "csv")),
+        ],
+        tmp_path,
+    )
+    model = mrfrec.load(shop / "shop.mrf")
+    wanted = model.explain("i08", history=["i01", "i02", "i07"]).to_dicts()
+    assert as_json.rows == wanted
+    assert by_user.rows == model.explain("i08", user="u05").to_dicts()
+    assert pl.read_parquet(tmp_path / "o.parquet").to_dicts() == wanted
+    assert [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()] == wanted
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "o.csv").read_text())))
+    assert [float(row["contribution"]) for row in rows] == [row["contribution"] for row in wanted]
+    last = from_table(as_table.out)[-1]
+    assert last[0] == "(score)"
+    assert last[-1] == f"{sum(row['contribution'] for row in wanted):.4f}"
+
+
+def test_the_base_score_has_a_row_of_its_own(quick: Forking, shop: Path, tmp_path: Path) -> None:
+    quick("fit", shop / "events.csv", "-o", "m.mrf", "--offset", cwd=tmp_path)
+    base = ["explain", "m.mrf", "--history", "i01,i02", "--item", "i04"]
+    table, rows = quick.all([base, [*base, "--format", "json"]], tmp_path)
+    assert rows.rows == mrfrec.load(tmp_path / "m.mrf").explain("i04", history=["i01", "i02"]).to_dicts()
+    assert rows.rows[-1]["title"] == "(base score)"
+    assert [row[0] for row in from_table(table.out)[-2:]] == ["(base score)", "(score)"]
+
+
+def test_no_rows_are_a_result_too(quick: Forking, tmp_path: Path) -> None:
+    (tmp_path / "events.csv").write_text("user,item\n1,a\n2,b\n3,c\n")
+    (tmp_path / "nobody.txt").write_text("")
+    quick("fit", "events.csv", "-o", "m.mrf", "--histories", cwd=tmp_path)
+    similar = ["similar", "m.mrf", "a"]
+    table, as_json, *_ = quick.all(
+        [
+            similar,
+            [*similar, "--format", "json"],
+            *([*similar, "-o", f"s.{suffix}"] for suffix in ("parquet", "jsonl", "csv")),
+            *(
+                ["recommend", "m.mrf", "--users", "nobody.txt", "-o", f"r.{suffix}"]
+                for suffix in ("parquet", "csv", "json")
+            ),
+        ],
+        tmp_path,
+    )
+    assert table.out.split() == ["item", "score", "rank"]
+    assert as_json.rows == []
+    assert pl.read_parquet(tmp_path / "s.parquet").columns == ["item", "title", "score", "rank"]
+    assert len(pl.read_parquet(tmp_path / "s.parquet")) == 0
+    assert pl.read_parquet(tmp_path / "r.parquet").columns == COLUMNS
+    assert json.loads((tmp_path / "r.json").read_text()) == []
+    assert (tmp_path / "s.csv").read_text() == "item,title,score,rank\n"
+
+
+# ── what is refused ───────────────────────────────────────────────────────────────────────────────
+
+
+REFUSED = {
+    "no such command": ("learn", r"No such command 'learn'\. See mrfrec --help\."),
+    "no such option": ("similar shop.mrf i01 --top 3", r"--top.* See mrfrec similar --help\."),
+    "no model given": ("recommend", r"Missing argument .*MODEL.* See mrfrec recommend --help\."),
+    "no output given": ("fit events.csv", r"Missing option '-o' / '--output'\. See mrfrec fit --help\."),
+    "missing model": (
+        "similar nope.mrf i01",
+        r"there is no model file nope\.mrf\. Relative paths start from /",
+    ),
+    "a model that is none": ("info events.csv", r"events\.csv is not a model of mrfrec, or not a whole one"),
+    "a folder for a model": ("info .", r"\. is a folder, not a model file"),
+    "missing table": ("fit nope.csv -o x.mrf", r"nope\.csv"),
+    "wrong column": (
+        "fit events.csv -o x.mrf --user-column who",
+        r"--user-column must be a column of events\.csv: 'user_id', 'item_id', 'title'; got 'who'",
+    ),
+    "no number": ("fit events.csv -o x.mrf --l2 six", r"Invalid value for '--l2'.*See mrfrec fit"),
+    "a number beyond its rule": ("fit events.csv -o x.mrf --alpha 2", r"alpha must be between 0 and 1"),
+    "no sparsity": (
+        "fit events.csv -o x.mrf --sparsity some",
+        r"sparsity must be a number above 0 and at most 1, auto, or dense; got 'some'",
+    ),
+    "a sparsity above one": ("fit events.csv -o x.mrf --sparsity 7", r"sparsity must be above 0"),
+    "no choice": ("fit events.csv -o x.mrf --dtype int8", r"Invalid value for '--dtype'"),
+    "a model into a missing folder": (
+        "fit events.csv -o no/x.mrf",
+        r"--output must be in a folder that exists; got 'no/x\.mrf'",
+    ),
+    "a model onto a folder": ("fit events.csv -o .", r"--output must be a file, new or old"),
+    "a demo into a missing folder": ("demo -o no/x.mrf", r"--output must be in a folder that exists"),
+    "nobody": (
+        "recommend shop.mrf",
+        r"say for whom: one of --history, --user, --users, --all, --history-file; got none",
+    ),
+    "two ways at once": (
+        "recommend shop.mrf --all --history i01",
+        r"say for whom: .*; got --history and --all",
+    ),
+    "two ways of explaining": (
+        "explain shop.mrf --item i01 --user u01 --history i02",
+        r"exactly one of --history and --user",
+    ),
+    "no k": ("recommend shop.mrf --user u01 -k 0", r"k must be a whole number, 1 or more; got 0"),
+    "a k of letters": ("similar shop.mrf i01 -k ten", r"Invalid value for '-k'"),
+    "no threads": ("recommend shop.mrf --all --threads 0 -o x.csv", r"--threads must be"),
+    "a misspelt item": (
+        "similar shop.mrf Ameli",
+        r"no item has the id or the title 'Ameli'\. Did you mean i08 \(Amélie\)\?",
+    ),
+    "part of a title": ("similar shop.mrf godfather", r"Did you mean i00 \(Godfather, The \(1972\)\)\?"),
+    "nothing like it": ("similar shop.mrf zzzzzz", r"no item has the id or the title 'zzzzzz'\."),
+    "a title of several": (
+        "recommend shop.mrf --history i01,twin",
+        r"several items have the title 'twin': i02 \(Twin\); i03 \(Twin\)\. Name one by id",
+    ),
+    "a history of nothing": ("recommend shop.mrf --history ' ,'", r"' ,' names no item"),
+    "a home of nobody": ("recommend shop.mrf --history x~nobody", r"title 'x~nobody'"),
+    "a file of nobody": (
+        "recommend shop.mrf --history @~nobody/x",
+        r"~nobody/x cannot be read: No such file",
+    ),
+    "an unknown item in a list": ("recommend shop.mrf --history i01,milk", r"title 'milk'"),
+    "an unknown item to exclude": ("recommend shop.mrf --all --exclude milk", r"title 'milk'"),
+    "an unknown user to explain": (
+        "explain shop.mrf --user nobody --item i01",
+        r"user 'nobody' is unknown to the model",
+    ),
+    "users of a model without histories": (
+        "recommend shop-only.mrf --user u01",
+        r"saved without\. Give histories, or save it with include_histories=True \(--histories at the",
+    ),
+    "all users of a model without histories": ("recommend shop-only.mrf --all", r"saved without"),
+    "a missing file of users": ("recommend shop.mrf --users no.txt", r"no\.txt cannot be read: No such"),
+    "a missing table of users": ("recommend shop.mrf --users no.csv", r"no\.csv"),
+    "a missing file of histories": ("recommend shop.mrf --history-file no.csv", r"no\.csv"),
+    "a folder for a file": ("recommend shop.mrf --history @.", r"\. cannot be read: Is a directory"),
+    "bytes for a text": ("recommend shop.mrf --history @shop.mrf", r"it is not text in UTF-8"),
+    "Parquet to the screen": (
+        "similar shop.mrf i01 --format parquet",
+        r"--format must be table, json or csv on the screen; got 'parquet'\. Give -o FILE",
+    ),
+    "a name that tells no format": (
+        "similar shop.mrf i01 -o x.xlsx",
+        r"--output must be a name that ends in \.parquet, \.csv, \.json, \.jsonl, \.txt; got 'x\.xlsx'",
+    ),
+    "a result into a missing folder": ("recommend shop.mrf --all -o no/x.csv", r"--output must be in a"),
+    "a result where no file can be": (
+        "similar shop.mrf i01 -o /proc/x.csv",
+        r"/proc/x\.csv could not be written: ",
+    ),
+    "all users where no file can be": (
+        "recommend shop.mrf --all -o /proc/x.parquet",
+        r"/proc/x\.parquet could not be written",
+    ),
+    "a table of everybody": (
+        "recommend shop.mrf --all",
+        r"60 users are too many for a table: give -o FILE\.csv, or --format csv",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_wrong_input_is_refused_in_one_line(quick: Forking, shop: Path, case: str) -> None:
+    before = listing(shop)
+    command, message = REFUSED[case]
+    assert re.search(message, refusal(quick(*shlex.split(command), cwd=shop, code=2)))
+    assert listing(shop) == before
+
+
+def test_a_fit_that_would_not_fit_is_refused_after_the_table_is_read(quick: Forking, shop: Path) -> None:
+    done = quick("fit", "events.csv", "-o", "x.mrf", "--memory-limit", "1KB", cwd=shop, code=2)
+    assert re.fullmatch(r"mrfrec: 60 users .*\nmrfrec: the fit needs .* 1\.0 KB is what .*\n", done.err)
+    assert not (shop / "x.mrf").exists()
+
+
+def test_integer_ids_are_said_to_be_integers(quick: Forking, films: Path, tmp_path: Path) -> None:
+    assert "user ids are integers here; got 'ann'" in refusal(
+        quick("recommend", "movies.mrf", "--user", "ann", cwd=films, code=2)
+    )
+    (tmp_path / "users.txt").write_text("1\nann\n")
+    assert "user ids are integers here; got 'ann'" in refusal(
+        quick("recommend", "movies.mrf", "--users", tmp_path / "users.txt", cwd=films, code=2)
+    )
+
+
+def test_an_argument_that_is_no_text_is_refused_too(shop: Path) -> None:
+    done = subprocess.run(
+        [str(BIN), "similar", "shop.mrf", b"\xff"], cwd=shop, capture_output=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.decode() == "mrfrec: no item has the id or the title '\\udcff'.\n"
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+def test_debug_adds_the_traceback_wherever_it_stands(quick: Forking, shop: Path, place: int) -> None:
+    arguments = ["similar", "shop.mrf", "milk"]
+    arguments.insert(place, "--debug")
+    done = quick(*arguments, cwd=shop, code=2)
+    assert done.out == ""
+    assert done.err.startswith("Traceback (most recent call last):\n")
+    assert done.err.splitlines()[-1] == "mrfrec: no item has the id or the title 'milk'."
+
+
+def test_debug_after_two_dashes_is_an_argument(quick: Forking, shop: Path) -> None:
+    assert refusal(quick("similar", "shop.mrf", "--", "--debug", cwd=shop, code=2)).startswith(
+        "no item has the id"
+    )
+
+
+def test_a_failure_leaves_the_old_output(quick: Forking, shop: Path, tmp_path: Path) -> None:
+    (tmp_path / "old.csv").write_text("old")
+    (tmp_path / "old.mrf").write_text("old")
+    refusal(quick("recommend", shop / "shop.mrf", "--history", "milk", "-o", "old.csv", cwd=tmp_path, code=2))
+    (tmp_path / "bad.csv").write_text("user,item\n1,\n")
+    assert "row 1: no item id" in refusal(quick("fit", "bad.csv", "-o", "old.mrf", cwd=tmp_path, code=2))
+    assert listing(tmp_path) == ["bad.csv", "old.csv", "old.mrf"]
+    assert (tmp_path / "old.csv").read_text() == (tmp_path / "old.mrf").read_text() == "old"
+
+
+def in_a_shell(command: str, cwd: Path, **settings: Any) -> Done:
+    environment = os.environ | {"PATH": f"{BIN.parent}:{os.environ['PATH']}"} | settings
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=cwd, capture_output=True, text=True, check=False, env=environment
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("name", ["o.parquet", "o.csv", "o.json", "o.jsonl"])
+@pytest.mark.parametrize("command", ["recommend shop.mrf --history i01", "similar shop.mrf i01"])
+def test_a_full_disk_leaves_the_old_output_and_nothing_else(
+    shop: Path, command: str, name: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text("old")
+    done = in_a_shell(f"ulimit -f 0; mrfrec {command} -o {tmp_path / name}", shop)
+    assert (done.code, done.out) == (2, "")
+    assert re.fullmatch(r"mrfrec: .*/o\.\w+ could not be written: .*File too large.*\n", done.err)
+    assert listing(tmp_path) == [name]
+    assert (tmp_path / name).read_text() == "old"
+
+
+# ── terminals, pipes, signals ─────────────────────────────────────────────────────────────────────
+
+
+def on_a_terminal(arguments: Sequence[object], cwd: Path, *, stdout: bool) -> Done:
+    """With stderr on a terminal, and stdout on the same one or a pipe."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [str(BIN), *map(str, arguments)],
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=slave if stdout else subprocess.PIPE,
+        stderr=slave,
+        env=os.environ | {"TERM": "xterm-256color", "COLUMNS": "70"},
+    )
+    os.close(slave)
+    seen = bytearray()
+
+    def watch() -> None:
+        while True:
+            try:
+                seen.extend(os.read(master, 65536))
+            except OSError:  # the other end is closed
+                return
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    out = process.communicate()[0] or b""
+    watcher.join()
+    os.close(master)
+    return Done(process.returncode, out.decode(), seen.decode().replace("\r\n", "\n"))
+
+
+def test_progress_is_drawn_on_a_terminal_and_notes_stay_whole(shop: Path, tmp_path: Path) -> None:
+    done = on_a_terminal(["fit", shop / "events.csv", "-o", "m.mrf"], tmp_path, stdout=False)
+    assert (done.code, done.out) == (0, "")
+    assert "━" in done.err
+    assert "\x1b[" in done.err
+    plain = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", done.err).replace("\r", "\n")
+    assert re.search(r"^mrfrec: 60 users × 24 items, \d+ pairs$", plain, re.MULTILINE)
+
+
+def test_results_go_to_stdout_while_progress_is_drawn_on_stderr(shop: Path) -> None:
+    done = on_a_terminal(["recommend", "shop.mrf", "--all", "-k", 2, "--format", "json"], shop, stdout=False)
+    same(done.rows, expected(shop, k=2))
+    assert "u01" not in done.err
+    one = on_a_terminal(
+        ["recommend", "shop.mrf", "--history", "i01", "-k", 2, "--format", "csv"], shop, stdout=False
+    )
+    same(from_csv(one.out), [row | {"user": "0"} for row in expected(shop, history=["i01"], k=2)])
+
+
+def test_results_on_the_terminal_are_not_broken_by_progress(shop: Path) -> None:
+    done = on_a_terminal(["recommend", "shop.mrf", "--all", "-k", 2, "--format", "json"], shop, stdout=True)
+    assert "\x1b" not in done.err
+    same(json.loads(done.err), expected(shop, k=2))
+    table = on_a_terminal(
+        ["recommend", "shop.mrf", "--history", "i01", "-k", 23, "--seen"], shop, stdout=True
+    )
+    plain = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", table.err)
+    assert max(map(len, plain.splitlines())) <= 70
+    assert plain.count("long") == LONG_TITLE.count("long")  # folded, not cut off
+
+
+def test_nothing_is_drawn_where_there_is_no_terminal(shop: Path, tmp_path: Path) -> None:
+    done = run(
+        "recommend",
+        shop / "shop.mrf",
+        "--all",
+        "-o",
+        "o.csv",
+        cwd=tmp_path,
+        env=os.environ | {"TERM": "xterm"},
+    )
+    assert re.fullmatch(r"mrfrec: wrote 600 rows for 60 users to o\.csv \([\d.]+ KB\)\n", done.err)
+
+
+def test_tables_through_a_pipe_are_not_cut_off_and_titles_are_as_they_are(shop: Path) -> None:
+    done = in_a_shell("mrfrec recommend shop.mrf --history i01 -k 23 --seen | cat", shop, COLUMNS="40")
+    assert LONG_TITLE in done.out
+    assert "[bold]Markup[/bold] :smile:" in done.out
+    assert "Two lines" in done.out
+    assert "\x1b" not in done.out
+    assert len(done.out.splitlines()) == 24
+    assert not [line for line in done.out.splitlines() if line.endswith(" ")]
+
+
+def test_titles_cannot_move_the_cursor(quick: Forking, tmp_path: Path) -> None:
+    (tmp_path / "events.csv").write_text(
+        'user,item,title\n1,a,"\x1b[31mred\x07"\n1,b,two\n2,a,\n2,b,\n3,b,\n3,c,\n'
+    )
+    quick("fit", "events.csv", "-o", "m.mrf", cwd=tmp_path)
+    table, rows = quick.all(
+        [
+            ["recommend", "m.mrf", "--history", "b", "-k", 1],
+            ["recommend", "m.mrf", "--history", "b", "-k", 1, "--format", "json"],
+        ],
+        tmp_path,
+    )
+    assert " [31mred" in table.out
+    assert "\x1b" not in table.out
+    assert rows.rows[0]["title"] == "\x1b[31mred\x07"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["fit --help", "recommend shop.mrf --history i01 --format csv", "similar shop.mrf i01", "info shop.mrf"],
+)
+def test_a_reader_that_has_gone_is_no_error(shop: Path, command: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [str(BIN), *shlex.split(command)], cwd=shop, stdout=writing, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_the_first_line_alone_may_be_read(shop: Path) -> None:
+    command = (
+        "set -o pipefail; mrfrec recommend shop.mrf --all -k 24 --seen --explain --format json | head -1"
+    )
+    assert in_a_shell(command, shop) == Done(0, "[\n", "")
+
+
+def test_an_output_that_is_full_is_one_line(shop: Path) -> None:
+    done = in_a_shell("mrfrec recommend shop.mrf --user u01 --format csv > /dev/full", shop)
+    assert (done.code, done.err) == (2, "mrfrec: No space left on device.\n")
+
+
+def test_a_terminal_of_another_encoding_is_one_line(shop: Path) -> None:
+    done = in_a_shell(
+        "mrfrec recommend shop.mrf --user u01 -k 20 --format csv",
+        shop,
+        PYTHONIOENCODING="ascii",
+        PYTHONUTF8="0",
+    )
+    assert done.code == 2
+    assert re.fullmatch(
+        r"mrfrec: '.*' cannot be shown in the encoding ascii: set PYTHONUTF8=1, .*\n", done.err
+    )
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a table of many items, and a model of many users."""
+    folder = tmp_path_factory.mktemp("many")
+    rng = np.random.default_rng(0)
+    users = np.repeat(np.arange(30_000), 20)
+    items = (rng.beta(0.7, 3.0, len(users)) * 6000).astype(np.int64)
+    pl.DataFrame({"user": users, "item": items}).write_parquet(folder / "many.parquet")
+    run("fit", "many.parquet", "-o", "many.mrf", "--histories", "--sparsity", "0.002", cwd=folder)
+    return folder
+
+
+def interrupt(arguments: Sequence[object], cwd: Path, when: Callable[[str], bool]) -> Done:
+    """Press Ctrl-C as soon as `when`, given what stderr has said so far, holds."""
+    process = subprocess.Popen(
+        [str(BIN), *map(str, arguments)], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stderr is not None
+    os.set_blocking(process.stderr.fileno(), False)
+    said, end = b"", time.monotonic() + 60
+    while not when(said.decode()):
+        assert process.poll() is None, said
+        assert time.monotonic() < end, said
+        said += process.stderr.read() or b""
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    os.set_blocking(process.stderr.fileno(), True)
+    out, rest = process.communicate(timeout=30)
+    return Done(process.returncode, out.decode(), (said + rest).decode())
+
+
+INTERRUPTED = "mrfrec: interrupted; nothing was left half-written."
+
+
+def test_an_interrupted_fit_leaves_the_old_model(many: Path) -> None:
+    (many / "old.mrf").write_text("old")
+    before = listing(many)
+    done = interrupt(
+        [
+            "fit",
+            "many.parquet",
+            "-o",
+            "old.mrf",
+            "--sparsity",
+            "dense",
+            "--dtype",
+            "float64",
+            "--threads",
+            "1",
+        ],
+        many,
+        lambda said: "dense model" in said,
+    )
+    assert (done.code, done.out) == (130, "")
+    assert done.err.splitlines()[2:] == [INTERRUPTED]
+    assert listing(many) == before
+    assert (many / "old.mrf").read_text() == "old"
+
+
+@pytest.mark.parametrize("name", ["o.parquet", "o.csv", "o.jsonl", "o.json"])
+def test_an_interrupted_recommend_leaves_the_old_file(many: Path, name: str) -> None:
+    (many / name).write_text("old")
+    before = listing(many)
+    done = interrupt(
+        ["recommend", "many.mrf", "--all", "--explain", "-o", name],
+        many,
+        lambda said: bool(list(many.glob(f".{name}.*.unfinished"))),
+    )
+    assert (done.code, done.out) == (130, ""), done
+    assert done.err.splitlines() == [INTERRUPTED]
+    assert listing(many) == before
+    assert (many / name).read_text() == "old"
+
+
+# ── start-up ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def imported_by(*arguments: object, cwd: Path) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", *map(str, arguments)],
+        cwd=cwd, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return {line.split("|")[-1].strip().split(".")[0] for line in done.stderr.splitlines() if "|" in line}
+
+
+def test_importing_the_package_loads_nothing_heavy(tmp_path: Path) -> None:
+    loaded = imported_by("-c", "import mrfrec", cwd=tmp_path)
+    assert "mrfrec" in loaded
+    assert not loaded & {"numpy", "scipy", "numba", "polars", "narwhals", "safetensors", "rich", "typer"}
+
+
+@pytest.mark.parametrize("kind", ["table", "json", "csv"])
+def test_one_answer_from_a_file_loads_neither_numba_nor_scipy_nor_polars(shop: Path, kind: str) -> None:
+    loaded = imported_by(
+        "-m",
+        "mrfrec",
+        "recommend",
+        "shop.mrf",
+        "--history",
+        "i01,i02",
+        "--explain",
+        "--format",
+        kind,
+        cwd=shop,
+    )
+    assert {"mrfrec", "numpy", "safetensors"} <= loaded
+    assert not loaded & {"numba", "scipy", "polars", "narwhals", "pandas", "pyarrow"}
+
+
+def test_one_answer_by_user_or_for_an_item_loads_no_more(shop: Path) -> None:
+    for arguments in (
+        ["recommend", "shop.mrf", "--user", "u01", "--exclude", "i03"],
+        ["similar", "shop.mrf", "i01"],
+        ["explain", "shop.mrf", "--user", "u01", "--item", "i01"],
+        ["info", "shop.mrf"],
+    ):
+        assert not imported_by("-m", "mrfrec", *arguments, cwd=shop) & {
+            "numba",
+            "scipy",
+            "polars",
+            "narwhals",
+        }
+
+
+# ── the demo ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
+    folder = tmp_path_factory.mktemp("demo of all")
+    return folder, run("demo", "-o", folder / "it's [red].mrf", cwd=folder)
+
+
+def test_demo_shows_accuracy_recommendations_and_what_is_next(demo: tuple[Path, Done]) -> None:
+    folder, done = demo
+    assert done.err == ""
+    assert listing(folder) == ["it's [red].mrf"]
+    accuracy = {
+        row[0]: float(row[1].split()[0])
+        for row in from_table(done.out)
+        if re.match(r"(most popular|MRF)", row[0])
+    }
+    assert accuracy["MRF, dense"] > accuracy["MRF, 2 % of the weights"] > 2 * accuracy["most popular"] > 0.2
+    assert re.search(r"^ +1  python3-\S+ .*\+0\.\d\d\)", done.out, re.MULTILINE)
+    assert "Try next:" in done.out
+
+
+def test_what_the_demo_says_to_try_next_works(demo: tuple[Path, Done]) -> None:
+    folder, done = demo
+    commands = [line.strip() for line in done.out.split("Try next:")[1].splitlines() if line.startswith("  ")]
+    assert len(commands) == 7
+    for command in commands[:-1]:  # the last is for a table of one's own
+        assert Path(shlex.split(command)[0]).name == "mrfrec"
+        tried = in_a_shell(command, folder)
+        assert tried.code == 0, tried
+        assert tried.out or "wrote" in tried.err
+    assert pl.read_parquet(folder / "recommendations.parquet").group_by("user").len()[
+        "len"
+    ].unique().to_list() == [20]

@@ -1,0 +1,202 @@
+"""Interactions: a matrix with names; pairs combined, left out, and told apart by a fingerprint."""
+
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mrfrec import DataError, Interactions, ParameterError, read_interactions
+from mrfrec.ids import Texts
+
+MATRIX = sp.csr_array(np.array([[1.0, 0.0, 2.0], [0.0, 0.0, 3.0]]))
+
+
+# ── from a matrix ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_matrix_alone_gets_numbers_for_ids() -> None:
+    data = Interactions(MATRIX)
+    assert (list(data.users), list(data.items), data.titles) == ([0, 1], [0, 1, 2], None)
+    assert (data.n_users, data.n_items, len(data), data.popularity.tolist()) == (2, 3, 3, [1, 0, 2])
+    assert repr(data) == "Interactions(2 users × 3 items, 3 pairs)"
+    assert (data.skipped, data.library) == ({}, None)
+
+
+@pytest.mark.parametrize(
+    "titles", [["x", None, "z"], ["x", "", "z"], {"a": "x", "c": "z", "d": "w"}, Texts.of(["x", "", "z"])]
+)
+def test_titles_come_by_place_or_by_id(titles: Any) -> None:
+    data = Interactions(MATRIX, ["u", "v"], ["a", "b", "c"], titles)
+    assert list(data.titles or []) == ["x", "", "z"]
+    assert repr(data).endswith(", with titles)")
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ({"users": [1]}, "users must have one id for each of the 2; got 1"),
+        ({"items": [1, 2, 3, 4]}, "items must have one id for each of the 3; got 4"),
+        ({"users": "uv"}, "user ids must be a list"),
+        ({"items": ["a", "b", "a"]}, "item ids must be distinct; 'a'"),
+        ({"titles": ["x"]}, "titles must be one for each of the 3 items; got 1"),
+        ({"titles": Texts.of(["x"])}, "titles must be one for each of the 3 items; got 1"),
+        ({"titles": ["x", 5, None]}, "titles must be strings or None; got 5"),
+        ({"titles": "xyz"}, "titles must be a list or a mapping from item ids; got str"),
+        ({"titles": 5}, "titles must be a list or a mapping"),
+        ({"titles": {"0": "x"}}, "titles names none of the items: are the ids the same"),
+        ({"titles": ["x", "\ud800", "z"]}, "text must be valid Unicode"),
+    ],
+)
+def test_names_that_do_not_fit_are_refused(names: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        Interactions(MATRIX, **names)
+
+
+def test_sum_that_overflows_is_refused() -> None:
+    twice = sp.csr_array((np.array([1e308, 1e308]), np.array([0, 0]), np.array([0, 2])), shape=(1, 1))
+    with pytest.raises(DataError, match="matrix must be finite; row 0"):
+        Interactions(twice)
+
+
+@pytest.mark.parametrize("form", ["coo_array", "csr_array", "csc_array"])
+def test_large_unsigned_numbers_do_not_turn_negative(form: str) -> None:
+    X = getattr(sp, form)(sp.coo_array((np.array([2**63, 2**63], np.uint64), ([0, 0], [0, 1])), shape=(1, 2)))
+    assert (Interactions(X).matrix.data.astype(np.float64) == 2.0**63).all()
+
+
+def test_corrupt_columns_are_refused_and_not_followed() -> None:
+    X = sp.csc_array(MATRIX)
+    X.indices = X.indices.copy()
+    X.indices[0] = 10_000_000
+    with pytest.raises(DataError, match="not a valid CSR matrix"):
+        Interactions(X)
+
+
+def test_fingerprint_changes_with_any_id_pair_or_value() -> None:
+    users = np.array([2**64 - 1, 5], np.uint64)
+    same = [Interactions(MATRIX, [1, 2]), Interactions(MATRIX.astype(np.float32), np.array([1, 2], np.int8))]
+    others = [
+        Interactions(MATRIX),
+        Interactions(MATRIX, [2, 1]),
+        Interactions(MATRIX, ["1", "2"]),
+        Interactions(MATRIX, ["12", ""]),
+        Interactions(MATRIX, users),
+        Interactions(MATRIX, users.view(np.int64)),
+        Interactions(MATRIX, [1, 2], [0, 1, 3]),
+        Interactions(MATRIX * 2, [1, 2]),
+        Interactions(MATRIX != 0, [1, 2]),
+        Interactions(MATRIX[:, [0, 2, 1]], [1, 2]),
+        Interactions(MATRIX[:, [0, 2]], [1, 2]),
+    ]
+    assert len({data.fingerprint for data in same}) == 1
+    assert len({data.fingerprint for data in same + others}) == 1 + len(others)
+
+
+def test_reading_a_matrix_keeps_ids_and_drops_what_is_below_the_least() -> None:
+    data = Interactions(MATRIX, ["u", "v"], ["a", "b", "c"], {"c": "third"})
+    assert read_interactions(data).matrix.toarray().tolist() == [[1, 0, 1], [0, 0, 1]]
+    assert list(read_interactions(MATRIX).items) == [0, 1, 2]  # also the one that nobody has
+    few = read_interactions(data, min_value=3, binary=False)
+    assert (list(few.users), list(few.items), list(few.titles or [])) == (["v"], ["c"], ["third"])
+    assert few.matrix.toarray().tolist() == [[3.0]]
+    assert list(read_interactions(MATRIX, min_value=-1).items) == [0, 2]
+    with pytest.raises(DataError, match=r"no interactions are left: of 3 pairs, all .* below min_value=4"):
+        read_interactions(data, min_value=4)
+
+
+@pytest.mark.parametrize("name", ["user", "item", "value", "title", "separator", "columns"])
+def test_columns_of_a_matrix_are_refused(name: str) -> None:
+    options: dict[str, Any] = {name: "x"}
+    with pytest.raises(ParameterError, match=f"{name} must be None for a matrix; got .*no columns to name"):
+        read_interactions(MATRIX, **options)
+
+
+# ── several rows of one pair ──────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("duplicates", "binary", "expected"),
+    [("sum", False, [3.0, 3.0]), ("last", False, [3.0, 2.0]), ("sum", True, [1.0, 1.0])],
+)
+def test_values_of_one_pair_are_combined(
+    duplicates: Literal["sum", "last"], binary: bool, expected: list[float]
+) -> None:
+    frame = pl.DataFrame({"user": [1, 1, 2], "item": ["a", "a", "a"], "rating": [1.0, 2.0, 3.0]})
+    data = read_interactions(frame, binary=binary, duplicates=duplicates)
+    assert data.matrix.toarray().ravel().tolist() == (expected if duplicates == "sum" else [2.0, 3.0])
+
+
+@pytest.mark.parametrize(("duplicates", "expected"), [("sum", [2.0, 1.0]), ("last", [1.0, 1.0])])
+def test_rows_are_counted_where_there_are_no_values(
+    duplicates: Literal["sum", "last"], expected: list[float]
+) -> None:
+    frame = pl.DataFrame({"user": [1, 1, 2], "item": ["a", "a", "a"], "timestamp": [5, 6, 7]})
+    data = read_interactions(frame, binary=False, duplicates=duplicates)
+    assert (data.matrix.data.tolist(), data.matrix.dtype) == (expected, np.float32)
+    if duplicates == "sum":
+        assert list(read_interactions(frame, min_value=2).users) == [1]
+
+
+@pytest.mark.parametrize("columns", [["user", "item"], ["user", "item", "rating"]])
+def test_pair_that_comes_twice_is_named_where_it_is_an_error(columns: list[str]) -> None:
+    frame = pl.DataFrame({"user": [1, 2, 1, 2], "item": list("abab"), "rating": [1.0, 0.0, 1.0, 0.0]})
+    with pytest.raises(
+        DataError, match=r"2 rows too many: user 1 has item 'a' more than once.*\"sum\" or \"last\""
+    ):
+        read_interactions(frame.select(columns), duplicates="error")
+    assert len(read_interactions(frame[:1].select(columns), duplicates="error")) == 1
+
+
+def test_pairs_that_add_up_to_nothing_are_left_out_with_their_users_and_items() -> None:
+    frame = pl.DataFrame({"user": [1, 1, 2, 3], "item": list("aabc"), "rating": [1.0, -1.0, 5.0, 0.0]})
+    data = read_interactions(frame)
+    assert (list(data.users), list(data.items)) == ([2], ["b"])
+    with pytest.raises(DataError, match=r"no interactions are left: of 1 pairs, all have a value of 0\."):
+        read_interactions(frame[:2])
+
+
+def test_values_that_add_up_beyond_single_precision_are_refused() -> None:
+    frame = pl.DataFrame({"user": ["u", "u"], "item": ["i", "i"], "rating": [3e38, 3e38]})
+    with pytest.raises(DataError, match="user 'u' and item 'i' add up to more than single precision holds"):
+        read_interactions(frame)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 2),
+            st.integers(0, 1),
+            st.floats(-(2.0**99), 2.0**99, width=32, allow_subnormal=False),
+        ),
+        min_size=1,
+        max_size=30,
+    ),
+    st.randoms(),
+)
+def test_order_of_rows_changes_nothing_to_the_last_bit(
+    rows: list[tuple[int, int, float]], random: Any
+) -> None:
+    results = []
+    for given_rows in (rows, random.sample(rows, len(rows)), sorted(rows)):
+        frame = pl.DataFrame(given_rows, schema=["user", "item", "value"], orient="row")
+        try:
+            results.append(read_interactions(frame, binary=False).fingerprint)
+        except DataError as error:
+            results.append(str(error))
+    assert len(set(results)) == 1
+
+
+def test_counts_beyond_single_precision_are_summed_before_they_are_rounded() -> None:
+    frame = pl.DataFrame({"user": 1, "item": 1, "count": [2.0**24, 1.0, 1.0, 1.0, 1.0]})
+    assert read_interactions(frame, binary=False).matrix.data.tolist() == [2.0**24 + 4]
+
+
+@pytest.mark.parametrize("least", [0.7, np.float64(0.7), np.float32(0.7)])
+def test_least_value_is_compared_in_the_precision_of_the_values(least: Any) -> None:
+    frame = pl.DataFrame({"user": [1, 2], "item": [1, 1], "rating": ["0.7", "0.6"]})
+    assert list(read_interactions(frame, min_value=least).users) == [1]

@@ -1,0 +1,843 @@
+"""Tables → interactions: formats, columns, bad rows, duplicates, titles; against plain Python."""
+
+import contextlib
+import csv
+import gzip
+import io
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import scipy.sparse as sp
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from mrfrec import DataError, Interactions, MrfrecError, ParameterError, read_interactions
+from mrfrec.ids import Ids
+from mrfrec.io import sources
+from mrfrec.io.tables import as_interactions, read_users
+
+Row = tuple[Any, ...]
+
+
+def examples(count: int) -> settings:
+    return settings(max_examples=count, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+# ── the twin: who used what, in dictionaries ──────────────────────────────────────────────────────
+
+
+def naive(
+    rows: list[Row], *, binary: bool = True, min_value: float | None = None, duplicates: str = "sum"
+) -> dict[tuple[Any, Any], float]:
+    """Values by user and item, of rows (user, item) or (user, item, value)."""
+    values: dict[tuple[Any, Any], list[float]] = {}
+    for user, item, *value in rows:
+        values.setdefault((user, item), []).append(float(np.float32(value[0])) if value else 1.0)
+    one = {pair: math.fsum(v) if duplicates == "sum" else v[-1] for pair, v in values.items()}
+    least = -math.inf if min_value is None else min_value
+    kept = {pair: float(np.float32(v)) for pair, v in one.items() if np.float32(v) != 0 and v >= least}
+    return {pair: 1.0 if binary else v for pair, v in kept.items()}
+
+
+def as_csv_ids(rows: list[Row], place: int) -> list[Row]:
+    """The ids that a file without types gives: integers if every one reads as such."""
+    texts = [str(row[place]) for row in rows]
+    whole = all(re.fullmatch(r"0|-?[1-9][0-9]*", text) for text in texts)
+    numbers = [int(text) for text in texts] if whole else []
+    fits = whole and (all(-(2**63) <= n < 2**63 for n in numbers) or all(0 <= n < 2**64 for n in numbers))
+    ids: list[Any] = [*numbers] if fits else [*texts]
+    return [(*row[:place], id_, *row[place + 1 :]) for row, id_ in zip(rows, ids, strict=True)]
+
+
+def assert_is(data: Interactions, expected: dict[tuple[Any, Any], float], titles: Any = None) -> None:
+    """The same pairs, values, ids with their types, titles, and fingerprint."""
+    users, items = (sorted({pair[side] for pair in expected}) for side in (0, 1))
+    places = [(users.index(u), items.index(i)) for u, i in expected]
+    shape = (len(users), len(items))
+    matrix = sp.csr_array(
+        (np.array([*expected.values()], np.float32), tuple(zip(*places, strict=True))), shape
+    )
+    assert [(type(x), x) for x in data.users] == [(type(x), x) for x in users]
+    assert [(type(x), x) for x in data.items] == [(type(x), x) for x in items]
+    assert data.matrix.dtype == np.float32
+    np.testing.assert_array_equal(data.matrix.toarray(), matrix.toarray())
+    assert data.fingerprint == Interactions(matrix, users, items).fingerprint
+    assert (data.titles is None and titles is None) or list(data.titles or []) == titles
+
+
+# ── every way to store a table ────────────────────────────────────────────────────────────────────
+
+
+def to_polars(names: list[str], rows: list[Row]) -> pl.DataFrame:
+    columns = {}
+    for place, name in enumerate(names):
+        values = [row[place] for row in rows]
+        known = [value for value in values if value is not None]
+        wide = any(isinstance(value, int) and value >= 2**63 for value in known)
+        columns[name] = pl.Series(values, dtype=pl.UInt64 if wide else None, strict=True)
+    return pl.DataFrame(columns)
+
+
+def to_csv(names: list[str], rows: list[Row], separator: str = ",", end: str = "\n") -> bytes:
+    out = io.StringIO(newline="")
+    # Python does not quote a carriage return where lines end without one.
+    odd = any("\r" in str(value) for row in rows for value in row)
+    writer = csv.writer(
+        out, delimiter=separator, lineterminator=end, quoting=csv.QUOTE_ALL if odd else csv.QUOTE_MINIMAL
+    )
+    writer.writerow(names)
+    writer.writerows(["" if value is None else value for value in row] for row in rows)
+    return out.getvalue().encode()
+
+
+def to_json(names: list[str], rows: list[Row], **options: Any) -> bytes:
+    lines = [json.dumps(dict(zip(names, row, strict=True)), **options) for row in rows]
+    return "\n".join(lines).encode()
+
+
+def zstd(data: bytes) -> bytes:
+    return bytes(pa.Codec("zstd").compress(data))
+
+
+def saved(name: str, content: Callable[[list[str], list[Row]], bytes]) -> Callable[..., object]:
+    def save(folder: Path, names: list[str], rows: list[Row]) -> Path:
+        path = folder / name
+        path.write_bytes(content(names, rows))
+        return path
+
+    return save
+
+
+def written(name: str, write: Callable[[pl.DataFrame, Path], object]) -> Callable[..., object]:
+    def save(folder: Path, names: list[str], rows: list[Row]) -> Path:
+        write(to_polars(names, rows), folder / name)
+        return folder / name
+
+    return save
+
+
+TEXT: dict[str, Callable[..., object]] = {
+    "csv": saved("t.csv", to_csv),
+    "csv, Windows": saved("t.CSV", lambda names, rows: b"\xef\xbb\xbf" + to_csv(names, rows, end="\r\n")),
+    "csv, ;": saved("t.txt", lambda names, rows: to_csv(names, rows, ";")),
+    "tsv": saved("t.tsv", lambda names, rows: to_csv(names, rows, "\t")),
+    "csv.gz": saved("t.csv.gz", lambda names, rows: gzip.compress(to_csv(names, rows))),
+    "csv.zst": saved("t.csv.zst", lambda names, rows: zstd(to_csv(names, rows))),
+}
+TYPED: dict[str, Callable[..., object]] = {
+    "json": saved("t.jsonl", to_json),
+    "json, UTF-8": saved("u.jsonl", lambda names, rows: to_json(names, rows, ensure_ascii=False)),
+    "json.gz": saved("t.ndjson.gz", lambda names, rows: gzip.compress(to_json(names, rows))),
+    "json.zst": saved("t.json.zst", lambda names, rows: zstd(to_json(names, rows))),
+    "parquet": written("t.parquet", lambda frame, path: frame.write_parquet(path, row_group_size=4)),
+    "arrow": written("t.arrow", lambda frame, path: frame.write_ipc(path)),
+    "feather": written("t.feather", lambda frame, path: frame.write_ipc(path, compression="zstd")),
+    "arrow stream": written("s.arrow", lambda frame, path: frame.write_ipc_stream(path)),
+    "polars": lambda folder, names, rows: to_polars(names, rows),
+    "polars, lazy": lambda folder, names, rows: to_polars(names, rows).lazy(),
+    "pyarrow": lambda folder, names, rows: to_polars(names, rows).to_arrow(),
+    "pandas": lambda folder, names, rows: pd.DataFrame(
+        {n: list(c) for n, c in zip(names, zip(*rows, strict=True), strict=True)}
+    ),
+    "pandas, nullable": lambda folder, names, rows: to_polars(names, rows).to_pandas(
+        types_mapper=pd.ArrowDtype
+    ),
+    "pandas, object": lambda folder, names, rows: pd.DataFrame(rows, columns=names, dtype=object),
+}
+FORMATS = {**TEXT, **TYPED}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tables")
+
+
+integers = st.integers(-5, 30) | st.integers(-(2**63), 2**63 - 1) | st.integers(2**53, 2**53 + 3)
+unsigned = st.integers(0, 9) | st.integers(2**63 - 2, 2**64 - 1)
+texts = st.text(
+    st.sampled_from("ab019-. ,;\t|\"'\n\r\\/é漢😀\x00\u2028\ufeff"), min_size=1, max_size=5
+) | st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=3)
+values = st.sampled_from([1.0, 2.0, 4.0, 5.0, 3.5, 0.1, 0.2, 0.3, 0.0, -1.0, 16777217.0])
+
+
+@st.composite
+def tables(draw: Any) -> list[Row]:
+    """Rows (user, item, value), among them several of one pair."""
+    users, items = (
+        draw(st.lists(draw(st.sampled_from([integers, unsigned, texts])), min_size=1, max_size=4))
+        for _ in "ui"
+    )
+    pair = st.tuples(st.sampled_from(users), st.sampled_from(items), values)
+    return list(draw(st.lists(pair, min_size=1, max_size=12)))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@examples(20)
+@given(tables(), st.data())
+def test_every_format_gives_what_plain_python_does(
+    folder: Path, form: str, rows: list[Row], data: Any
+) -> None:
+    given_names = data.draw(
+        st.sampled_from([["user", "item", "rating"], ["^u.*$", "*", "x (y)"], ["ü id", "", 'v"a,l']])
+    )
+    options = data.draw(
+        st.fixed_dictionaries(
+            {
+                "binary": st.booleans(),
+                "min_value": st.sampled_from([None, 0.1, 2, 4.0]),
+                "duplicates": st.sampled_from(["sum", "last"]),
+            }
+        )
+    )
+    expected = naive(as_csv_ids(as_csv_ids(rows, 0), 1) if form in TEXT else rows, **options)
+    source = FORMATS[form](folder, given_names, rows)
+    with patch.object(sources, "_BATCH", data.draw(st.sampled_from([1, 3, 1000]))):
+        if expected:
+            assert_is(read_interactions(source, *given_names, **options), expected)
+        else:
+            with pytest.raises(DataError, match="no interactions are left"):
+                read_interactions(source, *given_names, **options)
+
+
+# ── bad rows ──────────────────────────────────────────────────────────────────────────────────────
+
+REASONS = {
+    "no user": "no user id",
+    "no item": "no item id",
+    "no value": "no value",
+    "nan": "value not a finite number",
+    "inf": "value not a finite number",
+    "large": "value beyond single precision",
+    "small": "value beyond single precision",
+    "word": "value not a finite number",
+    "fields": "more than 3 fields",
+    "hidden fields": "more than 3 fields",
+    "blank": "no user id",
+}
+ONLY_TEXT = {"word", "fields", "hidden fields", "blank"}
+
+
+def spoiled(row: Row, how: str) -> Row:
+    user, item, value = row
+    changed = {
+        "no user": (None, item, value),
+        "no item": (user, None, value),
+        "no value": (user, item, None),
+        "nan": (user, item, math.nan),
+        "inf": (user, item, -math.inf),
+        "large": (user, item, 1e39),
+        "small": (user, item, 1e-50),
+        "word": (user, item, "five"),
+        "fields": (*row, "x"),
+        "hidden fields": (*row, None, None, "x"),
+        "blank": (),
+    }
+    return changed.get(how, row)
+
+
+@pytest.mark.parametrize("form", sorted({*FORMATS} - {"pandas"}))  # it makes floats of integers
+@examples(12)
+@given(tables(), st.data())
+def test_bad_rows_are_refused_by_number_or_skipped_and_counted(
+    folder: Path, form: str, rows: list[Row], data: Any
+) -> None:
+    hows = st.sampled_from(["", "", *[how for how in REASONS if form in TEXT or how not in ONLY_TEXT]])
+    marks = data.draw(st.lists(hows, min_size=len(rows), max_size=len(rows)))
+    bad = [REASONS[how] for how in marks if how]
+    if "pandas" in form:
+        bad = [REASONS["no value"] if how == "nan" else REASONS[how] for how in marks if how]
+    good = [row for row, how in zip(rows, marks, strict=True) if not how]
+    expected = naive(as_csv_ids(as_csv_ids(good, 0), 1) if form in TEXT else good, binary=False)
+    source = FORMATS[form](folder, ["user", "item", "value"], [*map(spoiled, rows, marks)])
+    with patch.object(sources, "_BATCH", data.draw(st.sampled_from([1, 2, 1000]))):
+        if bad:
+            first = next(i for i, how in enumerate(marks, 1) if how)
+            with pytest.raises(DataError, match=rf"row {first}: .*on_bad=\"skip\""):
+                read_interactions(source)
+        if expected:
+            kept = read_interactions(source, binary=False, on_bad="skip")
+            assert_is(kept, expected)
+            assert kept.skipped == Counter(bad)
+        else:
+            with pytest.raises(DataError, match="no interactions"):
+                read_interactions(source, on_bad="skip")
+
+
+@pytest.mark.parametrize(
+    ("lines", "row", "reason"),
+    [
+        (['{"user": 1, "item": 2'], 2, "not valid JSON"),
+        (["[1, 2]"], 2, "not a JSON object"),
+        (["5"], 2, "not a JSON object"),
+        (["", '{"user": 1, "item": 3}'], 2, "blank line"),
+        (['{"user": 1, "item": 3}', "   "], 3, "blank line"),
+        (['{"user": 1, "item": 2} {"user": 1, "item": 3}'], 2, "not valid JSON"),
+        (['{"user": 1, "item": "\\ud800"}'], 2, "not valid JSON"),
+        (["[" * 5000], 2, "not valid JSON"),
+        (['{"item": 2}'], 2, "no user id"),
+        (['{"user": null, "item": 2}'], 2, "no user id"),
+        (['{"user": true, "item": 2}'], 2, "user id neither a string nor a whole number of 64 bits"),
+        (['{"user": 1.5, "item": 2}'], 2, "user id neither a string nor a whole number of 64 bits"),
+        (['{"user": 1, "item": [2]}'], 2, "item id neither a string nor a whole number of 64 bits"),
+        (['{"user": 18446744073709551616, "item": 2}'], 2, "user id neither a string"),
+    ],
+)
+def test_bad_line_of_json_is_refused_by_number_or_skipped(
+    tmp_path: Path, lines: list[str], row: int, reason: str
+) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(['{"user": 1, "item": 2}', *lines, '{"user": 3, "item": 2}']))
+    with pytest.raises(DataError, match=rf"t\.jsonl, row {row}: {reason}"):
+        read_interactions(path)
+    data = read_interactions(path, on_bad="skip")
+    assert {1, 3} == set(data.users)
+    assert next(iter(data.skipped)).startswith(reason)
+
+
+@examples(60)
+@given(st.text(st.sampled_from('ab",\n'), max_size=14), st.booleans())
+@example('"the ""best"" one",b', True)
+@example('"the "best" one",b', True)
+@example('5"disk,b\na,"b"', True)
+@example('a,b,,"x\ny",5"\na,b', False)
+@example('"a\nb",c\n"a,b', False)
+def test_quotes_are_read_as_python_does_or_refused(folder: Path, text: str, closed: bool) -> None:
+    content = "user,item\n" + text + "\n" * closed
+    path = folder / "quotes.csv"
+    path.write_text(content)
+    rows = [*csv.reader(io.StringIO(content, newline=""))][1:]
+    good = [(row[0], row[1]) for row in rows if len(row) >= 2 and all(row[:2]) and not any(row[2:])]
+    try:
+        data = read_interactions(path, on_bad="skip")
+    except DataError as error:
+        refused = str(error)
+        assert "quotation" in refused or not good
+    else:
+        assert_is(data, naive(good))
+
+
+def test_quotes_that_do_not_match_are_refused_with_the_row(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text('user,item\n"1\n1",a\n2,"b""c"\n3,"7" disk"\n4,d\n')
+    for batch in (1, 1000):
+        with patch.object(sources, "_BATCH", batch), pytest.raises(DataError, match="row 3: quotation marks"):
+            read_interactions(path, on_bad="skip")
+
+
+@pytest.mark.parametrize(
+    "suffix", [".csv", ".tsv.gz", ".jsonl", ".json.zst", ".parquet", ".arrow", ".feather"]
+)
+@examples(25)
+@given(
+    st.binary(max_size=60), st.sampled_from([b"", b"PAR1", b"ARROW1", b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd"])
+)
+def test_any_bytes_give_interactions_or_an_error_of_ours(
+    folder: Path, suffix: str, content: bytes, magic: bytes
+) -> None:
+    path = folder / f"fuzz{suffix}"
+    path.write_bytes(magic + content + magic)
+    with pytest.raises(MrfrecError):
+        read_interactions(path, on_bad="skip")
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+@examples(80)
+@given(st.data())
+def test_damaged_text_gives_interactions_or_an_error_of_ours(folder: Path, form: str, data: Any) -> None:
+    names, rows = ["user", "item", "value", "title"], [(1, "a", 1.5, "x"), (2, "b", 2.0, "y")]
+    content = bytearray((to_csv if form == "csv" else to_json)(names, rows))
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(content)))
+        content[place : place + data.draw(st.integers(0, 2))] = data.draw(
+            st.sampled_from([b'"', b",", b"\n", b"{", b"[", b"\\", b"\xff", b"\x00", b"nul", b"1e999"])
+        )
+    path = folder / f"damaged.{form}"
+    path.write_bytes(content)
+    with contextlib.suppress(MrfrecError):
+        assert read_interactions(path, on_bad="skip").n_users > 0
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".zst", zstd)])
+def test_compressed_file_of_several_members_is_read_to_its_end(
+    tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]
+) -> None:
+    rows = [(i, f"x{i}") for i in range(5)]
+    path = tmp_path / f"t.csv{suffix}"
+    path.write_bytes(pack(to_csv(["user", "item"], rows[:3])) + pack(to_csv(["3", "x3"], rows[4:])))
+    assert_is(read_interactions(path), naive(rows))
+
+
+@pytest.mark.parametrize("form", ["csv.gz", "csv.zst", "json.gz", "parquet", "arrow", "arrow stream"])
+def test_file_cut_short_is_refused(folder: Path, form: str) -> None:
+    rows = [(f"user {i}", f"item {i * 7919 % 101}") for i in range(200)]
+    path = Path(str(FORMATS[form](folder, ["user", "item"], rows)))
+    whole = path.read_bytes()
+    for length in range(1, len(whole) - 1, max(1, len(whole) // 25)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(DataError, match=re.escape(str(path))):
+            read_interactions(path)
+
+
+# ── ids ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_ids_of_csv_are_integers_only_if_all_of_a_column_reads_as_such(folder: Path) -> None:
+    def ids(*given: str) -> list[Any]:
+        return list(read_interactions(TEXT["csv"](folder, ["user", "item"], [(x, 1) for x in given])).users)
+
+    assert ids("10", "9", "-3") == [-3, 9, 10]
+    assert ids("10", "007") == ["007", "10"]
+    assert ids("10", "9 ") == ["10", "9 "]
+    assert ids("10", "+9") == ["+9", "10"]
+    assert ids("0", "-0") == ["-0", "0"]
+    assert ids("1", "1.0") == ["1", "1.0"]
+    assert ids(str(2**64 - 1), "1") == [1, 2**64 - 1]
+    assert ids(str(2**64 - 1), "-1") == ["-1", str(2**64 - 1)]
+    assert ids(str(2**64)) == [str(2**64)]
+
+
+def test_string_ids_of_typed_formats_stay_strings_even_if_all_are_digits(folder: Path) -> None:
+    for form, save in TYPED.items():
+        data = read_interactions(save(folder, ["user", "item"], [("7", "10"), ("8", "9")]))
+        assert (list(data.users), list(data.items)) == (["7", "8"], ["10", "9"]), form
+
+
+@pytest.mark.parametrize("batch", [1, 1000])
+@pytest.mark.parametrize("first", [7, "7"])
+def test_json_ids_of_both_types_are_refused(tmp_path: Path, first: object, batch: int) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(to_json(["user", "item"], [(first, 1), ("7", 1), (7, 1)]))
+    with patch.object(sources, "_BATCH", batch), patch.object(sources, "_SAMPLE", 1):
+        for on_bad in ("refuse", "skip"):
+            with pytest.raises(DataError, match=r"t\.jsonl: user ids are .* strings in others"):
+                read_interactions(path, on_bad=on_bad)
+
+
+def test_json_keys_may_be_escaped_repeated_or_late(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    lines = [
+        r'{"us\u0065r": "a", "item": 1}',
+        '{"user": "b", "item": 2, "user": "c"}',
+        '{"item": 3, "user": "d"}',
+    ]
+    for extra in ([], ["", "oops"]):  # read all at once, and line by line
+        path.write_text("\n".join(lines + extra))
+        assert list(read_interactions(path, on_bad="skip").users) == ["a", "b", "d"]
+
+
+@pytest.mark.parametrize("form", TYPED)
+def test_booleans_are_values(folder: Path, form: str) -> None:
+    source = TYPED[form](folder, ["user", "item", "value"], [("a", 1, True), ("b", 1, False), ("b", 2, True)])
+    assert_is(read_interactions(source, binary=False), {("a", 1): 1.0, ("b", 2): 1.0})
+
+
+def test_whole_floats_are_integer_ids_but_not_beyond_what_is_exact() -> None:
+    frame = pd.DataFrame({"user": [1.0, 2.0, None, 2.0**53, 1.5, math.inf], "item": [1, 2, 3, 4, 5, 6]})
+    data = read_interactions(frame, on_bad="skip")
+    assert list(data.users) == [1, 2]
+    assert data.skipped == {
+        "no user id": 1,
+        "user id not a whole number": 1,
+        "user id too large for a float to be exact": 2,
+    }
+    with pytest.raises(DataError, match=r"row 1: item id 16777216\.0 is too large for a float to be exact"):
+        read_interactions(pl.DataFrame({"user": [1], "item": pl.Series([2.0**24], dtype=pl.Float32)}))
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pl.Series([True]), "user ids must be integers or strings; column 'user' is Boolean"),
+        (pl.Series([[1]]), "column 'user' is List"),
+        (pl.Series([b"a"]), "column 'user' is Binary"),
+        (pl.Series([1]).cast(pl.Date), "column 'user' is Date"),
+        (pl.Series(["1"]).cast(pl.Decimal(9, 2)), "column 'user' is Decimal"),
+        (pl.Series([2**70], dtype=pl.Int128), "row 1: user id .* is not a whole number of 64 bits"),
+        (pl.Series([None]), "row 1: no user id"),
+        (pl.Series([""]), "row 1: no user id"),
+    ],
+)
+def test_column_that_holds_no_ids_is_refused(column: pl.Series, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read_interactions(pl.DataFrame({"user": column, "item": [1]}))
+
+
+@pytest.mark.parametrize("odd", [True, b"a", 1.5, (1,), 2**70, pd.Timestamp(0)])
+def test_object_that_is_no_id_is_a_bad_row(odd: object) -> None:
+    frame = pd.DataFrame(
+        {"user": [np.int64(1), odd, None, math.nan, pd.NA], "item": list("abcde")}, dtype=object
+    )
+    data = read_interactions(frame, on_bad="skip")
+    assert list(data.users) == [1]
+    assert data.skipped == {"no user id": 3, "user id neither a string nor a whole number of 64 bits": 1}
+
+
+@pytest.mark.parametrize(
+    ("users", "message"),
+    [
+        ([1, "1"], "numbers in some rows and strings in others"),
+        ([-1, 2**63], "both below 0 and above"),
+        (["\ud800"], "cannot be read: .*surrogates"),
+    ],
+)
+def test_objects_that_are_no_column_of_ids_are_refused(users: list[object], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read_interactions(pd.DataFrame({"user": users, "item": 1}, dtype=object))
+
+
+def test_signed_and_unsigned_ids_are_told_apart_or_refused(folder: Path) -> None:
+    small = pl.DataFrame({"user": pl.Series([3], dtype=pl.UInt64), "item": ["a"]})
+    assert np.asarray(read_interactions(small).users.values).dtype == np.int64
+    for users, outcome in (([1, 2**63], [1, 2**63]), ([-1, 2**63], None)):
+        for order in (1, -1):
+            paths = []
+            for user in users[::order]:
+                path = folder / f"{user}.parquet"
+                to_polars(["user", "item"], [(user, "a")]).write_parquet(path)
+                paths.append(path)
+            if outcome:
+                assert list(read_interactions(paths).users) == outcome
+            else:
+                with pytest.raises(DataError, match=r"both below 0 and above 2\*\*63"):
+                    read_interactions(paths)
+
+
+# ── several files ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_pattern_and_list_read_several_files_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [(i, f"item {i % 3}") for i in range(9)]
+    for n, form in enumerate(["csv", "json", "parquet", "tsv"]):
+        part = tmp_path / f"part {n}"
+        part.mkdir()
+        FORMATS[form](part, ["user", "item"], rows[2 * n : 2 * n + 3])
+    (tmp_path / "part 0" / "more.csv").mkdir()
+    paths = [path for path in sorted(tmp_path.glob("*/*")) if path.is_file()]
+    monkeypatch.chdir(tmp_path)
+    for source in (f"{tmp_path}/*/*", "part */t.*", paths, [str(path) for path in paths[::-1]]):
+        assert_is(read_interactions(source), naive(rows))
+
+
+def test_integers_beside_text_that_is_none_are_refused(folder: Path) -> None:
+    typed = FORMATS["parquet"](folder, ["user", "item"], [(1, 1)])
+    text = FORMATS["csv"](folder, ["user", "item"], [("x", 2)])
+    for both in ([typed, text], [text, typed]):
+        with pytest.raises(
+            DataError, match="user ids are integers in some of the rows or files and strings in"
+        ):
+            read_interactions(both)
+    strings = FORMATS["json"](folder, ["user", "item"], [("1", 1)])
+    with pytest.raises(DataError, match=r"t\.jsonl: user ids are integers in some"):
+        read_interactions([typed, strings])
+
+
+def test_row_numbers_count_within_each_file(folder: Path) -> None:
+    first = FORMATS["csv"](folder, ["user", "item"], [(1, 2)] * 5)
+    second = FORMATS["tsv"](folder, ["user", "item"], [(1, 2), (None, 2)])
+    with pytest.raises(DataError, match=r"t\.tsv, row 2: no user id"):
+        read_interactions([first, second])
+
+
+def test_values_in_some_files_only_are_refused(folder: Path) -> None:
+    both = [
+        FORMATS["csv"](folder, ["user", "item"], [(1, 2)]),
+        FORMATS["tsv"](folder, ["user", "item", "rating"], [(1, 2, 3)]),
+    ]
+    with pytest.raises(DataError, match=r"t\.csv has no column of values, but other files have"):
+        read_interactions(both)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("nowhere.csv", "there is no file nowhere.csv. Relative paths start from /"),
+        ("no*.csv", "no file matches the pattern"),
+        (["a\0.csv"], "there is no file"),
+        ("/", "is a folder; name its files"),
+        ("**a/*.csv", "cannot be read: Invalid pattern"),
+        ("~nobody here/x.csv", "cannot be read"),
+        ("x" * 5000, "cannot be read: .*too long"),
+        (5, "must be a path, .*; got int"),
+        ([], "got list"),
+        ({"user": [1]}, "got dict"),
+        (pl.Series([1]), "got Series"),
+        (np.eye(2), "got ndarray"),
+        (pd.DataFrame([[1, 2]], columns=["user", "user"]), "the data frame cannot be read: .*unique"),
+        (pd.DataFrame({1: [1], "1": [2]}), "several columns of one name"),
+        (pl.LazyFrame({"a": [1]}).select("b"), "the polars frame cannot be read: unable to find column"),
+        (pl.LazyFrame({"user": ["x"], "item": 1}).cast({"user": pl.Int64}), "cannot be read after row 0"),
+        (pl.DataFrame({"user": [], "item": []}), "no interactions: 0 rows"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(source: object, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read_interactions(source)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.xlsx", b"", r"cannot tell the format from the name. It may end in \.csv"),
+        ("t", b"", "cannot tell the format"),
+        ("t.parquet.gz", b"", "cannot tell the format"),
+        ("t.csv", b"", r"t\.csv is empty"),
+        ("t.jsonl", b"", r"t\.jsonl is empty"),
+        ("t.csv", b"user,item\n", "no interactions: 0 rows"),
+        ("t.csv", b"user,item\n\xff,1\n", "The text must be UTF-8"),
+        ("t.csv", "user,item\n1,2\n".encode("utf-16"), "The text must be UTF-8"),
+        ("t.jsonl", b'{"user": "\xff"}', "The text must be UTF-8"),
+        ("t.csv", b"user,item\r1,2\r", "cannot be read: new-line character"),
+        ("t.csv", b'"user\n",item\n1,2\n', "line 1: a quotation mark is not closed"),
+        ("t.csv", b"user,item\na\r,2\n", "row 1: .*a carriage return outside"),
+        ("t.json", b' \n[{"user": 1, "item": 2}]', "one JSON array; what can be read is JSON lines"),
+        ("t.json", b'{\n"user": 1\n}', "none of the first 3 lines is a JSON object"),
+    ],
+)
+def test_unreadable_file_is_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        read_interactions(path)
+
+
+# ── columns ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("names", "roles"),
+    [
+        (["userId", "movieId", "rating", "timestamp"], "user item value"),
+        (["Item_ID", "USER ID", "Play-Count"], "item user value"),
+        (["customer", "sku", "title"], "user item title"),
+        (["uid", "user_id", "item", "product"], "- user item -"),
+        (["session", "track_id", "name"], "user item -"),
+    ],
+)
+def test_obvious_columns_are_recognised(names: list[str], roles: str) -> None:
+    cells = {"user": "a user", "item": "an item", "value": "2.5", "title": "a title", "-": "0"}
+    frame = pl.DataFrame({name: [cells[role]] for name, role in zip(names, roles.split(), strict=False)})
+    data = read_interactions(frame, binary="value" not in roles)
+    assert (list(data.users), list(data.items)) == (["a user"], ["an item"])
+    assert data.matrix.data.tolist() == ([2.5] if "value" in roles else [1.0])
+    assert (data.titles is not None) == ("title" in roles)
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "message"),
+    [
+        (
+            ["who", "item"],
+            {},
+            r"t\.csv: which column holds the users\? None of 'who', 'item' tells .* user=…",
+        ),
+        (["user", "what"], {}, r"which column holds the items\? None of 'user', 'what'.* Say item=…"),
+        (["user", "song", "artist"], {}, r"the items\? It may be any of 'song', 'artist'\. Say item=…"),
+        (["user", "item", "user"], {}, r"None of 'user \(column 1\)', 'item', 'user \(column 3\)'"),
+        (["user", "item", "n"], {"binary": False}, r"which column holds the values\? It may be one of 'n'"),
+        (["user", "item", "stars", "plays"], {"min_value": 1}, "one of 'stars', 'plays': say value=…"),
+        (
+            ["user", "item"],
+            {"user": "usr"},
+            "user must be a column of .*'user', 'item'; got 'usr'.*mean 'user'",
+        ),
+        (["user", "item"], {"value": 7}, "value must be a column of .*; got 7"),
+        (
+            ["user", "item"],
+            {"title": "item", "item": "item"},
+            "item must be another column than title; got 'item'",
+        ),
+        (["user", "item"], {"separator": "::"}, "separator must be one ASCII character"),
+        (["user", "item"], {"separator": "é"}, "separator must be one ASCII character"),
+        (
+            ["user", "item"],
+            {"separator": '"'},
+            "separator must be one ASCII character, no quotation mark",
+        ),
+        (["user", "item"], {"columns": "user"}, "columns must be a list of distinct names; got 'user'"),
+        (["user", "item"], {"columns": []}, "columns must be a list of distinct names"),
+        (["user", "item"], {"columns": ["user", 3]}, "columns must be a list of distinct names"),
+        (["user", "item"], {"columns": ["user", "user"]}, "columns must be a list of distinct names"),
+        (
+            ["user", "item"],
+            {"columns": ["user"]},
+            "columns must be a name for each of the 2 .*Line 1: user,item",
+        ),
+        (
+            ["user", "item"],
+            {"duplicates": "first"},
+            'duplicates must be "sum" or "last" or "error"; got \'first\'',
+        ),
+        (["user", "item"], {"on_bad": None}, 'on_bad must be "refuse" or "skip"; got None'),
+        (["user", "item"], {"binary": "yes"}, "binary must be True or False; got 'yes'"),
+        (["user", "item"], {"min_value": "4"}, "min_value must be a finite number or None; got '4'"),
+        (["user", "item"], {"min_value": math.nan}, "min_value must be a finite number or None; got nan"),
+        (["user", "item"], {"progress": 1}, "progress must be a function or None; got 1"),
+    ],
+)
+def test_columns_and_parameters_that_are_not_clear_are_asked_for(
+    tmp_path: Path, names: list[str], options: dict[str, Any], message: str
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(to_csv(names, [tuple(range(len(names)))]))
+    with pytest.raises((DataError, ParameterError), match=message):
+        read_interactions(path, **options)
+
+
+@pytest.mark.parametrize("option", [{"separator": ","}, {"columns": ["user", "item"]}])
+@pytest.mark.parametrize("form", ["json", "parquet", "polars"])
+def test_separator_and_columns_are_refused_where_there_are_types(
+    folder: Path, form: str, option: dict[str, Any]
+) -> None:
+    with pytest.raises(
+        ParameterError, match=f"{next(iter(option))} must be None for data that is not a text"
+    ):
+        read_interactions(FORMATS[form](folder, ["user", "item"], [(1, 2)]), **option)
+
+
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
+def test_file_without_header_is_read_with_names_for_its_columns(tmp_path: Path, start: bytes) -> None:
+    path = tmp_path / "t.dat"
+    path.write_bytes(start + b'"1"|x|5\n2|y|4\n\n')
+    with pytest.raises(DataError, match="row 3: no user id"):
+        read_interactions(path, columns=["user", "item", "rating"])
+    data = read_interactions(path, columns=["user", "item", "rating"], binary=False, on_bad="skip")
+    assert_is(data, {(1, "x"): 5.0, (2, "y"): 4.0})
+
+
+def test_separator_that_is_given_is_used(tmp_path: Path) -> None:
+    for separator in "^-] :\x1f":
+        path = tmp_path / "t.csv"
+        path.write_bytes(to_csv(["user", "item"], [("a,b", f'x"{separator}y')], separator))
+        assert_is(read_interactions(path, separator=separator), {("a,b", f'x"{separator}y'): 1.0})
+
+
+# ── titles ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_titles_are_read_and_the_order_of_rows_does_not_matter(folder: Path, form: str) -> None:
+    rows = [
+        (1, 30, 'c, the "third"'),
+        (1, 10, None),
+        (2, 20, "b"),
+        (2, 10, "a\n"),
+        (3, 20, "ä"),
+        (3, 40, None),
+    ]
+    expected = {(user, item): 1.0 for user, item, _ in rows}
+    for some in (rows, rows[::-1]):
+        source = FORMATS[form](folder, ["user", "item", "name"], some)
+        with patch.object(sources, "_BATCH", 2):
+            assert_is(read_interactions(source, title="name"), expected, ["a\n", "b", 'c, the "third"', ""])
+            assert read_interactions(source).titles is None
+
+
+@pytest.mark.parametrize("items_form", ["csv", "json", "parquet", "pandas"])
+@pytest.mark.parametrize("ids", [[7, 2**63 + 1, 11], ["7", "007", "ü"]])
+def test_table_of_items_gives_their_titles(tmp_path: Path, items_form: str, ids: list[Any]) -> None:
+    rows = [
+        (ids[1], "second"),
+        (99 if isinstance(ids[0], int) else "99", "unused"),
+        (ids[0], "first"),
+        (ids[2], ""),
+    ]
+    table = FORMATS[items_form](tmp_path, ["id", "title"], rows)
+    used = to_polars(["user", "item", "title"], [(1, x, "own") for x in ids])
+    data = read_interactions(used, items=table)
+    assert dict(zip(data.items, data.titles or [], strict=True)) == {
+        ids[0]: "first",
+        ids[1]: "second",
+        ids[2]: "",
+    }
+    matrix = Interactions(sp.csr_array(np.ones((1, 3))), None, ids)
+    assert list(read_interactions(matrix, items=table, title="title").titles or []) == ["first", "second", ""]
+
+
+def test_table_of_items_may_name_its_columns_as_the_other_does() -> None:
+    used = pl.DataFrame({"user": [1], "code": ["x"]})
+    items = pl.DataFrame({"code": ["x"], "item": ["other"], "label": ["the title"]})
+    assert list(read_interactions(used, item="code", items=items, title="label").titles or []) == [
+        "the title"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ({"item": [8], "title": ["x"]}, "names none of the items that were used"),
+        ({"item": ["07"], "title": ["x"]}, "names none of the items"),
+        ({"item": [7]}, r"which column holds the titles\? The columns are 'item': call them item and title"),
+        ({"what": [7], "title": ["x"]}, "which column holds the items"),
+        ({"item": [7.5], "title": ["x"]}, "the polars frame, row 1: item id 7.5 is not a whole number"),
+        ({"item": [7], "title": [[1]]}, "titles must be text; column 'title' is List"),
+    ],
+)
+def test_table_of_items_that_does_not_fit_is_refused(items: dict[str, Any], message: str) -> None:
+    used = pl.DataFrame({"user": [1], "item": [7]})
+    with pytest.raises(DataError, match=message):
+        read_interactions(used, items=pl.DataFrame(items))
+    with pytest.raises(ParameterError, match="title must be a column of the polars frame"):
+        read_interactions(used, items=pl.DataFrame(items), title="t")
+
+
+def test_bad_row_in_a_table_of_items_is_refused_or_counted(tmp_path: Path) -> None:
+    path = tmp_path / "items.csv"
+    path.write_text("id,title\n7,Hello, World\n,nothing\n7,Hello\n")
+    used = pl.DataFrame({"user": [1, None], "item": [7, 7]})
+    with pytest.raises(DataError, match=r"items\.csv, row 1: more than 2 fields"):
+        read_interactions(used[:1], items=path)
+    data = read_interactions(used, items=path, on_bad="skip")
+    assert list(data.titles or []) == ["Hello"]
+    assert data.skipped == {"no user id": 1, "items: more than 2 fields": 1, "items: no item id": 1}
+
+
+# ── the rest ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_progress_hears_of_the_rows_read(folder: Path) -> None:
+    heard: list[tuple[str, int, int]] = []
+    source = FORMATS["csv"](folder, ["user", "item"], [(1, 2)] * 5)
+    with patch.object(sources, "_BATCH", 2):
+        read_interactions(source, progress=lambda *news: heard.append(news))
+    assert heard == [("read", 2, 0), ("read", 4, 0), ("read", 5, 0)]
+
+
+def test_results_go_back_to_the_library_the_table_came_from(folder: Path) -> None:
+    for form, library in {
+        "pandas": "pandas",
+        "polars, lazy": "polars",
+        "pyarrow": "pyarrow",
+        "csv": None,
+    }.items():
+        assert read_interactions(FORMATS[form](folder, ["user", "item"], [(1, 2)])).library == library
+
+
+def test_fit_takes_interactions_matrices_and_tables() -> None:
+    data = Interactions(sp.csr_array(np.array([[0.5, 2.0]])))
+    assert as_interactions(data) is data
+    assert as_interactions(data.matrix).matrix.data.tolist() == [0.5, 2.0]
+    assert as_interactions(pl.DataFrame({"user": [1], "item": ["a"]})).items[0] == "a"
+
+
+def test_users_of_a_file_are_read_as_the_type_of_the_known_ones(tmp_path: Path) -> None:
+    path = tmp_path / "users.csv"
+    path.write_text("user,rating\n7,x\n8,\n7,1\n")
+    assert read_users(path, Ids.of([7], "user")) == [7, 8, 7]
+    assert read_users(path, Ids.of(["7"], "user")) == ["7", "8", "7"]
+    path.write_text("user\nseven\n")
+    with pytest.raises(DataError, match="user ids are integers here; got 'seven'"):
+        read_users(path, Ids.of([7], "user"))
+    path.write_text('user,x\n7,1\n"",1\n')
+    with pytest.raises(DataError, match=r"users\.csv, row 2: no user id"):
+        read_users(path, Ids.of([7], "user"))
