@@ -54,7 +54,7 @@ KINDS: dict[str, tuple[Callable[[], MRF], Callable[[], Interactions]]] = {
         lambda: data(text=False, real=True, titles=True),
     ),
     "sparse, r": (
-        lambda: MRF(l2=2.0, sparsity=0.2, r=0.5, dtype="float64", memory_limit="1GB", threads=1),
+        lambda: MRF(l2=2.0, sparsity=0.2, r=0.5, dtype="float64"),
         lambda: data(text=True, real=False, titles=False),
     ),
 }

@@ -284,7 +284,7 @@ def test_fit_passes_every_option_on(quick: Forking, films: Path, tmp_path: Path)
     assert parameters == {
         "l2": 3.0, "alpha": 0.5, "sparsity": None, "threshold": None, "max_neighbors": 50, "r": 0.0,
         "l2_flat": 0.1, "user_weight": 0.2, "center": False, "mean_constraint": True, "offset": True,
-        "dtype": "float64", "threads": 1, "memory_limit": 2_000_000_000,
+        "dtype": "float64",
     }  # fmt: skip
     model = mrfrec.load(tmp_path / "m.mrf")
     assert model.titles_ is not None
@@ -1144,3 +1144,31 @@ def test_what_the_demo_says_to_try_next_works(demo: tuple[Path, Done]) -> None:
     assert pl.read_parquet(folder / "recommendations.parquet").group_by("user").len()[
         "len"
     ].unique().to_list() == [20]
+
+
+# ── not over one's own input ──────────────────────────────────────────────────────────────────────
+
+
+def test_output_over_the_input_is_refused(quick: Forking, shop: Path, tmp_path: Path) -> None:
+    table = tmp_path / "events.csv"
+    table.write_text("user,item\n1,i01\n1,i02\n2,i02\n")
+    for arguments in (
+        ["fit", "events.csv", "-o", "events.csv"],
+        ["fit", "*.csv", "-o", "events.csv"],
+        ["recommend", shop / "shop.mrf", "--history-file", "events.csv", "-o", "events.csv"],
+    ):
+        done = quick(*arguments, cwd=tmp_path, code=2)
+        assert "another file than the input" in refusal(done)
+    assert table.read_text().startswith("user,item")
+
+
+def test_columns_of_a_table_of_histories_can_be_named(quick: Forking, shop: Path, tmp_path: Path) -> None:
+    (tmp_path / "who.csv").write_text("who,what\nann,i01\nann,i02\nbob,i03\n")
+    model = shop / "shop.mrf"
+    refused = quick("recommend", model, "--history-file", "who.csv", cwd=tmp_path, code=2)
+    assert "--user-column" in refusal(refused)
+    names = ["--user-column", "who", "--item-column", "what"]
+    done = quick(
+        "recommend", model, "--history-file", "who.csv", *names, "-k", 1, "--format", "csv", cwd=tmp_path
+    )
+    assert [line.split(",")[0] for line in done.out.splitlines()] == ["user", "ann", "bob"]

@@ -487,3 +487,17 @@ mrfrec.MRF(l2=1.0).fit(X).score(X)
 def test_a_fresh_process_prints_nothing_and_warns_of_nothing() -> None:
     done = subprocess.run([sys.executable, "-c", FROM_A_SHELL], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+FIRST_AND_SECOND = """
+import numpy as np, scipy.sparse as sp
+from mrfrec import MRF
+X = sp.csr_array(np.random.default_rng(0).random((4000, 600)) < 0.05)
+first, second = (MRF(sparsity=0.9).fit(X).weights_ for _ in range(2))
+assert (first.data == second.data).all()
+"""
+
+
+def test_the_first_fit_of_a_process_gives_what_the_second_does() -> None:
+    # A BLAS library that is loaded only by the first fit must come under its limit of one thread.
+    subprocess.run([sys.executable, "-W", "error", "-c", FIRST_AND_SECOND], check=True)

@@ -1,5 +1,6 @@
 """The contract of recommenders, kept by each of them; and the MRF's rankings against plain numpy."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pytest
 import scipy.sparse as sp
 
-from mrfrec import MRF, Interactions, MrfrecWarning, Recommender
+from mrfrec import MRF, Interactions, MrfrecWarning, Recommender, load
 from mrfrec.core import ranking
 from mrfrec.core.sparse import Rows
 
@@ -254,3 +255,33 @@ def test_scores_keep_the_precision_of_the_model() -> None:
     table = model.recommend(k=1)
     assert table.schema["score"] == pl.Float64
     np.testing.assert_array_equal(table["score"].to_numpy(), model.top_k(data.matrix, 1)[1][:, 0])
+
+
+def test_without_a_history_the_explanation_adds_up_to_the_score_with_an_offset_too() -> None:
+    data = named_data(text=False)
+    model = MRF(l2=2.0, offset=True).fit(data)
+    item, score = model.recommend(history=[], k=1).select("item", "score").row(0)
+    assert sum(model.explain(item, history=[])["contribution"]) == score == 0.0
+
+
+def test_reasons_name_numbered_items_by_title() -> None:
+    data = named_data(text=False)
+    because = MRF(l2=2.0).fit(data).recommend(data.users[1], k=1, explain=1)["because"][0]
+    assert because.startswith("Title, of ")
+
+
+def test_a_loaded_model_crosses_to_another_process(tmp_path: Path) -> None:
+    data = named_data(text=True, real=True)
+    for kind in ("dense", "sparse"):
+        model = MRF(**KINDS[kind]).fit(data)
+        model.save(tmp_path / "m.mrf", include_histories=True)
+        copy = pickle.loads(pickle.dumps(load(tmp_path / "m.mrf")))
+        (tmp_path / "m.mrf").unlink()
+        assert copy.recommend(k=3).equals(model.recommend(k=3))
+
+
+def test_a_file_does_not_know_the_machine_the_model_was_trained_on(tmp_path: Path) -> None:
+    data = named_data(text=False)
+    for name, threads, limit in (("a", 1, None), ("b", 2, "3GB")):
+        MRF(threshold=0.2, threads=threads, memory_limit=limit).fit(data).save(tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()

@@ -46,7 +46,9 @@ def naive(
         values.setdefault((user, item), []).append(float(np.float32(value[0])) if value else 1.0)
     one = {pair: math.fsum(v) if duplicates == "sum" else v[-1] for pair, v in values.items()}
     least = -math.inf if min_value is None else min_value
-    kept = {pair: float(np.float32(v)) for pair, v in one.items() if np.float32(v) != 0 and v >= least}
+    kept = {
+        pair: float(np.float32(v)) for pair, v in one.items() if (binary or np.float32(v) != 0) and v >= least
+    }
     return {pair: 1.0 if binary else v for pair, v in kept.items()}
 
 
@@ -264,14 +266,14 @@ def test_bad_rows_are_refused_by_number_or_skipped_and_counted(
         if bad:
             first = next(i for i, how in enumerate(marks, 1) if how)
             with pytest.raises(DataError, match=rf"row {first}: .*on_bad=\"skip\""):
-                read_interactions(source)
+                read_interactions(source, binary=False)
         if expected:
             kept = read_interactions(source, binary=False, on_bad="skip")
             assert_is(kept, expected)
             assert kept.skipped == Counter(bad)
         else:
             with pytest.raises(DataError, match="no interactions"):
-                read_interactions(source, on_bad="skip")
+                read_interactions(source, binary=False, on_bad="skip")
 
 
 @pytest.mark.parametrize(
@@ -549,13 +551,26 @@ def test_row_numbers_count_within_each_file(folder: Path) -> None:
         read_interactions([first, second])
 
 
+def test_values_that_are_not_asked_for_are_not_looked_at(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text('user,item,rating\n1,a,0\n1,b,"4,5"\n2,b,\n2,c,-1\n')
+    data = read_interactions(path)
+    assert_is(data, {(1, "a"): 1.0, (1, "b"): 1.0, (2, "b"): 1.0, (2, "c"): 1.0})
+    with pytest.raises(DataError, match="row 2: value 4,5 is not a finite number"):
+        read_interactions(path, min_value=0)
+    zeros = pl.DataFrame({"user": [1, 1, 2], "item": [1, 2, 2], "rating": [0.0, 3.0, -1.0]})
+    assert_is(read_interactions(zeros, min_value=0), {(1, 1): 1.0, (1, 2): 1.0})
+    assert_is(read_interactions(zeros, binary=False), {(1, 2): 3.0, (2, 2): -1.0})
+
+
 def test_values_in_some_files_only_are_refused(folder: Path) -> None:
     both = [
         FORMATS["csv"](folder, ["user", "item"], [(1, 2)]),
         FORMATS["tsv"](folder, ["user", "item", "rating"], [(1, 2, 3)]),
     ]
     with pytest.raises(DataError, match=r"t\.csv has no column of values, but other files have"):
-        read_interactions(both)
+        read_interactions(both, binary=False)
+    assert len(read_interactions(both)) == 1
 
 
 @pytest.mark.parametrize(

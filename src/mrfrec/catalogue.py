@@ -91,5 +91,9 @@ class Contribution:
 
 
 def because_text(reasons: list[Contribution], catalogue: Catalogue) -> str:
-    """Reasons on one line: "numpy (+0.31), scipy (+0.12)"."""
-    return ", ".join(f"{catalogue.items[c.item]} ({c.amount:+.2f})" for c in reasons)
+    """Reasons on one line: "numpy (+0.31), scipy (+0.12)"; items that are only numbered, by title."""
+
+    def name(item: int) -> object:
+        return (None if catalogue.items.is_text else catalogue.title(item)) or catalogue.items[item]
+
+    return ", ".join(f"{name(c.item)} ({c.amount:+.2f})" for c in reasons)

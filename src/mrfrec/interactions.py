@@ -222,15 +222,25 @@ def _summed(
 
 
 def kept(
-    matrix: sp.csr_array, users: Ids, items: Ids, titles: Texts | None, min_value: float | None
+    matrix: sp.csr_array,
+    users: Ids,
+    items: Ids,
+    titles: Texts | None,
+    min_value: float | None,
+    binary: bool,
 ) -> tuple[sp.csr_array, Ids, Ids, Texts | None]:
-    """Without values of 0 or below the least, and without users and items that have nothing left."""
-    keep = matrix.data != 0 if min_value is None else (matrix.data != 0) & (matrix.data >= min_value)
+    """Without values below the least, or of 0 where values count, and users and items with nothing left."""
+    keep = np.ones(matrix.nnz, np.bool_) if binary else matrix.data != 0
+    if min_value is not None:
+        keep &= matrix.data >= min_value
     if min_value is None and keep.all():
         return matrix, users, items, titles
     if not keep.any():
-        less = "" if min_value is None else f" or below min_value={min_value:g}"
-        raise DataError(f"no interactions are left: of {matrix.nnz:,} pairs, all have a value of 0{less}.")
+        reasons = [] if binary else ["0"]
+        reasons += [] if min_value is None else [f"below min_value={min_value:g}"]
+        raise DataError(
+            f"no interactions are left: all {matrix.nnz:,} pairs have a value that is {' or '.join(reasons)}."
+        )
     ends = np.concatenate([[0], np.cumsum(keep)])[matrix.indptr]
     matrix = sp.csr_array((matrix.data[keep], matrix.indices[keep], ends), shape=matrix.shape)
     some_user = np.flatnonzero(np.diff(matrix.indptr))

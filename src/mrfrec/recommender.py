@@ -407,7 +407,8 @@ class Recommender(ABC):
         position = self._position(item)
         _, rows = next(asked.pieces())
         found = self._contributions(rows.items, rows.values, np.array([position]))[0]
-        return found, self._base_score(position)
+        # Who has no history is ranked by popularity, at a score of 0.
+        return found, self._base_score(position) if len(rows.items) else 0.0
 
     def _position(self, item: Id) -> int:
         place = int(self._fitted().items.find([item], "item")[0])
@@ -435,7 +436,10 @@ class Recommender(ABC):
         facts = {
             "model": type(self).__name__,
             "written_by": __version__,
-            "parameters": self._parameters(),
+            # Not what the machine it was trained on had.
+            "parameters": {
+                n: v for n, v in self._parameters().items() if n not in ("threads", "memory_limit")
+            },
             "data": self._data_facts(),
             "state": state,
             "histories": include_histories,

@@ -1,6 +1,7 @@
 """A model as arrays and facts, and back: what `Recommender.save` and `mrfrec.load` do."""
 
 from collections.abc import Mapping
+from functools import partial
 from importlib import import_module
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -61,7 +62,7 @@ def load(path: "str | PathLike[str]") -> "Recommender":
             items, titles, shaped(arrays, "popularity", len(items)).read(), facts["data"]["users"]
         )
         if facts["histories"]:
-            model._training = lambda: _training(arrays, len(items))
+            model._training = partial(_training, arrays, len(items))
     except (KeyError, TypeError, AttributeError, ParameterError) as error:
         raise ModelFileError(
             f"{path} lacks a part of a model, or has one this mrfrec does not know: {error}."
@@ -118,13 +119,16 @@ def stored_rows(arrays: Mapping[str, Stored], name: str, width: int) -> Rows:
     if values is not None and values.array.shape != items.array.shape:
         raise values.damaged()
 
-    def check(start: int, stop: int) -> None:
-        items.check(start, stop)
-        if values is not None:
-            values.check(start, stop)
-
     ones = np.broadcast_to(np.float32(1), len(items.array))
-    return Rows(ptr, items.array, ones if values is None else values.array, width, check)
+    return Rows(
+        ptr, items.array, ones if values is None else values.array, width, partial(_check_both, items, values)
+    )
+
+
+def _check_both(items: Stored, values: Stored | None, start: int, stop: int) -> None:
+    items.check(start, stop)
+    if values is not None:
+        values.check(start, stop)
 
 
 def _starts(ptr: Stored, end: int) -> npt.NDArray[np.int64]:

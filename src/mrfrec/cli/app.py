@@ -193,11 +193,13 @@ def fit(
     """
     from mrfrec.cli.show import note, progress_bar, size_of
     from mrfrec.core.kernels.compile import has_compiled
-    from mrfrec.io.atomic import check_writable
+    from mrfrec.io.atomic import check_writable, refuse_own_input
+    from mrfrec.io.sources import paths_of
     from mrfrec.io.tables import read_interactions
     from mrfrec.model import MRF
 
     check_writable(output)
+    refuse_own_input(output, [items, *(path for name in data for path in paths_of(name))])
     model = MRF(
         l2=l2, alpha=alpha, l2_flat=l2_flat, user_weight=user_weight, center=center, offset=offset,
         sparsity=_sparsity(sparsity), threshold=threshold, max_neighbors=max_neighbors, r=r,
@@ -248,6 +250,10 @@ def recommend(
     history_file: Annotated[
         Path | None, Option(metavar="FILE", help="A table of users and items: people who may be new.")
     ] = None,
+    user_column: Annotated[
+        str | None, Option(metavar="NAME", help="Column of the users in that table, if not obvious.")
+    ] = None,
+    item_column: Annotated[str | None, Option(metavar="NAME", help="Column of the items in it.")] = None,
     k: Count = 10,
     explain: Annotated[
         bool, Option("--explain", help="Say which items of the history speak for each.")
@@ -278,6 +284,7 @@ def recommend(
     """
     from mrfrec.cli.names import ItemNames, find_users, read_histories
     from mrfrec.cli.show import kind_of, note, progress_bar, show_recommendations, size_of
+    from mrfrec.io.atomic import refuse_own_input
 
     ways = {
         "--history": history, "--user": user, "--users": users, "--all": all_users,
@@ -287,13 +294,15 @@ def recommend(
     if len(given) != 1:
         raise DataError(f"say for whom: one of {', '.join(ways)}; got {' and '.join(given) or 'none'}.")
     kind = kind_of(form, output)
+    refuse_own_input(output, [model, users, history_file])
     opened = _load(model, threads)
     names = ItemNames(opened.catalogue)
     whose: Any = None
     if history:
         whose = names.find_all(history)
     elif history_file:
-        whose = read_histories(history_file, opened.items_, bool(opened._facts["binary"]))
+        binary = bool(opened._facts["binary"])
+        whose = read_histories(history_file, opened.items_, binary, user_column, item_column)
     asked = opened.asked(find_users(opened, user, users) if user or users else None, whose)
     filters: dict[str, Any] = {
         "exclude_seen": not seen,

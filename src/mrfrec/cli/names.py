@@ -112,8 +112,9 @@ class ItemNames:
         containing = {position for name, position in names.items() if folded and folded in name}
         if containing:
             return sorted(containing, key=lambda i: -int(self._catalogue.popularity[i]))[:_GUESSES]
-        # Comparing with everything takes long in a large catalogue: only with what shares three letters.
-        pieces = {folded[i : i + 3] for i in range(max(len(folded) - 2, 1))}
+        # Comparing with everything takes long in a large catalogue: only with what shares a few letters.
+        length = 3 if len(folded) > 5 else 2
+        pieces = {folded[i : i + length] for i in range(max(len(folded) - length + 1, 1))}
         alike = [name for name in names if any(piece in name for piece in pieces)]
         return list(dict.fromkeys(names[name] for name in get_close_matches(folded, alike, _GUESSES, 0.5)))
 
@@ -156,12 +157,14 @@ def find_users(
     return found
 
 
-def read_histories(path: Path, items: Ids, binary: bool) -> "Interactions":
+def read_histories(
+    path: Path, items: Ids, binary: bool, user_column: str | None, item_column: str | None
+) -> "Interactions":
     """A table of histories, with item ids of the type the model has."""
     from mrfrec.interactions import Interactions
     from mrfrec.io.tables import read_interactions
 
-    data = read_interactions(path, binary=binary)
+    data = read_interactions(path, user_column, item_column, binary=binary)
     if items.is_text and not data.items.is_text:
         # A text file whose ids are all digits: read as numbers only where that loses nothing.
         data = Interactions(data.matrix, data.users, [str(item) for item in data.items])

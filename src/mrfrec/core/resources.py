@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from importlib import import_module
 from numbers import Integral
 from pathlib import Path
 from queue import SimpleQueue
@@ -167,6 +168,7 @@ class _OneBlasThread:
     def __enter__(self) -> None:
         with self._lock:
             if self._inside == 0:
+                import_module("scipy.linalg")  # its BLAS, which would escape the limit if it came later
                 self._limits = threadpool_limits(limits=1, user_api="blas")
             self._inside += 1
 

@@ -41,11 +41,21 @@ class Stored:
         self.name, self.path, self.array = name, path, array
         self._flat = array.reshape(-1)
         self._checksums = checksums
+        self._size = array.itemsize
         self._block = block // array.itemsize  # in elements
         self._below: int | None = None
         self._checked = np.zeros(len(checksums), np.bool_)
         if self._block < 1 or len(checksums) != -(-array.size // self._block):
             raise self.damaged()
+
+    def __reduce__(self) -> tuple[Any, ...]:  # to another process it goes whole, and checked
+        return Stored, (
+            self.name,
+            self.path,
+            np.array(self.read()),
+            self._checksums,
+            self._block * self._size,
+        )
 
     def bound(self, below: int) -> "Stored":
         """Also make sure that every element that is read is a position below this.

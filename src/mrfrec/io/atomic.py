@@ -3,14 +3,14 @@
 import fcntl
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO, IOBase
 from pathlib import Path
 
 from mrfrec.errors import ParameterError
 
-__all__ = ["check_writable", "expanded", "writing"]
+__all__ = ["check_writable", "expanded", "refuse_own_input", "writing"]
 
 
 @contextmanager
@@ -52,6 +52,15 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         begun.create(path)
     finally:
         begun.remove()
+
+
+def refuse_own_input(path: str | os.PathLike[str] | None, inputs: Iterable[Path | None]) -> None:
+    """Refuse to write over what is being read."""
+    if path is None or not expanded(path).exists():
+        return
+    for given in inputs:
+        if given is not None and expanded(given).exists() and expanded(path).samefile(expanded(given)):
+            raise ParameterError("path", "another file than the input", str(path), "Give it its own name.")
 
 
 def _target(path: str | os.PathLike[str]) -> Path:
@@ -104,7 +113,8 @@ class _Unfinished:
             self._remove()
 
     def _remove(self) -> None:
-        self.path.unlink(missing_ok=True)
+        with suppress(OSError):  # a folder that nothing can be written to has nothing to be removed from
+            self.path.unlink(missing_ok=True)
         if self._lock is not None:
             self._lock.close()
 

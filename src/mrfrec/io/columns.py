@@ -53,8 +53,9 @@ def find_roles(
                     else (f"None of {_listed(table.columns)} tells by its name")
                 )
                 raise DataError(
-                    f"{table.name}: which column holds the {role}s? {which}. Say {role}=… (--{role}-column "
-                    "at the command line); a file without a header line also needs columns=… (--columns)."
+                    f"{table.name}: which column holds the {role}s? {which}. Say {role}=… to "
+                    f"read_interactions (--{role}-column at the command line); a file without a header "
+                    "line also needs columns=… (--columns)."
                 )
     for (role, name), (other, same) in pairwise(sorted(roles.items(), key=lambda pair: pair[1])):
         if name == same:

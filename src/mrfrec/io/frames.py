@@ -22,7 +22,7 @@ from mrfrec.io.atomic import writing
 __all__ = ["FILE_FORMATS", "ResultTable", "table"]
 
 FILE_FORMATS = (".parquet", ".csv", ".jsonl")
-_SOURCES = pl.Series(["popular", "model"], dtype=pl.Enum(["popular", "model"]))
+_SOURCES = pl.Series(["popular", "model"])
 
 
 _TYPES = {
@@ -74,7 +74,7 @@ class ResultTable:
             "title": pl.String,
             "score": pl.Float64 if dtype == "float64" else pl.Float32,
             "rank": pl.Int32,
-            "source": pl.Enum(["popular", "model"]),
+            "source": pl.String,
         }
         if because:
             self._schema["because"] = pl.String
@@ -82,8 +82,9 @@ class ResultTable:
     def frame(self, pieces: Iterable[Ranked], library: str | None) -> Any:
         """All of it as one data frame."""
         frames = [self._piece(ranked) for ranked in pieces]
-        whole = pl.concat(frames) if frames else pl.DataFrame(schema=self._schema)
-        return _to_library(whole.with_columns(pl.col("source").cast(pl.String)), library)
+        if len(frames) != 1:
+            frames = [pl.concat([pl.DataFrame(schema=self._schema), *frames])]
+        return _to_library(frames[0], library)
 
     def write(self, pieces: Iterable[Ranked], path: str | PathLike[str], form: str | None) -> int:
         """All of it into a file, piece by piece; returns the number of rows."""

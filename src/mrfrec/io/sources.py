@@ -21,7 +21,7 @@ import polars.selectors as cs
 
 from mrfrec.errors import DataError, MrfrecError, ParameterError
 
-__all__ = ["FAULT", "Roles", "Source", "Types", "open_sources"]
+__all__ = ["FAULT", "Roles", "Source", "Types", "open_sources", "paths_of"]
 
 FAULT = "fault"
 """Name of an extra column of a batch: what is wrong with the shape of a row, or null."""
@@ -71,7 +71,7 @@ def open_sources(
         raise ParameterError("columns", "a list of distinct names", columns)
     given = [source] if isinstance(source, str | Path) else source
     if isinstance(given, list | tuple) and given and all(isinstance(path, str | Path) for path in given):
-        paths = [path for name in given for path in _paths(str(name))]
+        paths = [path for name in given for path in paths_of(str(name))]
         return [_open_file(path, separator, names if columns is not None else None) for path in paths]
     try:
         frame = nw.from_native(source)  # type: ignore[call-overload]
@@ -92,7 +92,8 @@ def _only_text(is_text: bool, separator: str | None, columns: Sequence[str] | No
             raise ParameterError(name, "None for data that is not a text table", value)
 
 
-def _paths(name: str) -> list[Path]:
+def paths_of(name: str) -> list[Path]:
+    """The files of a name or a pattern; at least one."""
     with _reading(name):
         path = Path(name).expanduser()
         if path.is_dir():

@@ -65,8 +65,8 @@ def read_interactions(
         Leave out pairs whose value, duplicates combined, is below this: 4 keeps ratings of 4 and more. Users
         and items that have nothing left go with them.
     binary
-        Every pair counts 1. With False it counts its value (or its rows, where the table has users and
-        items only).
+        Every pair counts 1, whatever its value. With False it counts its value (or its rows, where the table
+        has users and items only), and a value of 0 is no interaction.
     duplicates
         For several rows of one user and item: "sum" their values, keep the "last", or take it as an "error".
     on_bad
@@ -108,7 +108,7 @@ def read_interactions(
         matrix, titles = rows.to_matrix(duplicates, counted=wants_values), rows.titles()
         users, known, library = rows.users.ids, rows.items.ids, sources[0].library
     if rows.read_rows or min_value is not None:
-        matrix, users, known, titles = kept(matrix, users, known, titles, min_value)
+        matrix, users, known, titles = kept(matrix, users, known, titles, min_value, binary)
     if binary:
         ones = np.ones(matrix.nnz, np.float32)
         matrix = sp.csr_array((ones, matrix.indices, matrix.indptr), shape=matrix.shape)
@@ -133,6 +133,8 @@ def _roles(
         check_that_rows_may_be_counted(table, roles)
     if items is not None:
         roles.pop("title", None)
+    if not wants_values:
+        roles.pop("value", None)
     return roles
 
 
@@ -280,8 +282,8 @@ class _Rows:
                     words = next(fault.words for fault in faults if fault.where[first])
                     shown = batch[first : first + 1].select(words).item()
                     raise DataError(
-                        f"{table.name}, row {row + first + 1:,}: {shown}. Mend it, or leave such rows out "
-                        'with on_bad="skip" (--on-bad skip at the command line).'
+                        f"{table.name}, row {row + first + 1:,}: {shown}. Mend it, or leave such rows out: "
+                        'read_interactions(…, on_bad="skip"), or --on-bad skip of mrfrec fit.'
                     )
                 left = bad
                 for fault in faults:  # a row counts once, for the first thing that is wrong with it
