@@ -117,8 +117,7 @@ def run(groups: list[str], data: Path) -> None:
             print("recommend --all -k 20", f"{seconds:.1f} s\n{said.strip()}", flush=True)
         elif group == "answer":
             model = CACHE / "msd.mrf"
-            if not model.exists():
-                in_a_process("save_large", model)
+            in_a_process("save_large", model)
             seconds, _ = timed("recommend", str(model), "--history", "5,17,1234", "-k", "10", times=5)
             print(
                 "one history, 41,140 items",
