@@ -6,7 +6,7 @@ A model says how to learn from a matrix, how to rank, and what an item owes to a
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,16 @@ if TYPE_CHECKING:
     from mrfrec.io.artifact import Stored
 
 __all__ = ["Recommender"]
+
+
+class Options(TypedDict, total=False):
+    """What `Recommender.recommend` takes besides users, histories and k."""
+
+    exclude_seen: bool
+    allow: Iterable[Id] | None
+    exclude: Iterable[Id] | None
+    explain: int
+    progress: "Progress | None"
 
 
 class Recommender(ABC):
@@ -201,17 +211,10 @@ class Recommender(ABC):
 
         asked = self.asked(users, history)
         pieces = self.ranked(
-            asked,
-            k,
-            exclude_seen=exclude_seen,
-            allow=allow,
-            exclude=exclude,
-            explain=explain,
-            progress=progress,
-        )
-        return ResultTable(self._catalogue, asked.names, bool(explain), self.dtype).frame(
-            pieces, asked.library or self._library
-        )
+            asked, k, exclude_seen=exclude_seen, allow=allow, exclude=exclude, explain=explain, progress=progress
+        )  # fmt: skip
+        table = ResultTable(self._catalogue, asked.names, bool(explain), self.dtype)
+        return table.frame(pieces, asked.library or self._library)
 
     def recommend_to(
         self,
@@ -220,29 +223,17 @@ class Recommender(ABC):
         *,
         history: object = None,
         k: int = 10,
-        exclude_seen: bool = True,
-        allow: Iterable[Id] | None = None,
-        exclude: Iterable[Id] | None = None,
-        explain: int = 0,
         form: Literal["parquet", "csv", "jsonl"] | None = None,
-        progress: "Progress | None" = None,
+        **options: "Unpack[Options]",
     ) -> int:
-        """`recommend` straight into a Parquet, CSV or JSON lines file; returns the number of rows.
+        """`recommend`, with its options, into a Parquet, CSV or JSON lines file; returns the number of rows.
 
-        The name of the file tells its form, or `form` does.
-        A few thousand users at a time are held in memory. The file appears when it is whole.
+        The name of the file tells its form, or `form` does. A few thousand users at a time are held in
+        memory. The file appears when it is whole.
         """
         asked = self.asked(users, history)
-        pieces = self.ranked(
-            asked,
-            k,
-            exclude_seen=exclude_seen,
-            allow=allow,
-            exclude=exclude,
-            explain=explain,
-            progress=progress,
-        )
-        return self.write(pieces, asked, path, form, explain=bool(explain))
+        pieces = self.ranked(asked, k, **options)
+        return self.write(pieces, asked, path, form, explain=bool(options.get("explain")))
 
     def write(
         self,
