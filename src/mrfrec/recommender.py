@@ -211,7 +211,8 @@ class Recommender(ABC):
 
         asked = self.asked(users, history)
         pieces = self.ranked(
-            asked, k, exclude_seen=exclude_seen, allow=allow, exclude=exclude, explain=explain, progress=progress
+            asked, k, exclude_seen=exclude_seen, allow=allow, exclude=exclude,
+            explain=explain, progress=progress,
         )  # fmt: skip
         table = ResultTable(self._catalogue, asked.names, bool(explain), self.dtype)
         return table.frame(pieces, asked.library or self._library)
