@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec import datasets
-from mrfrec.catalogue import because_text
+from mrfrec.catalogue import Catalogue, because_text
 from mrfrec.cli.show import print_table, size_of
 from mrfrec.core import ranking
 from mrfrec.core.kernels.compile import has_compiled
@@ -117,16 +117,16 @@ def _accuracy(items: npt.NDArray[np.int32], split: Holdout) -> list[str]:
 def _popular(split: Holdout, k: int) -> npt.NDArray[np.int32]:
     """The most popular items each user has not been shown to have."""
     m = split.training.shape[1]
-    place = np.empty(m, np.int32)
-    place[np.argsort(-np.bincount(split.training.indices, minlength=m), kind="stable")] = np.arange(m)
+    training = Interactions(split.training)
+    items = Catalogue(training.items, None, training.popularity, training.n_users)
     nothing = Rows(np.zeros(m + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32), m)
-    items, _ = ranking.top_k(
+    best, _ = ranking.top_k(
         Rows.of(split.shown),
         nothing,
         np.zeros(m, np.float32),
         k,
         exclude_seen=True,
-        order=place,
+        order=items.by_popularity,
         threads=usable_threads(),
     )
-    return items
+    return best

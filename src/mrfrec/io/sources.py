@@ -69,12 +69,12 @@ def open_sources(
     all_texts = bool(names) and all(isinstance(name, str) for name in names)
     if columns is not None and not (all_texts and len(set(names)) == len(names)):
         raise ParameterError("columns", "a list of distinct names", columns)
-    given = [source] if isinstance(source, str | Path) else source
+    given: Any = [source] if isinstance(source, str | Path) else source
     if isinstance(given, list | tuple) and given and all(isinstance(path, str | Path) for path in given):
         paths = [path for name in given for path in paths_of(str(name))]
         return [_open_file(path, separator, names if columns is not None else None) for path in paths]
     try:
-        frame = nw.from_native(source)  # type: ignore[call-overload]
+        frame = nw.from_native(given)
     except TypeError:
         raise DataError(
             "the data must be a path, a list of paths, a data frame (pandas, polars, pyarrow, …), a "
