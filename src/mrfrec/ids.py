@@ -159,7 +159,7 @@ class Ids(Sequence[Id]):
             pass
         raise DataError(f"{name} ids are integers here; got {text!r}.")
 
-    def subset(self, keep: npt.NDArray[np.int64]) -> "Ids":
+    def subset(self, keep: npt.NDArray[np.integer[Any]]) -> "Ids":
         """The ids at these positions."""
         values = self.values
         return Ids.of(

@@ -1,4 +1,4 @@
-"""Which column of a table holds the users, the items, the values and the titles."""
+"""Which column of a table holds the users, the items, the values, the titles and the times."""
 
 import re
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ _NAMES = {
     "locationid poi poiid business businessid show showid recipe recipeid",
     "value": "value rating ratings stars count counts plays playcount weight quantity score",
     "title": "title itemtitle itemname productname producttitle movietitle booktitle songtitle name label",
+    "time": "timestamp time date datetime unixtime created createdat",
 }
-_TIMES = "timestamp time date datetime unixtime created createdat"
 
 
 def _plain(name: str) -> str:
@@ -34,14 +34,16 @@ def find_roles(
     item: str | None,
     value: str | None,
     title: str | None,
+    time: str | None = None,
     needed: tuple[str, ...] = ("user", "item"),
 ) -> dict[str, str]:
     """Which column plays which part."""
     roles = {}
-    for role, given in (("user", user), ("item", item), ("value", value), ("title", title)):
+    named = {"user": user, "item": item, "value": value, "title": title, "time": time}
+    for role, given in named.items():
         if given is not None:
             roles[role] = _named(table, role, given)
-    for role in ("user", "item", "value", "title"):
+    for role in named:
         if role not in roles:
             fitting = _recognised(table, role, taken=set(roles.values()))
             if len(fitting) == 1 and not (role == "title" and _plain(fitting[0]) == "name"):
@@ -86,9 +88,8 @@ def _listed(names: Sequence[str]) -> str:
 
 def check_that_rows_may_be_counted(table: Source, roles: dict[str, str]) -> None:
     """Without a value, each row counts 1; but not where some other column may be meant."""
-    others = [
-        name for name in table.columns if name not in roles.values() and _plain(name) not in _TIMES.split()
-    ]
+    times = _NAMES["time"].split()
+    others = [name for name in table.columns if name not in roles.values() and _plain(name) not in times]
     if others:
         raise DataError(
             f"{table.name}: which column holds the values? It may be one of {_listed(others)}: say value=… "

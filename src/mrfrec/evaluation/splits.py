@@ -1,0 +1,330 @@
+"""Who is trained on, who is asked, what they are shown and what is to be guessed of them.
+
+Strong generalisation follows Liang et al. (2018) step by step, so that its splits are the published ones: the
+order of the rows, the order in which users are drawn and the legacy random numbers all matter.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from mrfrec.checks import check_count, check_number
+from mrfrec.errors import DataError
+from mrfrec.events import Events, Places
+from mrfrec.ids import Ids
+from mrfrec.interactions import Interactions
+
+__all__ = [
+    "SEED",
+    "Questions",
+    "Split",
+    "by_time",
+    "filtered",
+    "given",
+    "leave_out",
+    "strong_generalisation",
+    "strong_rows",
+]
+
+SEED = 98765  # of the published splits
+_FEWEST = 5  # rows a user needs for some of them to be hidden
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Users of whom a part is shown and the rest is to be guessed, over the items of the training data."""
+
+    users: Ids
+    shown: sp.csr_array
+    targets: sp.csr_array
+    left_out: int = 0  # users without a target, of whom nothing can be asked
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Data to train on and questions to ask; the validation users are those to tune on."""
+
+    training: Interactions
+    test: Questions
+    validation: Questions | None
+    name: str  # for people
+
+    def __repr__(self) -> str:
+        asked = f"{len(self.test):,} test users"
+        if self.validation is not None:
+            asked = f"{len(self.validation):,} validation and {asked}"
+        return f"Split({self.name}: {self.training!r}, {asked})"
+
+    def for_tuning(self, *, hidden: float = 0.1, seed: int = SEED) -> "Split":
+        """The split to tune on, which has nothing of the test users' targets in it.
+
+        Its test users are the validation users. Where there are none, a share of what each training user has
+        is hidden anew, at random, and the rest is trained on.
+        """
+        if self.validation is not None:
+            return replace(self, test=self.validation, validation=None, name=f"validation of: {self.name}")
+        hidden = check_number("hidden", hidden, "above 0 and below 1", lambda x: 0 < x < 1)
+        X = self.training.matrix
+        random = np.random.default_rng(seed)
+        hide = np.zeros(X.nnz, np.bool_)
+        for start, stop in zip(X.indptr[:-1], X.indptr[1:], strict=True):
+            hide[start + random.choice(stop - start, int(hidden * (stop - start)), replace=False)] = True
+        shown, targets = _only(X, ~hide), _only(X, hide)
+        training = Interactions(shown, self.training.users, self.training.items, self.training.titles)
+        questions = _questions(self.training.users, shown, targets)
+        return Split(training, questions, None, f"{hidden:.0%} of the training data hidden; {self.name}")
+
+
+# ── strong generalisation: test users are not trained on ──────────────────────────────────────────
+
+
+def strong_generalisation(
+    events: Events,
+    heldout: int,
+    *,
+    min_items: int = 5,
+    min_users: int = 0,
+    hidden: float = 0.2,
+    seed: int = SEED,
+) -> Split:
+    """Liang et al. 2018: `heldout` users for validation and as many for test, none of whom is trained on.
+
+    Items with fewer than `min_users` users go first, then users with fewer than `min_items` items, once each.
+    Users are permuted in the order of their ids; the last are the test users, those before them the
+    validation users. Held-out users lose the items no training user has. Of a user with five items or more a
+    share is hidden, rounded down; the others are shown whole, and so have no target.
+    """
+    events = filtered(events, min_users=min_users, min_items=min_items)
+    rows = strong_rows(events, heldout, hidden=hidden, seed=seed)
+    items = np.unique(events.item[rows["training"]])
+    return Split(
+        training=_training(events, rows["training"], items),
+        validation=_held_out(events, rows, "validation", items),
+        test=_held_out(events, rows, "test", items),
+        name=f"strong generalisation, {heldout:,} + {heldout:,} users held out",
+    )
+
+
+def filtered(events: Events, *, min_users: int = 0, min_items: int = 5) -> Events:
+    """Without items that have fewer users, then without users that have fewer items; one pass each."""
+    min_users = check_count("min_users", min_users, least=0)
+    min_items = check_count("min_items", min_items, least=0)
+    rows = np.arange(len(events))
+    if min_users > 1:
+        rows = rows[np.bincount(events.item, minlength=events.n_items)[events.item] >= min_users]
+    if min_items > 1:
+        user = events.user[rows]
+        rows = rows[np.bincount(user, minlength=events.n_users)[user] >= min_items]
+    if not len(rows):
+        raise DataError(
+            f"no events are left: no user has {min_items} of the items that have {min_users} users or more."
+        )
+    return events if len(rows) == len(events) else events.take(rows)
+
+
+def strong_rows(events: Events, heldout: int, *, hidden: float = 0.2, seed: int = SEED) -> dict[str, Places]:
+    """The rows of each part; "users" are all users in the order in which they were drawn."""
+    heldout = check_count("heldout", heldout)
+    hidden = check_number("hidden", hidden, "above 0 and below 1", lambda x: 0 < x < 1)
+    present = np.unique(events.user)
+    if 2 * heldout >= len(present):
+        raise DataError(
+            f"2 × {heldout:,} users cannot be held out of {len(present):,}: none would be left to train on. "
+            "Hold out fewer (heldout=…, --heldout at the command line)."
+        )
+    drawn = present[np.random.RandomState(seed).permutation(len(present))]
+    part_of = np.zeros(events.n_users, np.int8)
+    part_of[drawn[-2 * heldout : -heldout]] = 1
+    part_of[drawn[-heldout:]] = 2
+    part = part_of[events.user]
+    rows: dict[str, Places] = {"users": drawn, "training": np.flatnonzero(part == 0)}
+    known = np.zeros(events.n_items, np.bool_)
+    known[events.item[rows["training"]]] = True
+    for number, name in ((1, "validation"), (2, "test")):
+        asked = np.flatnonzero((part == number) & known[events.item])
+        shown, targets = _fold_in(events, asked, hidden, seed)
+        rows |= {f"{name} shown": shown, f"{name} targets": targets}
+    return rows
+
+
+def _fold_in(events: Events, rows: Places, hidden: float, seed: int) -> tuple[Places, Places]:
+    """Shown and hidden rows of each user; the random numbers start anew for each set of users."""
+    random = np.random.RandomState(seed)
+    shown: list[Places] = [np.empty(0, np.int64)]
+    targets: list[Places] = [np.empty(0, np.int64)]
+    for group in _by_user(events, rows):
+        hide = np.zeros(len(group), np.bool_)
+        if len(group) >= _FEWEST:
+            hide[random.choice(len(group), size=int(hidden * len(group)), replace=False)] = True
+        shown.append(group[~hide])
+        targets.append(group[hide])
+    return np.concatenate(shown), np.concatenate(targets)
+
+
+def _by_user(events: Events, rows: Places) -> Iterator[Places]:
+    """The rows of each user, users ascending, rows in the order of the table."""
+    order = rows[np.argsort(events.user[rows], kind="stable")]
+    borders = np.flatnonzero(np.diff(events.user[order])) + 1
+    return (group for group in np.split(order, borders) if len(group))
+
+
+def _held_out(events: Events, rows: dict[str, Places], part: str, items: Places) -> Questions:
+    shown, targets = rows[f"{part} shown"], rows[f"{part} targets"]
+    heldout = (len(rows["users"]) - len(np.unique(events.user[rows["training"]]))) // 2
+    users = np.unique(events.user[targets])
+    is_asked = np.zeros(events.n_users, np.bool_)
+    is_asked[users] = True
+    shown = shown[is_asked[events.user[shown]]]
+    if not len(users):
+        raise DataError(
+            f"none of the {heldout:,} {part} users has {_FEWEST} items of the training data: there is "
+            "nothing to ask. Hold out more users, or raise min_items (--min-items)."
+        )
+    return Questions(
+        events.users.subset(users),
+        events.matrix(shown, users, items),
+        events.matrix(targets, users, items),
+        heldout - len(users),
+    )
+
+
+# ── weak generalisation: what is asked about training users ───────────────────────────────────────
+
+
+def leave_out(events: Events, k: int = 1, *, seed: int = SEED) -> Split:
+    """Of every user with more than k items, k at random are hidden; all else is trained on, and shown."""
+    random = np.random.default_rng(seed)
+    return _last_of_each(events, k, random.permutation, f"{k} random items of each user left out")
+
+
+def by_time(events: Events, k: int = 1) -> Split:
+    """Of every user with more than k items, the k latest are hidden; of equal times, the later rows."""
+    time = events.time
+    if time is None:
+        raise DataError(
+            "a split by time needs a column of times: name it, time=… (--time-column at the command line)."
+        )
+    return _last_of_each(
+        events, k, lambda group: group[np.argsort(time[group], kind="stable")], f"the last {k} of each user"
+    )
+
+
+def _last_of_each(events: Events, k: int, arranged: Callable[[Places], Places], name: str) -> Split:
+    k = check_count("k", k)
+    hide = np.zeros(len(events), np.bool_)
+    for group in _by_user(events, np.arange(len(events))):
+        if len(group) > k:
+            hide[arranged(group)[-k:]] = True
+    if not hide.any():
+        raise DataError(f"no user has more than k={k} items: nothing can be left out. Leave out fewer.")
+    rows = np.flatnonzero(~hide)
+    items = np.unique(events.item[rows])
+    training = _training(events, rows, items)
+    known = np.zeros(events.n_items, np.bool_)
+    known[items] = True
+    targets = events.matrix(np.flatnonzero(hide & known[events.item]), np.unique(events.user[rows]), items)
+    return Split(training, _questions(training.users, training.matrix, targets), None, name)
+
+
+# ── a split that is given ─────────────────────────────────────────────────────────────────────────
+
+
+def given(training: Interactions, targets: Interactions, shown: Interactions | None = None) -> Split:
+    """A split somebody else made.
+
+    Without `shown`, further items of training users are to be guessed, who are shown what the training data
+    has of them (so LightGCN publishes its splits). With `shown`, the users asked about are new ones: what
+    each is shown, and what is to be guessed.
+
+    Targets nobody has in the training data stay targets, as items without users.
+    """
+    for name, data in (("targets", targets), ("shown", shown)):
+        for kind in ("users", "items"):
+            if data is not None and getattr(data, kind).is_text != getattr(training, kind).is_text:
+                raise DataError(
+                    f"the ids of {kind} are strings in one of training and {name} and integers in the other. "
+                    "Make them the same."
+                )
+    training = _with_items(training, targets)
+    asked = training if shown is None else shown
+    place = asked.users.find(list(targets.users), "user")
+    if (place < 0).any():
+        stranger = targets.users[int(np.flatnonzero(place < 0)[0])]
+        where = "the training data" if shown is None else "what is shown"
+        raise DataError(
+            f"{int((place < 0).sum()):,} of {len(place):,} test users are not in {where}, the first "
+            f"{stranger!r}: there is nothing to ask from. Drop them, or give what they are shown (shown=…, "
+            "--shown at the command line)."
+        )
+    if shown is not None:
+        known = np.flatnonzero(training.users.find(list(shown.users), "user") >= 0)
+        if len(known):
+            raise DataError(
+                f"{len(known):,} of {shown.n_users:,} test users are also training users, the first "
+                f"{shown.users[int(known[0])]!r}: a model would be asked what it was told. Take them out of "
+                "the training data, or give no shown (--shown) to ask about training users."
+            )
+    history = _over(training.items, asked)[place]
+    wanted = _over(training.items, targets)
+    twice = history.multiply(wanted).tocoo()
+    if twice.nnz:
+        user, item = (int(where[0]) for where in twice.coords)
+        raise DataError(
+            f"{twice.nnz:,} pairs are both shown and to be guessed, the first {targets.users[user]!r} with "
+            f"{training.items[item]!r}: what is shown is never recommended. Take them out of one of the two."
+        )
+    name = "training and test as given" if shown is None else "training, shown and test as given"
+    return Split(training, _questions(targets.users, history, wanted), None, name)
+
+
+def _with_items(training: Interactions, targets: Interactions) -> Interactions:
+    """With the items of the targets that nobody has in the training data, at the end."""
+    new = np.flatnonzero(training.items.find(list(targets.items), "item") < 0)
+    if not len(new):
+        return training
+    items = [*training.items, *(targets.items[i] for i in new.tolist())]
+    titles = None if training.titles is None else [*training.titles, *[""] * len(new)]
+    X = training.matrix
+    wide = sp.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], len(items)))
+    return Interactions(wide, training.users, items, titles)
+
+
+def _over(items: Ids, data: Interactions) -> sp.csr_array:
+    """A matrix with these items as its columns; what is not among them is left out."""
+    pairs = data.matrix.tocoo()
+    column = items.find(list(data.items), "item")[pairs.coords[1]]
+    keep = column >= 0
+    return sp.coo_array(
+        (pairs.data[keep], (pairs.coords[0][keep], column[keep])), shape=(data.n_users, len(items))
+    ).tocsr()
+
+
+# ── parts ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _training(events: Events, rows: Places, items: Places) -> Interactions:
+    users = np.unique(events.user[rows])
+    titles = None if events.titles is None else [events.titles[i] for i in items.tolist()]
+    X = events.matrix(rows, users, items)
+    return Interactions(X, events.users.subset(users), events.items.subset(items), titles)
+
+
+def _questions(users: Ids, shown: sp.csr_array, targets: sp.csr_array) -> Questions:
+    """Of those who have a target; the others are counted."""
+    asked = np.flatnonzero(np.diff(targets.indptr))
+    if not len(asked):
+        raise DataError(f"none of {len(users):,} test users has a target: there is nothing to guess.")
+    if len(asked) == len(users):
+        return Questions(users, shown, targets)
+    return Questions(users.subset(asked), shown[asked], targets[asked], len(users) - len(asked))
+
+
+def _only(X: sp.csr_array, keep: npt.NDArray[np.bool_]) -> sp.csr_array:
+    ptr = np.concatenate([[0], np.cumsum(keep)])[X.indptr]
+    return sp.csr_array((X.data[keep], X.indices[keep], ptr), shape=X.shape)

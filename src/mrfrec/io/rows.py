@@ -1,0 +1,278 @@
+"""Rows of tables: what a bad one is, ids → numbers, and what is kept of those that went through.
+
+Of each row only two small integers, a value and a time are kept, in the order of the table.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import scipy.sparse as sp
+
+from mrfrec.core.resources import Progress
+from mrfrec.errors import DataError
+from mrfrec.events import Events
+from mrfrec.ids import Ids, Texts
+from mrfrec.interactions import combined
+from mrfrec.io.sources import FAULT, Roles, Source, Types
+
+__all__ = ["Rows"]
+
+_INT64 = np.iinfo(np.int64).max
+_EXACT = {"Float16": 2**11, "Float32": 2**24, "Float64": 2**53}  # below, whole numbers are all distinct
+
+
+class _Numbering:
+    """Ids → numbers as they come; 0, 1, 2, … in ascending order once all have."""
+
+    def __init__(self, role: str, as_text: bool) -> None:
+        self.role = role
+        self.ids: Ids
+        self.rank: npt.NDArray[np.int32]
+        self._as_text = as_text  # some tables have no types: all ids are text until the last is known
+        self._types: set[str] = set()  # in tables that have them
+        # polars numbers strings itself, and forgets the numbers with the last column that has the type.
+        self.texts = pl.Series(dtype=pl.Categorical(pl.Categories.random()))
+        self._numbers = pl.DataFrame(schema={"id": pl.Int64, "code": pl.UInt32})
+
+    def encode(self, ids: pl.Series, table: Source) -> npt.NDArray[np.int32]:
+        is_integer = ids.dtype.is_integer()
+        if not table.is_text:
+            self._types.add("integers" if is_integer else "strings")
+            self._check(len(self._types) < 2, f"{table.name}: ")
+        if is_integer and not self._as_text:
+            codes = self._encode_numbers(ids, table)
+        else:
+            text = ids.cast(pl.String) if is_integer else ids
+            codes = text.cast(self.texts.dtype).to_physical()
+        return codes.to_numpy().astype(np.int32)
+
+    def _encode_numbers(self, ids: pl.Series, table: Source) -> pl.Series:
+        if ids.dtype == pl.UInt64 and not (ids > _INT64).any():
+            ids = ids.cast(pl.Int64)
+        known = self._numbers
+        if ids.dtype != known.schema["id"]:  # some are above the range of signed integers
+            if (ids < 0).any() or (known["id"] < 0).any():
+                raise DataError(
+                    f"{table.name}: {self.role} ids are both below 0 and above 2**63. Make them strings."
+                )
+            ids, known = ids.cast(pl.UInt64), known.with_columns(pl.col("id").cast(pl.UInt64))
+        new = ids.unique().to_frame("id").join(known, on="id", how="anti")
+        codes = pl.int_range(len(known), len(known) + len(new), dtype=pl.UInt32, eager=True)
+        self._numbers = pl.concat([known, new.with_columns(code=codes)])
+        return ids.to_frame("id").join(self._numbers, on="id", how="left", maintain_order="left")["code"]
+
+    def finish(self, parts: list[npt.NDArray[np.int32]]) -> None:
+        used = np.zeros(max(int(part.max()) for part in parts) + 1, np.bool_)
+        for part in parts:
+            used[part] = True
+        codes = np.flatnonzero(used)  # not all of them, where an id stood in bad rows only
+        if self._as_text or "strings" in self._types:
+            ids = pl.Series(codes, dtype=pl.UInt32).cat.to(self.texts.dtype).cast(pl.String)
+        else:
+            ids = self._numbers["id"]
+        if self._as_text and "strings" not in self._types:
+            for kind in (pl.Int64, pl.UInt64):
+                numbers = ids.cast(kind, strict=False)
+                if (numbers.cast(pl.String) == ids).fill_null(False).all():
+                    ids = numbers
+                    break
+            else:
+                self._check("integers" not in self._types, "")
+        order = ids.arg_sort()
+        self.rank = np.empty(len(used), np.int32)
+        self.rank[codes[order.to_numpy()]] = np.arange(len(ids), dtype=np.int32)
+        ids = ids.gather(order)
+        self.ids = Ids(Texts.of(ids) if ids.dtype == pl.String else ids.to_numpy())
+        del self._numbers, self.texts
+
+    def _check(self, is_one_type: bool, where: str) -> None:
+        if not is_one_type:
+            raise DataError(
+                f"{where}{self.role} ids are integers in some of the rows or files and strings in others. "
+                "Make them the same."
+            )
+
+
+class Rows:
+    """What is kept of the rows that went through."""
+
+    def __init__(self, on_bad: str, *, as_text: bool = False) -> None:
+        self.on_bad = on_bad
+        self.users, self.items = _Numbering("user", as_text), _Numbering("item", as_text)
+        self.skipped: dict[str, int] = {}
+        self.read_rows = 0
+        self._parts: dict[str, list[npt.NDArray[Any]]] = {"user": [], "item": [], "value": [], "time": []}
+        self._titles = pl.DataFrame(schema={"code": pl.Int32, "title": pl.String})
+
+    def read(self, table: Source, roles: Roles, progress: Progress | None) -> None:
+        """Add the rows of a table."""
+        types = {"user": self.users.texts.dtype, "item": self.items.texts.dtype}
+        for batch in self.good(table, roles, types):
+            if len(batch):
+                self._parts["user"].append(self.users.encode(batch["user"], table))
+                codes = self.items.encode(batch["item"], table)
+                self._parts["item"].append(codes)
+                for role in {"value", "time"} & roles.keys():
+                    self._parts[role].append(batch[role].to_numpy())
+                if "title" in roles:
+                    named = pl.DataFrame({"code": codes, "title": batch["title"]}).filter(
+                        pl.col("title") != ""
+                    )
+                    self._titles = pl.concat([self._titles, named]).group_by("code").min()
+            if progress is not None:
+                progress("read", self.read_rows, 0)
+
+    def good(
+        self, table: Source, roles: Roles, types: Types | None = None, prefix: str = ""
+    ) -> Iterator[pl.DataFrame]:
+        """The rows that can be used, in batches; the first of the others is an error, or all are counted."""
+        row = 0
+        for batch in table.batches(roles, types or {}):
+            columns, faults = _rules(batch, table, roles, types or {})
+            bad = pl.repeat(False, len(batch), eager=True)
+            for fault in faults:
+                bad |= fault.where.fill_null(False)
+            if bad.any():
+                first = int(bad.arg_true()[0])
+                if self.on_bad == "refuse":
+                    words = next(fault.words for fault in faults if fault.where[first])
+                    shown = batch[first : first + 1].select(words).item()
+                    raise DataError(
+                        f"{table.name}, row {row + first + 1:,}: {shown}. Mend it, or leave such rows out: "
+                        'read_interactions(…, on_bad="skip"), or --on-bad skip of mrfrec fit.'
+                    )
+                left = bad
+                for fault in faults:  # a row counts once, for the first thing that is wrong with it
+                    mine = left & fault.where.fill_null(False)
+                    reasons = (
+                        batch.filter(mine)[FAULT]
+                        if fault.reason is None
+                        else [fault.reason] * int(mine.sum())
+                    )
+                    for reason, count in Counter(reasons).items():
+                        self.skipped[prefix + reason] = self.skipped.get(prefix + reason, 0) + count
+                    left &= ~mine
+            row += len(batch)
+            self.read_rows += len(batch)
+            typed = pl.DataFrame(columns)
+            yield typed.filter(~bad) if bad.any() else typed
+
+    def finish(self) -> None:
+        """All rows are there: number the ids in ascending order."""
+        if not self._parts["user"]:
+            skipped = f", of which {sum(self.skipped.values()):,} were bad" if self.skipped else ""
+            raise DataError(f"the table has no interactions: {self.read_rows:,} rows{skipped}.")
+        self.users.finish(self._parts["user"])
+        self.items.finish(self._parts["item"])
+
+    def _joined(self, role: str) -> npt.NDArray[Any]:
+        parts = self._parts.pop(role)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def to_matrix(self, duplicates: str, *, counted: bool) -> sp.csr_array:
+        """Ones, or values where the table has them; several rows of one pair combined."""
+        rows = self.users.rank[self._joined("user")]
+        columns = self.items.rank[self._joined("item")]
+        # Booleans take the least room while the rows are sorted; their sums stay 1.
+        kind = np.int32 if counted else np.bool_
+        data = self._joined("value") if self._parts["value"] else np.ones(len(rows), kind)
+        return combined(rows, columns, data, self.users.ids, self.items.ids, duplicates)
+
+    def to_events(self) -> Events:
+        """The rows in their order."""
+        user, item = self.users.rank[self._joined("user")], self.items.rank[self._joined("item")]
+        value, time = (self._joined(role) if self._parts[role] else None for role in ("value", "time"))
+        return Events(self.users.ids, self.items.ids, user, item, value, time, self.titles())
+
+    def titles(self) -> Texts | None:
+        """Of several titles of one item, the first by the alphabet: the order of rows changes nothing."""
+        texts = [""] * len(self.items.ids)
+        for code, text in self._titles.iter_rows():
+            texts[self.items.rank[code]] = text
+        return Texts.of(texts) if any(texts) else None
+
+
+class _Fault(NamedTuple):
+    where: pl.Series
+    words: pl.Expr  # with what the row holds
+    reason: str | None  # without: the same for all such rows; None where the batch itself says it
+
+
+def _rules(
+    batch: pl.DataFrame, table: Source, roles: Roles, types: Types
+) -> tuple[dict[str, pl.Series], list[_Fault]]:
+    """user, item, value and title as they are stored; and what makes a row one that cannot be used."""
+    columns: dict[str, pl.Series] = {}
+    faults = []
+    if FAULT in batch.columns:
+        faults.append(_Fault(batch[FAULT].is_not_null(), pl.col(FAULT), None))
+    for role, name in roles.items():
+        raw = batch[role]
+        is_numbered = role in types and raw.dtype == types[role]
+        if isinstance(raw.dtype, pl.Categorical | pl.Enum | pl.Null) and not is_numbered:
+            raw = raw.cast(pl.String)
+        kind = raw.dtype
+        is_text = kind == pl.String
+        is_number = kind.is_integer() or kind.is_float()
+        of_role = {"value": (pl.Boolean, pl.Decimal), "time": (pl.Date, pl.Datetime)}.get(role, ())
+        if not (is_text or is_numbered or is_number or kind in of_role):
+            rule = {
+                "value": "values must be numbers",
+                "title": "titles must be text",
+                "time": "times must be numbers, dates, or texts such as 2019-12-08 or 2019-12-08T10:30:00",
+            }.get(role, f"{role} ids must be integers or strings")
+            raise DataError(f"{table.name}: {rule}; column {name!r} is {kind}.")
+        if role == "title":
+            columns[role] = raw.cast(pl.String)
+            continue
+        noun = role if role in ("value", "time") else f"{role} id"
+        missing = raw.is_null() | (raw == "") if is_text else raw.is_null()
+        wrong: list[tuple[pl.Series, str]] = []
+        if role == "value":
+            number = raw.cast(pl.Float64, strict=False)
+            if is_text and number.null_count():
+                stripped = raw.str.strip_chars()
+                number, missing = stripped.cast(pl.Float64, strict=False), missing | (stripped == "")
+            columns[role] = small = number.cast(pl.Float32)
+            wrong = [
+                (number.is_null() | ~number.is_finite(), "not a finite number"),
+                (~small.is_finite() | ((small == 0) & (number != 0)), "beyond single precision"),
+            ]
+        elif role == "time":
+            columns[role] = moment = _moments(raw)
+            wrong = [(moment.is_null() | ~moment.is_finite(), "neither a number nor a date")]
+        elif is_text or is_numbered:
+            columns[role] = raw
+        else:
+            columns[role] = raw.cast(pl.UInt64 if kind == pl.UInt64 else pl.Int64, strict=False)
+            if kind.is_float():  # what pandas makes of integers as soon as one is missing
+                missing |= raw.is_nan()
+                wrong = [
+                    (raw != raw.round(), "not a whole number"),
+                    (raw.abs() >= _EXACT[str(kind)], "too large for a float to be exact"),
+                ]
+            wrong.append((columns[role].is_null(), "not a whole number of 64 bits"))
+        faults.append(_Fault(missing, pl.lit(f"no {noun}"), f"no {noun}"))
+        for where, what in wrong:
+            words = pl.format(f"{noun} {{}} is {what}", pl.col(role).cast(pl.String))
+            faults.append(_Fault(where, words, f"{noun} {what}"))
+    return columns, faults
+
+
+def _moments(raw: pl.Series) -> pl.Series:
+    """Times as numbers that can be compared: as they are, or seconds since 1970; null where they are neither.
+
+    Of dates, microseconds are kept: a float holds them exactly for some centuries.
+    """
+    if raw.dtype == pl.String:
+        number = raw.str.strip_chars().cast(pl.Float64, strict=False)
+        if number.null_count() == 0:
+            return number
+        raw = raw.str.strip_chars().str.to_datetime(time_unit="us", strict=False)
+    if isinstance(raw.dtype, pl.Date | pl.Datetime):
+        return raw.cast(pl.Datetime("us")).dt.epoch("us").cast(pl.Float64) / 1e6
+    return raw.cast(pl.Float64)
