@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mrfrec import datasets
+    from mrfrec import datasets, evaluation
     from mrfrec.errors import (
         DataError,
         MemoryPlanError,
@@ -46,6 +46,7 @@ __all__ = [
     "Recommender",
     "__version__",
     "datasets",
+    "evaluation",
     "load",
     "read_interactions",
 ]
@@ -61,8 +62,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "datasets":
-        return import_module("mrfrec.datasets")
+    if name in ("datasets", "evaluation"):
+        return import_module(f"mrfrec.{name}")
     if name in __all__:
         return getattr(import_module(f"mrfrec.{_HOMES.get(name, 'errors')}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,7 +8,7 @@ from numbers import Integral, Real
 
 from mrfrec.errors import MrfrecWarning, ParameterError
 
-__all__ = ["check_count", "check_flag", "check_number", "warn"]
+__all__ = ["check_count", "check_flag", "check_number", "check_seed", "warn"]
 
 
 def check_number(name: str, value: object, rule: str, holds: Callable[[float], bool]) -> float:
@@ -28,6 +28,13 @@ def check_count(name: str, value: object, least: int = 1) -> int:
     """A whole number."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ParameterError(name, f"a whole number, {least} or more", value)
+    return int(value)
+
+
+def check_seed(value: object) -> int:
+    """What random numbers may be started from; never nothing, or they could not be had again."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or not 0 <= int(value) < 2**32:
+        raise ParameterError("seed", "a whole number from 0 to 4294967295", value)
     return int(value)
 
 

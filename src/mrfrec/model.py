@@ -12,7 +12,7 @@ from mrfrec.core import ranking
 from mrfrec.core.resources import MemoryPlan, Progress, parse_bytes, usable_threads
 from mrfrec.core.settings import Plan, Settings
 from mrfrec.core.sparse import DenseRows, Rows
-from mrfrec.errors import DataError, ParameterError
+from mrfrec.errors import ParameterError
 from mrfrec.recommender import Recommender
 from mrfrec.saving import shaped, stored_rows
 
@@ -175,7 +175,13 @@ class MRF(Recommender):
 
     # ── fitting ───────────────────────────────────────────────────────────────────────────────────
 
-    def _fit(self, data: "Interactions", copied: int, progress: Progress | None) -> None:
+    def _fit(
+        self,
+        data: "Interactions",
+        copied: int,
+        progress: Progress | None,
+        reuse: dict[str, Any] | None,
+    ) -> None:
         from mrfrec.core import fitting  # numba loads when something is fitted, not to answer from a file
 
         machine = ("threads", "memory_limit", "offset")
@@ -188,6 +194,7 @@ class MRF(Recommender):
             memory_limit=self.memory_limit,
             progress=progress,
             announce=lambda plan: _log.info("%s", plan),
+            kept=None if reuse is None else reuse.setdefault("mrf", fitting.Kept()),
         )
         shift = np.zeros(data.n_items, self.dtype)
         if self.offset:
@@ -199,6 +206,12 @@ class MRF(Recommender):
         self.plan_, self.timings_, self.memory_plan_ = fitted.plan, fitted.timings, fitted.stages
         self.pattern_, self.threshold_, self.n_blocks_ = fitted.pattern, fitted.threshold, fitted.n_blocks
         self.mean_, self.scale_ = fitted.mean, fitted.scale
+
+    def warm_up(self) -> None:
+        """Compile or load what fitting needs: half a minute on a new machine, a second otherwise."""
+        from mrfrec.core import fitting
+
+        fitting.warm_up(self.dtype)
 
     @property
     def weights_(self) -> Any:
@@ -227,55 +240,33 @@ class MRF(Recommender):
         plan.require("scores", needed, "Score fewer users at a time, or use top_k.", who="score")
         return ranking.score(histories, self._weights, self._shift, self.threads or usable_threads())
 
-    def top_k(
-        self, X_history: object, k: int, exclude_seen: bool = True
+    def _best(
+        self,
+        histories: Rows,
+        k: int,
+        *,
+        exclude_seen: bool,
+        order: npt.NDArray[np.int32],
+        base: npt.NDArray[Any] | None = None,
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
-        """The k best items of each row of histories and their scores, best first, ties by index.
-
-        Returns two arrays of users × k. Where a user has fewer than k items left to be recommended, the
-        places at the end hold item −1 with score −∞.
-        """
-        histories = self._histories(X_history)
-        k, m = check_count("k", k), histories.width
-        if k > m:
-            raise ParameterError("k", f"at most the number of items, {m}", k)
-        check_flag("exclude_seen", exclude_seen)
         return ranking.top_k(
             histories,
             self._weights,
-            self._shift,
+            self._shift if base is None else base,
             k,
             exclude_seen=exclude_seen,
-            order=np.arange(m, dtype=np.int32),
+            order=order,
             threads=self.threads or usable_threads(),
         )
-
-    def _histories(self, X: object) -> Rows:
-        from mrfrec.interactions import as_histories
-
-        m = len(self._fitted().items)
-        histories = as_histories(X, "X_history")
-        if histories.shape[1] != m:
-            raise DataError(
-                f"X_history must have the {m} items the model was fitted on, as columns in the same order; "
-                f"got {histories.shape[1]}."
-            )
-        return Rows.of(histories)
 
     def _rank(
         self, histories: Rows, k: int, *, exclude_seen: bool, hidden: npt.NDArray[np.bool_] | None
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any], npt.NDArray[np.bool_]]:
         def best(rows: Rows, base: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
             # An item that starts from −∞ stays there.
-            return ranking.top_k(
-                rows,
-                self._weights,
-                base if hidden is None else np.where(hidden, -np.inf, base).astype(self.dtype),
-                k,
-                exclude_seen=exclude_seen,
-                order=self._catalogue.by_popularity,
-                threads=self.threads or usable_threads(),
-            )
+            start = base if hidden is None else np.where(hidden, -np.inf, base).astype(self.dtype)
+            by_popularity = self._catalogue.by_popularity
+            return self._best(rows, k, exclude_seen=exclude_seen, order=by_popularity, base=start)
 
         items, scores = best(histories, self._shift)
         informed = scores != self._shift[items]

@@ -56,8 +56,21 @@ class Recommender(ABC):
     # ── what a model does itself ──────────────────────────────────────────────────────────────────
 
     @abstractmethod
-    def _fit(self, data: "Interactions", copied: int, progress: "Progress | None") -> None:
+    def _fit(
+        self, data: "Interactions", copied: int, progress: "Progress | None", reuse: dict[str, Any] | None
+    ) -> None:
         """Learn from a matrix; only when all is done, change the model."""
+
+    @abstractmethod
+    def _best(
+        self,
+        histories: Rows,
+        k: int,
+        *,
+        exclude_seen: bool,
+        order: npt.NDArray[np.int32],
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
+        """Items and scores; of equal scores, the item with the lower `order` first."""
 
     @abstractmethod
     def _rank(
@@ -91,19 +104,26 @@ class Recommender(ABC):
 
     # ── fitting ───────────────────────────────────────────────────────────────────────────────────
 
-    def fit(self, data: object, *, progress: "Progress | None" = None) -> Self:
+    def fit(
+        self, data: object, *, progress: "Progress | None" = None, reuse: dict[str, Any] | None = None
+    ) -> Self:
         """Learn from who-used-what.
 
         `data` is anything `read_interactions` reads with its defaults (a path, a data frame), or
         `Interactions`, or a `scipy.sparse` matrix of users × items, whose values count as they are.
         `progress(stage, done, total)` is called as the work goes on. A fit that fails or is interrupted
         leaves the model as it was.
+
+        `reuse`, an empty dictionary at first, keeps what fits to the same data with other parameters have in
+        common: with a new l2, only the systems are solved anew.
         """
         from mrfrec.io.tables import as_interactions
 
         if progress is not None and not callable(progress):
             raise ParameterError("progress", "a function of (stage, done, total), or None", progress)
         interactions = as_interactions(data)
+        if reuse is not None and reuse.setdefault("data", interactions) is not interactions:
+            raise DataError("reuse holds what is known of other data: begin with an empty dictionary.")
         n, m, pairs = interactions.n_users, interactions.n_items, len(interactions)
         if pairs == 0:
             raise DataError(
@@ -117,10 +137,25 @@ class Recommender(ABC):
         catalogue = Catalogue(interactions.items, interactions.titles, interactions.popularity, n)
         training = Training(interactions.users, Rows.of(matrix), interactions.library)
         facts = {"users": n, "items": m, "pairs": pairs, "binary": bool((matrix.data == 1).all())}
-        self._fit(interactions, copied, progress)
+        self._fit(interactions, copied, progress, reuse)
         self._catalogue, self._training, self._facts = catalogue, training, facts
         self._interactions = interactions
         return self
+
+    def warm_up(self) -> None:
+        """Compile or load what fitting needs, so that it is no part of a fit that is timed."""
+        return
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """As the constructor takes them; without those that are about the machine."""
+        return {n: v for n, v in self._parameters().items() if n not in ("threads", "memory_limit")}
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """About the training data: users, items, pairs, and whether each of these counts 1."""
+        self._fitted()
+        return {name: self._facts[name] for name in ("users", "items", "pairs", "binary")}
 
     @property
     def catalogue(self) -> Catalogue:
@@ -165,6 +200,41 @@ class Recommender(ABC):
         return self._training
 
     # ── recommending ──────────────────────────────────────────────────────────────────────────────
+
+    def top_k(
+        self,
+        X_history: object,
+        k: int,
+        exclude_seen: bool = True,
+        ties: Literal["index", "popularity"] = "index",
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
+        """The k best items of each row of histories and their scores, best first, by position.
+
+        Returns two arrays of users × k. Where a user has fewer than k items left to be recommended, the
+        places at the end hold item −1 with score −∞. Of equal scores, the item with the lower index comes
+        first, or the more popular one.
+        """
+        histories = self._histories(X_history)
+        k, m = check_count("k", k), histories.width
+        if k > m:
+            raise ParameterError("k", f"at most the number of items, {m}", k)
+        check_flag("exclude_seen", exclude_seen)
+        if ties not in ("index", "popularity"):
+            raise ParameterError("ties", '"index" or "popularity"', ties)
+        order = self._catalogue.by_popularity if ties == "popularity" else np.arange(m, dtype=np.int32)
+        return self._best(histories, k, exclude_seen=exclude_seen, order=order)
+
+    def _histories(self, X: object) -> Rows:
+        from mrfrec.interactions import as_histories
+
+        m = len(self._fitted().items)
+        histories = as_histories(X, "X_history")
+        if histories.shape[1] != m:
+            raise DataError(
+                f"X_history must have the {m} items the model was fitted on, as columns in the same order; "
+                f"got {histories.shape[1]}."
+            )
+        return Rows.of(histories)
 
     def recommend(
         self,
@@ -429,9 +499,7 @@ class Recommender(ABC):
             "model": type(self).__name__,
             "written_by": __version__,
             # Not what the machine it was trained on had.
-            "parameters": {
-                n: v for n, v in self._parameters().items() if n not in ("threads", "memory_limit")
-            },
+            "parameters": self.parameters,
             "data": self._data_facts(),
             "state": state,
             "histories": include_histories,

@@ -1,6 +1,7 @@
 """A model as arrays and facts, and back: what `Recommender.save` and `mrfrec.load` do."""
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from os import PathLike
@@ -18,9 +19,24 @@ from mrfrec.io.artifact import Stored, open_file
 if TYPE_CHECKING:
     from mrfrec.recommender import Recommender
 
-__all__ = ["catalogue_arrays", "load", "shaped", "stored_rows", "training_arrays"]
+__all__ = ["build", "catalogue_arrays", "load", "shaped", "stored_rows", "training_arrays"]
 
 _MODELS = {"MRF": "mrfrec.model"}  # where each kind of model that a file may hold is found
+
+
+def build(kind: str, parameters: Mapping[str, Any]) -> "Recommender":
+    """A model by the name of its kind, with parameters by name."""
+    if kind not in _MODELS:
+        raise ParameterError("model", f"one of {', '.join(_MODELS)}", kind)
+    made = getattr(import_module(_MODELS[kind]), kind)
+    known = made.__init__.__kwdefaults__
+    for name in parameters:
+        if name not in known:
+            near = get_close_matches(str(name), known, 1)
+            advice = f"Did you mean {near[0]}?" if near else ""
+            raise ParameterError("parameters", f"among {', '.join(known)}", name, advice)
+    model: Recommender = made(**parameters)
+    return model
 
 
 def catalogue_arrays(catalogue: Catalogue) -> dict[str, npt.NDArray[Any]]:

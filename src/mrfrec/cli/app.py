@@ -1,6 +1,7 @@
 """The commands: what they take, and what they call. docs/cli.md is generated from the texts here."""
 
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,8 @@ from typer import Argument, Option
 
 from mrfrec import __version__
 from mrfrec.checks import check_count
+from mrfrec.cli import evaluating
+from mrfrec.cli.datasets import datasets_app
 from mrfrec.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
@@ -107,6 +110,7 @@ def demo(
 
 @app.command()
 def fit(
+    context: typer.Context,
     data: Annotated[
         list[str],
         Argument(
@@ -151,6 +155,10 @@ def fit(
         str | None,
         Option(metavar="NAMES", help="Columns of a text file without a header: user,item,plays."),
     ] = None,
+    params: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Take the following from here, as mrfrec tune writes it; options win."),
+    ] = None,
     l2: Annotated[
         float, Option(metavar="X", help="Ridge, the first thing to tune: more for less data.")
     ] = 6.0,
@@ -190,21 +198,26 @@ def fit(
       mrfrec fit ratings.csv -o movies.mrf --min-value 4 --items movies.csv --histories
       mrfrec fit 'logs/*.parquet' -o songs.mrf --sparsity 0.005 --memory-limit 8GB
       mrfrec fit triplets.txt -o songs.mrf --columns user,song,plays
+      mrfrec fit events.csv -o shop.mrf --params best.json
     """
+    from mrfrec.cli.models import merged
     from mrfrec.cli.show import note, progress_bar, size_of
     from mrfrec.core.kernels.compile import has_compiled
     from mrfrec.io.atomic import check_writable, refuse_own_input
     from mrfrec.io.sources import paths_of
     from mrfrec.io.tables import read_interactions
-    from mrfrec.model import MRF
+    from mrfrec.saving import build
 
     check_writable(output)
     refuse_own_input(output, [items, *(path for name in data for path in paths_of(name))])
-    model = MRF(
-        l2=l2, alpha=alpha, l2_flat=l2_flat, user_weight=user_weight, center=center, offset=offset,
-        sparsity=_sparsity(sparsity), threshold=threshold, max_neighbors=max_neighbors, r=r,
-        mean_constraint=mean_constraint, dtype=dtype, threads=threads, memory_limit=memory_limit,
-    )  # fmt: skip
+    parameters = {
+        "l2": l2, "alpha": alpha, "l2_flat": l2_flat, "user_weight": user_weight, "center": center,
+        "offset": offset, "sparsity": _sparsity(sparsity), "threshold": threshold,
+        "max_neighbors": max_neighbors, "r": r, "mean_constraint": mean_constraint, "dtype": dtype,
+        "threads": threads, "memory_limit": memory_limit,
+    }  # fmt: skip
+    by_default = {name for name in parameters if "DEFAULT" in str(context.get_parameter_source(name))}
+    model = build(*merged(parameters, parameters.keys() - by_default, params))
     with progress_bar() as progress:
         interactions = read_interactions(
             data, user_column, item_column, value_column, title_column,
@@ -218,9 +231,11 @@ def fit(
             note(f"left out {count:,} rows: {reason}")
         if not has_compiled():
             note("the first fit here compiles for this machine: up to half a minute, once")
+        start = time.perf_counter()
         model.fit(interactions, progress=progress)
+    seconds = time.perf_counter() - start
     model.save(output, include_histories=histories)
-    note(f"fitted in {model.timings_['total']:.1f} s; wrote {output} ({size_of(output)})")
+    note(f"fitted in {seconds:.1f} s; wrote {output} ({size_of(output)})")
 
 
 def _sparsity(text: str) -> float | Literal["auto"] | None:
@@ -390,6 +405,12 @@ def explain(
     if user is not None:
         whose["user"] = find_users(opened, [user], None, known=True)[0]
     show_explanation(opened, names.find(item), whose, kind, output)
+
+
+# ── what has a file of its own ────────────────────────────────────────────────────────────────────
+
+app.add_typer(evaluating.app)
+app.add_typer(datasets_app)
 
 
 # ── info, doctor ──────────────────────────────────────────────────────────────────────────────────

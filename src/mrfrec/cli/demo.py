@@ -16,9 +16,9 @@ from mrfrec.core import ranking
 from mrfrec.core.kernels.compile import has_compiled
 from mrfrec.core.resources import human_bytes, usable_threads
 from mrfrec.core.sparse import Rows
-from mrfrec.evaluation.holdout import Holdout, hold_out
-from mrfrec.evaluation.metrics import mean_of, ndcg, recall
-from mrfrec.interactions import Interactions
+from mrfrec.evaluation.metrics import Lists, mean_of, parse
+from mrfrec.evaluation.protocol import evaluate
+from mrfrec.evaluation.splits import Split, strong_generalisation
 from mrfrec.io.atomic import check_writable, expanded
 from mrfrec.model import MRF
 
@@ -37,12 +37,12 @@ def run(output: Path) -> None:
         f"Debian 12: {data.n_users:,} source packages (the users) and the {data.n_items:,} packages they are "
         f"built with (the items),\n{len(data):,} pairs.\n"
     )
-    _compile(data)
+    _compile()
     _say(
         f"How well are the build dependencies of {_HELD_OUT:,} packages guessed that no model has seen, "
         "from 80 % of them?"
     )
-    _compare(hold_out(data.matrix, _HELD_OUT))
+    _compare(strong_generalisation(datasets.events("debian"), _HELD_OUT))
 
     model = MRF().fit(data)
     _say(f"\nA package is built with {', '.join(_HISTORY)}. What else will it need?")
@@ -86,42 +86,38 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
-def _compile(data: Interactions) -> None:
-    """The first fit on a machine compiles; here, on a corner of the data, so that no time below has it."""
+def _compile() -> None:
+    """The first fit on a machine compiles; here, so that no time below has it."""
     if not has_compiled():
         _say("Compiling for this machine, once: about half a minute …\n")
-    corner = data.matrix[:500, :400]
-    for parameters in ({"sparsity": None}, {"sparsity": 0.2}):
-        MRF(**parameters).fit(corner).top_k(corner, 1)
+    MRF().warm_up()
 
 
-def _compare(split: Holdout) -> None:
-    rows = [["most popular", *_accuracy(_popular(split, 100), split), "–", "–"]]
+def _compare(split: Split) -> None:
+    wanted = ("ndcg@100", "recall@20")
+    popular = Lists(_popular(split, 100), split.test.targets, split.training.popularity)
+    rows = [["most popular", *(str(mean_of(parse(metric).of(popular))) for metric in wanted), "–", "–"]]
     kinds: list[tuple[str, dict[str, Any]]] = [
         ("MRF, dense", {"sparsity": None}),
         ("MRF, 2 % of the weights", _SPARSE),
     ]
     for name, parameters in kinds:
-        model = MRF(**parameters).fit(split.training)
-        items, _ = model.top_k(split.shown, 100)
+        model = MRF(**parameters)
+        found = evaluate(model, split, wanted)
         weights = model.weights_
         size = weights.nbytes if not model.is_sparse else weights.data.nbytes + weights.indices.nbytes
-        rows.append([name, *_accuracy(items, split), f"{model.timings_['total']:.2f} s", human_bytes(size)])
+        accuracy = [str(found.mean(metric)) for metric in wanted]
+        rows.append([name, *accuracy, f"{found.seconds['training']:.2f} s", human_bytes(size)])
     print_table(rows, ["", "nDCG@100", "Recall@20", "training", "weights"])
 
 
-def _accuracy(items: npt.NDArray[np.int32], split: Holdout) -> list[str]:
-    return [str(mean_of(ndcg(items, split.targets, 100))), str(mean_of(recall(items, split.targets, 20)))]
-
-
-def _popular(split: Holdout, k: int) -> npt.NDArray[np.int32]:
+def _popular(split: Split, k: int) -> npt.NDArray[np.int32]:
     """The most popular items each user has not been shown to have."""
-    m = split.training.shape[1]
-    training = Interactions(split.training)
-    items = Catalogue(training.items, None, training.popularity, training.n_users)
+    m = split.training.n_items
+    items = Catalogue(split.training.items, None, split.training.popularity, split.training.n_users)
     nothing = Rows(np.zeros(m + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32), m)
     best, _ = ranking.top_k(
-        Rows.of(split.shown),
+        Rows.of(split.test.shown),
         nothing,
         np.zeros(m, np.float32),
         k,

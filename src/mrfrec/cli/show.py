@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from math import fsum
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 from unicodedata import category
 
 import numpy as np
@@ -23,6 +23,9 @@ from mrfrec.ids import Id
 from mrfrec.io.atomic import expanded, writing
 from mrfrec.recommender import Recommender
 
+if TYPE_CHECKING:
+    from mrfrec.evaluation.report import Report
+
 __all__ = [
     "kind_of",
     "note",
@@ -31,6 +34,7 @@ __all__ = [
     "show_explanation",
     "show_facts",
     "show_recommendations",
+    "show_report",
     "show_similar",
     "size_of",
 ]
@@ -166,6 +170,19 @@ def _flat(facts: dict[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
 def _short(score: np.floating[Any]) -> float:
     """A score of 32 bits with the digits it has, and not those of its neighbour of 64 bits."""
     return float(str(score))
+
+
+def show_report(report: "Report", kind: str, output: Path | None) -> None:
+    """What was measured, as "table", "json" or "markdown"."""
+    with nullcontext(sys.stdout) if output is None else _file(output) as file:
+        if kind != "table":
+            file.write(report.json() if kind == "json" else report.markdown())
+            return
+        file.write("".join(f"{line}\n" for line in report.about))
+        for section in report.sections:
+            file.write("\n" + (f"{section.title}\n" if section.title else ""))
+            print_table(section.rows, section.columns, file)
+        file.write("".join(f"\n{line}\n" for line in report.notes))
 
 
 # ── writing ───────────────────────────────────────────────────────────────────────────────────────

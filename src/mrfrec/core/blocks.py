@@ -23,12 +23,21 @@ from mrfrec.core.schedule import Schedule
 from mrfrec.core.statistics import Statistics, split_evenly
 from mrfrec.errors import NumericalError
 
-__all__ = ["BYTES_PER_ENTRY", "estimate_weights"]
+__all__ = ["BYTES_PER_ENTRY", "Gathered", "estimate_weights"]
 
 BYTES_PER_ENTRY = 12  # of A: its row, how many estimates, its row again in B; two values come on top
 _LEAST_BATCH, _MOST_BATCH = 1_000_000_000, 3_500_000_000
 _BATCH_PER_INTERACTION = 100  # bytes: the dearer another pass over the data, the more a batch may hold
 _PER_MEMBER, _PER_KIND = 8, 24  # bytes an item, and a kind, of a block takes beside its part of S
+
+
+class Gathered:
+    """The blocks' parts of S, kept for further fits that differ in the ridge alone; where they all fit."""
+
+    def __init__(self) -> None:
+        self.batch: kernels.Batch | None = None
+        self.store: npt.NDArray[Any] | None = None
+        self.timings: dict[str, float] = {}
 
 
 def estimate_weights(
@@ -41,9 +50,13 @@ def estimate_weights(
     workers: Workers,
     plan: MemoryPlan,
     held: int,
+    gathered: Gathered | None = None,
 ) -> sp.csr_array:
-    """B for the sparse model, from sorted columns of A; `held` bytes are in use already."""
-    values = _estimate_columns(statistics, pattern, schedule, ridge, dtype, workers, plan, held)
+    """B for the sparse model, from sorted columns of A; `held` bytes are in use already.
+
+    `gathered` holds the blocks' parts of S, or takes a copy of them for the next fit, if there is room.
+    """
+    values = _estimate_columns(statistics, pattern, schedule, ridge, dtype, workers, plan, held, gathered)
     with workers.stage("rows", 1):
         weights = square_csc(values, pattern.neighbors, pattern.column_ptr).tocsr()
         weights.eliminate_zeros()
@@ -59,6 +72,7 @@ def _estimate_columns(
     workers: Workers,
     plan: MemoryPlan,
     held: int,
+    gathered: Gathered | None,
 ) -> npt.NDArray[Any]:
     """The values of B, in the order of the entries of A."""
     m = statistics.m
@@ -91,9 +105,16 @@ def _estimate_columns(
     store = np.empty(max(int(places[b0:b1].sum()) for b0, b1 in batches), dtype)
     for turn, (b0, b1) in enumerate(batches):
         rows, part = m * len(batches), (m * turn, m * (turn + 1))
-        with workers.stage("gather", rows, part):
-            batch = _lay_out(pattern, schedule, slice(b0, b1), members, kinds, places, twin, workers)
-            _gather(statistics, batch, store, workers)
+        if gathered is not None and gathered.store is not None and gathered.batch is not None:
+            workers.count(gathered.timings)
+            batch, store = gathered.batch, gathered.store.copy()
+        else:
+            with workers.stage("gather", rows, part):
+                batch = _lay_out(pattern, schedule, slice(b0, b1), members, kinds, places, twin, workers)
+                _gather(statistics, batch, store, workers)
+            if gathered is not None and len(batches) == 1 and held + 2 * int(block_bytes.sum()) <= plan.limit:
+                gathered.batch, gathered.store = batch, store.copy()
+                gathered.timings = {"gather": workers.timings["gather"]}
         with workers.stage("solve", len(schedule), (b0, b1)):
             failed = _solve(statistics, ridge, batch, store, workers)
             if failed is not None:
@@ -105,7 +126,7 @@ def _estimate_columns(
                 )
         with workers.stage("average", rows, part):
             workers.run(
-                lambda t, kind_of, batch=batch: kernels.add_estimates(
+                lambda t, kind_of, batch=batch, store=store: kernels.add_estimates(
                     *t, column_ptr, columns, batch, store, total, count, kind_of
                 ),
                 column_tasks,

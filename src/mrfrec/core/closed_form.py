@@ -19,7 +19,7 @@ from mrfrec.core.resources import Workers
 from mrfrec.core.statistics import Statistics
 from mrfrec.errors import NumericalError
 
-__all__ = ["bytes_for_closed_form", "closed_form"]
+__all__ = ["bytes_for_closed_form", "closed_form", "scaled_matrix"]
 
 
 def tile_size(m: int) -> int:
@@ -33,31 +33,36 @@ def bytes_for_closed_form(m: int, dtype: str, threads: int) -> int:
     return itemsize * (m * m + tile * m + (2 * threads + 1) * tile * tile) + 8 * m * (threads + m // tile + 2)
 
 
-def closed_form(
-    statistics: Statistics,
-    ridge: npt.NDArray[np.float64],
-    *,
-    mean_constraint: bool,
-    dtype: str,
-    workers: Workers,
-) -> npt.NDArray[Any]:
-    """B for the dense model."""
+def scaled_matrix(statistics: Statistics, dtype: str, workers: Workers) -> npt.NDArray[Any]:
+    """S, lower triangle."""
     m = statistics.m
-    # Items without variance have empty rows; a 1 on their diagonal keeps the matrix regular.
-    diagonal = np.where(statistics.active, statistics.S_diagonal + ridge, 1.0)
-    A: npt.NDArray[Any] = np.empty((m, m), dtype)
+    S: npt.NDArray[Any] = np.empty((m, m), dtype)
     with workers.stage("matrix", m):
         tasks = statistics.row_tasks()
         workers.run(
             lambda t, accumulator: kernels.dense_rows(
-                statistics.X, statistics.scaling, diagonal, *t, accumulator, A
+                statistics.X, statistics.scaling, statistics.S_diagonal, *t, accumulator, S
             ),
             tasks,
             scratch=statistics.accumulator,
             costs=[stop - start for start, stop in tasks],
         )
+    return S
+
+
+def closed_form(
+    A: npt.NDArray[Any],
+    statistics: Statistics,
+    ridge: npt.NDArray[np.float64],
+    *,
+    mean_constraint: bool,
+    workers: Workers,
+) -> npt.NDArray[Any]:
+    """B for the dense model, in the place of S."""
+    # Items without variance have empty rows; a 1 on their diagonal keeps the matrix regular.
+    np.fill_diagonal(A, np.where(statistics.active, statistics.S_diagonal + ridge, 1.0))
     _invert(A, workers)
-    with workers.stage("weights", m):
+    with workers.stage("weights", len(A)):
         _weights_in_place(A, statistics, mean_constraint, workers)
     return A
 

@@ -6,20 +6,22 @@ statistics → closed form → B                    (dense)
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec.core import blocks, closed_form, pattern, schedule, statistics
+from mrfrec.core import blocks, closed_form, pattern, ranking, schedule, statistics
 from mrfrec.core.resources import MemoryPlan, Progress, Workers, human_bytes
 from mrfrec.core.settings import Plan, Settings
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.errors import ParameterError
 
-__all__ = ["Fitted", "fit"]
+__all__ = ["Fitted", "Kept", "fit", "warm_up"]
 
 # What `sparsity="auto"` stands for.
 _DENSE_UP_TO = 25_000  # items: the m³ operations of the closed form are about two minutes on two cores
@@ -50,12 +52,15 @@ def fit(
     memory_limit: int | None,
     progress: Progress | None,
     announce: Callable[[Plan], None],
+    kept: "Kept | None" = None,
 ) -> Fitted:
     """Learn B from a canonical CSR matrix, of which `copied` bytes were not the caller's.
 
-    `announce(plan)` is called once, when it is decided what will be done.
+    `announce(plan)` is called once, when it is decided what will be done. `kept` saves what later fits to the
+    same matrix need not do again; the timings are those of a fit that does all of it.
     """
     start = time.perf_counter()
+    kept = kept or Kept(stages=0)
     memory = MemoryPlan(memory_limit)
     m = X.shape[1]
     binary = statistics.is_binary(X, settings.user_weight)
@@ -64,42 +69,75 @@ def fit(
         settings, plan = _decide(settings, needs, memory, m)
         held = needs.require(settings)
         announce(plan)
-        facts = statistics.compute(
-            X,
-            alpha=settings.alpha,
-            user_weight=settings.user_weight,
-            center=settings.center,
-            binary=binary,
-            workers=workers,
+        of_data = (settings.alpha, settings.user_weight, settings.center)
+        facts = kept.get(
+            "statistics",
+            of_data,
+            workers,
+            lambda: statistics.compute(
+                X,
+                alpha=settings.alpha,
+                user_weight=settings.user_weight,
+                center=settings.center,
+                binary=binary,
+                workers=workers,
+            ),
         )
         ridge = facts.ridge(plan.l2, settings.l2_flat)
         statistics.check_range(facts.S_diagonal, ridge)
         found = steps = None
         weights: Rows | DenseRows
         if plan.kind == "sparse":
-            found = pattern.find_pattern(
-                facts,
-                threshold=plan.threshold,
-                sparsity=plan.sparsity,
-                max_neighbors=settings.max_neighbors,
-                workers=workers,
-                plan=memory,
-                held=held,
+            of_pattern = (*of_data, plan.threshold, plan.sparsity, settings.max_neighbors)
+            by_size = kept.get(
+                "pattern",
+                of_pattern,
+                workers,
+                lambda: pattern.find_pattern(
+                    facts,
+                    threshold=plan.threshold,
+                    sparsity=plan.sparsity,
+                    max_neighbors=settings.max_neighbors,
+                    workers=workers,
+                    plan=memory,
+                    held=held,
+                ),
             )
-            steps = schedule.make_schedule(found, facts.popularity, settings.r, workers)
-            found.sort_columns(workers)
+            steps = kept.get(
+                "schedule",
+                (*of_pattern, settings.r),
+                workers,
+                lambda: schedule.make_schedule(by_size, facts.popularity, settings.r, workers),
+            )
+            found = by_size.with_sorted_columns(workers, in_place=not kept.stages)
+            gathered = kept.get("blocks", (*of_pattern, settings.r, settings.dtype), workers, blocks.Gathered)
             weights = Rows.of(
                 blocks.estimate_weights(
-                    facts, found, steps, ridge, dtype=settings.dtype, workers=workers, plan=memory, held=held
+                    facts,
+                    found,
+                    steps,
+                    ridge,
+                    dtype=settings.dtype,
+                    workers=workers,
+                    plan=memory,
+                    held=held,
+                    gathered=gathered if kept.stages else None,
                 )
             )
         else:
+            keep_matrix = kept.stages and 2 * needs.dense <= memory.limit
+            S = (kept if keep_matrix else Kept(stages=0)).get(
+                "matrix",
+                (*of_data, settings.dtype),
+                workers,
+                lambda: closed_form.scaled_matrix(facts, settings.dtype, workers),
+            )
             weights = DenseRows(
                 closed_form.closed_form(
+                    S.copy() if keep_matrix else S,
                     facts,
                     ridge,
                     mean_constraint=settings.mean_constraint,
-                    dtype=settings.dtype,
                     workers=workers,
                 )
             )
@@ -111,10 +149,57 @@ def fit(
         n_blocks=None if steps is None else len(steps),
         mean=facts.mu,
         scale=facts.s,
-        timings={**timings, "total": time.perf_counter() - start},
+        timings={**timings, "total": time.perf_counter() - start + workers.saved},
         plan=plan,
         stages=dict(memory.stages),
     )
+
+
+Value = TypeVar("Value")
+
+
+class Kept:
+    """What fits to one matrix have in common: of each stage the last results, by the settings they come from.
+
+    Of what is large, the blocks' parts of S and S itself, there is only ever one.
+    """
+
+    def __init__(self, stages: int = 16) -> None:
+        self.stages = stages  # of one kind that are kept; 0 keeps nothing
+        self._found: dict[str, dict[Hashable, tuple[Any, dict[str, float]]]] = {}
+
+    def get(self, name: str, key: Hashable, workers: Workers, make: Callable[[], Value]) -> Value:
+        """What was made with the same settings before, or is made now."""
+        found = self._found.setdefault(name, {})
+        if key in found:
+            value, timings = found[key]
+            workers.count(timings)
+            return cast(Value, value)
+        before = dict(workers.timings)
+        value = make()
+        spent = {stage: t - before.get(stage, 0.0) for stage, t in workers.timings.items()}
+        most = 1 if name in ("matrix", "blocks") else self.stages
+        while len(found) >= max(most, 1):
+            found.pop(next(iter(found)))
+        if self.stages:
+            found[key] = value, {stage: t for stage, t in spent.items() if t > 0}
+        return value
+
+
+@cache
+def warm_up(dtype: Literal["float32", "float64"]) -> None:
+    """Compile or load all that a fit and a ranking call, once, on a few numbers."""
+    X = sp.csr_array((np.arange(300 * 40).reshape(300, 40) % 7 % 3 == 0).astype(np.float32))
+    for sparsity in (None, 0.5):
+        settings = Settings(
+            l2=1.0, alpha=0.5, l2_flat=0.0, user_weight=0.0, center=True, sparsity=sparsity, threshold=None,
+            max_neighbors=10, r=0.5, mean_constraint=False, dtype=dtype,
+        )  # fmt: skip
+        fitted = fit(
+            X, settings, copied=0, threads=1, memory_limit=None, progress=None, announce=lambda _: None
+        )
+        order, nothing = np.arange(40, dtype=np.int32), np.zeros(40, dtype)
+        ranking.top_k(Rows.of(X), fitted.weights, nothing, 1, exclude_seen=True, order=order, threads=1)
 
 
 # ── what a fit needs, and what it does about it ───────────────────────────────────────────────────

@@ -6,7 +6,7 @@ data where thousands of items are used by the same one person, and so all tie, t
 over the group; lowest index first would give every item of the group the same few.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
@@ -38,10 +38,12 @@ class Pattern:
     neighbors: npt.NDArray[np.int32]
     threshold: float
 
-    def sort_columns(self, workers: Workers) -> None:
-        """Put each column in ascending order, in place: the schedule is the last to need the ranking."""
+    def with_sorted_columns(self, workers: Workers, *, in_place: bool) -> "Pattern":
+        """Each column in ascending order; in place where the schedule was the last to need the ranking."""
+        neighbors = self.neighbors if in_place else self.neighbors.copy()
         tasks = split_evenly(np.diff(self.column_ptr) + 1, 256)
-        workers.run(lambda t: kernels.sort_columns(self.column_ptr, self.neighbors, *t), tasks)
+        workers.run(lambda t: kernels.sort_columns(self.column_ptr, neighbors, *t), tasks)
+        return self if in_place else replace(self, neighbors=neighbors)
 
     def columns_with_diagonal(
         self, items: npt.NDArray[Any], ptr: npt.NDArray[np.int64], out: npt.NDArray[np.int32]

@@ -197,6 +197,7 @@ class Workers:
         self.threads = threads or usable_threads()
         self._uses_blas = uses_blas
         self.timings: dict[str, float] = {}
+        self.saved = 0.0  # seconds of stages that did not have to be done again
         self._progress = progress
         self._pool: ThreadPoolExecutor | None = None
         self._stage, self._done, self._total = "", 0, 0
@@ -227,6 +228,12 @@ class Workers:
         yield
         self.timings[name] = self.timings.get(name, 0.0) + time.perf_counter() - start
         self._report(last - self._done)
+
+    def count(self, timings: dict[str, float]) -> None:
+        """Add the seconds of stages that were done before, and need not be done again."""
+        for name, seconds in timings.items():
+            self.timings[name] = self.timings.get(name, 0.0) + seconds
+            self.saved += seconds
 
     def run(
         self,

@@ -1,1 +1,58 @@
-"""How well a model guesses what users have that it was not shown."""
+"""How well models guess what users have that they were not shown: splits, metrics, tuning, trade-offs.
+
+    from mrfrec import MRF, evaluation
+
+    events = evaluation.read_events("ratings.csv", min_value=4)
+    split = evaluation.strong_generalisation(events, heldout=1000)
+    best = evaluation.tune(split, evaluation.grid(alpha=[0.5, 0.75], l2=[1, 3, 6, 10])).best
+    evaluation.evaluate(MRF(**best.parameters), split)
+"""
+
+from mrfrec.evaluation.chooser import Range
+from mrfrec.evaluation.metrics import Mean, Metric, Paired, paired
+from mrfrec.evaluation.protocol import Comparison, Evaluation, compare, evaluate, measure
+from mrfrec.evaluation.side_checks import Exposure, exposure, low_rank
+from mrfrec.evaluation.splits import (
+    Questions,
+    Split,
+    by_time,
+    filtered,
+    given,
+    leave_out,
+    strong_generalisation,
+)
+from mrfrec.evaluation.tradeoff import Tradeoff, tradeoff
+from mrfrec.evaluation.tuning import Trial, Tuning, grid, ridges, search, tune
+from mrfrec.io.tables import read_events
+
+__all__ = [
+    "Comparison",
+    "Evaluation",
+    "Exposure",
+    "Mean",
+    "Metric",
+    "Paired",
+    "Questions",
+    "Range",
+    "Split",
+    "Tradeoff",
+    "Trial",
+    "Tuning",
+    "by_time",
+    "compare",
+    "evaluate",
+    "exposure",
+    "filtered",
+    "given",
+    "grid",
+    "leave_out",
+    "low_rank",
+    "measure",
+    "paired",
+    "read_events",
+    "ridges",
+    "search",
+    "strong_generalisation",
+    "tradeoff",
+    "tune",
+]

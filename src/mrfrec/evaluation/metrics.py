@@ -1,47 +1,273 @@
-"""Accuracy of rankings, user by user, as Liang et al. (2018) define it."""
+"""How good ranked lists are: one number per user, their mean and its standard error, and paired differences.
 
+nDCG and Recall are those of Liang et al. (2018), whose tables the paper continues.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-__all__ = ["Mean", "mean_of", "ndcg", "recall"]
+from mrfrec.checks import check_count
+from mrfrec.errors import DataError, ParameterError
+
+__all__ = [
+    "DEFAULTS",
+    "NAMES",
+    "Lists",
+    "Mean",
+    "Metric",
+    "Paired",
+    "long_tail",
+    "mean_of",
+    "paired",
+    "parse",
+]
+
+DEFAULTS = ("ndcg@100", "recall@20", "recall@50")  # of the paper's tables
+_HEAD = 0.8  # of all interactions are with the items that are not long tail
+
+Numbers = npt.NDArray[np.float64]
+
+
+class Lists:
+    """What was recommended to some users, best first, and what they had: places nothing fills hold −1."""
+
+    def __init__(
+        self,
+        ranked: npt.NDArray[np.int32],
+        targets: sp.csr_array,
+        popularity: npt.NDArray[np.int64],
+    ) -> None:
+        self.ranked = ranked
+        self.popularity = popularity  # training users of each item
+        self.counts = np.diff(targets.indptr)  # targets of each user
+        if len(ranked) != len(self.counts):
+            raise DataError(f"{len(ranked):,} lists cannot be held against {len(self.counts):,} users.")
+        if not len(ranked) or not self.counts.all():
+            raise DataError(
+                "every user must have a target: leave the others out, of whom nothing can be said."
+            )
+        owner = np.repeat(np.arange(len(ranked), dtype=np.int64), self.counts)
+        wanted = np.sort(owner * targets.shape[1] + targets.indices)
+        listed = np.arange(len(ranked), dtype=np.int64)[:, None] * targets.shape[1] + ranked
+        found = np.minimum(np.searchsorted(wanted, listed), len(wanted) - 1)
+        self.hits: npt.NDArray[np.bool_] = (wanted[found] == listed) & (ranked >= 0)
+
+    def most(self, k: int) -> npt.NDArray[np.int64]:
+        """The most hits there could be among the first k."""
+        return np.asarray(np.minimum(self.counts, k))
+
+    @cached_property
+    def is_tail(self) -> npt.NDArray[np.bool_]:
+        """Of each item, whether it belongs to the long tail."""
+        return long_tail(self.popularity)
+
+    def mean_over(self, per_item: npt.NDArray[np.generic], k: int) -> Numbers:
+        """Of each user, the mean over the first k items; 0 where there are none."""
+        ranked = self.ranked[:, :k]
+        filled = ranked >= 0
+        total = np.where(filled, per_item[ranked], 0).sum(axis=1)
+        return np.asarray(total / np.maximum(filled.sum(axis=1), 1))
+
+
+def long_tail(popularity: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """All items but the fewest that together have 80 % of the interactions; of equals, the later ones."""
+    order = np.argsort(-popularity, kind="stable")
+    before = np.cumsum(popularity[order]) - popularity[order]  # with the items that are more popular
+    tail = np.empty(len(popularity), np.bool_)
+    tail[order] = before >= _HEAD * popularity.sum()
+    return tail
+
+
+# ── the metrics ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _ndcg(lists: Lists, k: int) -> Numbers:
+    """A hit at place p counts 1/log₂(p + 1); divided by what a perfect list would get."""
+    gain = 1.0 / np.log2(np.arange(2, k + 2))
+    best = np.concatenate([[0.0], np.cumsum(gain)])[lists.most(k)]
+    hits = lists.hits[:, :k]
+    return np.asarray((hits * gain[: hits.shape[1]]).sum(axis=1) / best)
+
+
+def _recall(lists: Lists, k: int) -> Numbers:
+    """Hits among the first k ÷ the most there could be."""
+    return np.asarray(lists.hits[:, :k].sum(axis=1) / lists.most(k))
+
+
+def _recall_all(lists: Lists, k: int) -> Numbers:
+    """Hits among the first k ÷ all targets (as LightGCN and its followers count)."""
+    return np.asarray(lists.hits[:, :k].sum(axis=1) / lists.counts)
+
+
+def _precision(lists: Lists, k: int) -> Numbers:
+    """Hits among the first k ÷ k."""
+    return np.asarray(lists.hits[:, :k].sum(axis=1) / k)
+
+
+def _hit(lists: Lists, k: int) -> Numbers:
+    """Whether there is a hit among the first k."""
+    return np.asarray(lists.hits[:, :k].any(axis=1), np.float64)
+
+
+def _mrr(lists: Lists, k: int) -> Numbers:
+    """1 ÷ the place of the first hit among the first k; 0 without one."""
+    hits = lists.hits[:, :k]
+    first = hits.argmax(axis=1) + 1.0
+    return np.asarray(hits.any(axis=1) / first)
+
+
+def _map(lists: Lists, k: int) -> Numbers:
+    """The precision at each hit among the first k, added up ÷ the most hits there could be."""
+    hits = lists.hits[:, :k]
+    precision = np.cumsum(hits, axis=1) / np.arange(1, hits.shape[1] + 1)
+    return np.asarray((hits * precision).sum(axis=1) / lists.most(k))
+
+
+def _coverage(lists: Lists, k: int) -> Numbers:
+    """The share of the catalogue that is recommended to anybody; one number for all users."""
+    ranked = lists.ranked[:, :k]
+    return np.array([len(np.unique(ranked[ranked >= 0])) / len(lists.popularity)])
+
+
+def _popularity(lists: Lists, k: int) -> Numbers:
+    """The mean popularity, in training users, of the first k items."""
+    return lists.mean_over(lists.popularity, k)
+
+
+def _tail(lists: Lists, k: int) -> Numbers:
+    """The share of long-tail items among the first k: all but the fewest that have 80 % of interactions."""
+    return lists.mean_over(lists.is_tail, k)
+
+
+_METRICS: dict[str, Callable[[Lists, int], Numbers]] = {
+    "ndcg": _ndcg,
+    "recall": _recall,
+    "recall_all": _recall_all,
+    "precision": _precision,
+    "hit": _hit,
+    "mrr": _mrr,
+    "map": _map,
+    "coverage": _coverage,
+    "popularity": _popularity,
+    "tail": _tail,
+}
+_SHOWN = {"ndcg": "nDCG", "mrr": "MRR", "map": "MAP", "recall_all": "Recall (all)", "tail": "Long tail"}
+NAMES = tuple(_METRICS)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of the first k places: `parse("ndcg@100")`."""
+
+    kind: str
+    k: int
+
+    def __str__(self) -> str:
+        return f"{self.kind}@{self.k}"
+
+    @property
+    def title(self) -> str:
+        """As the tables of papers write it."""
+        return f"{_SHOWN.get(self.kind, self.kind.capitalize())}@{self.k}"
+
+    @property
+    def is_overall(self) -> bool:
+        """Whether there is one number for all users, and so no standard error."""
+        return self.kind == "coverage"
+
+    @property
+    def is_accuracy(self) -> bool:
+        """Whether more is better."""
+        return self.kind not in ("coverage", "popularity", "tail")
+
+    def of(self, lists: Lists) -> Numbers:
+        """One number for each user."""
+        return _METRICS[self.kind](lists, self.k)
+
+
+def parse(name: "str | Metric") -> Metric:
+    """A metric by its name, such as "ndcg@100"."""
+    if isinstance(name, Metric):
+        return name
+    if not isinstance(name, str):
+        raise ParameterError("metrics", 'names such as "ndcg@100"', name)
+    kind, _, places = name.strip().lower().partition("@")
+    kind = kind.replace("-", "_")
+    if kind not in _METRICS:
+        near = get_close_matches(kind, NAMES, 1)
+        advice = f"Did you mean {near[0]}@{places or 100}?" if near else ""
+        raise ParameterError("metrics", f"among {', '.join(NAMES)}, with @k behind it", name, advice)
+    if not re.fullmatch(r"[1-9][0-9]{0,8}", places):
+        raise ParameterError("metrics", f"followed by the number of places, as {kind}@20", name)
+    return Metric(kind, int(places))
+
+
+def parse_all(names: "Iterable[str | Metric] | str", items: int) -> list[Metric]:
+    """Several metrics, for a catalogue of so many items."""
+    if not isinstance(names, Iterable):
+        raise ParameterError("metrics", 'names such as "ndcg@100"', names)
+    metrics = [parse(name) for name in (names.split(",") if isinstance(names, str) else names)]
+    if not metrics:
+        raise ParameterError("metrics", "at least one", [])
+    for metric in metrics:
+        if check_count("k", metric.k) > items:
+            raise ParameterError("metrics", f"of at most the {items:,} items there are", str(metric))
+    return list(dict.fromkeys(metrics))
+
+
+# ── means and differences ─────────────────────────────────────────────────────────────────────────
 
 
 class Mean(NamedTuple):
-    """A mean over users and its standard error."""
+    """A mean over users and its standard error, nan where there is none."""
 
     mean: float
     error: float
 
     def __str__(self) -> str:
-        return f"{self.mean:.3f} ± {self.error:.3f}"
+        return f"{self.mean:.4f} ± {self.error:.4f}" if np.isfinite(self.error) else f"{self.mean:.4f}"
 
 
-def mean_of(values: npt.NDArray[np.float64]) -> Mean:
+def mean_of(values: Numbers) -> Mean:
     """The mean of one number per user."""
+    if not len(values):
+        raise DataError("there is no mean of no users.")
     error = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
     return Mean(float(np.mean(values)), error)
 
 
-def _hits(ranked: npt.NDArray[np.int32], targets: sp.csr_array, k: int) -> npt.NDArray[np.bool_]:
-    """Users × k: whether the item at each place is a target; place −1 never is."""
-    owner = np.repeat(np.arange(targets.shape[0], dtype=np.int64), np.diff(targets.indptr))
-    wanted = owner * targets.shape[1] + targets.indices
-    listed = np.arange(len(ranked), dtype=np.int64)[:, None] * targets.shape[1] + ranked[:, :k]
-    return np.isin(listed, wanted) & (ranked[:, :k] >= 0)
+class Paired(NamedTuple):
+    """By how much one model is better than another on the same users; p: of so much or more by chance."""
+
+    difference: float
+    error: float
+    p: float
+
+    def __str__(self) -> str:
+        return f"{self.difference:+.4f} ± {self.error:.4f} (p {p_text(self.p)})"
 
 
-def recall(ranked: npt.NDArray[np.int32], targets: sp.csr_array, k: int) -> npt.NDArray[np.float64]:
-    """Hits among the first k ÷ the most there could be, min(k, targets)."""
-    most = np.minimum(np.diff(targets.indptr), k)
-    return np.asarray(_hits(ranked, targets, k).sum(axis=1) / most)
+def p_text(p: float) -> str:
+    """A p-value for people."""
+    return "< 0.001" if p < 0.001 else f"= {p:.3f}"
 
 
-def ndcg(ranked: npt.NDArray[np.int32], targets: sp.csr_array, k: int) -> npt.NDArray[np.float64]:
-    """Hits at place p count 1/log₂(p + 1); divided by what a perfect list would get."""
-    gain = 1.0 / np.log2(np.arange(2, k + 2))
-    best = np.concatenate([[0.0], np.cumsum(gain)])[np.minimum(np.diff(targets.indptr), k)]
-    hits = _hits(ranked, targets, k)
-    return np.asarray((hits * gain[: hits.shape[1]]).sum(axis=1) / best)
+def paired(values: Numbers, others: Numbers) -> Paired:
+    """The mean of the users' differences, with its standard error and the p-value of the paired t-test."""
+    if len(values) != len(others):
+        raise DataError(f"{len(values):,} users cannot be paired with {len(others):,}.")
+    difference, error = mean_of(values - others)
+    if not error > 0:  # no user differs, or all do by the same, or there is only one
+        p = 1.0 if difference == 0 else 0.0
+        return Paired(difference, error, float("nan") if np.isnan(error) else p)
+    from scipy.stats import t
+
+    return Paired(difference, error, float(2 * t.sf(abs(difference / error), len(values) - 1)))

@@ -4,6 +4,7 @@ Strong generalisation follows Liang et al. (2018) step by step, so that its spli
 order of the rows, the order in which users are drawn and the legacy random numbers all matter.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec.checks import check_count, check_number
+from mrfrec.checks import check_count, check_number, check_seed
 from mrfrec.errors import DataError
 from mrfrec.events import Events, Places
 from mrfrec.ids import Ids
@@ -70,11 +71,17 @@ class Split:
         if self.validation is not None:
             return replace(self, test=self.validation, validation=None, name=f"validation of: {self.name}")
         hidden = check_number("hidden", hidden, "above 0 and below 1", lambda x: 0 < x < 1)
+        seed = check_seed(seed)
         X = self.training.matrix
         random = np.random.default_rng(seed)
         hide = np.zeros(X.nnz, np.bool_)
         for start, stop in zip(X.indptr[:-1], X.indptr[1:], strict=True):
             hide[start + random.choice(stop - start, int(hidden * (stop - start)), replace=False)] = True
+        if not hide.any():
+            raise DataError(
+                f"there is nothing to tune on: no training user has the {math.ceil(1 / hidden)} items of "
+                f"which hidden={hidden:g} is one. Hide a larger share."
+            )
         shown, targets = _only(X, ~hide), _only(X, hide)
         training = Interactions(shown, self.training.users, self.training.items, self.training.titles)
         questions = _questions(self.training.users, shown, targets)
@@ -130,7 +137,7 @@ def filtered(events: Events, *, min_users: int = 0, min_items: int = 5) -> Event
 
 def strong_rows(events: Events, heldout: int, *, hidden: float = 0.2, seed: int = SEED) -> dict[str, Places]:
     """The rows of each part; "users" are all users in the order in which they were drawn."""
-    heldout = check_count("heldout", heldout)
+    heldout, seed = check_count("heldout", heldout), check_seed(seed)
     hidden = check_number("hidden", hidden, "above 0 and below 1", lambda x: 0 < x < 1)
     present = np.unique(events.user)
     if 2 * heldout >= len(present):
@@ -199,7 +206,7 @@ def _held_out(events: Events, rows: dict[str, Places], part: str, items: Places)
 
 def leave_out(events: Events, k: int = 1, *, seed: int = SEED) -> Split:
     """Of every user with more than k items, k at random are hidden; all else is trained on, and shown."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(check_seed(seed))
     return _last_of_each(events, k, random.permutation, f"{k} random items of each user left out")
 
 
@@ -208,7 +215,8 @@ def by_time(events: Events, k: int = 1) -> Split:
     time = events.time
     if time is None:
         raise DataError(
-            "a split by time needs a column of times: name it, time=… (--time-column at the command line)."
+            "a split by time needs times: read them with read_events(…, time=True), or time= the name of "
+            "their column (--time-column at the command line)."
         )
     return _last_of_each(
         events, k, lambda group: group[np.argsort(time[group], kind="stable")], f"the last {k} of each user"
@@ -279,8 +287,12 @@ def given(training: Interactions, targets: Interactions, shown: Interactions | N
             f"{twice.nnz:,} pairs are both shown and to be guessed, the first {targets.users[user]!r} with "
             f"{training.items[item]!r}: what is shown is never recommended. Take them out of one of the two."
         )
-    name = "training and test as given" if shown is None else "training, shown and test as given"
-    return Split(training, _questions(targets.users, history, wanted), None, name)
+    questions = _questions(targets.users, history, wanted)
+    if shown is None:
+        return Split(training, questions, None, "training and test as given")
+    without = int((targets.users.find(list(shown.users), "user") < 0).sum())  # are shown, but have no target
+    questions = replace(questions, left_out=questions.left_out + without)
+    return Split(training, questions, None, "training, shown and test as given")
 
 
 def _with_items(training: Interactions, targets: Interactions) -> Interactions:
@@ -289,7 +301,8 @@ def _with_items(training: Interactions, targets: Interactions) -> Interactions:
     if not len(new):
         return training
     items = [*training.items, *(targets.items[i] for i in new.tolist())]
-    titles = None if training.titles is None else [*training.titles, *[""] * len(new)]
+    named, more = (data.titles or [""] * data.n_items for data in (training, targets))
+    titles = [*named, *(more[i] for i in new.tolist())]
     X = training.matrix
     wide = sp.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], len(items)))
     return Interactions(wide, training.users, items, titles)

@@ -105,6 +105,7 @@ class Rows:
         self.users, self.items = _Numbering("user", as_text), _Numbering("item", as_text)
         self.skipped: dict[str, int] = {}
         self.read_rows = 0
+        self._are_dates: bool | None = None
         self._parts: dict[str, list[npt.NDArray[Any]]] = {"user": [], "item": [], "value": [], "time": []}
         self._titles = pl.DataFrame(schema={"code": pl.Int32, "title": pl.String})
 
@@ -116,8 +117,10 @@ class Rows:
                 self._parts["user"].append(self.users.encode(batch["user"], table))
                 codes = self.items.encode(batch["item"], table)
                 self._parts["item"].append(codes)
-                for role in {"value", "time"} & roles.keys():
-                    self._parts[role].append(batch[role].to_numpy())
+                if "value" in roles:
+                    self._parts["value"].append(batch["value"].to_numpy())
+                if "time" in roles:
+                    self._add_times(batch["time"], table)
                 if "title" in roles:
                     named = pl.DataFrame({"code": codes, "title": batch["title"]}).filter(
                         pl.col("title") != ""
@@ -125,6 +128,13 @@ class Rows:
                     self._titles = pl.concat([self._titles, named]).group_by("code").min()
             if progress is not None:
                 progress("read", self.read_rows, 0)
+
+    def _add_times(self, times: pl.Series, table: Source) -> None:
+        are_dates = times.dtype.is_temporal()
+        if self._are_dates not in (None, are_dates):
+            raise DataError(f"{table.name}: {_MIXED}")
+        self._are_dates = are_dates
+        self._parts["time"].append((times.dt.epoch("us") if are_dates else times).to_numpy())
 
     def good(
         self, table: Source, roles: Roles, types: Types | None = None, prefix: str = ""
@@ -243,8 +253,11 @@ def _rules(
                 (~small.is_finite() | ((small == 0) & (number != 0)), "beyond single precision"),
             ]
         elif role == "time":
-            columns[role] = moment = _moments(raw)
-            wrong = [(moment.is_null() | ~moment.is_finite(), "neither a number nor a date")]
+            columns[role] = moment = _moments(raw, table)
+            odd = moment.is_null()
+            wrong = [
+                (odd if moment.dtype.is_temporal() else odd | ~moment.is_finite(), "no number and no date")
+            ]
         elif is_text or is_numbered:
             columns[role] = raw
         else:
@@ -263,16 +276,30 @@ def _rules(
     return columns, faults
 
 
-def _moments(raw: pl.Series) -> pl.Series:
-    """Times as numbers that can be compared: as they are, or seconds since 1970; null where they are neither.
+_DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f%z")
 
-    Of dates, microseconds are kept: a float holds them exactly for some centuries.
+
+def _moments(raw: pl.Series, table: Source) -> pl.Series:
+    """Times that can be compared, numbers as they are or dates; null where they are neither.
+
+    Of texts, dates are those of ISO 8601: nobody can tell whether 01/12 is in January.
     """
-    if raw.dtype == pl.String:
-        number = raw.str.strip_chars().cast(pl.Float64, strict=False)
-        if number.null_count() == 0:
-            return number
-        raw = raw.str.strip_chars().str.to_datetime(time_unit="us", strict=False)
-    if isinstance(raw.dtype, pl.Date | pl.Datetime):
-        return raw.cast(pl.Datetime("us")).dt.epoch("us").cast(pl.Float64) / 1e6
-    return raw.cast(pl.Float64)
+    if raw.dtype != pl.String:
+        temporal = isinstance(raw.dtype, pl.Date | pl.Datetime)
+        return raw.cast(pl.Datetime("us")) if temporal else raw
+    text = raw.str.strip_chars()
+    whole, number = text.cast(pl.Int64, strict=False), text.cast(pl.Float64, strict=False).fill_nan(None)
+    dates = pl.repeat(None, len(text), dtype=pl.Datetime("us"), eager=True)
+    if number.null_count():
+        plain = text.str.replace(r"^(\S{10})T", "$1 ").str.replace(r"Z$", "+00:00")
+        for form in _DATES:
+            found = plain.str.to_datetime(form, time_unit="us", strict=False)
+            dates = dates.fill_null(found.cast(pl.Datetime("us")))
+    if dates.null_count() == len(dates):
+        return whole if whole.null_count() == number.null_count() else number
+    if number.null_count() < len(number):
+        raise DataError(f"{table.name}: {_MIXED}")
+    return dates
+
+
+_MIXED = "times are numbers in some rows and dates in others. Make them the same."

@@ -142,7 +142,7 @@ def read_events(
     user: str | None = None,
     item: str | None = None,
     value: str | None = None,
-    time: str | None = None,
+    time: str | bool = False,
     title: str | None = None,
     *,
     items: object = None,
@@ -154,20 +154,25 @@ def read_events(
 ) -> Events:
     """Read a table with a row for each time a user used an item, and keep the order of the rows.
 
-    As `read_interactions`, with a few differences: the column of times is read, where there is one (numbers,
-    dates, or texts such as 2019-12-08T10:30:00); `min_value` leaves out rows, before anything else; of
-    several rows of a pair the first is kept, and the others are counted in `Events.repeated`.
+    As `read_interactions`, with a few differences. `time` is the name of a column of times (numbers, dates,
+    or texts such as 2019-12-08T10:30:00), or True for the one that is recognised. `min_value` leaves out
+    rows, before anything else. Every pair counts 1, whatever its value; of several rows of a pair the first
+    is kept, and the others are counted in `Events.repeated`.
     """
     _one_of("on_bad", on_bad, ("refuse", "skip"))
+    if not isinstance(time, str | bool):
+        raise ParameterError("time", "the name of a column, True or False", time)
     if min_value is not None:
         min_value = check_number("min_value", min_value, "a finite number or None", lambda x: abs(x) < 3e38)
     sources = open_sources(source, separator=separator, columns=columns)
     rows = Rows(on_bad, as_text=any(table.is_text for table in sources))
     tables = []
     for table in sources:
-        roles = find_roles(table, user, item, value, title if items is None else None, time)
-        unwanted = [] if value is not None or min_value is not None else ["value"]
-        for role in unwanted + ([] if items is None else ["title"]):
+        named = time if isinstance(time, str) else None
+        needed = ("user", "item", "time") if time else ("user", "item")
+        roles = find_roles(table, user, item, value, title if items is None else None, named, needed)
+        wanted = {"value": value is not None or min_value is not None, "time": time, "title": items is None}
+        for role in [role for role, is_wanted in wanted.items() if not is_wanted]:
             roles.pop(role, None)
         if min_value is not None and "value" not in roles:
             raise ParameterError(
@@ -175,10 +180,9 @@ def read_events(
                 "Or name that column: value=… (--value-column at the command line).",
             )  # fmt: skip
         tables.append((table, roles))
-    for role in ("value", "time"):
-        without = [table.name for table, roles in tables if role not in roles]
-        if without and len(without) < len(tables):
-            raise DataError(f"{without[0]} has no column of {role}s, but other files have. Read them apart.")
+    without = [table.name for table, roles in tables if "value" not in roles]
+    if without and len(without) < len(tables):
+        raise DataError(f"{without[0]} has no column of values, but other files have. Read them apart.")
     for table, roles in tables:
         rows.read(table, roles, progress)
     rows.finish()

@@ -1,0 +1,168 @@
+"""Options that several commands share: which data, and how it is split."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+
+from typer import Argument, Option
+
+from mrfrec.errors import DataError, ParameterError
+
+if TYPE_CHECKING:
+    from mrfrec.core.resources import Progress
+    from mrfrec.evaluation.splits import Split
+
+__all__ = ["Data", "takes_data"]
+
+_HELDOUT = 10_000  # users at most, if not said
+
+
+@dataclass(frozen=True)
+class Data:
+    """The data of a command and how it is split, as typed."""
+
+    data: Annotated[
+        list[str],
+        Argument(
+            metavar="DATA",
+            help="Files, as for mrfrec fit, or the name of a data set (mrfrec datasets list).",
+        ),
+    ]
+    test: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE", help="A split as given: DATA is trained on, what FILE holds is to be guessed."
+        ),
+    ] = None
+    shown: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="With --test: what its users are shown, where DATA has none of them."),
+    ] = None
+    split: Annotated[
+        Literal["strong", "leave-out", "time"],
+        Option(help="Hold out users (Liang et al. 2018); k random items of each; or the k last by time."),
+    ] = "strong"
+    heldout: Annotated[
+        int | None,
+        Option(metavar="N", help="strong: users for validation, and for test; a tenth, at most 10,000."),
+    ] = None
+    hidden: Annotated[float, Option(metavar="X", help="strong: share of their items to be guessed.")] = 0.2
+    k: Annotated[int, Option("--leave", metavar="K", help="leave-out, time: items of each user.")] = 1
+    min_items: Annotated[int, Option(metavar="N", help="Leave out users with fewer items.")] = 5
+    min_users: Annotated[int, Option(metavar="N", help="Before that, items with fewer users.")] = 0
+    seed: Annotated[int, Option(metavar="N", help="Of the split; that of the published ones.")] = 98765
+    user_column: Annotated[str | None, Option(metavar="NAME", help="Column of the users.")] = None
+    item_column: Annotated[str | None, Option(metavar="NAME", help="Column of the items.")] = None
+    value_column: Annotated[str | None, Option(metavar="NAME", help="Column of the values.")] = None
+    time_column: Annotated[str | None, Option(metavar="NAME", help="Column of the times.")] = None
+    min_value: Annotated[
+        float | None, Option(metavar="X", help="Leave out rows with a value below this: 4 for ratings.")
+    ] = None
+    on_bad: Annotated[
+        Literal["refuse", "skip"], Option(help="What to do with a row that cannot be read.")
+    ] = "refuse"
+    separator: Annotated[str | None, Option(metavar="C", help="Between columns of a text file.")] = None
+    columns: Annotated[
+        str | None, Option(metavar="NAMES", help="Columns of a text file without a header: user,item.")
+    ] = None
+    folder: Annotated[
+        Path | None, Option(metavar="FOLDER", help="Where data sets are prepared, if not the usual place.")
+    ] = None
+
+    def read(self, progress: "Progress | None") -> "Split":
+        """Read the data and split it."""
+        from mrfrec import datasets
+        from mrfrec.datasets.registry import DATA_SETS, EMBEDDED
+        from mrfrec.evaluation import splits
+        from mrfrec.io.tables import read_events
+
+        if self.test is not None:
+            return self._given(progress)
+        if self.shown is not None:
+            raise ParameterError(
+                "--shown", "given together with --test", str(self.shown), "Or split DATA: --split."
+            )
+        name = self.data[0]
+        if len(self.data) == 1 and name in {*DATA_SETS, *EMBEDDED} and not Path(name).exists():
+            known = DATA_SETS[name].heldout if name in DATA_SETS else None
+            events = datasets.events(name, self.folder)
+            min_users, min_items = (0, 0) if known else (self.min_users, self.min_items)
+        else:
+            known = None
+            min_users, min_items = self.min_users, self.min_items
+            events = read_events(
+                self.data, self.user_column, self.item_column, self.value_column,
+                self.time_column or self.split == "time", min_value=self.min_value, progress=progress,
+                **self._reading(),
+            )  # fmt: skip
+        _tell(events.skipped, events.repeated)
+        if self.split == "strong":
+            events = splits.filtered(events, min_users=min_users, min_items=min_items)
+            heldout = self.heldout or known or max(min(events.n_users // 10, _HELDOUT), 1)
+            return splits.strong_generalisation(
+                events, heldout, min_items=0, min_users=0, hidden=self.hidden, seed=self.seed
+            )
+        events = splits.filtered(events, min_users=min_users, min_items=min_items)
+        if self.split == "time":
+            return splits.by_time(events, self.k)
+        return splits.leave_out(events, self.k, seed=self.seed)
+
+    def _given(self, progress: "Progress | None") -> "Split":
+        from mrfrec.evaluation import splits
+        from mrfrec.io.tables import read_interactions
+
+        def read(source: object) -> Any:
+            found = read_interactions(
+                source, self.user_column, self.item_column, self.value_column,
+                min_value=self.min_value, progress=progress, **self._reading(),
+            )  # fmt: skip
+            _tell(found.skipped, 0)
+            return found
+
+        if self.split != "strong":
+            raise DataError(f"--split {self.split} makes a split and --test gives one: leave one out.")
+        shown = None if self.shown is None else read(self.shown)
+        return splits.given(read(self.data), read(self.test), shown)
+
+    def _reading(self) -> dict[str, Any]:
+        return {
+            "on_bad": self.on_bad,
+            "separator": self.separator.replace("\\t", "\t") if self.separator else None,
+            "columns": [name.strip() for name in self.columns.split(",")] if self.columns else None,
+        }
+
+
+def _tell(skipped: dict[str, int], repeated: int) -> None:
+    from mrfrec.cli.show import note
+
+    for reason, count in skipped.items():
+        note(f"left out {count:,} rows: {reason}")
+    if repeated:
+        note(f"left out {repeated:,} rows of pairs that were there before")
+
+
+def takes_data(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose first parameter is `Data`, with the options of that in its place."""
+    _, *own = inspect.signature(command).parameters.values()
+    names = [field.name for field in fields(Data)]
+
+    def typed(**given: Any) -> None:
+        command(Data(**{name: given.pop(name) for name in names}), **given)
+
+    hints = get_type_hints(Data, include_extras=True)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    shared = [
+        inspect.Parameter(field.name, kind, default=field.default, annotation=hints[field.name])
+        if field.name != "data"
+        else inspect.Parameter(field.name, kind, annotation=hints[field.name])
+        for field in fields(Data)
+    ]
+    own_hints = get_type_hints(command, include_extras=True)
+    mine = [p.replace(kind=kind, annotation=own_hints[p.name]) for p in own]
+    parameters = [shared[0], *mine, *shared[1:]]
+    typed.__name__, typed.__doc__ = command.__name__, command.__doc__
+    typed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    typed.__annotations__ = {p.name: p.annotation for p in parameters}
+    return typed

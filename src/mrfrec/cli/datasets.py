@@ -1,0 +1,115 @@
+"""`mrfrec datasets`: the data sets of the paper, from their archives to files that are ready to use."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+from mrfrec.errors import DataError
+
+__all__ = ["datasets_app"]
+
+datasets_app = typer.Typer(
+    name="datasets",
+    help="List, prepare and verify the data sets of the paper.",
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
+
+Name = Annotated[str, Argument(help="A data set, as mrfrec datasets list names it.", metavar="NAME")]
+Folder = Annotated[
+    Path | None,
+    Option("--folder", metavar="FOLDER", help="Of prepared data sets, if not ~/.cache/mrfrec/datasets."),
+]
+
+
+@datasets_app.command("list")
+def list_data_sets(folder: Folder = None) -> None:
+    """List the data sets, and which of them are prepared.
+
+    \b
+    Examples:
+      mrfrec datasets list
+    """
+    from mrfrec import datasets
+    from mrfrec.cli.show import print_table
+    from mrfrec.core.resources import human_bytes
+
+    rows = [
+        (
+            one.name,
+            one.title,
+            "yes" if one.prepared else "no",
+            None if one.size is None else human_bytes(one.size),
+        )
+        for one in datasets.available(folder)
+    ]
+    print_table(rows, ["name", "title", "prepared", "size"])
+
+
+@datasets_app.command()
+def prepare(
+    name: Name,
+    source: Annotated[
+        Path | None,
+        Option("--from", metavar="PATH", help="The archive, the folder it unpacks to, or the ratings file."),
+    ] = None,
+    folder: Folder = None,
+    vae_cf: Annotated[
+        Path | None,
+        Option("--vae-cf", metavar="FOLDER", help="Also write the split, in the files of vae_cf's notebook."),
+    ] = None,
+) -> None:
+    """Make a data set ready for use.
+
+    Reads the original files, keeps what the published experiments keep, and writes one Parquet file. Without
+    --from the archive is downloaded, where its owner allows that; what is prepared already is left as it is.
+
+    \b
+    Examples:
+      mrfrec datasets prepare ml-20m
+      mrfrec datasets prepare ml-20m --from ml-20m.zip --vae-cf pro_sg
+      mrfrec datasets prepare netflix --from nf_prize_dataset.tar.gz
+    """
+    from mrfrec import datasets
+    from mrfrec.cli.show import note, progress_bar, size_of
+
+    with progress_bar() as progress:
+        path = datasets.prepare(name, source, folder, progress)
+    note(f"{name} is prepared: {path} ({size_of(path)})")
+    if vae_cf is not None:
+        for file in datasets.write_vae_cf(name, vae_cf, folder):
+            note(f"wrote {file} ({size_of(file)})")
+
+
+@datasets_app.command()
+def verify(name: Name, folder: Folder = None) -> None:
+    """Compare a prepared data set with what is published about it.
+
+    Counts after the filters, items of the training users, checksums of the split: as far as they are known.
+
+    \b
+    Examples:
+      mrfrec datasets verify ml-20m
+    """
+    from mrfrec import datasets
+    from mrfrec.cli.show import print_table
+
+    checks = datasets.verify(name, folder)
+    rows = [
+        (check.what, _shown(check.expected), _shown(check.found), "yes" if check.ok else "NO")
+        for check in checks
+    ]
+    print_table(rows, ["", "published", "found", "same"])
+    wrong = [check.what for check in checks if not check.ok]
+    if wrong:
+        raise DataError(
+            f"{len(wrong)} of {len(checks)} checks of {name} do not hold, the first: {wrong[0]}. Prepare it "
+            f"again, from its archive: mrfrec datasets prepare {name} --from PATH"
+        )
+
+
+def _shown(value: int | str | None) -> str | None:
+    return f"{value:,}" if isinstance(value, int) else value

@@ -1,0 +1,424 @@
+"""The commands that measure. docs/cli.md is generated from the texts here."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from typer import Argument, Option
+
+from mrfrec.cli.data import Data, takes_data
+from mrfrec.errors import ParameterError
+
+if TYPE_CHECKING:
+    from mrfrec.core.resources import Progress
+    from mrfrec.evaluation.report import Report
+    from mrfrec.evaluation.splits import Split
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+_MODEL = (
+    "Parameters, as 'l2=6, alpha=0.75, sparsity=0.005' (sparsity=dense for all weights), or a file of them "
+    "(.json), as mrfrec tune writes it; with a name for the table, if wanted: 'small: sparsity=0.001'."
+)
+Metrics = Annotated[
+    str,
+    Option(
+        metavar="NAMES",
+        help="ndcg, recall, recall_all, precision, hit, mrr, map, coverage, popularity, tail; each with @k.",
+    ),
+]
+Metric = Annotated[str, Option(metavar="NAME", help="What to maximise.")]
+Ties = Annotated[
+    Literal["index", "popularity"],
+    Option(help="Of equal scores: the lower index first, or, as recommend does, the more popular item."),
+]
+Form = Annotated[
+    Literal["table", "json", "markdown"] | None,
+    Option("--format", help="A table unless said here, or by the name of the output file."),
+]
+Output = Annotated[
+    Path | None, Option("-o", "--output", metavar="FILE", help="Write to .json, .md or .txt instead.")
+]
+Plot = Annotated[Path | None, Option("--plot", metavar="FILE", help="Also draw it, as PNG and as SVG.")]
+Threads = Annotated[int | None, Option(metavar="N", help="Threads to use; all cores if not given.")]
+MemoryLimit = Annotated[
+    str | None, Option(metavar="SIZE", help="Such as 8GB; what the machine has free if not given.")
+]
+
+_FORMS = {".json": "json", ".md": "markdown", ".txt": "table"}
+
+
+@app.command()
+@takes_data
+def evaluate(
+    data: Data,
+    model: Annotated[str, Option(metavar="MODEL", help=_MODEL)] = "",
+    metrics: Metrics = "ndcg@100,recall@20,recall@50",
+    ties: Ties = "index",
+    form: Form = None,
+    output: Output = None,
+    threads: Threads = None,
+    memory_limit: MemoryLimit = None,
+) -> None:
+    """Measure how well one model guesses what users have that it was not shown.
+
+    Trains on a part of the data and asks about the rest, as Liang et al. (2018) do unless told otherwise; the
+    mean over the test users comes with its standard error. Users of whom nothing can be asked are left out
+    and counted.
+
+    \b
+    Examples:
+      mrfrec evaluate events.csv
+      mrfrec evaluate ratings.csv --min-value 4 --heldout 1000 --model 'l2=3, sparsity=0.01'
+      mrfrec evaluate train.parquet --test test.parquet --metrics recall_all@20,ndcg@20
+      mrfrec evaluate ml-20m --model best.json -o ml-20m.md
+    """
+    from mrfrec.cli.models import parse_model
+    from mrfrec.evaluation import protocol, report
+    from mrfrec.saving import build
+
+    spec = parse_model(model, {"threads": threads, "memory_limit": memory_limit})
+    made = build(spec.kind, spec.parameters)
+    with _running(data, form, output, metrics) as (split, progress):
+        found = protocol.evaluate(made, split, metrics, name=spec.name, ties=ties, progress=progress)
+        _show(report.of_evaluations([found]), form, output)
+
+
+@app.command()
+@takes_data
+def compare(
+    data: Data,
+    model: Annotated[list[str], Option(metavar="MODEL", help=_MODEL + " Twice or more.")],
+    metrics: Metrics = "ndcg@100,recall@20,recall@50",
+    ties: Ties = "index",
+    form: Form = None,
+    output: Output = None,
+    exposure: Annotated[
+        bool, Option("--exposure", help="Also by popularity: the shares of each tenth of the items.")
+    ] = False,
+    plot: Annotated[
+        Path | None, Option("--plot", metavar="FILE", help="Draw these shares, as PNG and as SVG.")
+    ] = None,
+    threads: Threads = None,
+    memory_limit: MemoryLimit = None,
+) -> None:
+    """Measure several models on the same users, and by how much they differ.
+
+    All are trained on the same data and asked the same. The differences from the first model are taken user
+    by user, with their standard error and the p-value of the paired t-test.
+
+    \b
+    Examples:
+      mrfrec compare events.csv --model 'dense: sparsity=dense' --model 'sparse: sparsity=0.01'
+      mrfrec compare ml-20m --model dense.json --model sparse.json --metrics ndcg@100,tail@100
+    """
+    from mrfrec.cli.models import parse_model
+    from mrfrec.evaluation import protocol, report, side_checks
+    from mrfrec.saving import build
+
+    machine = {"threads": threads, "memory_limit": memory_limit}
+    specs = [parse_model(text, machine) for text in model]
+    names = [spec.name for spec in specs]
+    if len(set(names)) < len(names) or len(names) < 2:
+        raise ParameterError("--model", "given at least twice, with different names", ", ".join(names))
+    made = {spec.name: build(spec.kind, spec.parameters) for spec in specs}
+    with _running(data, form, output, metrics, plot) as (split, progress):
+        found = protocol.compare(made, split, metrics, ties=ties, progress=progress)
+        shares = side_checks.exposure(found, split.test)
+        page = report.of_comparison(found)
+        _show(report.joined(page, report.of_exposure(shares)) if exposure else page, form, output)
+        if plot is not None:
+            from mrfrec.evaluation.plots import plot_exposure
+
+            _tell(plot_exposure(shares, plot))
+
+
+@app.command()
+@takes_data
+def tune(
+    data: Data,
+    best: Annotated[
+        Path, Option("-o", "--output", metavar="FILE", help="Where to write the best parameters (.json).")
+    ],
+    method: Annotated[
+        Literal["grid", "search"],
+        Option(help="Try all combinations, or let Optuna choose (needs the extra tune)."),
+    ] = "grid",
+    metric: Metric = "ndcg@100",
+    model: Annotated[
+        str, Option(metavar="MODEL", help="Parameters all trials share: 'user_weight=0.5'.")
+    ] = "",
+    alpha: Annotated[
+        str | None, Option(metavar="LIST", help="Values of alpha; 0,0.25,0.5,0.75,1 if not given.")
+    ] = None,
+    l2: Annotated[
+        str | None, Option(metavar="LIST", help="Values of l2; for each alpha its own few, if not given.")
+    ] = None,
+    sparsity: Annotated[str, Option(metavar="LIST", help="Sparsity levels, dense, or auto.")] = "auto",
+    r: Annotated[str | None, Option(metavar="LIST", help="Values of r, for sparse models.")] = None,
+    trials: Annotated[int, Option(metavar="N", help="search: how many points to try.")] = 50,
+    max_seconds: Annotated[
+        float | None, Option(metavar="X", help="What the best may take to train, on this machine.")
+    ] = None,
+    study: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Keep the trials here (.jsonl): the same command goes on from there."),
+    ] = None,
+    ties: Ties = "index",
+    form: Form = None,
+    plot: Plot = None,
+    threads: Threads = None,
+    memory_limit: MemoryLimit = None,
+) -> None:
+    """Find good parameters on validation users; the test users are never looked at.
+
+    Statistics are shared between trials, so that a new l2 costs the solution alone. What is printed are the
+    best trials; what is written, mrfrec fit --params and --model take.
+
+    \b
+    Examples:
+      mrfrec tune events.csv -o best.json
+      mrfrec tune events.csv -o best.json --sparsity 0.005,0.01 --alpha 0.5,0.75 --l2 1,3,6,10
+      mrfrec tune ml-20m -o best.json --method search --trials 60 --sparsity 0.002,0.01 --study ml.jsonl
+      mrfrec fit events.csv -o shop.mrf --params best.json
+    """
+    from mrfrec.cli.models import numbers, parse_model
+    from mrfrec.cli.show import note
+    from mrfrec.evaluation import report, tuning
+    from mrfrec.evaluation.chooser import Range
+    from mrfrec.io.atomic import check_writable
+    from mrfrec.saving import build
+
+    levels = numbers("--sparsity", sparsity, {"auto": "auto", "dense": None}) or []
+    alphas, ridges, rs = numbers("--alpha", alpha), numbers("--l2", l2), numbers("--r", r)
+    spec = parse_model(model)
+    build(spec.kind, spec.parameters)
+    is_sparse = all(isinstance(level, float) for level in levels)
+    if rs is not None and not is_sparse:
+        raise ParameterError("--r", "given with sparsity levels alone", r, "Such as --sparsity 0.01.")
+    check_writable(best)
+    with _running(data, form, None, metric, plot) as (split, progress):
+        fixed: dict[str, Any] = {**spec.parameters}
+        shared: dict[str, Any] = {
+            "model": spec.kind, "max_seconds": max_seconds, "study": study, "ties": ties,
+            "progress": progress, "machine": {"threads": threads, "memory_limit": memory_limit},
+        }  # fmt: skip
+        if method == "grid":
+            points = [
+                {"sparsity": level, **({} if rs is None else {"r": rate}), "alpha": a, "l2": ridge}
+                for level in levels
+                for rate in rs or [0.0]
+                for a in alphas or tuning.ALPHAS
+                for ridge in ridges or tuning.ridges(split, a)
+            ]
+            found = tuning.tune(split, points, metric, fixed=fixed, **shared)
+        else:
+            space: dict[str, Any] = {
+                "alpha": alphas or Range(0.0, 1.0, step=0.125),
+                **({"l2": ridges} if ridges else {"ridge": Range(0.03, 10.0, log=True)}),
+                "sparsity": levels,
+            }
+            if is_sparse:
+                space["r"] = rs or [0.0, 0.1, 0.25, 0.5]
+            found = tuning.search(split, space, trials, metric, fixed=fixed, **shared)
+        _show(report.of_tuning(found), form, None)
+        found.save(best)
+        note(f"wrote the best parameters to {best}; use them with mrfrec fit --params {best}")
+        if plot is not None:
+            from mrfrec.evaluation.plots import plot_tuning
+
+            _tell(plot_tuning(list(tuning.points_of(found.trials)), found.metric, plot))
+
+
+@app.command()
+@takes_data
+def tradeoff(
+    data: Data,
+    sparsity: Annotated[
+        str, Option(metavar="LIST", help="Sparsity levels: shares of the weights that are kept.")
+    ] = "0.001,0.005",
+    r: Annotated[str, Option(metavar="LIST", help="Values of r.")] = "0,0.1,0.5",
+    dense: Annotated[
+        str, Option(metavar="MODEL", help="Parameters of the dense model, or a file; none to leave it out.")
+    ] = "",
+    sparse: Annotated[str, Option(metavar="MODEL", help="Parameters of the sparse models, or a file.")] = "",
+    metrics: Metrics = "ndcg@100,recall@20,recall@50",
+    ties: Ties = "index",
+    form: Form = None,
+    output: Output = None,
+    plot: Plot = None,
+    threads: Threads = None,
+    memory_limit: MemoryLimit = None,
+) -> None:
+    """Measure accuracy against training time: the paper's Table 2, for your data.
+
+    Each sparsity level is trained with each r, from scratch, and held against the dense model.
+
+    \b
+    Examples:
+      mrfrec tradeoff events.csv --plot tradeoff.png
+      mrfrec tradeoff ml-20m --sparsity 0.002,0.01 --r 0,0.5 --dense l2=6 --sparse l2=3 -o table2.md
+    """
+    from mrfrec.cli.models import numbers, parse_model
+    from mrfrec.evaluation import report
+    from mrfrec.evaluation.tradeoff import tradeoff as run
+
+    machine = {"threads": threads, "memory_limit": memory_limit}
+    without = dense.strip().lower() == "none"
+    reference = {} if without else parse_model(dense, machine).parameters
+    reference.pop("sparsity", None)
+    others = parse_model(sparse, machine).parameters
+    for name in ("sparsity", "r"):
+        others.pop(name, None)
+    with _running(data, form, output, metrics, plot) as (split, progress):
+        found = run(
+            split, numbers("--sparsity", sparsity) or [], numbers("--r", r) or [],
+            dense=reference, sparse=others, with_dense=not without, metrics=metrics, ties=ties,
+            progress=progress,
+        )  # fmt: skip
+        _show(report.of_tradeoff(found), form, output)
+        if plot is not None:
+            from mrfrec.evaluation.plots import plot_tradeoff
+
+            _tell(plot_tradeoff(found, metrics.split(",")[0], plot))
+
+
+@app.command()
+@takes_data
+def lowrank(
+    data: Data,
+    ranks: Annotated[str, Option(metavar="LIST", help="Ranks to cut the weights to.")] = "200,1000,3000",
+    model: Annotated[str, Option(metavar="MODEL", help=_MODEL)] = "sparsity=dense",
+    metrics: Metrics = "ndcg@100,recall@20,recall@50",
+    ties: Ties = "index",
+    form: Form = None,
+    output: Output = None,
+    threads: Threads = None,
+    memory_limit: MemoryLimit = None,
+) -> None:
+    """Measure what is lost when the weights are cut to a low rank by SVD: a check of the paper.
+
+    \b
+    Examples:
+      mrfrec lowrank events.csv --ranks 50,200
+    """
+    from mrfrec.cli.models import numbers, parse_model
+    from mrfrec.evaluation import report, side_checks
+    from mrfrec.model import MRF
+
+    spec = parse_model(model, {"threads": threads, "memory_limit": memory_limit})
+    wanted = [int(rank) if rank == int(rank) else rank for rank in numbers("--ranks", ranks) or []]
+    made = MRF(**spec.parameters)
+    with _running(data, form, output, metrics) as (split, progress):
+        made.fit(split.training, progress=progress)
+        found = side_checks.low_rank(made, split.test, wanted, metrics, ties=ties, progress=progress)
+        _show(report.of_low_rank(found, split.name), form, output)
+
+
+@app.command()
+def reproduce(
+    what: Annotated[
+        Literal["table1", "table2", "lowrank", "exposure"],
+        Argument(help="A table of the paper, or one of its two side checks.", metavar="WHAT"),
+    ],
+    data: Annotated[
+        list[str] | None,
+        Option("--data", metavar="NAME", help="Only on this data set of the paper. May be repeated."),
+    ] = None,
+    folder: Annotated[
+        Path | None, Option(metavar="FOLDER", help="Where data sets are prepared, if not the usual place.")
+    ] = None,
+    form: Form = None,
+    output: Output = None,
+    threads: Threads = None,
+    memory_limit: MemoryLimit = None,
+) -> None:
+    """Reproduce the paper on its data: published beside measured, with the published parameters.
+
+    table1: the dense model on ML-20M, Netflix and MSD. table2: the sparse ones on MSD. lowrank: the drop when
+    the weights are cut to a low rank. exposure: how often items are recommended, by popularity. Runs on the
+    data sets that are prepared (mrfrec datasets prepare) and says of the others which file to put where.
+
+    \b
+    Examples:
+      mrfrec reproduce table1
+      mrfrec reproduce table2 -o table2.md
+    """
+    from mrfrec.cli.show import note, progress_bar
+    from mrfrec.core.kernels.compile import has_compiled
+    from mrfrec.evaluation.reproduce import reproduce as run
+
+    _form(form, output)
+    _check_outputs(output)
+    if not has_compiled():
+        note("the first fit here compiles for this machine: up to half a minute, once")
+    logging.getLogger("mrfrec").setLevel(logging.WARNING)
+    with progress_bar() as progress:
+        machine = {"threads": threads, "memory_limit": memory_limit}
+        found = run(what, data, folder=folder, machine=machine, progress=progress)
+        _show(found, form, output)
+
+
+# ── shared ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def _running(
+    data: Data, form: str | None, output: Path | None, metrics: str, plot: Path | None = None
+) -> "Iterator[tuple[Split, Progress | None]]":
+    """The data, split; after what can be refused has been, before anything takes long."""
+    from mrfrec.cli.show import note, progress_bar
+    from mrfrec.core.kernels.compile import has_compiled
+    from mrfrec.evaluation.metrics import parse
+
+    _form(form, output)
+    for name in metrics.split(","):
+        parse(name)
+    _check_outputs(output, plot)
+    if plot is not None:
+        from mrfrec.evaluation.plots import check_matplotlib
+
+        check_matplotlib()
+    with progress_bar() as progress:
+        split = data.read(progress)
+        note(f"{split!r}")
+        if not has_compiled():
+            note("the first fit here compiles for this machine: up to half a minute, once")
+        logging.getLogger("mrfrec").setLevel(logging.WARNING)
+        yield split, progress
+
+
+def _check_outputs(*paths: Path | None) -> None:
+    from mrfrec.io.atomic import check_writable
+
+    for path in paths:
+        if path is not None:
+            check_writable(path)
+
+
+def _form(form: str | None, output: Path | None) -> str:
+    if output is None:
+        return form or "table"
+    found = form or _FORMS.get(output.suffix.lower())
+    if found is None:
+        raise ParameterError(
+            "--output", f"a name that ends in {', '.join(_FORMS)}", str(output), "Or give --format."
+        )
+    return found
+
+
+def _show(report: "Report", form: str | None, output: Path | None) -> None:
+    from mrfrec.cli.show import show_report
+
+    show_report(report, _form(form, output), output)
+
+
+def _tell(paths: Any) -> None:
+    from mrfrec.cli.show import note
+
+    note(f"drew {' and '.join(str(path) for path in paths)}")

@@ -1,0 +1,230 @@
+"""The original files of a data set, wherever they lie: downloaded, in a folder, a zip, a tar, a tar in a tar.
+
+Files are read where they lie: nothing is unpacked.
+"""
+
+import gzip
+import hashlib
+import tarfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from http.client import HTTPException
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, NamedTuple, cast
+from urllib.error import HTTPError
+from urllib.request import urlopen
+from zipfile import BadZipFile, ZipFile
+
+from mrfrec.checks import warn
+from mrfrec.datasets.registry import DataSet
+from mrfrec.errors import DataError
+from mrfrec.io.atomic import writing
+
+if TYPE_CHECKING:
+    from mrfrec.core.resources import Progress
+
+__all__ = ["Original", "advice", "damage_named", "download", "open_originals"]
+
+_PIECE = 2**20  # bytes
+_PATIENCE = 60  # seconds without an answer
+_TARS = (".tar", ".tar.gz", ".tgz")
+_DAMAGE = (BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError)
+
+
+class Original(NamedTuple):
+    """One of the original files, open."""
+
+    place: str  # for people
+    is_titles: bool
+    file: IO[bytes]
+
+
+def advice(data_set: DataSet, folder: object = None) -> str:
+    """What to do to have a data set prepared, in this folder."""
+    options = "" if folder is None else f" --folder {folder}"
+    command = f"mrfrec datasets prepare {data_set.name} --from PATH{options}"
+    if data_set.url is None:
+        return f"Get {data_set.archive}, or Kaggle's zip, by way of {data_set.page} and run: {command}"
+    return f"Get {data_set.url} and run: {command}. Without --from PATH it is downloaded."
+
+
+# ── downloading ───────────────────────────────────────────────────────────────────────────────────
+
+
+def download(data_set: DataSet, folder: Path, progress: "Progress | None" = None) -> Path:
+    """The archive in this folder: as it is there already, or downloaded; its checksum holds."""
+    path = folder / data_set.archive
+    if path.exists():
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, _md5).hexdigest()
+        _check(data_set, found, f"{path} is not the published file. Delete it, or mend it.")
+        return path
+    if data_set.url is None:
+        raise DataError(
+            f"{data_set.title} cannot be downloaded from here. {advice(data_set)}. Or put {data_set.archive} "
+            f"into {folder}."
+        )
+    try:
+        with writing(path) as unfinished:
+            found = _fetch(data_set.url, unfinished, progress)
+            _check(data_set, found, f"{data_set.url} gave another file than the published one. Try again.")
+    except (OSError, HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        if isinstance(error, HTTPError):  # an answer, but not the one that was hoped for
+            reason = str(error)
+            error.close()
+        raise DataError(
+            f"{data_set.url} could not be downloaded to {folder}: {reason}. Without a network, bring the "
+            f"archive from elsewhere and run: mrfrec datasets prepare {data_set.name} --from PATH"
+        ) from error
+    if data_set.md5 is None:
+        warn(f"{data_set.archive} has no published checksum; the MD5 of what came is {found}.")
+    return path
+
+
+def _fetch(url: str, path: Path, progress: "Progress | None") -> str:
+    """Download to a file; the MD5 of what came."""
+    digest, done = _md5(), 0
+    with urlopen(url, timeout=_PATIENCE) as answer, path.open("wb") as file:
+        total = int(answer.headers.get("Content-Length") or 0)
+        while piece := answer.read(_PIECE):
+            file.write(piece)
+            digest.update(piece)
+            done += len(piece)
+            if progress is not None:
+                progress("download", done, total)
+    if done < total:
+        raise OSError(f"it broke off after {done:,} of {total:,} bytes")
+    return digest.hexdigest()
+
+
+def _md5() -> "hashlib._Hash":
+    return hashlib.md5(usedforsecurity=False)
+
+
+def _check(data_set: DataSet, found: str, complaint: str) -> None:
+    if data_set.md5 not in (None, found):
+        raise DataError(f"{complaint} Its MD5 should be {data_set.md5}; it is {found}.")
+
+
+# ── finding ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def open_originals(data_set: DataSet, source: Path) -> Iterator[Original]:
+    """The files with ratings and titles, one after the other, each open until the next is asked for."""
+    if not source.exists():
+        raise DataError(f"there is no file or folder {source}. {advice(data_set)}")
+    if source.is_dir():
+        yield from _in_folder(data_set, source)
+    elif source.name.endswith((".zip", *_TARS)):
+        yield from _in_archive(data_set, source)
+    elif data_set.form == "netflix":  # one of many: the others are beside it
+        yield from _in_folder(data_set, source.parent)
+    else:  # the ratings, whatever their name
+        yield from _opened(_titles_beside(data_set, [source.parent]), is_titles=True)
+        yield from _opened([source], is_titles=False)
+
+
+@contextmanager
+def damage_named(source: Path) -> Iterator[None]:
+    """What an archive that is not whole makes of reading it."""
+    try:
+        yield
+    except _DAMAGE as error:
+        reason = str(error).rstrip(".") or type(error).__name__
+        raise DataError(
+            f"{source} is damaged, not whole, or of another kind than its name says: {reason}. Get it again."
+        ) from error
+
+
+def _in_folder(data_set: DataSet, folder: Path) -> Iterator[Original]:
+    places = [folder, *(folder / inside for inside in data_set.folders)]
+    for place in places:
+        paths = sorted(path for name in data_set.ratings for path in place.glob(name) if path.is_file())
+        if paths:
+            yield from _opened(_titles_beside(data_set, [place, *places]), is_titles=True)
+            yield from _opened(paths, is_titles=False)
+            return
+    archives = (data_set.archive, *data_set.inner)
+    for archive in (place / name for place in places for name in archives):
+        if archive.is_file():
+            yield from _in_archive(data_set, archive)
+            return
+    wanted = " or ".join((*data_set.ratings, *archives))
+    raise DataError(
+        f"{data_set.title} is not in {folder}: there is no {wanted} in it, nor in "
+        f"{' or '.join(data_set.folders) or 'any folder of it'}. {advice(data_set)}"
+    )
+
+
+def _titles_beside(data_set: DataSet, places: list[Path]) -> list[Path]:
+    """The first of the files that may hold titles, if there is one."""
+    paths = (place / name for place in places for name in data_set.titles)
+    return [path for path in paths if path.is_file()][:1]
+
+
+def _opened(paths: list[Path], is_titles: bool) -> Iterator[Original]:
+    for path in paths:
+        with path.open("rb") as file:
+            yield Original(str(path), is_titles, file)
+
+
+def _in_archive(data_set: DataSet, path: Path) -> Iterator[Original]:
+    rated = named = False
+    members = _zipped if path.suffix == ".zip" else _tarred
+    # tarfile's own way to unpack would take a file that breaks off for one that ends.
+    opened = gzip.open if path.suffix in (".gz", ".tgz") else open
+    with opened(path, "rb") as file:
+        for original in members(data_set, cast(IO[bytes], file), str(path)):
+            rated, named = rated or not original.is_titles, named or original.is_titles
+            yield original
+    if not rated:
+        wanted = " or ".join((*data_set.ratings, *data_set.inner))
+        raise DataError(f"{data_set.title} is not in {path}: there is no {wanted} in it. {advice(data_set)}")
+    if not named:
+        yield from _opened(_titles_beside(data_set, [path.parent]), is_titles=True)
+
+
+def _zipped(data_set: DataSet, file: IO[bytes], place: str) -> Iterator[Original]:
+    with ZipFile(file) as archive:
+        for info in archive.infolist():
+            if not info.is_dir() and (kind := _kind(data_set, info.filename)):
+                where = f"{place}: {info.filename}"
+                try:
+                    member = archive.open(info)
+                except RuntimeError as error:  # a password, or a way of packing that Python does not know
+                    raise DataError(
+                        f"{where} cannot be read: {error}. Unpack it, and give the folder."
+                    ) from error
+                with member:
+                    yield from _member(data_set, member, where, kind)
+
+
+def _tarred(data_set: DataSet, file: IO[bytes], place: str) -> Iterator[Original]:
+    with tarfile.open(fileobj=file, mode="r|") as archive:  # as a stream: never back to the start
+        for info in archive:
+            if info.isfile() and (kind := _kind(data_set, info.name)):
+                member = archive.extractfile(info)
+                assert member is not None
+                with member:
+                    yield from _member(data_set, member, f"{place}: {info.name}", kind)
+    while file.read(_PIECE):  # to the end, where the checksum is
+        pass
+
+
+def _kind(data_set: DataSet, path: str) -> str | None:
+    name = PurePosixPath(path).name
+    if any(fnmatchcase(name, wanted) for wanted in data_set.ratings):
+        return "ratings"
+    if name in data_set.titles:
+        return "titles"
+    return "archive" if name in data_set.inner else None
+
+
+def _member(data_set: DataSet, member: IO[bytes], place: str, kind: str) -> Iterator[Original]:
+    if kind == "archive":
+        yield from _tarred(data_set, member, place)
+    else:
+        yield Original(place, kind == "titles", member)

@@ -1,0 +1,264 @@
+"""Original files → `Events`, and events → Parquet.
+
+Text goes through in pieces; of each row that counts, a few small numbers are kept, in the order of the files.
+"""
+
+import csv
+import io
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import polars as pl
+
+from mrfrec.core.resources import Progress
+from mrfrec.datasets.files import Original, damage_named, open_originals
+from mrfrec.datasets.registry import DataSet
+from mrfrec.errors import DataError
+from mrfrec.events import Events
+from mrfrec.ids import Ids, Texts
+from mrfrec.io.atomic import writing
+from mrfrec.io.tables import read_events
+
+__all__ = ["read_original", "write_events", "write_titles"]
+
+_PIECE = 2**25  # bytes of text
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How a row is written."""
+
+    separator: str
+    columns: Mapping[str, type[pl.DataType]]
+    header: str | None = None
+
+    @property
+    def shape(self) -> str:
+        """For people."""
+        return (self.header or self.separator.join(self.columns)).replace("\t", "<tab>")
+
+
+_RATING = {"user": pl.Int32, "item": pl.Int32, "value": pl.Float32, "time": pl.Int64}
+_FORMS = {
+    "csv": _Form(",", _RATING, header="userId,movieId,rating,timestamp"),
+    "dat": _Form("::", _RATING),
+    "tab": _Form("\t", _RATING),
+    "netflix": _Form(",", {"user": pl.Int32, "value": pl.Float32, "time": pl.Date}),  # after a line "item:"
+    "triplets": _Form("\t", {"user": pl.String, "item": pl.String, "value": pl.Int32}),
+}
+
+
+def read_original(data_set: DataSet, source: Path, progress: Progress | None = None) -> Events:
+    """All rows with a value above the threshold, in the order of the files; those of Netflix by movie."""
+    reader = _Reader(data_set, progress)
+    with damage_named(source):
+        for original in open_originals(data_set, source):
+            if original.is_titles:
+                reader.titles = reader.titles or _read_titles(data_set, original)
+            else:
+                reader.read(original)
+    reader.check(source)
+    return reader.events()
+
+
+class _Reader:
+    def __init__(self, data_set: DataSet, progress: Progress | None) -> None:
+        self.titles: dict[int, str] = {}
+        self._data_set, self._progress = data_set, progress
+        self._form = _FORMS[data_set.form]
+        self._is_netflix = data_set.form == "netflix"
+        self._done = 0  # rows
+        self._frames: list[pl.DataFrame] = []  # of the rows that count
+        self._places: list[str] = []  # that were read
+        self._movies: dict[int, str] = {}  # of Netflix, and where each was
+        # Strings are kept as numbers, which polars remembers for as long as a column has the type.
+        self._types = {
+            name: pl.Categorical(pl.Categories.random())
+            for name, kind in self._form.columns.items()
+            if kind == pl.String
+        }
+
+    def read(self, original: Original) -> None:
+        """Add the rows of a file."""
+        place, file = original.place, original.file
+        if self._places and not self._is_netflix:
+            raise DataError(f"both {self._places[0]} and {place} hold ratings: give one of them.")
+        self._places.append(place)
+        line = 0  # how many came before
+        if self._form.header is not None:
+            head, line = file.readline(1000).rstrip(b"\r\n"), 1
+            if head != self._form.header.encode():
+                raise self._bad_line(place, line, head)
+        movie: int | None = None  # whose rows come next
+        for piece in _pieces(file):
+            found = self._rows(piece, movie)
+            if found is None:
+                raise self._first_bad_line(place, line, piece, movie)
+            rows, movies = found
+            for movie in movies:
+                if movie in self._movies:
+                    raise DataError(f"movie {movie} is in {self._movies[movie]} and again in {place}.")
+                self._movies[movie] = place
+            self._keep(rows)
+            line += piece.count(b"\n")
+
+    def _rows(self, piece: bytes, movie: int | None) -> tuple[pl.DataFrame, list[int]] | None:
+        """The rows, and the movies that begin among them; None if a line is not what it should be."""
+        if not self._is_netflix:
+            rows = self._typed(piece)
+            return None if rows is None else (rows, [])
+        *before, last = piece.split(b":\n")
+        parts, movies = [], []
+        for part in before:
+            text, end, number = part.rpartition(b"\n")
+            if not number.isdigit() or len(number) > 9:
+                return None
+            parts.append(text + end)
+            movies.append(int(number))
+        parts.append(last)
+        counts = [part.count(b"\n") for part in parts]
+        rows = self._typed(b"".join(parts))
+        if rows is None or (movie is None and counts[0]):
+            return None
+        item = np.repeat(np.array([movie or 0, *movies], np.int32), counts)
+        return rows.with_columns(item=pl.Series(item)), movies
+
+    def _typed(self, piece: bytes) -> pl.DataFrame | None:
+        """The rows, unless one of them has other fields than it should."""
+        separator = self._form.separator
+        if len(separator) > 1:  # polars takes one byte
+            piece, separator = piece.replace(separator.encode(), b"\t"), "\t"
+        schema = dict(self._form.columns)
+        try:
+            rows = pl.read_csv(piece, has_header=False, separator=separator, schema=schema, quote_char=None)
+        except pl.exceptions.PolarsError:
+            return None
+        is_whole = len(rows) == piece.count(b"\n") and not any(column.null_count() for column in rows)
+        return rows if is_whole and rows["value"].is_finite().all() else None
+
+    def _keep(self, rows: pl.DataFrame) -> None:
+        self._done += len(rows)
+        if self._progress is not None:
+            self._progress("read", self._done, self._data_set.rows or 0)
+        if self._data_set.above is not None:
+            rows = rows.filter(pl.col("value") > self._data_set.above)
+        if len(rows):
+            small = [pl.col(name).cast(kind) for name, kind in self._types.items()]
+            if self._is_netflix:
+                small.append(pl.col("time").dt.epoch("s"))
+            self._frames.append(rows.drop("value").with_columns(small))
+
+    def _first_bad_line(self, place: str, before: int, piece: bytes, movie: int | None) -> DataError:
+        lines = piece.split(b"\n")[:-1]
+
+        def is_bad(count: int) -> bool:
+            return self._rows(b"\n".join(lines[:count]) + b"\n", movie) is None
+
+        bad = bisect_left(range(1, len(lines)), True, key=is_bad)
+        return self._bad_line(place, before + bad + 1, lines[bad])
+
+    def _bad_line(self, place: str, number: int, line: bytes) -> DataError:
+        rule = self._form.shape + (", or item:" if self._is_netflix else "")
+        shown = line[:80].decode(errors="replace")
+        return DataError(f"{place}, line {number:,}: it must be {rule}; got {shown!r}.")
+
+    def check(self, source: Path) -> None:
+        """Refuse what is not all of the data set, or another one of the same form."""
+        missing = next(number for number in range(1, len(self._movies) + 2) if number not in self._movies)
+        if missing <= len(self._movies):
+            raise DataError(f"{source} lacks movie {missing}: it is not all of {self._data_set.title}.")
+        if self._data_set.rows not in (None, self._done):
+            raise DataError(
+                f"{source} has {self._done:,} rows, but {self._data_set.title} has {self._data_set.rows:,}: "
+                "it is another data set, or not all of it."
+            )
+        if not self._frames:
+            raise DataError(f"{source}: none of its {self._done:,} rows counts.")
+
+    def events(self) -> Events:
+        """What was read, each pair once."""
+        rows = pl.concat(self._frames, rechunk=True)
+        self._frames.clear()
+        if any(first > second for first, second in pairwise(self._movies)):
+            rows = rows.sort("item", maintain_order=True)
+        table = {"item": list(self.titles), "title": list(self.titles.values())}
+        titles = pl.DataFrame(table) if self.titles else None
+        return read_events(rows, time=self._data_set.has_times, items=titles)
+
+
+def _pieces(file: IO[bytes]) -> Iterator[bytes]:
+    """Whole lines, a few million bytes at a time; all end in a line feed."""
+    rest = b""
+    while read := file.read(_PIECE):
+        lines, end, rest = (rest + read).rpartition(b"\n")
+        if end:
+            yield (lines + end).replace(b"\r\n", b"\n")
+    if rest:
+        yield rest.removesuffix(b"\r") + b"\n"
+
+
+# ── titles ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _read_titles(data_set: DataSet, original: Original) -> dict[int, str]:
+    """Titles by item."""
+    place, form = original.place, data_set.form
+    try:
+        text = original.file.read().decode(data_set.encoding).replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{place} is not text in {data_set.encoding}: {error}.") from error
+    titles: dict[int, str] = {}
+    if form == "csv":
+        rows = csv.reader(io.StringIO(text, newline=""))
+        if next(rows, [])[:2] != ["movieId", "title"]:
+            raise DataError(f"{place}, line 1: it must begin with movieId,title.")
+        found = ((rows.line_num, fields[:2]) for fields in rows)
+    else:
+        # Not splitlines, which would also split at what are letters in other encodings.
+        lines = text.removesuffix("\n").split("\n")
+        found = ((number, _title_fields(line, form)) for number, line in enumerate(lines, 1))
+    for number, fields in found:
+        if len(fields) != 2 or not fields[0].isdigit():
+            raise DataError(f"{place}, line {number:,}: an item's number and its title are not in it.")
+        titles[int(fields[0])] = fields[1]
+    return titles
+
+
+def _title_fields(line: str, form: str) -> list[str]:
+    """Number and title; titles may hold what stands between fields, except in u.item."""
+    if form == "tab":
+        return line.split("|")[:2]
+    if form == "netflix":  # number, year, title
+        return line.split(",", 2)[::2]
+    number, *title = line.split("::")[:-1] or [""]  # the last are genres
+    return [number, "::".join(title)] if title else []
+
+
+# ── Parquet ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def write_events(events: Events, path: Path) -> None:
+    """Users, items and, where they are known, times in seconds since 1970: one row to an event."""
+    columns: dict[str, Any] = {
+        "user": _series(events.users).gather(events.user),
+        "item": _series(events.items).gather(events.item),
+    }
+    if events.time is not None:
+        columns["time"] = pl.Series(events.time).cast(pl.Int64)
+    with writing(path) as unfinished:
+        pl.DataFrame(columns).write_parquet(unfinished)
+
+
+def write_titles(items: Ids, titles: Texts, path: Path) -> None:
+    """Items and titles."""
+    with writing(path) as unfinished:
+        pl.DataFrame({"item": _series(items), "title": list(titles)}).write_parquet(unfinished)
+
+
+def _series(ids: Ids) -> pl.Series:
+    return pl.Series(list(ids.values) if isinstance(ids.values, Texts) else ids.values)

@@ -1,0 +1,133 @@
+"""What is known of each data set: where it is from, what its files look like, how it is filtered and split.
+
+Thresholds, filters and held-out users are those of Liang et al. (2018), whom Steck (2019) follows; the other
+MovieLens sets are treated as ML-20M is.
+"""
+
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from typing import Any, Literal
+
+from mrfrec.errors import ParameterError
+
+__all__ = ["DATA_SETS", "EMBEDDED", "DataSet", "Form", "SplitFile", "find"]
+
+Form = Literal["csv", "dat", "tab", "netflix", "triplets"]  # of the original files
+
+
+@dataclass(frozen=True)
+class SplitFile:
+    """A file of the published split: its MD5 and its rows without the header, where they are known."""
+
+    md5: str
+    rows: int | None = None
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """One data set. The counts are published ones, or None."""
+
+    name: str
+    title: str
+    page: str  # for people
+    url: str | None  # of the archive; None where it is not to be had without asking
+    archive: str
+    md5: str | None  # of the archive, where its publisher says it
+    form: Form
+    ratings: tuple[str, ...]  # names of the files with the rows; * stands for numbers
+    titles: tuple[str, ...] = ()  # names of the file with the titles, seen from the folder of the ratings
+    encoding: str = "utf-8"  # of the titles
+    folders: tuple[str, ...] = ()  # where the files lie in what the archive unpacks to
+    inner: tuple[str, ...] = ()  # archives inside the archive
+    above: float | None = None  # only rows with a larger value count
+    min_users: int = 0  # items with fewer go first,
+    min_items: int = 5  # then users with fewer
+    heldout: int = 10_000  # users for validation, and as many for test
+    rows: int | None = None  # of the original
+    events: int | None = None  # after the filters
+    users: int | None = None
+    items: int | None = None
+    training_items: int | None = None  # of the training users
+    split: dict[str, SplitFile] = field(default_factory=dict)  # as vae_cf's notebook writes it
+
+    @property
+    def has_times(self) -> bool:
+        """Whether its rows say when."""
+        return self.form != "triplets"
+
+
+EMBEDDED = {"debian": "Debian 12: source packages and what they are built with"}
+
+
+def find(name: str) -> DataSet:
+    """A data set by its name; those that come with the package are none of these."""
+    if name in tuple(EMBEDDED):
+        raise ParameterError(
+            "name", f"one of {', '.join(DATA_SETS)}", name, "It comes with the package, ready to load."
+        )
+    found = DATA_SETS.get(name) if isinstance(name, str) else None
+    if found is None:
+        near = get_close_matches(str(name).lower(), DATA_SETS, 1)
+        hint = f"Did you mean {near[0]!r}?" if near else ""
+        raise ParameterError("name", f"one of {', '.join([*EMBEDDED, *DATA_SETS])}", name, hint)
+    return found
+
+
+def _movielens(size: str, md5: str, **more: Any) -> DataSet:
+    """In the form of ML-20M, unless more is said."""
+    name = f"ml-{size}"
+    usual = DataSet(
+        name, f"MovieLens {size.upper()}",
+        page=f"https://grouplens.org/datasets/movielens/{size}/",
+        url=f"https://files.grouplens.org/datasets/movielens/{name}.zip",
+        archive=f"{name}.zip", md5=md5, form="csv",
+        ratings=("ratings.csv",), titles=("movies.csv",), folders=(name,), above=3.5,
+    )  # fmt: skip
+    return replace(usual, **more)
+
+
+_ALL = (
+    _movielens(
+        "100k", "0e33842e24a9c977be4e0107933c0723", form="tab",
+        ratings=("u.data",), titles=("u.item",), encoding="latin-1", heldout=50, rows=100_000,
+    ),
+    _movielens(
+        "1m", "c4d9eecfca2ab87c1945afe126590906", form="dat",
+        ratings=("ratings.dat",), titles=("movies.dat",), encoding="latin-1", heldout=500, rows=1_000_209,
+    ),
+    _movielens(
+        "10m", "ce571fd55effeba0271552578f2648bd", form="dat",
+        ratings=("ratings.dat",), titles=("movies.dat",), folders=("ml-10M100K",),
+        heldout=5_000, rows=10_000_054,
+    ),
+    _movielens(
+        "20m", "cd245b17a1ae2cc31bb14903e1204af3", rows=20_000_263,
+        events=9_990_682, users=136_677, items=20_720, training_items=20_108,
+        split={
+            "unique_sid.txt": SplitFile("40d5cf9dcd12d3994f10b872795b115b"),
+            "validation_te.csv": SplitFile("65da1e5a5662b68af218bbe7d4ea8a49", 142_514),
+            "test_te.csv": SplitFile("f67dd335d8b9a370d7658aaa920d8109", 139_775),
+        },
+    ),
+    _movielens("25m", "6b51fb2759a8657d3bfcbfc42b592ada", rows=25_000_095),
+    _movielens("32m", "d472be332d4daa821edc399621853b57", rows=32_000_204),
+    DataSet(
+        "msd", "Million Song Dataset, taste profile",
+        page="http://millionsongdataset.com/tasteprofile/",
+        url="http://millionsongdataset.com/sites/default/files/challenge/train_triplets.txt.zip",
+        archive="train_triplets.txt.zip", md5=None, form="triplets", ratings=("train_triplets.txt",),
+        min_users=200, min_items=20, heldout=50_000, rows=48_373_586,
+        events=33_633_450, users=571_355, items=41_140,
+    ),
+    DataSet(
+        "netflix", "Netflix Prize",
+        page="https://www.kaggle.com/datasets/netflix-inc/netflix-prize-data",
+        url=None, archive="nf_prize_dataset.tar.gz", md5=None, form="netflix",
+        ratings=("mv_*.txt", "combined_data_*.txt"),
+        titles=("movie_titles.txt", "movie_titles.csv", "../movie_titles.txt"), encoding="latin-1",
+        folders=("training_set", "download", "download/training_set"), inner=("training_set.tar",),
+        above=3.5, heldout=40_000, rows=100_480_507, events=56_880_037, users=463_435, items=17_769,
+    ),
+)  # fmt: skip
+
+DATA_SETS = {data_set.name: data_set for data_set in _ALL}

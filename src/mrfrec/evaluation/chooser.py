@@ -1,0 +1,70 @@
+"""Which point to try next, by what those before have shown: Optuna's tree-structured Parzen estimator."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mrfrec.errors import DataError, ParameterError
+
+__all__ = ["Chooser", "Range"]
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers to search between, both included; in steps, or evenly on a logarithmic scale."""
+
+    low: float
+    high: float
+    log: bool = False
+    step: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.high or (self.log and self.low <= 0):
+            rule = "low ≤ high, and above 0 on a logarithmic scale"
+            raise ParameterError("range", rule, (self.low, self.high))
+
+
+class Chooser:
+    """Chooses points of a space: for each parameter a range, or a list of choices.
+
+    Seeded anew for each point, by its number: a study that goes on chooses as if it had never stopped.
+    """
+
+    def __init__(self, space: Mapping[str, Range | Sequence[Any]], seed: int) -> None:
+        try:
+            import optuna
+        except ImportError:
+            raise DataError(
+                'a search needs Optuna: pip install "mrfrec[tune]". A grid needs nothing more.'
+            ) from None
+        if not space:
+            raise ParameterError("space", "at least one parameter to search over", space)
+        self._optuna, self._seed = optuna, seed
+        self._distributions = {name: _distribution(optuna, name, of) for name, of in space.items()}
+
+    def next(self, past: Iterable[tuple[dict[str, Any] | None, float]]) -> dict[str, Any]:
+        """The next point, after these points and what they were worth."""
+        trials = [
+            self._optuna.trial.create_trial(
+                params=dict(chosen), distributions=self._distributions, value=value
+            )
+            for chosen, value in past
+            if chosen is not None
+        ]
+        sampler = self._optuna.samplers.TPESampler(seed=self._seed + len(trials))
+        verbosity = self._optuna.logging.get_verbosity()
+        self._optuna.logging.set_verbosity(self._optuna.logging.WARNING)  # it says so when a study begins
+        try:
+            study = self._optuna.create_study(direction="maximize", sampler=sampler)
+        finally:
+            self._optuna.logging.set_verbosity(verbosity)
+        study.add_trials(trials)
+        return dict(study.ask(self._distributions).params)
+
+
+def _distribution(optuna: Any, name: str, of: Range | Sequence[Any]) -> Any:
+    if isinstance(of, Range):
+        return optuna.distributions.FloatDistribution(of.low, of.high, log=of.log, step=of.step)
+    if isinstance(of, str) or not isinstance(of, Sequence) or not len(of):
+        raise ParameterError(name, "a Range, or a list with at least one choice", of)
+    return optuna.distributions.CategoricalDistribution(tuple(of))

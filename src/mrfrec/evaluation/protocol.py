@@ -1,0 +1,189 @@
+"""One model on one split, and several on the same: fit, rank, measure."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from mrfrec.core.resources import Progress
+from mrfrec.errors import DataError, ParameterError
+from mrfrec.evaluation.metrics import (
+    DEFAULTS,
+    Lists,
+    Mean,
+    Metric,
+    Numbers,
+    Paired,
+    mean_of,
+    paired,
+    parse,
+    parse_all,
+)
+from mrfrec.evaluation.splits import Questions, Split
+from mrfrec.ids import Ids
+from mrfrec.recommender import Recommender
+
+__all__ = ["Comparison", "Evaluation", "Ties", "compare", "evaluate", "measure", "rank"]
+
+_USERS_AT_ONCE = 4096
+
+Ties = Literal["index", "popularity"]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How well a model did: one number per user and metric."""
+
+    model: str
+    parameters: dict[str, Any]
+    split: str
+    users: Ids
+    left_out: int  # users without a target
+    values: dict[Metric, Numbers]
+    seconds: dict[str, float]  # "training" and its stages, "ranking"
+    recommended: npt.NDArray[np.int64]  # how often each item is among the first places
+    popularity: npt.NDArray[np.int64]  # training users of each item
+    facts: dict[str, Any]  # about the data and the model
+
+    def mean(self, metric: "str | Metric") -> Mean:
+        """Over the users, with its standard error."""
+        return mean_of(self.of(metric))
+
+    def of(self, metric: "str | Metric") -> Numbers:
+        """One number per user."""
+        found = parse(metric)
+        if found not in self.values:
+            raise ParameterError(
+                "metric", f"among those measured: {', '.join(map(str, self.values))}", metric
+            )
+        return self.values[found]
+
+    def __repr__(self) -> str:
+        found = ", ".join(f"{metric} {self.mean(metric)}" for metric in self.values)
+        return f"Evaluation({self.model}: {found}; {len(self.users):,} users)"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several models on the same users; the first is what the others are held against."""
+
+    evaluations: tuple[Evaluation, ...]
+
+    @property
+    def metrics(self) -> list[Metric]:
+        """What was measured."""
+        return list(self.evaluations[0].values)
+
+    def paired(self, model: str, metric: "str | Metric", against: str | None = None) -> Paired:
+        """By how much a model is better than another: the first, if none is named."""
+        other = self[against] if against is not None else self.evaluations[0]
+        return paired(self[model].of(metric), other.of(metric))
+
+    def __getitem__(self, model: str) -> Evaluation:
+        for evaluation in self.evaluations:
+            if evaluation.model == model:
+                return evaluation
+        known = ", ".join(evaluation.model for evaluation in self.evaluations)
+        raise ParameterError("model", f"among {known}", model)
+
+
+def evaluate(
+    model: Recommender,
+    split: Split,
+    metrics: Iterable[str] | str = DEFAULTS,
+    *,
+    name: str | None = None,
+    ties: Ties = "index",
+    progress: Progress | None = None,
+    reuse: dict[str, Any] | None = None,
+) -> Evaluation:
+    """Fit a model to the training data of a split, and measure it on the test users.
+
+    Of items with equal scores, the one with the lower index comes first, or, as in `recommend`, the more
+    popular one: `ties`. `reuse` is what fits on the same data have in common, as in `Recommender.fit`.
+    """
+    wanted = parse_all(metrics, split.training.n_items)
+    model.warm_up()  # compiling is no part of training
+    start = time.perf_counter()
+    model.fit(split.training, progress=progress, reuse=reuse)
+    stages = getattr(model, "timings_", {})
+    seconds = {**stages, "training": stages.get("total", time.perf_counter() - start)}
+    found = measure(model, split.test, wanted, name=name, ties=ties, progress=progress)
+    return Evaluation(**{**vars(found), "split": split.name, "seconds": {**seconds, **found.seconds}})
+
+
+def measure(
+    model: Recommender,
+    questions: Questions,
+    metrics: Iterable[str | Metric] | str = DEFAULTS,
+    *,
+    name: str | None = None,
+    ties: Ties = "index",
+    progress: Progress | None = None,
+) -> Evaluation:
+    """How well a model that is fitted answers; the columns of the questions are its items."""
+    m = len(model.items_)
+    if questions.shown.shape[1] != m:
+        raise DataError(
+            f"the questions are about {questions.shown.shape[1]:,} items, the model was fitted on {m:,}. Fit "
+            "it to the training data of the same split."
+        )
+    wanted = parse_all(metrics, m)
+    start = time.perf_counter()
+    ranked = rank(model, questions, max(metric.k for metric in wanted), ties=ties, progress=progress)
+    lists = Lists(ranked, questions.targets, model.popularity_)
+    values = {metric: metric.of(lists) for metric in wanted}
+    return Evaluation(
+        model=name if name is not None else repr(model),
+        parameters=model.parameters,
+        split="",
+        users=questions.users,
+        left_out=questions.left_out,
+        values=values,
+        seconds={"ranking": time.perf_counter() - start},
+        recommended=np.bincount(ranked[ranked >= 0], minlength=m),
+        popularity=model.popularity_,
+        facts={**model.facts, "test_users": len(questions), "places": ranked.shape[1], "ties": ties},
+    )
+
+
+def rank(
+    model: Recommender,
+    questions: Questions,
+    k: int,
+    *,
+    ties: Ties = "index",
+    progress: Progress | None = None,
+) -> npt.NDArray[np.int32]:
+    """Users × k: what is recommended to each, a few thousand users at a time."""
+    ranked = np.empty((len(questions), k), np.int32)
+    for start in range(0, len(questions), _USERS_AT_ONCE):
+        part = slice(start, start + _USERS_AT_ONCE)
+        ranked[part], _ = model.top_k(questions.shown[part], k, ties=ties)
+        if progress is not None:
+            progress("rank", min(part.stop, len(questions)), len(questions))
+    return ranked
+
+
+def compare(
+    models: "Mapping[str, Recommender] | Sequence[Recommender]",
+    split: Split,
+    metrics: Iterable[str] | str = DEFAULTS,
+    *,
+    ties: Ties = "index",
+    progress: Progress | None = None,
+) -> Comparison:
+    """Evaluate several models on one split, so that they can be compared user by user."""
+    named = dict(models) if isinstance(models, Mapping) else {repr(model): model for model in models}
+    if len(named) < 2 or len(named) < len(models):
+        raise ParameterError("models", "at least two, with different names", list(named))
+    wanted = [str(metric) for metric in parse_all(metrics, split.training.n_items)]
+    return Comparison(
+        tuple(
+            evaluate(model, split, wanted, name=name, ties=ties, progress=progress)
+            for name, model in named.items()
+        )
+    )

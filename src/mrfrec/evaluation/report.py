@@ -1,0 +1,290 @@
+"""What was measured, for people and for programs: tables, Markdown, JSON."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mrfrec.core.resources import human_bytes
+from mrfrec.evaluation.metrics import Mean, Metric, p_text
+from mrfrec.evaluation.protocol import Comparison, Evaluation
+from mrfrec.evaluation.side_checks import Exposure
+from mrfrec.evaluation.tradeoff import Tradeoff
+from mrfrec.evaluation.tuning import Trial, Tuning
+
+__all__ = [
+    "Report",
+    "Section",
+    "joined",
+    "of_comparison",
+    "of_evaluations",
+    "of_exposure",
+    "of_low_rank",
+    "of_tradeoff",
+    "of_tuning",
+    "seconds_text",
+]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table of texts."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A few lines about what was done, tables, and the same as data."""
+
+    about: Sequence[str]
+    sections: Sequence[Section]
+    data: dict[str, Any]
+    title: str = ""
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    def markdown(self) -> str:
+        """As a page, or a part of one."""
+        parts = [f"# {self.title}"] if self.title else []
+        parts += ["\n".join(f"- {line}" for line in self.about)] if self.about else []
+        for section in self.sections:
+            parts += [f"## {section.title}"] if section.title else []
+            parts.append(
+                "\n".join(
+                    "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+                    for row in (section.columns, ["---"] * len(section.columns), *section.rows)
+                )
+            )
+        parts += ["\n".join(self.notes)] if self.notes else []
+        return "\n\n".join(parts) + "\n"
+
+    def json(self) -> str:
+        """All numbers, with all their digits."""
+        return json.dumps(self.data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def seconds_text(seconds: float | None) -> str:
+    """A time for people: 0.42 s, 12.3 s, 2 min 5 s."""
+    if seconds is None:
+        return "–"
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def mean_text(metric: Metric, value: Mean) -> str:
+    """With as many digits as say something."""
+    if metric.kind == "popularity":
+        return f"{value.mean:,.1f} ± {value.error:,.1f}"
+    return str(value)
+
+
+def of_evaluations(evaluations: Sequence[Evaluation], title: str = "") -> Report:
+    """One model, or several, a row each."""
+    first = evaluations[0]
+    metrics = list(first.values)
+    rows = [
+        [
+            evaluation.model,
+            *(mean_text(metric, evaluation.mean(metric)) for metric in metrics),
+            seconds_text(evaluation.seconds.get("training")),
+        ]
+        for evaluation in evaluations
+    ]
+    columns = ["model", *(metric.title for metric in metrics), "training"]
+    data = {"split": first.split, "models": [_as_data(evaluation) for evaluation in evaluations]}
+    return Report(_about(first), [Section(columns, rows)], data, title)
+
+
+def of_comparison(comparison: Comparison, title: str = "") -> Report:
+    """A row for each model; and, user by user, what the others have over the first."""
+    report = of_evaluations(comparison.evaluations, title)
+    first, *others = comparison.evaluations
+    metrics = [metric for metric in comparison.metrics if not metric.is_overall]
+    rows, differences = [], []
+    for other in others:
+        found = {metric: comparison.paired(other.model, metric) for metric in metrics}
+        rows.append([other.model, *(_difference_text(metric, found[metric]) for metric in metrics)])
+        differences.append(
+            {
+                "model": other.model,
+                "against": first.model,
+                "metrics": {
+                    str(metric): {
+                        "difference": pair.difference, "error": _or_none(pair.error), "p": _or_none(pair.p)
+                    }
+                    for metric, pair in found.items()
+                },
+            }
+        )  # fmt: skip
+    section = Section(
+        ["model", *(metric.title for metric in metrics)], rows, f"Difference from {first.model}, user by user"
+    )
+    sections = [*report.sections, section]
+    return Report(report.about, sections, {**report.data, "differences": differences}, title)
+
+
+def of_tuning(tuning: Tuning, most: int = 10, title: str = "") -> Report:
+    """The best trials, the best first."""
+    names = list(dict.fromkeys(name for trial in tuning.trials for name in trial.parameters))
+    tried = {_key(trial): trial for trial in tuning.trials}.values()
+    ranked = sorted((t for t in tried if t.value is not None), key=lambda t: -(t.value or 0.0))
+    failed = [trial for trial in tried if trial.value is None]
+    rows = [
+        [
+            *(_parameter_text(trial.parameters.get(name, "")) for name in names),
+            str(Mean(trial.value or 0.0, float("nan") if trial.error is None else trial.error)),
+            seconds_text(trial.seconds) + ("" if tuning.is_eligible(trial) else " (too long)"),
+        ]
+        for trial in ranked[:most]
+    ]
+    about = [
+        f"split: {tuning.split}",
+        f"{len(tried):,} points tried"
+        + (f", of which {len(failed):,} could not be fitted" if failed else "")
+        + (f"; shown: the best {most}" if len(ranked) > most else ""),
+    ]
+    data = {
+        "model": tuning.model,
+        "metric": str(tuning.metric),
+        "split": tuning.split,
+        "best": tuning.best.parameters,
+        "trials": [
+            {
+                "parameters": trial.parameters, "value": trial.value, "error": trial.error,
+                "training_seconds": trial.seconds, "failure": trial.failure,
+            }
+            for trial in tried
+        ],
+    }  # fmt: skip
+    columns = [*names, f"{tuning.metric.title} (validation)", "training"]
+    notes = [f"Not fitted: {trial.parameters}: {trial.failure}" for trial in failed[:3]]
+    return Report(about, [Section(columns, rows)], data, title, notes)
+
+
+def of_tradeoff(tradeoff: Tradeoff, title: str = "") -> Report:
+    """The paper's Table 2: accuracy and training time, and both beside those of the dense model."""
+    page = of_evaluations([point.evaluation for point in tradeoff.points], title)
+    first = tradeoff.metrics[0]
+    rows = []
+    for point, row in zip(tradeoff.points, tradeoff.rows(), strict=True):
+        rows.append(
+            [
+                row.model,
+                *(mean_text(metric, mean) for metric, mean in row.means.items()),
+                seconds_text(row.seconds),
+                "–" if row.speed_up is None else f"{row.speed_up:.1f} ×",
+                f"{row.of_dense[first]:.1%}" if first in row.of_dense else "–",
+                f"{point.share:.2%}",
+                human_bytes(point.bytes),
+            ]
+        )
+        page.data["models"][len(rows) - 1] |= {
+            "sparsity": point.sparsity, "r": point.r, "share": point.share, "blocks": point.blocks,
+            "bytes": point.bytes,
+        }  # fmt: skip
+    columns = [
+        "model", *(metric.title for metric in tradeoff.metrics), "training", "speed-up",
+        f"{first.title} of dense", "weights kept", "size",
+    ]  # fmt: skip
+    notes = tuple(f"Left out: {note}" for note in tradeoff.notes)
+    return Report(page.about, [Section(columns, rows)], {**page.data, "notes": list(notes)}, title, notes)
+
+
+def of_low_rank(comparison: Comparison, split: str, title: str = "") -> Report:
+    """What is lost when the weights are cut to a rank."""
+    comparison = Comparison(tuple(replace(found, split=split) for found in comparison.evaluations))
+    page = of_comparison(comparison, title)
+    full = comparison.evaluations[0]
+    rows = []
+    for evaluation in comparison.evaluations:
+        metrics = comparison.metrics
+        drop = 1 - evaluation.mean(metrics[0]).mean / (full.mean(metrics[0]).mean or 1.0)
+        energy = evaluation.facts.get("energy")
+        rows.append(
+            [
+                evaluation.model,
+                *(mean_text(metric, evaluation.mean(metric)) for metric in metrics),
+                "–" if evaluation is full else f"{drop:.1%}",
+                "100 %" if energy is None else f"{energy:.1%}",
+            ]
+        )
+    names = [metric.title for metric in comparison.metrics]
+    section = Section(["weights", *names, f"drop in {names[0]}", "squares of the weights kept"], rows)
+    return Report(page.about, [section], page.data, title)
+
+
+def of_exposure(exposure: Exposure, title: str = "") -> Report:
+    """Shares of the recommendations by popularity of the items."""
+    lines = {f"recommended by {name}": share for name, share in exposure.models.items()}
+    lines["training interactions"] = exposure.training
+    if exposure.targets is not None:
+        lines["test users' targets"] = exposure.targets
+    label = "decile" if exposure.groups == 10 else "group"
+    rows = [
+        [
+            f"{group + 1}" + (" (most popular)" if group == 0 else ""),
+            f"{exposure.items[group]:,}",
+            *(f"{share[group]:.2%}" for share in lines.values()),
+        ]
+        for group in range(exposure.groups)
+    ]
+    data = {"places": exposure.places, "items": exposure.items.tolist(),
+            "shares": {name: share.tolist() for name, share in lines.items()}}  # fmt: skip
+    about = [f"share of the first {exposure.places} places of all lists, by popularity of the items"]
+    return Report(about, [Section([label, "items", *lines], rows, "By popularity")], data, title)
+
+
+def joined(page: Report, other: Report) -> Report:
+    """Two in one."""
+    return replace(
+        page, sections=[*page.sections, *other.sections], data={**page.data, "exposure": other.data}
+    )
+
+
+def _key(trial: Trial) -> str:
+    return json.dumps(trial.parameters, sort_keys=True)
+
+
+def _parameter_text(value: object) -> str:
+    if value is None:
+        return "dense"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _about(evaluation: Evaluation) -> list[str]:
+    facts = evaluation.facts
+    left_out = f" ({evaluation.left_out:,} left out, without a target)" if evaluation.left_out else ""
+    return [
+        f"split: {evaluation.split}",
+        f"training: {facts['users']:,} users × {facts['items']:,} items, {facts['pairs']:,} pairs",
+        f"test: {len(evaluation.users):,} users{left_out}",
+    ]
+
+
+def _difference_text(metric: Metric, pair: Any) -> str:
+    if metric.kind == "popularity":
+        return f"{pair.difference:+,.1f} ± {pair.error:,.1f} (p {p_text(pair.p)})"
+    return str(pair)
+
+
+def _as_data(evaluation: Evaluation) -> dict[str, Any]:
+    means = {metric: evaluation.mean(metric) for metric in evaluation.values}
+    return {
+        "name": evaluation.model,
+        "parameters": evaluation.parameters,
+        "metrics": {
+            str(metric): {"mean": mean.mean, "error": _or_none(mean.error)} for metric, mean in means.items()
+        },
+        "test_users": len(evaluation.users),
+        "left_out": evaluation.left_out,
+        "training": {name: evaluation.facts[name] for name in ("users", "items", "pairs")},
+        "seconds": evaluation.seconds,
+    }
+
+
+def _or_none(value: float) -> float | None:
+    return value if value == value else None

@@ -1,0 +1,276 @@
+"""Two checks of §5 of the paper: what a cut to low rank costs, and how often the long tail is recommended."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from mrfrec.checks import check_count
+from mrfrec.core import ranking
+from mrfrec.core.resources import MemoryPlan, Progress, usable_threads
+from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.errors import DataError, ParameterError
+from mrfrec.evaluation.metrics import DEFAULTS, Lists, Metric, Numbers
+from mrfrec.evaluation.protocol import Comparison, Evaluation, Ties, measure
+from mrfrec.evaluation.splits import Questions
+from mrfrec.model import MRF
+
+__all__ = ["Exposure", "exposure", "low_rank"]
+
+_EXACT = 3000  # items, up to which the whole decomposition takes seconds
+_PASSES = 2  # through B and back, each of which squares how far the leading directions stand out
+_USERS_AT_ONCE = 1000
+
+Array = npt.NDArray[Any]
+
+
+# ── low rank ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def low_rank(
+    model: MRF,
+    questions: Questions,
+    ranks: Iterable[int],
+    metrics: Iterable[str | Metric] | str = DEFAULTS,
+    *,
+    ties: Ties = "index",
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Cut the weights of a fitted model to low rank by a singular value decomposition, and measure the drop.
+
+    The first of the comparison is the model as it is, the others are "rank 200" and so on, the largest first;
+    their facts say which share of the weights' squares (`energy`) the rank keeps. After the cut the diagonal
+    of B is no longer zero, which changes nothing: it adds to the scores of shown items only, and those are
+    never recommended. Beyond 3,000 items the decomposition is a randomized one (Halko et al. 2011), with
+    random numbers from `seed`.
+    """
+    if not isinstance(model, MRF):
+        raise ParameterError("model", "an MRF", model)
+    full = measure(model, questions, metrics, name="full rank", ties=ties, progress=progress)
+    m, wanted = len(model.items_), list(full.values)
+    cuts = _ranks(ranks, m)
+    _plan(model, cuts[-1], m)
+
+    start = time.perf_counter()
+    left, right = _factors(model.weights_, cuts[-1], seed, progress)
+    seconds = time.perf_counter() - start
+    # The columns of `left` are orthogonal, so that each adds its own square.
+    energy = np.cumsum(np.sum(left.astype(np.float64) ** 2, axis=0)) / _square(model.weights_)
+
+    order = model.catalogue.by_popularity if ties == "popularity" else np.arange(m, dtype=np.int32)
+    ranked = _rank(model, questions.shown, left, right, cuts, max(w.k for w in wanted), order, progress)
+    found = [full]
+    for rank, (lists, took) in zip(cuts[::-1], ranked[::-1], strict=True):
+        answers = Lists(lists, questions.targets, model.popularity_)
+        found.append(
+            replace(
+                full,
+                model=f"rank {rank:,}",
+                values={metric: metric.of(answers) for metric in wanted},
+                seconds={"decomposition": seconds, "ranking": took},
+                recommended=np.bincount(lists[lists >= 0], minlength=m),
+                facts={**full.facts, "rank": rank, "energy": float(energy[rank - 1])},
+            )
+        )
+    return Comparison(tuple(found))
+
+
+def _ranks(ranks: Iterable[int], m: int) -> list[int]:
+    """In ascending order, each once."""
+    given = [ranks] if isinstance(ranks, int) else list(ranks)
+    cuts = sorted(check_count("ranks", rank) for rank in given)
+    if not cuts or len(set(cuts)) < len(cuts) or cuts[-1] > m:
+        raise ParameterError(
+            "ranks", f"at least one, none of them twice, each at most the {m:,} items", given
+        )
+    return cuts
+
+
+def _width(rank: int, m: int) -> int:
+    """Directions to follow: more than are kept, since the last of them are the least certain."""
+    return min(rank + max(rank // 10, 20), m)
+
+
+def _plan(model: MRF, rank: int, m: int) -> None:
+    itemsize = np.dtype(model.dtype).itemsize
+    columns = 8 * m if m <= _EXACT else 4 * _width(rank, m)  # with what LAPACK copies
+    needed = itemsize * m * (columns + 2 * _USERS_AT_ONCE)
+    plan = MemoryPlan(model.memory_limit)
+    plan.require("factors of the weights", needed, "Ask for smaller ranks.", who="low_rank")
+
+
+def _square(B: Any) -> float:
+    """The sum of the squares of all weights; a dense B is not copied."""
+    rows = [B.data] if sp.issparse(B) else B
+    return float(sum(np.sum(np.square(row, dtype=np.float64)) for row in rows)) or 1.0
+
+
+def _factors(B: Any, rank: int, seed: int, progress: Progress | None) -> tuple[Array, Array]:
+    """L (m × rank) and R (rank × m), of which the first d columns and rows make the best B of rank d.
+
+    With an orthonormal Q that spans the leading right singular vectors these are Q·W, with the eigenvectors W
+    of (B·Q)ᵀ(B·Q), and B ≈ (B·Q·W)·(Q·W)ᵀ. For few items Q is the identity, and nothing is approximate.
+    """
+    from scipy.linalg import eigh
+
+    m = B.shape[0]
+    steps = 2 * _PASSES + 2
+
+    def tell(done: int) -> None:
+        if progress is not None:
+            progress("decompose", done, steps)
+
+    tell(0)
+    if m <= _EXACT:
+        dense = (B.toarray() if sp.issparse(B) else B).astype(np.float64)
+        _, W = eigh(dense.T @ dense, overwrite_a=True)
+        W = W[:, ::-1][:, :rank].astype(B.dtype)  # the largest first
+        tell(steps)
+        return B @ W, W.T
+    Bt = B.T.tocsr() if sp.issparse(B) else B.T
+    random = np.random.default_rng(seed)
+    Q = random.standard_normal((m, _width(rank, m)), dtype=np.float32).astype(B.dtype, copy=False)
+    for turn in range(_PASSES):
+        Q = _orthonormal(B @ Q)
+        tell(2 * turn + 1)
+        Q = _orthonormal(Bt @ Q)
+        tell(2 * turn + 2)
+    BQ = B @ Q
+    tell(steps - 1)
+    _, W = eigh(BQ.T @ BQ, overwrite_a=True)
+    W = W[:, ::-1][:, :rank]
+    factors = BQ @ W, W.T @ Q.T
+    tell(steps)
+    return factors
+
+
+def _orthonormal(Y: Array) -> Array:
+    from scipy.linalg import qr
+
+    Q, _ = qr(Y, mode="economic", overwrite_a=True, check_finite=False)
+    return np.asarray(Q)
+
+
+def _rank(
+    model: MRF,
+    shown: sp.csr_array,
+    left: Array,
+    right: Array,
+    cuts: list[int],
+    k: int,
+    order: npt.NDArray[np.int32],
+    progress: Progress | None,
+) -> list[tuple[npt.NDArray[np.int32], float]]:
+    """For each rank, users × k and the seconds it took; each rank adds to the scores of the one before."""
+    n, m = shown.shape
+    lists = [np.empty((n, k), np.int32) for _ in cuts]
+    seconds = [0.0 for _ in cuts]
+    threads = model.threads or usable_threads()
+    mean = model.mean_.astype(left.dtype) if model.offset else None
+    for first in range(0, n, _USERS_AT_ONCE):
+        part = slice(first, min(first + _USERS_AT_ONCE, n))
+        start = time.perf_counter()
+        X = shown[part].astype(left.dtype)
+        seen = X.nonzero()
+        reduced = X @ left
+        scores = np.zeros((X.shape[0], m), left.dtype)
+        if mean is not None:  # the exact conditional mean, μ + (x − μ)·B
+            reduced -= mean @ left
+            scores += mean
+        scores[seen] = -np.inf
+        # To the ranking, a user is now a history of one item of weight 1, and the scores are its weights.
+        ones = np.ones(X.shape[0], left.dtype)
+        each = Rows(np.arange(X.shape[0] + 1), np.arange(X.shape[0], dtype=np.int32), ones, m)
+        for place, (done, rank) in enumerate(pairwise([0, *cuts])):
+            scores += reduced[:, done:rank] @ right[done:rank]
+            lists[place][part], _ = ranking.top_k(
+                each,
+                DenseRows(scores),
+                np.zeros(m, left.dtype),
+                k,
+                exclude_seen=False,
+                order=order,
+                threads=threads,
+            )
+            seconds[place] += time.perf_counter() - start
+            start = time.perf_counter()
+        if progress is not None:
+            progress("rank", part.stop, n)
+    return list(zip(lists, seconds, strict=True))
+
+
+# ── who is recommended ────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """Shares of groups of items, the most popular group first; each line adds up to 1."""
+
+    split: str
+    places: int  # of each list, that were counted
+    items: npt.NDArray[np.int64]  # in each group
+    models: dict[str, Numbers]  # share of all recommendations
+    training: Numbers  # share of all training interactions
+    targets: Numbers | None  # share of what the test users were to be guessed
+
+    @property
+    def groups(self) -> int:
+        """How many."""
+        return len(self.items)
+
+
+def exposure(
+    found: Evaluation | Comparison, questions: Questions | None = None, *, groups: int = 10
+) -> Exposure:
+    """How often models recommend popular items and rare ones.
+
+    Items are put into groups of equal size by their popularity, of equals the lower index first; where they
+    do not divide evenly, sizes differ by one. All places of the lists that were measured count. With the
+    questions, the shares of the test users' targets stand beside. (The paper explains its lead on MSD by the
+    long-tail items that the full-rank model recommends more often.)
+    """
+    evaluations = found.evaluations if isinstance(found, Comparison) else (found,)
+    first = evaluations[0]
+    m = len(first.popularity)
+    groups = check_count("groups", groups)
+    if groups > m:
+        raise ParameterError("groups", f"at most the {m:,} items there are", groups)
+    for other in evaluations[1:]:
+        if not np.array_equal(other.popularity, first.popularity) or _places(other) != _places(first):
+            raise DataError(
+                f"{other.model} and {first.model} were not measured on the same data, with lists of the same "
+                "length: their recommendations cannot be held against each other. Evaluate both on one split."
+            )
+    if questions is not None and questions.targets.shape[1] != m:
+        raise DataError(
+            f"the questions are about {questions.targets.shape[1]:,} items, the models about {m:,}. Give the "
+            "questions they were measured on."
+        )
+    group = np.empty(m, np.int64)
+    group[np.argsort(-first.popularity, kind="stable")] = np.arange(m) * groups // m
+
+    def shares(counts: Array) -> Numbers:
+        total = np.bincount(group, weights=counts, minlength=groups)
+        return np.asarray(total / (total.sum() or 1.0))
+
+    targets = None
+    if questions is not None:
+        targets = shares(np.bincount(questions.targets.indices, minlength=m))
+    return Exposure(
+        split=first.split,
+        places=_places(first),
+        items=np.bincount(group, minlength=groups),
+        models={evaluation.model: shares(evaluation.recommended) for evaluation in evaluations},
+        training=shares(first.popularity),
+        targets=targets,
+    )
+
+
+def _places(evaluation: Evaluation) -> int:
+    return int(evaluation.facts["places"])

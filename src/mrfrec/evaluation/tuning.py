@@ -1,0 +1,310 @@
+"""The best parameters on the validation users: over a grid, as in the paper (§5), or by a search with Optuna.
+
+Every trial is a line of a file as soon as it is done, so that an interrupted study goes on where it was; and
+fits share what they have in common, so that a new l2 costs the solution alone.
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mrfrec.checks import check_count, check_number
+from mrfrec.core.resources import Progress
+from mrfrec.errors import DataError, MemoryPlanError, NumericalError, ParameterError
+from mrfrec.evaluation.chooser import Chooser, Range
+from mrfrec.evaluation.metrics import Mean, Metric, parse_all
+from mrfrec.evaluation.protocol import Ties, evaluate
+from mrfrec.evaluation.splits import Questions, Split
+from mrfrec.io.atomic import writing
+from mrfrec.saving import build
+
+__all__ = ["ALPHAS", "RIDGES", "Trial", "Tuning", "grid", "points_of", "ridges", "search", "tune"]
+
+ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the paper's grid
+RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0)  # of the grid, times the size of a typical diagonal entry of S
+_SEED = 98765
+
+Parameters = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One point that was tried; without a value where it could not be fitted."""
+
+    parameters: dict[str, Any]
+    value: float | None
+    error: float | None = None  # standard error of the value
+    seconds: float | None = None  # of training, from scratch
+    failure: str | None = None
+    chosen: dict[str, Any] | None = None  # by a search: what the parameters were made from
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What was tried, and the best of it."""
+
+    model: str
+    metric: Metric
+    split: str
+    trials: tuple[Trial, ...]
+    max_seconds: float | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def best(self) -> Trial:
+        """The trial with the largest value, the first of equals; of those that train fast enough."""
+        eligible = [trial for trial in self.trials if self.is_eligible(trial)]
+        if not eligible:
+            reasons = {trial.failure for trial in self.trials if trial.failure}
+            raise DataError(
+                "no trial succeeded"
+                + (f" within {self.max_seconds:g} s of training" if self.max_seconds is not None else "")
+                + (f": {'; '.join(sorted(reasons))}" if reasons else ".")
+            )
+        return max(eligible, key=lambda trial: trial.value or 0.0)
+
+    def is_eligible(self, trial: Trial) -> bool:
+        """Whether a trial may be the best."""
+        fast = self.max_seconds is None or (trial.seconds or 0.0) <= self.max_seconds
+        return trial.value is not None and fast
+
+    def save(self, path: "str | os.PathLike[str]") -> None:
+        """Write the best parameters, as `mrfrec fit --params` and `--model` take them."""
+        best = self.best
+        found = {
+            "model": self.model,
+            "parameters": best.parameters,
+            "tuned": {
+                "metric": str(self.metric),
+                "value": best.value,
+                "error": best.error,
+                "training_seconds": best.seconds,
+                "trials": len(self.trials),
+                "split": self.split,
+                **self.facts,
+            },
+        }
+        with writing(Path(path)) as temporary:
+            temporary.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+
+
+# ── which points to try ───────────────────────────────────────────────────────────────────────────
+
+
+def grid(**choices: Sequence[Any]) -> list[dict[str, Any]]:
+    """All combinations, the last varying fastest: put l2 there, since a new l2 costs least."""
+    for name, values in choices.items():
+        if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
+            raise ParameterError(name, "a list with at least one value", values)
+    return [dict(zip(choices, point, strict=True)) for point in product(*choices.values())]
+
+
+def ridges(split: Split, alpha: float, multiples: Iterable[float] = RIDGES) -> list[float]:
+    """Values of l2 worth trying: a typical diagonal entry of S, v^(1 − α), times these; two digits each.
+
+    A ridge has the scale of what it is added to: 100 for covariances is what 1 is for correlations.
+    """
+    return [_rounded(multiple * _typical_variance(split) ** (1 - alpha), 2) for multiple in multiples]
+
+
+def _typical_variance(split: Split) -> float:
+    """v = n × variance of the item of a randomly chosen interaction, its mean."""
+    n, c = split.training.n_users, split.training.popularity.astype(np.float64)
+    return float(np.average(c - c * c / n, weights=c)) or 1.0
+
+
+def _rounded(value: float, digits: int) -> float:
+    return float(f"{value:.{digits}g}")
+
+
+# ── trying them ───────────────────────────────────────────────────────────────────────────────────
+
+
+def tune(
+    split: Split,
+    points: Iterable[Parameters],
+    metric: str = "ndcg@100",
+    *,
+    model: str = "MRF",
+    fixed: Parameters | None = None,
+    max_seconds: float | None = None,
+    study: "str | os.PathLike[str] | None" = None,
+    ties: Ties = "index",
+    machine: Parameters | None = None,
+    progress: Progress | None = None,
+) -> Tuning:
+    """Try every point, on the validation users; the test users are never looked at.
+
+    `fixed` are parameters all trials share, `machine` those that change no result, such as threads. `study`
+    is a file in which trials are kept: those that are in it already are not tried again. `max_seconds` is
+    what the best may take to train.
+    """
+    wanted = [dict(point) for point in points]
+    if not wanted:
+        raise ParameterError("points", "at least one", wanted)
+    run = _Study(split, model, metric, fixed or {}, max_seconds, study, ties, machine or {}, progress)
+    for done, point in enumerate(wanted):
+        run.report(done, len(wanted))
+        run.value_of(point)
+    run.report(len(wanted), len(wanted))
+    return run.result()
+
+
+def search(
+    split: Split,
+    space: Mapping[str, Range | Sequence[Any]],
+    trials: int = 50,
+    metric: str = "ndcg@100",
+    *,
+    model: str = "MRF",
+    fixed: Parameters | None = None,
+    max_seconds: float | None = None,
+    study: "str | os.PathLike[str] | None" = None,
+    seed: int = _SEED,
+    ties: Ties = "index",
+    machine: Parameters | None = None,
+    progress: Progress | None = None,
+) -> Tuning:
+    """Let Optuna choose the points, out of ranges and lists of choices, by what the trials before have shown.
+
+    "ridge" in the space stands for l2 ÷ the typical diagonal entry of S, as in `ridges`. A study that goes on
+    chooses as if it had never stopped.
+    """
+    trials = check_count("trials", trials)
+    choose = Chooser(space, seed)
+    run = _Study(split, model, metric, fixed or {}, max_seconds, study, ties, machine or {}, progress)
+    past = [(trial.chosen, run.worth(trial)) for trial in run.trials if trial.chosen is not None]
+    while len(past) < trials:
+        run.report(len(past), trials)
+        chosen = choose.next(past)
+        point = {name: _rounded(x, 3) if isinstance(x, float) else x for name, x in chosen.items()}
+        if "ridge" in point:
+            (point["l2"],) = ridges(split, point.get("alpha", run.alpha), [point.pop("ridge")])
+        past.append((chosen, run.worth(run.value_of(point, chosen))))
+    run.report(trials, trials)
+    return run.result()
+
+
+class _Study:
+    """The trials so far, in memory and, a line each, in a file."""
+
+    def __init__(
+        self,
+        split: Split,
+        model: str,
+        metric: str,
+        fixed: Parameters,
+        max_seconds: float | None,
+        path: "str | os.PathLike[str] | None",
+        ties: Ties,
+        machine: Parameters,
+        progress: Progress | None,
+    ) -> None:
+        if max_seconds is not None:
+            max_seconds = check_number("max_seconds", max_seconds, "above 0", lambda x: x > 0)
+        self.split = split.for_tuning()
+        (self.metric,) = parse_all([metric], split.training.n_items)
+        self.model, self.fixed, self.max_seconds, self.ties = model, dict(fixed), max_seconds, ties
+        self.machine = dict(machine)
+        self.alpha = float(build(model, fixed).parameters.get("alpha", 1.0))
+        self._progress = progress
+        self._reuse: dict[str, Any] = {}
+        self.trials: list[Trial] = []
+        self.facts = {
+            "data": self.split.training.fingerprint,
+            "questions": _fingerprint(self.split.test),
+        }
+        self._file = None if path is None else Path(path).expanduser()
+        if self._file is not None:
+            self._open(self._file)
+
+    def _open(self, path: Path) -> None:
+        header = {
+            "study": self.model, "metric": str(self.metric), "fixed": self.fixed, "ties": self.ties,
+            **self.facts,
+        }  # fmt: skip
+        if not path.exists() or path.stat().st_size == 0:
+            with writing(path) as temporary:
+                temporary.write_text(json.dumps(header) + "\n", encoding="utf-8")
+            return
+        lines = path.read_bytes().split(b"\n")
+        try:
+            found, *past = [json.loads(line) for line in lines[:-1]]  # the last was never finished
+            self.trials = [Trial(**row) for row in past]
+            found = dict(found)
+        except (ValueError, TypeError) as error:
+            raise DataError(f"{path} is not a study of mrfrec tune: {error}. Name another file.") from error
+        for name, value in header.items():
+            if found.get(name) != json.loads(json.dumps(value)):
+                raise DataError(
+                    f"{path} is a study of something else: its {name} is {found.get(name)!r}, now it is "
+                    f"{value!r}. Name another file, or remove it."
+                )
+        if lines[-1]:
+            with writing(path) as temporary:
+                temporary.write_bytes(b"\n".join(lines[:-1]) + b"\n")
+
+    def value_of(self, point: dict[str, Any], chosen: dict[str, Any] | None = None) -> Trial:
+        """The trial of a point; where it was tried before, what it gave then."""
+        parameters = {**self.fixed, **point}
+        same = next((trial for trial in self.trials if trial.parameters == parameters), None)
+        if same is not None and chosen is None:
+            return same
+        trial = replace(same or self._try(parameters), chosen=chosen)
+        if self._file is not None:
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(trial)) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        self.trials.append(trial)
+        return trial
+
+    def _try(self, parameters: dict[str, Any]) -> Trial:
+        model = build(self.model, {**parameters, **self.machine})
+        try:
+            found = evaluate(model, self.split, [str(self.metric)], ties=self.ties, reuse=self._reuse)
+        except (NumericalError, MemoryPlanError) as error:
+            return Trial(parameters, None, failure=str(error))
+        value: Mean = found.mean(self.metric)
+        return Trial(parameters, value.mean, _finite(value.error), found.seconds["training"])
+
+    def worth(self, trial: Trial) -> float:
+        """What a search makes of a trial: nothing of one that failed, or takes too long to train."""
+        return trial.value if trial.value is not None and self.result().is_eligible(trial) else 0.0
+
+    def report(self, done: int, total: int) -> None:
+        """Tell the caller."""
+        if self._progress is not None:
+            self._progress("tune", done, total)
+
+    def result(self) -> Tuning:
+        """All of it."""
+        return Tuning(
+            self.model, self.metric, self.split.name, tuple(self.trials), self.max_seconds, self.facts
+        )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _fingerprint(questions: Questions) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for X in (questions.shown, questions.targets):
+        digest.update(X.indptr.astype(np.int64).tobytes() + X.indices.astype(np.int64).tobytes())
+    return digest.hexdigest()
+
+
+def points_of(trials: Iterable[Trial]) -> Iterator[tuple[dict[str, Any], float, float]]:
+    """Parameters, values and standard errors of the trials that succeeded: what is plotted."""
+    for trial in trials:
+        if trial.value is not None:
+            yield trial.parameters, trial.value, trial.error or 0.0

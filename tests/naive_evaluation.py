@@ -1,0 +1,222 @@
+"""Splits and metrics in slow, obvious Python: the truth that the evaluation is held to.
+
+Written from the definitions (Liang et al. 2018 and the notebook of `vae_cf` for strong generalisation), not
+from the package, and sharing nothing with it. Users and items are named by their ids; tables are lists of
+pairs in the order of their rows. In ranked lists, −1 stands where there was nothing left to recommend.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+Pair = tuple[Any, Any]  # user, item
+Sets = dict[Any, set[Any]]  # user → items
+
+SEED = 98765  # of the notebook
+
+
+# Splits.
+
+
+@dataclass
+class Asked:
+    """What is shown of some users and what is to be guessed; only of users with something to guess."""
+
+    shown: Sets
+    targets: Sets
+    left_out: int  # users with nothing to guess
+
+
+@dataclass
+class Strong:
+    users: list[Any]  # as they were drawn: for training, for validation, for test
+    training: Sets
+    items: set[Any]
+    validation: Asked
+    test: Asked
+
+
+def first_of_each_pair(rows: Sequence[Pair]) -> list[Pair]:
+    """Without repeated rows."""
+    return list(dict.fromkeys(rows))
+
+
+def filtered(rows: Sequence[Pair], min_users: int = 0, min_items: int = 0) -> list[Pair]:
+    """Items with too few users go first, then users with too few of the items left; one pass each."""
+    per_item = Counter(item for _, item in rows)
+    rows = [(user, item) for user, item in rows if per_item[item] >= min_users]
+    per_user = Counter(user for user, _ in rows)
+    return [(user, item) for user, item in rows if per_user[user] >= min_items]
+
+
+def strong_generalisation(
+    rows: Sequence[Pair], heldout: int, hidden: float = 0.2, seed: int = SEED, at_least: int = 5
+) -> Strong:
+    """The notebook line by line: users who are not trained on, a fifth of whose items is hidden."""
+    table = pd.DataFrame({"user": [user for user, _ in rows], "item": [item for _, item in rows]})
+    unique_uid = np.array([user for user, _ in table.groupby("user")], dtype=object)
+    np.random.seed(seed)  # noqa: NPY002 (the notebook's generator)
+    unique_uid = unique_uid[np.random.permutation(len(unique_uid))]  # noqa: NPY002
+    n = len(unique_uid)
+    training_users = set(unique_uid[: n - 2 * heldout])
+    validation_users = set(unique_uid[n - 2 * heldout : n - heldout])
+    test_users = set(unique_uid[n - heldout :])
+
+    training = [(user, item) for user, item in rows if user in training_users]
+    items = {item for _, item in training}
+
+    def asked(users: set[Any]) -> Asked:
+        known = table[[u in users and i in items for u, i in zip(table.user, table.item, strict=True)]]
+        shown: Sets = {}
+        targets: Sets = {}
+        np.random.seed(seed)  # noqa: NPY002
+        for user, group in known.groupby("user"):
+            idx = np.zeros(len(group), dtype=bool)
+            if len(group) >= at_least:
+                size = int(hidden * len(group))
+                idx[np.random.choice(len(group), size=size, replace=False)] = True  # noqa: NPY002
+            if idx.any():
+                shown[user] = set(group["item"][~idx])
+                targets[user] = set(group["item"][idx])
+        return Asked(shown, targets, len(users) - len(targets))
+
+    return Strong(list(unique_uid), sets(training), items, asked(validation_users), asked(test_users))
+
+
+def by_time(rows: Sequence[Pair], times: Sequence[Any], k: int) -> tuple[Sets, Asked]:
+    """Training, and the k latest of every user with more than k items; of equal times the later row's."""
+    table = pd.DataFrame({"user": [user for user, _ in rows], "item": [item for _, item in rows]})
+    hidden: list[Pair] = []
+    for _, group in table.groupby("user"):
+        if len(group) > k:
+            latest = sorted(group.index, key=lambda row: (times[row], row))[-k:]
+            hidden += [rows[row] for row in latest]
+    training = [pair for pair in rows if pair not in set(hidden)]
+    return sets(training), ask(training, hidden)
+
+
+def ask(training: Sequence[Pair], hidden: Sequence[Pair]) -> Asked:
+    """Hidden pairs of items that are trained with are to be guessed; the users' other pairs are shown."""
+    items = {item for _, item in training}
+    targets = sets([(user, item) for user, item in hidden if item in items])
+    shown = sets([(user, item) for user, item in training if user in targets])
+    users = {user for user, _ in [*training, *hidden]}
+    return Asked(shown, targets, len(users) - len(targets))
+
+
+def sets(rows: Sequence[Pair]) -> Sets:
+    found: Sets = {}
+    for user, item in rows:
+        found.setdefault(user, set()).add(item)
+    return found
+
+
+# Rankings and metrics of one user; items are numbered from 0.
+
+
+def ranking(scores: Sequence[float], shown: set[int], k: int) -> list[int]:
+    """The k best of the items that were not shown; of equal scores the lower number first."""
+    order = sorted(range(len(scores)), key=lambda item: (-scores[item], item))
+    best = [item for item in order if item not in shown][:k]
+    return best + [-1] * (k - len(best))
+
+
+def hits(ranked: Sequence[int], targets: set[int], k: int) -> list[int]:
+    """The places, from 1, among the first k that hold a target."""
+    return [place for place, item in enumerate(ranked[:k], start=1) if item in targets]
+
+
+def ndcg(ranked: Sequence[int], targets: set[int], k: int) -> float:
+    gained = sum(1 / math.log2(place + 1) for place in hits(ranked, targets, k))
+    ideal = sum(1 / math.log2(place + 1) for place in range(1, min(k, len(targets)) + 1))
+    return gained / ideal
+
+
+def recall(ranked: Sequence[int], targets: set[int], k: int) -> float:
+    return len(hits(ranked, targets, k)) / min(k, len(targets))
+
+
+def recall_all(ranked: Sequence[int], targets: set[int], k: int) -> float:
+    return len(hits(ranked, targets, k)) / len(targets)
+
+
+def precision(ranked: Sequence[int], targets: set[int], k: int) -> float:
+    return len(hits(ranked, targets, k)) / k
+
+
+def hit(ranked: Sequence[int], targets: set[int], k: int) -> float:
+    return 1.0 if hits(ranked, targets, k) else 0.0
+
+
+def mrr(ranked: Sequence[int], targets: set[int], k: int) -> float:
+    found = hits(ranked, targets, k)
+    return 1 / found[0] if found else 0.0
+
+
+def average_precision(ranked: Sequence[int], targets: set[int], k: int) -> float:
+    total = sum(precision(ranked, targets, place) for place in hits(ranked, targets, k))
+    return total / min(k, len(targets))
+
+
+ACCURACY = {
+    "ndcg": ndcg,
+    "recall": recall,
+    "recall_all": recall_all,
+    "precision": precision,
+    "hit": hit,
+    "mrr": mrr,
+    "map": average_precision,
+}
+
+
+def recommended(ranked: Sequence[int], k: int) -> list[int]:
+    return [item for item in ranked[:k] if item != -1]
+
+
+def popularity(ranked: Sequence[int], users_of: Sequence[int], k: int) -> float:
+    """The mean number of training users of the recommended items."""
+    items = recommended(ranked, k)
+    return sum(users_of[item] for item in items) / len(items) if items else 0.0
+
+
+def long_tail(users_of: Sequence[int]) -> set[int]:
+    """All items but the fewest of the most popular that have 80 % of all interactions."""
+    order = sorted(range(len(users_of)), key=lambda item: (-users_of[item], item))
+    head = 0
+    while 5 * sum(users_of[item] for item in order[:head]) < 4 * sum(users_of):
+        head += 1
+    return set(order[head:])
+
+
+def tail(ranked: Sequence[int], users_of: Sequence[int], k: int) -> float:
+    items = recommended(ranked, k)
+    return len([item for item in items if item in long_tail(users_of)]) / len(items) if items else 0.0
+
+
+def coverage(lists: Sequence[Sequence[int]], n_items: int, k: int) -> float:
+    """Of all users together: the share of items that somebody is recommended."""
+    return len({item for ranked in lists for item in recommended(ranked, k)}) / n_items
+
+
+# Over users.
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """The mean and its standard error."""
+    n = len(values)
+    mean = math.fsum(values) / n
+    if n == 1:
+        return mean, math.nan
+    variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
+    return mean, math.sqrt(variance / n)
+
+
+def dense(sets_of_items: Sequence[set[int]], n_items: int) -> npt.NDArray[np.float64]:
+    """Users × items, 1 where the user has the item."""
+    return np.array([[1.0 if item in had else 0.0 for item in range(n_items)] for had in sets_of_items])

@@ -1,0 +1,886 @@
+"""Data sets from files in their original forms: what is read, kept, split, verified, and refused."""
+
+import hashlib
+import re
+import tarfile
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import typer
+
+from mrfrec import datasets
+from mrfrec.cli.datasets import datasets_app
+from mrfrec.datasets import originals
+from mrfrec.datasets.originals import read_original
+from mrfrec.datasets.registry import DATA_SETS, DataSet, SplitFile
+from mrfrec.datasets.vae_cf import vae_cf_files
+from mrfrec.errors import DataError, MrfrecWarning, ParameterError
+from mrfrec.evaluation.splits import filtered, strong_generalisation
+from mrfrec.events import Events
+
+Row = tuple[Any, Any, float, int]  # user, item, value, seconds since 1970
+Small = Callable[..., DataSet]
+
+DAY = 86_400
+TITLES = {
+    1: "Toy Story (1995)",
+    2: "American President, The (1995)",
+    3: "Amélie (Fabuleux destin d'Amélie Poulain, Le) (2001)",
+    4: "Doctor Who :: The Movie::Part 2 (1996)",
+    5: 'Called "Five" (2005)',
+}
+MOVIELENS = [name for name in DATA_SETS if name.startswith("ml-")]
+
+
+# ── files as they are published ───────────────────────────────────────────────────────────────────
+
+
+def ratings(seed: int = 0, users: int = 60, items: int = 40, *, halves: bool = False) -> list[Row]:
+    """Pairs in no order whatever, each once."""
+    rng = np.random.default_rng(seed)
+    used = np.argwhere(rng.random((users, items)) < 0.1 + 0.9 * rng.beta(1, 2, items))
+    rng.shuffle(used)
+    values = rng.integers(1, 11, len(used)) / 2 if halves else rng.integers(1, 6, len(used)) * 1.0
+    times = rng.integers(12_000, 13_000, len(used)) * DAY
+    return [
+        (int(3 * user + 1), int(item + 1), float(value), int(time))
+        for (user, item), value, time in zip(used, values, times, strict=True)
+    ]
+
+
+def write_movielens(name: str, rows: list[Row], folder: Path) -> Path:
+    """The folder that the archive of this name unpacks to."""
+    home = folder / {"ml-10m": "ml-10M100K"}.get(name, name)
+    home.mkdir()
+    titles = {item: TITLES.get(item, f"Movie {item}") for item in range(1, 41)}
+    if name == "ml-100k":
+        lines = [f"{user}\t{item}\t{value:g}\t{time}\n" for user, item, value, time in rows]
+        named = [f"{i}|{title}|01-Jan-1995||http://us.imdb.com|0|1\n" for i, title in titles.items()]
+        (home / "u.data").write_text("".join(lines))
+        (home / "u.item").write_bytes("".join(named).encode("latin-1"))
+    elif name in ("ml-1m", "ml-10m"):
+        lines = [f"{user}::{item}::{value:g}::{time}\n" for user, item, value, time in rows]
+        named = [f"{i}::{title}::Comedy|Drama\n" for i, title in titles.items()]
+        (home / "ratings.dat").write_text("".join(lines))
+        (home / "movies.dat").write_bytes("".join(named).encode("latin-1" if name == "ml-1m" else "utf-8"))
+    else:
+        lines = [f"{user},{item},{value:.1f},{time}\n" for user, item, value, time in rows]
+        named = [f'{i},"{title.replace(chr(34), chr(34) * 2)}",Comedy\n' for i, title in titles.items()]
+        (home / "ratings.csv").write_text("userId,movieId,rating,timestamp\n" + "".join(lines))
+        (home / "movies.csv").write_text("movieId,title,genres\n" + "".join(named), encoding="utf-8")
+        (home / "tags.csv").write_text("userId,movieId,tag,timestamp\n1,1,nice,1\n")
+    return home
+
+
+def write_triplets(rows: list[tuple[str, str, int]], path: Path) -> Path:
+    path.write_text("".join(f"{user}\t{song}\t{plays}\n" for user, song, plays in rows))
+    return path
+
+
+def netflix_texts(rows: list[Row]) -> dict[int, str]:
+    """A text for each movie: its number, then its rows."""
+    texts = {movie: f"{movie}:\n" for movie in range(1, 41)}
+    for user, movie, value, time in rows:
+        texts[movie] += f"{user},{value:g},{np.datetime64(time, 's').astype('M8[D]')}\n"
+    return texts
+
+
+def write_netflix(rows: list[Row], folder: Path) -> Path:
+    """Unpacked: download/movie_titles.txt and download/training_set/mv_….txt."""
+    (folder / "download" / "training_set").mkdir(parents=True)
+    named = "".join(f"{movie},1999,{title}\n" for movie, title in TITLES.items())
+    (folder / "download" / "movie_titles.txt").write_bytes(named.encode("latin-1"))
+    for movie, text in netflix_texts(rows).items():
+        (folder / "download" / "training_set" / f"mv_{movie:07}.txt").write_text(text)
+    return folder
+
+
+def write_kaggle(rows: list[Row], folder: Path) -> Path:
+    folder.mkdir()
+    texts = netflix_texts(rows)
+    for part in range(4):
+        mine = [texts[movie] for movie in range(10 * part + 1, 10 * part + 11)]
+        (folder / f"combined_data_{part + 1}.txt").write_text("".join(mine))
+    named = "".join(f"{movie},1999,{title}\n" for movie, title in TITLES.items())
+    (folder / "movie_titles.csv").write_bytes(named.encode("latin-1"))
+    return folder
+
+
+def zipped(folder: Path, path: Path, *, inside: str = "") -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(folder.rglob("*"), reverse=True):
+            archive.write(file, inside + str(file.relative_to(folder)))
+    return path
+
+
+def tarred(folder: Path, path: Path, *, reverse: bool = False) -> Path:
+    with tarfile.open(path, "w:gz" if path.suffix == ".gz" else "w") as archive:
+        for file in sorted(folder.rglob("*"), reverse=reverse):
+            archive.add(file, str(file.relative_to(folder.parent)), recursive=False)
+    return path
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> Small:
+    """A data set with other facts, so that a small one passes for it."""
+
+    def change(name: str, **facts: Any) -> DataSet:
+        changed = replace(DATA_SETS[name], **({"rows": None, "heldout": 10} | facts))
+        monkeypatch.setitem(DATA_SETS, name, changed)
+        return changed
+
+    return change
+
+
+def pairs(events: Events) -> list[tuple[Any, Any]]:
+    users, items = list(events.users), list(events.items)
+    return [(users[u], items[i]) for u, i in zip(events.user.tolist(), events.item.tolist(), strict=True)]
+
+
+def titles_of(events: Events) -> dict[Any, str]:
+    assert events.titles is not None
+    return dict(zip(events.items, events.titles, strict=True))
+
+
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", MOVIELENS)
+@pytest.mark.parametrize("form", ["folder", "parent", "archive", "folder of the archive", "file"])
+def test_movielens_is_read_in_its_order_above_the_threshold_with_titles(
+    name: str, form: str, tmp_path: Path, small: Small
+) -> None:
+    rows = ratings(halves=name not in ("ml-100k", "ml-1m"))
+    home = write_movielens(name, rows, tmp_path)
+    source = {"folder": home, "parent": tmp_path, "file": home / small(name).ratings[0]}.get(form)
+    if source is None:
+        (tmp_path / "elsewhere").mkdir()
+        archive = zipped(home, tmp_path / "elsewhere" / f"{name}.zip", inside=f"{home.name}/")
+        source = archive if form == "archive" else archive.parent
+    events = read_original(small(name), source)
+    kept = [row for row in rows if row[2] > 3.5]
+    assert pairs(events) == [(user, item) for user, item, _, _ in kept]
+    assert events.time is not None
+    assert events.time.tolist() == [time for *_, time in kept]
+    assert not events.users.is_text
+    assert not events.items.is_text
+    found = titles_of(events)
+    assert {item: found[item] for item in TITLES} == TITLES
+    assert found[7] == "Movie 7"
+
+
+def test_file_without_titles_beside_it_is_read_without_titles(tmp_path: Path, small: Small) -> None:
+    home = write_movielens("ml-20m", ratings(), tmp_path)
+    (home / "movies.csv").unlink()
+    assert read_original(small("ml-20m"), home / "ratings.csv").titles is None
+
+
+def test_ratings_of_another_name_are_read(tmp_path: Path, small: Small) -> None:
+    home = write_movielens("ml-20m", ratings(), tmp_path)
+    expected = pairs(read_original(small("ml-20m"), home))
+    renamed = (home / "ratings.csv").rename(home / "r.txt")
+    assert pairs(read_original(small("ml-20m"), renamed)) == expected
+
+
+def test_line_ends_of_windows_and_a_missing_last_one_change_nothing(tmp_path: Path, small: Small) -> None:
+    home = write_movielens("ml-20m", ratings(), tmp_path)
+    expected = read_original(small("ml-20m"), home)
+    for file in (home / "ratings.csv", home / "movies.csv"):
+        file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n").removesuffix(b"\r\n"))
+    found = read_original(small("ml-20m"), home)
+    assert pairs(found) == pairs(expected)
+    assert titles_of(found) == titles_of(expected)
+
+
+def test_text_is_the_same_in_small_pieces(
+    tmp_path: Path, small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = ratings()
+    sources = {
+        "ml-1m": write_movielens("ml-1m", rows, tmp_path),
+        "netflix": write_kaggle(rows, tmp_path / "kaggle"),
+    }
+    expected = {name: pairs(read_original(small(name), source)) for name, source in sources.items()}
+    monkeypatch.setattr(originals, "_PIECE", 37)
+    for name, source in sources.items():
+        assert pairs(read_original(small(name), source)) == expected[name]
+
+
+def test_strings_stay_strings_and_sort_as_such(tmp_path: Path, small: Small) -> None:
+    rows = [("9", "S2", 1), ("10", "S10", 4), ("9", "S10", 2), ("2", "S2", 7)]
+    path = write_triplets(rows, tmp_path / "train_triplets.txt")
+    for source in (path, tmp_path, zipped(tmp_path, tmp_path.parent / f"{tmp_path.name}.txt.zip")):
+        events = read_original(small("msd"), source)
+        assert list(events.users) == ["10", "2", "9"]
+        assert list(events.items) == ["S10", "S2"]
+        assert pairs(events) == [(user, song) for user, song, _ in rows]
+        assert events.time is None
+
+
+def test_netflix_is_the_same_in_all_its_forms(tmp_path: Path, small: Small) -> None:
+    rows = ratings(seed=5)
+    folder = write_netflix(rows, tmp_path / "unpacked")
+    download = folder / "download"
+    inner = tmp_path / "inner" / "download"
+    inner.mkdir(parents=True)
+    tarred(download / "training_set", inner / "training_set.tar", reverse=True)
+    (inner / "movie_titles.txt").write_bytes((download / "movie_titles.txt").read_bytes())
+    kaggle = write_kaggle(rows, tmp_path / "kaggle")
+    sources = [
+        folder,
+        download,
+        download / "training_set",
+        download / "training_set" / "mv_0000001.txt",
+        inner.parent,  # only the outer archive unpacked
+        inner / "training_set.tar",
+        tarred(inner, tmp_path / "nf_prize_dataset.tar.gz"),
+        tmp_path,  # which now has the archive in it
+        kaggle,
+        kaggle / "combined_data_1.txt",
+        zipped(kaggle, tmp_path / "archive.zip"),
+    ]
+    # By movie; the sort is stable, and so leaves the rows of a movie as they were.
+    kept = [row for row in sorted(rows, key=lambda row: int(row[1])) if row[2] >= 4]
+    for source in sources:
+        events = read_original(small("netflix"), source)
+        assert pairs(events) == [(user, item) for user, item, _, _ in kept], source
+        assert events.time is not None
+        assert events.time.tolist() == [time for *_, time in kept]
+        assert not events.users.is_text
+        assert {item: titles_of(events)[item] for item in TITLES} == TITLES, source
+
+
+# ── what cannot be read ───────────────────────────────────────────────────────────────────────────
+
+
+def refused(data_set: DataSet, source: Path) -> str:
+    with pytest.raises(DataError) as error:
+        read_original(data_set, source)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("ml-20m", "7,3,5.0"),
+        ("ml-20m", "7,3,5.0,11,12"),
+        ("ml-20m", "7,three,5.0,11"),
+        ("ml-20m", "7,3,nan,11"),
+        ("ml-20m", "7,3,,11"),
+        ("ml-20m", ""),
+        ("ml-20m", "99999999999,3,5,11"),
+        ("ml-1m", "7::3::5"),
+        ("ml-1m", "7:3::5::11"),
+        ("ml-100k", "7 3 5 11"),
+        ("netflix", "7,5"),
+        ("netflix", "7,5,2005-13-01"),
+        ("netflix", "seven:"),
+        ("netflix", "7:5"),
+        ("msd", "a\tb"),
+        ("msd", "\tb\t3"),
+        ("msd", "a\tb\tmany"),
+    ],
+)
+def test_bad_line_is_refused_with_file_and_number(name: str, line: str, tmp_path: Path, small: Small) -> None:
+    if name == "netflix":
+        path = write_kaggle(ratings(), tmp_path / "kaggle") / "combined_data_2.txt"
+    elif name == "msd":
+        path = write_triplets([("a", "b", 1)] * 30, tmp_path / "train_triplets.txt")
+    else:
+        home = write_movielens(name, ratings(), tmp_path)
+        path = home / small(name).ratings[0]
+    lines = path.read_text().split("\n")
+    lines.insert(20, line)
+    path.write_text("\n".join(lines))
+    message = refused(small(name), path)
+    assert message.startswith(f"{path}, line 21: it must be ")
+    assert message.endswith(f"; got {line!r}.")
+
+
+def test_rows_before_the_first_movie_are_refused(tmp_path: Path, small: Small) -> None:
+    folder = write_kaggle(ratings(), tmp_path / "kaggle")
+    path = folder / "combined_data_3.txt"
+    path.write_text("7,5,2005-01-01\n" + path.read_text())
+    assert refused(small("netflix"), folder).startswith(
+        f"{path}, line 1: it must be user,value,time, or item:"
+    )
+
+
+def test_file_with_another_header_is_refused(tmp_path: Path, small: Small) -> None:
+    path = write_movielens("ml-20m", ratings(), tmp_path) / "movies.csv"
+    assert refused(small("ml-20m"), path) == (
+        f"{path}, line 1: it must be userId,movieId,rating,timestamp; got 'movieId,title,genres'."
+    )
+
+
+def test_titles_that_cannot_be_understood_are_refused(tmp_path: Path, small: Small) -> None:
+    for name, file, text in (
+        ("ml-20m", "movies.csv", "movieId,title,genres\n1,A,B\nx,A,B\n"),
+        ("ml-1m", "movies.dat", "1::A::B\n2\n"),
+        ("ml-100k", "u.item", "1|A|\n\n"),
+    ):
+        home = write_movielens(name, ratings(), tmp_path)
+        (home / file).write_text(text)
+        number = text.count("\n")
+        assert refused(small(name), home).startswith(f"{home / file}, line {number}: ")
+    home = write_movielens("ml-10m", ratings(), tmp_path)
+    (home / "movies.dat").write_bytes("1::Amélie::Drama\n".encode("latin-1"))
+    assert refused(small("ml-10m"), home).startswith(f"{home / 'movies.dat'} is not text in utf-8")
+
+
+def test_wrong_folder_says_what_was_looked_for_and_where(tmp_path: Path) -> None:
+    message = refused(DATA_SETS["ml-10m"], tmp_path)
+    assert f"not in {tmp_path}: there is no ratings.dat or ml-10m.zip in it, nor in ml-10M100K." in message
+    assert "mrfrec datasets prepare ml-10m --from PATH" in message
+    message = refused(DATA_SETS["netflix"], tmp_path)
+    assert "mv_*.txt or combined_data_*.txt or nf_prize_dataset.tar.gz or training_set.tar" in message
+    assert refused(DATA_SETS["msd"], tmp_path / "x").startswith(
+        f"there is no file or folder {tmp_path / 'x'}."
+    )
+
+
+def test_archive_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "README.txt").write_text("hello")
+    for archive in (
+        zipped(tmp_path / "docs", tmp_path / "a.zip"),
+        tarred(tmp_path / "docs", tmp_path / "a.tar.gz"),
+    ):
+        assert f"not in {archive}: there is no ratings.csv in it." in refused(DATA_SETS["ml-20m"], archive)
+
+
+def test_other_data_set_of_the_same_form_is_refused(tmp_path: Path) -> None:
+    home = write_movielens("ml-25m", rows := ratings(), tmp_path)
+    message = refused(DATA_SETS["ml-20m"], home)
+    assert message.startswith(
+        f"{home} has {len(rows):,} rows, but MovieLens 20M has 20,000,263: it is another"
+    )
+
+
+def test_missing_and_repeated_movies_are_refused(tmp_path: Path, small: Small) -> None:
+    folder = write_netflix(ratings(), tmp_path / "nf")
+    films = folder / "download" / "training_set"
+    (films / "mv_0000003.txt").rename(films / "mv_0000099.txt")
+    assert pairs(read_original(small("netflix"), folder))  # its first line says which movie it is
+    (films / "mv_0000099.txt").write_text((films / "mv_0000004.txt").read_text())
+    assert f"movie 4 is in {films / 'mv_0000004.txt'} and again in" in refused(small("netflix"), folder)
+    (films / "mv_0000099.txt").unlink()
+    assert refused(small("netflix"), folder).startswith(f"{folder} lacks movie 3: it is not all of")
+
+
+def test_two_files_of_ratings_in_one_archive_are_refused(tmp_path: Path, small: Small) -> None:
+    (tmp_path / "all").mkdir()
+    for name in ("ml-20m", "ml-25m"):
+        write_movielens(name, ratings(), tmp_path / "all")
+    message = refused(small("ml-20m"), zipped(tmp_path / "all", tmp_path / "all.zip"))
+    assert re.search("both .*all.zip: ml-25m/ratings.csv and .*ml-20m/ratings.csv hold ratings", message)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.5, 0.7, 0.99])
+def test_truncated_archives_are_refused(share: float, tmp_path: Path, small: Small) -> None:
+    rows = ratings()
+    (tmp_path / "in").mkdir()
+    folder = write_netflix(rows, tmp_path / "unpacked") / "download"
+    home = write_movielens("ml-20m", rows, tmp_path / "in")
+    for name, archive in (
+        ("ml-20m", zipped(home, tmp_path / "ml-20m.zip")),
+        ("netflix", tarred(folder, tmp_path / "nf_prize_dataset.tar.gz")),
+    ):
+        archive.write_bytes(archive.read_bytes()[: int(share * archive.stat().st_size)])
+        assert refused(small(name), archive).startswith(
+            f"{archive} is damaged, not whole, or of another kind"
+        )
+
+
+def test_zip_with_a_damaged_member_is_refused(tmp_path: Path, small: Small) -> None:
+    home = write_movielens("ml-20m", ratings(), tmp_path)
+    archive = zipped(home, tmp_path / "ml-20m.zip")
+    content = bytearray(archive.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    archive.write_bytes(content)
+    assert refused(small("ml-20m"), archive).startswith(f"{archive} is damaged")
+
+
+# ── preparing ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def listing(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_prepared_set_is_what_was_read_and_filtered(tmp_path: Path, small: Small) -> None:
+    rows = ratings(halves=True)
+    home = write_movielens("ml-20m", rows, tmp_path)
+    told: list[tuple[str, int, int]] = []
+    kept = tmp_path / "new" / "folder"
+    data_set = small("ml-20m", rows=len(rows), min_items=3, min_users=5)
+    path = datasets.prepare("ml-20m", home, kept, progress=lambda *step: told.append(step))
+    assert path == kept / "ml-20m.parquet"
+    assert listing(kept) == ["ml-20m.items.parquet", "ml-20m.parquet"]
+    assert told == [("read", len(rows), len(rows))]
+    expected = filtered(read_original(data_set, home), min_users=5, min_items=3)
+    assert len(expected) < sum(row[2] > 3.5 for row in rows)
+    table = pl.read_parquet(path)
+    assert table.columns == ["user", "item", "time"]
+    assert table.select("user", "item").rows() == pairs(expected)
+    events = datasets.events("ml-20m", kept)
+    assert pairs(events) == pairs(expected)
+    assert titles_of(events) == titles_of(expected)
+    assert np.array_equal(events.time, expected.time)  # type: ignore[arg-type]
+    data = datasets.load("ml-20m", kept)
+    assert (data.n_users, data.n_items, len(data)) == (events.n_users, events.n_items, len(events))
+    assert list(data.titles or []) == list(events.titles or [])
+    split, same = datasets.split("ml-20m", kept), strong_generalisation(expected, 10, min_items=3)
+    assert (split.test.targets != same.test.targets).nnz == 0
+    assert (split.training.matrix != same.training.matrix).nnz == 0
+
+
+def test_items_are_filtered_once_and_before_users(tmp_path: Path, small: Small) -> None:
+    # "rare" goes, so "c" has one song left and goes; then "b" has two users only, and stays.
+    rows = [("a", "x", 1), ("a", "y", 1), ("b", "x", 1), ("b", "y", 2), ("c", "rare", 9), ("c", "y", 1)]
+    small("msd", min_users=2, min_items=2)
+    source = write_triplets([*rows, ("d", "x", 1)], tmp_path / "train_triplets.txt")
+    datasets.prepare("msd", source, tmp_path)
+    events = datasets.events("msd", tmp_path)
+    assert pairs(events) == [("a", "x"), ("a", "y"), ("b", "x"), ("b", "y")]
+    # With three users asked for, "x" and "y" have three before users go, and two after: they stay.
+    small("msd", min_users=3, min_items=2)
+    datasets.prepare("msd", source, tmp_path)
+    assert pairs(datasets.events("msd", tmp_path)) == [("a", "x"), ("a", "y"), ("b", "x"), ("b", "y")]
+    assert listing(tmp_path) == ["msd.parquet", "train_triplets.txt"]
+
+
+def test_failure_leaves_nothing_and_what_was_there_before(tmp_path: Path, small: Small) -> None:
+    home = write_movielens("ml-20m", ratings(), tmp_path)
+    kept = tmp_path / "kept"
+    small("ml-20m", rows=1)
+    with pytest.raises(DataError, match="has 1: it is another"):
+        datasets.prepare("ml-20m", home, kept)
+    assert listing(kept) == []
+    small("ml-20m")
+    before = datasets.prepare("ml-20m", home, kept).read_bytes()
+    with (home / "ratings.csv").open("a") as file:
+        file.write("broken\n")
+    with pytest.raises(DataError, match="got 'broken'"):
+        datasets.prepare("ml-20m", home, kept)
+    small("ml-20m", min_items=1000)
+    with pytest.raises(DataError, match="no events are left"):
+        datasets.prepare("ml-20m", write_movielens("ml-32m", ratings(), tmp_path), kept)
+    assert listing(kept) == ["ml-20m.items.parquet", "ml-20m.parquet"]
+    assert (kept / "ml-20m.parquet").read_bytes() == before
+
+
+def test_titles_of_an_earlier_time_do_not_stay(tmp_path: Path, small: Small) -> None:
+    home = write_movielens("ml-20m", ratings(), tmp_path)
+    small("ml-20m")
+    datasets.prepare("ml-20m", home, tmp_path)
+    (home / "movies.csv").unlink()
+    datasets.prepare("ml-20m", home, tmp_path)
+    assert datasets.events("ml-20m", tmp_path).titles is None
+    assert datasets.load("ml-20m", tmp_path).titles is None
+
+
+def test_original_without_a_row_that_counts_is_refused(tmp_path: Path, small: Small) -> None:
+    home = write_movielens("ml-20m", [(1, 1, 3.5, 1), (1, 2, 2.0, 2)], tmp_path)
+    assert refused(small("ml-20m"), home) == f"{home}: none of its 2 rows counts."
+
+
+def test_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "inside"):
+        with pytest.raises(ParameterError, match=r"^folder must be a folder, new or old"):
+            datasets.prepare("ml-20m", tmp_path, folder)
+
+
+# ── names ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_unknown_name_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(
+        ParameterError, match=r"^name must be one of debian, ml-100k, .*Did you mean 'ml-20m'\?"
+    ):
+        datasets.load("ML-20M")
+    with pytest.raises(ParameterError, match=r"^name must be one of"):
+        datasets.load(["ml-20m"])  # type: ignore[arg-type]
+
+
+def test_embedded_set_can_be_loaded_but_not_prepared() -> None:
+    data, events = datasets.load("debian"), datasets.events("debian")
+    assert (data.n_users, len(data)) == (events.n_users, len(events))
+    assert data.titles is not None
+    for function in (datasets.prepare, datasets.split, datasets.verify):
+        with pytest.raises(ParameterError, match="It comes with the package, ready to load"):
+            function("debian")
+
+
+def test_set_that_is_not_prepared_says_what_to_do(tmp_path: Path) -> None:
+    for function in (datasets.load, datasets.events, datasets.split, datasets.verify):
+        with pytest.raises(DataError) as error:
+            function("ml-20m", tmp_path)
+        assert str(error.value) == (
+            f"MovieLens 20M is not prepared: there is no {tmp_path / 'ml-20m.parquet'}. Get "
+            "https://files.grouplens.org/datasets/movielens/ml-20m.zip and run: mrfrec datasets prepare "
+            f"ml-20m --from PATH --folder {tmp_path}. Without --from PATH it is downloaded."
+        )
+    with pytest.raises(DataError, match=r"Get nf_prize_dataset.tar.gz, or Kaggle's zip, by way of https://"):
+        datasets.load("netflix", tmp_path)
+
+
+def test_listing_tells_what_is_prepared(tmp_path: Path, small: Small) -> None:
+    small("ml-1m")
+    path = datasets.prepare("ml-1m", write_movielens("ml-1m", ratings(), tmp_path), tmp_path)
+    listed = {one.name: one for one in datasets.available(tmp_path)}
+    assert list(listed) == ["debian", *DATA_SETS]
+    assert listed["ml-1m"].size == path.stat().st_size
+    assert {name for name, one in listed.items() if one.prepared} == {"debian", "ml-1m"}
+    assert listed["msd"].size is None
+
+
+def test_default_folder_is_in_the_home_folder(
+    tmp_path: Path, small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    small("ml-1m")
+    path = datasets.prepare("ml-1m", write_movielens("ml-1m", ratings(), tmp_path))
+    assert path == tmp_path / ".cache" / "mrfrec" / "datasets" / "ml-1m.parquet"
+    assert len(datasets.load("ml-1m"))
+
+
+def test_public_names_are_sorted_and_exist() -> None:
+    assert datasets.__all__ == sorted(datasets.__all__)
+    assert all(hasattr(datasets, name) for name in datasets.__all__)
+
+
+def test_known_facts_fit_together() -> None:
+    for name, data_set in DATA_SETS.items():
+        assert data_set.name == name
+        assert data_set.rows
+        assert data_set.url is None or data_set.url.endswith(f"/{data_set.archive}")
+        for md5 in (data_set.md5, *(file.md5 for file in data_set.split.values())):
+            assert md5 is None or re.fullmatch("[0-9a-f]{32}", md5)
+
+
+# ── downloading ───────────────────────────────────────────────────────────────────────────────────
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    short = False  # whether to break off
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        pass
+
+    def copyfile(self, source: Any, outputfile: Any) -> None:
+        content = source.read()
+        outputfile.write(content[: len(content) // 2] if self.short else content)
+
+
+class Short(Quiet):
+    short = True
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[[type[Quiet]], str]]:
+    """Serves the folder "served"; says where."""
+    (tmp_path / "served").mkdir()
+    servers: list[ThreadingHTTPServer] = []
+
+    def start(handler: type[Quiet]) -> str:
+        server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(tmp_path / "served")))
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def archive_of(name: str, folder: Path) -> tuple[Path, str]:
+    """Its archive, in the folder that is served, and its MD5."""
+    home = write_movielens(name, ratings(), folder)
+    archive = zipped(home, folder / "served" / f"{name}.zip", inside=f"{name}/")
+    return archive, hashlib.md5(archive.read_bytes()).hexdigest()
+
+
+def test_archive_is_downloaded_checked_and_kept(
+    tmp_path: Path, small: Small, serve: Callable[[type[Quiet]], str]
+) -> None:
+    archive, md5 = archive_of("ml-1m", tmp_path)
+    small("ml-1m", url=f"{serve(Quiet)}/ml-1m.zip", md5=md5)
+    told: list[tuple[str, int, int]] = []
+    kept = tmp_path / "kept"
+    path = datasets.prepare("ml-1m", folder=kept, progress=lambda *step: told.append(step))
+    size = archive.stat().st_size
+    assert ("download", size, size) in told
+    assert listing(kept) == ["ml-1m.items.parquet", "ml-1m.parquet", "ml-1m.zip"]
+    # Neither what is prepared nor what is downloaded is fetched again.
+    small("ml-1m", url="http://127.0.0.1:9/ml-1m.zip", md5=md5)
+    before = path.stat().st_mtime_ns
+    assert datasets.prepare("ml-1m", folder=kept) == path
+    assert path.stat().st_mtime_ns == before
+    path.unlink()
+    assert datasets.prepare("ml-1m", folder=kept).is_file()
+
+
+def test_download_with_another_checksum_is_refused_and_removed(tmp_path: Path, small: Small) -> None:
+    (tmp_path / "served").mkdir()
+    archive, _ = archive_of("ml-1m", tmp_path)
+    small("ml-1m", url=archive.as_uri(), md5="0" * 32)
+    with pytest.raises(DataError, match=rf"another file than the published one\. .* should be {'0' * 32}"):
+        datasets.prepare("ml-1m", folder=tmp_path / "kept")
+    assert listing(tmp_path / "kept") == []
+
+
+def test_archive_that_is_there_with_another_checksum_is_refused_and_kept(tmp_path: Path) -> None:
+    (tmp_path / "ml-1m.zip").write_text("half")
+    with pytest.raises(DataError, match=r"ml-1m.zip is not the published file\. Delete it"):
+        datasets.prepare("ml-1m", folder=tmp_path)
+    assert listing(tmp_path) == ["ml-1m.zip"]
+
+
+def test_download_without_a_known_checksum_says_so(tmp_path: Path, small: Small) -> None:
+    (tmp_path / "served").mkdir()
+    write_triplets([(str(u), str(s), 1) for u in range(3) for s in range(3)], tmp_path / "train_triplets.txt")
+    archive = tmp_path / "served" / "train_triplets.txt.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.write(tmp_path / "train_triplets.txt", "train_triplets.txt")
+    small("msd", url=archive.as_uri(), min_users=2, min_items=2)
+    with pytest.warns(MrfrecWarning, match=hashlib.md5(archive.read_bytes()).hexdigest()):
+        datasets.prepare("msd", folder=tmp_path / "kept")
+    assert len(datasets.load("msd", tmp_path / "kept")) == 9
+
+
+def test_download_that_fails_or_breaks_off_says_what_to_do(
+    tmp_path: Path, small: Small, serve: Callable[[type[Quiet]], str]
+) -> None:
+    _, md5 = archive_of("ml-1m", tmp_path)
+    for url, reason in (
+        (f"{serve(Short)}/ml-1m.zip", "broke off after|IncompleteRead"),
+        (f"{serve(Quiet)}/absent.zip", "HTTP Error 404: File not found"),
+        ("http://127.0.0.1:9/ml-1m.zip", "refused"),
+    ):
+        small("ml-1m", url=url, md5=md5)
+        with pytest.raises(DataError, match=reason) as error:
+            datasets.prepare("ml-1m", folder=tmp_path / "kept")
+        assert "mrfrec datasets prepare ml-1m --from PATH" in str(error.value)
+        assert listing(tmp_path / "kept") == []
+
+
+def test_netflix_is_not_downloaded_but_taken_from_the_folder(tmp_path: Path, small: Small) -> None:
+    with pytest.raises(
+        DataError, match=rf"cannot be downloaded.* Or put nf_prize_dataset.tar.gz into {tmp_path}"
+    ):
+        datasets.prepare("netflix", folder=tmp_path)
+    small("netflix")
+    folder = write_netflix(ratings(), tmp_path / "unpacked")
+    tarred(folder / "download", tmp_path / "nf_prize_dataset.tar.gz")
+    assert datasets.prepare("netflix", folder=tmp_path).is_file()
+
+
+# ── the split as vae_cf writes it ─────────────────────────────────────────────────────────────────
+
+
+def notebook(raw: pd.DataFrame, heldout: int, min_uc: int, min_sc: int) -> dict[str, bytes]:
+    """What the notebook of Liang et al. does, step by step, in today's pandas."""
+
+    def count(table: pd.DataFrame, column: str) -> pd.Series:
+        return table.groupby(column).size()
+
+    if min_sc > 0:
+        of_item = count(raw, "sid")
+        raw = raw[raw["sid"].isin(of_item.index[of_item >= min_sc])]
+    if min_uc > 0:
+        of_user = count(raw, "uid")
+        raw = raw[raw["uid"].isin(of_user.index[of_user >= min_uc])]
+    unique_uid = count(raw, "uid").index
+    np.random.seed(98765)  # noqa: NPY002
+    unique_uid = unique_uid[np.random.permutation(unique_uid.size)]  # noqa: NPY002
+    n_users = unique_uid.size
+    train = raw.loc[raw["uid"].isin(unique_uid[: n_users - heldout * 2])]
+    unique_sid = pd.unique(train["sid"])
+    user_number = {uid: i for i, uid in enumerate(unique_uid)}
+    item_number = {sid: i for i, sid in enumerate(unique_sid)}
+
+    def proportion(data: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+        shown, hidden = [], []
+        np.random.seed(98765)  # noqa: NPY002
+        for _, group in data.groupby("uid"):
+            n = len(group)
+            if n >= 5:
+                hide = np.zeros(n, dtype="bool")
+                hide[np.random.choice(n, size=int(0.2 * n), replace=False).astype("int64")] = True  # noqa: NPY002
+                shown.append(group[np.logical_not(hide)])
+                hidden.append(group[hide])
+            else:
+                shown.append(group)
+        return pd.concat(shown), pd.concat(hidden)
+
+    def numerize(table: pd.DataFrame) -> bytes:
+        uid = [user_number[x] for x in table["uid"]]
+        sid = [item_number[x] for x in table["sid"]]
+        text = pd.DataFrame({"uid": uid, "sid": sid}, columns=["uid", "sid"]).to_csv(index=False)
+        return str(text).encode()
+
+    files = {
+        "unique_sid.txt": "".join(f"{sid}\n" for sid in unique_sid).encode(),
+        "train.csv": numerize(train),
+    }
+    for part, chosen in (
+        ("validation", unique_uid[n_users - heldout * 2 : n_users - heldout]),
+        ("test", unique_uid[n_users - heldout :]),
+    ):
+        plays = raw.loc[raw["uid"].isin(chosen)]
+        shown, hidden = proportion(plays.loc[plays["sid"].isin(unique_sid)])
+        files |= {f"{part}_tr.csv": numerize(shown), f"{part}_te.csv": numerize(hidden)}
+    return files
+
+
+def read_folder(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_vae_cf_files_are_the_notebooks_for_integers(tmp_path: Path, small: Small) -> None:
+    rows = ratings(seed=3, users=150, halves=True)
+    home = write_movielens("ml-20m", rows, tmp_path)
+    small("ml-20m", heldout=30)
+    datasets.prepare("ml-20m", home, tmp_path / "kept")
+    paths = datasets.write_vae_cf("ml-20m", tmp_path / "pro" / "sg", tmp_path / "kept")
+    raw = pd.read_csv(home / "ratings.csv", header=0)
+    raw = raw[raw["rating"] > 3.5].rename(columns={"userId": "uid", "movieId": "sid"})
+    expected = notebook(raw, 30, min_uc=5, min_sc=0)
+    assert read_folder(tmp_path / "pro" / "sg") == expected
+    assert sorted(path.name for path in paths) == sorted(expected)
+    assert expected["test_te.csv"].count(b"\n") > 20
+
+
+def test_vae_cf_files_are_the_notebooks_for_strings(tmp_path: Path, small: Small) -> None:
+    rng = np.random.default_rng(8)
+    rows = [
+        (f"{user}", f"S{song}é", int(rng.integers(1, 9))) for user, song, _, _ in ratings(seed=8, users=130)
+    ]
+    source = write_triplets(rows, tmp_path / "train_triplets.txt")
+    small("msd", heldout=25, min_users=20, min_items=6)
+    datasets.prepare("msd", source, tmp_path / "kept")
+    datasets.write_vae_cf("msd", tmp_path / "sg", tmp_path / "kept")
+    raw = pd.read_csv(source, sep="\t", header=None, names=["uid", "sid", "plays"], dtype={"uid": "str"})
+    expected = notebook(raw, 25, min_uc=6, min_sc=20)
+    assert read_folder(tmp_path / "sg") == expected
+    assert len(expected["unique_sid.txt"].split()) < len({song for _, song, _ in rows})
+
+
+def test_vae_cf_files_are_the_same_in_small_pieces(
+    tmp_path: Path, small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = filtered(read_original(small("ml-1m"), write_movielens("ml-1m", ratings(), tmp_path)))
+    whole = {name: b"".join(pieces) for name, pieces in vae_cf_files(events, 10).items()}
+    monkeypatch.setattr("mrfrec.datasets.vae_cf._ROWS", 7)
+    assert {name: b"".join(pieces) for name, pieces in vae_cf_files(events, 10).items()} == whole
+
+
+# ── verifying ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def known_facts(rows: list[Row], heldout: int) -> dict[str, Any]:
+    """Of a small data set, as its publisher would have them."""
+    raw = pd.DataFrame([row[:2] for row in rows if row[2] > 3.5], columns=["uid", "sid"])
+    of_user = raw.groupby("uid").size()
+    kept = raw[raw["uid"].isin(of_user.index[of_user >= 5])]
+    files = notebook(raw, heldout, min_uc=5, min_sc=0)
+    split = {name: SplitFile(hashlib.md5(content).hexdigest()) for name, content in files.items()}
+    split["test_te.csv"] = replace(split["test_te.csv"], rows=files["test_te.csv"].count(b"\n") - 1)
+    return {
+        "heldout": heldout,
+        "events": len(kept),
+        "users": kept["uid"].nunique(),
+        "items": kept["sid"].nunique(),
+        "training_items": files["unique_sid.txt"].count(b"\n"),
+        "split": split,
+    }
+
+
+def test_verify_finds_what_is_published(tmp_path: Path, small: Small) -> None:
+    rows = ratings(seed=3, users=150)
+    small("ml-20m", **known_facts(rows, 30))
+    datasets.prepare("ml-20m", write_movielens("ml-20m", rows, tmp_path), tmp_path)
+    checks = datasets.verify("ml-20m", tmp_path)
+    assert [check for check in checks if not check.ok] == []
+    assert len(checks) == 2 + 3 + 1 + 6 + 1
+
+
+def test_verify_names_what_differs(tmp_path: Path, small: Small) -> None:
+    rows = ratings(seed=3, users=150)
+    facts = known_facts(rows, 30)
+    split = facts["split"] | {"train.csv": SplitFile("0" * 32, 7)}
+    small("ml-20m", **(facts | {"events": 5, "training_items": 1, "split": split}))
+    datasets.prepare("ml-20m", write_movielens("ml-20m", rows, tmp_path), tmp_path)
+    wrong = [check for check in datasets.verify("ml-20m", tmp_path) if not check.ok]
+    assert [(check.what, check.expected) for check in wrong] == [
+        ("events", 5),
+        ("items of the training users", 1),
+        ("rows of train.csv", 7),
+        ("MD5 of train.csv", "0" * 32),
+    ]
+    assert wrong[0].found == facts["events"]
+
+
+def test_verify_sees_rows_that_preparing_would_not_have_kept(tmp_path: Path) -> None:
+    table = pl.DataFrame({"user": [1, 1, 2], "item": [1, 1, 1], "time": [3, 4, 5]})
+    table.write_parquet(tmp_path / "ml-20m.parquet")
+    found = {check.what: check.found for check in datasets.verify("ml-20m", tmp_path)}
+    assert found["rows of a pair that was there before"] == 1
+    assert found["users with fewer than 5 items"] == 2
+    assert found["MD5 of test_te.csv"] is None  # no such split can be made
+    assert not any(check.ok for check in datasets.verify("ml-20m", tmp_path))
+
+
+# ── the command line ──────────────────────────────────────────────────────────────────────────────
+
+
+def command(*arguments: object) -> None:
+    typer.main.get_command(datasets_app).main([str(one) for one in arguments], standalone_mode=False)
+
+
+def test_commands_prepare_list_and_verify(
+    tmp_path: Path, small: Small, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = ratings(seed=3, users=150)
+    small("ml-20m", **known_facts(rows, 30))
+    home = write_movielens("ml-20m", rows, tmp_path)
+    kept, files = tmp_path / "kept", tmp_path / "sg"
+    command("prepare", "ml-20m", "--from", home, "--folder", kept, "--vae-cf", files)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"mrfrec: ml-20m is prepared: {kept / 'ml-20m.parquet'} (")
+    assert len(listing(files)) == 6
+    command("prepare", "ml-20m", "--folder", kept)  # is prepared
+    command("list", "--folder", kept)
+    table = capsys.readouterr().out
+    assert re.search(r"^ml-20m +MovieLens 20M +yes +\d", table, re.MULTILINE)
+    assert re.search(r"^netflix +Netflix Prize +no +–$", table, re.MULTILINE)
+    command("verify", "ml-20m", "--folder", kept)
+    table = capsys.readouterr().out
+    assert "NO" not in table
+    assert re.search(r"^MD5 of train.csv +(\w{32}) +\1 +yes$", table, re.MULTILINE)
+
+
+def test_verify_command_shows_all_and_fails(
+    tmp_path: Path, small: Small, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small("ml-20m", events=1234, users=None, items=None, training_items=None, split={})
+    datasets.prepare("ml-20m", write_movielens("ml-20m", ratings(), tmp_path), tmp_path)
+    with pytest.raises(
+        DataError, match=r"^1 of 3 checks of ml-20m do not hold, the first: events. Prepare it again"
+    ):
+        command("verify", "ml-20m", "--folder", tmp_path)
+    assert re.search(r"^events +1,234 +\d+ +NO$", capsys.readouterr().out, re.MULTILINE)

@@ -1,0 +1,311 @@
+"""The commands that measure: from typed options to tables, JSON, Markdown, parameters and pictures."""
+
+import json
+import re
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from mrfrec import MRF, DataError, MrfrecError, ParameterError, read_interactions
+from mrfrec.cli.app import run as run_command
+from mrfrec.cli.models import parse_model
+from mrfrec.evaluation import compare, evaluate, given, leave_out, read_events, strong_generalisation
+from mrfrec.saving import load
+
+from conftest import random_matrix
+
+METRICS = "ndcg@10,recall@5"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """events.csv with times and ratings; train, shown and test of a split that is given."""
+    folder = tmp_path_factory.mktemp("evaluating")
+    rng = np.random.default_rng(2)
+    user, item = np.nonzero(random_matrix(6, users=150))
+    order = rng.permutation(len(user))
+    events = pl.DataFrame(
+        {
+            "user": user[order],
+            "item": [f"i{place:02d}" for place in item[order]],
+            "rating": rng.integers(1, 6, len(user)),
+            "time": rng.integers(0, 10**6, len(user)),
+        }
+    )
+    events.write_csv(folder / "events.csv")
+    pairs = events.select("user", "item")
+    known, new = pairs.filter(pl.col("user") < 100), pairs.filter(pl.col("user") >= 100)
+    known[:-300].write_parquet(folder / "train.parquet")
+    trained = known[:-300]["user"].unique()
+    known[-300:].filter(pl.col("user").is_in(trained.implode())).write_parquet(folder / "later.parquet")
+    new[::2].write_parquet(folder / "shown.parquet")
+    asked = new[::2]["user"].unique()
+    new[1::2].filter(pl.col("user").is_in(asked.implode())).write_parquet(folder / "test.parquet")
+    return folder
+
+
+@pytest.fixture
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs a command in the folder; gives what it wrote to stdout."""
+    monkeypatch.chdir(folder)
+
+    def typed(*arguments: str) -> str:
+        capsys.readouterr()
+        run_command(list(arguments), Event())
+        return capsys.readouterr().out
+
+    return typed
+
+
+# ── evaluate ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_evaluate_gives_what_python_gives(run: Any) -> None:
+    out = run(
+        "evaluate", "events.csv", "--heldout", "30", "--model", "l2=2, sparsity=0.3", "--metrics", METRICS,
+        "--format", "json",
+    )  # fmt: skip
+    found = json.loads(out)["models"][0]
+    split = strong_generalisation(read_events("events.csv"), 30)
+    expected = evaluate(MRF(l2=2.0, sparsity=0.3), split, METRICS)
+    for metric in METRICS.split(","):
+        assert found["metrics"][metric]["mean"] == pytest.approx(expected.mean(metric).mean)
+        assert found["metrics"][metric]["error"] == pytest.approx(expected.mean(metric).error)
+    assert found["test_users"] == len(split.test)
+    assert found["parameters"]["sparsity"] == 0.3
+    assert found["seconds"]["training"] > 0
+
+
+def test_a_split_that_is_given_is_taken_as_it_is(run: Any, folder: Path) -> None:
+    training = read_interactions(folder / "train.parquet")
+    later, shown, test = (
+        read_interactions(folder / f"{name}.parquet") for name in ("later", "shown", "test")
+    )
+    for options, split in (
+        (["--test", "later.parquet"], given(training, later)),
+        (["--test", "test.parquet", "--shown", "shown.parquet"], given(training, test, shown)),
+    ):
+        out = run("evaluate", "train.parquet", *options, "--metrics", "recall_all@20", "--format", "json")
+        expected = evaluate(MRF(), split, "recall_all@20").mean("recall_all@20").mean
+        assert json.loads(out)["models"][0]["metrics"]["recall_all@20"]["mean"] == pytest.approx(expected)
+
+
+def test_leave_out_and_time_split_every_user(run: Any) -> None:
+    events = read_events("events.csv")
+    out = run("evaluate", "events.csv", "--split", "leave-out", "--leave", "2", "--metrics", "hit@10",
+              "--min-items", "0", "--format", "json")  # fmt: skip
+    expected = evaluate(MRF(), leave_out(events, 2), "hit@10").mean("hit@10").mean
+    assert json.loads(out)["models"][0]["metrics"]["hit@10"]["mean"] == pytest.approx(expected)
+    assert "the last 1 of each user" in run(
+        "evaluate", "events.csv", "--split", "time", "--metrics", "hit@10"
+    )
+
+
+def test_ratings_below_the_least_are_left_out(run: Any) -> None:
+    out = run("evaluate", "events.csv", "--min-value", "3", "--heldout", "20", "--metrics", METRICS)
+    kept = strong_generalisation(read_events("events.csv", min_value=3), 20)
+    assert f"{len(kept.training):,} pairs" in out
+
+
+def test_results_go_to_files_by_their_names(run: Any, folder: Path) -> None:
+    command = ("evaluate", "events.csv", "--heldout", "20", "--metrics", METRICS, "-o")
+    for name in ("out.json", "out.md", "out.txt"):
+        assert run(*command, name) == ""
+    assert json.loads((folder / "out.json").read_text())["models"]
+    assert "| model | nDCG@10 | Recall@5 | training |" in (folder / "out.md").read_text()
+    assert re.search(r"^model +nDCG@10", (folder / "out.txt").read_text(), re.MULTILINE)
+    with pytest.raises(ParameterError, match=r"--output must be a name that ends in \.json, \.md, \.txt"):
+        run(*command, "out.pdf")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--metrics", "ndgc@10"], "Did you mean ndcg@10"),
+        (["--metrics", "ndcg"], "followed by the number of places, as ndcg@20"),
+        (["--metrics", "ndcg@0"], "followed by the number of places"),
+        (["--metrics", "recall@46"], "of at most the 44 items there are"),
+        (["--heldout", "75"], "2 × 75 users cannot be held out"),
+        (["--heldout", "20", "--hidden", "1.5"], "hidden must be above 0 and below 1"),
+        (["--min-items", "400"], "no events are left: no user has 400"),
+        (["--model", "l2"], "--model must be parameter=value"),
+        (["--model", "lambda=3"], "parameters must be among l2"),
+        (["--model", "l2=-1"], "l2 must be a finite number, 0 or more"),
+        (["--model", "nothing.json"], "nothing.json cannot be read: No such file"),
+        (["--shown", "shown.parquet"], "--shown must be given together with --test"),
+        (["--test", "later.parquet", "--split", "time"], "leave one out"),
+        (["--test", "nothing.csv"], "there is no file nothing.csv"),
+        (["--value-column", "stars", "--min-value", "3"], "value must be a column of"),
+        (["--on-bad", "skip", "--time-column", "when"], "time must be a column of"),
+    ],
+)
+def test_wrong_input_is_refused_before_anything_is_fitted(
+    run: Any, options: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MRF, "_fit", lambda *_: pytest.fail("fitted"))
+    with pytest.raises(MrfrecError, match=message):
+        run("evaluate", "events.csv", *options)
+
+
+def test_test_users_who_are_also_trained_on_are_refused(run: Any) -> None:
+    with pytest.raises(DataError, match="test users are also training users, the first 0: a model would be"):
+        run("evaluate", "events.csv", "--test", "later.parquet", "--shown", "train.parquet")
+    with pytest.raises(DataError, match="test users are not in the training data, the first 100"):
+        run("evaluate", "train.parquet", "--test", "test.parquet")
+    with pytest.raises(DataError, match="pairs are both shown and to be guessed"):
+        run("evaluate", "events.csv", "--test", "later.parquet")
+
+
+def test_a_split_by_time_needs_times(run: Any) -> None:
+    with pytest.raises(DataError, match="which column holds the times"):
+        run("evaluate", "train.parquet", "--split", "time")
+
+
+# ── compare ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_compare_gives_what_python_gives_and_the_differences(run: Any) -> None:
+    out = run(
+        "compare", "events.csv", "--heldout", "30", "--model", "dense: sparsity=dense", "--model",
+        "small: sparsity=0.1", "--metrics", METRICS + ",coverage@5", "--format", "json", "--exposure",
+    )  # fmt: skip
+    found = json.loads(out)
+    split = strong_generalisation(read_events("events.csv"), 30)
+    expected = compare({"dense": MRF(sparsity=None), "small": MRF(sparsity=0.1)}, split, METRICS)
+    assert [model["name"] for model in found["models"]] == ["dense", "small"]
+    pair = expected.paired("small", "ndcg@10")
+    difference = found["differences"][0]["metrics"]["ndcg@10"]
+    assert difference == pytest.approx({"difference": pair.difference, "error": pair.error, "p": pair.p})
+    assert "coverage@5" not in found["differences"][0]["metrics"]
+    assert sum(found["exposure"]["shares"]["recommended by small"]) == pytest.approx(1)
+
+
+def test_compare_needs_two_models_with_names_of_their_own(run: Any) -> None:
+    for models in (["a: l2=1"], ["a: l2=1", "a: l2=2"], ["l2=1", "l2=1"]):
+        typed = [part for model in models for part in ("--model", model)]
+        with pytest.raises(
+            ParameterError, match="--model must be given at least twice, with different names"
+        ):
+            run("compare", "events.csv", *typed)
+
+
+# ── tune, and what takes its parameters ───────────────────────────────────────────────────────────
+
+
+def test_tune_writes_what_fit_evaluate_and_compare_take(run: Any, folder: Path) -> None:
+    out = run(
+        "tune", "events.csv", "--heldout", "30", "--metric", "ndcg@10", "--alpha", "0.5,1", "--l2", "1,4",
+        "--sparsity", "0.2", "--r", "0,0.5", "-o", "best.json", "--study", "study.jsonl", "--plot",
+        "tuned.png", "--format", "json",
+    )  # fmt: skip
+    found = json.loads(out)
+    assert len(found["trials"]) == 8
+    best = max(found["trials"], key=lambda trial: trial["value"])
+    assert json.loads((folder / "best.json").read_text())["parameters"] == best["parameters"]
+    assert (folder / "tuned.png").exists()
+    assert (folder / "tuned.svg").exists()
+    run("fit", "events.csv", "-o", "tuned.mrf", "--params", "best.json", "--alpha", "0.25")
+    parameters = load(folder / "tuned.mrf").parameters
+    assert parameters == {**parameters, **best["parameters"], "alpha": 0.25}
+    shown = run("evaluate", "events.csv", "--heldout", "30", "--model", "best.json", "--metrics", METRICS)
+    assert re.search(r"^best +0\.", shown, re.MULTILINE)
+
+
+def test_typed_sparsity_takes_the_place_of_a_threshold_in_the_file(run: Any, folder: Path) -> None:
+    (folder / "threshold.json").write_text('{"threshold": 0.2, "l2": 3}')
+    run("fit", "events.csv", "-o", "typed.mrf", "--params", "threshold.json", "--sparsity", "0.3")
+    parameters = load(folder / "typed.mrf").parameters
+    assert (parameters["threshold"], parameters["sparsity"], parameters["l2"]) == (None, 0.3, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [("[]", "is not a file of parameters"), ("{", "is not a file of parameters"),
+                             ('{"parameters": {"alhpa": 1}}', "Did you mean alpha")]
+)  # fmt: skip
+def test_a_file_that_holds_no_parameters_is_refused(
+    run: Any, folder: Path, content: str, message: str
+) -> None:
+    (folder / "odd.json").write_text(content)
+    with pytest.raises(MrfrecError, match=message):
+        run("fit", "events.csv", "-o", "odd.mrf", "--params", "odd.json")
+    assert not (folder / "odd.mrf").exists()
+
+
+def test_a_search_is_a_method_of_tune(run: Any, folder: Path) -> None:
+    out = run(
+        "tune", "events.csv", "--heldout", "30", "--metric", "recall@5", "--method", "search", "--trials",
+        "4", "--sparsity", "0.1,0.3", "-o", "searched.json", "--max-seconds", "60",
+    )  # fmt: skip
+    assert "Recall@5 (validation)" in out
+    assert json.loads((folder / "searched.json").read_text())["parameters"]["sparsity"] in (0.1, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--alpha", "half"], "--alpha must be numbers, separated by commas"),
+        (["--sparsity", "some"], "--sparsity must be numbers, or auto, or dense"),
+        (["--r", "0.5"], "--r must be given with sparsity levels alone"),
+        (["--alpha", "2"], "alpha must be between 0 and 1"),
+        (["--metric", "speed"], "metrics must be among"),
+        (["--max-seconds", "-1"], "max_seconds must be above 0"),
+    ],
+)
+def test_tune_refuses_what_makes_no_sense(run: Any, options: list[str], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        run("tune", "events.csv", "--metric", "ndcg@10", "--heldout", "30", "-o", "no.json", *options)
+
+
+# ── trade-off, low rank, reproduction ─────────────────────────────────────────────────────────────
+
+
+def test_tradeoff_has_a_row_for_each_level_and_r_and_the_dense_model(run: Any, folder: Path) -> None:
+    run(
+        "tradeoff", "events.csv", "--heldout", "30", "--sparsity", "0.1,0.3", "--r", "0,0.5", "--metrics",
+        METRICS, "--dense", "l2=2", "--sparse", "l2=1", "--plot", "tradeoff", "-o", "tradeoff.md",
+    )  # fmt: skip
+    rows = re.findall(r"^\| (.*?) \|", (folder / "tradeoff.md").read_text(), re.MULTILINE)
+    assert rows[2:] == ["dense", "30 %, r = 0", "30 %, r = 0.5", "10 %, r = 0", "10 %, r = 0.5"]
+    assert (folder / "tradeoff.png").exists()
+    without = run(
+        "tradeoff", "events.csv", "--heldout", "30", "--sparsity", "0.3", "--r", "0", "--metrics", METRICS,
+        "--dense", "none",
+    )  # fmt: skip
+    assert "dense  " not in without
+
+
+def test_lowrank_says_what_is_lost(run: Any) -> None:
+    out = run("lowrank", "events.csv", "--heldout", "30", "--ranks", "2,20", "--metrics", METRICS)
+    assert re.findall(r"^(full rank|rank \d+) ", out, re.MULTILINE) == ["full rank", "rank 20", "rank 2"]
+    assert "strong generalisation, 30 + 30 users held out" in out
+
+
+def test_reproduce_without_the_data_says_what_to_put_where(run: Any, tmp_path: Path) -> None:
+    with pytest.raises(DataError) as error:
+        run("reproduce", "table1", "--folder", str(tmp_path))
+    for words in ("ml-20m.zip", "mrfrec datasets prepare netflix --from PATH", "train_triplets.txt.zip"):
+        assert words in str(error.value)
+    with pytest.raises(ParameterError, match="names must be among msd for table2"):
+        run("reproduce", "table2", "--data", "ml-20m", "--folder", str(tmp_path))
+
+
+# ── models as they are typed ──────────────────────────────────────────────────────────────────────
+
+
+def test_models_are_typed_with_or_without_a_name(tmp_path: Path) -> None:
+    assert parse_model("") == ("MRF", "MRF", {})
+    assert parse_model("a b: l2=1,alpha=.5 , center=no") == (
+        "a b", "MRF", {"l2": 1, "alpha": 0.5, "center": False}
+    )  # fmt: skip
+    assert parse_model("sparsity=dense").parameters == {"sparsity": None}
+    assert parse_model("sparsity=auto;dtype=float64").parameters == {"sparsity": "auto", "dtype": "float64"}
+    path = tmp_path / "best.json"
+    path.write_text('{"parameters": {"l2": 7.0, "sparsity": 0.1}}')
+    assert parse_model(str(path)) == ("best", "MRF", {"l2": 7.0, "sparsity": 0.1})
+    changed = parse_model(f"dense: {path}, sparsity=dense")
+    assert changed == ("dense", "MRF", {"l2": 7.0, "sparsity": None})
+    assert parse_model("l2=1", {"threads": 2}).parameters == {"l2": 1, "threads": 2}

@@ -1,0 +1,554 @@
+"""Metrics: by hand, equal to the naive ones, and through the evaluation of models."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pytest
+import scipy.sparse as sp
+import scipy.stats
+
+import naive_evaluation as naive
+from mrfrec import MRF, DataError, ParameterError
+from mrfrec.evaluation import protocol
+from mrfrec.evaluation.metrics import DEFAULTS, NAMES, Lists, Metric, long_tail, mean_of, paired, parse
+from mrfrec.evaluation.protocol import Evaluation, compare, evaluate, measure
+from mrfrec.evaluation.splits import Split, leave_out, strong_generalisation
+from mrfrec.io.tables import read_events
+
+from conftest import random_matrix
+
+Numbers = npt.NDArray[np.float64]
+
+
+@dataclass
+class Case:
+    """Lists of some users, as plain lists and sets."""
+
+    ranked: list[list[int]]
+    targets: list[set[int]]
+    popularity: list[int]
+
+    def lists(self) -> Lists:
+        n_items = len(self.popularity)
+        return Lists(
+            np.array(self.ranked, np.int32),
+            sp.csr_array(naive.dense(self.targets, n_items)),
+            np.array(self.popularity, np.int64),
+        )
+
+    def expected(self, name: str, k: int) -> list[float]:
+        if name in naive.ACCURACY:
+            metric = naive.ACCURACY[name]
+            return [metric(*user, k) for user in zip(self.ranked, self.targets, strict=True)]
+        if name == "coverage":
+            return [naive.coverage(self.ranked, len(self.popularity), k)]
+        metric_of_items = {"popularity": naive.popularity, "tail": naive.tail}[name]
+        return [metric_of_items(ranked, self.popularity, k) for ranked in self.ranked]
+
+
+# By hand: ten items and three users.
+#
+#   popularity   item 0: 50 users, 1: 20, 2: 10, 3: 8, 4: 5, 5: 3, 6: 2, 7: 1, 8: 1, 9: 0; together 100
+#   head         items 0, 1 and 2, who have 80 of the 100 interactions; the tail is items 3 to 9
+#
+#   user   recommended       targets              hits at places
+#   0      4, 1, 7, 2, 9     1, 2, 3              2 and 4
+#   1      0, 6, and no more 6                    2
+#   2      5, 3, 8, 2, 1     0, 4, 6, 7, 9        none
+
+BY_HAND = Case(
+    ranked=[[4, 1, 7, 2, 9], [0, 6, -1, -1, -1], [5, 3, 8, 2, 1]],
+    targets=[{1, 2, 3}, {6}, {0, 4, 6, 7, 9}],
+    popularity=[50, 20, 10, 8, 5, 3, 2, 1, 1, 0],
+)
+LOG3, LOG4, LOG5 = math.log2(3), 2.0, math.log2(5)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # The best list of user 0 has its three targets at places 1, 2 and 3: 1 + 1/log₂3 + 1/log₂4 = 2.1309.
+        ("ndcg@5", [(1 / LOG3 + 1 / LOG5) / (1 + 1 / LOG3 + 1 / LOG4), 1 / LOG3, 0]),
+        ("ndcg@5", [0.498189, 0.630930, 0]),  # the same in digits
+        ("ndcg@2", [(1 / LOG3) / (1 + 1 / LOG3), 1 / LOG3, 0]),
+        ("ndcg@1", [0, 0, 0]),
+        # Two of three targets are found; within two places, one of the two that could be.
+        ("recall@5", [2 / 3, 1, 0]),
+        ("recall@2", [1 / 2, 1, 0]),
+        # Within two places, one of all three.
+        ("recall_all@5", [2 / 3, 1, 0]),
+        ("recall_all@2", [1 / 3, 1, 0]),
+        # Places that are not filled count as places.
+        ("precision@5", [2 / 5, 1 / 5, 0]),
+        ("precision@2", [1 / 2, 1 / 2, 0]),
+        ("hit@5", [1, 1, 0]),
+        ("hit@1", [0, 0, 0]),
+        ("mrr@5", [1 / 2, 1 / 2, 0]),
+        ("mrr@1", [0, 0, 0]),
+        # User 0: precision 1/2 at place 2 and 2/4 at place 4, together 1; ÷ 3 targets.
+        ("map@5", [1 / 3, 1 / 2, 0]),
+        ("map@2", [(1 / 2) / 2, 1 / 2, 0]),
+        # (5 + 20 + 1 + 10 + 0)/5; (50 + 2)/2; (3 + 8 + 1 + 10 + 20)/5.
+        ("popularity@5", [7.2, 26, 8.4]),
+        ("popularity@1", [5, 50, 3]),
+        # Items 4, 7 and 9 of five; item 6 of two; items 5, 3 and 8 of five.
+        ("tail@5", [3 / 5, 1 / 2, 3 / 5]),
+        ("tail@2", [1 / 2, 1 / 2, 1]),
+        ("coverage@5", [10 / 10]),  # 4, 1, 7, 2, 9; 0, 6; 5, 3, 8
+        ("coverage@3", [8 / 10]),  # 4, 1, 7; 0, 6; 5, 3, 8
+        ("coverage@1", [3 / 10]),  # 4; 0; 5
+    ],
+)
+def test_by_hand(name: str, expected: Sequence[float]) -> None:
+    np.testing.assert_allclose(parse(name).of(BY_HAND.lists()), expected, atol=1e-6)
+
+
+def test_the_long_tail_by_hand() -> None:
+    popularity = np.array(BY_HAND.popularity)
+    assert np.flatnonzero(long_tail(popularity)).tolist() == [3, 4, 5, 6, 7, 8, 9]
+    # Of 99, the first three have 79: less than 80 % (79.2), so that the next belongs to the head too.
+    popularity[0] = 49
+    assert np.flatnonzero(long_tail(popularity)).tolist() == [4, 5, 6, 7, 8, 9]
+    # Of items that are equally popular the first belong to the head: four of five have 80 %.
+    assert np.flatnonzero(long_tail(np.array([3, 3, 3, 3, 3]))).tolist() == [4]
+    assert np.flatnonzero(long_tail(np.array([1, 1, 1, 1, 6, 0]))).tolist() == [2, 3, 5]
+
+
+# Against the naive ones.
+
+
+def random_case(seed: int, users: int = 50, items: int = 30, places: int = 12) -> Case:
+    """Scores with many ties; some users have seen nearly all, some have more targets than places."""
+    rng = np.random.default_rng(seed)
+    case = Case([], [], rng.integers(0, 9, items).tolist())
+    for _ in range(users):
+        scores = rng.integers(0, 4, items).tolist()
+        order = rng.permutation(items).tolist()
+        shown = set(order[: rng.choice([0, 5, items - 8, items - 1])])
+        rest = [item for item in order if item not in shown]
+        case.ranked.append(naive.ranking(scores, shown, places))
+        case.targets.append(set(rest[: int(rng.choice([1, 2, 7, 20]))]))
+    return case
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("k", [1, 2, 5, 11, 12, 13, 25, 30])
+def test_metrics_equal_naive(name: str, k: int) -> None:
+    """With k up to the items, beyond the twelve places that are filled."""
+    for seed in range(5):
+        case = random_case(seed)
+        assert any(-1 in ranked for ranked in case.ranked)
+        assert any(len(targets) > 12 for targets in case.targets)
+        found = parse(f"{name}@{k}").of(case.lists())
+        assert found.dtype == np.float64
+        np.testing.assert_allclose(found, case.expected(name, k), rtol=1e-12)
+
+
+def test_every_metric_has_a_naive_one() -> None:
+    assert set(NAMES) == {*naive.ACCURACY, "coverage", "popularity", "tail"}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_long_tail_equals_naive(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    popularity = rng.integers(0, [2, 4, 50, 100_000][seed % 4], rng.integers(1, 60))
+    assert set(np.flatnonzero(long_tail(popularity)).tolist()) == naive.long_tail(popularity.tolist())
+
+
+def test_a_share_of_exactly_four_fifths_is_enough_for_the_head() -> None:
+    """80 % as a float is a little more than 80 %."""
+    for total in range(5, 3000, 5):
+        head = total * 4 // 5
+        assert long_tail(np.array([head, total - head])).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_users_with_an_empty_list_get_nothing(name: str) -> None:
+    case = Case([[-1, -1, -1]], [{2}], [3, 2, 1])
+    assert parse(f"{name}@3").of(case.lists()).tolist() == [0.0]
+    assert case.expected(name, 3) == [0.0]
+
+
+@pytest.mark.parametrize("name", ["ndcg", "recall", "precision", "map", "mrr", "hit"])
+@pytest.mark.parametrize("n_targets", [1, 4, 9])
+def test_a_perfect_list_is_worth_one(name: str, n_targets: int) -> None:
+    best = [5, 3, 1, 0, 2, 4, 6, 7, 8]
+    case = Case([best[:4]], [set(best[:n_targets])], [1] * 9)
+    assert parse(f"{name}@{min(n_targets, 4)}").of(case.lists()).tolist() == [1.0]
+
+
+def test_the_order_of_stored_targets_changes_nothing() -> None:
+    case = random_case(6)
+    lists = case.lists()
+    indptr = np.cumsum([0, *map(len, case.targets)])
+    backwards = [item for targets in case.targets for item in sorted(targets, reverse=True)]
+    shape = (len(case.targets), len(case.popularity))
+    targets = sp.csr_array((np.ones(len(backwards)), backwards, indptr), shape=shape)
+    other = Lists(lists.ranked, targets, lists.popularity)
+    for name in naive.ACCURACY:
+        np.testing.assert_array_equal(parse(f"{name}@7").of(other), parse(f"{name}@7").of(lists))
+
+
+def test_users_times_items_may_be_beyond_32_bits() -> None:
+    many = 2**30
+    targets = sp.csr_array((np.ones(5), [0, 7, many - 1, 0, 7], [0, 1, 2, 3, 4, 5]), shape=(5, many))
+    ranked = np.array([[0, 7], [0, 7], [0, many - 1], [7, many - 1], [7, 0]], np.int32)
+    found = parse("mrr@2").of(Lists(ranked, targets, np.zeros(1, np.int64)))
+    assert found.tolist() == [1, 0.5, 0.5, 0, 1]
+
+
+def test_hits_are_the_users_own() -> None:
+    """Item 1 is a target of user 0 and recommended to user 1; −1 of user 1 is not the last item of user 0."""
+    case = Case([[0, -1], [1, -1]], [{1, 2}, {0}], [1, 1, 1])
+    for name in naive.ACCURACY:
+        assert parse(f"{name}@2").of(case.lists()).tolist() == [0, 0]
+
+
+# Names.
+
+
+@pytest.mark.parametrize(
+    ("text", "metric"),
+    [
+        ("ndcg@100", Metric("ndcg", 100)),
+        (" NDCG@100 ", Metric("ndcg", 100)),
+        ("Recall_All@20", Metric("recall_all", 20)),
+        ("recall-all@20", Metric("recall_all", 20)),
+        ("coverage@1", Metric("coverage", 1)),
+    ],
+)
+def test_names_of_metrics(text: str, metric: Metric) -> None:
+    assert parse(text) == metric
+    assert parse(str(metric)) == metric
+    assert parse(metric) is metric
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("ndgc@10", r"metrics must be among ndcg, .*; got 'ndgc@10'\. Did you mean ndcg@10\?"),
+        ("recal@5", r"Did you mean recall@5\?"),
+        ("presicion@5", r"Did you mean precision@5\?"),
+        ("coverag", r"Did you mean coverage@"),
+        ("auc@10", r"metrics must be among .*; got 'auc@10'\.$"),
+        ("", "metrics must be among"),
+        ("@10", "metrics must be among"),
+        ("ndcg 10", "metrics must be among"),
+        *[
+            (f"ndcg{places}", "followed by the number of places, as ndcg@20")
+            for places in ("", "@", "@0", "@-1", "@1.5", "@ten", "@10@20", "@1e2", "@007", "@ 10", "@²", "@٣")
+        ],
+        (10, "names such as"),
+        (None, "names such as"),
+    ],
+)
+def test_names_of_no_metric_are_refused(name: Any, message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        parse(name)
+
+
+# Users without targets.
+
+
+def test_a_user_without_target_is_refused() -> None:
+    with pytest.raises(DataError, match="every user must have a target"):
+        Case([[0, 1], [1, 0]], [{1}, set()], [1, 1]).lists()
+
+
+def test_no_users_are_refused() -> None:
+    with pytest.raises(DataError):
+        Lists(np.empty((0, 2), np.int32), sp.csr_array((0, 2)), np.ones(2, np.int64))
+
+
+def test_lists_of_other_users_are_refused() -> None:
+    with pytest.raises(DataError, match="2 lists cannot be held against 1 users"):
+        Lists(np.zeros((2, 1), np.int32), sp.csr_array(np.ones((1, 2))), np.ones(2, np.int64))
+
+
+# Means and differences.
+
+
+@pytest.mark.parametrize("n", [2, 3, 50, 1000])
+def test_means_and_errors_equal_naive(n: int) -> None:
+    values = np.random.default_rng(n).random(n)
+    np.testing.assert_allclose(mean_of(values), naive.mean_and_error(values.tolist()), rtol=1e-12)
+    np.testing.assert_allclose(mean_of(values).error, scipy.stats.sem(values), rtol=1e-12)
+
+
+def test_a_mean_by_hand() -> None:
+    """The squares of the distances from 2.5 are 2.25, 0.25, 0.25, 2.25, together 5; √(5/3/4) = 0.6455."""
+    mean, error = mean_of(np.array([1.0, 2.0, 3.0, 4.0]))
+    assert mean == 2.5
+    assert error == pytest.approx(math.sqrt(5 / 3 / 4))
+    assert str(mean_of(np.array([1.0, 2.0, 3.0, 4.0]))) == "2.5000 ± 0.6455"
+
+
+def test_one_user_has_no_error() -> None:
+    mean, error = mean_of(np.array([0.25]))
+    assert mean == 0.25
+    assert math.isnan(error)
+
+
+@pytest.mark.parametrize("n", [2, 3, 10, 500])
+@pytest.mark.parametrize("shift", [0.0, 0.02, -0.3])
+def test_paired_differences_equal_scipy(n: int, shift: float) -> None:
+    rng = np.random.default_rng(n)
+    first = rng.random(n)
+    second = np.where(rng.random(n) < 0.3, first, rng.random(n) + shift)
+    found = paired(first, second)
+    expected = scipy.stats.ttest_rel(first, second)
+    np.testing.assert_allclose(found.p, expected.pvalue, rtol=1e-9)
+    np.testing.assert_allclose(
+        (found.difference, found.error), naive.mean_and_error((first - second).tolist()), rtol=1e-12
+    )
+    np.testing.assert_allclose(found.difference / found.error, expected.statistic, rtol=1e-9)
+
+
+def test_tiny_p_values_do_not_vanish() -> None:
+    rng = np.random.default_rng(0)
+    first = rng.random(100)
+    second = first - 1.0 - 0.5 * rng.random(100)
+    found = paired(first, second)
+    assert 0 < found.p < 1e-50
+    np.testing.assert_allclose(found.p, scipy.stats.ttest_rel(first, second).pvalue, rtol=1e-6)
+
+
+def test_a_difference_by_hand() -> None:
+    """The differences are 1, 0, 0, 1: mean 1/2, error √(1/3/4), t = √3 with three degrees of freedom."""
+    found = paired(np.array([1.0, 0.0, 1.0, 1.0]), np.array([0.0, 0.0, 1.0, 0.0]))
+    assert found.difference == 0.5
+    assert found.error == pytest.approx(math.sqrt(1 / 12))
+    assert found.p == pytest.approx(0.181690, abs=1e-6)
+
+
+def test_the_other_way_round_only_the_sign_changes() -> None:
+    rng = np.random.default_rng(1)
+    first, second = rng.random(20), rng.random(20)
+    there, back = paired(first, second), paired(second, first)
+    assert (there.difference, there.error, there.p) == (-back.difference, back.error, back.p)
+
+
+def test_no_difference_is_no_evidence() -> None:
+    values = np.random.default_rng(2).random(20)
+    assert tuple(paired(values, values.copy())) == (0.0, 0.0, 1.0)
+
+
+def test_the_same_difference_for_all_users_is_certain() -> None:
+    found = paired(np.array([1.0, 0.5, 0.75]), np.array([0.5, 0.0, 0.25]))
+    assert tuple(found) == (0.5, 0.0, 0.0)
+
+
+def test_one_user_shows_nothing() -> None:
+    found = paired(np.array([1.0]), np.array([0.5]))
+    assert found.difference == 0.5
+    assert math.isnan(found.error)
+    assert math.isnan(found.p)
+
+
+def test_users_that_do_not_match_cannot_be_paired() -> None:
+    with pytest.raises(DataError, match="3 users cannot be paired with 2"):
+        paired(np.ones(3), np.ones(2))
+
+
+# Through models.
+
+
+def split_of(seed: int = 3, heldout: int = 25) -> Split:
+    """Strong generalisation; some held-out users have too few items to be asked about."""
+    used = random_matrix(seed)
+    used[::3, 4:] = 0.0
+    users, items = np.nonzero(used)
+    return strong_generalisation(
+        read_events(pl.DataFrame({"user": users, "item": items})), heldout, min_items=1
+    )
+
+
+def sets_of(matrix: sp.csr_array) -> list[set[int]]:
+    return [set(np.flatnonzero(row).tolist()) for row in matrix.toarray()]
+
+
+def case_of(model: MRF, split: Split, k: int) -> Case:
+    """All users' lists in the naive way, out of the scores of all items."""
+    shown = sets_of(split.test.shown)
+    scores = model.score(split.test.shown).tolist()
+    return Case(
+        [naive.ranking(row, seen, k) for row, seen in zip(scores, shown, strict=True)],
+        sets_of(split.test.targets),
+        [len(users) for users in sets_of(split.training.matrix.T.tocsr())],
+    )
+
+
+MODELS = {
+    "dense": lambda: MRF(l2=2.0, sparsity=None),
+    "sparse": lambda: MRF(l2=2.0, threshold=0.2),
+    "double": lambda: MRF(l2=2.0, sparsity=None, dtype="float64"),
+    "all scores equal": lambda: MRF(l2=2.0, threshold=10.0),
+    "scores by popularity": lambda: MRF(l2=2.0, threshold=10.0, offset=True),
+}
+models = pytest.mark.parametrize("make", MODELS.values(), ids=list(MODELS))
+
+
+@models
+@pytest.mark.parametrize("weak", [False, True])
+def test_evaluation_equals_naive(make: Any, weak: bool) -> None:
+    split = split_of()
+    if weak:
+        users, items = np.nonzero(random_matrix(4))
+        split = leave_out(read_events(pl.DataFrame({"user": users, "item": items})), 2)
+    model = make()
+    n_items = split.training.n_items
+    metrics = [f"{name}@{k}" for name in NAMES for k in (1, 5, 20, n_items)]
+    found = evaluate(model, split, metrics)
+    case = case_of(model, split, n_items)
+    assert [str(metric) for metric in found.values] == metrics
+    for metric in found.values:
+        expected = case.expected(metric.kind, metric.k)
+        np.testing.assert_allclose(found.of(metric), expected, rtol=1e-12, err_msg=str(metric))
+        np.testing.assert_allclose(found.mean(metric), naive.mean_and_error(expected), rtol=1e-9, atol=1e-15)
+    assert found.users == split.test.users
+    assert found.left_out == split.test.left_out > 0
+    assert found.popularity.tolist() == case.popularity
+    listed = [item for ranked in case.ranked for item in ranked if item >= 0]
+    assert found.recommended.tolist() == np.bincount(listed, minlength=n_items).tolist()
+
+
+@models
+def test_top_k_is_the_naive_ranking(make: Any) -> None:
+    split = split_of()
+    model = make().fit(split.training)
+    for k in (1, 7, split.training.n_items):
+        ranked, _ = model.top_k(split.test.shown, k)
+        assert ranked.tolist() == case_of(model, split, k).ranked
+
+
+def test_of_equal_scores_the_lower_index_comes_first() -> None:
+    split = split_of()
+    model = MRF(l2=2.0, threshold=10.0).fit(split.training)
+    assert not model.weights_.nnz  # so that all scores are 0
+    ranked, _ = model.top_k(split.test.shown, 10)
+    for row, seen in zip(ranked.tolist(), sets_of(split.test.shown), strict=True):
+        assert row == [item for item in range(split.training.n_items) if item not in seen][:10]
+
+
+def test_of_equal_scores_the_more_popular_comes_first_where_that_is_asked_for() -> None:
+    split = split_of()
+    metrics = ["popularity@10", "ndcg@10"]
+    found = evaluate(MRF(l2=2.0, threshold=10.0), split, metrics, ties="popularity")
+    by_index = evaluate(MRF(l2=2.0, threshold=10.0), split, metrics)
+    popularity = found.popularity.tolist()
+    order = sorted(range(len(popularity)), key=lambda item: (-popularity[item], item))
+    ranked = [[i for i in order if i not in seen][:10] for seen in sets_of(split.test.shown)]
+    case = Case(ranked, sets_of(split.test.targets), popularity)
+    for name in ("popularity", "ndcg"):
+        np.testing.assert_allclose(found.of(f"{name}@10"), case.expected(name, 10), rtol=1e-12)
+    assert found.mean("popularity@10").mean > by_index.mean("popularity@10").mean
+
+
+def test_nothing_that_was_shown_is_recommended() -> None:
+    split = split_of()
+    model = MRF(l2=2.0).fit(split.training)
+    ranked = protocol.rank(model, split.test, split.training.n_items)
+    for row, seen in zip(ranked.tolist(), sets_of(split.test.shown), strict=True):
+        best = [item for item in row if item >= 0]
+        assert sorted(best) == sorted(set(range(split.training.n_items)) - seen)
+        assert row[len(best) :] == [-1] * len(seen)
+
+
+def test_users_are_ranked_in_parts_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    split = split_of()
+    model = MRF(l2=2.0).fit(split.training)
+    whole = protocol.rank(model, split.test, 9)
+    monkeypatch.setattr(protocol, "_USERS_AT_ONCE", 8)
+    assert len(split.test) % 8
+    calls: list[tuple[str, int, int]] = []
+    parts = protocol.rank(model, split.test, 9, progress=lambda *call: calls.append(call))
+    np.testing.assert_array_equal(parts, whole)
+    n = len(split.test)
+    assert calls == [("rank", min(done, n), n) for done in range(8, n + 8, 8)]
+
+
+def test_the_defaults_are_those_of_the_paper() -> None:
+    assert DEFAULTS == ("ndcg@100", "recall@20", "recall@50")
+
+
+def test_a_metric_asked_for_twice_is_measured_once() -> None:
+    found = evaluate(MRF(l2=2.0), split_of(), "ndcg@10, NDCG@10,recall-all@5")
+    assert [str(metric) for metric in found.values] == ["ndcg@10", "recall_all@5"]
+
+
+def test_fitted_models_are_measured_without_fitting() -> None:
+    split = split_of()
+    model = MRF(l2=2.0)
+    fitted = evaluate(model, split, ["ndcg@10"])
+    measured = measure(model, split.test, ["ndcg@10"])
+    np.testing.assert_array_equal(measured.of("ndcg@10"), fitted.of("ndcg@10"))
+    assert split.validation is not None
+    other = measure(model, split.validation, ["ndcg@10"])
+    assert other.users == split.validation.users
+
+
+def test_models_are_compared_user_by_user() -> None:
+    split = split_of()
+    makes = {name: MODELS[name]() for name in ("dense", "sparse", "all scores equal")}
+    found = compare(makes, split, ["ndcg@10", "recall@5"])
+    assert [str(metric) for metric in found.metrics] == ["ndcg@10", "recall@5"]
+    for name in makes:
+        alone = evaluate(MODELS[name](), split, ["ndcg@10", "recall@5"])
+        np.testing.assert_array_equal(found[name].of("ndcg@10"), alone.of("ndcg@10"))
+    for name, against, other in (
+        ("sparse", None, "dense"),
+        ("all scores equal", None, "dense"),
+        ("dense", "all scores equal", "all scores equal"),
+    ):
+        values, others = found[name].of("ndcg@10"), found[other].of("ndcg@10")
+        difference, _, p = found.paired(name, "ndcg@10", against)
+        assert difference == pytest.approx(values.mean() - others.mean(), abs=1e-12)
+        assert p == pytest.approx(scipy.stats.ttest_rel(values, others).pvalue)
+    assert tuple(found.paired("dense", "ndcg@10")) == (0.0, 0.0, 1.0)
+
+
+def asked(metrics: Any) -> Evaluation:
+    return evaluate(MRF(l2=2.0), split_of(), metrics)
+
+
+def test_more_places_than_items_are_refused_before_the_fit() -> None:
+    split = split_of()
+    n_items = split.training.n_items
+    model = MRF(l2=2.0)
+    with pytest.raises(
+        ParameterError, match=rf"at most the {n_items} items there are; got 'ndcg@{n_items + 1}'"
+    ):
+        evaluate(model, split, ["recall@1", f"ndcg@{n_items + 1}"])
+    assert not hasattr(model, "timings_")
+    assert len(evaluate(model, split, [f"ndcg@{n_items}"]).values) == 1
+
+
+@pytest.mark.parametrize("metrics", [[], "", "ndcg", ["ndcg@"], ["ndcg@0"], ["mean@3"], [3]])
+def test_wrong_metrics_are_refused_by_evaluate(metrics: Any) -> None:
+    with pytest.raises(ParameterError, match="metrics must be"):
+        asked(metrics)
+
+
+def test_a_metric_that_was_not_measured_is_refused() -> None:
+    found = asked(["ndcg@10", "recall@5"])
+    with pytest.raises(ParameterError, match="among those measured: ndcg@10, recall@5; got 'ndcg@5'"):
+        found.mean("ndcg@5")
+
+
+def test_questions_about_other_items_are_refused() -> None:
+    split = split_of()
+    model = MRF(l2=2.0).fit(split.training.matrix[:, :-1])
+    with pytest.raises(DataError, match="questions are about"):
+        measure(model, split.test, ["ndcg@5"])
+
+
+def test_one_model_or_two_of_one_name_cannot_be_compared() -> None:
+    split = split_of()
+    for models in ({"a": MRF()}, [MRF(), MRF()]):
+        with pytest.raises(ParameterError, match="at least two, with different names"):
+            compare(models, split, ["ndcg@5"])

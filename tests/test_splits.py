@@ -1,0 +1,979 @@
+"""Splits: equal to the naive ones, whatever the ids and the order of rows; and what holds for any table."""
+
+import datetime
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import scipy.sparse as sp
+from hypothesis import HealthCheck, assume, settings
+from hypothesis import given as forall
+from hypothesis import strategies as st
+
+from mrfrec import DataError, Interactions, ParameterError
+from mrfrec.evaluation.splits import (
+    SEED,
+    Questions,
+    Split,
+    by_time,
+    filtered,
+    given,
+    leave_out,
+    strong_generalisation,
+    strong_rows,
+)
+from mrfrec.events import Events
+from mrfrec.ids import Ids
+from mrfrec.io.tables import read_events, read_interactions
+
+import naive_evaluation as naive
+from naive_evaluation import Pair, Sets
+
+SETTINGS = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+# Tables, and splits as sets of ids.
+
+
+def table(rows: Sequence[Pair], times: Sequence[Any] | None = None) -> pl.DataFrame:
+    columns = {"user": [user for user, _ in rows], "item": [item for _, item in rows]}
+    return pl.DataFrame(columns if times is None else {**columns, "time": list(times)})
+
+
+def events_of(rows: Sequence[Pair], times: Sequence[Any] | None = None) -> Events:
+    return read_events(table(rows, times), time=times is not None)
+
+
+def interactions_of(rows: Sequence[Pair]) -> Interactions:
+    return read_interactions(table(rows))
+
+
+def pairs_of(events: Events, rows: Any = None) -> list[Pair]:
+    chosen = range(len(events)) if rows is None else rows.tolist()
+    return [(events.users[int(events.user[row])], events.items[int(events.item[row])]) for row in chosen]
+
+
+def sets_of(matrix: sp.csr_array, users: Ids, items: Ids) -> Sets:
+    """User → items, also of users who have none."""
+    assert matrix.shape == (len(users), len(items))
+    assert (matrix.data == 1).all()
+    borders = matrix.indptr.tolist()
+    return {
+        user: {items[i] for i in matrix.indices[borders[u] : borders[u + 1]].tolist()}
+        for u, user in enumerate(users)
+    }
+
+
+def trained(split: Split) -> Sets:
+    return sets_of(split.training.matrix, split.training.users, split.training.items)
+
+
+def shown(split: Split, questions: Questions | None = None) -> Sets:
+    questions = questions or split.test
+    return sets_of(questions.shown, questions.users, split.training.items)
+
+
+def targets(split: Split, questions: Questions | None = None) -> Sets:
+    questions = questions or split.test
+    return sets_of(questions.targets, questions.users, split.training.items)
+
+
+def pairs(sets: Sets) -> set[Pair]:
+    return {(user, item) for user, items in sets.items() for item in items}
+
+
+def assert_asks(split: Split, questions: Questions | None, expected: naive.Asked) -> None:
+    assert questions is not None
+    assert shown(split, questions) == expected.shown
+    assert targets(split, questions) == expected.targets
+    assert list(questions.users) == sorted(expected.targets)
+    assert questions.left_out == expected.left_out
+
+
+def assert_is_strong(split: Split, expected: naive.Strong) -> None:
+    assert trained(split) == expected.training
+    assert list(split.training.items) == sorted(expected.items)
+    assert_asks(split, split.validation, expected.validation)
+    assert_asks(split, split.test, expected.test)
+
+
+def random_rows(seed: int, name: Callable[[int], Any] = int, users: int = 60, items: int = 40) -> list[Pair]:
+    """Uneven users and items, rows in no order; some users have few items, some items one user."""
+    rng = np.random.default_rng(seed)
+    liked = rng.beta(0.5, 2.5, items)
+    busy = rng.choice([0.3, 1.0, 2.0], users)
+    used = rng.random((users, items)) < np.outer(busy, liked)
+    found = [(name(int(u)), name(int(i))) for u, i in zip(*np.nonzero(used), strict=True)]
+    return [found[place] for place in rng.permutation(len(found))]
+
+
+NAMES: dict[str, Callable[[int], Any]] = {
+    "integers": lambda number: number,
+    "negative integers": lambda number: 7 * (20 - number),
+    "integers beyond 32 bits": lambda number: 2**31 - 15 + number,
+    "large integers of both signs": lambda number: (number - 20) * 2**40,
+    "integers beyond 63 bits": lambda number: 2**63 - 15 + number,
+    "digits as strings": lambda number: str(number + 85),
+    "digits as strings, some negative": lambda number: str(3 * number - 60),
+    "strings with zeros before": lambda number: ["", "0", "00"][number % 3] + str(number),
+    "letters of all kinds": lambda number: (
+        "aZ é_€Б\U0001f600"[number % 8] + "zA9"[number // 8 % 3] + str(number)
+    ),
+}
+named = pytest.mark.parametrize("name", NAMES.values(), ids=list(NAMES))
+
+
+# Strong generalisation: equal to the naive one.
+
+
+@named
+@pytest.mark.parametrize("seed", [0, 1])
+def test_strong_split_equals_naive(name: Callable[[int], Any], seed: int) -> None:
+    rows = random_rows(seed, name)
+    split = strong_generalisation(events_of(rows), 12, min_items=0)
+    expected = naive.strong_generalisation(rows, 12)
+    assert expected.test.left_out  # some have too few items
+    assert_is_strong(split, expected)
+
+
+def test_the_order_of_ids_is_that_of_their_type() -> None:
+    """As integers 9 < 10 < 100, as strings "10" < "100" < "9": other users are drawn."""
+    rows = random_rows(3, lambda number: number + 5, users=100)
+    as_strings = [(str(user), str(item)) for user, item in rows]
+    numbers = strong_generalisation(events_of(rows), 20)
+    strings = strong_generalisation(events_of(as_strings), 20)
+    assert {str(user) for user in numbers.training.users} != set(strings.training.users)
+    assert_is_strong(numbers, naive.strong_generalisation(naive.filtered(rows, 0, 5), 20))
+    assert_is_strong(strings, naive.strong_generalisation(naive.filtered(as_strings, 0, 5), 20))
+
+
+def test_the_published_random_numbers_on_a_table_small_enough_to_check() -> None:
+    """Ten users with the items 0 to 9, in this order: `np.random.seed(98765)`, as the notebook draws."""
+    rows = [(user, item) for user in range(10) for item in range(10)]
+    events = events_of(rows)
+    found = strong_rows(events, 2)
+    assert found["users"].tolist() == [8, 7, 1, 2, 0, 6, 9, 4, 3, 5]
+    assert naive.sets(pairs_of(events, found["validation targets"])) == {4: {7, 8}, 9: {1, 3}}
+    assert naive.sets(pairs_of(events, found["test targets"])) == {3: {7, 8}, 5: {1, 3}}
+    assert naive.sets(pairs_of(events, found["test shown"])) == {
+        3: {0, 1, 2, 3, 4, 5, 6, 9},
+        5: {0, 2, 4, 5, 6, 7, 8, 9},
+    }
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_order_of_rows_decides_what_is_hidden(seed: int) -> None:
+    rows = random_rows(7)
+    shuffled = [rows[place] for place in np.random.default_rng(seed).permutation(len(rows))]
+    split = strong_generalisation(events_of(rows), 15, min_items=0)
+    other = strong_generalisation(events_of(shuffled), 15, min_items=0)
+    assert_is_strong(other, naive.strong_generalisation(shuffled, 15))
+    assert trained(other) == trained(split)
+    assert targets(other) != targets(split)
+
+
+def test_the_order_of_rows_between_users_changes_nothing() -> None:
+    rows = random_rows(8)
+    gathered = sorted(rows, key=lambda pair: -int(pair[0]))  # stable: each user's rows stay in order
+    first, second = (strong_generalisation(events_of(order), 15) for order in (rows, gathered))
+    assert (trained(first), shown(first), targets(first)) == (trained(second), shown(second), targets(second))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**32 - 1])
+@pytest.mark.parametrize("hidden", [0.1, 0.29, 0.5, 0.7, 0.99])
+def test_other_seeds_and_shares_equal_naive(seed: int, hidden: float) -> None:
+    rows = random_rows(9)
+    split = strong_generalisation(events_of(rows), 20, min_items=0, hidden=hidden, seed=seed)
+    assert_is_strong(split, naive.strong_generalisation(rows, 20, hidden, seed))
+
+
+def test_shares_are_rounded_down_as_floats_are() -> None:
+    """0.29 × 100 is 28.999…, so 28 of 100 are hidden."""
+    rows = [(user, item) for user in range(5) for item in range(100)]
+    split = strong_generalisation(events_of(rows), 1, hidden=0.29)
+    assert split.test.targets.nnz == 28
+
+
+@pytest.mark.parametrize("heldout", [1, 7, 29])
+def test_any_number_of_heldout_users_equals_naive(heldout: int) -> None:
+    rows = naive.filtered(random_rows(10), 0, 8)
+    n = len({user for user, _ in rows})
+    heldout = min(heldout, (n - 1) // 2)
+    split = strong_generalisation(events_of(rows), heldout, min_items=0)
+    assert split.training.n_users == n - 2 * heldout
+    assert_is_strong(split, naive.strong_generalisation(rows, heldout))
+
+
+def test_rows_are_those_of_the_split() -> None:
+    rows = random_rows(11)
+    events = events_of(rows)
+    found = strong_rows(events, 12)
+    expected = naive.strong_generalisation(rows, 12)
+    assert [events.users[user] for user in found["users"].tolist()] == expected.users
+    assert naive.sets(pairs_of(events, found["training"])) == expected.training
+    for part, asked in (("validation", expected.validation), ("test", expected.test)):
+        assert naive.sets(pairs_of(events, found[f"{part} targets"])) == asked.targets
+        whole = naive.sets(pairs_of(events, found[f"{part} shown"]))
+        assert {user: items for user, items in whole.items() if user in asked.targets} == asked.shown
+
+
+def test_rows_of_users_without_target_are_shown_whole() -> None:
+    rows = [(user, item) for user in range(30) for item in range(4 + user % 2)]
+    events = events_of(rows)
+    found = strong_rows(events, 10)
+    for part, drawn in (("validation", found["users"][10:20]), ("test", found["users"][20:])):
+        short = {user for user in drawn.tolist() if user % 2 == 0}
+        whole = naive.sets(pairs_of(events, found[f"{part} shown"]))
+        assert short
+        assert all(whole[user] == {0, 1, 2, 3} for user in short)
+        assert not short & naive.sets(pairs_of(events, found[f"{part} targets"])).keys()
+
+
+def test_the_global_random_numbers_are_left_alone() -> None:
+    np.random.seed(5)  # noqa: NPY002
+    before = np.random.random(3)  # noqa: NPY002
+    np.random.seed(5)  # noqa: NPY002
+    events = events_of(random_rows(12))
+    strong_generalisation(events, 12)
+    leave_out(events).for_tuning()
+    np.testing.assert_array_equal(np.random.random(3), before)  # noqa: NPY002
+
+
+def test_titles_go_with_the_items() -> None:
+    rows = random_rows(13)
+    frame = table(rows).with_columns(title=pl.format("item {}", "item"))
+    split = strong_generalisation(read_events(frame), 12, min_users=3)
+    assert split.training.titles is not None
+    assert list(split.training.titles) == [f"item {item}" for item in split.training.items]
+
+
+# Strong generalisation: users and items that drop out.
+
+
+def test_users_with_fewer_than_five_items_have_no_target() -> None:
+    """Users 0 to 19 have four items, users 20 to 39 have five."""
+    rows = [(user, item) for user in range(40) for item in range(4 if user < 20 else 5)]
+    split = strong_generalisation(events_of(rows), 15, min_items=0)
+    for questions in (split.validation, split.test):
+        assert questions is not None
+        assert all(int(user) >= 20 for user in questions.users)
+        assert questions.left_out == 15 - len(questions) > 0
+        assert (np.diff(questions.targets.indptr) == 1).all()
+        assert (np.diff(questions.shown.indptr) == 4).all()
+
+
+def test_users_who_lose_unseen_items_may_end_up_without_target() -> None:
+    """Every user has items 0 to 3 and two only they have: with those gone, four are too few for a target."""
+    rows = [(user, item) for user in range(40) for item in (0, 1, 2, 3, 1000 + user, 2000 + user)]
+    rows += [(user, 4) for user in range(0, 40, 2)]  # every other user keeps five
+    split = strong_generalisation(events_of(rows), 12)
+    expected = naive.strong_generalisation(rows, 12)
+    assert_is_strong(split, expected)
+    assert expected.test.left_out > 0
+    assert all(int(user) % 2 == 0 for user in split.test.users)
+    assert {1000 + int(user) for user in split.test.users}.isdisjoint(split.training.items)
+
+
+def test_a_user_without_any_known_item_is_counted_as_left_out() -> None:
+    rows = [(user, item) for user in range(12) for item in range(6)]
+    drawn = naive.strong_generalisation(rows, 3).users
+    lonely = drawn[-1]
+    rows = [(user, item + 100 * (user == lonely)) for user, item in rows]
+    split = strong_generalisation(events_of(rows), 3)
+    assert lonely not in list(split.test.users)
+    assert (len(split.test), split.test.left_out) == (2, 1)
+    assert_is_strong(split, naive.strong_generalisation(rows, 3))
+
+
+@pytest.mark.parametrize(("min_users", "min_items"), [(0, 0), (1, 1), (2, 0), (0, 5), (4, 6), (10, 10)])
+def test_filters_equal_naive(min_users: int, min_items: int) -> None:
+    rows = random_rows(14)
+    expected = naive.filtered(rows, min_users, min_items)
+    found = filtered(events_of(rows), min_users=min_users, min_items=min_items)
+    assert pairs_of(found) == expected  # in the same order
+    assert list(found.users) == sorted({user for user, _ in expected})
+    assert list(found.items) == sorted({item for _, item in expected})
+    split = strong_generalisation(events_of(rows), 7, min_users=min_users, min_items=min_items)
+    assert_is_strong(split, naive.strong_generalisation(expected, 7))
+
+
+def test_an_item_that_falls_below_the_minimum_with_its_users_stays() -> None:
+    """Item "x" has two users; "c" goes because "y" goes first, and "x" stays with one user."""
+    rows = [("a", "x"), ("a", "v"), ("b", "v"), ("b", "w"), ("a", "w"), ("c", "x"), ("c", "y")]
+    found = filtered(events_of(rows), min_users=2, min_items=2)
+    assert pairs_of(found) == [("a", "x"), ("a", "v"), ("b", "v"), ("b", "w"), ("a", "w")]
+
+
+def test_users_are_counted_after_items_are_gone() -> None:
+    """User "c" has two items, one of which nobody else has."""
+    rows = [("a", "v"), ("a", "w"), ("b", "v"), ("b", "w"), ("c", "v"), ("c", "y")]
+    assert {user for user, _ in pairs_of(filtered(events_of(rows), min_users=2, min_items=2))} == {"a", "b"}
+    assert {user for user, _ in pairs_of(filtered(events_of(rows), min_items=2))} == {"a", "b", "c"}
+
+
+def test_users_need_five_items_by_default() -> None:
+    rows = [(user, item) for user in range(20) for item in range(3 + user % 3)]
+    split = strong_generalisation(events_of(rows), 2)
+    assert all(int(user) % 3 == 2 for user in [*split.training.users, *split.test.users])
+
+
+def test_repeated_rows_count_once_where_they_stood_first() -> None:
+    rows = random_rows(15)
+    rng = np.random.default_rng(0)
+    again = [rows[place] for place in rng.choice(len(rows), 80)]
+    repeated = rows[:200] + again + rows[200:]
+    events = events_of(repeated)
+    unique = naive.first_of_each_pair(repeated)
+    assert pairs_of(events) == unique
+    assert events.repeated == 80
+    assert_is_strong(
+        strong_generalisation(events, 12, min_users=3, min_items=6),
+        naive.strong_generalisation(naive.filtered(unique, 3, 6), 12),
+    )
+
+
+# Strong generalisation: what cannot be split.
+
+
+@pytest.mark.parametrize("heldout", [5, 6, 10, 1000])
+def test_too_many_heldout_users_are_refused(heldout: int) -> None:
+    events = events_of([(user, item) for user in range(10) for item in range(6)])
+    with pytest.raises(DataError, match=rf"2 × {heldout:,} users cannot be held out of 10"):
+        strong_generalisation(events, heldout)
+
+
+def test_one_training_user_is_enough() -> None:
+    rows = [(user, item) for user in range(11) for item in range(6)]
+    split = strong_generalisation(events_of(rows), 5)
+    assert (split.training.n_users, len(split.test)) == (1, 5)
+    assert_is_strong(split, naive.strong_generalisation(rows, 5))
+
+
+@pytest.mark.parametrize("heldout", [0, -1, 2.0, True, "2", None])
+def test_heldout_must_be_a_count(heldout: Any) -> None:
+    with pytest.raises(ParameterError, match="heldout must be a whole number"):
+        strong_generalisation(events_of(random_rows(16)), heldout)
+
+
+@pytest.mark.parametrize("hidden", [0, 0.0, 1, 1.0, -0.2, 2, float("nan"), float("inf"), "0.2", None, True])
+def test_hidden_out_of_range_is_refused(hidden: Any) -> None:
+    events = events_of(random_rows(16))
+    with pytest.raises(ParameterError, match="hidden must be above 0 and below 1"):
+        strong_generalisation(events, 5, hidden=hidden)
+    with pytest.raises(ParameterError, match="hidden must be above 0 and below 1"):
+        leave_out(events).for_tuning(hidden=hidden)
+
+
+def test_nobody_with_a_target_is_refused() -> None:
+    events = events_of([(user, item) for user in range(30) for item in range(4)])
+    with pytest.raises(DataError, match="none of the 5 validation users has 5 items"):
+        strong_generalisation(events, 5, min_items=0)
+
+
+def test_a_share_too_small_to_hide_anything_is_refused() -> None:
+    events = events_of([(user, item) for user in range(30) for item in range(6)])
+    with pytest.raises(DataError, match="validation users"):
+        strong_generalisation(events, 5, hidden=0.1)
+
+
+@pytest.mark.parametrize(("min_users", "min_items"), [(100, 0), (0, 100), (30, 7)])
+def test_nothing_left_after_filters_is_refused(min_users: int, min_items: int) -> None:
+    events = events_of([(user, item) for user in range(30) for item in range(6)])
+    with pytest.raises(DataError, match="no events are left"):
+        strong_generalisation(events, 5, min_users=min_users, min_items=min_items)
+
+
+@pytest.mark.parametrize("parameter", ["min_users", "min_items"])
+@pytest.mark.parametrize("value", [-1, 2.5, None])
+def test_filters_must_be_counts(parameter: str, value: Any) -> None:
+    with pytest.raises(ParameterError, match=f"{parameter} must be a whole number"):
+        strong_generalisation(events_of(random_rows(16)), 5, **{parameter: value})
+
+
+# Tables in files.
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet", ".arrow", ".jsonl"])
+@named
+def test_strong_split_of_a_file_equals_naive(name: Callable[[int], Any], suffix: str, tmp_path: Path) -> None:
+    """In CSV files, ids that are all integers as integers are written become integers."""
+    rows = random_rows(17, name)
+    path = write(table(rows), tmp_path / f"events{suffix}")
+    if suffix.startswith(".csv"):
+        rows = as_csv_reads(rows)
+    assert_is_strong(
+        strong_generalisation(read_events(path), 12, min_users=2),
+        naive.strong_generalisation(naive.filtered(rows, 2, 5), 12),
+    )
+
+
+def test_digits_become_integers_in_csv_and_stay_strings_in_parquet(tmp_path: Path) -> None:
+    rows = random_rows(18, str, users=100)
+    in_csv = strong_generalisation(read_events(write(table(rows), tmp_path / "a.csv")), 15)
+    in_parquet = strong_generalisation(read_events(write(table(rows), tmp_path / "a.parquet")), 15)
+    assert not in_csv.training.users.is_text
+    assert in_parquet.training.users.is_text
+    assert {str(user) for user in in_csv.test.users} != set(in_parquet.test.users)
+
+
+def test_one_id_that_is_no_number_makes_a_csv_column_strings(tmp_path: Path) -> None:
+    rows = [(f"{user}", item) for user, item in random_rows(19, users=40)]
+    rows += [("none", item) for item in range(6)]
+    split = strong_generalisation(read_events(write(table(rows), tmp_path / "a.csv")), 8)
+    assert split.training.users.is_text
+    assert_is_strong(split, naive.strong_generalisation(naive.filtered(rows, 0, 5), 8))
+
+
+def test_rows_of_several_files_are_in_the_order_of_the_files(tmp_path: Path) -> None:
+    rows = random_rows(20)
+    first, second = rows[:300], rows[300:]
+    paths = [write(table(second), tmp_path / "b.csv"), write(table(first), tmp_path / "a.csv")]
+    assert pairs_of(read_events(paths)) == second + first
+    assert_is_strong(
+        strong_generalisation(read_events(paths), 12, min_items=0),
+        naive.strong_generalisation(second + first, 12),
+    )
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_the_order_of_many_rows_is_kept(suffix: str, tmp_path: Path) -> None:
+    """More than one batch of rows."""
+    rng = np.random.default_rng(0)
+    pair = rng.permutation(600_000)
+    frame = pl.DataFrame({"user": pair // 1000, "item": pair % 1000})
+    events = read_events(write(frame, tmp_path / f"many{suffix}"))
+    np.testing.assert_array_equal(events.user, pair // 1000)
+    np.testing.assert_array_equal(events.item, pair % 1000)
+
+
+def test_ratings_below_the_minimum_are_left_out_before_anything_else(tmp_path: Path) -> None:
+    rows = random_rows(21)
+    rng = np.random.default_rng(0)
+    ratings = rng.integers(1, 11, len(rows)) / 2
+    path = write(table(rows).with_columns(rating=ratings), tmp_path / "a.csv")
+    split = strong_generalisation(read_events(path, min_value=2.5), 8, min_users=2)
+    liked = [pair for pair, rating in zip(rows, ratings.tolist(), strict=True) if rating >= 2.5]
+    assert_is_strong(split, naive.strong_generalisation(naive.filtered(liked, 2, 5), 8))
+
+
+def write(frame: pl.DataFrame, path: Path) -> Path:
+    if path.name.endswith(".csv.gz"):
+        import gzip
+
+        path.write_bytes(gzip.compress(frame.write_csv().encode()))
+    else:
+        kind = {".csv": "csv", ".parquet": "parquet", ".arrow": "ipc", ".jsonl": "ndjson"}[path.suffix]
+        getattr(frame, f"write_{kind}")(path)
+    return path
+
+
+def as_csv_reads(rows: Sequence[Pair]) -> list[Pair]:
+    def column(ids: list[Any]) -> list[Any]:
+        texts = [str(name) for name in ids]
+        is_integer = all(text.lstrip("-").isdigit() and str(int(text)) == text for text in texts)
+        return [int(text) for text in texts] if is_integer else texts
+
+    users, items = column([user for user, _ in rows]), column([item for _, item in rows])
+    return list(zip(users, items, strict=True))
+
+
+# Leave k out.
+
+
+@named
+@pytest.mark.parametrize("k", [1, 3])
+def test_leave_out_hides_k_of_every_user_with_more(name: Callable[[int], Any], k: int) -> None:
+    rows = random_rows(22, name)
+    split = leave_out(events_of(rows), k)
+    had, kept = naive.sets(rows), trained(split)
+    assert {user: len(items) for user, items in kept.items()} == {
+        user: len(items) - k if len(items) > k else len(items) for user, items in had.items()
+    }
+    assert any(len(items) <= k for items in had.values())
+    hidden = [(user, item) for user, item in rows if item not in kept[user]]
+    assert_asks(split, split.test, naive.ask([pair for pair in rows if pair not in set(hidden)], hidden))
+    assert set(split.training.items) == {item for _, item in pairs(kept)}
+    assert split.validation is None
+
+
+def test_leave_out_drops_targets_nobody_is_trained_with() -> None:
+    """Both have "x"; one of "x" and what is their own is hidden, and what is their own is no target."""
+    rows = [(user, item) for user in "abcdefgh" for item in ("x", f"of {user}")]
+    split = leave_out(events_of(rows), 1)
+    kept = trained(split)
+    assert pairs(targets(split)) == {(user, "x") for user in kept if kept[user] == {f"of {user}"}}
+    assert split.test.left_out == 8 - len(split.test) > 0
+
+
+def test_leave_out_is_the_same_for_the_same_seed_and_another_for_another() -> None:
+    events = events_of(random_rows(23))
+    first, again, other = leave_out(events), leave_out(events, seed=SEED), leave_out(events, seed=1)
+    assert targets(first) == targets(again)
+    assert targets(first) != targets(other)
+
+
+def test_leave_out_hides_every_item_as_often() -> None:
+    rows = [(user, item) for user in range(600) for item in range(4)]
+    split = leave_out(events_of(rows), 1)
+    often = np.bincount(split.test.targets.indices)
+    assert often.sum() == 600
+    assert (abs(often - 150) < 50).all()  # 4.7 standard deviations
+
+
+def test_users_with_k_items_or_fewer_keep_them_all() -> None:
+    rows = [("a", "x"), ("a", "y"), ("b", "x"), ("b", "y"), ("b", "z"), ("c", "z")]
+    for split in (leave_out(events_of(rows), 2), by_time(events_of(rows, range(6)), 2)):
+        kept = trained(split)
+        assert (kept["a"], kept["c"], len(kept["b"])) == ({"x", "y"}, {"z"}, 1)
+        assert list(split.test.users) == ["b"]
+        assert split.test.left_out == 2
+
+
+@pytest.mark.parametrize("split", [leave_out, by_time])
+def test_nobody_with_more_than_k_items_is_refused(split: Callable[[Events, int], Split]) -> None:
+    events = events_of([(user, item) for user in range(5) for item in range(3)], range(15))
+    with pytest.raises(DataError, match="no user has more than k=3 items"):
+        split(events, 3)
+
+
+@pytest.mark.parametrize("split", [leave_out, by_time])
+@pytest.mark.parametrize("k", [0, -1, 1.0, True, None, "1"])
+def test_k_must_be_a_count(split: Callable[[Events, Any], Split], k: Any) -> None:
+    with pytest.raises(ParameterError, match="k must be a whole number, 1 or more"):
+        split(events_of(random_rows(24), range(len(random_rows(24)))), k)
+
+
+def test_nothing_hidden_that_is_known_is_refused() -> None:
+    """The latest of each is an item only they have."""
+    rows = [("a", "x"), ("b", "x"), ("a", "of a"), ("b", "of b")]
+    with pytest.raises(DataError, match="none of 2 test users has a target"):
+        by_time(events_of(rows, [1, 1, 2, 2]))
+
+
+# By time.
+
+
+def days(numbers: Sequence[int]) -> list[datetime.date]:
+    return [datetime.date(2019, 12, 30) + datetime.timedelta(days=number) for number in numbers]
+
+
+def moments(numbers: Sequence[int]) -> list[datetime.datetime]:
+    start = datetime.datetime(2019, 12, 31, 23, 59, 58)
+    return [start + datetime.timedelta(milliseconds=300 * number) for number in numbers]
+
+
+TIMES: dict[str, Callable[[Sequence[int]], list[Any]]] = {
+    "integers": list,
+    "integers before 1970": lambda numbers: [number - 4 for number in numbers],
+    "seconds since 1970": lambda numbers: [1_575_801_000 + number for number in numbers],
+    "milliseconds since 1970": lambda numbers: [1_575_801_000_123 + number for number in numbers],
+    "floats": lambda numbers: [number / 3 - 1 for number in numbers],
+    "dates": days,
+    "moments": moments,
+    "digits": lambda numbers: [str(number + 7) for number in numbers],  # "10" after "9"
+    "ISO dates": lambda numbers: [day.isoformat() for day in days(numbers)],
+    "ISO moments": lambda numbers: [when.isoformat(timespec="milliseconds") for when in moments(numbers)],
+    "ISO moments with a blank": lambda numbers: [when.isoformat(" ", "seconds") for when in moments(numbers)],
+}
+
+
+@pytest.mark.parametrize("suffix", [None, ".csv", ".parquet"])
+@pytest.mark.parametrize("kind", TIMES)
+def test_split_by_time_equals_naive(kind: str, suffix: str | None, tmp_path: Path) -> None:
+    """With many ties."""
+    rows = random_rows(25)
+    numbers = np.random.default_rng(0).integers(0, 12, len(rows)).tolist()
+    times = TIMES[kind](numbers)
+    frame = table(rows, times)
+    split = by_time(
+        read_events(frame if suffix is None else write(frame, tmp_path / f"a{suffix}"), time=True), 2
+    )
+    order = [int(time) for time in times] if kind == "digits" else times
+    training, asked = naive.by_time(rows, order, 2)
+    assert trained(split) == training
+    assert_asks(split, split.test, asked)
+    assert asked.left_out
+
+
+def test_of_equal_times_the_later_row_is_later() -> None:
+    rows = [("a", "z"), ("b", "y"), ("a", "x"), ("b", "x"), ("a", "y"), ("b", "z")]
+    split = by_time(events_of(rows, [5, 5, 5, 5, 5, 5]))
+    assert pairs(targets(split)) == {("a", "y"), ("b", "z")}
+    split = by_time(events_of(rows[::-1], [5, 5, 5, 5, 5, 5]))
+    assert pairs(targets(split)) == {("a", "z"), ("b", "y")}
+
+
+def test_the_time_of_a_repeated_pair_is_that_of_its_first_row() -> None:
+    rows = [("a", "x"), ("a", "y"), ("a", "x"), ("b", "y"), ("b", "x")]
+    split = by_time(events_of(rows, [1, 2, 3, 1, 2]))
+    assert targets(split) == {"a": {"y"}, "b": {"x"}}
+
+
+def test_targets_by_time_that_nobody_is_trained_with_are_none() -> None:
+    """The latest of "b" is new to all."""
+    rows = [("a", "x"), ("a", "y"), ("b", "y"), ("b", "new"), ("c", "x")]
+    split = by_time(events_of(rows, [1, 2, 3, 4, 5]))
+    assert list(split.training.items) == ["x", "y"]
+    assert targets(split) == {"a": {"y"}}
+    assert split.test.left_out == 2  # "b", whose target is unknown, and "c", who has one item
+
+
+def test_a_split_by_time_needs_times() -> None:
+    with pytest.raises(DataError, match="a split by time needs times"):
+        by_time(events_of(random_rows(26)))
+
+
+# Given.
+
+
+TRAINING = [("a", "x"), ("a", "y"), ("b", "y"), ("c", "x"), ("c", "z")]
+
+
+def test_given_test_users_are_shown_their_training_rows() -> None:
+    split = given(interactions_of(TRAINING), interactions_of([("c", "y"), ("a", "z")]))
+    assert trained(split) == naive.sets(TRAINING)
+    assert shown(split) == {"a": {"x", "y"}, "c": {"x", "z"}}
+    assert targets(split) == {"a": {"z"}, "c": {"y"}}
+    assert split.test.left_out == 0
+    assert split.validation is None
+
+
+def test_given_new_users_are_shown_what_is_given() -> None:
+    new = [("e", "y"), ("d", "x"), ("d", "z"), ("f", "x")]
+    split = given(
+        interactions_of(TRAINING), interactions_of([("d", "y"), ("e", "x"), ("e", "z")]), interactions_of(new)
+    )
+    assert trained(split) == naive.sets(TRAINING)
+    assert shown(split) == {"d": {"x", "z"}, "e": {"y"}}
+    assert targets(split) == {"d": {"y"}, "e": {"x", "z"}}
+
+
+@named
+def test_given_parts_of_a_strong_split_make_it_again(name: Callable[[int], Any]) -> None:
+    rows = random_rows(27, name)
+    expected = naive.strong_generalisation(rows, 12)
+    parts = (expected.training, expected.test.targets, expected.test.shown)
+    split = given(*(interactions_of(sorted(pairs(part))) for part in parts))
+    assert trained(split) == expected.training
+    assert shown(split) == expected.test.shown
+    assert targets(split) == expected.test.targets
+
+
+def test_given_targets_nobody_is_trained_with_stay_targets() -> None:
+    split = given(interactions_of(TRAINING), interactions_of([("a", "new"), ("b", "x"), ("b", "aaa")]))
+    assert targets(split) == {"a": {"new"}, "b": {"x", "aaa"}}
+    assert set(split.training.items) == {"x", "y", "z", "new", "aaa"}
+    assert list(split.training.items)[:3] == ["x", "y", "z"]
+    assert trained(split) == naive.sets(TRAINING)
+    assert shown(split) == {"a": {"x", "y"}, "b": {"y"}}
+
+
+def test_given_items_that_are_only_shown_are_left_out() -> None:
+    split = given(
+        interactions_of(TRAINING), interactions_of([("d", "y")]), interactions_of([("d", "x"), ("d", "odd")])
+    )
+    assert list(split.training.items) == ["x", "y", "z"]
+    assert shown(split) == {"d": {"x"}}
+
+
+def test_given_users_without_target_are_counted() -> None:
+    matrix = sp.csr_array(np.array([[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]]))
+    split = given(interactions_of(TRAINING), Interactions(matrix, ["a", "b", "c"], ["y", "z"]))
+    assert targets(split) == {"a": {"z"}, "c": {"y"}}
+    assert split.test.left_out == 1
+
+
+def test_given_no_target_at_all_is_refused() -> None:
+    nothing = Interactions(sp.csr_array((1, 1)), ["a"], ["x"])
+    with pytest.raises(DataError, match="has a target"):
+        given(interactions_of(TRAINING), nothing)
+
+
+def test_given_test_users_who_are_unknown_are_refused() -> None:
+    asked = interactions_of([("a", "z"), ("d", "y"), ("e", "y")])
+    with pytest.raises(DataError, match="2 of 3 test users are not in the training data, the first 'd'"):
+        given(interactions_of(TRAINING), asked)
+    with pytest.raises(DataError, match="2 of 3 test users are not in what is shown, the first 'a'"):
+        given(interactions_of(TRAINING), asked, interactions_of([("d", "x")]))
+
+
+def test_given_new_users_who_are_training_users_are_refused() -> None:
+    asked, history = interactions_of([("d", "y"), ("b", "x")]), interactions_of([("d", "x"), ("b", "z")])
+    with pytest.raises(DataError, match="1 of 2 test users are also training users, the first 'b'"):
+        given(interactions_of(TRAINING), asked, history)
+
+
+def test_given_pairs_both_shown_and_to_guess_are_refused() -> None:
+    with pytest.raises(DataError, match="1 pairs are both shown and to be guessed, the first 'c' with 'z'"):
+        given(interactions_of(TRAINING), interactions_of([("a", "z"), ("c", "y"), ("c", "z")]))
+    with pytest.raises(DataError, match="1 pairs are both shown and to be guessed, the first 'd' with 'new'"):
+        given(
+            interactions_of(TRAINING),
+            interactions_of([("d", "new")]),
+            interactions_of([("d", "new"), ("d", "x")]),
+        )
+
+
+def test_given_ids_of_two_types_are_refused() -> None:
+    numbers, strings = [(1, 1), (1, 2), (2, 1)], [("1", "1"), ("1", "2"), ("2", "1")]
+    with pytest.raises(DataError, match="ids of users are strings in one of training and targets"):
+        given(interactions_of(numbers), interactions_of([("2", "2")]))
+    with pytest.raises(DataError, match="ids of users are strings in one of training and targets"):
+        given(interactions_of(strings), interactions_of([(2, 2)]))
+    with pytest.raises(DataError, match="ids of items are strings in one of training and targets"):
+        given(interactions_of(numbers), interactions_of([(2, "2")]))
+    with pytest.raises(DataError, match="ids of users are strings in one of training and shown"):
+        given(interactions_of(numbers), interactions_of([(3, 2)]), interactions_of([("3", 1)]))
+
+
+# Tuning.
+
+
+def test_a_strong_split_is_tuned_on_its_validation_users() -> None:
+    rows = random_rows(28)
+    split = strong_generalisation(events_of(rows), 12)
+    tuning = split.for_tuning()
+    expected = naive.strong_generalisation(naive.filtered(rows, 0, 5), 12)
+    assert trained(tuning) == expected.training
+    assert_asks(tuning, tuning.test, expected.validation)
+    assert tuning.validation is None
+    test_users = set(expected.users[-12:])
+    assert test_users.isdisjoint(tuning.training.users)
+    assert test_users.isdisjoint(tuning.test.users)
+
+
+@pytest.fixture(params=["leave out", "by time", "given"])
+def weak(request: pytest.FixtureRequest) -> Split:
+    """A split without validation users."""
+    rows = random_rows(29)
+    times = np.random.default_rng(0).integers(0, 9, len(rows)).tolist()
+    if request.param == "leave out":
+        return leave_out(events_of(rows), 2)
+    if request.param == "by time":
+        return by_time(events_of(rows, times), 2)
+    training, asked = naive.by_time(rows, times, 2)
+    return given(*(interactions_of(sorted(pairs(part))) for part in (training, asked.targets)))
+
+
+@pytest.mark.parametrize("hidden", [0.1, 0.29, 0.5])
+def test_tuning_without_validation_users_hides_a_part_of_the_training_data(
+    weak: Split, hidden: float
+) -> None:
+    tuning = weak.for_tuning(hidden=hidden)
+    had, kept, asked = trained(weak), trained(tuning), targets(tuning)
+    assert {user: len(items) for user, items in kept.items()} == {
+        user: len(items) - int(hidden * len(items)) for user, items in had.items()
+    }
+    assert pairs(kept) | pairs(asked) == pairs(had)
+    assert pairs(kept).isdisjoint(pairs(asked))
+    assert shown(tuning) == {user: kept[user] for user in asked}
+    assert all(asked.values())
+    assert tuning.test.left_out == len(had) - len(asked)
+    unknown = pairs(targets(weak))
+    assert unknown
+    assert unknown.isdisjoint(pairs(kept) | pairs(asked) | pairs(shown(tuning)))
+
+
+def test_tuning_splits_are_the_same_for_the_same_seed(weak: Split) -> None:
+    first, again, other = weak.for_tuning(), weak.for_tuning(seed=SEED), weak.for_tuning(seed=1)
+    assert (trained(first), targets(first)) == (trained(again), targets(again))
+    assert targets(first) != targets(other)
+
+
+def test_tuning_leaves_the_split_as_it_was() -> None:
+    split = leave_out(events_of(random_rows(30)))
+    before = trained(split), shown(split), targets(split)
+    split.for_tuning(hidden=0.5)
+    assert (trained(split), shown(split), targets(split)) == before
+
+
+def test_tuning_takes_training_users_without_items() -> None:
+    matrix = np.ones((4, 12))
+    matrix[2] = 0.0
+    matrix[:, 11] = 0.0
+    asked = np.zeros((4, 12))
+    asked[0, 11] = 1.0
+    split = given(Interactions(sp.csr_array(matrix)), Interactions(sp.csr_array(asked)))
+    tuning = split.for_tuning()
+    assert list(tuning.test.users) == [0, 1, 3]
+    assert tuning.test.left_out == 1
+
+
+# What must hold for any table.
+
+
+@st.composite
+def tables(draw: Any, users: int = 1, items: int = 1) -> list[Pair]:
+    """So many users and items or a few more, with gaps that are few or many, in any order."""
+    users, items = draw(st.integers(users, 12)), draw(st.integers(items, 12))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    used = rng.random(users * items) < draw(st.sampled_from([0.3, 0.7, 0.9, 1.0]))
+    name = draw(st.sampled_from([int, str, lambda number: f"{10 - number}", lambda number: 3 - number]))
+    return [
+        (name(pair // items), name(pair % items))
+        for pair in rng.permutation(users * items).tolist()
+        if used[pair] or pair == 0
+    ]
+
+
+@SETTINGS
+@forall(
+    tables(users=3, items=5),
+    st.integers(1, 2),
+    st.integers(0, 3),
+    st.integers(0, 6),
+    st.sampled_from([0.2, 0.5, 0.9]),
+)
+def test_strong_split_of_any_table(
+    rows: list[Pair], heldout: int, min_users: int, min_items: int, hidden: float
+) -> None:
+    def split() -> Split:
+        return strong_generalisation(
+            events_of(rows), heldout, min_users=min_users, min_items=min_items, hidden=hidden
+        )
+
+    left = naive.filtered(rows, min_users, min_items)
+    n = len({user for user, _ in left})
+    expected = naive.strong_generalisation(left, heldout, hidden) if 2 * heldout < n else None
+    if expected is None or not expected.validation.targets or not expected.test.targets:
+        with pytest.raises(DataError):
+            split()
+        return
+    found = split()
+    assert_is_strong(found, expected)
+    assert found.validation is not None
+    users = [set(part.users) for part in (found.training, found.validation, found.test)]
+    assert sum(map(len, users)) == len(set.union(*users))
+    for questions in (found.validation, found.test):
+        assert pairs(shown(found, questions)).isdisjoint(pairs(targets(found, questions)))
+
+
+@SETTINGS
+@forall(tables(users=3), st.integers(1, 3), st.integers(1, 3))
+def test_rows_of_a_strong_split_part_the_table(rows: list[Pair], heldout: int, seed: int) -> None:
+    events = events_of(rows)
+    assume(2 * heldout < events.n_users)
+    found = strong_rows(events, heldout, seed=seed)
+    drawn = found.pop("users").tolist()
+    assert sorted(drawn) == list(range(events.n_users))
+    together = np.concatenate(list(found.values()))
+    assert len(np.unique(together)) == len(together)
+    known = set(events.item[found["training"]].tolist())
+    lost = set(range(len(events))) - set(together.tolist())
+    assert all(int(events.item[row]) not in known for row in lost)
+    n = len(drawn)
+    for part, users in (
+        ("training", drawn[: n - 2 * heldout]),
+        ("validation shown", drawn[n - 2 * heldout : n - heldout]),
+        ("validation targets", drawn[n - 2 * heldout : n - heldout]),
+        ("test shown", drawn[n - heldout :]),
+        ("test targets", drawn[n - heldout :]),
+    ):
+        assert set(events.user[found[part]].tolist()) <= set(users)
+
+
+@SETTINGS
+@forall(tables(), st.integers(1, 3), st.data())
+def test_split_by_time_of_any_table(rows: list[Pair], k: int, data: st.DataObject) -> None:
+    times = data.draw(st.lists(st.integers(-2, 2), min_size=len(rows), max_size=len(rows)))
+    events = events_of(rows, times)
+    training, asked = naive.by_time(rows, times, k)
+    if asked.targets:
+        split = by_time(events, k)
+        assert trained(split) == training
+        assert_asks(split, split.test, asked)
+    else:
+        with pytest.raises(DataError, match=r"has a target|no user has more than"):
+            by_time(events, k)
+
+
+@SETTINGS
+@forall(tables(), st.integers(1, 3), st.integers(0, 5))
+def test_leave_out_of_any_table(rows: list[Pair], k: int, seed: int) -> None:
+    """Every item has a user with nothing else besides, so that all items stay in the training data."""
+    for number, item in enumerate(sorted({item for _, item in rows})):
+        rows = [*rows, (type(item)(1000 + number), item)]
+    had = naive.sets(rows)
+    if all(len(items) <= k for items in had.values()):
+        with pytest.raises(DataError, match="no user has more than"):
+            leave_out(events_of(rows), k, seed=seed)
+        return
+    split = leave_out(events_of(rows), k, seed=seed)
+    kept = trained(split)
+    assert pairs(kept) | pairs(targets(split)) == set(rows)
+    assert pairs(kept).isdisjoint(pairs(targets(split)))
+    assert {user: len(items) for user, items in targets(split).items()} == {
+        user: k for user, items in had.items() if len(items) > k
+    }
+    assert shown(split) == {user: kept[user] for user in targets(split)}
+    assert split.test.left_out == len(had) - len(split.test)
+
+
+# ── times, seeds and edges ────────────────────────────────────────────────────────────────────────
+
+
+def timed(times: list[Any]) -> pl.DataFrame:
+    return pl.DataFrame({"user": [1] * len(times), "item": range(len(times)), "time": times})
+
+
+@pytest.mark.parametrize("odd", ["oops", "", "01/12/2019", "2019-13-40", "nan"])
+def test_a_time_that_is_none_is_a_bad_row_among_numbers_and_among_dates(odd: str, tmp_path: Path) -> None:
+    for others in (["5", "7"], ["2019-12-08", "2019-12-09T10:30:00+02:00"]):
+        path = tmp_path / "a.csv"
+        timed([others[0], odd, others[1]]).write_csv(path)
+        with pytest.raises(DataError, match=r"row 2: (no time|time .* is no number and no date)"):
+            read_events(path, time=True)
+        assert len(read_events(path, time=True, on_bad="skip")) == 2
+        assert len(read_events(path)) == 3  # nobody asked for times
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_numbers_and_dates_cannot_be_compared(batches: int, tmp_path: Path) -> None:
+    paths = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    timed(["2019-12-08", "1575801000"] if batches == 1 else ["2019-12-08"]).write_csv(paths[0])
+    timed(["1575801000"]).write_csv(paths[1])
+    with pytest.raises(DataError, match="times are numbers in some rows and dates in others"):
+        read_events(paths[:batches], time=True)
+
+
+def test_large_whole_numbers_keep_their_order() -> None:
+    for times in ([2**60 + 3, 2**60 + 2, 2**60 + 1], [str(2**60 + 3), str(2**60 + 2), str(2**60 + 1)]):
+        events = read_events(timed(times), time=True)
+        assert events.time is not None
+        assert np.argsort(events.time).tolist() == [2, 1, 0]
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 1.5, "x", None, True])
+def test_a_seed_that_could_not_be_had_again_is_refused(seed: Any) -> None:
+    events = read_events(pl.DataFrame({"user": [1, 1, 2, 2, 3], "item": [1, 2, 1, 2, 1]}))
+    rule = "seed must be a whole number from 0 to 4294967295"
+    with pytest.raises(ParameterError, match=rule):
+        strong_generalisation(events, 1, min_items=0, seed=seed)
+    with pytest.raises(ParameterError, match=rule):
+        leave_out(events, seed=seed)
+
+
+def test_users_who_are_shown_but_have_no_target_are_counted() -> None:
+    def data(pairs: list[tuple[int, int]]) -> Interactions:
+        return read_interactions(pl.DataFrame(pairs, schema=["user", "item"], orient="row"))
+
+    split = given(data([(1, 1), (1, 2), (2, 2)]), data([(8, 2)]), data([(8, 1), (9, 1), (7, 2)]))
+    assert (len(split.test), split.test.left_out) == (1, 2)
+
+
+def test_short_histories_leave_nothing_to_tune_on_unless_more_is_hidden() -> None:
+    events = read_events(pl.DataFrame({"user": sorted([*range(10)] * 3), "item": [1, 2, 3] * 10}))
+    with pytest.raises(DataError, match=r"no training user has the 10 items of which hidden=0\.1 is one"):
+        leave_out(events).for_tuning()
+    assert len(leave_out(events).for_tuning(hidden=0.5).test) == 10
+
+
+def test_titles_of_items_that_only_targets_have_are_kept() -> None:
+    training = Interactions(sp.csr_array([[1, 1]]), [1], ["a", "b"], ["A", "B"])
+    targets = Interactions(sp.csr_array([[1]]), [1], ["c"], ["C"])
+    split = given(training, targets)
+    assert list(split.training.items) == ["a", "b", "c"]
+    assert list(split.training.titles or []) == ["A", "B", "C"]

@@ -1,0 +1,166 @@
+"""The trade-off of accuracy and training time: its points are plain evaluations, in order, from scratch."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from conftest import random_matrix
+from mrfrec import MRF, Interactions, MemoryPlanError, ParameterError
+from mrfrec.evaluation import tradeoff as module
+from mrfrec.evaluation.protocol import Evaluation, evaluate
+from mrfrec.evaluation.splits import Split, leave_out
+from mrfrec.evaluation.tradeoff import Tradeoff, tradeoff
+from mrfrec.io.tables import read_events
+
+METRICS = ["ndcg@10", "recall@5", "coverage@10"]
+
+
+@pytest.fixture(scope="module")
+def split() -> Split:
+    import polars as pl
+
+    user, item = np.nonzero(random_matrix(4))
+    return leave_out(read_events(pl.DataFrame({"user": user, "item": item})), k=2)
+
+
+@pytest.fixture(scope="module")
+def found(split: Split) -> Tradeoff:
+    return tradeoff(
+        split, [0.1, 0.5], (0.5, 0.0), dense={"l2": 5.0}, sparse={"l2": 2.0, "alpha": 0.5}, metrics=METRICS
+    )
+
+
+def test_points_come_dense_first_then_by_sparsity_and_r(found: Tradeoff) -> None:
+    assert [(point.name, point.sparsity, point.r) for point in found.points] == [
+        ("dense", None, None),
+        ("50 %, r = 0", 0.5, 0.0),
+        ("50 %, r = 0.5", 0.5, 0.5),
+        ("10 %, r = 0", 0.1, 0.0),
+        ("10 %, r = 0.5", 0.1, 0.5),
+    ]
+    assert found.notes == ()
+    assert found.dense is found.points[0]
+
+
+def test_points_equal_evaluations_of_the_same_models(split: Split, found: Tradeoff) -> None:
+    m = split.training.n_items
+    for point in found.points:
+        if point.sparsity is None:
+            model = MRF(l2=5.0, sparsity=None)
+        else:
+            model = MRF(l2=2.0, alpha=0.5, sparsity=point.sparsity, r=point.r or 0.0)
+        same = evaluate(model, split, METRICS)
+        B = model.weights_
+        assert point.evaluation.parameters == same.parameters
+        assert point.evaluation.split == split.name
+        assert point.blocks == model.n_blocks_
+        for metric in METRICS:
+            np.testing.assert_array_equal(point.evaluation.of(metric), same.of(metric))
+        if sp.issparse(B):
+            assert point.share == (B.nnz + m) / m**2 <= point.sparsity + 1 / m
+            assert point.bytes == B.data.nbytes + B.indices.nbytes + B.indptr.nbytes
+        else:
+            assert (point.share, point.bytes) == (1.0, B.nbytes)
+
+
+def test_every_model_is_fitted_from_scratch_with_the_times_of_its_own_fit(
+    split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, Any]] = []
+
+    def spy(model: MRF, *args: Any, **options: Any) -> Evaluation:
+        given.append(options)
+        return evaluate(model, *args, **options)
+
+    monkeypatch.setattr(module, "evaluate", spy)
+    result = tradeoff(split, [0.2], [0.0, 1.0], metrics=["ndcg@10"], ties="popularity")
+    assert len(given) == 3
+    assert all("reuse" not in options and options["ties"] == "popularity" for options in given)
+    for point in result.points:
+        assert point.seconds == point.evaluation.seconds["training"] == point.evaluation.seconds["total"]
+
+
+def test_rows_hold_each_model_against_the_dense_one(found: Tradeoff) -> None:
+    dense = found.points[0]
+    for row, point in zip(found.rows(), found.points, strict=True):
+        assert row.model == point.name
+        assert row.speed_up == dense.seconds / point.seconds
+        assert {str(metric) for metric in row.means} == set(METRICS)
+        # Of coverage more is not better, and so it has no share.
+        assert {str(metric) for metric in row.of_dense} == {"ndcg@10", "recall@5"}
+        for metric, share in row.of_dense.items():
+            assert share == point.evaluation.mean(metric).mean / dense.evaluation.mean(metric).mean
+            assert row.means[metric] == point.evaluation.mean(metric)
+
+
+def test_points_can_be_compared_user_by_user(found: Tradeoff) -> None:
+    paired = found.comparison.paired("10 %, r = 0", "ndcg@10")
+    rows = {row.model: row.means for row in found.rows()}
+    metric = found.metrics[0]
+    assert paired.difference == pytest.approx(rows["10 %, r = 0"][metric].mean - rows["dense"][metric].mean)
+
+
+def test_without_the_dense_model_rows_have_no_speed_up(split: Split) -> None:
+    result = tradeoff(split, 0.2, [0.0], with_dense=False, metrics=["ndcg@10"])  # type: ignore[arg-type]
+    assert result.dense is None
+    (row,) = result.rows()
+    assert (row.model, row.speed_up, row.of_dense) == ("20 %, r = 0", None, {})
+
+
+def test_a_dense_model_that_does_not_fit_is_a_note_and_the_rest_goes_on(split: Split) -> None:
+    result = tradeoff(split, [0.2], [0.0], dense={"memory_limit": 1000}, metrics=["ndcg@10"])
+    assert [point.name for point in result.points] == ["20 %, r = 0"]
+    assert len(result.notes) == 1
+    assert result.notes[0].startswith("dense: the fit needs about")
+
+
+def test_when_nothing_fits_the_reason_is_raised(split: Split) -> None:
+    little = {"memory_limit": 1000}
+    with pytest.raises(MemoryPlanError, match="memory_limit"):
+        tradeoff(split, [0.2], [0.0], dense=little, sparse=little)
+
+
+def test_progress_tells_which_of_the_models(split: Split) -> None:
+    told: list[tuple[str, int, int]] = []
+    tradeoff(split, [0.2], [0.0], metrics=["ndcg@10"], progress=lambda *step: told.append(step))
+    assert [step for step in told if step[0] == "models"] == [
+        ("models", done, 2) for done in (0, 1, 2)
+    ]  # fmt: skip
+    assert {"rank"} < {stage for stage, _, _ in told}
+
+
+@pytest.mark.parametrize(
+    ("sparsities", "options", "message"),
+    [
+        ([], {}, "sparsities must be at least one number"),
+        ([0.1, 0.2, 0.1], {}, "sparsities must be .* none of them twice"),
+        ([0.0], {}, "sparsities must be at least 1/items"),
+        ([1.5], {}, "sparsities must be .* at most 1; got 1.5"),
+        ([0.001], {}, "since the diagonal is always kept, and at most 1; got 0.001"),
+        (["0.1"], {}, "sparsities must be"),
+        ([0.1], {"rs": []}, "rs must be at least one number"),
+        ([0.1], {"rs": [0.0, 0.0]}, "rs must be .* none of them twice"),
+        ([0.1], {"rs": [1.1]}, "rs must be between 0 and 1; got 1.1"),
+        ([0.1], {"dense": {"l3": 1}}, "dense must be parameters of MRF; .* It has no 'l3'"),
+        ([0.1], {"sparse": {"r": 0.1}}, "sparse must be without r, which the trade-off itself sets"),
+        ([0.1], {"dense": {"sparsity": 0.1}}, "dense must be without sparsity"),
+        ([0.1], {"sparse": {"l2": -1}}, "l2 must be"),
+        ([0.1], {"metrics": ["ndgc@10"]}, "Did you mean ndcg@10"),
+        ([0.1], {"with_dense": 1}, "with_dense must be True or False"),
+    ],
+)
+def test_bad_parameters_are_refused_before_anything_is_fitted(
+    split: Split, monkeypatch: pytest.MonkeyPatch, sparsities: Any, options: Any, message: str
+) -> None:
+    monkeypatch.setattr(module, "evaluate", lambda *_, **__: pytest.fail("fitted"))
+    with pytest.raises(ParameterError, match=message):
+        tradeoff(split, sparsities, **options)
+
+
+def test_the_split_is_not_changed(split: Split) -> None:
+    before = split.training.matrix.copy()
+    tradeoff(split, [0.2], [0.1], metrics=["ndcg@10"])
+    assert isinstance(split.training, Interactions)
+    assert (before != split.training.matrix).nnz == 0

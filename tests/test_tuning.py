@@ -1,0 +1,286 @@
+"""Tuning: the same as fitting and measuring point by point, resumable, never on the test users."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from mrfrec import MRF, DataError, Interactions, MrfrecError, ParameterError
+from mrfrec.core import blocks, closed_form, pattern, statistics
+from mrfrec.evaluation import splits, tuning
+from mrfrec.evaluation.chooser import Range
+from mrfrec.evaluation.protocol import evaluate
+from mrfrec.evaluation.splits import Split
+from mrfrec.events import Events
+from mrfrec.ids import Ids
+
+from conftest import random_matrix
+
+POINTS = tuning.grid(alpha=[0.5, 1.0], l2=[1.0, 4.0])
+SPACE: dict[str, Any] = {"alpha": Range(0, 1, step=0.25), "ridge": Range(0.1, 10, log=True), "r": (0.0, 0.5)}
+
+
+@pytest.fixture(scope="module")
+def split() -> Split:
+    X = sp.coo_array(random_matrix(8, users=160))
+    events = Events(Ids.range(160), Ids.range(45), *(where.astype(np.int32) for where in X.coords))
+    return splits.strong_generalisation(events, 30)
+
+
+# ── what fits have in common ──────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("kind", [{"sparsity": None}, {"sparsity": 0.3}, {"threshold": 0.2, "r": 0.4}])
+def test_fits_that_share_what_they_have_in_common_are_the_same_to_the_bit(kind: dict[str, Any]) -> None:
+    data = Interactions(sp.csr_array(random_matrix(3, real=True)))
+    reuse: dict[str, Any] = {}
+    for parameters in (
+        {"l2": 2.0}, {"l2": 5.0}, {"l2": 5.0, "alpha": 0.5}, {"l2": 5.0, "l2_flat": 1.0}, {"l2": 2.0},
+        {"l2": 2.0, "user_weight": 0.5}, {"l2": 2.0, "dtype": "float64"}, {"l2": 3.0, "dtype": "float64"},
+    ):  # fmt: skip
+        alone, together = (MRF(**kind, **parameters) for _ in range(2))
+        alone.fit(data)
+        together.fit(data, reuse=reuse)
+        B, C = alone.weights_, together.weights_
+        assert (B != C).sum() == 0
+        assert together.timings_.keys() == alone.timings_.keys()
+
+
+def test_r_and_sparsity_change_what_is_shared_and_nothing_is_mixed_up() -> None:
+    data = Interactions(sp.csr_array(random_matrix(3)))
+    reuse: dict[str, Any] = {}
+    for r in (0.0, 0.5, 0.0):
+        for sparsity in (0.2, 0.4, 0.2):
+            alone = MRF(l2=2.0, sparsity=sparsity, r=r).fit(data)
+            together = MRF(l2=2.0, sparsity=sparsity, r=r).fit(data, reuse=reuse)
+            assert (alone.weights_ != together.weights_).nnz == 0
+            assert alone.n_blocks_ == together.n_blocks_
+            assert alone.pattern_ is not None
+            assert (alone.pattern_ != together.pattern_).nnz == 0
+
+
+@pytest.mark.parametrize("sparsity", [None, 0.3])
+def test_a_new_l2_repeats_nothing_but_the_solution(
+    sparsity: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = Interactions(sp.csr_array(random_matrix(3)))
+    reuse: dict[str, Any] = {}
+    MRF(l2=1.0, sparsity=sparsity).fit(data, reuse=reuse)
+
+    def again(*_: object, **__: object) -> None:
+        raise AssertionError("done again")
+
+    for module, name in (
+        (statistics, "compute"),
+        (pattern, "find_pattern"),
+        (closed_form, "scaled_matrix"),
+        (blocks, "_gather"),
+    ):
+        monkeypatch.setattr(module, name, again)
+    MRF(l2=2.0, sparsity=sparsity).fit(data, reuse=reuse)
+    with pytest.raises(AssertionError, match="done again"):
+        MRF(l2=2.0, alpha=0.1, sparsity=sparsity).fit(data, reuse=reuse)
+
+
+def test_what_is_known_of_other_data_is_not_taken() -> None:
+    reuse: dict[str, Any] = {}
+    MRF().fit(Interactions(sp.csr_array(random_matrix(3))), reuse=reuse)
+    with pytest.raises(DataError, match="reuse holds what is known of other data"):
+        MRF().fit(Interactions(sp.csr_array(random_matrix(4))), reuse=reuse)
+
+
+# ── grids ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_point_of_a_grid_is_measured_on_the_validation_users(split: Split) -> None:
+    found = tuning.tune(split, POINTS, "ndcg@10")
+    assert [trial.parameters for trial in found.trials] == POINTS
+    assert split.validation is not None
+    asked = replace(split, test=split.validation)
+    for trial in found.trials:
+        expected = evaluate(MRF(**trial.parameters), asked, ["ndcg@10"]).mean("ndcg@10")
+        assert (trial.value, trial.error) == pytest.approx((expected.mean, expected.error))
+        assert trial.seconds is not None
+        assert trial.seconds > 0
+    assert found.best.value == max(trial.value or 0 for trial in found.trials)
+
+
+def test_the_targets_of_the_test_users_change_nothing(split: Split) -> None:
+    found = tuning.tune(split, POINTS[:2], "ndcg@10")
+    other = replace(split, test=replace(split.test, targets=split.test.shown, shown=split.test.targets))
+    assert [t.value for t in tuning.tune(other, POINTS[:2], "ndcg@10").trials] == [
+        t.value for t in found.trials
+    ]
+
+
+def test_without_validation_users_a_part_of_the_training_data_is_hidden(split: Split) -> None:
+    weak = splits.leave_out(
+        Events(Ids.range(20), Ids.range(9), *np.nonzero(np.ones((20, 9))[:, :]))  # type: ignore[arg-type]
+    )
+    inner = weak.for_tuning(hidden=0.3)
+    assert len(inner.training) + inner.test.targets.nnz == len(weak.training)
+    assert inner.test.targets.nnz == 20 * int(0.3 * 8)
+    assert (inner.training.matrix.multiply(inner.test.targets)).nnz == 0
+    with pytest.raises(ParameterError, match="hidden must be above 0 and below 1"):
+        weak.for_tuning(hidden=1.0)
+
+
+def test_a_grid_is_all_combinations_the_last_varying_fastest() -> None:
+    assert [{"alpha": a, "l2": b} for a in (0.5, 1.0) for b in (1.0, 4.0)] == POINTS
+    with pytest.raises(ParameterError, match="alpha must be a list with at least one value"):
+        tuning.grid(alpha=[])
+    with pytest.raises(ParameterError, match="points must be at least one"):
+        tuning.tune(None, [])  # type: ignore[arg-type]
+
+
+def test_ridges_have_the_scale_of_what_they_are_added_to(split: Split) -> None:
+    c, n = split.training.popularity.astype(float), split.training.n_users
+    v = np.average(c - c**2 / n, weights=c)
+    assert tuning.ridges(split, 1.0, [0.5, 2.0]) == [0.5, 2.0]
+    assert tuning.ridges(split, 0.0, [1.0])[0] == pytest.approx(v, rel=0.05)
+    assert tuning.ridges(split, 0.5, [1.0])[0] == pytest.approx(v**0.5, rel=0.05)
+
+
+def test_a_point_that_cannot_be_fitted_is_no_end(split: Split) -> None:
+    points = [{"l2": 0.0, "alpha": 0.0}, {"l2": 1.0, "alpha": 0.5}]
+    found = tuning.tune(split, points, "recall@5")  # twins among the items: singular without a ridge
+    assert "not positive definite" in str(found.trials[0].failure)
+    assert found.best.parameters == points[1]
+    with pytest.raises(DataError, match=r"no trial succeeded: the item-item matrix .* raise l2"):
+        _ = tuning.tune(split, points[:1], "recall@5").best
+
+
+def test_what_trains_too_long_is_not_the_best(split: Split) -> None:
+    found = tuning.tune(split, POINTS, "ndcg@10", max_seconds=1e-9)
+    with pytest.raises(DataError, match="no trial succeeded within 1e-09 s of training"):
+        _ = found.best
+    assert replace(found, max_seconds=1e9).best
+    with pytest.raises(ParameterError, match="max_seconds must be above 0"):
+        tuning.tune(split, POINTS, max_seconds=0)
+
+
+def test_wrong_parameters_are_refused_by_name(split: Split) -> None:
+    with pytest.raises(ParameterError, match=r"parameters must be among l2, .*; got 'lambda'"):
+        tuning.tune(split, [{"lambda": 1.0}], "ndcg@10")
+    with pytest.raises(ParameterError, match="Did you mean alpha"):
+        tuning.tune(split, [{"alhpa": 1.0}], "ndcg@10")
+    with pytest.raises(ParameterError, match="model must be one of MRF"):
+        tuning.tune(split, POINTS, "ndcg@10", model="SVD")
+    with pytest.raises(ParameterError, match="at most the"):
+        tuning.tune(split, POINTS, "ndcg@100")
+
+
+# ── studies ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_study_goes_on_where_it_was(split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = tmp_path / "study.jsonl"
+    first = tuning.tune(split, POINTS[:2], "ndcg@10", study=study)
+    tried: list[object] = []
+
+    def counted(model: MRF, *arguments: Any, **named: Any) -> Any:
+        tried.append(model)
+        return evaluate(model, *arguments, **named)
+
+    monkeypatch.setattr(tuning, "evaluate", counted)
+    whole = tuning.tune(split, POINTS, "ndcg@10", study=study)
+    assert len(tried) == 2
+    assert whole.trials[:2] == first.trials
+    assert [trial.parameters for trial in whole.trials] == POINTS
+    tuning.tune(split, POINTS, "ndcg@10", study=study)
+    assert len(tried) == 2
+
+
+def test_a_line_that_was_never_finished_is_dropped(split: Split, tmp_path: Path) -> None:
+    study = tmp_path / "study.jsonl"
+    whole = tuning.tune(split, POINTS[:2], "ndcg@10", study=study)
+    content = study.read_bytes()
+    study.write_bytes(content[:-20])
+    again = tuning.tune(split, POINTS[:2], "ndcg@10", study=study)
+    assert [trial.value for trial in again.trials] == [trial.value for trial in whole.trials]
+    assert len(study.read_bytes().splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    "changed", [{"metric": "recall@10"}, {"fixed": {"center": False}}, {"ties": "popularity"}]
+)
+def test_a_study_of_something_else_is_refused(split: Split, tmp_path: Path, changed: dict[str, Any]) -> None:
+    study = tmp_path / "study.jsonl"
+    arguments: dict[str, Any] = {"metric": "ndcg@10", "study": study}
+    tuning.tune(split, POINTS[:1], **arguments)
+    before = study.read_bytes()
+    with pytest.raises(DataError, match=f"is a study of something else: its {next(iter(changed))}"):
+        tuning.tune(split, POINTS[:1], **{**arguments, **changed})
+    assert study.read_bytes() == before
+
+
+def test_a_study_of_other_data_or_no_study_at_all_is_refused(split: Split, tmp_path: Path) -> None:
+    study = tmp_path / "study.jsonl"
+    tuning.tune(split, POINTS[:1], "ndcg@10", study=study)
+    other = replace(split, validation=split.test)
+    with pytest.raises(DataError, match="its questions is"):
+        tuning.tune(other, POINTS[:1], "ndcg@10", study=study)
+    for content in ("user,item\n1,2\n", "{}\n", "[1]\n"):
+        study.write_text(content)
+        with pytest.raises(DataError, match=r"is not a study|is a study of something else"):
+            tuning.tune(split, POINTS[:1], "ndcg@10", study=study)
+        assert study.read_text() == content
+
+
+def test_the_best_parameters_are_written_for_others_to_take(split: Split, tmp_path: Path) -> None:
+    found = tuning.tune(split, POINTS, "ndcg@10", fixed={"sparsity": 0.4})
+    found.save(tmp_path / "best.json")
+    written = json.loads((tmp_path / "best.json").read_text())
+    assert written["model"] == "MRF"
+    assert written["parameters"] == {"sparsity": 0.4, **found.best.parameters}
+    assert written["tuned"]["value"] == found.best.value
+    MRF(**written["parameters"])
+
+
+# ── searches ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_search_that_was_interrupted_chooses_as_if_it_never_was(split: Split, tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"metric": "ndcg@10", "fixed": {"sparsity": 0.4}}
+    whole = tuning.search(split, SPACE, 14, **arguments)
+    study = tmp_path / "study.jsonl"
+    tuning.search(split, SPACE, 12, study=study, **arguments)
+    again = tuning.search(split, SPACE, 14, study=study, **arguments)
+    assert [t.parameters for t in again.trials] == [t.parameters for t in whole.trials]
+    assert [t.value for t in again.trials] == [t.value for t in whole.trials]
+
+
+def test_a_search_stays_in_its_space_and_turns_ridges_into_l2(split: Split) -> None:
+    found = tuning.search(split, SPACE, 6, "ndcg@10", fixed={"sparsity": 0.4})
+    for trial in found.trials:
+        assert trial.parameters["alpha"] in (0, 0.25, 0.5, 0.75, 1)
+        assert trial.parameters["r"] in (0.0, 0.5)
+        assert trial.chosen is not None
+        low, high = tuning.ridges(split, trial.parameters["alpha"], [0.1, 10.0])
+        assert low <= trial.parameters["l2"] <= high
+        assert "ridge" not in trial.parameters
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [({}, "at least one parameter"), ({"l2": []}, "l2 must be a Range"), ({"l2": "1"}, "l2 must be a Range")],
+)
+def test_a_space_with_nothing_in_it_is_refused(split: Split, space: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        tuning.search(split, space, 3, "ndcg@10")
+
+
+def test_a_range_that_is_none_is_refused() -> None:
+    for low, high, log in ((2, 1, False), (0, 1, True)):
+        with pytest.raises(ParameterError, match="low ≤ high"):
+            Range(low, high, log=log)
+
+
+def test_without_optuna_a_search_says_what_to_install(split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "optuna", None)
+    with pytest.raises(MrfrecError, match=r"pip install \"mrfrec\[tune\]\""):
+        tuning.search(split, SPACE, 2, "ndcg@10")
