@@ -2,6 +2,8 @@
 
 import hashlib
 import re
+import subprocess
+import sys
 import tarfile
 import threading
 import zipfile
@@ -340,7 +342,9 @@ def test_titles_that_cannot_be_understood_are_refused(tmp_path: Path, small: Sma
 
 def test_wrong_folder_says_what_was_looked_for_and_where(tmp_path: Path) -> None:
     message = refused(DATA_SETS["ml-10m"], tmp_path)
-    assert f"not in {tmp_path}: there is no ratings.dat or ml-10m.zip in it, nor in ml-10M100K." in message
+    assert (
+        f"not in {tmp_path}: there is no ratings.dat or ml-10m.zip in it, nor in its ml-10M100K." in message
+    )
     assert "mrfrec datasets prepare ml-10m --from PATH" in message
     message = refused(DATA_SETS["netflix"], tmp_path)
     assert "mv_*.txt or combined_data_*.txt or nf_prize_dataset.tar.gz or training_set.tar" in message
@@ -559,6 +563,12 @@ def test_default_folder_is_in_the_home_folder(
 def test_public_names_are_sorted_and_exist() -> None:
     assert datasets.__all__ == sorted(datasets.__all__)
     assert all(hasattr(datasets, name) for name in datasets.__all__)
+
+
+def test_importing_loads_nothing_heavy() -> None:
+    heavy = "{'numpy', 'polars', 'scipy', 'urllib.request'}"
+    code = f"import sys, mrfrec.datasets; assert not {heavy} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_known_facts_fit_together() -> None:
@@ -884,3 +894,30 @@ def test_verify_command_shows_all_and_fails(
     ):
         command("verify", "ml-20m", "--folder", tmp_path)
     assert re.search(r"^events +1,234 +\d+ +NO$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_processes_prepare_and_verify_and_refuse(tmp_path: Path) -> None:
+    def run(*arguments: object, code: int) -> tuple[str, str]:
+        done = subprocess.run(
+            [Path(sys.executable).parent / "mrfrec", "datasets", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == code, done
+        return done.stdout, done.stderr
+
+    pairs = np.random.default_rng(0).permutation(943 * 1682)[:100_000]  # as many rows as the real one has
+    rows = [(int(pair // 1682) + 1, int(pair % 1682) + 1, float(pair % 5 + 1), 881250949) for pair in pairs]
+    zipped(write_movielens("ml-100k", rows, tmp_path), tmp_path / "ml-100k.zip", inside="ml-100k/")
+    out, err = run("prepare", "ml-100k", "--from", tmp_path / "ml-100k.zip", "--folder", tmp_path, code=0)
+    assert (out, err.count("\n")) == ("", 1)
+    assert "yes" in run("verify", "ml-100k", "--folder", tmp_path, code=0)[0]
+    (tmp_path / "ml-100k.parquet").rename(tmp_path / "ml-20m.parquet")
+    out, err = run("verify", "ml-20m", "--folder", tmp_path, code=2)
+    assert "NO" in out
+    assert re.fullmatch(r"mrfrec: 9 of 11 checks of ml-20m do not hold, .*\n", err)
+    out, err = run("verify", "ml-100k", "--folder", tmp_path, code=2)
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("mrfrec: MovieLens 100K is not prepared: there is no ")

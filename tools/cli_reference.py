@@ -24,8 +24,11 @@ stderr. The exit code is 0 when all went well, 2 for an error, 130 after Ctrl-C.
 
 
 def commands() -> list[str]:
-    """Their names, in the order in which the help lists them."""
-    return list(vars(typer.main.get_command(app))["commands"])
+    """Their names, in the order in which the help lists them; those of a group follow it."""
+    found = []
+    for name, command in vars(typer.main.get_command(app))["commands"].items():
+        found += [name, *(f"{name} {inner}" for inner in vars(command).get("commands", ()))]
+    return found
 
 
 def help_text(*arguments: str) -> str:
@@ -41,7 +44,7 @@ def help_text(*arguments: str) -> str:
 def reference() -> str:
     """The page."""
     sections = [f"\n## mrfrec\n\n```text\n{help_text()}```\n"]
-    sections += [f"\n## mrfrec {name}\n\n```text\n{help_text(name)}```\n" for name in commands()]
+    sections += [f"\n## mrfrec {name}\n\n```text\n{help_text(*name.split())}```\n" for name in commands()]
     return INTRODUCTION + "".join(sections)
 
 

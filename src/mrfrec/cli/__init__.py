@@ -21,6 +21,11 @@ _OPTIONS = {
     "item": "--item-column",
     "value": "--value-column",
     "title": "--title-column",
+    "time": "--time-column",
+    "folder": "--folder",
+    "target": "--vae-cf",
+    "metrics": "--metrics",
+    "source": "--from",
 }
 
 

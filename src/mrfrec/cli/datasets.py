@@ -12,10 +12,9 @@ __all__ = ["datasets_app"]
 
 datasets_app = typer.Typer(
     name="datasets",
-    help="List, prepare and verify the data sets of the paper.",
     add_completion=False,
     rich_markup_mode=None,
-    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
 Name = Annotated[str, Argument(help="A data set, as mrfrec datasets list names it.", metavar="NAME")]
@@ -23,6 +22,13 @@ Folder = Annotated[
     Path | None,
     Option("--folder", metavar="FOLDER", help="Of prepared data sets, if not ~/.cache/mrfrec/datasets."),
 ]
+
+
+@datasets_app.callback(invoke_without_command=True)
+def _about(context: typer.Context) -> None:
+    """List, prepare and verify the data sets of the paper."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 @datasets_app.command("list")

@@ -301,7 +301,9 @@ def lowrank(
     threads: Threads = None,
     memory_limit: MemoryLimit = None,
 ) -> None:
-    """Measure what is lost when the weights are cut to a low rank by SVD: a check of the paper.
+    """Measure what is lost when the weights are cut to a low rank.
+
+    A check of the paper: B is replaced by the nearest matrix of that rank (SVD), and measured again.
 
     \b
     Examples:
@@ -338,11 +340,12 @@ def reproduce(
     threads: Threads = None,
     memory_limit: MemoryLimit = None,
 ) -> None:
-    """Reproduce the paper on its data: published beside measured, with the published parameters.
+    """Reproduce the paper on its data: published beside measured.
 
-    table1: the dense model on ML-20M, Netflix and MSD. table2: the sparse ones on MSD. lowrank: the drop when
-    the weights are cut to a low rank. exposure: how often items are recommended, by popularity. Runs on the
-    data sets that are prepared (mrfrec datasets prepare) and says of the others which file to put where.
+    With the published parameters. table1: the dense model on ML-20M, Netflix and MSD. table2: the sparse ones
+    on MSD. lowrank: the drop when the weights are cut to a low rank. exposure: how often items are
+    recommended, by popularity. Runs on the data sets that are prepared (mrfrec datasets prepare) and says of
+    the others which file to put where.
 
     \b
     Examples:
@@ -379,11 +382,11 @@ def _running(
     _form(form, output)
     for name in metrics.split(","):
         parse(name)
-    _check_outputs(output, plot)
+    _check_outputs(output)
     if plot is not None:
-        from mrfrec.evaluation.plots import check_matplotlib
+        from mrfrec.evaluation.plots import check_drawable
 
-        check_matplotlib()
+        check_drawable(plot)
     with progress_bar() as progress:
         split = data.read(progress)
         note(f"{split!r}")

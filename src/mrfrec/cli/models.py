@@ -24,8 +24,8 @@ class Spec(NamedTuple):
 def parse_model(text: str, machine: Mapping[str, Any] | None = None) -> Spec:
     """`NAME: parameter=value, …`, of which a part may be a file of parameters, `NAME: FILE.json, l2=3`.
 
-    What comes later wins. Without a name, the text is the name, or the file's. `machine` are parameters that do
-    not come from there, such as threads.
+    What comes later wins. Without a name, the text is the name, or the file's. `machine` are parameters that
+    do not come from there, such as threads.
     """
     head, colon, rest = text.partition(":")
     is_named = bool(colon) and "=" not in head and not head.strip().endswith(".json")

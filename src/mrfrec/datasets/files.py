@@ -153,9 +153,9 @@ def _in_folder(data_set: DataSet, folder: Path) -> Iterator[Original]:
             yield from _in_archive(data_set, archive)
             return
     wanted = " or ".join((*data_set.ratings, *archives))
+    inside = f", nor in its {' or '.join(data_set.folders)}" if data_set.folders else ""
     raise DataError(
-        f"{data_set.title} is not in {folder}: there is no {wanted} in it, nor in "
-        f"{' or '.join(data_set.folders) or 'any folder of it'}. {advice(data_set)}"
+        f"{data_set.title} is not in {folder}: there is no {wanted} in it{inside}. {advice(data_set)}"
     )
 
 

@@ -99,8 +99,11 @@ def prepare(
     _make(path.parent, "folder")
     check_writable(path)
     original = download(data_set, path.parent, progress) if source is None else expanded(source)
-    read = read_original(data_set, original, progress)
-    kept = filtered(read, min_users=data_set.min_users, min_items=data_set.min_items)
+    kept = filtered(
+        read_original(data_set, original, progress),
+        min_users=data_set.min_users,
+        min_items=data_set.min_items,
+    )
     titles = _titles_path(path)
     if kept.titles is None:
         titles.unlink(missing_ok=True)

@@ -4,7 +4,7 @@
 
     events = evaluation.read_events("ratings.csv", min_value=4)
     split = evaluation.strong_generalisation(events, heldout=1000)
-    best = evaluation.tune(split, evaluation.grid(alpha=[0.5, 0.75], l2=[1, 3, 6, 10])).best
+    best = evaluation.tune(split, evaluation.grid(alpha=[0.5, 0.75], l2=[1.0, 3.0, 6.0, 10.0])).best
     evaluation.evaluate(MRF(**best.parameters), split)
 """
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_exposure", "plot_tradeoff", "plot_tuning"]
+__all__ = ["check_drawable", "plot_exposure", "plot_tradeoff", "plot_tuning"]
 
 _SETTINGS: Any = {  # matplotlib's names for them have a type of their own
     "font.size": 12,
@@ -54,6 +54,12 @@ Paths = tuple[Path, Path]
 
 
 # ── the figures ───────────────────────────────────────────────────────────────────────────────────
+
+
+def check_drawable(path: "str | os.PathLike[str]") -> None:
+    """Refuse, before long work, a figure that could not be drawn or written after it."""
+    with _figure():
+        _targets(path)
 
 
 def plot_tradeoff(

@@ -176,8 +176,7 @@ def of_tradeoff(tradeoff: Tradeoff, title: str = "") -> Report:
                 row.model,
                 *(mean_text(metric, mean) for metric, mean in row.means.items()),
                 seconds_text(row.seconds),
-                "–" if row.speed_up is None else f"{row.speed_up:.1f} ×",
-                f"{row.of_dense[first]:.1%}" if first in row.of_dense else "–",
+                *([] if row.speed_up is None else [f"{row.speed_up:.1f} ×", _share(row.of_dense.get(first))]),
                 f"{point.share:.2%}",
                 human_bytes(point.bytes),
             ]
@@ -186,12 +185,15 @@ def of_tradeoff(tradeoff: Tradeoff, title: str = "") -> Report:
             "sparsity": point.sparsity, "r": point.r, "share": point.share, "blocks": point.blocks,
             "bytes": point.bytes,
         }  # fmt: skip
-    columns = [
-        "model", *(metric.title for metric in tradeoff.metrics), "training", "speed-up",
-        f"{first.title} of dense", "weights kept", "size",
-    ]  # fmt: skip
+    beside = [] if tradeoff.dense is None else ["speed-up", f"{first.title} of dense"]
+    titles = [metric.title for metric in tradeoff.metrics]
+    columns = ["model", *titles, "training", *beside, "weights kept", "size"]
     notes = tuple(f"Left out: {note}" for note in tradeoff.notes)
     return Report(page.about, [Section(columns, rows)], {**page.data, "notes": list(notes)}, title, notes)
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"
 
 
 def of_low_rank(comparison: Comparison, split: str, title: str = "") -> Report:

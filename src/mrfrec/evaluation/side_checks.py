@@ -52,16 +52,17 @@ def low_rank(
     """
     if not isinstance(model, MRF):
         raise ParameterError("model", "an MRF", model)
-    full = measure(model, questions, metrics, name="full rank", ties=ties, progress=progress)
-    m, wanted = len(model.items_), list(full.values)
+    m = len(model.items_)
     cuts = _ranks(ranks, m)
     _plan(model, cuts[-1], m)
+    full = measure(model, questions, metrics, name="full rank", ties=ties, progress=progress)
+    wanted = list(full.values)
 
     start = time.perf_counter()
     left, right = _factors(model.weights_, cuts[-1], seed, progress)
     seconds = time.perf_counter() - start
     # The columns of `left` are orthogonal, so that each adds its own square.
-    energy = np.cumsum(np.sum(left.astype(np.float64) ** 2, axis=0)) / _square(model.weights_)
+    energy = np.cumsum(np.einsum("ij,ij->j", left, left, dtype=np.float64)) / _square(model.weights_)
 
     order = model.catalogue.by_popularity if ties == "popularity" else np.arange(m, dtype=np.int32)
     ranked = _rank(model, questions.shown, left, right, cuts, max(w.k for w in wanted), order, progress)
@@ -137,9 +138,10 @@ def _factors(B: Any, rank: int, seed: int, progress: Progress | None) -> tuple[A
     random = np.random.default_rng(seed)
     Q = random.standard_normal((m, _width(rank, m)), dtype=np.float32).astype(B.dtype, copy=False)
     for turn in range(_PASSES):
-        Q = _orthonormal(B @ Q)
+        BQ = B @ Q
         tell(2 * turn + 1)
-        Q = _orthonormal(Bt @ Q)
+        # Not also in between: rounding takes only directions with less than 1e-6 of the first one's energy.
+        Q = _orthonormal(Bt @ BQ)
         tell(2 * turn + 2)
     BQ = B @ Q
     tell(steps - 1)
@@ -177,7 +179,7 @@ def _rank(
         part = slice(first, min(first + _USERS_AT_ONCE, n))
         start = time.perf_counter()
         X = shown[part].astype(left.dtype)
-        seen = X.nonzero()
+        seen = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr)), X.indices
         reduced = X @ left
         scores = np.zeros((X.shape[0], m), left.dtype)
         if mean is not None:  # the exact conditional mean, μ + (x − μ)·B
