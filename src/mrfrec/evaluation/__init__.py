@@ -1,11 +1,11 @@
 """How well models guess what users have that they were not shown: splits, metrics, tuning, trade-offs.
 
-    from mrfrec import MRF, evaluation
+from mrfrec import MRF, evaluation
 
-    events = evaluation.read_events("ratings.csv", min_value=4)
-    split = evaluation.strong_generalisation(events, heldout=1000)
-    best = evaluation.tune(split, evaluation.grid(alpha=[0.5, 0.75], l2=[1.0, 3.0, 6.0, 10.0])).best
-    evaluation.evaluate(MRF(**best.parameters), split)
+events = evaluation.read_events("ratings.csv", min_value=4)
+split = evaluation.strong_generalisation(events, heldout=1000)
+best = evaluation.tune(split, evaluation.grid(alpha=[0.5, 0.75], l2=[1.0, 3.0, 6.0, 10.0])).best
+evaluation.evaluate(MRF(**best.parameters), split)
 """
 
 from mrfrec.evaluation.chooser import Range

@@ -96,7 +96,7 @@ def plot_tradeoff(
         axes.margins(0.12)
         _title(figure, title if title is not None else first.split)
         _legend(figure)
-        _annotate(axes, labels)
+        _annotate(figure, axes, labels)
         return _save(figure, targets)
 
 
@@ -314,16 +314,16 @@ def _legend(figure: "Figure") -> None:
     figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
 
 
-def _annotate(axes: "Axes", labels: list[tuple[float, float, str, str]]) -> None:
+def _annotate(figure: "Figure", axes: "Axes", labels: list[tuple[float, float, str, str]]) -> None:
     """Write a text beside each point, where it covers least of the lines, the markers and the other texts."""
     from matplotlib.transforms import Bbox
 
-    figure = axes.get_figure(root=True)
-    assert figure is not None
     figure.draw_without_rendering()  # so that everything has its place
-    taken = []
-    for line in axes.get_lines():
-        points = line.get_transform().transform(line.get_xydata())
+    taken: list[Any] = []
+    lines = [line.get_transform().transform(line.get_xydata()) for line in axes.get_lines()]
+    errors: Any = axes.collections
+    bars = [bar for one in errors for bar in one.get_segments()]
+    for points in [*lines, *map(axes.transData.transform, bars)]:
         taken += [Bbox.from_bounds(x - 6, y - 6, 12, 12) for x, y in points]
         for a, b in pairwise(points):
             steps = np.linspace(a, b, 2 + int(np.hypot(*(b - a)) // 6))

@@ -1,0 +1,101 @@
+"""The paper's tables: published numbers as published, measured ones as `evaluate` gives them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from mrfrec import MRF, DataError, ParameterError
+from mrfrec.datasets import registry, split
+from mrfrec.evaluation import evaluate
+from mrfrec.evaluation.reproduce import EXPERIMENTS, TABLE_1, TABLE_2, reproduce
+
+from conftest import random_matrix
+
+PAPER = "ndcg@100,recall@20,recall@50"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which small data sets are prepared under the names of MSD and ML-20M."""
+    for name, ids in (("msd", lambda place: f"s{place:03d}"), ("ml-20m", int)):
+        user, item = np.nonzero(random_matrix(12, users=150, items=130))
+        rows = {"user": [ids(u) for u in user.tolist()], "item": [ids(i) for i in item.tolist()]}
+        times = {} if name == "msd" else {"time": range(len(user))}
+        pl.DataFrame({**rows, **times}).write_parquet(tmp_path / f"{name}.parquet")
+        small = replace(registry.DATA_SETS[name], heldout=20)
+        monkeypatch.setitem(registry.DATA_SETS, name, small)
+    return tmp_path
+
+
+def cells(section: Any) -> dict[str, list[str]]:
+    return {row[0]: list(row[1:]) for row in section.rows}
+
+
+def test_table_1_has_published_beside_measured_and_says_what_is_missing(folder: Path) -> None:
+    page = reproduce("table1", folder=folder)
+    assert [section.title for section in page.sections] == [
+        "MovieLens 20M", "Million Song Dataset, taste profile"
+    ]  # fmt: skip
+    assert any("Netflix Prize: not prepared" in note and "prepare netflix" in note for note in page.notes)
+    rows = cells(page.sections[1])
+    assert rows["MRF, dense"][0:5:2] == ["0.391", "0.334", "0.430"]
+    assert rows["SLIM"] == ["did not finish", "–"] * 3 + ["–", "–"]
+    assert rows["Mult-VAE"][0:2] == ["0.316", "–"]
+    expected = evaluate(MRF(l2=3.0, alpha=0.75, sparsity=None), split("msd", folder), PAPER)
+    for place, metric in enumerate(PAPER.split(",")):
+        mean = expected.mean(metric)
+        assert rows["MRF, dense"][2 * place + 1] == f"{mean.mean:.3f} ± {mean.error:.3f}"
+    measured = json.loads(page.json())["data_sets"]["msd"]["models"]
+    assert [model["name"] for model in measured] == ["MRF, dense"]
+
+
+def test_table_2_has_the_sparse_models_with_the_published_parameters(folder: Path) -> None:
+    page = reproduce("table2", folder=folder)
+    (section,) = page.sections
+    assert list(cells(section)) == [row.model for row in TABLE_2["msd"]]
+    data = split("msd", folder)
+    for row in TABLE_2["msd"]:
+        expected = evaluate(MRF(**dict(row.parameters or {})), data, PAPER).mean("ndcg@100")
+        assert cells(section)[row.model][1] == f"{expected.mean:.3f} ± {expected.error:.3f}"
+    assert "| MRF, 0.1 % sparse, r = 0.5 | 0.381 |" in page.markdown()
+
+
+def test_published_parameters_are_those_of_the_notebook() -> None:
+    dense = {name: dict(rows[0].parameters or {}) for name, rows in TABLE_1.items()}
+    assert {name: found["l2"] for name, found in dense.items()} == {"ml-20m": 6.0, "netflix": 6.0, "msd": 3.0}
+    assert all(found["alpha"] == 0.75 and found["sparsity"] is None for found in dense.values())
+    sparse = [dict(row.parameters or {}) for row in TABLE_2["msd"][1:]]
+    assert [(found["threshold"], found["r"]) for found in sparse] == [
+        (threshold, r) for threshold in (0.11, 0.375) for r in (0.0, 0.1, 0.5)
+    ]
+    assert all(found["l2"] == 1.0 and found["max_neighbors"] == 1000 for found in sparse)
+
+
+def test_side_checks_run_on_what_is_prepared(folder: Path) -> None:
+    lowrank = reproduce("lowrank", ["msd"], folder=folder)
+    half = split("msd", folder).training.n_items // 2
+    assert [row[0] for row in lowrank.sections[0].rows] == ["full rank", f"rank {half}"]
+    exposure = reproduce("exposure", ["ml-20m"], folder=folder)
+    assert len(exposure.sections[0].rows) == 10
+    assert "recommended by full rank" in exposure.sections[0].columns
+
+
+def test_nothing_prepared_unknown_experiments_and_unknown_data_are_refused(tmp_path: Path) -> None:
+    for what in EXPERIMENTS:
+        with pytest.raises(DataError, match="none of the data is at hand"):
+            reproduce(what, folder=tmp_path)
+    with pytest.raises(ParameterError, match="what must be one of table1, table2, lowrank, exposure"):
+        reproduce("table3")
+    with pytest.raises(ParameterError, match="names must be among ml-20m, netflix, msd for table1"):
+        reproduce("table1", ["ml-1m"], folder=tmp_path)
+
+
+def test_what_does_not_fit_in_memory_is_noted_and_the_rest_is_run(folder: Path) -> None:
+    page = reproduce("table1", folder=folder, machine={"memory_limit": 1000})
+    assert page.sections == []
+    assert sum("memory_limit allows" in note for note in page.notes) == 2
