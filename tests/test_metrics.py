@@ -12,7 +12,6 @@ import pytest
 import scipy.sparse as sp
 import scipy.stats
 
-import naive_evaluation as naive
 from mrfrec import MRF, DataError, ParameterError
 from mrfrec.evaluation import protocol
 from mrfrec.evaluation.metrics import DEFAULTS, NAMES, Lists, Metric, long_tail, mean_of, paired, parse
@@ -20,6 +19,7 @@ from mrfrec.evaluation.protocol import Evaluation, compare, evaluate, measure
 from mrfrec.evaluation.splits import Split, leave_out, strong_generalisation
 from mrfrec.io.tables import read_events
 
+import naive_evaluation as naive
 from conftest import random_matrix
 
 Numbers = npt.NDArray[np.float64]
