@@ -4,13 +4,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install demo test lint types unit format reference bench bench-product clean
+.PHONY: help install demo test lint types unit format reference bench bench-product experiment clean
 
 help:
 	@echo "make demo     fit, compare, recommend and explain on data that comes with the package"
 	@echo "make test     virtual environment, lint, types and tests"
 	@echo "make bench    time and peak memory of the fits in the README (about ten minutes; GROUPS=dense for the dense one)"
 	@echo "make bench-product  time and memory of reading, recommending and answering"
+	@echo "make experiment DATA=folder NAME=mtg-players  the paper's tables on real data, into experiments/results"
 	@echo "make format   rewrite the code in the project's format"
 	@echo "make reference  docs/cli.md from the help texts"
 	@echo "make clean    remove what the other commands made"
@@ -50,6 +51,9 @@ bench: install
 bench-product: install
 	$(BIN)/python -m benchmarks.product $(GROUPS)
 
+experiment: install
+	$(BIN)/python -m experiments.run $(DATA) $(NAME)
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis benchmarks/cache debian.mrf
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis benchmarks/cache experiments/cache debian.mrf
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -217,9 +217,12 @@ def test_the_reference_page_is_what_the_help_says() -> None:
 
 def test_every_command_has_help_with_examples_of_itself() -> None:
     tool = reference()
-    assert tool.commands() == ["demo", "fit", "recommend", "similar", "explain", "info", "doctor"]
-    for name in tool.commands():
-        text = tool.help_text(name)
+    assert tool.commands() == [
+        "demo", "fit", "recommend", "similar", "explain", "info", "doctor", "evaluate", "compare", "tune",
+        "tradeoff", "lowrank", "reproduce", "datasets", "datasets list", "datasets prepare", "datasets verify",
+    ]  # fmt: skip
+    for name in set(tool.commands()) - {"datasets"}:  # a group
+        text = tool.help_text(*name.split())
         examples = text.split("Examples:\n")[1].split("\n\n")[0].splitlines()
         assert all(line.startswith(f"    mrfrec {name}") for line in examples)
         assert all(line.isascii() for line in text.splitlines())  # whatever the terminal can show
@@ -227,8 +230,8 @@ def test_every_command_has_help_with_examples_of_itself() -> None:
 
 def test_options_named_in_examples_exist() -> None:
     tool = reference()
-    for name in tool.commands():
-        text = tool.help_text(name)
+    for name in set(tool.commands()) - {"datasets"}:
+        text = tool.help_text(*name.split())
         examples, options = text.split("Examples:\n")[1].split("\n\n")[0], text.split("Options:\n")[1]
         for option in re.findall(r"(?<= )--?[a-z][a-z0-9-]*", examples):
             assert re.search(rf"^  (-., )?{option}\b", options, re.MULTILINE), option

@@ -129,6 +129,7 @@ def test_results_go_to_files_by_their_names(run: Any, folder: Path) -> None:
         (["--metrics", "ndcg"], "followed by the number of places, as ndcg@20"),
         (["--metrics", "ndcg@0"], "followed by the number of places"),
         (["--metrics", "recall@46"], "of at most the 44 items there are"),
+        (["--heldout", "0"], "heldout must be a whole number, 1 or more"),
         (["--heldout", "75"], "2 × 75 users cannot be held out"),
         (["--heldout", "20", "--hidden", "1.5"], "hidden must be above 0 and below 1"),
         (["--min-items", "400"], "no events are left: no user has 400"),

@@ -98,13 +98,13 @@ class Data:
                 **self._reading(),
             )  # fmt: skip
         _tell(events.skipped, events.repeated)
+        events = splits.filtered(events, min_users=min_users, min_items=min_items)
         if self.split == "strong":
-            events = splits.filtered(events, min_users=min_users, min_items=min_items)
-            heldout = self.heldout or known or max(min(events.n_users // 10, _HELDOUT), 1)
+            usual = known or max(min(events.n_users // 10, _HELDOUT), 1)
+            heldout = usual if self.heldout is None else self.heldout
             return splits.strong_generalisation(
                 events, heldout, min_items=0, min_users=0, hidden=self.hidden, seed=self.seed
             )
-        events = splits.filtered(events, min_users=min_users, min_items=min_items)
         if self.split == "time":
             return splits.by_time(events, self.k)
         return splits.leave_out(events, self.k, seed=self.seed)

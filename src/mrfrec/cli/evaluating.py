@@ -185,7 +185,6 @@ def tune(
       mrfrec tune events.csv -o best.json
       mrfrec tune events.csv -o best.json --sparsity 0.005,0.01 --alpha 0.5,0.75 --l2 1,3,6,10
       mrfrec tune ml-20m -o best.json --method search --trials 60 --sparsity 0.002,0.01 --study ml.jsonl
-      mrfrec fit events.csv -o shop.mrf --params best.json
     """
     from mrfrec.cli.models import numbers, parse_model
     from mrfrec.cli.show import note
@@ -232,7 +231,8 @@ def tune(
         if plot is not None:
             from mrfrec.evaluation.plots import plot_tuning
 
-            _tell(plot_tuning(list(tuning.points_of(found.trials)), found.metric, plot))
+            tried = list(tuning.points_of(found.trials))
+            _tell(plot_tuning(tried, found.metric, plot, title=found.split))
 
 
 @app.command()
