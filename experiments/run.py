@@ -65,7 +65,7 @@ def _strong(folder: str, title: str, about: str, heldout: int, levels: str, rank
             Step(
                 "tune-sparse",
                 "Tuning the sparse model: a joint search",
-                f"mrfrec tune {data} --method search --trials 40 --sparsity {levels} -o {sparse} "
+                f"mrfrec tune {data} --method search --trials 30 --sparsity {levels} -o {sparse} "
                 f"--study {{cache}}/{name}-sparse.jsonl",
             ),
             Step(
@@ -101,7 +101,7 @@ EXPERIMENTS = {
         "Tournament players and the cards in their decks: about the shape of ML-20M, and split like it.",
         10_000,
         "0.001,0.005,0.01",
-        "200,1000,3000",
+        "200,1000,2000",
     ),
     "anime": _strong(
         "anime-5k-users",
@@ -128,7 +128,7 @@ EXPERIMENTS = {
             Step(
                 "tune-sparse",
                 "Tuning the sparse model, on a tenth of the training data",
-                f"mrfrec tune {_GOWALLA} --metric ndcg@20 --method search --trials 30 --sparsity 0.002,0.005 "
+                f"mrfrec tune {_GOWALLA} --metric ndcg@20 --method search --trials 20 --sparsity 0.002,0.005 "
                 "-o {results}/gowalla-sparse.json --study {cache}/gowalla-sparse.jsonl",
             ),
             Step(

@@ -219,7 +219,8 @@ def test_every_command_has_help_with_examples_of_itself() -> None:
     tool = reference()
     assert tool.commands() == [
         "demo", "fit", "recommend", "similar", "explain", "info", "doctor", "evaluate", "compare", "tune",
-        "tradeoff", "lowrank", "reproduce", "datasets", "datasets list", "datasets prepare", "datasets verify",
+        "tradeoff", "lowrank", "reproduce", "datasets", "datasets list", "datasets prepare",
+        "datasets verify",
     ]  # fmt: skip
     for name in set(tool.commands()) - {"datasets"}:  # a group
         text = tool.help_text(*name.split())

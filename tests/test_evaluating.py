@@ -138,7 +138,11 @@ def test_results_go_to_files_by_their_names(run: Any, folder: Path) -> None:
         (["--model", "l2=-1"], "l2 must be a finite number, 0 or more"),
         (["--model", "nothing.json"], "nothing.json cannot be read: No such file"),
         (["--shown", "shown.parquet"], "--shown must be given together with --test"),
-        (["--test", "later.parquet", "--split", "time"], "leave one out"),
+        (["--test", "later.parquet", "--split", "time"], "--split must be left out with --test"),
+        (["--test", "later.parquet", "--min-items", "9"], "--min-items must be left out with --test"),
+        (["--leave", "2"], "--leave must be left out with --split strong"),
+        (["--split", "time", "--heldout", "9"], "--heldout must be left out with --split time"),
+        (["-o", "events.csv", "--format", "json"], "another file than the input"),
         (["--test", "nothing.csv"], "there is no file nothing.csv"),
         (["--value-column", "stars", "--min-value", "3"], "value must be a column of"),
         (["--on-bad", "skip", "--time-column", "when"], "time must be a column of"),
@@ -236,6 +240,47 @@ def test_a_file_that_holds_no_parameters_is_refused(
     assert not (folder / "odd.mrf").exists()
 
 
+def test_tune_leaves_out_of_the_grid_what_the_model_fixes(run: Any, folder: Path) -> None:
+    out = run(
+        "tune", "events.csv", "--heldout", "30", "--metric", "ndcg@10", "--model", "alpha=0.3, sparsity=0.2",
+        "--l2", "1,4", "-o", "fixed.json", "--format", "json",
+    )  # fmt: skip
+    tried = [trial["parameters"] for trial in json.loads(out)["trials"]]
+    assert tried == [{"alpha": 0.3, "sparsity": 0.2, "r": 0.0, "l2": l2} for l2 in (1.0, 4.0)]
+
+
+def test_nothing_is_written_over_what_is_read(run: Any, folder: Path) -> None:
+    (folder / "copy.csv").write_bytes((folder / "events.csv").read_bytes())
+    before = (folder / "copy.csv").read_bytes()
+    small = ("--metric", "ndcg@10", "--l2", "1", "--alpha", "1")
+    for command in (
+        ("tune", "copy.csv", "-o", "copy.csv", *small),
+        ("tune", "copy.csv", "-o", "x.json", "--study", "copy.csv", *small),
+        ("compare", "copy.csv", "--model", "l2=1", "--model", "l2=2", "--format", "json", "-o", "copy.csv"),
+        ("evaluate", "events.csv", "--test", "copy.csv", "--format", "json", "-o", "copy.csv"),
+    ):
+        with pytest.raises(ParameterError):
+            run(*command)
+        assert (folder / "copy.csv").read_bytes() == before
+    with pytest.raises(ParameterError, match="--study must be another file than --output"):
+        run("tune", "events.csv", "-o", "same.json", "--study", "same.json", *small)
+
+
+def test_defaults_fit_a_small_catalogue(run: Any, folder: Path) -> None:
+    assert "nDCG@44" in run("evaluate", "events.csv", "--heldout", "20")
+    assert "rank 22" in run("lowrank", "events.csv", "--heldout", "20")
+    assert "10 %, r = 0" in run("tradeoff", "events.csv", "--heldout", "20", "--r", "0")
+    run("tune", "events.csv", "--heldout", "20", "--alpha", "1", "--l2", "1", "-o", "small.json")
+    assert json.loads((folder / "small.json").read_text())["tuned"]["metric"] == "ndcg@44"
+
+
+def test_a_name_that_is_nearly_that_of_a_data_set_is_recognised(run: Any) -> None:
+    with pytest.raises(DataError, match=r"no data set of that name: did you mean debian\?"):
+        run("evaluate", "debain")
+    with pytest.raises(ParameterError, match="--min-value must be left out with the data set debian"):
+        run("evaluate", "debian", "--min-value", "4")
+
+
 def test_a_search_is_a_method_of_tune(run: Any, folder: Path) -> None:
     out = run(
         "tune", "events.csv", "--heldout", "30", "--metric", "recall@5", "--method", "search", "--trials",
@@ -253,6 +298,8 @@ def test_a_search_is_a_method_of_tune(run: Any, folder: Path) -> None:
         (["--r", "0.5"], "--r must be given with sparsity levels alone"),
         (["--alpha", "2"], "alpha must be between 0 and 1"),
         (["--metric", "speed"], "metrics must be among"),
+        (["--trials", "3"], "--trials must be left out with --method grid"),
+        (["--model", "alpha=0.5", "--alpha", "1"], "--model must be without alpha when --alpha is given"),
         (["--max-seconds", "-1"], "max_seconds must be above 0"),
     ],
 )

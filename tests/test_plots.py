@@ -138,7 +138,7 @@ def test_the_same_input_gives_the_same_bytes_whatever_the_settings(kind: str, tm
 
 @pytest.mark.parametrize(
     ("given", "stem"),
-    [("a", "a"), ("a.png", "a"), ("a.SVG", "a"), ("sparsity-0.5", "sparsity-0.5"), ("a.pdf", "a.pdf")],
+    [("a", "a"), ("a.png", "a"), ("a.SVG", "a"), ("sparsity-0.5", "sparsity-0.5")],
 )
 def test_both_files_are_written_whichever_is_named(given: str, stem: str, tmp_path: Path) -> None:
     expected = (tmp_path / f"{stem}.png", tmp_path / f"{stem}.svg")
@@ -244,7 +244,7 @@ def test_tuning_has_a_line_per_alpha_and_marks_the_best(tmp_path: Path, drawn: l
     trials = [*made_trials(), ({"alpha": 0.5, "l2": 10.0, "user_weight": 0.5}, 0.4, 0.0)]
     plot_tuning(trials, "ndcg@100", tmp_path / "figure", title="Books")
     (axes,) = drawn[0].axes
-    assert legend_of(drawn[0]) == ["α = 0.25", "α = 0.5", "α = 0.75", "best: 0.4000 at l2 = 10"]
+    assert legend_of(drawn[0]) == ["α = 0.25", "α = 0.5", "α = 0.75", "best: 0.4000 at α = 0.5, l2 = 10"]
     assert (axes.get_xscale(), axes.get_xlabel(), axes.get_ylabel()) == ("log", "l2", "nDCG@100")
     assert title_of(drawn[0]) == "Books"
     # Of two trials that differ in nothing drawn, the better one.
@@ -279,7 +279,7 @@ def test_tuning_takes_an_l2_of_zero_and_trials_without_alpha(tmp_path: Path, dra
     trials: Trials = [({"l2": l2}, 0.3 + l2 / 1000, 0.01) for l2 in (0.0, 1.0, 10.0, 100.0)]
     plot_tuning(trials, "ndcg@100", tmp_path / "figure")
     assert drawn[0].axes[0].get_xscale() == "symlog"
-    assert legend_of(drawn[0]) == ["accuracy", "best: 0.4000 at l2 = 100"]
+    assert legend_of(drawn[0]) == ["accuracy", "best: 0.4000 at α = 0.5, l2 = 100"]
 
 
 @pytest.mark.parametrize(
@@ -293,3 +293,10 @@ def test_tuning_takes_an_l2_of_zero_and_trials_without_alpha(tmp_path: Path, dra
 def test_trials_that_cannot_be_drawn_are_refused(trials: Trials, message: str, tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match=message):
         plot_tuning(trials, "ndcg@100", tmp_path / "figure")
+
+
+@pytest.mark.parametrize("name", ["a.pdf", "a.JPG"])
+def test_other_forms_of_pictures_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match=r"path must be a name that ends in \.png or \.svg"):
+        plot_exposure(made_exposure(), tmp_path / name)
+    assert not list(tmp_path.iterdir())

@@ -117,14 +117,31 @@ def test_the_targets_of_the_test_users_change_nothing(split: Split) -> None:
     ]
 
 
-def test_without_validation_users_a_part_of_the_training_data_is_hidden(split: Split) -> None:
-    weak = splits.leave_out(
-        Events(Ids.range(20), Ids.range(9), *np.nonzero(np.ones((20, 9))[:, :]))  # type: ignore[arg-type]
+def test_without_validation_users_the_training_data_is_split_once_more() -> None:
+    user, item = np.nonzero(random_matrix(5, users=40, items=30))
+    events = Events(Ids.range(40), Ids.range(30), user.astype(np.int32), item.astype(np.int32), time=item)
+    for weak in (splits.leave_out(events, 2), splits.by_time(events, 2)):
+        inner = weak.for_tuning()
+        training = {(u, i) for u, i in zip(*weak.training.matrix.nonzero(), strict=True)}
+        left = {(u, i) for u, i in zip(*inner.training.matrix.nonzero(), strict=True)}
+        assert len(left) < len(training)
+        assert set(inner.training.users) <= set(weak.training.users)
+        assert len(inner.training) + inner.test.targets.nnz <= len(weak.training)
+        assert (inner.test.shown.multiply(inner.test.targets)).nnz == 0
+        assert set(np.diff(inner.test.targets.indptr)) <= {1, 2}
+
+
+def test_of_a_given_split_a_share_of_each_history_is_hidden_at_least_one_item() -> None:
+    training = Interactions(sp.csr_array(np.ones((20, 9))))
+    weak = splits.given(
+        Interactions(sp.hstack([training.matrix, sp.csr_array((20, 1))])),
+        Interactions(sp.csr_array(np.ones((20, 1))), items=[9]),
     )
-    inner = weak.for_tuning(hidden=0.3)
-    assert len(inner.training) + inner.test.targets.nnz == len(weak.training)
-    assert inner.test.targets.nnz == 20 * int(0.3 * 8)
-    assert (inner.training.matrix.multiply(inner.test.targets)).nnz == 0
+    for hidden, count in ((0.3, 2), (0.05, 1)):
+        inner = weak.for_tuning(hidden=hidden)
+        assert inner.test.targets.nnz == 20 * count
+        assert len(inner.training) == 20 * (9 - count)
+        assert (inner.training.matrix.multiply(inner.test.targets)).nnz == 0
     with pytest.raises(ParameterError, match="hidden must be above 0 and below 1"):
         weak.for_tuning(hidden=1.0)
 
@@ -133,7 +150,7 @@ def test_a_grid_is_all_combinations_the_last_varying_fastest() -> None:
     assert [{"alpha": a, "l2": b} for a in (0.5, 1.0) for b in (1.0, 4.0)] == POINTS
     with pytest.raises(ParameterError, match="alpha must be a list with at least one value"):
         tuning.grid(alpha=[])
-    with pytest.raises(ParameterError, match="points must be at least one"):
+    with pytest.raises(ParameterError, match="points must be a list of parameters"):
         tuning.tune(None, [])  # type: ignore[arg-type]
 
 
@@ -222,11 +239,11 @@ def test_a_study_of_other_data_or_no_study_at_all_is_refused(split: Split, tmp_p
     study = tmp_path / "study.jsonl"
     tuning.tune(split, POINTS[:1], "ndcg@10", study=study)
     other = replace(split, validation=split.test)
-    with pytest.raises(DataError, match="its questions is"):
+    with pytest.raises(DataError, match="made with other data, or another split"):
         tuning.tune(other, POINTS[:1], "ndcg@10", study=study)
     for content in ("user,item\n1,2\n", "{}\n", "[1]\n"):
         study.write_text(content)
-        with pytest.raises(DataError, match=r"is not a study|is a study of something else"):
+        with pytest.raises(DataError, match="not a line of a study of mrfrec tune"):
             tuning.tune(split, POINTS[:1], "ndcg@10", study=study)
         assert study.read_text() == content
 
@@ -284,3 +301,69 @@ def test_without_optuna_a_search_says_what_to_install(split: Split, monkeypatch:
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
     with pytest.raises(MrfrecError, match=r"pip install \"mrfrec\[tune\]\""):
         tuning.search(split, SPACE, 2, "ndcg@10")
+
+
+def test_trials_outside_the_space_count_for_nothing(split: Split, tmp_path: Path) -> None:
+    study = tmp_path / "study.jsonl"
+    arguments: dict[str, Any] = {"metric": "ndcg@10", "study": study}
+    tuning.search(split, {"alpha": [0.5], "l2": [1.0, 2.0]}, 3, **arguments)
+    again = tuning.search(split, {"alpha": [0.75], "l2": [1.0, 2.0]}, 2, **arguments)
+    assert [trial.parameters["alpha"] for trial in again.trials] == [0.75, 0.75]
+    more = tuning.search(split, {"alpha": [0.75], "l2": [1.0, 2.0], "r": [0.0]}, 1, **arguments)
+    assert len(more.trials) == 1
+
+
+def test_only_the_points_asked_for_compete(split: Split, tmp_path: Path) -> None:
+    study = tmp_path / "study.jsonl"
+    whole = tuning.tune(split, POINTS, "ndcg@10", study=study)
+    worst = min(whole.trials, key=lambda trial: trial.value or 0.0)
+    assert tuning.tune(split, [worst.parameters], "ndcg@10", study=study).best == worst
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"parameters": 3, "value": "x"}',
+        '{"parameters": {}, "value": "0.5", "error": null, "seconds": 1.0, "failure": null, "chosen": null}',
+        '{"parameters": {}, "value": NaN, "error": null, "seconds": 1.0, "failure": null, "chosen": null}',
+        "{}",
+        "3",
+        "\ufffd",
+    ],
+)
+def test_a_damaged_line_is_named(split: Split, tmp_path: Path, line: str) -> None:
+    study = tmp_path / "study.jsonl"
+    tuning.tune(split, POINTS[:1], "ndcg@10", study=study)
+    with study.open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(DataError, match=r"study\.jsonl, line 3: not a"):
+        tuning.tune(split, POINTS[:1], "ndcg@10", study=study)
+
+
+def test_numbers_of_numpy_are_numbers(split: Split, tmp_path: Path) -> None:
+    points = tuning.grid(l2=np.array([1.0, 2.0], np.float32), max_neighbors=[np.int64(20)])
+    found = tuning.tune(
+        split, points, "ndcg@10", fixed={"alpha": np.float64(0.5)}, study=tmp_path / "s.jsonl"
+    )
+    found.save(tmp_path / "best.json")
+    assert json.loads((tmp_path / "best.json").read_text())["parameters"]["max_neighbors"] == 20
+
+
+def test_what_is_no_split_is_refused(split: Split) -> None:
+    for call in (
+        lambda: tuning.tune("ratings.csv", POINTS),  # type: ignore[arg-type]
+        lambda: tuning.ridges(None, 0.5),  # type: ignore[arg-type]
+        lambda: evaluate(MRF(), split.training),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(DataError, match="split must be a Split"):
+            call()
+    with pytest.raises(ParameterError, match="model must be a model such as MRF"):
+        evaluate(MRF, split, "ndcg@10")  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="alpha must be between 0 and 1"):
+        tuning.ridges(split, 2.0)
+    with pytest.raises(ParameterError, match="multiples must be above 0"):
+        tuning.ridges(split, 0.5, [-1])
+    wrong: dict[str, Any]
+    for wrong in ({"step": 0}, {"step": 0.1, "log": True}):
+        with pytest.raises(ParameterError, match="step must be above 0"):
+            Range(1, 2, **wrong)

@@ -24,7 +24,24 @@ _OPTIONS = {
     "time": "--time-column",
     "folder": "--folder",
     "target": "--vae-cf",
-    "metrics": "--metrics",
+    **{
+        name: f"--{name.replace('_', '-')}"
+        for name in (
+            "heldout",
+            "hidden",
+            "max_seconds",
+            "metrics",
+            "min_items",
+            "min_users",
+            "ranks",
+            "seed",
+            "threads",
+            "trials",
+        )
+    },
+    "names": "--data",
+    "rs": "--r",
+    "sparsities": "--sparsity",
     "source": "--from",
 }
 

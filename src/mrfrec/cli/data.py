@@ -1,22 +1,28 @@
 """Options that several commands share: which data, and how it is split."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from typer import Argument, Option
 
+from mrfrec.checks import check_count
 from mrfrec.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
     from mrfrec.core.resources import Progress
     from mrfrec.evaluation.splits import Split
+    from mrfrec.events import Events
 
 __all__ = ["Data", "takes_data"]
 
 _HELDOUT = 10_000  # users at most, if not said
+_OF_FILES = (
+    "user_column", "item_column", "value_column", "time_column", "min_value", "on_bad", "separator", "columns"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -73,10 +79,7 @@ class Data:
 
     def read(self, progress: "Progress | None") -> "Split":
         """Read the data and split it."""
-        from mrfrec import datasets
-        from mrfrec.datasets.registry import DATA_SETS, EMBEDDED
         from mrfrec.evaluation import splits
-        from mrfrec.io.tables import read_events
 
         if self.test is not None:
             return self._given(progress)
@@ -84,21 +87,10 @@ class Data:
             raise ParameterError(
                 "--shown", "given together with --test", str(self.shown), "Or split DATA: --split."
             )
-        name = self.data[0]
-        if len(self.data) == 1 and name in {*DATA_SETS, *EMBEDDED} and not Path(name).exists():
-            known = DATA_SETS[name].heldout if name in DATA_SETS else None
-            events = datasets.events(name, self.folder)
-            min_users, min_items = (0, 0) if known else (self.min_users, self.min_items)
-        else:
-            known = None
-            min_users, min_items = self.min_users, self.min_items
-            events = read_events(
-                self.data, self.user_column, self.item_column, self.value_column,
-                self.time_column or self.split == "time", min_value=self.min_value, progress=progress,
-                **self._reading(),
-            )  # fmt: skip
-        _tell(events.skipped, events.repeated)
-        events = splits.filtered(events, min_users=min_users, min_items=min_items)
+        check_count("--leave", self.k)
+        unused = ("k",) if self.split == "strong" else ("heldout", "hidden")
+        self._refuse(unused, f"--split {self.split}, which has no use for it")
+        events, known = self._events(progress)
         if self.split == "strong":
             usual = known or max(min(events.n_users // 10, _HELDOUT), 1)
             heldout = usual if self.heldout is None else self.heldout
@@ -108,6 +100,33 @@ class Data:
         if self.split == "time":
             return splits.by_time(events, self.k)
         return splits.leave_out(events, self.k, seed=self.seed)
+
+    def _events(self, progress: "Progress | None") -> "tuple[Events, int | None]":
+        """Filtered, and how many users of a data set are held out by those who published it."""
+        from mrfrec import datasets
+        from mrfrec.datasets.registry import DATA_SETS, EMBEDDED
+        from mrfrec.evaluation.splits import filtered
+        from mrfrec.io.tables import read_events
+
+        name = self.data[0]
+        names = [*DATA_SETS, *EMBEDDED]
+        if len(self.data) == 1 and name in names and not Path(name).exists():
+            self._refuse(_OF_FILES, f"the data set {name}, which is read as it was prepared")
+            if name in EMBEDDED:
+                events = datasets.events(name, self.folder)
+                return filtered(events, min_users=self.min_users, min_items=self.min_items), None
+            self._refuse(("min_items", "min_users"), f"the data set {name}, which is filtered as published")
+            return datasets.events(name, self.folder), DATA_SETS[name].heldout
+        near = get_close_matches(name, names, 1)
+        if len(self.data) == 1 and near and not Path(name).exists():
+            raise DataError(f"there is no file {name}, and no data set of that name: did you mean {near[0]}?")
+        events = read_events(
+            self.data, self.user_column, self.item_column, self.value_column,
+            self.time_column or self.split == "time", min_value=self.min_value, progress=progress,
+            **self._reading(),
+        )  # fmt: skip
+        _tell(events.skipped, events.repeated)
+        return filtered(events, min_users=self.min_users, min_items=self.min_items), None
 
     def _given(self, progress: "Progress | None") -> "Split":
         from mrfrec.evaluation import splits
@@ -121,10 +140,30 @@ class Data:
             _tell(found.skipped, 0)
             return found
 
-        if self.split != "strong":
-            raise DataError(f"--split {self.split} makes a split and --test gives one: leave one out.")
+        unused = ("split", "heldout", "hidden", "k", "min_items", "min_users", "seed", "time_column")
+        self._refuse(unused, "--test, which gives the split as it is")
         shown = None if self.shown is None else read(self.shown)
         return splits.given(read(self.data), read(self.test), shown)
+
+    def _refuse(self, names: Iterable[str], where: str) -> None:
+        """What was typed and would change nothing."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in names and value != field.default:
+                option = "--leave" if field.name == "k" else f"--{field.name.replace('_', '-')}"
+                raise ParameterError(option, f"left out with {where}", value)
+
+    def files(self) -> list[Path]:
+        """What is read, as far as it is files; not to be written over."""
+        from mrfrec.io.sources import paths_of
+
+        named = [path for name in self.data if Path(name).expanduser().exists() for path in paths_of(name)]
+        return [*named, *(path for path in (self.test, self.shown) if path is not None)]
+
+    def facts(self) -> dict[str, Any]:
+        """What was typed, for whoever reads the results."""
+        given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        return {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
 
     def _reading(self) -> dict[str, Any]:
         return {

@@ -101,20 +101,23 @@ def verify(name: Name, folder: Folder = None) -> None:
       mrfrec datasets verify ml-20m
     """
     from mrfrec import datasets
-    from mrfrec.cli.show import print_table
+    from mrfrec.cli.show import note, print_table
 
     checks = datasets.verify(name, folder)
     rows = [
         (check.what, _shown(check.expected), _shown(check.found), "yes" if check.ok else "NO")
         for check in checks
     ]
-    print_table(rows, ["", "published", "found", "same"])
+    print_table(rows, ["", "expected", "found", "same"])
     wrong = [check.what for check in checks if not check.ok]
     if wrong:
         raise DataError(
             f"{len(wrong)} of {len(checks)} checks of {name} do not hold, the first: {wrong[0]}. Prepare it "
             f"again, from its archive: mrfrec datasets prepare {name} --from PATH"
+            + ("" if folder is None else f" --folder {folder}")
         )
+    if not any(isinstance(check.expected, str) or check.expected for check in checks):
+        note(f"nothing is published about {name} to compare with: only that it is consistent was checked")
 
 
 def _shown(value: int | str | None) -> str | None:

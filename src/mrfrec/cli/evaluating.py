@@ -1,7 +1,7 @@
 """The commands that measure. docs/cli.md is generated from the texts here."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -26,13 +26,13 @@ _MODEL = (
     "(.json), as mrfrec tune writes it; with a name for the table, if wanted: 'small: sparsity=0.001'."
 )
 Metrics = Annotated[
-    str,
+    str | None,
     Option(
         metavar="NAMES",
-        help="ndcg, recall, recall_all, precision, hit, mrr, map, coverage, popularity, tail; each with @k.",
+        help="ndcg, recall, recall_all, precision, hit, mrr, map, coverage, popularity, tail; each with @k. "
+        "ndcg@100,recall@20,recall@50 if not given.",
     ),
 ]
-Metric = Annotated[str, Option(metavar="NAME", help="What to maximise.")]
 Ties = Annotated[
     Literal["index", "popularity"],
     Option(help="Of equal scores: the lower index first, or, as recommend does, the more popular item."),
@@ -58,7 +58,7 @@ _FORMS = {".json": "json", ".md": "markdown", ".txt": "table"}
 def evaluate(
     data: Data,
     model: Annotated[str, Option(metavar="MODEL", help=_MODEL)] = "",
-    metrics: Metrics = "ndcg@100,recall@20,recall@50",
+    metrics: Metrics = None,
     ties: Ties = "index",
     form: Form = None,
     output: Output = None,
@@ -84,9 +84,9 @@ def evaluate(
 
     spec = parse_model(model, {"threads": threads, "memory_limit": memory_limit})
     made = build(spec.kind, spec.parameters)
-    with _running(data, form, output, metrics) as (split, progress):
-        found = protocol.evaluate(made, split, metrics, name=spec.name, ties=ties, progress=progress)
-        _show(report.of_evaluations([found]), form, output)
+    with _running(data, form, output, metrics) as (split, wanted, progress):
+        found = protocol.evaluate(made, split, wanted, name=spec.name, ties=ties, progress=progress)
+        _show(report.of_evaluations([found]), form, output, data)
 
 
 @app.command()
@@ -94,7 +94,7 @@ def evaluate(
 def compare(
     data: Data,
     model: Annotated[list[str], Option(metavar="MODEL", help=_MODEL + " Twice or more.")],
-    metrics: Metrics = "ndcg@100,recall@20,recall@50",
+    metrics: Metrics = None,
     ties: Ties = "index",
     form: Form = None,
     output: Output = None,
@@ -127,11 +127,11 @@ def compare(
     if len(set(names)) < len(names) or len(names) < 2:
         raise ParameterError("--model", "given at least twice, with different names", ", ".join(names))
     made = {spec.name: build(spec.kind, spec.parameters) for spec in specs}
-    with _running(data, form, output, metrics, plot) as (split, progress):
-        found = protocol.compare(made, split, metrics, ties=ties, progress=progress)
+    with _running(data, form, output, metrics, plot) as (split, wanted, progress):
+        found = protocol.compare(made, split, wanted, ties=ties, progress=progress)
         shares = side_checks.exposure(found, split.test)
         page = report.of_comparison(found)
-        _show(report.joined(page, report.of_exposure(shares)) if exposure else page, form, output)
+        _show(report.joined(page, report.of_exposure(shares)) if exposure else page, form, output, data)
         if plot is not None:
             from mrfrec.evaluation.plots import plot_exposure
 
@@ -149,7 +149,9 @@ def tune(
         Literal["grid", "search"],
         Option(help="Try all combinations, or let Optuna choose (needs the extra tune)."),
     ] = "grid",
-    metric: Metric = "ndcg@100",
+    metric: Annotated[
+        str | None, Option(metavar="NAME", help="What to maximise; ndcg@100 if not given.")
+    ] = None,
     model: Annotated[
         str, Option(metavar="MODEL", help="Parameters all trials share: 'user_weight=0.5'.")
     ] = "",
@@ -159,9 +161,14 @@ def tune(
     l2: Annotated[
         str | None, Option(metavar="LIST", help="Values of l2; for each alpha its own few, if not given.")
     ] = None,
-    sparsity: Annotated[str, Option(metavar="LIST", help="Sparsity levels, dense, or auto.")] = "auto",
+    sparsity: Annotated[
+        str | None,
+        Option(metavar="LIST", help="Sparsity levels, dense, or auto, as for mrfrec fit."),
+    ] = None,
     r: Annotated[str | None, Option(metavar="LIST", help="Values of r, for sparse models.")] = None,
-    trials: Annotated[int, Option(metavar="N", help="search: how many points to try.")] = 50,
+    trials: Annotated[
+        int | None, Option(metavar="N", help="search: how many points to try; 50 if not given.")
+    ] = None,
     max_seconds: Annotated[
         float | None, Option(metavar="X", help="What the best may take to train, on this machine.")
     ] = None,
@@ -190,42 +197,60 @@ def tune(
     from mrfrec.cli.show import note
     from mrfrec.evaluation import report, tuning
     from mrfrec.evaluation.chooser import Range
-    from mrfrec.io.atomic import check_writable
     from mrfrec.saving import build
 
-    levels = numbers("--sparsity", sparsity, {"auto": "auto", "dense": None}) or []
-    alphas, ridges, rs = numbers("--alpha", alpha), numbers("--l2", l2), numbers("--r", r)
     spec = parse_model(model)
     build(spec.kind, spec.parameters)
+    given = {
+        "sparsity": numbers("--sparsity", sparsity, {"auto": "auto", "dense": None}),
+        "r": numbers("--r", r),
+        "alpha": numbers("--alpha", alpha),
+        "l2": numbers("--l2", l2),
+    }
+    for name in given.keys() & spec.parameters.keys():
+        if given[name] is not None:
+            raise ParameterError("--model", f"without {name} when --{name} is given", model)
+    levels = given["sparsity"] or [spec.parameters.get("sparsity", "auto")]
     is_sparse = all(isinstance(level, float) for level in levels)
-    if rs is not None and not is_sparse:
+    if r is not None and not is_sparse:
         raise ParameterError("--r", "given with sparsity levels alone", r, "Such as --sparsity 0.01.")
-    check_writable(best)
-    with _running(data, form, None, metric, plot) as (split, progress):
-        fixed: dict[str, Any] = {**spec.parameters}
+    if trials is not None and method == "grid":
+        raise ParameterError("--trials", "left out with --method grid, which tries all points", trials)
+    if study is not None and study.resolve() == best.resolve():
+        raise ParameterError("--study", "another file than --output", str(study))
+    if best.suffix.lower() != ".json":
+        raise ParameterError("--output", "a name that ends in .json", str(best))
+    with _running(data, form, None, metric, plot, usual=("ndcg@100",), written=[best, study]) as running:
+        split, (aim, *_), progress = running
         shared: dict[str, Any] = {
-            "model": spec.kind, "max_seconds": max_seconds, "study": study, "ties": ties,
-            "progress": progress, "machine": {"threads": threads, "memory_limit": memory_limit},
+            "model": spec.kind, "fixed": spec.parameters, "max_seconds": max_seconds, "study": study,
+            "ties": ties, "progress": progress,
+            "machine": {"threads": threads, "memory_limit": memory_limit},
         }  # fmt: skip
+        # A parameter that is fixed is none to vary.
+        usual: dict[str, Any] = {"sparsity": levels, "r": [0.0], "alpha": tuning.ALPHAS, "l2": None}
+        if method == "search":
+            usual |= {"r": [0.0, 0.1, 0.25, 0.5], "alpha": Range(0.0, 1.0, step=0.125)}
+        axes = {
+            name: given[name] or usual[name]
+            for name in usual
+            if name not in spec.parameters and (name != "r" or is_sparse)
+        }
         if method == "grid":
+            own = axes.pop("l2", [None])
+            start = float(spec.parameters.get("alpha", 0.75))
             points = [
-                {"sparsity": level, **({} if rs is None else {"r": rate}), "alpha": a, "l2": ridge}
-                for level in levels
-                for rate in rs or [0.0]
-                for a in alphas or tuning.ALPHAS
-                for ridge in ridges or tuning.ridges(split, a)
+                point if ridge is None else {**point, "l2": ridge}
+                for point in tuning.grid(**axes)
+                for ridge in own or tuning.ridges(split, point.get("alpha", start))
             ]
-            found = tuning.tune(split, points, metric, fixed=fixed, **shared)
+            found = tuning.tune(split, points, aim, **shared)
         else:
-            space: dict[str, Any] = {
-                "alpha": alphas or Range(0.0, 1.0, step=0.125),
-                **({"l2": ridges} if ridges else {"ridge": Range(0.03, 10.0, log=True)}),
-                "sparsity": levels,
-            }
-            if is_sparse:
-                space["r"] = rs or [0.0, 0.1, 0.25, 0.5]
-            found = tuning.search(split, space, trials, metric, fixed=fixed, **shared)
-        _show(report.of_tuning(found), form, None)
+            if axes.get("l2", ()) is None:
+                axes["ridge"] = Range(0.03, 10.0, log=True)
+                del axes["l2"]
+            found = tuning.search(split, axes, 50 if trials is None else trials, aim, **shared)
+        _show(report.of_tuning(found), form, None, data)
         found.save(best)
         note(f"wrote the best parameters to {best}; use them with mrfrec fit --params {best}")
         if plot is not None:
@@ -240,14 +265,14 @@ def tune(
 def tradeoff(
     data: Data,
     sparsity: Annotated[
-        str, Option(metavar="LIST", help="Sparsity levels: shares of the weights that are kept.")
-    ] = "0.001,0.005",
+        str | None, Option(metavar="LIST", help="Shares of the weights to keep; 0.001,0.005 if not given.")
+    ] = None,
     r: Annotated[str, Option(metavar="LIST", help="Values of r.")] = "0,0.1,0.5",
     dense: Annotated[
-        str, Option(metavar="MODEL", help="Parameters of the dense model, or a file; none to leave it out.")
+        str, Option(metavar="MODEL", help="Parameters of the dense model, or a file; none leaves it out.")
     ] = "",
     sparse: Annotated[str, Option(metavar="MODEL", help="Parameters of the sparse models, or a file.")] = "",
-    metrics: Metrics = "ndcg@100,recall@20,recall@50",
+    metrics: Metrics = None,
     ties: Ties = "index",
     form: Form = None,
     output: Output = None,
@@ -271,30 +296,35 @@ def tradeoff(
     machine = {"threads": threads, "memory_limit": memory_limit}
     without = dense.strip().lower() == "none"
     reference = {} if without else parse_model(dense, machine).parameters
-    reference.pop("sparsity", None)
     others = parse_model(sparse, machine).parameters
-    for name in ("sparsity", "r"):
+    for name in ("sparsity", "r"):  # of a tuned model; here they vary
+        reference.pop(name, None)
         others.pop(name, None)
-    with _running(data, form, output, metrics, plot) as (split, progress):
+    levels = numbers("--sparsity", sparsity)
+    with _running(data, form, output, metrics, plot) as (split, wanted, progress):
+        m = split.training.n_items
+        if levels is None:
+            levels = [level for level in (0.001, 0.005) if level * m >= 5] or [0.1, 0.3]
         found = run(
-            split, numbers("--sparsity", sparsity) or [], numbers("--r", r) or [],
-            dense=reference, sparse=others, with_dense=not without, metrics=metrics, ties=ties,
-            progress=progress,
+            split, levels, numbers("--r", r) or [], dense=reference, sparse=others,
+            with_dense=not without, metrics=wanted, ties=ties, progress=progress,
         )  # fmt: skip
-        _show(report.of_tradeoff(found), form, output)
+        _show(report.of_tradeoff(found), form, output, data)
         if plot is not None:
             from mrfrec.evaluation.plots import plot_tradeoff
 
-            _tell(plot_tradeoff(found, metrics.split(",")[0], plot))
+            _tell(plot_tradeoff(found, wanted[0], plot))
 
 
 @app.command()
 @takes_data
 def lowrank(
     data: Data,
-    ranks: Annotated[str, Option(metavar="LIST", help="Ranks to cut the weights to.")] = "200,1000,3000",
+    ranks: Annotated[
+        str | None, Option(metavar="LIST", help="Ranks to cut the weights to; 200,1000,3000 if not given.")
+    ] = None,
     model: Annotated[str, Option(metavar="MODEL", help=_MODEL)] = "sparsity=dense",
-    metrics: Metrics = "ndcg@100,recall@20,recall@50",
+    metrics: Metrics = None,
     ties: Ties = "index",
     form: Form = None,
     output: Output = None,
@@ -314,12 +344,14 @@ def lowrank(
     from mrfrec.model import MRF
 
     spec = parse_model(model, {"threads": threads, "memory_limit": memory_limit})
-    wanted = [int(rank) if rank == int(rank) else rank for rank in numbers("--ranks", ranks) or []]
+    cuts = [int(rank) if rank == int(rank) else rank for rank in numbers("--ranks", ranks) or []]
     made = MRF(**spec.parameters)
-    with _running(data, form, output, metrics) as (split, progress):
+    with _running(data, form, output, metrics) as (split, wanted, progress):
+        m = split.training.n_items
+        cuts = cuts or [rank for rank in (200, 1000, 3000) if rank < m] or [max(m // 2, 1)]
         made.fit(split.training, progress=progress)
-        found = side_checks.low_rank(made, split.test, wanted, metrics, ties=ties, progress=progress)
-        _show(report.of_low_rank(found, split.name), form, output)
+        found = side_checks.low_rank(made, split.test, cuts, wanted, ties=ties, progress=progress)
+        _show(report.of_low_rank(found, split.name), form, output, data)
 
 
 @app.command()
@@ -364,7 +396,7 @@ def reproduce(
     with progress_bar() as progress:
         machine = {"threads": threads, "memory_limit": memory_limit}
         found = run(what, data, folder=folder, machine=machine, progress=progress)
-        _show(found, form, output)
+        _show(found, form, output, None)
 
 
 # ── shared ────────────────────────────────────────────────────────────────────────────────────────
@@ -372,28 +404,43 @@ def reproduce(
 
 @contextmanager
 def _running(
-    data: Data, form: str | None, output: Path | None, metrics: str, plot: Path | None = None
-) -> "Iterator[tuple[Split, Progress | None]]":
-    """The data, split; after what can be refused has been, before anything takes long."""
+    data: Data,
+    form: str | None,
+    output: Path | None,
+    metrics: str | None,
+    plot: Path | None = None,
+    *,
+    usual: tuple[str, ...] = ("ndcg@100", "recall@20", "recall@50"),
+    written: Sequence[Path | None] = (),
+) -> "Iterator[tuple[Split, list[str], Progress | None]]":
+    """The data, split, and what to measure; what can be refused is, before anything takes long."""
     from mrfrec.cli.show import note, progress_bar
     from mrfrec.core.kernels.compile import has_compiled
     from mrfrec.evaluation.metrics import parse
+    from mrfrec.io.atomic import refuse_own_input
 
     _form(form, output)
-    for name in metrics.split(","):
-        parse(name)
-    _check_outputs(output)
+    wanted = [str(parse(name)) for name in (usual if metrics is None else metrics.split(","))]
+    files = data.files()
+    for path in (output, *written):
+        refuse_own_input(path, files)
+    _check_outputs(output, *written)
     if plot is not None:
         from mrfrec.evaluation.plots import check_drawable
 
         check_drawable(plot)
     with progress_bar() as progress:
         split = data.read(progress)
-        note(f"{split!r}")
+        note(str(split))
+        m = split.training.n_items
+        if metrics is None and any(parse(name).k > m for name in wanted):
+            kinds = [(parse(name).kind, min(parse(name).k, m)) for name in wanted]
+            wanted = [f"{kind}@{k}" for kind, k in dict.fromkeys(kinds)]
+            note(f"there are {m:,} items: measuring {', '.join(wanted)}")
         if not has_compiled():
             note("the first fit here compiles for this machine: up to half a minute, once")
         logging.getLogger("mrfrec").setLevel(logging.WARNING)
-        yield split, progress
+        yield split, wanted, progress
 
 
 def _check_outputs(*paths: Path | None) -> None:
@@ -415,9 +462,11 @@ def _form(form: str | None, output: Path | None) -> str:
     return found
 
 
-def _show(report: "Report", form: str | None, output: Path | None) -> None:
+def _show(report: "Report", form: str | None, output: Path | None, data: Data | None) -> None:
     from mrfrec.cli.show import show_report
 
+    if data is not None:
+        report = report.on(data.facts())
     show_report(report, _form(form, output), output)
 
 

@@ -300,7 +300,7 @@ def _choose(settings: Settings, needs: _Needs, memory: MemoryPlan, m: int) -> tu
     elif needs.dense > memory.limit:
         reason = f"the closed form of {m:,} items would need {human_bytes(needs.dense)}"
     else:
-        return dense, f"{m:,} items fit, and the closed form is the most accurate"
+        return dense, f"{m:,} items fit the closed form"
     sparsity = min(_NEIGHBORS / m, 1.0)
     if needs.sparse(sparsity, settings.max_neighbors) > memory.limit and needs.largest_sparsity * m >= 2:
         sparsity = _round_down(needs.largest_sparsity)

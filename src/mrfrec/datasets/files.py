@@ -46,7 +46,7 @@ def advice(data_set: DataSet, folder: object = None) -> str:
     options = "" if folder is None else f" --folder {folder}"
     command = f"mrfrec datasets prepare {data_set.name} --from PATH{options}"
     if data_set.url is None:
-        return f"Get {data_set.archive}, or Kaggle's zip, by way of {data_set.page} and run: {command}"
+        return f"Get {data_set.archive}, or Kaggle's zip, by way of {data_set.page} and run: {command}."
     return f"Get {data_set.url} and run: {command}. Without --from PATH it is downloaded."
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mrfrec.checks import check_number, check_seed
 from mrfrec.errors import DataError, ParameterError
 
 __all__ = ["Chooser", "Range"]
@@ -19,9 +20,20 @@ class Range:
     step: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.low <= self.high or (self.log and self.low <= 0):
-            rule = "low ≤ high, and above 0 on a logarithmic scale"
-            raise ParameterError("range", rule, (self.low, self.high))
+        low, high = (check_number("range", x, "between finite numbers", lambda _: True)
+                     for x in (self.low, self.high))  # fmt: skip
+        if not low <= high or (self.log and low <= 0):
+            raise ParameterError("range", "low ≤ high, and above 0 on a logarithmic scale", (low, high))
+        if self.step is not None:
+            check_number("step", self.step, "above 0, and None on a logarithmic scale",
+                         lambda x: x > 0 and not self.log)  # fmt: skip
+
+    def holds(self, value: object) -> bool:
+        """Whether a value is one of these."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        steps = 0.0 if self.step is None else (value - self.low) / self.step
+        return self.low <= value <= self.high and abs(steps - round(steps)) < 1e-9
 
 
 class Chooser:
@@ -39,8 +51,15 @@ class Chooser:
             ) from None
         if not space:
             raise ParameterError("space", "at least one parameter to search over", space)
-        self._optuna, self._seed = optuna, seed
+        self._optuna, self._seed, self._space = optuna, check_seed(seed), space
         self._distributions = {name: _distribution(optuna, name, of) for name, of in space.items()}
+
+    def holds(self, chosen: Mapping[str, Any]) -> bool:
+        """Whether a point is in the space."""
+        return chosen.keys() == self._space.keys() and all(
+            of.holds(chosen[name]) if isinstance(of, Range) else chosen[name] in of
+            for name, of in self._space.items()
+        )
 
     def next(self, past: Iterable[tuple[dict[str, Any] | None, float]]) -> dict[str, Any]:
         """The next point, after these points and what they were worth."""

@@ -170,6 +170,11 @@ class Metric:
     kind: str
     k: int
 
+    def __post_init__(self) -> None:
+        if self.kind not in _METRICS:
+            raise ParameterError("metrics", f"among {', '.join(NAMES)}", self.kind)
+        check_count("k", self.k)
+
     def __str__(self) -> str:
         return f"{self.kind}@{self.k}"
 
@@ -218,7 +223,7 @@ def parse_all(names: "Iterable[str | Metric] | str", items: int) -> list[Metric]
     if not metrics:
         raise ParameterError("metrics", "at least one", [])
     for metric in metrics:
-        if check_count("k", metric.k) > items:
+        if metric.k > items:
             raise ParameterError("metrics", f"of at most the {items:,} items there are", str(metric))
     return list(dict.fromkeys(metrics))
 
@@ -252,6 +257,8 @@ class Paired(NamedTuple):
     p: float
 
     def __str__(self) -> str:
+        if np.isnan(self.error):  # of one user
+            return f"{self.difference:+.4f}"
         return f"{self.difference:+.4f} ± {self.error:.4f} (p {p_text(self.p)})"
 
 
@@ -262,6 +269,7 @@ def p_text(p: float) -> str:
 
 def paired(values: Numbers, others: Numbers) -> Paired:
     """The mean of the users' differences, with its standard error and the p-value of the paired t-test."""
+    values, others = np.asarray(values, np.float64), np.asarray(others, np.float64)
     if len(values) != len(others):
         raise DataError(f"{len(values):,} users cannot be paired with {len(others):,}.")
     difference, error = mean_of(values - others)

@@ -48,6 +48,9 @@ _GREYS = ("0", "0.35", "0.55")
 _WIDE = 5  # largest ÷ smallest, from which on a scale is logarithmic
 _PANELS = 4
 _LINES = 6  # in one panel
+_BEST = "best:"  # how the legend of the best point begins
+
+_OTHER_FORMS = (".jpg", ".jpeg", ".pdf", ".eps", ".ps", ".gif", ".tif", ".tiff", ".webp")
 
 Styled = dict[str, Any]
 Paths = tuple[Path, Path]
@@ -147,6 +150,7 @@ def plot_tuning(
     top = max(tried, key=lambda trial: trial[1].mean)
     panels, of_panels = _best_keys(tried, lambda p: (p.get("sparsity"), p.get("r", 0.0)), _PANELS)
     alphas, of_alphas = _best_keys(tried, lambda p: p.get("alpha"), _LINES)
+    alphas = sorted(alphas, key=lambda alpha: -1.0 if alpha is None else float(alpha))
     said = [f"the best {len(panels)} of {of_panels} panels"] if of_panels > len(panels) else []
     said += [f"the best {len(alphas)} of {of_alphas} α"] if of_alphas > len(alphas) else []
     with _figure(len(panels)) as figure:
@@ -170,13 +174,13 @@ def plot_tuning(
                 axes.plot(
                     top[0]["l2"],
                     top[1].mean,
-                    label=f"best: {top[1].mean:.4f} at l2 = {top[0]['l2']:g}",
+                    label=f"{_BEST} {top[1].mean:.4f} at {_point_name(top[0])}",
                     color="0",
                     **ring,
                 )
             if len(panels) > 1:
                 axes.set_title(_panel_name(*panel))
-            axes.set(xlabel="l2", ylabel=parse(metric).title)
+            axes.set(xlabel="l2", ylabel=f"{parse(metric).title} (validation)")
             axes.tick_params(labelbottom=True, labelleft=True)
         _log_if_wide(grid[0, 0], "x", [float(parameters["l2"]) for parameters, _ in tried])
         _title(figure, "; ".join([*([title] if title else []), *said]))
@@ -217,6 +221,11 @@ def _sortable(key: Any) -> tuple[Any, ...]:
     return tuple(
         (0, 0.0, "") if p is None else (2, 0.0, p) if isinstance(p, str) else (1, p, "") for p in parts
     )
+
+
+def _point_name(parameters: Mapping[str, Any]) -> str:
+    alpha = parameters.get("alpha")
+    return ("" if alpha is None else f"α = {alpha:g}, ") + f"l2 = {parameters['l2']:g}"
 
 
 def _panel_name(sparsity: Any, r: float) -> str:
@@ -305,7 +314,7 @@ def _legend(figure: "Figure") -> None:
     for axes in figure.axes:
         handles, names = axes.get_legend_handles_labels()
         entries |= dict(zip(names, handles, strict=True))
-    entries = dict(sorted(entries.items(), key=lambda entry: entry[0].startswith("best")))  # which is last
+    entries = dict(sorted(entries.items(), key=lambda entry: entry[0].startswith(_BEST)))  # which is last
     width, height = figure.get_size_inches()
     room = max(1, int(width / (0.8 + 0.085 * max(map(len, entries)))))  # columns that fit, by length of names
     rows = math.ceil(len(entries) / room)
@@ -361,6 +370,8 @@ def _annotate(figure: "Figure", axes: "Axes", labels: list[tuple[float, float, s
 def _targets(path: "str | os.PathLike[str]") -> Paths:
     """The two files, whichever of them was named; refused now if they could not be written later."""
     given = expanded(path)
+    if given.suffix.lower() in _OTHER_FORMS:
+        raise ParameterError("path", "a name that ends in .png or .svg; both are written", str(path))
     name = given.stem if given.suffix.lower() in (".png", ".svg") else given.name
     if not name:
         raise ParameterError("path", "the name of a file", str(path))

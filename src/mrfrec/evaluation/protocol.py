@@ -22,7 +22,7 @@ from mrfrec.evaluation.metrics import (
     parse,
     parse_all,
 )
-from mrfrec.evaluation.splits import Questions, Split
+from mrfrec.evaluation.splits import Questions, Split, check_split
 from mrfrec.ids import Ids
 from mrfrec.recommender import Recommender
 
@@ -105,7 +105,9 @@ def evaluate(
     Of items with equal scores, the one with the lower index comes first, or, as in `recommend`, the more
     popular one: `ties`. `reuse` is what fits on the same data have in common, as in `Recommender.fit`.
     """
-    wanted = parse_all(metrics, split.training.n_items)
+    wanted = parse_all(metrics, check_split(split).training.n_items)
+    if not isinstance(model, Recommender):
+        raise ParameterError("model", "a model such as MRF()", model)
     model.warm_up()  # compiling is no part of training
     start = time.perf_counter()
     model.fit(split.training, progress=progress, reuse=reuse)
@@ -126,6 +128,8 @@ def measure(
 ) -> Evaluation:
     """How well a model that is fitted answers; the columns of the questions are its items."""
     m = len(model.items_)
+    if not isinstance(questions, Questions):
+        raise DataError(f"questions must be Questions, as split.test is; got {type(questions).__name__}.")
     if questions.shown.shape[1] != m:
         raise DataError(
             f"the questions are about {questions.shown.shape[1]:,} items, the model was fitted on {m:,}. Fit "
@@ -177,6 +181,7 @@ def compare(
     progress: Progress | None = None,
 ) -> Comparison:
     """Evaluate several models on one split, so that they can be compared user by user."""
+    check_split(split)
     named = dict(models) if isinstance(models, Mapping) else {repr(model): model for model in models}
     if len(named) < 2 or len(named) < len(models):
         raise ParameterError("models", "at least two, with different names", list(named))

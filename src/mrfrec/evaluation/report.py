@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mrfrec import __version__
 from mrfrec.core.resources import human_bytes
 from mrfrec.evaluation.metrics import Mean, Metric, p_text
 from mrfrec.evaluation.protocol import Comparison, Evaluation
 from mrfrec.evaluation.side_checks import Exposure
 from mrfrec.evaluation.tradeoff import Tradeoff
 from mrfrec.evaluation.tuning import Trial, Tuning
+from mrfrec.model import MRF
 
 __all__ = [
     "Report",
@@ -45,6 +47,13 @@ class Report:
     title: str = ""
     notes: Sequence[str] = field(default_factory=tuple)
 
+    def on(self, data: dict[str, Any]) -> "Report":
+        """With what is known about where the data came from, and what measured it."""
+        said = ", ".join(f"{name}={value}" for name, value in data.items() if name != "data")
+        files = " ".join(map(str, data.get("data", ())))
+        about = [f"data: {files}{', ' + said if said else ''}", *self.about]
+        return replace(self, about=about, data={"mrfrec": __version__, "data": data, **self.data})
+
     def markdown(self) -> str:
         """As a page, or a part of one."""
         parts = [f"# {self.title}"] if self.title else []
@@ -57,7 +66,7 @@ class Report:
                     for row in (section.columns, ["---"] * len(section.columns), *section.rows)
                 )
             )
-        parts += ["\n".join(self.notes)] if self.notes else []
+        parts += ["\n".join(f"- {note}" for note in self.notes)] if self.notes else []
         return "\n\n".join(parts) + "\n"
 
     def json(self) -> str:
@@ -95,8 +104,13 @@ def of_evaluations(evaluations: Sequence[Evaluation], title: str = "") -> Report
         for evaluation in evaluations
     ]
     columns = ["model", *(metric.title for metric in metrics), "training"]
-    data = {"split": first.split, "models": [_as_data(evaluation) for evaluation in evaluations]}
-    return Report(_about(first), [Section(columns, rows)], data, title)
+    data = {
+        "split": first.split,
+        "ties": first.facts["ties"],
+        "models": [_as_data(evaluation) for evaluation in evaluations],
+    }
+    notes = [f"{evaluation.model}: {_parameters_text(evaluation.parameters)}" for evaluation in evaluations]
+    return Report(_about(first), [Section(columns, rows)], data, title, notes)
 
 
 def of_comparison(comparison: Comparison, title: str = "") -> Report:
@@ -124,7 +138,8 @@ def of_comparison(comparison: Comparison, title: str = "") -> Report:
         ["model", *(metric.title for metric in metrics)], rows, f"Difference from {first.model}, user by user"
     )
     sections = [*report.sections, section]
-    return Report(report.about, sections, {**report.data, "differences": differences}, title)
+    data = {**report.data, "differences": differences}
+    return Report(report.about, sections, data, title, report.notes)
 
 
 def of_tuning(tuning: Tuning, most: int = 10, title: str = "") -> Report:
@@ -161,7 +176,8 @@ def of_tuning(tuning: Tuning, most: int = 10, title: str = "") -> Report:
         ],
     }  # fmt: skip
     columns = [*names, f"{tuning.metric.title} (validation)", "training"]
-    notes = [f"Not fitted: {trial.parameters}: {trial.failure}" for trial in failed[:3]]
+    notes = [f"Not fitted: {_parameters_text(trial.parameters)}: {trial.failure}" for trial in failed[:3]]
+    notes += _at_the_border(tuning)
     return Report(about, [Section(columns, rows)], data, title, notes)
 
 
@@ -177,7 +193,7 @@ def of_tradeoff(tradeoff: Tradeoff, title: str = "") -> Report:
                 *(mean_text(metric, mean) for metric, mean in row.means.items()),
                 seconds_text(row.seconds),
                 *([] if row.speed_up is None else [f"{row.speed_up:.1f} ×", _share(row.of_dense.get(first))]),
-                f"{point.share:.2%}",
+                _percent(point.share, 2),
                 human_bytes(point.bytes),
             ]
         )
@@ -188,12 +204,13 @@ def of_tradeoff(tradeoff: Tradeoff, title: str = "") -> Report:
     beside = [] if tradeoff.dense is None else ["speed-up", f"{first.title} of dense"]
     titles = [metric.title for metric in tradeoff.metrics]
     columns = ["model", *titles, "training", *beside, "weights kept", "size"]
-    notes = tuple(f"Left out: {note}" for note in tradeoff.notes)
-    return Report(page.about, [Section(columns, rows)], {**page.data, "notes": list(notes)}, title, notes)
+    left_out = [f"Left out: {note}" for note in tradeoff.notes]
+    notes = [*page.notes, *left_out]
+    return Report(page.about, [Section(columns, rows)], {**page.data, "notes": left_out}, title, notes)
 
 
 def _share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1%}"
+    return "–" if value is None else _percent(value)
 
 
 def of_low_rank(comparison: Comparison, split: str, title: str = "") -> Report:
@@ -210,13 +227,13 @@ def of_low_rank(comparison: Comparison, split: str, title: str = "") -> Report:
             [
                 evaluation.model,
                 *(mean_text(metric, evaluation.mean(metric)) for metric in metrics),
-                "–" if evaluation is full else f"{drop:.1%}",
-                "100 %" if energy is None else f"{energy:.1%}",
+                "–" if evaluation is full else _percent(drop),
+                "100 %" if energy is None else _percent(energy),
             ]
         )
     names = [metric.title for metric in comparison.metrics]
     section = Section(["weights", *names, f"drop in {names[0]}", "squares of the weights kept"], rows)
-    return Report(page.about, [section], page.data, title)
+    return Report(page.about, [section], page.data, title, page.notes[:1])
 
 
 def of_exposure(exposure: Exposure, title: str = "") -> Report:
@@ -230,14 +247,17 @@ def of_exposure(exposure: Exposure, title: str = "") -> Report:
         [
             f"{group + 1}" + (" (most popular)" if group == 0 else ""),
             f"{exposure.items[group]:,}",
-            *(f"{share[group]:.2%}" for share in lines.values()),
+            *(_percent(share[group], 2) for share in lines.values()),
         ]
         for group in range(exposure.groups)
     ]
     data = {"places": exposure.places, "items": exposure.items.tolist(),
             "shares": {name: share.tolist() for name, share in lines.items()}}  # fmt: skip
     about = [f"share of the first {exposure.places} places of all lists, by popularity of the items"]
-    return Report(about, [Section([label, "items", *lines], rows, "By popularity")], data, title)
+    section = Section(
+        [label, "items", *lines], rows, f"By popularity of the items, first {exposure.places} places"
+    )
+    return Report(about, [section], data, title)
 
 
 def joined(page: Report, other: Report) -> Report:
@@ -245,6 +265,32 @@ def joined(page: Report, other: Report) -> Report:
     return replace(
         page, sections=[*page.sections, *other.sections], data={**page.data, "exposure": other.data}
     )
+
+
+def _at_the_border(tuning: Tuning) -> list[str]:
+    """Says so where the best l2 is the smallest or the largest that was tried with its other parameters."""
+    best = tuning.best.parameters
+
+    def others(parameters: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in parameters.items() if name != "l2"}
+
+    tried = sorted({t.parameters["l2"] for t in tuning.trials
+                    if "l2" in t.parameters and others(t.parameters) == others(best)})  # fmt: skip
+    if len(tried) < 2 or best["l2"] not in (tried[0], tried[-1]):
+        return []
+    which, more = ("smallest", "smaller") if best["l2"] == tried[0] else ("largest", "larger")
+    return [f"The best l2 is the {which} that was tried with its other parameters: try {more} ones."]
+
+
+def _parameters_text(parameters: dict[str, Any]) -> str:
+    """Those that are not the usual ones."""
+    usual = MRF.__init__.__kwdefaults__ or {}
+    own = {n: v for n, v in parameters.items() if n not in usual or usual[n] != v}
+    return ", ".join(f"{name}={_parameter_text(value)}" for name, value in own.items()) or "as by default"
+
+
+def _percent(share: float, digits: int = 1) -> str:
+    return f"{100 * share:.{digits}f} %"
 
 
 def _key(trial: Trial) -> str:

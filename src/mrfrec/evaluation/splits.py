@@ -4,9 +4,8 @@ Strong generalisation follows Liang et al. (2018) step by step, so that its spli
 order of the rows, the order in which users are drawn and the legacy random numbers all matter.
 """
 
-import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +22,7 @@ __all__ = [
     "Questions",
     "Split",
     "by_time",
+    "check_split",
     "filtered",
     "given",
     "leave_out",
@@ -55,6 +55,9 @@ class Split:
     test: Questions
     validation: Questions | None
     name: str  # for people
+    inner: "Callable[[], Split] | None" = field(
+        default=None, repr=False, compare=False
+    )  # the like, to tune on
 
     def __repr__(self) -> str:
         asked = f"{len(self.test):,} test users"
@@ -62,26 +65,35 @@ class Split:
             asked = f"{len(self.validation):,} validation and {asked}"
         return f"Split({self.name}: {self.training!r}, {asked})"
 
+    def __str__(self) -> str:
+        X = self.training
+        asked = f"{len(self.test):,} users asked about"
+        if self.validation is not None:
+            asked += f", {len(self.validation):,} for validation"
+        return f"{X.n_users:,} users × {X.n_items:,} items, {len(X):,} pairs to train on; {asked}"
+
     def for_tuning(self, *, hidden: float = 0.1, seed: int = SEED) -> "Split":
         """The split to tune on, which has nothing of the test users' targets in it.
 
-        Its test users are the validation users. Where there are none, a share of what each training user has
-        is hidden anew, at random, and the rest is trained on.
+        Its test users are the validation users. Where there are none, the training data is split in the same
+        way once more; or, where that way is not known, a share of what each training user has is hidden at
+        random, at least one item of two, and the rest is trained on.
         """
-        if self.validation is not None:
-            return replace(self, test=self.validation, validation=None, name=f"validation of: {self.name}")
         hidden = check_number("hidden", hidden, "above 0 and below 1", lambda x: 0 < x < 1)
         seed = check_seed(seed)
+        if self.validation is not None:
+            return replace(self, test=self.validation, validation=None, name=f"validation of: {self.name}")
+        if self.inner is not None:
+            return replace(self.inner(), inner=None, name=f"the training data of: {self.name}")
         X = self.training.matrix
         random = np.random.default_rng(seed)
         hide = np.zeros(X.nnz, np.bool_)
         for start, stop in zip(X.indptr[:-1], X.indptr[1:], strict=True):
-            hide[start + random.choice(stop - start, int(hidden * (stop - start)), replace=False)] = True
+            if stop - start >= 2:
+                count = max(int(hidden * (stop - start)), 1)
+                hide[start + random.choice(stop - start, count, replace=False)] = True
         if not hide.any():
-            raise DataError(
-                f"there is nothing to tune on: no training user has the {math.ceil(1 / hidden)} items of "
-                f"which hidden={hidden:g} is one. Hide a larger share."
-            )
+            raise DataError("there is nothing to tune on: no training user has two items.")
         shown, targets = _only(X, ~hide), _only(X, hide)
         training = Interactions(shown, self.training.users, self.training.items, self.training.titles)
         questions = _questions(self.training.users, shown, targets)
@@ -120,6 +132,7 @@ def strong_generalisation(
 
 def filtered(events: Events, *, min_users: int = 0, min_items: int = 5) -> Events:
     """Without items that have fewer users, then without users that have fewer items; one pass each."""
+    check_events(events)
     min_users = check_count("min_users", min_users, least=0)
     min_items = check_count("min_items", min_items, least=0)
     rows = np.arange(len(events))
@@ -137,6 +150,7 @@ def filtered(events: Events, *, min_users: int = 0, min_items: int = 5) -> Event
 
 def strong_rows(events: Events, heldout: int, *, hidden: float = 0.2, seed: int = SEED) -> dict[str, Places]:
     """The rows of each part; "users" are all users in the order in which they were drawn."""
+    check_events(events)
     heldout, seed = check_count("heldout", heldout), check_seed(seed)
     hidden = check_number("hidden", hidden, "above 0 and below 1", lambda x: 0 < x < 1)
     present = np.unique(events.user)
@@ -190,8 +204,9 @@ def _held_out(events: Events, rows: dict[str, Places], part: str, items: Places)
     shown = shown[is_asked[events.user[shown]]]
     if not len(users):
         raise DataError(
-            f"none of the {heldout:,} {part} users has {_FEWEST} items of the training data: there is "
-            "nothing to ask. Hold out more users, or raise min_items (--min-items)."
+            f"there is nothing to ask the {heldout:,} {part} users: of those with {_FEWEST} items of the "
+            "training data or more, the share to be guessed, rounded down, is none. Hold out more users, or "
+            "raise hidden or min_items (--hidden, --min-items)."
         )
     return Questions(
         events.users.subset(users),
@@ -206,24 +221,32 @@ def _held_out(events: Events, rows: dict[str, Places], part: str, items: Places)
 
 def leave_out(events: Events, k: int = 1, *, seed: int = SEED) -> Split:
     """Of every user with more than k items, k at random are hidden; all else is trained on, and shown."""
+    check_events(events)
     random = np.random.default_rng(check_seed(seed))
-    return _last_of_each(events, k, random.permutation, f"{k} random items of each user left out")
+    name = f"{k} random items of each user left out"
+    return _last_of_each(events, k, random.permutation, name, lambda rest: leave_out(rest, k, seed=seed))
 
 
 def by_time(events: Events, k: int = 1) -> Split:
     """Of every user with more than k items, the k latest are hidden; of equal times, the later rows."""
-    time = events.time
+    time = check_events(events).time
     if time is None:
         raise DataError(
             "a split by time needs times: read them with read_events(…, time=True), or time= the name of "
             "their column (--time-column at the command line)."
         )
     return _last_of_each(
-        events, k, lambda group: group[np.argsort(time[group], kind="stable")], f"the last {k} of each user"
+        events,
+        k,
+        lambda group: group[np.argsort(time[group], kind="stable")],
+        f"the last {k} of each user",
+        lambda rest: by_time(rest, k),
     )
 
 
-def _last_of_each(events: Events, k: int, arranged: Callable[[Places], Places], name: str) -> Split:
+def _last_of_each(
+    events: Events, k: int, arranged: Callable[[Places], Places], name: str, again: Callable[[Events], Split]
+) -> Split:
     k = check_count("k", k)
     hide = np.zeros(len(events), np.bool_)
     for group in _by_user(events, np.arange(len(events))):
@@ -237,7 +260,8 @@ def _last_of_each(events: Events, k: int, arranged: Callable[[Places], Places], 
     known = np.zeros(events.n_items, np.bool_)
     known[items] = True
     targets = events.matrix(np.flatnonzero(hide & known[events.item]), np.unique(events.user[rows]), items)
-    return Split(training, _questions(training.users, training.matrix, targets), None, name)
+    questions = _questions(training.users, training.matrix, targets)
+    return Split(training, questions, None, name, lambda: again(events.take(rows)))
 
 
 # ── a split that is given ─────────────────────────────────────────────────────────────────────────
@@ -252,7 +276,10 @@ def given(training: Interactions, targets: Interactions, shown: Interactions | N
 
     Targets nobody has in the training data stay targets, as items without users.
     """
-    for name, data in (("targets", targets), ("shown", shown)):
+    for name, data in (("training", training), ("targets", targets), ("shown", shown)):
+        if not isinstance(data, Interactions) and not (name == "shown" and data is None):
+            kind = type(data).__name__
+            raise DataError(f"{name} must be Interactions, as read_interactions gives them; got {kind}.")
         for kind in ("users", "items"):
             if data is not None and getattr(data, kind).is_text != getattr(training, kind).is_text:
                 raise DataError(
@@ -316,6 +343,26 @@ def _over(items: Ids, data: Interactions) -> sp.csr_array:
     return sp.coo_array(
         (pairs.data[keep], (pairs.coords[0][keep], column[keep])), shape=(data.n_users, len(items))
     ).tocsr()
+
+
+def check_split(split: object) -> Split:
+    """A split, and not the data one could be made of."""
+    if not isinstance(split, Split):
+        raise DataError(
+            f"split must be a Split, as evaluation.strong_generalisation(…) makes one; got "
+            f"{type(split).__name__}."
+        )
+    return split
+
+
+def check_events(events: object) -> Events:
+    """What splits are made of, and not something that could be read as it."""
+    if not isinstance(events, Events):
+        raise DataError(
+            f"events must be Events, as evaluation.read_events(…) or datasets.events(…) gives them; got "
+            f"{type(events).__name__}."
+        )
+    return events
 
 
 # ── parts ─────────────────────────────────────────────────────────────────────────────────────────

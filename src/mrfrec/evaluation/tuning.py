@@ -22,7 +22,7 @@ from mrfrec.errors import DataError, MemoryPlanError, NumericalError, ParameterE
 from mrfrec.evaluation.chooser import Chooser, Range
 from mrfrec.evaluation.metrics import Mean, Metric, parse_all
 from mrfrec.evaluation.protocol import Ties, evaluate
-from mrfrec.evaluation.splits import Questions, Split
+from mrfrec.evaluation.splits import Questions, Split, check_split
 from mrfrec.io.atomic import writing
 from mrfrec.saving import build
 
@@ -99,12 +99,17 @@ class Tuning:
 # ── which points to try ───────────────────────────────────────────────────────────────────────────
 
 
-def grid(**choices: Sequence[Any]) -> list[dict[str, Any]]:
+def grid(**choices: Any) -> list[dict[str, Any]]:
     """All combinations, the last varying fastest: put l2 there, since a new l2 costs least."""
     for name, values in choices.items():
-        if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
+        if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray) or not len(values):
             raise ParameterError(name, "a list with at least one value", values)
-    return [dict(zip(choices, point, strict=True)) for point in product(*choices.values())]
+    return [_plain(dict(zip(choices, point, strict=True))) for point in product(*choices.values())]
+
+
+def _plain(point: Parameters) -> dict[str, Any]:
+    """With Python's numbers in the place of numpy's."""
+    return {name: x.item() if isinstance(x, np.generic) else x for name, x in point.items()}
 
 
 def ridges(split: Split, alpha: float, multiples: Iterable[float] = RIDGES) -> list[float]:
@@ -112,7 +117,12 @@ def ridges(split: Split, alpha: float, multiples: Iterable[float] = RIDGES) -> l
 
     A ridge has the scale of what it is added to: 100 for covariances is what 1 is for correlations.
     """
-    return [_rounded(multiple * _typical_variance(split) ** (1 - alpha), 2) for multiple in multiples]
+    alpha = check_number("alpha", alpha, "between 0 and 1", lambda x: 0 <= x <= 1)
+    typical = _typical_variance(check_split(split)) ** (1 - alpha)
+    return [
+        _rounded(check_number("multiples", multiple, "above 0", lambda x: x > 0) * typical, 2)
+        for multiple in multiples
+    ]
 
 
 def _typical_variance(split: Split) -> float:
@@ -147,15 +157,16 @@ def tune(
     is a file in which trials are kept: those that are in it already are not tried again. `max_seconds` is
     what the best may take to train.
     """
-    wanted = [dict(point) for point in points]
-    if not wanted:
-        raise ParameterError("points", "at least one", wanted)
+    wanted = [] if isinstance(points, Mapping) else list(points)
+    if not wanted or not all(isinstance(point, Mapping) for point in wanted):
+        raise ParameterError("points", "a list of parameters, as grid(l2=[1, 3]) gives", points)
     run = _Study(split, model, metric, fixed or {}, max_seconds, study, ties, machine or {}, progress)
+    trials = []
     for done, point in enumerate(wanted):
         run.report(done, len(wanted))
-        run.value_of(point)
+        trials.append(run.value_of(_plain(point)))
     run.report(len(wanted), len(wanted))
-    return run.result()
+    return run.result(trials)
 
 
 def search(
@@ -176,21 +187,21 @@ def search(
     """Let Optuna choose the points, out of ranges and lists of choices, by what the trials before have shown.
 
     "ridge" in the space stands for l2 ÷ the typical diagonal entry of S, as in `ridges`. A study that goes on
-    chooses as if it had never stopped.
+    chooses as if it had never stopped; trials in it that are outside the space count for nothing.
     """
     trials = check_count("trials", trials)
     choose = Chooser(space, seed)
     run = _Study(split, model, metric, fixed or {}, max_seconds, study, ties, machine or {}, progress)
-    past = [(trial.chosen, run.worth(trial)) for trial in run.trials if trial.chosen is not None]
+    past = [trial for trial in run.trials if trial.chosen is not None and choose.holds(trial.chosen)]
     while len(past) < trials:
         run.report(len(past), trials)
-        chosen = choose.next(past)
+        chosen = choose.next([(trial.chosen, run.worth(trial)) for trial in past])
         point = {name: _rounded(x, 3) if isinstance(x, float) else x for name, x in chosen.items()}
         if "ridge" in point:
             (point["l2"],) = ridges(split, point.get("alpha", run.alpha), [point.pop("ridge")])
-        past.append((chosen, run.worth(run.value_of(point, chosen))))
+        past.append(run.value_of(point, chosen))
     run.report(trials, trials)
-    return run.result()
+    return run.result(past)
 
 
 class _Study:
@@ -210,9 +221,9 @@ class _Study:
     ) -> None:
         if max_seconds is not None:
             max_seconds = check_number("max_seconds", max_seconds, "above 0", lambda x: x > 0)
-        self.split = split.for_tuning()
+        self.split = check_split(split).for_tuning()
         (self.metric,) = parse_all([metric], split.training.n_items)
-        self.model, self.fixed, self.max_seconds, self.ties = model, dict(fixed), max_seconds, ties
+        self.model, self.fixed, self.max_seconds, self.ties = model, _plain(fixed), max_seconds, ties
         self.machine = dict(machine)
         self.alpha = float(build(model, fixed).parameters.get("alpha", 1.0))
         self._progress = progress
@@ -236,18 +247,21 @@ class _Study:
                 temporary.write_text(json.dumps(header) + "\n", encoding="utf-8")
             return
         lines = path.read_bytes().split(b"\n")
-        try:
-            found, *past = [json.loads(line) for line in lines[:-1]]  # the last was never finished
-            self.trials = [Trial(**row) for row in past]
-            found = dict(found)
-        except (ValueError, TypeError) as error:
-            raise DataError(f"{path} is not a study of mrfrec tune: {error}. Name another file.") from error
+        if len(lines) < 2:
+            raise DataError(f"{path} is not a study of mrfrec tune. Name another file.")
+        found = _line(path, 1, lines[0], header.keys())
         for name, value in header.items():
-            if found.get(name) != json.loads(json.dumps(value)):
-                raise DataError(
-                    f"{path} is a study of something else: its {name} is {found.get(name)!r}, now it is "
-                    f"{value!r}. Name another file, or remove it."
+            if found[name] != json.loads(json.dumps(value)):
+                differs = (
+                    "it was made with other data, or another split"
+                    if name in self.facts
+                    else f"its {name} is {found[name]!r}, now it is {value!r}"
                 )
+                raise DataError(
+                    f"{path} is a study of something else: {differs}. Name another file, or remove it."
+                )
+        for number, line in enumerate(lines[1:-1], 2):  # the last, without its end, was never finished
+            self.trials.append(_trial(path, number, line))
         if lines[-1]:
             with writing(path) as temporary:
                 temporary.write_bytes(b"\n".join(lines[:-1]) + b"\n")
@@ -278,18 +292,36 @@ class _Study:
 
     def worth(self, trial: Trial) -> float:
         """What a search makes of a trial: nothing of one that failed, or takes too long to train."""
-        return trial.value if trial.value is not None and self.result().is_eligible(trial) else 0.0
+        return trial.value if trial.value is not None and self.result(()).is_eligible(trial) else 0.0
 
     def report(self, done: int, total: int) -> None:
         """Tell the caller."""
         if self._progress is not None:
             self._progress("tune", done, total)
 
-    def result(self) -> Tuning:
-        """All of it."""
-        return Tuning(
-            self.model, self.metric, self.split.name, tuple(self.trials), self.max_seconds, self.facts
-        )
+    def result(self, trials: Iterable[Trial]) -> Tuning:
+        """Of these trials."""
+        return Tuning(self.model, self.metric, self.split.name, tuple(trials), self.max_seconds, self.facts)
+
+
+def _line(path: Path, number: int, line: bytes, names: Iterable[str]) -> dict[str, Any]:
+    """A line of a study, which has these names and no others."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or found.keys() != set(names):
+        raise DataError(f"{path}, line {number}: not a line of a study of mrfrec tune. Name another file.")
+    return found
+
+
+def _trial(path: Path, number: int, line: bytes) -> Trial:
+    trial = Trial(**_line(path, number, line, Trial.__dataclass_fields__))
+    numbers = (trial.value, trial.error, trial.seconds)
+    whole = all(x is None or (isinstance(x, float) and math.isfinite(x)) for x in numbers)
+    if not whole or not isinstance(trial.parameters, dict) or not isinstance(trial.chosen, dict | None):
+        raise DataError(f"{path}, line {number}: not a trial of mrfrec tune. Remove the line.")
+    return trial
 
 
 def _finite(value: float) -> float | None:

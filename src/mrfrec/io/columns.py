@@ -49,15 +49,20 @@ def find_roles(
             if len(fitting) == 1 and not (role == "title" and _plain(fitting[0]) == "name"):
                 roles[role] = fitting[0]
             elif role in needed:
+                taken = next(
+                    (other for other, name in roles.items() if _plain(name) in _NAMES[role].split()), ""
+                )
                 which = (
-                    f"It may be any of {_listed(fitting)}"
+                    f"{roles[taken]!r} is taken for the {taken}s"
+                    if taken and not fitting
+                    else f"It may be any of {_listed(fitting)}"
                     if fitting
                     else (f"None of {_listed(table.columns)} tells by its name")
                 )
                 raise DataError(
-                    f"{table.name}: which column holds the {role}s? {which}. Say {role}=… to "
-                    f"read_interactions (--{role}-column at the command line); a file without a header "
-                    "line also needs columns=… (--columns)."
+                    f"{table.name}: which column holds the {role}s? {which}. Name it: {role}=… "
+                    f"(--{role}-column at the command line); a file without a header line also needs "
+                    "columns=… (--columns)."
                 )
     for (role, name), (other, same) in pairwise(sorted(roles.items(), key=lambda pair: pair[1])):
         if name == same:

@@ -153,7 +153,7 @@ class Rows:
                     shown = batch[first : first + 1].select(words).item()
                     raise DataError(
                         f"{table.name}, row {row + first + 1:,}: {shown}. Mend it, or leave such rows out: "
-                        'read_interactions(…, on_bad="skip"), or --on-bad skip of mrfrec fit.'
+                        'read_interactions(…, on_bad="skip"), or --on-bad skip at the command line.'
                     )
                 left = bad
                 for fault in faults:  # a row counts once, for the first thing that is wrong with it
