@@ -192,7 +192,7 @@ def run(step: Step, data: Path, kept: Path) -> None:
     )
     found = {
         "command": typed.replace("{data}", "$DATA"),
-        "output": done.stdout,
+        "output": done.stdout.replace(str(data), "$DATA"),
         "date": datetime.date.today().isoformat(),
         "machine": machine(),
     }

@@ -174,7 +174,7 @@ def plot_tuning(
                 axes.plot(
                     top[0]["l2"],
                     top[1].mean,
-                    label=f"{_BEST} {top[1].mean:.4f} at {_point_name(top[0])}",
+                    label=f"{_BEST} {_point_name(top[0])}",
                     color="0",
                     **ring,
                 )
