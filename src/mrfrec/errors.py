@@ -39,6 +39,10 @@ class ParameterError(MrfrecError, ValueError):
         self._given = (name, rule, value, advice)
         super().__init__(f"{name} must be {rule}; got {value!r}." + (f" {advice}" if advice else ""))
 
+    def named(self, name: str) -> "ParameterError":
+        """The same of a parameter with another name: an option, where people type one."""
+        return ParameterError(name, *self._given[1:])
+
     def __reduce__(self) -> tuple[Any, ...]:  # so that it can cross from one process to another
         return type(self), self._given
 

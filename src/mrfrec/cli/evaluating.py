@@ -1,7 +1,7 @@
 """The commands that measure. docs/cli.md is generated from the texts here."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -220,7 +220,8 @@ def tune(
         raise ParameterError("--study", "another file than --output", str(study))
     if best.suffix.lower() != ".json":
         raise ParameterError("--output", "a name that ends in .json", str(best))
-    with _running(data, form, None, metric, plot, usual=("ndcg@100",), written=[best, study]) as running:
+    written = {"--output": best, "--study": study}
+    with _running(data, form, None, metric, plot, usual=("ndcg@100",), written=written) as running:
         split, (aim, *_), progress = running
         shared: dict[str, Any] = {
             "model": spec.kind, "fixed": spec.parameters, "max_seconds": max_seconds, "study": study,
@@ -389,7 +390,7 @@ def reproduce(
     from mrfrec.evaluation.reproduce import reproduce as run
 
     _form(form, output)
-    _check_outputs(output)
+    _check_output("--output", output)
     if not has_compiled():
         note("the first fit here compiles for this machine: up to half a minute, once")
     logging.getLogger("mrfrec").setLevel(logging.WARNING)
@@ -411,24 +412,24 @@ def _running(
     plot: Path | None = None,
     *,
     usual: tuple[str, ...] = ("ndcg@100", "recall@20", "recall@50"),
-    written: Sequence[Path | None] = (),
+    written: Mapping[str, Path | None] | None = None,
 ) -> "Iterator[tuple[Split, list[str], Progress | None]]":
     """The data, split, and what to measure; what can be refused is, before anything takes long."""
     from mrfrec.cli.show import note, progress_bar
     from mrfrec.core.kernels.compile import has_compiled
     from mrfrec.evaluation.metrics import parse
-    from mrfrec.io.atomic import refuse_own_input
 
     _form(form, output)
-    wanted = [str(parse(name)) for name in (usual if metrics is None else metrics.split(","))]
+    with _about("--metrics" if len(usual) > 1 else "--metric"):
+        wanted = [str(parse(name)) for name in (usual if metrics is None else metrics.split(","))]
     files = data.files()
-    for path in (output, *written):
-        refuse_own_input(path, files)
-    _check_outputs(output, *written)
+    for option, path in {"--output": output, **(written or {})}.items():
+        _check_output(option, path, files)
     if plot is not None:
         from mrfrec.evaluation.plots import check_drawable
 
-        check_drawable(plot)
+        with _about("--plot"):
+            check_drawable(plot)
     with progress_bar() as progress:
         split = data.read(progress)
         note(str(split))
@@ -443,11 +444,21 @@ def _running(
         yield split, wanted, progress
 
 
-def _check_outputs(*paths: Path | None) -> None:
-    from mrfrec.io.atomic import check_writable
+@contextmanager
+def _about(option: str) -> Iterator[None]:
+    """Errors name the option, whatever the parameter is called."""
+    try:
+        yield
+    except ParameterError as error:
+        raise error.named(option) from None
 
-    for path in paths:
-        if path is not None:
+
+def _check_output(option: str, path: Path | None, files: Sequence[Path] = ()) -> None:
+    from mrfrec.io.atomic import check_writable, refuse_own_input
+
+    if path is not None:
+        with _about(option):
+            refuse_own_input(path, files)
             check_writable(path)
 
 
