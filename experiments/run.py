@@ -128,8 +128,9 @@ EXPERIMENTS = {
             Step(
                 "tune-sparse",
                 "Tuning the sparse model, on a tenth of the training data",
-                f"mrfrec tune {_GOWALLA} --metric ndcg@20 --method search --trials 20 --sparsity 0.002,0.005 "
-                "-o {results}/gowalla-sparse.json --study {cache}/gowalla-sparse.jsonl",
+                f"mrfrec tune {_GOWALLA} --metric ndcg@20 --method search --trials 50 "
+                "--sparsity 0.002,0.005,0.01 -o {results}/gowalla-sparse.json "
+                "--study {cache}/gowalla-sparse.jsonl",
             ),
             Step(
                 "sparse",

@@ -205,8 +205,17 @@ def of_tradeoff(tradeoff: Tradeoff, title: str = "") -> Report:
     titles = [metric.title for metric in tradeoff.metrics]
     columns = ["model", *titles, "training", *beside, "weights kept", "size"]
     left_out = [f"Left out: {note}" for note in tradeoff.notes]
-    notes = [*page.notes, *left_out]
+    notes = [*_shared_parameters(tradeoff), *left_out]
     return Report(page.about, [Section(columns, rows)], {**page.data, "notes": left_out}, title, notes)
+
+
+def _shared_parameters(tradeoff: Tradeoff) -> list[str]:
+    """Of the dense model, and of the sparse ones but for what varies."""
+    told = {}
+    for point in tradeoff.points:
+        fixed = {n: v for n, v in point.evaluation.parameters.items() if n not in ("sparsity", "r")}
+        told["dense" if point.sparsity is None else "sparse"] = _parameters_text(fixed)
+    return [f"{kind}: {text}" for kind, text in told.items()]
 
 
 def _share(value: float | None) -> str:
@@ -270,6 +279,8 @@ def joined(page: Report, other: Report) -> Report:
 def _at_the_border(tuning: Tuning) -> list[str]:
     """Says so where the best l2 is the smallest or the largest that was tried with its other parameters."""
     best = tuning.best.parameters
+    if tuning.best.chosen is not None:  # by a search, which goes where it likes
+        return []
 
     def others(parameters: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in parameters.items() if name != "l2"}
