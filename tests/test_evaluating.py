@@ -189,6 +189,21 @@ def test_compare_gives_what_python_gives_and_the_differences(run: Any) -> None:
     assert sum(found["exposure"]["shares"]["recommended by small"]) == pytest.approx(1)
 
 
+def test_numbers_of_each_user_go_to_a_file(run: Any, folder: Path) -> None:
+    run(
+        "compare", "events.csv", "--heldout", "30", "--model", "a: l2=1", "--model", "b: l2=9", "--metrics",
+        METRICS + ",coverage@5", "--per-user", "users.csv",
+    )  # fmt: skip
+    table = pl.read_csv(folder / "users.csv")
+    split = strong_generalisation(read_events("events.csv"), 30)
+    expected = compare({"a": MRF(l2=1.0), "b": MRF(l2=9.0)}, split, METRICS)
+    assert table.columns == ["model", "user", *METRICS.split(",")]
+    for name in ("a", "b"):
+        mine = table.filter(pl.col("model") == name)
+        assert mine["user"].to_list() == list(split.test.users)
+        assert mine["ndcg@10"].to_list() == pytest.approx(expected[name].of("ndcg@10").tolist())
+
+
 def test_compare_needs_two_models_with_names_of_their_own(run: Any) -> None:
     for models in (["a: l2=1"], ["a: l2=1", "a: l2=2"], ["l2=1", "l2=1"]):
         typed = [part for model in models for part in ("--model", model)]

@@ -45,6 +45,10 @@ Output = Annotated[
     Path | None, Option("-o", "--output", metavar="FILE", help="Write to .json, .md or .txt instead.")
 ]
 Plot = Annotated[Path | None, Option("--plot", metavar="FILE", help="Also draw it, as PNG and as SVG.")]
+PerUser = Annotated[
+    Path | None,
+    Option("--per-user", metavar="FILE", help="Also write each test user's numbers, as CSV."),
+]
 Threads = Annotated[int | None, Option(metavar="N", help="Threads to use; all cores if not given.")]
 MemoryLimit = Annotated[
     str | None, Option(metavar="SIZE", help="Such as 8GB; what the machine has free if not given.")
@@ -62,6 +66,7 @@ def evaluate(
     ties: Ties = "index",
     form: Form = None,
     output: Output = None,
+    per_user: PerUser = None,
     threads: Threads = None,
     memory_limit: MemoryLimit = None,
 ) -> None:
@@ -79,14 +84,18 @@ def evaluate(
       mrfrec evaluate ml-20m --model best.json -o ml-20m.md
     """
     from mrfrec.cli.models import parse_model
+    from mrfrec.cli.show import write_per_user
     from mrfrec.evaluation import protocol, report
     from mrfrec.saving import build
 
     spec = parse_model(model, {"threads": threads, "memory_limit": memory_limit})
     made = build(spec.kind, spec.parameters)
-    with _running(data, form, output, metrics) as (split, wanted, progress):
+    written = {"--per-user": per_user}
+    with _running(data, form, output, metrics, written=written) as (split, wanted, progress):
         found = protocol.evaluate(made, split, wanted, name=spec.name, ties=ties, progress=progress)
         _show(report.of_evaluations([found]), form, output, data)
+        if per_user is not None:
+            write_per_user([found], per_user)
 
 
 @app.command()
@@ -98,6 +107,7 @@ def compare(
     ties: Ties = "index",
     form: Form = None,
     output: Output = None,
+    per_user: PerUser = None,
     exposure: Annotated[
         bool, Option("--exposure", help="Also by popularity: the shares of each tenth of the items.")
     ] = False,
@@ -118,6 +128,7 @@ def compare(
       mrfrec compare ml-20m --model dense.json --model sparse.json --metrics ndcg@100,tail@100
     """
     from mrfrec.cli.models import parse_model
+    from mrfrec.cli.show import write_per_user
     from mrfrec.evaluation import protocol, report, side_checks
     from mrfrec.saving import build
 
@@ -127,11 +138,14 @@ def compare(
     if len(set(names)) < len(names) or len(names) < 2:
         raise ParameterError("--model", "given at least twice, with different names", ", ".join(names))
     made = {spec.name: build(spec.kind, spec.parameters) for spec in specs}
-    with _running(data, form, output, metrics, plot) as (split, wanted, progress):
+    written = {"--per-user": per_user}
+    with _running(data, form, output, metrics, plot, written=written) as (split, wanted, progress):
         found = protocol.compare(made, split, wanted, ties=ties, progress=progress)
         shares = side_checks.exposure(found, split.test)
         page = report.of_comparison(found)
         _show(report.joined(page, report.of_exposure(shares)) if exposure else page, form, output, data)
+        if per_user is not None:
+            write_per_user(found.evaluations, per_user)
         if plot is not None:
             from mrfrec.evaluation.plots import plot_exposure
 

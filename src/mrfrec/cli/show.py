@@ -24,6 +24,7 @@ from mrfrec.io.atomic import expanded, writing
 from mrfrec.recommender import Recommender
 
 if TYPE_CHECKING:
+    from mrfrec.evaluation.protocol import Evaluation
     from mrfrec.evaluation.report import Report
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "show_report",
     "show_similar",
     "size_of",
+    "write_per_user",
 ]
 
 _BY_NAME = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".txt": "table"}
@@ -183,6 +185,19 @@ def show_report(report: "Report", kind: str, output: Path | None) -> None:
             file.write("\n" + (f"{section.title}\n" if section.title else ""))
             print_table(section.rows, section.columns, file)
         file.write("".join(f"\n{line}\n" for line in report.notes))
+
+
+def write_per_user(evaluations: "Sequence[Evaluation]", path: Path) -> None:
+    """One line for each model and user: what each metric is for them."""
+    metrics = [metric for metric in evaluations[0].values if not metric.is_overall]
+    with _file(path) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["model", "user", *map(str, metrics)])
+        for found in evaluations:
+            columns = [found.of(metric).tolist() for metric in metrics]
+            writer.writerows(
+                [found.model, user, *values] for user, *values in zip(found.users, *columns, strict=True)
+            )
 
 
 # ── writing ───────────────────────────────────────────────────────────────────────────────────────
