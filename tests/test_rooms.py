@@ -61,6 +61,7 @@ FLOW = [
     "io.frames",
     "saving",
     "histories",
+    "explaining",
     "recommender",
     "model",
     "evaluation.splits",
