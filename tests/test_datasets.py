@@ -896,6 +896,15 @@ def test_verify_command_shows_all_and_fails(
     assert re.search(r"^events +1,234 +\d+ +NO$", capsys.readouterr().out, re.MULTILINE)
 
 
+def test_verify_says_where_nothing_is_published(
+    tmp_path: Path, small: Small, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small("ml-20m", events=None, users=None, items=None, training_items=None, split={})
+    datasets.prepare("ml-20m", write_movielens("ml-20m", ratings(), tmp_path), tmp_path)
+    command("verify", "ml-20m", "--folder", tmp_path)
+    assert "nothing is published about ml-20m to compare with" in capsys.readouterr().err
+
+
 def test_processes_prepare_and_verify_and_refuse(tmp_path: Path) -> None:
     def run(*arguments: object, code: int) -> tuple[str, str]:
         done = subprocess.run(

@@ -300,3 +300,10 @@ def test_other_forms_of_pictures_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match=r"path must be a name that ends in \.png or \.svg"):
         plot_exposure(made_exposure(), tmp_path / name)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_model_called_best_keeps_its_place_in_the_legend(tmp_path: Path, drawn: list[Figure]) -> None:
+    shares = made_exposure()
+    first = next(iter(shares.models.values()))
+    plot_exposure(replace(shares, models={"best": first, "other": first}), tmp_path / "a")
+    assert legend_of(drawn[0])[:2] == ["best", "other"]

@@ -282,6 +282,14 @@ def test_a_search_stays_in_its_space_and_turns_ridges_into_l2(split: Split) -> N
         assert "ridge" not in trial.parameters
 
 
+def test_whole_numbers_are_searched_for_as_such(split: Split) -> None:
+    space = {"max_neighbors": Range(10, 30, step=10), "alpha": Range(0, 1, step=0.5)}
+    found = tuning.search(split, space, 4, "ndcg@10", fixed={"sparsity": 0.4})
+    for trial in found.trials:
+        assert trial.parameters["max_neighbors"] in (10, 20, 30)
+        assert isinstance(trial.parameters["max_neighbors"], int)
+
+
 @pytest.mark.parametrize(
     ("space", "message"),
     [({}, "at least one parameter"), ({"l2": []}, "l2 must be a Range"), ({"l2": "1"}, "l2 must be a Range")],

@@ -286,7 +286,10 @@ def tradeoff(
     dense: Annotated[
         str, Option(metavar="MODEL", help="Parameters of the dense model, or a file; none leaves it out.")
     ] = "",
-    sparse: Annotated[str, Option(metavar="MODEL", help="Parameters of the sparse models, or a file.")] = "",
+    sparse: Annotated[
+        str,
+        Option(metavar="MODEL", help="Parameters of the sparse models, or a file; sparsity and r give way."),
+    ] = "",
     metrics: Metrics = None,
     ties: Ties = "index",
     form: Form = None,

@@ -12,7 +12,10 @@ __all__ = ["Chooser", "Range"]
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers to search between, both included; in steps, or evenly on a logarithmic scale."""
+    """Numbers to search between, both included; in steps, or evenly on a logarithmic scale.
+
+    With whole numbers and a whole step, whole numbers: Range(10, 200, step=10) for max_neighbors.
+    """
 
     low: float
     high: float
@@ -27,6 +30,11 @@ class Range:
         if self.step is not None:
             check_number("step", self.step, "above 0, and None on a logarithmic scale",
                          lambda x: x > 0 and not self.log)  # fmt: skip
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether these are whole numbers: said by a step that is one."""
+        return all(isinstance(x, int) for x in (self.low, self.high, self.step))
 
     def holds(self, value: object) -> bool:
         """Whether a value is one of these."""
@@ -83,6 +91,8 @@ class Chooser:
 
 def _distribution(optuna: Any, name: str, of: Range | Sequence[Any]) -> Any:
     if isinstance(of, Range):
+        if of.is_whole:
+            return optuna.distributions.IntDistribution(of.low, of.high, step=of.step)
         return optuna.distributions.FloatDistribution(of.low, of.high, log=of.log, step=of.step)
     if isinstance(of, str) or not isinstance(of, Sequence) or not len(of):
         raise ParameterError(name, "a Range, or a list with at least one choice", of)
