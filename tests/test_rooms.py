@@ -85,6 +85,7 @@ FLOW = [
     "cli.show",
     "cli.models",
     "cli.data",
+    "cli.running",
     "cli.doctor",
     "cli.demo",
     "cli.datasets",

@@ -201,8 +201,7 @@ def fit(
       mrfrec fit events.csv -o shop.mrf --params best.json
     """
     from mrfrec.cli.models import merged
-    from mrfrec.cli.show import note, progress_bar, size_of
-    from mrfrec.core.kernels.compile import has_compiled
+    from mrfrec.cli.show import note, note_if_it_compiles, progress_bar, size_of
     from mrfrec.io.atomic import check_writable, refuse_own_input
     from mrfrec.io.sources import paths_of
     from mrfrec.io.tables import read_interactions
@@ -229,8 +228,7 @@ def fit(
         note(f"{interactions.n_users:,} users × {interactions.n_items:,} items, {len(interactions):,} pairs")
         for reason, count in interactions.skipped.items():
             note(f"left out {count:,} rows: {reason}")
-        if not has_compiled():
-            note("the first fit here compiles for this machine: up to half a minute, once")
+        note_if_it_compiles()
         start = time.perf_counter()
         model.fit(interactions, progress=progress)
     seconds = time.perf_counter() - start

@@ -1,21 +1,15 @@
 """The commands that measure. docs/cli.md is generated from the texts here."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
 
 from mrfrec.cli.data import Data, takes_data
+from mrfrec.cli.running import check_output, report_form, running, show, tell_drawn
 from mrfrec.errors import ParameterError
-
-if TYPE_CHECKING:
-    from mrfrec.core.resources import Progress
-    from mrfrec.evaluation.report import Report
-    from mrfrec.evaluation.splits import Split
 
 __all__ = ["app"]
 
@@ -54,8 +48,6 @@ MemoryLimit = Annotated[
     str | None, Option(metavar="SIZE", help="Such as 8GB; what the machine has free if not given.")
 ]
 
-_FORMS = {".json": "json", ".md": "markdown", ".txt": "table"}
-
 
 @app.command()
 @takes_data
@@ -91,9 +83,9 @@ def evaluate(
     spec = parse_model(model, {"threads": threads, "memory_limit": memory_limit})
     made = build(spec.kind, spec.parameters)
     written = {"--per-user": per_user}
-    with _running(data, form, output, metrics, written=written) as (split, wanted, progress):
+    with running(data, form, output, metrics, written=written) as (split, wanted, progress):
         found = protocol.evaluate(made, split, wanted, name=spec.name, ties=ties, progress=progress)
-        _show(report.of_evaluations([found]), form, output, data)
+        show(report.of_evaluations([found]), form, output, data)
         if per_user is not None:
             write_per_user([found], per_user)
 
@@ -139,17 +131,17 @@ def compare(
         raise ParameterError("--model", "given at least twice, with different names", ", ".join(names))
     made = {spec.name: build(spec.kind, spec.parameters) for spec in specs}
     written = {"--per-user": per_user}
-    with _running(data, form, output, metrics, plot, written=written) as (split, wanted, progress):
+    with running(data, form, output, metrics, plot, written=written) as (split, wanted, progress):
         found = protocol.compare(made, split, wanted, ties=ties, progress=progress)
         shares = side_checks.exposure(found, split.test)
         page = report.of_comparison(found)
-        _show(report.joined(page, report.of_exposure(shares)) if exposure else page, form, output, data)
+        show(report.joined(page, report.of_exposure(shares)) if exposure else page, form, output, data)
         if per_user is not None:
             write_per_user(found.evaluations, per_user)
         if plot is not None:
             from mrfrec.evaluation.plots import plot_exposure
 
-            _tell(plot_exposure(shares, plot))
+            tell_drawn(plot_exposure(shares, plot))
 
 
 @app.command()
@@ -235,8 +227,8 @@ def tune(
     if best.suffix.lower() != ".json":
         raise ParameterError("--output", "a name that ends in .json", str(best))
     written = {"--output": best, "--study": study}
-    with _running(data, form, None, metric, plot, usual=("ndcg@100",), written=written) as running:
-        split, (aim, *_), progress = running
+    with running(data, form, None, metric, plot, usual=("ndcg@100",), written=written) as begun:
+        split, (aim, *_), progress = begun
         shared: dict[str, Any] = {
             "model": spec.kind, "fixed": spec.parameters, "max_seconds": max_seconds, "study": study,
             "ties": ties, "progress": progress,
@@ -265,14 +257,14 @@ def tune(
                 axes["ridge"] = Range(0.03, 10.0, log=True)
                 del axes["l2"]
             found = tuning.search(split, axes, 50 if trials is None else trials, aim, **shared)
-        _show(report.of_tuning(found), form, None, data)
+        show(report.of_tuning(found), form, None, data)
         found.save(best)
         note(f"wrote the best parameters to {best}; use them with mrfrec fit --params {best}")
         if plot is not None:
             from mrfrec.evaluation.plots import plot_tuning
 
             tried = list(tuning.points_of(found.trials))
-            _tell(plot_tuning(tried, found.metric, plot, title=found.split))
+            tell_drawn(plot_tuning(tried, found.metric, plot, title=found.split))
 
 
 @app.command()
@@ -319,7 +311,7 @@ def tradeoff(
         reference.pop(name, None)
         others.pop(name, None)
     levels = numbers("--sparsity", sparsity)
-    with _running(data, form, output, metrics, plot) as (split, wanted, progress):
+    with running(data, form, output, metrics, plot) as (split, wanted, progress):
         m = split.training.n_items
         if levels is None:
             levels = [level for level in (0.001, 0.005) if level * m >= 5] or [0.1, 0.3]
@@ -327,11 +319,11 @@ def tradeoff(
             split, levels, numbers("--r", r) or [], dense=reference, sparse=others,
             with_dense=not without, metrics=wanted, ties=ties, progress=progress,
         )  # fmt: skip
-        _show(report.of_tradeoff(found), form, output, data)
+        show(report.of_tradeoff(found), form, output, data)
         if plot is not None:
             from mrfrec.evaluation.plots import plot_tradeoff
 
-            _tell(plot_tradeoff(found, wanted[0], plot))
+            tell_drawn(plot_tradeoff(found, wanted[0], plot))
 
 
 @app.command()
@@ -364,12 +356,12 @@ def lowrank(
     spec = parse_model(model, {"threads": threads, "memory_limit": memory_limit})
     cuts = [int(rank) if rank == int(rank) else rank for rank in numbers("--ranks", ranks) or []]
     made = MRF(**spec.parameters)
-    with _running(data, form, output, metrics) as (split, wanted, progress):
+    with running(data, form, output, metrics) as (split, wanted, progress):
         m = split.training.n_items
         cuts = cuts or [rank for rank in (200, 1000, 3000) if rank < m] or [max(m // 2, 1)]
         made.fit(split.training, progress=progress)
         found = side_checks.low_rank(made, split.test, cuts, wanted, ties=ties, progress=progress)
-        _show(report.of_low_rank(found, split.name), form, output, data)
+        show(report.of_low_rank(found, split.name), form, output, data)
 
 
 @app.command()
@@ -402,103 +394,14 @@ def reproduce(
       mrfrec reproduce table1
       mrfrec reproduce table2 -o table2.md
     """
-    from mrfrec.cli.show import note, progress_bar
-    from mrfrec.core.kernels.compile import has_compiled
+    from mrfrec.cli.show import note_if_it_compiles, progress_bar
     from mrfrec.evaluation.reproduce import reproduce as run
 
-    _form(form, output)
-    _check_output("--output", output)
-    if not has_compiled():
-        note("the first fit here compiles for this machine: up to half a minute, once")
+    report_form(form, output)
+    check_output("--output", output)
+    note_if_it_compiles()
     logging.getLogger("mrfrec").setLevel(logging.WARNING)
     with progress_bar() as progress:
         machine = {"threads": threads, "memory_limit": memory_limit}
         found = run(what, data, folder=folder, machine=machine, progress=progress)
-        _show(found, form, output, None)
-
-
-# ── shared ────────────────────────────────────────────────────────────────────────────────────────
-
-
-@contextmanager
-def _running(
-    data: Data,
-    form: str | None,
-    output: Path | None,
-    metrics: str | None,
-    plot: Path | None = None,
-    *,
-    usual: tuple[str, ...] = ("ndcg@100", "recall@20", "recall@50"),
-    written: Mapping[str, Path | None] | None = None,
-) -> "Iterator[tuple[Split, list[str], Progress | None]]":
-    """The data, split, and what to measure; what can be refused is, before anything takes long."""
-    from mrfrec.cli.show import note, progress_bar
-    from mrfrec.core.kernels.compile import has_compiled
-    from mrfrec.evaluation.metrics import parse
-
-    _form(form, output)
-    with _about("--metrics" if len(usual) > 1 else "--metric"):
-        wanted = [str(parse(name)) for name in (usual if metrics is None else metrics.split(","))]
-    files = data.files()
-    for option, path in {"--output": output, **(written or {})}.items():
-        _check_output(option, path, files)
-    if plot is not None:
-        from mrfrec.evaluation.plots import check_drawable
-
-        with _about("--plot"):
-            check_drawable(plot)
-    with progress_bar() as progress:
-        split = data.read(progress)
-        note(str(split))
-        m = split.training.n_items
-        if metrics is None and any(parse(name).k > m for name in wanted):
-            kinds = [(parse(name).kind, min(parse(name).k, m)) for name in wanted]
-            wanted = [f"{kind}@{k}" for kind, k in dict.fromkeys(kinds)]
-            note(f"there are {m:,} items: measuring {', '.join(wanted)}")
-        if not has_compiled():
-            note("the first fit here compiles for this machine: up to half a minute, once")
-        logging.getLogger("mrfrec").setLevel(logging.WARNING)
-        yield split, wanted, progress
-
-
-@contextmanager
-def _about(option: str) -> Iterator[None]:
-    """Errors name the option, whatever the parameter is called."""
-    try:
-        yield
-    except ParameterError as error:
-        raise error.named(option) from None
-
-
-def _check_output(option: str, path: Path | None, files: Sequence[Path] = ()) -> None:
-    from mrfrec.io.atomic import check_writable, refuse_own_input
-
-    if path is not None:
-        with _about(option):
-            refuse_own_input(path, files)
-            check_writable(path)
-
-
-def _form(form: str | None, output: Path | None) -> str:
-    if output is None:
-        return form or "table"
-    found = form or _FORMS.get(output.suffix.lower())
-    if found is None:
-        raise ParameterError(
-            "--output", f"a name that ends in {', '.join(_FORMS)}", str(output), "Or give --format."
-        )
-    return found
-
-
-def _show(report: "Report", form: str | None, output: Path | None, data: Data | None) -> None:
-    from mrfrec.cli.show import show_report
-
-    if data is not None:
-        report = report.on(data.facts())
-    show_report(report, _form(form, output), output)
-
-
-def _tell(paths: Any) -> None:
-    from mrfrec.cli.show import note
-
-    note(f"drew {' and '.join(str(path) for path in paths)}")
+        show(found, form, output, None)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "kind_of",
     "note",
+    "note_if_it_compiles",
     "print_table",
     "progress_bar",
     "show_explanation",
@@ -44,7 +45,7 @@ __all__ = [
 _BY_NAME = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".txt": "table"}
 
 
-def kind_of(form: str | None, output: Path | None) -> str:
+def kind_of(form: str | None, output: Path | None, by_name: Mapping[str, str] = _BY_NAME) -> str:
     """The format asked for, by name or by the name of the file."""
     if output is None:
         if form == "parquet":
@@ -52,10 +53,10 @@ def kind_of(form: str | None, output: Path | None) -> str:
                 "--format", "table, json or csv on the screen", form, "Give -o FILE for Parquet."
             )
         return form or "table"
-    found = form or _BY_NAME.get(output.suffix.lower())
+    found = form or by_name.get(output.suffix.lower())
     if found is None:
         raise ParameterError(
-            "--output", f"a name that ends in {', '.join(_BY_NAME)}", str(output), "Or give --format."
+            "--output", f"a name that ends in {', '.join(by_name)}", str(output), "Or give --format."
         )
     return found
 
@@ -63,6 +64,14 @@ def kind_of(form: str | None, output: Path | None) -> str:
 def note(message: str) -> None:
     """A line on stderr; a progress bar makes room for it."""
     sys.stderr.write(f"mrfrec: {message}\n")
+
+
+def note_if_it_compiles() -> None:
+    """Say why the first fit on a machine takes longer."""
+    from mrfrec.core.kernels.compile import has_compiled
+
+    if not has_compiled():
+        note("the first fit here compiles for this machine: up to half a minute, once")
 
 
 def size_of(path: Path) -> str:

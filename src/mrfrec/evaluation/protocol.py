@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -114,7 +114,7 @@ def evaluate(
     stages = getattr(model, "timings_", {})
     seconds = {**stages, "training": stages.get("total", time.perf_counter() - start)}
     found = measure(model, split.test, wanted, name=name, ties=ties, progress=progress)
-    return Evaluation(**{**vars(found), "split": split.name, "seconds": {**seconds, **found.seconds}})
+    return replace(found, split=split.name, seconds={**seconds, **found.seconds})
 
 
 def measure(
