@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install demo test lint types unit format reference bench bench-product experiment clean
+.PHONY: help install demo test lint types unit format reference bench bench-product experiment table1 clean
 
 help:
 	@echo "make demo     fit, compare, recommend and explain on data that comes with the package"
@@ -12,15 +12,16 @@ help:
 	@echo "make bench    time and peak memory of the fits in the README (about ten minutes; GROUPS=dense for the dense one)"
 	@echo "make bench-product  time and memory of reading, recommending and answering"
 	@echo "make experiment DATA=folder NAME=mtg-players  the paper's tables on real data, into experiments/results"
+	@echo "make table1 DATA=folder NAME=mtg-players  every model of the paper's Table 1 on real data"
 	@echo "make format   rewrite the code in the project's format"
 	@echo "make reference  docs/cli.md from the help texts"
 	@echo "make clean    remove what the other commands made"
 
 install: $(VENV)/installed
 
-$(VENV)/installed: pyproject.toml
+$(VENV)/installed: pyproject.toml tests/constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint tests/constraints.txt --editable ".[dev]"
 	touch $@
 
 demo: install
@@ -53,6 +54,9 @@ bench-product: install
 
 experiment: install
 	$(BIN)/python -m experiments.run $(DATA) $(NAME)
+
+table1: install
+	$(BIN)/python -m experiments.table1 $(DATA) $(NAME)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis benchmarks/cache experiments/cache debian.mrf

@@ -12,8 +12,9 @@ import pytest
 
 import mrfrec
 from mrfrec import DataError, Interactions, MrfrecWarning, NotFittedError, ParameterError, Recommender
+from mrfrec.evaluation import Split, evaluate, measure
 
-Make = Callable[[], Recommender]
+Make = Callable[..., Recommender]  # takes parameters besides its own
 
 COLUMNS = ["user", "item", "title", "score", "rank", "source"]
 
@@ -57,6 +58,10 @@ def one_user_many_users_and_all_agree(model: Recommender, data: Interactions) ->
         one = model.recommend(user, k=4)
         assert one.equals(everybody.filter(pl.col("user") == user))
         assert one.equals(several.filter(pl.col("user") == user).head(4))
+    scoring: Any = model
+    scores = scoring.score(data.matrix)
+    for u in (7, 2, 3):
+        np.testing.assert_array_equal(scoring.score(data.matrix[[u]])[0], scores[u])
 
 
 def histories_need_no_training(model: Recommender, data: Interactions) -> None:
@@ -114,6 +119,9 @@ def nobody_knows_them_gets_the_most_popular(model: Recommender, data: Interactio
 
 
 def contributions_sum_to_the_score(model: Recommender, data: Interactions) -> None:
+    if not model.explains:
+        explaining_is_refused(model, data)
+        return
     for user in data.users[:6]:
         table = model.recommend(user, k=3)
         for item, score in table.select("item", "score").iter_rows():
@@ -129,12 +137,27 @@ def contributions_sum_to_the_score(model: Recommender, data: Interactions) -> No
                 assert contribution.amount == contribution.value * contribution.weight
 
 
+def explaining_is_refused(model: Recommender, data: Interactions) -> None:
+    user, item = data.users[0], data.items[0]
+    refused: tuple[Callable[[], object], ...] = (
+        lambda: model.explain(item, user=user),
+        lambda: model.reasons(item, history=[item]),
+        lambda: model.recommend(user, k=1, explain=2),
+        lambda: model.recommend_to("never.csv", user, k=1, explain=2),
+    )
+    for ask in refused:
+        with pytest.raises(DataError, match=f"{type(model).__name__} cannot explain.*MRF, EASE.* can"):
+            ask()
+    assert not Path("never.csv").exists()
+
+
 def saved_and_loaded_it_says_the_same(model: Recommender, data: Interactions, folder: Path) -> None:
     path = folder / "model.mrf"
     model.save(path, include_histories=True)
     loaded = mrfrec.load(path)
     assert type(loaded) is type(model)
     assert repr(loaded) == repr(model)
+    assert loaded.parameters == model.parameters
     assert loaded.recommend(k=5).equals(model.recommend(k=5))
     assert list(loaded.users_ or []) == list(data.users)
     model.save(path)
@@ -149,7 +172,9 @@ def saved_and_loaded_it_says_the_same(model: Recommender, data: Interactions, fo
 
 
 def files_hold_what_tables_do(model: Recommender, folder: Path) -> None:
-    table = model.recommend(k=3, explain=2)
+    explain = 2 if model.explains else 0
+    texts = ("title", "because") if explain else ("title",)
+    table = model.recommend(k=3, explain=explain)
     readers: dict[str, Callable[[Path], pl.DataFrame]] = {
         ".parquet": pl.read_parquet,
         ".csv": pl.read_csv,
@@ -162,17 +187,18 @@ def files_hold_what_tables_do(model: Recommender, folder: Path) -> None:
         def progress(_: str, done: int, total: int, steps: list[tuple[int, int]] = steps) -> None:
             steps.append((done, total))
 
-        rows = model.recommend_to(path, k=3, explain=2, progress=progress)
+        rows = model.recommend_to(path, k=3, explain=explain, progress=progress)
         found = read(path).with_columns(
             pl.col("source").cast(pl.String),
             pl.col("score").cast(pl.Float32),
-            *(pl.col(name).cast(pl.String) for name in ("title", "because")),
+            *(pl.col(name).cast(pl.String) for name in texts),
         )
         assert rows == len(table) == len(found)
         for name in ("user", "item", "rank", "source"):
             assert found[name].cast(table.schema[name]).to_list() == table[name].to_list()
         np.testing.assert_allclose(found["score"].to_numpy(), table["score"].to_numpy(), rtol=1e-6)
-        assert found["because"].fill_null("").to_list() == table["because"].to_list()
+        if explain:
+            assert found["because"].fill_null("").to_list() == table["because"].to_list()
         assert steps[-1][0] == steps[-1][1] > 0
     assert sorted(path.name for path in folder.iterdir()) == ["all.csv", "all.jsonl", "all.parquet"]
 
@@ -194,11 +220,65 @@ def bad_questions_are_refused(make: Make, model: Recommender, data: Interactions
         (DataError, "user ids are", lambda: model.recommend([None])),
         (DataError, "finite", lambda: model.recommend(history={item: float("nan")})),
         (DataError, "must have the", lambda: model.recommend(history=data.matrix[:, :2])),
-        (ParameterError, "exactly one|Exactly one", lambda: model.explain(item)),
         (DataError, "unknown to the model", lambda: model.similar_items("?" if data.items.is_text else -1)),
         (ParameterError, "path must be a name that ends in", lambda: model.recommend_to("x.xlsx")),
         (ParameterError, "a folder that exists", lambda: model.recommend_to("no/such/x.csv")),
     ]
+    if model.explains:
+        cases += [(ParameterError, "Exactly one", lambda: model.explain(item))]
     for kind, message, ask in cases:
         with pytest.raises(kind, match=message):
             ask()
+
+
+def fitted_again_it_is_the_same_whatever_the_threads(
+    make: Make, model: Recommender, data: Interactions, folder: Path
+) -> None:
+    threads = (1, 2) if "threads" in model.defaults() else (None, None)
+    model.save(folder / "model", include_histories=True)
+    for count in threads:
+        again = make() if count is None else make(threads=count)
+        again.fit(data).save(folder / "again", include_histories=True)
+        assert (folder / "again").read_bytes() == (folder / "model").read_bytes()
+        assert again.recommend(k=5).equals(model.recommend(k=5))
+        assert again.timings_["total"] > 0  # type: ignore[attr-defined]
+
+
+def an_interrupted_fit_leaves_it_as_it_was(make: Make, data: Interactions) -> None:
+    model = make().fit(data)
+    before = model.recommend(k=4)
+    others = data.matrix[:40]
+    steps: list[tuple[str, int, int]] = []
+    make().fit(others, progress=lambda *step: steps.append(step))
+    assert steps or not model.parameters  # nothing to choose, nothing to wait for
+    for last in sorted({1, len(steps) // 2, len(steps)}) if steps else ():
+        left = iter(range(last - 1))
+
+        def progress(*_: object, left: Any = left) -> None:
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(others, progress=progress)
+        assert list(model.users_ or []) == list(data.users)
+        assert model.recommend(k=4).equals(before)
+
+
+def it_can_be_evaluated(make: Make, split: Split) -> None:
+    model = make()
+    found = evaluate(model, split, "ndcg@10,recall@5")
+    assert 0 < found.mean("ndcg@10").mean <= 1
+    assert found.parameters == model.parameters
+    assert found.facts["kind"] == type(model).__name__
+    assert found.seconds["training"] > 0
+    again = measure(model, split.test, "ndcg@10")
+    np.testing.assert_array_equal(again.of("ndcg@10"), found.of("ndcg@10"))
+
+
+def negative_values_are_refused(make: Make, data: Interactions) -> None:
+    assert data.matrix.data.min() < 0
+    model = make().fit(abs(data.matrix))
+    before = model.recommend(k=4)
+    with pytest.raises(DataError, match=r"negative|0 or more"):
+        model.fit(data)
+    assert model.recommend(k=4).equals(before)

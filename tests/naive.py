@@ -46,9 +46,10 @@ def moments(X: Matrix, alpha: float = 0.75, center: bool = True, user_weight: fl
     return Moments(n, mu, v, s, S, active)
 
 
-def ridge(found: Moments, l2: float, l2_flat: float = 0.0) -> Matrix:
+def ridge(found: Moments, l2: float, l2_flat: float = 0.0, dropout: float = 0.0) -> Matrix:
     """The diagonal that is added to S."""
-    return l2 + l2_flat / np.where(found.active, found.s, 1.0) ** 2
+    proportional = dropout / (1 - dropout) * np.diag(found.S)
+    return l2 + l2_flat / np.where(found.active, found.s, 1.0) ** 2 + proportional
 
 
 def rescale(found: Moments, B: Matrix) -> Matrix:

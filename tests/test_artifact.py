@@ -577,7 +577,7 @@ def facts_with(**changes: Any) -> Change:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "GPT"}, "holds a 'GPT'; this mrfrec knows MRF. Upgrade mrfrec"),
+        ({"model": "GPT"}, "holds a 'GPT'; this mrfrec knows MRF, EASE, .*Upgrade mrfrec"),
         ({"model": ["MRF"]}, "lacks a part of a model"),
         ({"parameters": {"l2": -1.0}}, "l2 must be"),
         ({"parameters": {"unheard_of": 1}}, "unheard_of"),

@@ -27,6 +27,7 @@ import pytest
 import mrfrec
 from mrfrec.cli.app import fit
 from mrfrec.io.artifact import describe
+from mrfrec.saving import MODELS
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent / "mrfrec"
@@ -258,6 +259,11 @@ def test_fit_has_the_defaults_of_the_model() -> None:
         assert own[name].default == default, name
 
 
+def test_fit_names_every_model(quick: Forking, tmp_path: Path) -> None:
+    text = quick("fit", "--help", cwd=tmp_path).out
+    assert all(re.search(rf"\b{kind}\b", text) for kind in MODELS)
+
+
 # ── fit and info ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -280,20 +286,66 @@ def test_fit_passes_every_option_on(quick: Forking, films: Path, tmp_path: Path)
         "--value-column", "rating", "--values", "--min-value", "2", "--duplicates", "last",
         "--on-bad", "skip",
         "--l2", "3", "--alpha", "0.5", "--sparsity", "dense", "--max-neighbors", "50", "--l2-flat", "0.1",
-        "--user-weight", "0.2", "--no-center", "--mean-constraint", "--offset", "--dtype", "float64",
-        "--threads", "1", "--memory-limit", "2GB", "--items", films / "movies.csv",
+        "--dropout", "0.3", "--user-weight", "0.2", "--no-center", "--mean-constraint", "--offset",
+        "--dtype", "float64", "--threads", "1", "--memory-limit", "2GB", "--items", films / "movies.csv",
         cwd=tmp_path,
     )  # fmt: skip
     parameters = describe(tmp_path / "m.mrf")["parameters"]
     assert parameters == {
         "l2": 3.0, "alpha": 0.5, "sparsity": None, "threshold": None, "max_neighbors": 50, "r": 0.0,
-        "l2_flat": 0.1, "user_weight": 0.2, "center": False, "mean_constraint": True, "offset": True,
-        "dtype": "float64",
+        "l2_flat": 0.1, "dropout": 0.3, "user_weight": 0.2, "center": False, "mean_constraint": True,
+        "offset": True, "dtype": "float64",
     }  # fmt: skip
     model = mrfrec.load(tmp_path / "m.mrf")
     assert model.titles_ is not None
     assert model.titles_[3] == "1984"
     assert describe(tmp_path / "m.mrf")["data"]["binary"] is False
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "changed"),
+    [
+        (["--model", "slim"], "SLIM", {}),
+        (["--model", "SLIM: l1=1, dtype=float64"], "SLIM", {"l1": 1.0, "dtype": "float64"}),
+        (["--model", "SLIM: l2=9", "--l2", "7"], "SLIM", {"l2": 7.0}),
+        (["--model", "EASE: sparsity=dense", "--threshold", "0.2"], "EASE", {"threshold": 0.2}),
+        (["--model", "item-knn: neighbors=3", "--memory-limit", "1GB"], "ItemKNN", {"neighbors": 3}),
+        (["--model", "Popularity", "--threads", "1", "--memory-limit", "1GB"], "Popularity", {}),
+        (["--model", "WMF: factors=3"], "WMF", {"factors": 3}),
+        (["--model", "alpha=0.5"], "MRF", {"alpha": 0.5}),
+    ],
+)
+def test_fit_learns_any_model_by_name(
+    quick: Forking, shop: Path, tmp_path: Path, options: list[str], kind: str, changed: dict[str, Any]
+) -> None:
+    quick("fit", shop / "events.csv", "-o", "m.mrf", *options, cwd=tmp_path)
+    model = mrfrec.load(tmp_path / "m.mrf")
+    usual = {name: x for name, x in model.defaults().items() if name not in model.machine}
+    assert type(model).__name__ == kind
+    assert model.parameters == {**usual, **changed}
+    table = quick("info", "m.mrf", cwd=tmp_path).out
+    assert re.search(rf"^model +{kind}$", table, re.MULTILINE)
+    answer = quick("recommend", "m.mrf", "--history", "i01,i02", "-k", 3, "--format", "json", cwd=tmp_path)
+    assert len(answer.rows) == 3
+
+
+def test_an_autoencoder_is_trained_shown_and_asked_but_cannot_explain(shop: Path, tmp_path: Path) -> None:
+    run(
+        "fit", shop / "events.csv", "-o", "vae.mrf", "--model", "Mult-VAE: hidden=6, latent=3, epochs=2",
+        "--device", "cpu", "--checkpoint", "training.ckpt", "--threads", "1", cwd=tmp_path,
+    )  # fmt: skip
+    assert listing(tmp_path) == ["vae.mrf"]
+    facts = describe(tmp_path / "vae.mrf")
+    assert (facts["model"], facts["parameters"]["epochs"]) == ("MultVAE", 2)
+    assert not {"device", "checkpoint", "threads"} & facts["parameters"].keys()
+    assert re.search(r"^state\.history +2 entries, which --format json shows$",
+                     run("info", "vae.mrf", cwd=tmp_path).out, re.MULTILINE)  # fmt: skip
+    assert len(run("similar", "vae.mrf", "i01", "-k", "3", "--format", "json", cwd=tmp_path).rows) <= 3
+    for command in (
+        ["recommend", "vae.mrf", "--history", "i01", "--explain"],
+        ["explain", "vae.mrf", "--history", "i01", "--item", "i02"],
+    ):
+        assert "a MultVAE cannot explain" in refusal(run(*command, cwd=tmp_path, code=2))
 
 
 def test_fit_reads_several_files_without_a_header_and_counts_what_it_skips(
@@ -329,6 +381,9 @@ def test_doctor_finds_this_machine_well(tmp_path: Path) -> None:
     assert done.err == ""
     assert re.search(rf"^mrfrec +{re.escape(mrfrec.__version__)} in .* ok$", done.out, re.MULTILINE)
     assert re.search(r"^self-test +dense and sparse fit within .* ok$", done.out, re.MULTILINE)
+    for extra in ("implicit", "torch", "optuna", "matplotlib"):
+        assert re.search(rf"^{extra} +(\d+\.\d+|not installed \(.*: the extra \w+\)).* ok$", done.out, re.M)
+    assert re.search(r"^GPU +(none found|of NVIDIA).* ok$", done.out, re.MULTILINE)
     assert listing(tmp_path) == []
 
 
@@ -691,6 +746,38 @@ REFUSED = {
     ),
     "a sparsity above one": ("fit events.csv -o x.mrf --sparsity 7", r"sparsity must be above 0"),
     "no choice": ("fit events.csv -o x.mrf --dtype int8", r"Invalid value for '--dtype'"),
+    "a misspelt model": (
+        "fit events.csv -o x.mrf --model 'SLIN: l1=1'",
+        r"--model must be of a kind that knows l1, which MRF does not; .* Did you mean SLIM\?",
+    ),
+    "no such model": (
+        "fit events.csv -o x.mrf --model model=SVD",
+        r"--model must be one of MRF, EASE, EDLAE, .*, MultVAE; got 'SVD'",
+    ),
+    "an option of another model": (
+        "fit events.csv -o x.mrf --model SLIM --user-weight 0.5",
+        r"--user-weight must be left out with SLIM, .*; got 0\.5\. Its own are l1, l2, .* --model 'SLIM: l1=",
+    ),
+    "an option of a model without any": (
+        "fit events.csv -o x.mrf --model Popularity --l2 1",
+        r"--l2 must be left out with Popularity, which has no such parameter; got 1\.0\.",
+    ),
+    "a device for a model without one": (
+        "fit events.csv -o x.mrf --device cpu",
+        r"--device must be left out with MRF; got 'cpu'\. It is for autoencoders",
+    ),
+    "a checkpoint for a model without one": (
+        "fit events.csv -o x.mrf --model SLIM --checkpoint x.ckpt",
+        r"--checkpoint must be left out with SLIM; got 'x\.ckpt'",
+    ),
+    "a checkpoint over the data": (
+        "fit events.csv -o x.mrf --model MultVAE --checkpoint events.csv",
+        r"--checkpoint must be another file than the input",
+    ),
+    "no such device": (
+        "fit events.csv -o x.mrf --model MultVAE --device gpu",
+        r'--device must be "auto", "cpu", "cuda"',
+    ),
     "a model into a missing folder": (
         "fit events.csv -o no/x.mrf",
         r"--output must be in a folder that exists; got 'no/x\.mrf'",

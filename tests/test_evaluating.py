@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -12,13 +13,18 @@ import pytest
 
 from mrfrec import MRF, DataError, MrfrecError, ParameterError, read_interactions
 from mrfrec.cli.app import run as run_command
-from mrfrec.cli.models import parse_model
-from mrfrec.evaluation import compare, evaluate, given, leave_out, read_events, strong_generalisation
-from mrfrec.saving import load
+from mrfrec.cli.models import parse_model, parse_models
+from mrfrec.evaluation import compare, evaluate, given, leave_out, read_events, ridges, strong_generalisation
+from mrfrec.saving import MODELS, build, load
 
 from conftest import random_matrix
 
 METRICS = "ndcg@10,recall@5"
+SMALL: dict[str, dict[str, Any]] = {  # so that training takes no time
+    "WMF": {"factors": 4},
+    **{kind: {"hidden": 6, "epochs": 1} for kind in ("CDAE", "MultDAE")},
+    "MultVAE": {"hidden": 6, "latent": 3, "epochs": 1},
+}
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +128,22 @@ def test_results_go_to_files_by_their_names(run: Any, folder: Path) -> None:
         run(*command, "out.pdf")
 
 
+@pytest.mark.parametrize("kind", MODELS)
+def test_every_model_is_evaluated_by_name_as_python_does_it(run: Any, kind: str) -> None:
+    typed = f"{kind}: " + ", ".join(f"{name}={value}" for name, value in SMALL.get(kind, {}).items())
+    out = run(
+        "evaluate", "events.csv", "--heldout", "30", "--model", typed, "--metrics", METRICS, "--threads", "1",
+        "--memory-limit", "1GB", "--format", "json",
+    )  # fmt: skip
+    found = json.loads(out)["models"][0]
+    split = strong_generalisation(read_events("events.csv"), 30)
+    model = build(kind, SMALL.get(kind, {}), {"threads": 1})
+    assert (found["name"], found["kind"], found["parameters"]) == (kind, kind, model.parameters)
+    expected = evaluate(model, split, METRICS)
+    for metric in METRICS.split(","):
+        assert found["metrics"][metric]["mean"] == pytest.approx(expected.mean(metric).mean)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -137,6 +159,10 @@ def test_results_go_to_files_by_their_names(run: Any, folder: Path) -> None:
         (["--model", "lambda=3"], "parameters must be among l2"),
         (["--model", "l2=-1"], "l2 must be a finite number, 0 or more"),
         (["--model", "nothing.json"], "nothing.json cannot be read: No such file"),
+        (["--model", "SLIM: l1=-1"], "l1 must be a finite number, 0 or more"),
+        (["--model", "ItemKNN: depth=3"], r"parameters must be among neighbors, .* \(ItemKNN\); got 'depth'"),
+        (["--device", "cpu"], "--device must be left out with MRF; got 'cpu'. It is for autoencoders"),
+        (["--model", "MultVAE", "--device", "gpu"], 'device must be "auto", "cpu", "cuda"'),
         (["--shown", "shown.parquet"], "--shown must be given together with --test"),
         (["--test", "later.parquet", "--split", "time"], "--split must be left out with --test"),
         (["--test", "later.parquet", "--min-items", "9"], "--min-items must be left out with --test"),
@@ -213,6 +239,20 @@ def test_compare_needs_two_models_with_names_of_their_own(run: Any) -> None:
             run("compare", "events.csv", *typed)
 
 
+def test_models_of_all_kinds_are_compared_and_the_device_is_for_those_that_have_one(run: Any) -> None:
+    vae = "Mult-VAE: hidden=6, latent=3, epochs=1"
+    out = run(
+        "compare", "events.csv", "--heldout", "30", "--model", "MRF", "--model", "popularity", "--model", vae,
+        "--device", "cpu", "--metrics", METRICS,
+    )  # fmt: skip
+    for name in ("MRF", "popularity", "Mult-VAE"):
+        assert re.search(rf"^{name} +0\.", out, re.MULTILINE)
+    assert "popularity: as by default" in out
+    assert "Mult-VAE: hidden=6, latent=3, epochs=1" in out
+    with pytest.raises(ParameterError, match="--device must be left out with MRF, Popularity"):
+        run("compare", "events.csv", "--model", "MRF", "--model", "Popularity", "--device", "cpu")
+
+
 # ── tune, and what takes its parameters ───────────────────────────────────────────────────────────
 
 
@@ -233,6 +273,57 @@ def test_tune_writes_what_fit_evaluate_and_compare_take(run: Any, folder: Path) 
     assert parameters == {**parameters, **best["parameters"], "alpha": 0.25}
     shown = run("evaluate", "events.csv", "--heldout", "30", "--model", "best.json", "--metrics", METRICS)
     assert re.search(r"^best +0\.", shown, re.MULTILINE)
+
+
+def test_tune_finds_the_parameters_of_any_model_for_fit(run: Any, folder: Path) -> None:
+    out = run(
+        "tune", "events.csv", "--heldout", "30", "--metric", "ndcg@10", "--model", "FsSLIM: l1=0.5", "--vary",
+        "neighbors=5,20", "-o", "slim.json", "--plot", "slim.png", "--format", "json",
+    )  # fmt: skip
+    found = json.loads(out)
+    tried = [trial["parameters"] for trial in found["trials"]]
+    split = strong_generalisation(read_events("events.csv"), 30)
+    assert tried == [
+        {"l1": 0.5, "neighbors": neighbors, "l2": l2}
+        for neighbors in (5, 20)
+        for l2 in ridges(split, 0.0, [0.003, 0.03, 0.3])
+    ]
+    assert (folder / "slim.svg").exists()
+    written = json.loads((folder / "slim.json").read_text())
+    assert (written["model"], written["parameters"]) == ("FsSLIM", found["best"])
+    for more, changed in (
+        ([], {}),
+        (["--l2", "7"], {"l2": 7.0}),
+        (["--model", "fsslim: l1=2"], {"l1": 2.0}),
+        (["--model", "l1=2", "--l2", "7"], {"l1": 2.0, "l2": 7.0}),
+    ):
+        run("fit", "events.csv", "-o", "slim.mrf", "--params", "slim.json", *more)
+        fitted = load(folder / "slim.mrf")
+        assert type(fitted).__name__ == "FsSLIM"
+        assert fitted.parameters == {**fitted.parameters, **found["best"], **changed}
+    with pytest.raises(
+        ParameterError, match=r"of one kind; .* It is WMF by its name and FsSLIM by slim\.json"
+    ):
+        run("fit", "events.csv", "-o", "no.mrf", "--params", "slim.json", "--model", "WMF")
+
+
+def test_any_parameter_of_an_mrf_is_varied_beside_the_usual_ones(run: Any) -> None:
+    out = run(
+        "tune", "events.csv", "--heldout", "30", "--metric", "ndcg@10", "--model", "MRF: alpha=0.5",
+        "--vary", "user_weight=0,0.5", "--vary", "sparsity=dense,0.2", "--l2", "2", "-o", "weight.json",
+        "--format", "json",
+    )  # fmt: skip
+    assert [trial["parameters"] for trial in json.loads(out)["trials"]] == [
+        {"alpha": 0.5, "user_weight": beta, "sparsity": sparsity, "l2": 2.0}
+        for beta in (0.0, 0.5)
+        for sparsity in (None, 0.2)
+    ]
+
+
+def test_of_a_model_with_nothing_to_vary_one_point_is_tried(run: Any) -> None:
+    out = run("tune", "events.csv", "--heldout", "30", "--metric", "ndcg@10", "--model", "Popularity",
+              "-o", "popular.json", "--format", "json")  # fmt: skip
+    assert [trial["parameters"] for trial in json.loads(out)["trials"]] == [{}]
 
 
 def test_typed_sparsity_takes_the_place_of_a_threshold_in_the_file(run: Any, folder: Path) -> None:
@@ -305,6 +396,26 @@ def test_a_search_is_a_method_of_tune(run: Any, folder: Path) -> None:
     assert json.loads((folder / "searched.json").read_text())["parameters"]["sparsity"] in (0.1, 0.3)
 
 
+def test_a_search_goes_through_ranges_on_a_scale_that_fits_them(run: Any) -> None:
+    out = run(
+        "tune", "events.csv", "--heldout", "30", "--metric", "recall@5", "--method", "search", "--trials",
+        "8", "--model", "ItemKNN", "--vary", "neighbors=2..40", "--vary", "shrink=0..100", "-o", "knn.json",
+        "--format", "json",
+    )  # fmt: skip
+    tried = [trial["parameters"] for trial in json.loads(out)["trials"]]
+    assert len(tried) == 8
+    assert all(isinstance(point["neighbors"], int) and 2 <= point["neighbors"] <= 40 for point in tried)
+    assert all(isinstance(point["shrink"], float) and 0 <= point["shrink"] <= 100 for point in tried)
+    assert sum(point["neighbors"] < 15 for point in tried) >= 4  # the middle, on a logarithmic scale, is 9
+
+
+def test_a_missing_extra_ends_the_tuning(run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "implicit.cpu.als", None)
+    with pytest.raises(DataError, match=r"pip install \"mrfrec\[wmf\]\""):
+        run("tune", "events.csv", "--heldout", "30", "--metric", "ndcg@10", "--model", "WMF", "-o", "w.json")
+    assert not (folder / "w.json").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -319,6 +430,26 @@ def test_a_search_is_a_method_of_tune(run: Any, folder: Path) -> None:
         (["--trials", "3"], "--trials must be left out with --method grid"),
         (["--model", "alpha=0.5", "--alpha", "1"], "--model must be without alpha when --alpha is given"),
         (["--max-seconds", "-1"], "max_seconds must be above 0"),
+        (["--model", "SLIM", "--alpha", "0.5"], "--alpha must be left out with SLIM, .* own are l1, l2"),
+        (["--model", "ItemKNN", "--l2", "1"], "--l2 must be left out with ItemKNN, .* neighbors, shrink"),
+        (["--model", "EASE", "--r", "0.5"], "--r must be given with sparsity levels alone"),
+        (["--model", "SLIM", "--vary", "l1"], "--vary must be PARAMETER=VALUE"),
+        (["--model", "SLIM", "--vary", "l1="], "--vary must be PARAMETER=VALUE"),
+        (
+            ["--model", "SLIM", "--vary", "pases=1"],
+            r"--vary must be of a parameter of SLIM .* Did you mean passes\?",
+        ),
+        (["--model", "SLIM", "--vary", "threads=1,2"], "--vary must be of a parameter of SLIM that changes"),
+        (["--model", "SLIM", "--vary", "l1=1", "--vary", "l1=2"], "--vary must be given once for l1"),
+        (["--model", "SLIM: l1=1", "--vary", "l1=2"], "--model must be without l1 when --vary l1 is given"),
+        (["--vary", "l2=1", "--l2", "2"], "--vary must be without l2 when --l2 is given"),
+        (["--model", "SLIM", "--vary", "l1=1..2"], "--vary must be lists of values on a grid"),
+        (["--method", "search", "--vary", "l2=3..1"], r"--vary l2=3\.\.1: the range must be low ≤ high"),
+        (["--method", "search", "--vary", "l2=a..1"], r"--vary must be PARAMETER=LOW\.\.HIGH with numbers"),
+        (["--method", "search", "--vary", "max_neighbors=1.5..3"], "must be between whole numbers"),
+        (["--method", "search", "--model", "Popularity"], "--method must be grid with Popularity"),
+        (["--model", "Popularity", "--plot", "a.png"], "--plot must be left out where no number varies"),
+        (["--device", "cpu"], "--device must be left out with MRF"),
     ],
 )
 def test_tune_refuses_what_makes_no_sense(run: Any, options: list[str], message: str) -> None:
@@ -344,6 +475,26 @@ def test_tradeoff_has_a_row_for_each_level_and_r_and_the_dense_model(run: Any, f
     assert "dense" not in without
 
 
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["lowrank", "--model", "SLIM"], "--model must be an MRF, EASE or EDLAE, whose weights can be cut"),
+        (["tradeoff", "--dense", "SLIM"], "--dense must be an MRF"),
+        (["tradeoff", "--sparse", "model=EASE"], "--sparse must be an MRF"),
+        (["tradeoff", "--sparse", "l2"], "--sparse must be parameter=value"),
+    ],
+)
+def test_what_is_about_mrfs_refuses_other_models(run: Any, command: list[str], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        run(command[0], "events.csv", *command[1:])
+
+
+def test_the_weights_of_ease_can_be_cut_too(run: Any) -> None:
+    out = run("lowrank", "events.csv", "--heldout", "30", "--model", "EASE: l2=10", "--ranks", "9",
+              "--metrics", METRICS)  # fmt: skip
+    assert re.findall(r"^(full rank|rank \d+) ", out, re.MULTILINE) == ["full rank", "rank 9"]
+
+
 def test_lowrank_says_what_is_lost(run: Any) -> None:
     out = run("lowrank", "events.csv", "--heldout", "30", "--ranks", "2,20", "--metrics", METRICS)
     assert re.findall(r"^(full rank|rank \d+) ", out, re.MULTILINE) == ["full rank", "rank 20", "rank 2"]
@@ -357,6 +508,8 @@ def test_reproduce_without_the_data_says_what_to_put_where(run: Any, tmp_path: P
         assert words in str(error.value)
     with pytest.raises(ParameterError, match="names must be among msd for table2"):
         run("reproduce", "table2", "--data", "ml-20m", "--folder", str(tmp_path))
+    with pytest.raises(ParameterError, match=r"models must be among MRF, MultVAE, .* for table1; got 'EASE'"):
+        run("reproduce", "table1", "--model", "ease", "--folder", str(tmp_path))
 
 
 # ── models as they are typed ──────────────────────────────────────────────────────────────────────
@@ -374,4 +527,55 @@ def test_models_are_typed_with_or_without_a_name(tmp_path: Path) -> None:
     assert parse_model(str(path)) == ("best", "MRF", {"l2": 7.0, "sparsity": 0.1})
     changed = parse_model(f"dense: {path}, sparsity=dense")
     assert changed == ("dense", "MRF", {"l2": 7.0, "sparsity": None})
-    assert parse_model("l2=1", {"threads": 2}).parameters == {"l2": 1, "threads": 2}
+
+
+def test_models_are_typed_by_their_kind(tmp_path: Path) -> None:
+    assert parse_model("SLIM") == ("SLIM", "SLIM", {})
+    assert parse_model(" mult-vae ") == ("mult-vae", "MultVAE", {})
+    assert parse_model("Item KNN: neighbors=9") == ("Item KNN", "ItemKNN", {"neighbors": 9})
+    assert parse_model("MRF: l2=3") == ("MRF", "MRF", {"l2": 3})
+    assert parse_model("model=SLIM, l1=9") == ("model=SLIM, l1=9", "SLIM", {"l1": 9})
+    assert parse_model("other: model=item-knn, shrink=0") == ("other", "ItemKNN", {"shrink": 0})
+    assert parse_model("slow: l2=3") == ("slow", "MRF", {"l2": 3})
+    tuned, bare = tmp_path / "tuned.json", tmp_path / "bare.json"
+    tuned.write_text('{"model": "SLIM", "parameters": {"l1": 7.0, "l2": 1.0}}')
+    bare.write_text('{"l1": 2.0}')
+    assert parse_model(str(tuned)) == ("tuned", "SLIM", {"l1": 7.0, "l2": 1.0})
+    assert parse_model(f"mine: {tuned}, l1=1") == ("mine", "SLIM", {"l1": 1, "l2": 1.0})
+    assert parse_model(f"SLIM: {bare}") == ("SLIM", "SLIM", {"l1": 2.0})
+    assert parse_model("SLIM: l2=5", tuned) == ("SLIM", "SLIM", {"l1": 7.0, "l2": 5})
+    assert parse_model("", tuned)[1:] == ("SLIM", {"l1": 7.0, "l2": 1.0})
+
+
+def test_models_of_one_kind_are_told_apart_by_what_was_typed() -> None:
+    typed = ["SLIM: l1=1", "SLIM", "EASE: l2=9", "a: model=EASE"]
+    assert [spec.name for spec in parse_models(typed)] == ["SLIM: l1=1", "SLIM", "EASE", "a"]
+    assert [spec.name for spec in parse_models(["a: l2=1", "a: l2=2"])] == ["a", "a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("SLIN: l1=1", r"of a kind that knows l1, which MRF does not; .* Did you mean SLIM\?"),
+        ("SLIN", r"a model such as SLIM; got 'SLIN'\. Did you mean 'SLIM'\?"),
+        ("SLIM, l1=1", r"Did you mean 'SLIM: …'\?"),
+        ("EASE: l2=100, alpha=0", r"parameters of EASE \(l2, .*alpha is one of MRF: name an MRF otherwise"),
+        ("Popularity: l2=1", r"parameters of Popularity \(it has none\)"),
+        (
+            "SLIM: model=WMF",
+            "of one kind; got 'SLIM: model=WMF'. It is SLIM by its name and WMF by model=WMF",
+        ),
+        ("SLIM: mrf.json", r"It is SLIM by its name and MRF by mrf\.json"),
+        ("a: mrf.json, model=SLIM", r"It is MRF by mrf\.json and SLIM by model=SLIM"),
+        ("a: model=SLIN", r"model must be one of MRF, EASE, .*; got 'SLIN'\. Did you mean SLIM\?"),
+        ("odd.json", r"odd\.json is for a model 'SVD'; this mrfrec knows MRF, EASE"),
+    ],
+)
+def test_a_model_that_is_none_is_refused_with_help(
+    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mrf.json").write_text('{"model": "MRF", "parameters": {}}')
+    (tmp_path / "odd.json").write_text('{"model": "SVD", "parameters": {}}')
+    with pytest.raises(MrfrecError, match=message):
+        parse_model(text)

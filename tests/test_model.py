@@ -317,7 +317,7 @@ def test_dense_fit_that_does_not_fit_is_refused_with_a_sparsity_that_does() -> N
     advice = str(caught.value)
     sparsity = float(advice.split("sparsity=")[1].split()[0])
     plan = MemoryPlan(2_000_000_000)
-    settings = Settings(1.0, 0.75, 0.0, 0.0, True, sparsity, None, 10**6, 0.0, False, "float32")
+    settings = Settings(1.0, 0.75, 0.0, 0.0, 0.0, True, sparsity, None, 10**6, 0.0, False, "float32")
     fitting._Needs(X, settings, plan, 0, True, 2).require(settings)
     assert 1_700_000_000 < max(plan.stages.values()) <= plan.limit
 
@@ -365,7 +365,7 @@ def test_without_parameters_a_small_memory_makes_the_model_sparse_and_fits() -> 
 
 def test_without_parameters_a_huge_catalogue_keeps_what_the_memory_has_room_for() -> None:
     X, limit = wide(400_000), MemoryPlan(2_000_000_000)
-    settings = Settings(6.0, 0.75, 0.0, 0.0, True, "auto", None, 1000, 0.0, False, "float32")
+    settings = Settings(6.0, 0.75, 0.0, 0.0, 0.0, True, "auto", None, 1000, 0.0, False, "float32")
     needs = fitting._Needs(X, settings, limit, 0, True, 2)
     decided, plan = fitting._decide(settings, needs, limit, 400_000)
     assert isinstance(decided.sparsity, float)
@@ -399,14 +399,14 @@ def test_tight_limit_makes_more_batches_and_the_same_weights(monkeypatch: pytest
     X = sp.csr_array(random_matrix(23, users=300, items=200))
     reference = MRF(l2=1.0, threshold=0.02, threads=1).fit(X)
     seen: list[int] = []
-    honest = blocks._batches
+    honest = blocks.batches
 
     def counted(*arguments: Any) -> Any:
         found = list(honest(*arguments))
         seen.append(len(found))
         return found
 
-    monkeypatch.setattr(blocks, "_batches", counted)
+    monkeypatch.setattr(blocks, "batches", counted)
     needed, others = reference.memory_plan_["blocks"], reference.memory_plan_["pattern"]
     cut = min(2_000_000, needed - others)
     assert cut > 500_000

@@ -282,11 +282,42 @@ def test_tuning_takes_an_l2_of_zero_and_trials_without_alpha(tmp_path: Path, dra
     assert legend_of(drawn[0]) == ["accuracy", "best: l2 = 100"]
 
 
+def test_tuning_of_another_model_has_a_line_per_combination_of_what_varies(
+    tmp_path: Path, drawn: list[Figure]
+) -> None:
+    slim: Trials = [({"dtype": "float32", "l1": l1, "l2": l2}, l1 / 9 + l2 / 90, 0.01) for l1 in (1.0, 2.0)
+                    for l2 in (1.0, 3.0, 9.0)]  # fmt: skip
+    plot_tuning(slim, "ndcg@100", tmp_path / "slim")
+    assert drawn[0].axes[0].get_xlabel() == "l2"
+    assert legend_of(drawn[0]) == ["l1 = 1", "l1 = 2", "best: l1 = 2, l2 = 9"]
+    knn: Trials = [({"l2": 1.0, "neighbors": k, "shrink": s, "center": c}, k / 99 + s / 9 + c, 0.0)
+                   for k in (5, 10, 20) for s in (0.0, 1.0) for c in (False, True)]  # fmt: skip
+    plot_tuning(knn, "ndcg@100", tmp_path / "knn")
+    assert drawn[1].axes[0].get_xlabel() == "neighbors"
+    assert legend_of(drawn[1]) == [
+        *(f"shrink = {s}, center = {c}" for s in (0, 1) for c in (False, True)),
+        "best: shrink = 1, center = True, neighbors = 20",
+    ]
+    assert title_of(drawn[1]) == ""
+
+
+def test_tuning_where_all_trials_differ_in_everything_is_points_without_lines(
+    tmp_path: Path, drawn: list[Figure]
+) -> None:
+    trials: Trials = [({"l1": 1.0 + a, "l2": 9.0 - a}, a / 10, 0.0) for a in range(8)]
+    plot_tuning(trials, "ndcg@100", tmp_path / "figure", title="Books")
+    assert legend_of(drawn[0]) == ["accuracy", "best: l1 = 8, l2 = 2"]
+    assert title_of(drawn[0]) == "Books"
+    points: Any = drawn[0].axes[0].containers[0]
+    assert points.lines[0].get_linestyle() == "None"
+    assert len(points.lines[0].get_xdata()) == 8
+
+
 @pytest.mark.parametrize(
     ("trials", "message"),
     [
         ([], "trials must be at least one"),
-        ([({"alpha": 0.5}, 0.3, 0.1)], "trials must be with a value of l2 each"),
+        ([({"sparsity": "auto"}, 0.3, 0.1)], "trials must be with a number to draw them over"),
         ([({"alpha": 0.5, "l2": 1.0}, float("nan"), 0.1)], "trials must be with a finite value each"),
     ],
 )

@@ -14,21 +14,41 @@ import scipy.sparse as sp
 from mrfrec import MRF, Interactions, MrfrecWarning, Recommender, load
 from mrfrec.core import ranking
 from mrfrec.core.sparse import Rows
+from mrfrec.evaluation import Split, strong_generalisation
+from mrfrec.events import Events
+from mrfrec.ids import Ids
+from mrfrec.saving import MODELS, build
 
 import contract
 import naive
 from conftest import random_matrix
 
-KINDS: dict[str, dict[str, Any]] = {
+MRFS: dict[str, dict[str, Any]] = {
     "dense": {"l2": 2.0},
     "sparse": {"l2": 2.0, "threshold": 0.15, "r": 0.3},
     "offset": {"l2": 2.0, "offset": True},
     "sparse float64": {"l2": 1.0, "threshold": 0.3, "dtype": "float64"},
 }
+QUICK: dict[str, Any] = {"epochs": 3, "batch": 16, "validation": 0}
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: ("MRF", parameters) for name, parameters in MRFS.items()},
+    "EASE": ("EASE", {"l2": 20.0}),
+    "EDLAE": ("EDLAE", {"l2": 5.0}),
+    "Popularity": ("Popularity", {}),
+    "ItemKNN": ("ItemKNN", {"neighbors": 12}),
+    "SLIM": ("SLIM", {"l1": 0.5, "l2": 5.0}),
+    "FsSLIM": ("FsSLIM", {"neighbors": 10, "l1": 0.5, "l2": 5.0}),
+    "WMF": ("WMF", {"factors": 6, "l2": 2.0, "weight": 5.0, "iterations": 4}),
+    "CDAE": ("CDAE", {"hidden": 8, **QUICK}),
+    "MultDAE": ("MultDAE", {"hidden": 8, **QUICK}),
+    "MultVAE": ("MultVAE", {"hidden": 8, "latent": 4, **QUICK}),
+}
+TAKE_NO_NEGATIVE_VALUES = ("WMF", "CDAE", "MultDAE", "MultVAE")
 
 
-def named_data(text: bool, *, real: bool = False, items: int = 30) -> Interactions:
+def named_data(text: bool, *, real: bool = False, positive: bool = False, items: int = 30) -> Interactions:
     X = random_matrix(3, users=60, items=items, real=real)
+    X = np.abs(X) if positive else X
     X[:, 7] *= np.arange(60) % 7 > 0  # nobody has everything
     users = [f"u{i:02}" for i in range(60)] if text else list(range(1000, 1060))
     # Not in ascending order: the model must not rely on it.
@@ -38,19 +58,35 @@ def named_data(text: bool, *, real: bool = False, items: int = 30) -> Interactio
     return Interactions(sp.csr_array(X), users, ids, titles)
 
 
-@pytest.fixture(scope="module", params=["integers", "strings", "values"])
-def data(request: pytest.FixtureRequest) -> Interactions:
-    return named_data(request.param == "strings", real=request.param == "values")
+def small_split() -> Split:
+    X = random_matrix(4, users=90, items=30)
+    user, item = (each.astype(np.int32) for each in np.nonzero(X))
+    return strong_generalisation(Events(Ids.range(90), Ids.range(30), user, item), heldout=20)
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def kind(request: pytest.FixtureRequest) -> dict[str, Any]:
+def kind(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     return KINDS[request.param]
 
 
 @pytest.fixture(scope="module")
-def model(kind: dict[str, Any], data: Interactions) -> Recommender:
-    return MRF(**kind).fit(data)
+def make(kind: tuple[str, dict[str, Any]]) -> contract.Make:
+    name, parameters = kind
+    return lambda **more: build(name, {**parameters, **more})
+
+
+@pytest.fixture(scope="module", params=["integers", "strings", "values"])
+def data(request: pytest.FixtureRequest, kind: tuple[str, dict[str, Any]]) -> Interactions:
+    return named_data(
+        request.param == "strings",
+        real=request.param == "values",
+        positive=kind[0] in TAKE_NO_NEGATIVE_VALUES,
+    )
+
+
+@pytest.fixture(scope="module")
+def model(make: contract.Make, data: Interactions) -> Recommender:
+    return make().fit(data)
 
 
 def test_exactly_k_rows_and_nothing_seen(model: Recommender, data: Interactions) -> None:
@@ -93,8 +129,50 @@ def test_files_hold_what_tables_do(model: Recommender, tmp_path: Path) -> None:
     contract.files_hold_what_tables_do(model, tmp_path)
 
 
-def test_bad_questions_are_refused(kind: dict[str, Any], model: Recommender, data: Interactions) -> None:
-    contract.bad_questions_are_refused(lambda: MRF(**kind), model, data)
+def test_bad_questions_are_refused(make: contract.Make, model: Recommender, data: Interactions) -> None:
+    contract.bad_questions_are_refused(make, model, data)
+
+
+def test_fitted_again_it_is_the_same_whatever_the_threads(
+    make: contract.Make, model: Recommender, data: Interactions, tmp_path: Path
+) -> None:
+    contract.fitted_again_it_is_the_same_whatever_the_threads(make, model, data, tmp_path)
+
+
+def test_an_interrupted_fit_leaves_it_as_it_was(make: contract.Make, data: Interactions) -> None:
+    contract.an_interrupted_fit_leaves_it_as_it_was(make, data)
+
+
+def test_it_can_be_evaluated(make: contract.Make) -> None:
+    contract.it_can_be_evaluated(make, small_split())
+
+
+@pytest.mark.parametrize("name", TAKE_NO_NEGATIVE_VALUES)
+def test_negative_values_are_refused_where_they_mean_nothing(name: str) -> None:
+    contract.negative_values_are_refused(lambda: build(*KINDS[name]), named_data(text=False, real=True))
+
+
+def test_every_kind_of_model_keeps_the_contract() -> None:
+    assert {name for name, _ in KINDS.values()} == set(MODELS)
+
+
+# ── the most popular items ────────────────────────────────────────────────────────────────────────
+
+
+def test_popularity_scores_by_the_number_of_users_whatever_the_history() -> None:
+    data = named_data(text=True)
+    model = build("Popularity", {}).fit(data)
+    table = model.recommend(k=6)
+    assert set(table["source"]) == {"popular"}
+    users = dict(zip(data.items, data.popularity.tolist(), strict=True))
+    assert table["score"].to_list() == [users[item] for item in table["item"]]
+    for item in data.items:
+        assert model.similar_items(item).shape == (0, 4)
+    reasons = model.explain(data.items[0], user=data.users[0])
+    assert (
+        reasons.filter(pl.col("item").is_not_null())["contribution"].to_list()
+        == [0.0] * data.matrix.indptr[1]
+    )
 
 
 # ── the MRF's own ─────────────────────────────────────────────────────────────────────────────────
@@ -129,7 +207,7 @@ def test_ranking_is_that_of_plain_numpy(parameters: dict[str, Any], offset: bool
 @pytest.mark.parametrize("exclude_seen", [True, False])
 def test_few_users_in_numpy_and_many_in_compiled_code_agree_to_the_bit(kind: str, exclude_seen: bool) -> None:
     data = named_data(text=False, real=True)
-    model = MRF(**KINDS[kind]).fit(data)
+    model = MRF(**MRFS[kind]).fit(data)
     order = model.catalogue.by_popularity
     start = model._shift.copy()
     start[[2, 8]] = -np.inf
@@ -273,7 +351,7 @@ def test_reasons_name_numbered_items_by_title() -> None:
 def test_a_loaded_model_crosses_to_another_process(tmp_path: Path) -> None:
     data = named_data(text=True, real=True)
     for kind in ("dense", "sparse"):
-        model = MRF(**KINDS[kind]).fit(data)
+        model = MRF(**MRFS[kind]).fit(data)
         model.save(tmp_path / "m.mrf", include_histories=True)
         copy = pickle.loads(pickle.dumps(load(tmp_path / "m.mrf")))
         (tmp_path / "m.mrf").unlink()

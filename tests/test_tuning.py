@@ -1,6 +1,8 @@
 """Tuning: the same as fitting and measuring point by point, resumable, never on the test users."""
 
 import json
+import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,16 +13,17 @@ import scipy.sparse as sp
 
 from mrfrec import MRF, DataError, Interactions, MrfrecError, ParameterError
 from mrfrec.core import blocks, closed_form, pattern, statistics
-from mrfrec.evaluation import splits, tuning
+from mrfrec.evaluation import grids, splits, tuning
 from mrfrec.evaluation.chooser import Range
 from mrfrec.evaluation.protocol import evaluate
 from mrfrec.evaluation.splits import Split
 from mrfrec.events import Events
 from mrfrec.ids import Ids
+from mrfrec.saving import MODELS, build
 
 from conftest import random_matrix
 
-POINTS = tuning.grid(alpha=[0.5, 1.0], l2=[1.0, 4.0])
+POINTS = grids.grid(alpha=[0.5, 1.0], l2=[1.0, 4.0])
 SPACE: dict[str, Any] = {"alpha": Range(0, 1, step=0.25), "ridge": Range(0.1, 10, log=True), "r": (0.0, 0.5)}
 
 
@@ -78,7 +81,7 @@ def test_a_new_l2_repeats_nothing_but_the_solution(
         (statistics, "compute"),
         (pattern, "find_pattern"),
         (closed_form, "scaled_matrix"),
-        (blocks, "_gather"),
+        (blocks, "gather"),
     ):
         monkeypatch.setattr(module, name, again)
     MRF(l2=2.0, sparsity=sparsity).fit(data, reuse=reuse)
@@ -149,7 +152,7 @@ def test_of_a_given_split_a_share_of_each_history_is_hidden_at_least_one_item() 
 def test_a_grid_is_all_combinations_the_last_varying_fastest() -> None:
     assert [{"alpha": a, "l2": b} for a in (0.5, 1.0) for b in (1.0, 4.0)] == POINTS
     with pytest.raises(ParameterError, match="alpha must be a list with at least one value"):
-        tuning.grid(alpha=[])
+        grids.grid(alpha=[])
     with pytest.raises(ParameterError, match="points must be a list of parameters"):
         tuning.tune(None, [])  # type: ignore[arg-type]
 
@@ -157,9 +160,9 @@ def test_a_grid_is_all_combinations_the_last_varying_fastest() -> None:
 def test_ridges_have_the_scale_of_what_they_are_added_to(split: Split) -> None:
     c, n = split.training.popularity.astype(float), split.training.n_users
     v = np.average(c - c**2 / n, weights=c)
-    assert tuning.ridges(split, 1.0, [0.5, 2.0]) == [0.5, 2.0]
-    assert tuning.ridges(split, 0.0, [1.0])[0] == pytest.approx(v, rel=0.05)
-    assert tuning.ridges(split, 0.5, [1.0])[0] == pytest.approx(v**0.5, rel=0.05)
+    assert grids.ridges(split, 1.0, [0.5, 2.0]) == [0.5, 2.0]
+    assert grids.ridges(split, 0.0, [1.0])[0] == pytest.approx(v, rel=0.05)
+    assert grids.ridges(split, 0.5, [1.0])[0] == pytest.approx(v**0.5, rel=0.05)
 
 
 def test_a_point_that_cannot_be_fitted_is_no_end(split: Split) -> None:
@@ -189,6 +192,93 @@ def test_wrong_parameters_are_refused_by_name(split: Split) -> None:
         tuning.tune(split, POINTS, "ndcg@10", model="SVD")
     with pytest.raises(ParameterError, match="at most the"):
         tuning.tune(split, POINTS, "ndcg@100")
+
+
+# ── what is usual ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_kind_has_a_grid_of_a_few_points_that_can_be_built_and_searched(split: Split) -> None:
+    assert grids.GRIDS.keys() == MODELS.keys()
+    for kind in MODELS:
+        points = grids.usual_points(split, kind)
+        assert 1 <= len(points) <= (25 if kind == "MRF" else 12), kind
+        assert len({json.dumps(point) for point in points}) == len(points)
+        for point in points:
+            build(kind, point)
+        space = grids.space_of(grids.axes_of(kind, searched=True))
+        assert all(isinstance(of, Range) or len(of) > 0 for of in space.values())
+        assert bool(space) == (kind != "Popularity")
+
+
+def test_the_page_about_measuring_has_the_usual_grids(split: Split) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "evaluation.md").read_text()
+    for kind, axes in grids.GRIDS.items():
+        (row,) = re.findall(rf"^\| {kind} \| (.*) \| (\d+) \|$", page, re.MULTILINE)
+        assert int(row[1]) == len(grids.usual_points(split, kind)), kind
+        for name, axis in axes.items():
+            values = axis.multiples if isinstance(axis, grids.Ridges) else axis
+            if not isinstance(values, Range) and len(values) > 1:
+                assert f"`{name}` " + ", ".join(f"{value:,g}" for value in values) in row[0], (kind, name)
+
+
+def test_ridges_of_models_that_do_not_rescale_have_the_scale_of_the_counts(split: Split) -> None:
+    assert [point["l2"] for point in grids.usual_points(split, "EASE")] == grids.ridges(split, 0.0)
+    point = tuning.search(split, {"ridge": Range(1.0, 1.0)}, 1, "ndcg@10", model="EASE").best.parameters
+    assert point == {"l2": grids.ridges(split, 0.0, [1.0])[0]}
+
+
+def test_what_is_varied_takes_the_place_of_the_usual_and_what_is_fixed_has_none(split: Split) -> None:
+    axes = grids.axes_of("SLIM", {"tolerance": [0.1, 0.2], "l1": [3.0]}, {"l2": 1.0})
+    assert axes == {"tolerance": [0.1, 0.2], "l1": [3.0]}
+    assert grids.usual_points(split, "slim", {"l1": [3.0, 4.0]}, {"l2": 1.0}) == [{"l1": 3.0}, {"l1": 4.0}]
+    assert "r" not in grids.axes_of("MRF")
+    assert grids.axes_of("MRF", {"sparsity": [0.1, 0.2]})["r"] == (0.0,)
+    assert grids.axes_of("EASE", {"threshold": [0.1], "r": [0.5]})["r"] == [0.5]
+    for vary, fixed in (({"l3": [1]}, {}), ({"threads": [1]}, {}), ({"l1": [1]}, {"l1": 2})):
+        with pytest.raises(ParameterError, match="vary must be of parameters of SLIM that are not fixed"):
+            grids.axes_of("SLIM", vary, fixed)
+    with pytest.raises(ParameterError, match="vary must be lists of values on a grid"):
+        grids.axes_of("SLIM", {"l1": Range(1, 2)})
+
+
+def test_a_search_is_between_the_values_of_the_grid() -> None:
+    space = grids.space_of(grids.axes_of("WMF", searched=True))
+    assert space["factors"] == Range(100, 200, log=True, step=1)
+    assert space["weight"] == Range(1.0, 49.0, log=True)
+    assert grids.axes_of("ItemKNN", searched=True)["shrink"] == Range(0.0, 100.0)
+    mrf = grids.space_of(grids.axes_of("MRF", {"sparsity": [0.1]}, {"alpha": 0.5}, searched=True))
+    assert mrf == {"sparsity": [0.1], "r": (0.0, 0.1, 0.25, 0.5), "ridge": Range(0.03, 10.0, log=True)}
+
+
+@pytest.mark.parametrize("kind", ["EASE", "ItemKNN", "SLIM", "WMF"])
+def test_other_kinds_are_tuned_as_they_are_fitted_point_by_point(split: Split, kind: str) -> None:
+    fixed = {"WMF": {"factors": 4}}.get(kind, {})
+    points = grids.usual_points(split, kind, fixed=fixed)[:3]
+    found = tuning.tune(split, points, "ndcg@10", model=kind.lower(), fixed=fixed)
+    assert found.model == kind
+    assert split.validation is not None
+    asked = replace(split, test=split.validation)
+    for trial in found.trials:
+        expected = evaluate(build(kind, trial.parameters), asked, ["ndcg@10"]).mean("ndcg@10")
+        assert trial.value == pytest.approx(expected.mean)
+
+
+def test_what_is_about_the_machine_is_no_part_of_a_study(split: Split, tmp_path: Path) -> None:
+    study = tmp_path / "study.jsonl"
+    arguments: dict[str, Any] = {"metric": "ndcg@10", "study": study, "model": "ItemKNN"}
+    points: list[dict[str, Any]] = [{"neighbors": 5}]
+    first = tuning.tune(split, points, fixed={"shrink": 1.0, "threads": 1}, **arguments)
+    again = tuning.tune(
+        split, points, fixed={"shrink": 1.0}, machine={"threads": 2, "device": "cpu"}, **arguments
+    )
+    assert again.trials == first.trials
+    assert first.best.parameters == {"shrink": 1.0, "neighbors": 5}
+
+
+def test_a_library_that_is_missing_ends_the_tuning(split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "implicit.cpu.als", None)
+    with pytest.raises(DataError, match="WMF needs the library implicit"):
+        tuning.tune(split, [{"factors": 4}], "ndcg@10", model="WMF")
 
 
 # ── studies ───────────────────────────────────────────────────────────────────────────────────────
@@ -277,7 +367,7 @@ def test_a_search_stays_in_its_space_and_turns_ridges_into_l2(split: Split) -> N
         assert trial.parameters["alpha"] in (0, 0.25, 0.5, 0.75, 1)
         assert trial.parameters["r"] in (0.0, 0.5)
         assert trial.chosen is not None
-        low, high = tuning.ridges(split, trial.parameters["alpha"], [0.1, 10.0])
+        low, high = grids.ridges(split, trial.parameters["alpha"], [0.1, 10.0])
         assert low <= trial.parameters["l2"] <= high
         assert "ridge" not in trial.parameters
 
@@ -349,7 +439,7 @@ def test_a_damaged_line_is_named(split: Split, tmp_path: Path, line: str) -> Non
 
 
 def test_numbers_of_numpy_are_numbers(split: Split, tmp_path: Path) -> None:
-    points = tuning.grid(l2=np.array([1.0, 2.0], np.float32), max_neighbors=[np.int64(20)])
+    points = grids.grid(l2=np.array([1.0, 2.0], np.float32), max_neighbors=[np.int64(20)])
     found = tuning.tune(
         split, points, "ndcg@10", fixed={"alpha": np.float64(0.5)}, study=tmp_path / "s.jsonl"
     )
@@ -360,7 +450,7 @@ def test_numbers_of_numpy_are_numbers(split: Split, tmp_path: Path) -> None:
 def test_what_is_no_split_is_refused(split: Split) -> None:
     for call in (
         lambda: tuning.tune("ratings.csv", POINTS),  # type: ignore[arg-type]
-        lambda: tuning.ridges(None, 0.5),  # type: ignore[arg-type]
+        lambda: grids.ridges(None, 0.5),  # type: ignore[arg-type]
         lambda: evaluate(MRF(), split.training),  # type: ignore[arg-type]
     ):
         with pytest.raises(DataError, match="split must be a Split"):
@@ -368,10 +458,14 @@ def test_what_is_no_split_is_refused(split: Split) -> None:
     with pytest.raises(ParameterError, match="model must be a model such as MRF"):
         evaluate(MRF, split, "ndcg@10")  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="alpha must be between 0 and 1"):
-        tuning.ridges(split, 2.0)
+        grids.ridges(split, 2.0)
     with pytest.raises(ParameterError, match="multiples must be above 0"):
-        tuning.ridges(split, 0.5, [-1])
+        grids.ridges(split, 0.5, [-1])
     wrong: dict[str, Any]
-    for wrong in ({"step": 0}, {"step": 0.1, "log": True}):
+    for wrong in ({"step": 0}, {"step": 0.1, "log": True}, {"step": 2, "log": True}):
         with pytest.raises(ParameterError, match="step must be above 0"):
             Range(1, 2, **wrong)
+    with pytest.raises(ParameterError, match="step must be above 0"):
+        Range(1.5, 2, log=True, step=1)
+    with pytest.raises(ParameterError, match="range must be between whole numbers"):
+        Range.between(1.5, 2, whole=True)

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mrfrec import datasets, evaluation
+    from mrfrec import baselines, datasets, evaluation
     from mrfrec.errors import (
         DataError,
         MemoryPlanError,
@@ -45,6 +45,7 @@ __all__ = [
     "ParameterError",
     "Recommender",
     "__version__",
+    "baselines",
     "datasets",
     "evaluation",
     "load",
@@ -62,7 +63,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("datasets", "evaluation"):
+    if name in ("baselines", "datasets", "evaluation"):
         return import_module(f"mrfrec.{name}")
     if name in __all__:
         return getattr(import_module(f"mrfrec.{_HOMES.get(name, 'errors')}"), name)

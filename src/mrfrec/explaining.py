@@ -1,7 +1,7 @@
 """What a model can say about its items: which go together, and what a history adds to a score."""
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,9 @@ __all__ = ["Explaining"]
 
 
 class Explaining(ABC):
-    """A model whose scores are sums over the items of a history."""
+    """What goes with an item; and, of a model whose scores are sums over a history, what each item adds."""
 
+    explains: ClassVar[bool] = True  # whether scores are such sums
     _catalogue: Catalogue
 
     @abstractmethod
@@ -35,12 +36,14 @@ class Explaining(ABC):
         """Of the data frames that results go back in."""
 
     @abstractmethod
-    def _weights_between(self, had: npt.NDArray[Any], targets: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    def _weights_between(
+        self, had: npt.NDArray[Any], values: npt.NDArray[Any], targets: npt.NDArray[Any]
+    ) -> npt.NDArray[np.float64]:
         """had × targets: how much each item of a history weighs in the score of each target."""
 
-    @abstractmethod
-    def _base_score(self, item: int) -> float:
-        """The score of an item for a user without a history."""
+    def _base_score(self, item: int, *, stranger: bool) -> float:
+        """What a score is before a history adds to it; of a stranger, whose history is empty, all of it."""
+        return 0.0
 
     @abstractmethod
     def _neighbors(self, item: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
@@ -50,7 +53,7 @@ class Explaining(ABC):
         """The items that go with an item most strongly, as a table of item, title, score and rank."""
         from mrfrec.io.frames import table
 
-        found = self.neighbors(item, k)
+        found = self.nearest(item, k)
         return table(
             NEIGHBOR_COLUMNS,
             self._catalogue.neighbor_rows(found),
@@ -58,7 +61,7 @@ class Explaining(ABC):
             self._library,
         )
 
-    def neighbors(self, item: Id, k: int) -> list[tuple[int, float]]:
+    def nearest(self, item: Id, k: int) -> list[tuple[int, float]]:
         """Positions and strengths of the items that go with an item, strongest first."""
         k = check_count("k", k)
         items, strength = self._neighbors(self._position(item))
@@ -82,6 +85,7 @@ class Explaining(ABC):
     ) -> tuple[list[Contribution], float]:
         """The contributions of a history to an item's score, largest first, and the item's base score."""
         self._fitted()
+        self._check_explains()
         if (user is None) == (history is None):
             raise ParameterError(
                 "user", "given, or else a history", user, "Exactly one of them says whose score."
@@ -92,8 +96,14 @@ class Explaining(ABC):
         position = self._position(item)
         _, rows = next(asked.pieces())
         found = self._contributions(rows.items, rows.values, np.array([position]))[0]
-        # Who has no history is ranked by popularity, at a score of 0.
-        return found, self._base_score(position) if len(rows.items) else 0.0
+        return found, self._base_score(position, stranger=not len(rows.items))
+
+    def _check_explains(self) -> None:
+        if not self.explains:
+            raise DataError(
+                f"a {type(self).__name__} cannot explain: its scores are no sums over the items of a "
+                "history. MRF, EASE, EDLAE, SLIM, FsSLIM, ItemKNN and WMF can."
+            )
 
     def _position(self, item: Id) -> int:
         place = int(self._fitted().items.find([item], "item")[0])
@@ -122,7 +132,7 @@ class Explaining(ABC):
         most: int | None = None,
     ) -> list[list[Contribution]]:
         """For each target, x_j·B_ji of the items j of one history: the largest first, `most` of them."""
-        weights = self._weights_between(had, targets)
+        weights = self._weights_between(had, values, targets)
         x = values.astype(np.float64)
         # In float64, where a product of two float32 is exact.
         order = np.lexsort((np.broadcast_to(had[:, None], weights.shape), -x[:, None] * weights), axis=0)[

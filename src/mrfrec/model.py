@@ -2,19 +2,20 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from mrfrec.checks import check_count, check_flag, check_number
-from mrfrec.core import ranking
-from mrfrec.core.resources import MemoryPlan, Progress, parse_bytes, usable_threads
+from mrfrec.core.resources import parse_bytes
 from mrfrec.core.settings import Plan, Settings
-from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.core.sparse import Rows
 from mrfrec.errors import ParameterError
-from mrfrec.recommender import Recommender
-from mrfrec.saving import shaped, stored_rows
+from mrfrec.linear import Linear
+from mrfrec.recommender import Given
+from mrfrec.saving import shaped
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -27,7 +28,7 @@ __all__ = ["MRF"]
 _log = logging.getLogger("mrfrec")
 
 
-class MRF(Recommender):
+class MRF(Linear):
     """A Gaussian Markov random field of items, fitted by pseudo-likelihood in closed form.
 
     Each item is regressed on the others; a user with history x is scored by x·B. The model is dense (Eq. 4
@@ -42,6 +43,9 @@ class MRF(Recommender):
         Exponent of the rescaling, 0 (covariances) to 1 (correlations).
     l2_flat
         A second ridge, in the original space: the diagonal gets `l2 + l2_flat/s²`.
+    dropout
+        p: a third ridge, in proportion to the diagonal of S: p/(1 − p) times it. As if each item of a history
+        were left out with this probability in training (EDLAE).
     user_weight
         β: a user with a history of length h counts h^(−β), so that long histories do not drown short ones.
     center
@@ -100,10 +104,8 @@ class MRF(Recommender):
     threshold_: float | None
     mean_: npt.NDArray[np.float64]
     scale_: npt.NDArray[np.float64]
-    timings_: dict[str, float]
     memory_plan_: dict[str, int]
-    _weights: Rows | DenseRows
-    _shift: npt.NDArray[Any]  # what every user's scores start from: μ − μ·B with the offset, else zero
+    _shift: npt.NDArray[Any]  # μ − μ·B with the offset, else zero
 
     def __init__(
         self,
@@ -111,6 +113,7 @@ class MRF(Recommender):
         l2: float = 6.0,
         alpha: float = 0.75,
         l2_flat: float = 0.0,
+        dropout: float = 0.0,
         user_weight: float = 0.0,
         center: bool = True,
         sparsity: float | Literal["auto"] | None = "auto",
@@ -126,6 +129,7 @@ class MRF(Recommender):
         self.l2 = check_number("l2", l2, "a finite number, 0 or more", lambda x: x >= 0)
         self.alpha = check_number("alpha", alpha, "between 0 and 1", lambda x: 0 <= x <= 1)
         self.l2_flat = check_number("l2_flat", l2_flat, "a finite number, 0 or more", lambda x: x >= 0)
+        self.dropout = check_number("dropout", dropout, "at least 0 and below 1", lambda x: 0 <= x < 1)
         self.user_weight = check_number(
             "user_weight", user_weight, "a finite number, 0 or more", lambda x: x >= 0
         )
@@ -165,36 +169,20 @@ class MRF(Recommender):
         if self.r > 0 and self.sparsity is None and self.threshold is None:
             raise ParameterError("r", "0 for a dense model", r, "It belongs to the sparse model.")
 
-    def __repr__(self) -> str:
-        defaults = MRF.__init__.__kwdefaults__ or {}
-        shown = [f"{name}={value!r}" for name, value in self._parameters().items() if defaults[name] != value]
-        return f"MRF({', '.join(shown)})"
-
-    def _parameters(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in MRF.__init__.__kwdefaults__ or {}}
-
     # ── fitting ───────────────────────────────────────────────────────────────────────────────────
 
-    def _fit(
-        self,
-        data: "Interactions",
-        copied: int,
-        progress: Progress | None,
-        reuse: dict[str, Any] | None,
-    ) -> None:
+    def _fit(self, data: "Interactions", given: Given) -> None:
         from mrfrec.core import fitting  # numba loads when something is fitted, not to answer from a file
 
-        machine = ("threads", "memory_limit", "offset")
-        settings = {name: value for name, value in self._parameters().items() if name not in machine}
         fitted = fitting.fit(
             data.matrix,
-            Settings(**settings),
-            copied=copied,
+            Settings(**{field.name: getattr(self, field.name) for field in fields(Settings)}),
+            copied=given.copied,
             threads=self.threads,
             memory_limit=self.memory_limit,
-            progress=progress,
+            progress=given.progress,
             announce=lambda plan: _log.info("%s", plan),
-            kept=None if reuse is None else reuse.setdefault("mrf", fitting.Kept()),
+            kept=None if given.reuse is None else given.reuse.setdefault("mrf", fitting.Kept()),
         )
         shift = np.zeros(data.n_items, self.dtype)
         if self.offset:
@@ -213,95 +201,25 @@ class MRF(Recommender):
 
         fitting.warm_up(self.dtype)
 
-    @property
-    def weights_(self) -> Any:
-        """B: an ndarray (dense) or a `scipy.sparse.csr_array` (sparse)."""
-        if not hasattr(self, "_weights"):
-            raise AttributeError("weights_: this MRF has learned nothing yet: call fit first.")
-        return self._weights.matrix()
-
-    @property
-    def is_sparse(self) -> bool:
-        """Whether the weights are sparse."""
-        self._fitted()
-        return isinstance(self._weights, Rows)
-
-    # ── using the weights ─────────────────────────────────────────────────────────────────────────
-
-    def score(self, X_history: object) -> npt.NDArray[Any]:
-        """x·B for each row of histories (with `offset`, μ + (x − μ)·B): an array of users × items.
-
-        Every item gets a score for every user, so the array is as large as that: for rankings of many
-        users use `top_k`, which never holds it.
-        """
-        histories = self._histories(X_history)
-        needed = len(histories) * histories.width * np.dtype(self.dtype).itemsize
-        plan = MemoryPlan(self.memory_limit)
-        plan.require("scores", needed, "Score fewer users at a time, or use top_k.", who="score")
-        return ranking.score(histories, self._weights, self._shift, self.threads or usable_threads())
-
-    def _best(
-        self,
-        histories: Rows,
-        k: int,
-        *,
-        exclude_seen: bool,
-        order: npt.NDArray[np.int32],
-        base: npt.NDArray[Any] | None = None,
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
-        return ranking.top_k(
-            histories,
-            self._weights,
-            self._shift if base is None else base,
-            k,
-            exclude_seen=exclude_seen,
-            order=order,
-            threads=self.threads or usable_threads(),
-        )
-
     def _rank(
         self, histories: Rows, k: int, *, exclude_seen: bool, hidden: npt.NDArray[np.bool_] | None
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any], npt.NDArray[np.bool_]]:
-        def best(rows: Rows, base: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
-            # An item that starts from −∞ stays there.
-            start = base if hidden is None else np.where(hidden, -np.inf, base).astype(self.dtype)
-            by_popularity = self._catalogue.by_popularity
-            return self._best(rows, k, exclude_seen=exclude_seen, order=by_popularity, base=start)
-
-        items, scores = best(histories, self._shift)
-        informed = scores != self._shift[items]
+        items, scores, informed = super()._rank(histories, k, exclude_seen=exclude_seen, hidden=hidden)
         strangers = np.flatnonzero(np.diff(histories.ptr) == 0)
         if self.offset and len(strangers):
             # The conditional mean takes an empty history as having nothing; here it means knowing nothing.
-            items[strangers], scores[strangers] = best(histories.take(strangers), np.zeros_like(self._shift))
+            nothing = np.zeros_like(self._shift)
+            items[strangers], scores[strangers] = self._from(
+                nothing, histories.take(strangers), k, exclude_seen, hidden
+            )
         return items, scores, informed
 
-    def _weights_between(self, had: npt.NDArray[Any], targets: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-        B = self._weights
-        if isinstance(B, DenseRows):
-            B.verify(had)
-            return np.asarray(B.array[np.ix_(had, targets)], np.float64)
-        column = np.full(B.width, -1)
-        column[targets] = np.arange(len(targets))
-        rows = B.take(had.astype(np.int64))
-        place = column[rows.items]
-        owner = np.repeat(np.arange(len(had)), np.diff(rows.ptr))
-        weights = np.zeros((len(had), len(targets)))
-        weights[owner[place >= 0], place[place >= 0]] = rows.values[place >= 0]
-        return weights
-
-    def _base_score(self, item: int) -> float:
-        return float(self._shift[item])
+    def _base_score(self, item: int, *, stranger: bool) -> float:
+        return 0.0 if stranger else super()._base_score(item, stranger=stranger)
 
     def _neighbors(self, item: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Row j of B', where all items have one scale: popular items are not near to everything."""
-        B = self._weights
-        B.verify(np.array([item]))
-        if isinstance(B, DenseRows):
-            others, weights = np.arange(B.width), B.array[item]
-        else:
-            span = slice(int(B.ptr[item]), int(B.ptr[item + 1]))
-            others, weights = B.items[span], B.values[span]
+        others, weights = super()._neighbors(item)
         scale = self.scale_[others]
         return others, np.divide(
             weights * self.scale_[item], scale, out=np.zeros(len(scale)), where=scale > 0
@@ -310,28 +228,16 @@ class MRF(Recommender):
     # ── on disk ───────────────────────────────────────────────────────────────────────────────────
 
     def _state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        B = self._weights
-        B.verify()
-        arrays = {"mean": self.mean_, "scale": self.scale_, "shift": self._shift}
-        if isinstance(B, DenseRows):
-            arrays["weights"] = B.array
-        else:
-            arrays |= {"weights.ptr": B.ptr, "weights.items": B.items, "weights.values": B.values}
+        arrays, _ = super()._state()
         plan = {name: value for name, value in vars(self.plan_).items() if name not in ("needed", "limit")}
-        return arrays, {"plan": plan, "threshold": self.threshold_, "blocks": self.n_blocks_}
+        return (
+            {"mean": self.mean_, "scale": self.scale_, **arrays},
+            {"plan": plan, "threshold": self.threshold_, "blocks": self.n_blocks_},
+        )
 
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
-        self.mean_, self.scale_, self._shift = (
-            shaped(arrays, name, m).read() for name in ("mean", "scale", "shift")
-        )
-        if "weights" in arrays:
-            stored = shaped(arrays, "weights", m, m)
-            self._weights = DenseRows(stored.array, stored.check)
-        else:
-            shaped(arrays, "weights.ptr", m + 1)
-            # Without its values, a row would be read as a row of ones.
-            shaped(arrays, "weights.values", *arrays["weights.items"].array.shape)
-            self._weights = stored_rows(arrays, "weights", m)
+        super()._restore(arrays, facts, m)
+        self.mean_, self.scale_ = (shaped(arrays, name, m).read() for name in ("mean", "scale"))
         self.plan_ = Plan(**facts["plan"])
         self.threshold_, self.n_blocks_ = facts["threshold"], facts["blocks"]
-        self.pattern_, self.timings_, self.memory_plan_ = None, {}, {}
+        self.pattern_, self.memory_plan_ = None, {}

@@ -6,7 +6,7 @@ A model says how to learn from a matrix, how to rank, and what an item owes to a
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mrfrec.interactions import Interactions
     from mrfrec.io.artifact import Stored
 
-__all__ = ["Recommender"]
+__all__ = ["Given", "Recommender"]
 
 
 class Options(TypedDict, total=False):
@@ -37,9 +37,22 @@ class Options(TypedDict, total=False):
     progress: "Progress | None"
 
 
-class Recommender(Explaining):
-    """A model of which items go together, with the ids of what it was trained on."""
+class Given(NamedTuple):
+    """What comes with the data of a fit."""
 
+    copied: int  # bytes of the matrix that are not the caller's
+    progress: "Progress | None"
+    reuse: dict[str, Any] | None
+    validation: tuple[Rows, Rows] | None  # what some people show, and what is to be guessed of them
+
+
+class Recommender(Explaining):
+    """A model of which items go together, with the ids of what it was trained on.
+
+    The parameters of a model are the keywords of its constructor, kept as attributes of the same names.
+    """
+
+    machine: ClassVar[tuple[str, ...]] = ("threads", "memory_limit")  # parameters that change no result
     threads: int | None = None
     dtype: Literal["float32", "float64"] = "float32"  # of scores
     _catalogue: Catalogue
@@ -50,9 +63,7 @@ class Recommender(Explaining):
     # ── what a model does itself ──────────────────────────────────────────────────────────────────
 
     @abstractmethod
-    def _fit(
-        self, data: "Interactions", copied: int, progress: "Progress | None", reuse: dict[str, Any] | None
-    ) -> None:
+    def _fit(self, data: "Interactions", given: Given) -> None:
         """Learn from a matrix; only when all is done, change the model."""
 
     @abstractmethod
@@ -73,10 +84,6 @@ class Recommender(Explaining):
         """Items, scores, and whether the history says anything about the item; ties by popularity."""
 
     @abstractmethod
-    def _parameters(self) -> dict[str, Any]:
-        """As the constructor takes them."""
-
-    @abstractmethod
     def _state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
         """Arrays and facts to be saved."""
 
@@ -87,7 +94,12 @@ class Recommender(Explaining):
     # ── fitting ───────────────────────────────────────────────────────────────────────────────────
 
     def fit(
-        self, data: object, *, progress: "Progress | None" = None, reuse: dict[str, Any] | None = None
+        self,
+        data: object,
+        *,
+        progress: "Progress | None" = None,
+        reuse: dict[str, Any] | None = None,
+        validation: object = None,
     ) -> Self:
         """Learn from who-used-what.
 
@@ -98,6 +110,10 @@ class Recommender(Explaining):
 
         `reuse`, an empty dictionary at first, keeps what fits to the same data with other parameters have in
         common: with a new l2, only the systems are solved anew.
+
+        `validation` is for models that are trained step by step, to stop when they are best: people who are
+        not among the users, as two matrices of people × items, what they show and what is to be guessed of
+        them. The other models do not look at it.
         """
         from mrfrec.io.tables import as_interactions
 
@@ -119,7 +135,8 @@ class Recommender(Explaining):
         catalogue = Catalogue(interactions.items, interactions.titles, interactions.popularity, n)
         training = Training(interactions.users, Rows.of(matrix), interactions.library)
         facts = {"users": n, "items": m, "pairs": pairs, "binary": bool((matrix.data == 1).all())}
-        self._fit(interactions, copied, progress, reuse)
+        questions = None if validation is None else _questions(validation, m)
+        self._fit(interactions, Given(copied, progress, reuse, questions))
         self._catalogue, self._training, self._facts = catalogue, training, facts
         self._interactions = interactions
         return self
@@ -131,7 +148,20 @@ class Recommender(Explaining):
     @property
     def parameters(self) -> dict[str, Any]:
         """As the constructor takes them; without those that are about the machine."""
-        return {n: v for n, v in self._parameters().items() if n not in ("threads", "memory_limit")}
+        return {name: value for name, value in self._parameters().items() if name not in self.machine}
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """The keywords the constructor takes, and what they are if not given."""
+        return dict(cls.__init__.__kwdefaults__ or {})
+
+    def _parameters(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.defaults()}
+
+    def __repr__(self) -> str:
+        usual = self.defaults()
+        shown = [f"{name}={value!r}" for name, value in self._parameters().items() if usual[name] != value]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -318,6 +348,8 @@ class Recommender(Explaining):
         k = check_count("k", k)
         check_flag("exclude_seen", exclude_seen)
         explain = check_count("explain", explain, least=0)
+        if explain:
+            self._check_explains()
         hidden = self._hidden(allow, exclude)
         return self._ranked(asked, k, min(k, len(catalogue.items)), exclude_seen, hidden, explain, progress)
 
@@ -407,3 +439,23 @@ class Recommender(Explaining):
         if "fingerprint" not in self._facts:
             self._facts["fingerprint"] = self._interactions.fingerprint
         return self._facts
+
+
+def _questions(validation: object, m: int) -> tuple[Rows, Rows]:
+    """Two matrices of people × items, or what has them as `shown` and `targets`."""
+    from mrfrec.interactions import as_histories
+
+    pair = getattr(validation, "shown", None), getattr(validation, "targets", None)
+    if pair == (None, None) and isinstance(validation, tuple | list) and len(validation) == 2:
+        pair = validation[0], validation[1]
+    if pair[0] is None or pair[1] is None:
+        raise ParameterError(
+            "validation", "two matrices, what people show and what is to be guessed", validation
+        )
+    shown, targets = (as_histories(X, "validation") for X in pair)
+    if not shown.shape == targets.shape == (shown.shape[0], m):
+        raise DataError(
+            f"validation must be two matrices with a row for each person and the {m} items of the data as "
+            f"columns; got {shown.shape[0]} × {shown.shape[1]} and {targets.shape[0]} × {targets.shape[1]}."
+        )
+    return Rows.of(shown), Rows.of(targets)

@@ -19,24 +19,81 @@ from mrfrec.io.artifact import Stored, open_file
 if TYPE_CHECKING:
     from mrfrec.recommender import Recommender
 
-__all__ = ["build", "catalogue_arrays", "load", "shaped", "stored_rows", "training_arrays"]
+__all__ = [
+    "MODELS",
+    "build",
+    "catalogue_arrays",
+    "kind_named",
+    "load",
+    "model_class",
+    "nearest_kind",
+    "shaped",
+    "stored_rows",
+    "training_arrays",
+]
 
-_MODELS = {"MRF": "mrfrec.model"}  # where each kind of model that a file may hold is found
+MODELS = {
+    "MRF": "mrfrec.model",
+    "EASE": "mrfrec.baselines.family",
+    "EDLAE": "mrfrec.baselines.family",
+    "Popularity": "mrfrec.baselines.neighborhood",
+    "ItemKNN": "mrfrec.baselines.neighborhood",
+    "SLIM": "mrfrec.baselines.slim",
+    "FsSLIM": "mrfrec.baselines.slim",
+    "WMF": "mrfrec.baselines.wmf",
+    "CDAE": "mrfrec.baselines.autoencoders",
+    "MultDAE": "mrfrec.baselines.autoencoders",
+    "MultVAE": "mrfrec.baselines.autoencoders",
+}
+"""Where each kind of model that a file may hold is found."""
 
 
-def build(kind: str, parameters: Mapping[str, Any]) -> "Recommender":
-    """A model by the name of its kind, with parameters by name."""
-    if kind not in _MODELS:
-        raise ParameterError("model", f"one of {', '.join(_MODELS)}", kind)
-    made = getattr(import_module(_MODELS[kind]), kind)
-    known = made.__init__.__kwdefaults__
+def kind_named(name: str) -> str | None:
+    """The kind a name stands for, however it is written (Mult-VAE, item knn); None if there is none."""
+    plain = _plain(name)
+    return next((kind for kind in MODELS if _plain(kind) == plain), None)
+
+
+def nearest_kind(name: str) -> str | None:
+    """The kind whose name is spelt most like this one, if any is."""
+    plain = {_plain(kind): kind for kind in MODELS}
+    near = get_close_matches(_plain(name), plain, 1, cutoff=0.7)
+    return plain[near[0]] if near else None
+
+
+def _plain(name: str) -> str:
+    return "".join(character for character in name.lower() if character not in "-_ ")
+
+
+def model_class(kind: str) -> "type[Recommender]":
+    """The class of a kind of model."""
+    found = kind_named(kind)
+    if found is None:
+        near = nearest_kind(kind)
+        advice = f"Did you mean {near}?" if near else ""
+        raise ParameterError("model", f"one of {', '.join(MODELS)}", kind, advice)
+    made: type[Recommender] = getattr(import_module(MODELS[found]), found)
+    return made
+
+
+def build(
+    kind: str, parameters: Mapping[str, Any], machine: Mapping[str, Any] | None = None
+) -> "Recommender":
+    """A model by the name of its kind, with parameters by name.
+
+    `machine` are those that change no result, such as threads, for models of all kinds: one that has no such
+    parameter goes without it, and None is as good as nothing.
+    """
+    made = model_class(kind)
+    known = made.defaults()
     for name in parameters:
         if name not in known:
             near = get_close_matches(str(name), known, 1)
             advice = f"Did you mean {near[0]}?" if near else ""
-            raise ParameterError("parameters", f"among {', '.join(known)}", name, advice)
-    model: Recommender = made(**parameters)
-    return model
+            rule = f"among {', '.join(known)} ({made.__name__})" if known else f"none for {made.__name__}"
+            raise ParameterError("parameters", rule, name, advice)
+    given = {n: value for n, value in (machine or {}).items() if n in known and value is not None}
+    return made(**{**parameters, **given})
 
 
 def catalogue_arrays(catalogue: Catalogue) -> dict[str, npt.NDArray[Any]]:
@@ -62,12 +119,12 @@ def load(path: "str | PathLike[str]") -> "Recommender":
     facts, arrays = open_file(path)
     try:
         kind = facts["model"]
-        if kind not in _MODELS:
+        if kind not in MODELS:
             raise ModelFileError(
-                f"{path} holds a {kind!r}; this mrfrec knows {', '.join(_MODELS)}. Upgrade mrfrec."
+                f"{path} holds a {kind!r}; this mrfrec knows {', '.join(MODELS)}. Upgrade mrfrec."
             )
         items = _ids(arrays, "items")
-        model: Recommender = getattr(import_module(_MODELS[kind]), kind)(**facts["parameters"])
+        model: Recommender = getattr(import_module(MODELS[kind]), kind)(**facts["parameters"])
         model._restore(arrays, facts["state"], len(items))
         model._facts = facts["data"]
         titles = None

@@ -27,6 +27,8 @@ _OPTIONS = {
     **{
         name: f"--{name.replace('_', '-')}"
         for name in (
+            "checkpoint",
+            "device",
             "heldout",
             "hidden",
             "max_seconds",
@@ -39,10 +41,13 @@ _OPTIONS = {
             "trials",
         )
     },
+    "model": "--model",
+    "models": "--model",
     "names": "--data",
     "rs": "--r",
     "sparsities": "--sparsity",
     "source": "--from",
+    "vary": "--vary",
 }
 
 

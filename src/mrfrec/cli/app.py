@@ -155,9 +155,17 @@ def fit(
         str | None,
         Option(metavar="NAMES", help="Columns of a text file without a header: user,item,plays."),
     ] = None,
+    model: Annotated[
+        str,
+        Option(
+            metavar="MODEL",
+            help="Which model: MRF, EASE, EDLAE, Popularity, ItemKNN, SLIM, FsSLIM, WMF, CDAE, MultDAE or "
+            "MultVAE, with parameters of its own: 'SLIM: l1=1'. MRF if not given.",
+        ),
+    ] = "",
     params: Annotated[
         Path | None,
-        Option(metavar="FILE", help="Take the following from here, as mrfrec tune writes it; options win."),
+        Option(metavar="FILE", help="Model and parameters, as mrfrec tune writes them; what is typed wins."),
     ] = None,
     l2: Annotated[
         float, Option(metavar="X", help="Ridge, the first thing to tune: more for less data.")
@@ -172,6 +180,9 @@ def fit(
     max_neighbors: Annotated[int, Option(metavar="N", help="Sparse: most weights of an item.")] = 1000,
     r: Annotated[float, Option(metavar="X", help="Sparse: from 0, accurate, to 1, faster.")] = 0.0,
     l2_flat: Annotated[float, Option(metavar="X", help="A second ridge, the same for all items.")] = 0.0,
+    dropout: Annotated[
+        float, Option(metavar="X", help="A third, in proportion to how often items are used; below 1.")
+    ] = 0.0,
     user_weight: Annotated[float, Option(metavar="X", help="Above 0, long histories count less.")] = 0.0,
     center: Annotated[bool, Option(help="Subtract each item's mean, or do not.")] = True,
     mean_constraint: Annotated[
@@ -185,12 +196,22 @@ def fit(
     memory_limit: Annotated[
         str | None, Option(metavar="SIZE", help="Such as 8GB; what the machine has free if not given.")
     ] = None,
+    device: Annotated[
+        str | None,
+        Option(metavar="NAME", help="Where an autoencoder is trained: cpu, cuda; a GPU if there is one."),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Keep the state of that training here: the same command goes on there."),
+    ] = None,
 ) -> None:
     """Learn a model from a table of who used what.
 
     The table has a row for each time a user used an item. Ids are integers or texts and stay what they are.
     Bad rows are refused with their number; nothing is repaired. A model that would not fit in memory is
     refused before it is begun.
+
+    --l2 to --dtype are parameters of an MRF, and of other models that have the same.
 
     \b
     Examples:
@@ -199,8 +220,11 @@ def fit(
       mrfrec fit 'logs/*.parquet' -o songs.mrf --sparsity 0.005 --memory-limit 8GB
       mrfrec fit triplets.txt -o songs.mrf --columns user,song,plays
       mrfrec fit events.csv -o shop.mrf --params best.json
+      mrfrec fit events.csv -o shop.mrf --model 'SLIM: l1=1, l2=50'
+      mrfrec fit events.csv -o shop.mrf --model MultVAE --device cuda --checkpoint training.ckpt
     """
-    from mrfrec.cli.models import merged
+    from mrfrec.cli.models import check_machine, parse_model, with_options
+    from mrfrec.cli.running import check_output
     from mrfrec.cli.show import note, note_if_it_compiles, progress_bar, size_of
     from mrfrec.io.atomic import check_writable, refuse_own_input
     from mrfrec.io.sources import paths_of
@@ -208,15 +232,21 @@ def fit(
     from mrfrec.saving import build
 
     check_writable(output)
-    refuse_own_input(output, [items, *(path for name in data for path in paths_of(name))])
+    files = [*([] if items is None else [items]), *(path for name in data for path in paths_of(name))]
+    refuse_own_input(output, files)
+    check_output("--checkpoint", checkpoint, [*files, output])
     parameters = {
-        "l2": l2, "alpha": alpha, "l2_flat": l2_flat, "user_weight": user_weight, "center": center,
-        "offset": offset, "sparsity": _sparsity(sparsity), "threshold": threshold,
+        "l2": l2, "alpha": alpha, "l2_flat": l2_flat, "dropout": dropout, "user_weight": user_weight,
+        "center": center, "offset": offset, "sparsity": _sparsity(sparsity), "threshold": threshold,
         "max_neighbors": max_neighbors, "r": r, "mean_constraint": mean_constraint, "dtype": dtype,
-        "threads": threads, "memory_limit": memory_limit,
     }  # fmt: skip
-    by_default = {name for name in parameters if "DEFAULT" in str(context.get_parameter_source(name))}
-    model = build(*merged(parameters, parameters.keys() - by_default, params))
+    typed = {n: x for n, x in parameters.items() if "DEFAULT" not in str(context.get_parameter_source(n))}
+    machine = {
+        "threads": threads, "memory_limit": memory_limit, "device": device, "checkpoint": checkpoint
+    }  # fmt: skip
+    spec = with_options(parse_model(model, params), typed)
+    check_machine(machine, [spec.kind])
+    made = build(spec.kind, spec.parameters, machine)
     with progress_bar() as progress:
         interactions = read_interactions(
             data, user_column, item_column, value_column, title_column,
@@ -230,9 +260,9 @@ def fit(
             note(f"left out {count:,} rows: {reason}")
         note_if_it_compiles()
         start = time.perf_counter()
-        model.fit(interactions, progress=progress)
+        made.fit(interactions, progress=progress)
     seconds = time.perf_counter() - start
-    model.save(output, include_histories=histories)
+    made.save(output, include_histories=histories)
     note(f"fitted in {seconds:.1f} s; wrote {output} ({size_of(output)})")
 
 

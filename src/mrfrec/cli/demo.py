@@ -6,17 +6,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from mrfrec import datasets
-from mrfrec.catalogue import Catalogue, because_text
+from mrfrec.baselines import Popularity
+from mrfrec.catalogue import because_text
 from mrfrec.cli.show import print_table, size_of
-from mrfrec.core import ranking
 from mrfrec.core.kernels.compile import has_compiled
-from mrfrec.core.resources import human_bytes, usable_threads
-from mrfrec.core.sparse import Rows
-from mrfrec.evaluation.metrics import Lists, mean_of, parse
+from mrfrec.core.resources import human_bytes
 from mrfrec.evaluation.protocol import evaluate
 from mrfrec.evaluation.splits import Split, strong_generalisation
 from mrfrec.io.atomic import check_writable, expanded
@@ -95,8 +90,8 @@ def _compile() -> None:
 
 def _compare(split: Split) -> None:
     wanted = ("ndcg@100", "recall@20")
-    popular = Lists(_popular(split, 100), split.test.targets, split.training.popularity)
-    rows = [["most popular", *(str(mean_of(parse(metric).of(popular))) for metric in wanted), "–", "–"]]
+    popular = evaluate(Popularity(), split, wanted)
+    rows = [["most popular", *(str(popular.mean(metric)) for metric in wanted), "–", "–"]]
     kinds: list[tuple[str, dict[str, Any]]] = [
         ("MRF, dense", {"sparsity": None}),
         ("MRF, 2 % of the weights", _SPARSE),
@@ -109,20 +104,3 @@ def _compare(split: Split) -> None:
         accuracy = [str(found.mean(metric)) for metric in wanted]
         rows.append([name, *accuracy, f"{found.seconds['training']:.2f} s", human_bytes(size)])
     print_table(rows, ["", "nDCG@100", "Recall@20", "training", "weights"])
-
-
-def _popular(split: Split, k: int) -> npt.NDArray[np.int32]:
-    """The most popular items each user has not been shown to have."""
-    m = split.training.n_items
-    items = Catalogue(split.training.items, None, split.training.popularity, split.training.n_users)
-    nothing = Rows(np.zeros(m + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32), m)
-    best, _ = ranking.top_k(
-        Rows.of(split.test.shown),
-        nothing,
-        np.zeros(m, np.float32),
-        k,
-        exclude_seen=True,
-        order=items.by_popularity,
-        threads=usable_threads(),
-    )
-    return best

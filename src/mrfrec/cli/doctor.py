@@ -1,6 +1,7 @@
 """Looks at the machine and the installation."""
 
 import platform
+import shutil
 import sys
 import tempfile
 import time
@@ -15,7 +16,14 @@ from mrfrec.errors import DataError
 __all__ = ["Finding", "examine", "report"]
 
 _NEEDED = ("numpy", "scipy", "numba", "polars", "narwhals", "safetensors", "threadpoolctl", "typer", "rich")
-_OPTIONAL = ("pandas", "pyarrow")
+_OPTIONAL = {
+    "pandas": "",
+    "pyarrow": "",
+    "implicit": "to train WMF: the extra wmf",
+    "torch": "to train autoencoders: the extra torch",
+    "optuna": "for tune --method search: the extra tune",
+    "matplotlib": "for --plot: the extra plot",
+}
 
 
 @dataclass(frozen=True)
@@ -46,8 +54,9 @@ def examine() -> Iterator[Finding]:
     for name in _NEEDED:
         found = _version(name)
         yield Finding(name, found or "not installed", "" if found else "needed: install mrfrec again")
-    for name in _OPTIONAL:
-        yield Finding(name, _version(name) or "not installed (not needed)")
+    for name, use in _OPTIONAL.items():
+        yield Finding(name, _version(name) or f"not installed ({use or 'not needed'})")
+    yield Finding("GPU", _gpu())
     yield Finding("cores", str(usable_threads()))
     memory = available_memory()
     low = "less than 1 GB is free: fits will be refused early" if memory < 1_000_000_000 else ""
@@ -63,6 +72,14 @@ def _version(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return ""
+
+
+def _gpu() -> str:
+    """By what is installed: torch would take seconds to tell."""
+    if shutil.which("nvidia-smi") is None:
+        return "none found; autoencoders are trained on the CPU"
+    for_cpu = _version("torch").endswith("+cpu")
+    return "of NVIDIA" + (", which this torch, built for the CPU, does not use" if for_cpu else "")
 
 
 def _cache(folder: Path | None) -> Finding:

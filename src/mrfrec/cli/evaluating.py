@@ -8,7 +8,7 @@ import typer
 from typer import Argument, Option
 
 from mrfrec.cli.data import Data, takes_data
-from mrfrec.cli.running import check_output, report_form, running, show, tell_drawn
+from mrfrec.cli.running import check_output, naming, report_form, running, show, tell_drawn
 from mrfrec.errors import ParameterError
 
 __all__ = ["app"]
@@ -16,8 +16,9 @@ __all__ = ["app"]
 app = typer.Typer()
 
 _MODEL = (
-    "Parameters, as 'l2=6, alpha=0.75, sparsity=0.005' (sparsity=dense for all weights), or a file of them "
-    "(.json), as mrfrec tune writes it; with a name for the table, if wanted: 'small: sparsity=0.001'."
+    "A model, 'SLIM' or 'SLIM: l1=1, l2=50'; parameters of an MRF, 'l2=6, sparsity=0.005' (sparsity=dense "
+    "for all weights); or a file (.json), as mrfrec tune writes it. With a name for the table, if wanted: "
+    "'small: sparsity=0.001', 'other: model=SLIM, l1=9'."
 )
 Metrics = Annotated[
     str | None,
@@ -47,6 +48,10 @@ Threads = Annotated[int | None, Option(metavar="N", help="Threads to use; all co
 MemoryLimit = Annotated[
     str | None, Option(metavar="SIZE", help="Such as 8GB; what the machine has free if not given.")
 ]
+Device = Annotated[
+    str | None,
+    Option(metavar="NAME", help="Where autoencoders are trained: cpu, cuda; a GPU if there is one."),
+]
 
 
 @app.command()
@@ -61,6 +66,7 @@ def evaluate(
     per_user: PerUser = None,
     threads: Threads = None,
     memory_limit: MemoryLimit = None,
+    device: Device = None,
 ) -> None:
     """Measure how well one model guesses what users have that it was not shown.
 
@@ -74,14 +80,17 @@ def evaluate(
       mrfrec evaluate ratings.csv --min-value 4 --heldout 1000 --model 'l2=3, sparsity=0.01'
       mrfrec evaluate train.parquet --test test.parquet --metrics recall_all@20,ndcg@20
       mrfrec evaluate ml-20m --model best.json -o ml-20m.md
+      mrfrec evaluate ml-20m --model 'WMF: factors=200'
     """
-    from mrfrec.cli.models import parse_model
+    from mrfrec.cli.models import check_machine, parse_model
     from mrfrec.cli.show import write_per_user
     from mrfrec.evaluation import protocol, report
     from mrfrec.saving import build
 
-    spec = parse_model(model, {"threads": threads, "memory_limit": memory_limit})
-    made = build(spec.kind, spec.parameters)
+    spec = parse_model(model)
+    machine = {"threads": threads, "memory_limit": memory_limit, "device": device}
+    check_machine(machine, [spec.kind])
+    made = build(spec.kind, spec.parameters, machine)
     written = {"--per-user": per_user}
     with running(data, form, output, metrics, written=written) as (split, wanted, progress):
         found = protocol.evaluate(made, split, wanted, name=spec.name, ties=ties, progress=progress)
@@ -108,6 +117,7 @@ def compare(
     ] = None,
     threads: Threads = None,
     memory_limit: MemoryLimit = None,
+    device: Device = None,
 ) -> None:
     """Measure several models on the same users, and by how much they differ.
 
@@ -117,19 +127,21 @@ def compare(
     \b
     Examples:
       mrfrec compare events.csv --model 'dense: sparsity=dense' --model 'sparse: sparsity=0.01'
+      mrfrec compare events.csv --model MRF --model Popularity --model SLIM --model 'WMF: factors=64'
       mrfrec compare ml-20m --model dense.json --model sparse.json --metrics ndcg@100,tail@100
     """
-    from mrfrec.cli.models import parse_model
+    from mrfrec.cli.models import check_machine, parse_models
     from mrfrec.cli.show import write_per_user
     from mrfrec.evaluation import protocol, report, side_checks
     from mrfrec.saving import build
 
-    machine = {"threads": threads, "memory_limit": memory_limit}
-    specs = [parse_model(text, machine) for text in model]
+    machine = {"threads": threads, "memory_limit": memory_limit, "device": device}
+    specs = parse_models(model)
+    check_machine(machine, [spec.kind for spec in specs])
     names = [spec.name for spec in specs]
     if len(set(names)) < len(names) or len(names) < 2:
         raise ParameterError("--model", "given at least twice, with different names", ", ".join(names))
-    made = {spec.name: build(spec.kind, spec.parameters) for spec in specs}
+    made = {spec.name: build(spec.kind, spec.parameters, machine) for spec in specs}
     written = {"--per-user": per_user}
     with running(data, form, output, metrics, plot, written=written) as (split, wanted, progress):
         found = protocol.compare(made, split, wanted, ties=ties, progress=progress)
@@ -159,8 +171,17 @@ def tune(
         str | None, Option(metavar="NAME", help="What to maximise; ndcg@100 if not given.")
     ] = None,
     model: Annotated[
-        str, Option(metavar="MODEL", help="Parameters all trials share: 'user_weight=0.5'.")
+        str,
+        Option(metavar="MODEL", help="Which model, MRF if not given; what all trials share: 'SLIM: l1=1'."),
     ] = "",
+    vary: Annotated[
+        list[str] | None,
+        Option(
+            metavar="NAME=LIST",
+            help="Values of any parameter: l1=0.5,5; for search also a range: l1=0.1..10. May be repeated. "
+            "The others vary as usual for the model, unless --model fixes them.",
+        ),
+    ] = None,
     alpha: Annotated[
         str | None, Option(metavar="LIST", help="Values of alpha; 0,0.25,0.5,0.75,1 if not given.")
     ] = None,
@@ -187,39 +208,55 @@ def tune(
     plot: Plot = None,
     threads: Threads = None,
     memory_limit: MemoryLimit = None,
+    device: Device = None,
 ) -> None:
     """Find good parameters on validation users; the test users are never looked at.
 
-    Statistics are shared between trials, so that a new l2 costs the solution alone. What is printed are the
-    best trials; what is written, mrfrec fit --params and --model take.
+    Of an MRF, or of any other model, over values that are usual for it or given. Statistics are shared
+    between trials, so that a new l2 costs the solution alone. What is printed are the best trials; what
+    is written, mrfrec fit --params and --model take.
 
     \b
     Examples:
       mrfrec tune events.csv -o best.json
       mrfrec tune events.csv -o best.json --sparsity 0.005,0.01 --alpha 0.5,0.75 --l2 1,3,6,10
       mrfrec tune ml-20m -o best.json --method search --trials 60 --sparsity 0.002,0.01 --study ml.jsonl
+      mrfrec tune events.csv -o slim.json --model SLIM
+      mrfrec tune events.csv -o wmf.json --model 'WMF: factors=64' --vary weight=1,5,20
     """
-    from mrfrec.cli.models import numbers, parse_model
+    from mrfrec.cli.models import check_machine, numbers, parse_model, parse_vary, refuse_option
     from mrfrec.cli.show import note
-    from mrfrec.evaluation import report, tuning
-    from mrfrec.evaluation.chooser import Range
+    from mrfrec.evaluation import grids, report, tuning
     from mrfrec.saving import build
 
     spec = parse_model(model)
-    build(spec.kind, spec.parameters)
+    machine = {"threads": threads, "memory_limit": memory_limit, "device": device}
+    check_machine(machine, [spec.kind])
+    build(spec.kind, spec.parameters, machine)
+    varied: dict[str, Any] = dict(parse_vary(vary or (), spec.kind))
     given = {
         "sparsity": numbers("--sparsity", sparsity, {"auto": "auto", "dense": None}),
         "r": numbers("--r", r),
         "alpha": numbers("--alpha", alpha),
         "l2": numbers("--l2", l2),
     }
-    for name in given.keys() & spec.parameters.keys():
-        if given[name] is not None:
-            raise ParameterError("--model", f"without {name} when --{name} is given", model)
-    levels = given["sparsity"] or [spec.parameters.get("sparsity", "auto")]
-    is_sparse = all(isinstance(level, float) for level in levels)
-    if r is not None and not is_sparse:
-        raise ParameterError("--r", "given with sparsity levels alone", r, "Such as --sparsity 0.01.")
+    for name, values in given.items():
+        if values is not None:
+            refuse_option(spec.kind, name, ",".join(map(str, values)))
+            if name in varied:
+                raise ParameterError("--vary", f"without {name} when --{name} is given", name)
+            varied[name] = values
+    for name in varied.keys() & spec.parameters.keys():
+        how = f"--{name}" if given.get(name) else f"--vary {name}"
+        raise ParameterError("--model", f"without {name} when {how} is given", model)
+    try:
+        axes = grids.axes_of(spec.kind, varied, spec.parameters, searched=method == "search")
+    except ParameterError as error:
+        raise error.named("--r" if error.name == "r" and r is not None else "--vary") from None
+    if not axes and method == "search":
+        raise ParameterError("--method", f"grid with {spec.kind}, of which nothing varies", method)
+    if plot is not None and not grids.has_numbers(axes):
+        raise ParameterError("--plot", "left out where no number varies", str(plot))
     if trials is not None and method == "grid":
         raise ParameterError("--trials", "left out with --method grid, which tries all points", trials)
     if study is not None and study.resolve() == best.resolve():
@@ -231,32 +268,14 @@ def tune(
         split, (aim, *_), progress = begun
         shared: dict[str, Any] = {
             "model": spec.kind, "fixed": spec.parameters, "max_seconds": max_seconds, "study": study,
-            "ties": ties, "progress": progress,
-            "machine": {"threads": threads, "memory_limit": memory_limit},
+            "ties": ties, "machine": machine, "progress": progress,
         }  # fmt: skip
-        # A parameter that is fixed is none to vary.
-        usual: dict[str, Any] = {"sparsity": levels, "r": [0.0], "alpha": tuning.ALPHAS, "l2": None}
-        if method == "search":
-            usual |= {"r": [0.0, 0.1, 0.25, 0.5], "alpha": Range(0.0, 1.0, step=0.125)}
-        axes = {
-            name: given[name] or usual[name]
-            for name in usual
-            if name not in spec.parameters and (name != "r" or is_sparse)
-        }
         if method == "grid":
-            own = axes.pop("l2", [None])
-            start = float(spec.parameters.get("alpha", 0.75))
-            points = [
-                point if ridge is None else {**point, "l2": ridge}
-                for point in tuning.grid(**axes)
-                for ridge in own or tuning.ridges(split, point.get("alpha", start))
-            ]
+            points = grids.usual_points(split, spec.kind, varied, spec.parameters)
             found = tuning.tune(split, points, aim, **shared)
         else:
-            if axes.get("l2", ()) is None:
-                axes["ridge"] = Range(0.03, 10.0, log=True)
-                del axes["l2"]
-            found = tuning.search(split, axes, 50 if trials is None else trials, aim, **shared)
+            count = 50 if trials is None else trials
+            found = tuning.search(split, grids.space_of(axes), count, aim, **shared)
         show(report.of_tuning(found), form, None, data)
         found.save(best)
         note(f"wrote the best parameters to {best}; use them with mrfrec fit --params {best}")
@@ -299,14 +318,14 @@ def tradeoff(
       mrfrec tradeoff events.csv --plot tradeoff.png
       mrfrec tradeoff ml-20m --sparsity 0.002,0.01 --r 0,0.5 --dense l2=6 --sparse l2=3 -o table2.md
     """
-    from mrfrec.cli.models import numbers, parse_model
+    from mrfrec.cli.models import numbers
     from mrfrec.evaluation import report
     from mrfrec.evaluation.tradeoff import tradeoff as run
 
     machine = {"threads": threads, "memory_limit": memory_limit}
     without = dense.strip().lower() == "none"
-    reference = {} if without else parse_model(dense, machine).parameters
-    others = parse_model(sparse, machine).parameters
+    reference = {} if without else {**_of_mrf("--dense", dense), **machine}
+    others = {**_of_mrf("--sparse", sparse), **machine}
     for name in ("sparsity", "r"):  # of a tuned model; here they vary
         reference.pop(name, None)
         others.pop(name, None)
@@ -324,6 +343,17 @@ def tradeoff(
             from mrfrec.evaluation.plots import plot_tradeoff
 
             tell_drawn(plot_tradeoff(found, wanted[0], plot))
+
+
+def _of_mrf(option: str, text: str) -> dict[str, Any]:
+    """The parameters of an MRF, and of nothing else."""
+    from mrfrec.cli.models import parse_model
+
+    with naming(option):
+        spec = parse_model(text)
+    if spec.kind != "MRF":
+        raise ParameterError(option, "an MRF, which alone is dense or sparse as asked", text)
+    return spec.parameters
 
 
 @app.command()
@@ -352,10 +382,13 @@ def lowrank(
     from mrfrec.cli.models import numbers, parse_model
     from mrfrec.evaluation import report, side_checks
     from mrfrec.model import MRF
+    from mrfrec.saving import build
 
-    spec = parse_model(model, {"threads": threads, "memory_limit": memory_limit})
+    spec = parse_model(model)
     cuts = [int(rank) if rank == int(rank) else rank for rank in numbers("--ranks", ranks) or []]
-    made = MRF(**spec.parameters)
+    made = build(spec.kind, spec.parameters, {"threads": threads, "memory_limit": memory_limit})
+    if not isinstance(made, MRF):
+        raise ParameterError("--model", "an MRF, EASE or EDLAE, whose weights can be cut", model)
     with running(data, form, output, metrics) as (split, wanted, progress):
         m = split.training.n_items
         cuts = cuts or [rank for rank in (200, 1000, 3000) if rank < m] or [max(m // 2, 1)]
@@ -374,6 +407,10 @@ def reproduce(
         list[str] | None,
         Option("--data", metavar="NAME", help="Only on this data set of the paper. May be repeated."),
     ] = None,
+    model: Annotated[
+        list[str] | None,
+        Option("--model", metavar="KIND", help="table1: only this model, such as SLIM. May be repeated."),
+    ] = None,
     folder: Annotated[
         Path | None, Option(metavar="FOLDER", help="Where data sets are prepared, if not the usual place.")
     ] = None,
@@ -381,17 +418,20 @@ def reproduce(
     output: Output = None,
     threads: Threads = None,
     memory_limit: MemoryLimit = None,
+    device: Device = None,
 ) -> None:
     """Reproduce the paper on its data: published beside measured.
 
-    With the published parameters. table1: the dense model on ML-20M, Netflix and MSD. table2: the sparse ones
-    on MSD. lowrank: the drop when the weights are cut to a low rank. exposure: how often items are
-    recommended, by popularity. Runs on the data sets that are prepared (mrfrec datasets prepare) and says of
-    the others which file to put where.
+    With the published parameters, where there are any. table1: all models on ML-20M, Netflix and MSD.
+    table2: the sparse MRFs on MSD. lowrank: the drop when the weights are cut to a low rank. exposure: how
+    often items are recommended, by popularity, by the MRF and by Mult-VAE. Runs on the data sets that are
+    prepared (mrfrec datasets prepare) and says of the others which file to put where. A model that cannot be
+    trained here is passed over, with a note that says why.
 
     \b
     Examples:
       mrfrec reproduce table1
+      mrfrec reproduce table1 --data ml-20m --model MRF --model SLIM
       mrfrec reproduce table2 -o table2.md
     """
     from mrfrec.cli.show import note_if_it_compiles, progress_bar
@@ -402,6 +442,6 @@ def reproduce(
     note_if_it_compiles()
     logging.getLogger("mrfrec").setLevel(logging.WARNING)
     with progress_bar() as progress:
-        machine = {"threads": threads, "memory_limit": memory_limit}
-        found = run(what, data, folder=folder, machine=machine, progress=progress)
+        machine = {"threads": threads, "memory_limit": memory_limit, "device": device}
+        found = run(what, data, models=model, folder=folder, machine=machine, progress=progress)
         show(found, form, output, None)

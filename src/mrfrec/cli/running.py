@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mrfrec.evaluation.report import Report
     from mrfrec.evaluation.splits import Split
 
-__all__ = ["check_output", "report_form", "running", "show", "tell_drawn"]
+__all__ = ["check_output", "naming", "report_form", "running", "show", "tell_drawn"]
 
 _FORMS = {".json": "json", ".md": "markdown", ".txt": "table"}
 

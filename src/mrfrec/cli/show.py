@@ -140,7 +140,7 @@ def show_similar(model: Recommender, item: Id, k: int, kind: str, output: Path |
     if kind in ("parquet", "jsonl"):
         _write_frame(model.similar_items(item, k), output, kind)
         return
-    found = [(i, _short(np.float32(score))) for i, score in model.neighbors(item, k)]
+    found = [(i, _short(np.float32(score))) for i, score in model.nearest(item, k)]
     rows = model.catalogue.neighbor_rows(found)
     _write(rows, NEIGHBOR_COLUMNS, set(), model.catalogue, kind, output)
 
@@ -174,6 +174,8 @@ def _flat(facts: dict[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
     for name, value in facts.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{before}{name}.")
+        elif isinstance(value, list):
+            yield before + name, f"{len(value):,} entries, which --format json shows"
         else:
             yield before + name, f"{value:,}" if type(value) is int else str(value)
 

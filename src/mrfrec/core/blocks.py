@@ -23,7 +23,7 @@ from mrfrec.core.schedule import Schedule
 from mrfrec.core.statistics import Statistics, split_evenly
 from mrfrec.errors import NumericalError
 
-__all__ = ["BYTES_PER_ENTRY", "Gathered", "estimate_weights"]
+__all__ = ["BYTES_PER_ENTRY", "Gathered", "batches", "estimate_weights", "gather", "lay_out"]
 
 BYTES_PER_ENTRY = 12  # of A: its row, how many estimates, its row again in B; two values come on top
 _LEAST_BATCH, _MOST_BATCH = 1_000_000_000, 3_500_000_000
@@ -101,18 +101,18 @@ def _estimate_columns(
 
     total = np.zeros(len(columns), dtype)
     count = np.zeros(len(columns), np.min_scalar_type(most_estimates))
-    batches = list(_batches(block_bytes, budget))
-    store = np.empty(max(int(places[b0:b1].sum()) for b0, b1 in batches), dtype)
-    for turn, (b0, b1) in enumerate(batches):
-        rows, part = m * len(batches), (m * turn, m * (turn + 1))
+    ranges = list(batches(block_bytes, budget))
+    store = np.empty(max(int(places[b0:b1].sum()) for b0, b1 in ranges), dtype)
+    for turn, (b0, b1) in enumerate(ranges):
+        rows, part = m * len(ranges), (m * turn, m * (turn + 1))
         if gathered is not None and gathered.store is not None and gathered.batch is not None:
             workers.count(gathered.timings)
             batch, store = gathered.batch, gathered.store.copy()
         else:
             with workers.stage("gather", rows, part):
-                batch = _lay_out(pattern, schedule, slice(b0, b1), members, kinds, places, twin, workers)
-                _gather(statistics, batch, store, workers)
-            if gathered is not None and len(batches) == 1 and held + 2 * int(block_bytes.sum()) <= plan.limit:
+                batch = lay_out(pattern, schedule, slice(b0, b1), members, kinds, places, twin, workers)
+                gather(statistics, batch, store, workers)
+            if gathered is not None and len(ranges) == 1 and held + 2 * int(block_bytes.sum()) <= plan.limit:
                 gathered.batch, gathered.store = batch, store.copy()
                 gathered.timings = {"gather": workers.timings["gather"]}
         with workers.stage("solve", len(schedule), (b0, b1)):
@@ -145,7 +145,7 @@ def _estimate_columns(
     return total
 
 
-def _gather(statistics: Statistics, batch: kernels.Batch, store: npt.NDArray[Any], workers: Workers) -> None:
+def gather(statistics: Statistics, batch: kernels.Batch, store: npt.NDArray[Any], workers: Workers) -> None:
     """Stream the rows of S into the blocks."""
     m, tasks = statistics.m, statistics.row_tasks()
     where = kernels.memberships(batch, m)
@@ -204,7 +204,7 @@ def _distinct_sizes(
     return kinds, targets
 
 
-def _lay_out(
+def lay_out(
     pattern: Pattern,
     schedule: Schedule,
     blocks: slice,
@@ -236,7 +236,7 @@ def _lay_out(
     return batch
 
 
-def _batches(block_bytes: npt.NDArray[np.int64], budget: int) -> Iterator[tuple[int, int]]:
+def batches(block_bytes: npt.NDArray[np.int64], budget: int) -> Iterator[tuple[int, int]]:
     """Ranges of blocks that fit the budget together, in order; one block at least."""
     ends = np.cumsum(block_bytes)
     start = 0

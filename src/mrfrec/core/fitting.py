@@ -83,7 +83,7 @@ def fit(
                 workers=workers,
             ),
         )
-        ridge = facts.ridge(plan.l2, settings.l2_flat)
+        ridge = facts.ridge(plan.l2, settings.l2_flat, settings.dropout)
         statistics.check_range(facts.S_diagonal, ridge)
         found = steps = None
         weights: Rows | DenseRows
@@ -192,8 +192,8 @@ def warm_up(dtype: Literal["float32", "float64"]) -> None:
     X = sp.csr_array((np.arange(300 * 40).reshape(300, 40) % 7 % 3 == 0).astype(np.float32))
     for sparsity in (None, 0.5):
         settings = Settings(
-            l2=1.0, alpha=0.5, l2_flat=0.0, user_weight=0.0, center=True, sparsity=sparsity, threshold=None,
-            max_neighbors=10, r=0.5, mean_constraint=False, dtype=dtype,
+            l2=1.0, alpha=0.5, l2_flat=0.0, dropout=0.0, user_weight=0.0, center=True,
+            sparsity=sparsity, threshold=None, max_neighbors=10, r=0.5, mean_constraint=False, dtype=dtype,
         )  # fmt: skip
         fitted = fit(
             X, settings, copied=0, threads=1, memory_limit=None, progress=None, announce=lambda _: None

@@ -11,10 +11,12 @@ import numpy.typing as npt
 
 from mrfrec.core.sparse import DenseRows, Rows
 
-__all__ = ["score", "top_k"]
+__all__ = ["score", "score_vectors", "top_k", "top_k_vectors"]
 
 _FEW = 16  # users, up to which numpy has answered before compiled code has loaded
 _USERS_PER_TASK = 64
+# Users whose vectors are multiplied at once: always as many, so that scores do not depend on how many ask.
+_BLOCK = 32
 
 
 def score(
@@ -90,12 +92,95 @@ def _top_k_of_few(
                 scores[weights.items[row]] += x * weights.values[row]
         if exclude_seen:
             scores[histories.items[history]] = -np.inf
-        # Everything that may be among the k best, then these alone in order.
-        least = np.partition(scores, -k)[-k]
-        chosen = np.flatnonzero((scores >= least) & (scores > -np.inf))
-        chosen = chosen[np.lexsort((order[chosen], -scores[chosen]))][:k]
-        items[u, : len(chosen)], best[u, : len(chosen)] = chosen, scores[chosen]
+        _choose(scores, order, items[u], best[u])
     return items, best
+
+
+def _choose(
+    scores: npt.NDArray[Any],
+    order: npt.NDArray[np.int32],
+    items: npt.NDArray[np.int32],
+    best: npt.NDArray[Any],
+) -> None:
+    """The best of one user's scores into `items` and `best`."""
+    k = len(items)
+    # Everything that may be among the k best, then these alone in order.
+    least = np.partition(scores, -k)[-k]
+    chosen = np.flatnonzero((scores >= least) & (scores > -np.inf))
+    chosen = chosen[np.lexsort((order[chosen], -scores[chosen]))][:k]
+    items[:], best[:] = -1, -np.inf
+    items[: len(chosen)], best[: len(chosen)] = chosen, scores[chosen]
+
+
+# ── scores as products of vectors ─────────────────────────────────────────────────────────────────
+
+
+def score_vectors(
+    users: npt.NDArray[Any], vectors: npt.NDArray[Any], offset: npt.NDArray[Any], threads: int
+) -> npt.NDArray[Any]:
+    """users·vectorsᵀ + offset."""
+    from mrfrec.core.resources import Workers
+
+    out = np.empty((len(users), len(vectors)), offset.dtype)
+
+    def work(task: tuple[int, int], block: npt.NDArray[Any]) -> None:
+        out[slice(*task)] = _products(users, task, vectors, offset, block)
+
+    with Workers(threads) as workers:
+        workers.run(
+            work, _tasks(len(users), _BLOCK), scratch=lambda: np.empty((_BLOCK, len(vectors)), offset.dtype)
+        )
+    return out
+
+
+def top_k_vectors(
+    histories: Rows,
+    users: npt.NDArray[Any],
+    vectors: npt.NDArray[Any],
+    offset: npt.NDArray[Any],
+    k: int,
+    *,
+    exclude_seen: bool,
+    order: npt.NDArray[np.int32],
+    threads: int,
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
+    """As `top_k`, where the scores are users·vectorsᵀ + offset. A block of users per thread is held."""
+    from mrfrec.core.resources import Workers
+
+    n = len(histories)
+    items, scores = np.empty((n, k), np.int32), np.empty((n, k), offset.dtype)
+    if n > _FEW:
+        from mrfrec.core.kernels import ranking as kernels
+
+    def work(task: tuple[int, int], block: npt.NDArray[Any]) -> None:
+        found = _products(users, task, vectors, offset, block)
+        for u, row in zip(range(*task), found, strict=True):
+            if exclude_seen:
+                row[histories.items[int(histories.ptr[u]) : int(histories.ptr[u + 1])]] = -np.inf
+            (kernels.select if n > _FEW else _choose)(row, order, items[u], scores[u])
+
+    with Workers(threads) as workers:
+        workers.run(work, _tasks(n, _BLOCK), scratch=lambda: np.empty((_BLOCK, len(vectors)), offset.dtype))
+    return items, scores
+
+
+def _products(
+    users: npt.NDArray[Any],
+    task: tuple[int, int],
+    vectors: npt.NDArray[Any],
+    offset: npt.NDArray[Any],
+    block: npt.NDArray[Any],
+) -> npt.NDArray[Any]:
+    """A few users' scores, in the first rows of the block."""
+    start, stop = task
+    some = np.zeros((_BLOCK, users.shape[1]), offset.dtype)
+    some[: stop - start] = users[start:stop]
+    np.matmul(some, vectors.T, out=block)
+    block += offset
+    return block[: stop - start]
+
+
+# ── tasks and arrays ──────────────────────────────────────────────────────────────────────────────
 
 
 def _needed(histories: Rows) -> npt.NDArray[Any] | None:
@@ -103,8 +188,8 @@ def _needed(histories: Rows) -> npt.NDArray[Any] | None:
     return np.unique(histories.items) if len(histories.items) <= 10_000 else None
 
 
-def _tasks(n: int) -> list[tuple[int, int]]:
-    return [(start, min(start + _USERS_PER_TASK, n)) for start in range(0, n, _USERS_PER_TASK)]
+def _tasks(n: int, size: int = _USERS_PER_TASK) -> list[tuple[int, int]]:
+    return [(start, min(start + size, n)) for start in range(0, n, size)]
 
 
 def _arrays(rows: Rows | DenseRows, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], ...]:

@@ -15,6 +15,7 @@ class Settings:
     l2: float
     alpha: float
     l2_flat: float
+    dropout: float
     user_weight: float
     center: bool
     sparsity: float | Literal["auto"] | None

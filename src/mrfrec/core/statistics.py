@@ -55,9 +55,9 @@ class Statistics:
         """Room for one row of XᵀX: integers for binary data, else floats."""
         return np.zeros(self.m, np.float64 if len(self.X.values) else np.int32)
 
-    def ridge(self, l2: float, l2_flat: float) -> npt.NDArray[np.float64]:
-        """`l2 + l2_flat ⊘ s²`, what the diagonal of S gets."""
-        return np.asarray(l2 + l2_flat * self.scaling.a**2)
+    def ridge(self, l2: float, l2_flat: float, dropout: float) -> npt.NDArray[np.float64]:
+        """`l2 + l2_flat ⊘ s² + p/(1 − p)·diag(S)`, what the diagonal of S gets."""
+        return np.asarray(l2 + l2_flat * self.scaling.a**2 + dropout / (1 - dropout) * self.S_diagonal)
 
     def first_twins(self, workers: Workers) -> npt.NDArray[np.int32]:
         """For each item the first item with the same users and values, itself if there is none before."""
@@ -94,9 +94,19 @@ def bytes_for_statistics(n: int, m: int, nnz: int, binary: bool, threads: int) -
 
 
 def compute(
-    X: sp.csr_array, *, alpha: float, user_weight: float, center: bool, binary: bool, workers: Workers
+    X: sp.csr_array,
+    *,
+    alpha: float,
+    user_weight: float,
+    center: bool,
+    binary: bool,
+    workers: Workers,
+    raw: bool = False,
 ) -> Statistics:
-    """Both sides of X and all that is known per item."""
+    """Both sides of X and all that is known per item.
+
+    `raw` asks for XᵀX itself, without centering or scaling, and with the items that everybody has.
+    """
     n_users, m = X.shape
     user_ptr = X.indptr.astype(np.int64, copy=False)
     items = X.indices.astype(np.int32, copy=False).view(np.uint32)
@@ -124,7 +134,7 @@ def compute(
             kernels.scale_users(user_ptr, np.sqrt(w), values)
 
         with np.errstate(over="ignore", invalid="ignore"):
-            active = ~(v <= _NO_VARIANCE * squares)
+            active = squares > 0.0 if raw else ~(v <= _NO_VARIANCE * squares)
             v = np.where(active, v, 0.0)
             s = v ** (alpha / 2)
             a = np.zeros(m)

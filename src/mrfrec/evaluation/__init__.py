@@ -9,6 +9,7 @@ evaluation.evaluate(MRF(**best.parameters), split)
 """
 
 from mrfrec.evaluation.chooser import Range
+from mrfrec.evaluation.grids import grid, ridges, usual_points
 from mrfrec.evaluation.metrics import Mean, Metric, Paired, paired
 from mrfrec.evaluation.protocol import Comparison, Evaluation, compare, evaluate, measure
 from mrfrec.evaluation.side_checks import Exposure, exposure, low_rank
@@ -22,7 +23,7 @@ from mrfrec.evaluation.splits import (
     strong_generalisation,
 )
 from mrfrec.evaluation.tradeoff import Tradeoff, tradeoff
-from mrfrec.evaluation.tuning import Trial, Tuning, grid, ridges, search, tune
+from mrfrec.evaluation.tuning import Trial, Tuning, search, tune
 from mrfrec.io.tables import read_events
 
 __all__ = [
@@ -55,4 +56,5 @@ __all__ = [
     "strong_generalisation",
     "tradeoff",
     "tune",
+    "usual_points",
 ]

@@ -14,7 +14,8 @@ __all__ = ["Chooser", "Range"]
 class Range:
     """Numbers to search between, both included; in steps, or evenly on a logarithmic scale.
 
-    With whole numbers and a whole step, whole numbers: Range(10, 200, step=10) for max_neighbors.
+    With whole numbers and a whole step, whole numbers: Range(10, 200, step=10) for max_neighbors, and
+    Range(10, 200, log=True, step=1) for any of them.
     """
 
     low: float
@@ -28,8 +29,16 @@ class Range:
         if not low <= high or (self.log and low <= 0):
             raise ParameterError("range", "low ≤ high, and above 0 on a logarithmic scale", (low, high))
         if self.step is not None:
-            check_number("step", self.step, "above 0, and None on a logarithmic scale",
-                         lambda x: x > 0 and not self.log)  # fmt: skip
+            rule = "above 0, and on a logarithmic scale 1, for whole numbers, or None"
+            check_number("step", self.step, rule,
+                         lambda x: x > 0 and (not self.log or (x == 1 and self.is_whole)))  # fmt: skip
+
+    @classmethod
+    def between(cls, low: float, high: float, *, whole: bool = False) -> "Range":
+        """On a logarithmic scale where that can be, above 0; `whole` for whole numbers."""
+        if whole and not (isinstance(low, int) and isinstance(high, int)):
+            raise ParameterError("range", "between whole numbers", (low, high))
+        return cls(low, high, log=low > 0, step=1 if whole else None)
 
     @property
     def is_whole(self) -> bool:
@@ -92,7 +101,7 @@ class Chooser:
 def _distribution(optuna: Any, name: str, of: Range | Sequence[Any]) -> Any:
     if isinstance(of, Range):
         if of.is_whole:
-            return optuna.distributions.IntDistribution(of.low, of.high, step=of.step)
+            return optuna.distributions.IntDistribution(of.low, of.high, log=of.log, step=of.step)
         return optuna.distributions.FloatDistribution(of.low, of.high, log=of.log, step=of.step)
     if isinstance(of, str) or not isinstance(of, Sequence) or not len(of):
         raise ParameterError(name, "a Range, or a list with at least one choice", of)

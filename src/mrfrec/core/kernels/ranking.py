@@ -65,7 +65,7 @@ def _sift_down(items, scores, root, length, order):
 
 
 @kernel
-def _select(scores, order, items, best):
+def select(scores, order, items, best):
     """The best of the scores, best first, into `items` and `best`; −∞ is never selected."""
     k = len(items)
     items[:] = -1
@@ -117,7 +117,7 @@ def top_k_sparse(
         if hide_seen:
             for j in items[span]:
                 scores[j] = -np.inf
-        _select(scores, order, out_items[u], out_scores[u])
+        select(scores, order, out_items[u], out_scores[u])
 
 
 @kernel
@@ -132,4 +132,4 @@ def top_k_dense(
         if hide_seen:
             for j in items[span]:
                 scores[j] = -np.inf
-        _select(scores, order, out_items[u], out_scores[u])
+        select(scores, order, out_items[u], out_scores[u])

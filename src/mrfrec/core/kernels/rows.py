@@ -152,6 +152,30 @@ def add_row(X, i, accumulator):
 
 
 @kernel
+def add_whole_row(X, sizes, i, accumulator):
+    """Add row i of XᵀX to the accumulator, where `sizes` are the lengths of the histories at `X.begin`."""
+    here, width = X.items.ctypes.data, X.items.itemsize
+    end = uint64(len(X.begin))
+    binary = len(X.values) == 0
+    for t in range(uint64(X.item_ptr[i]), uint64(X.item_ptr[i + 1])):
+        soon = t + uint64(_AHEAD)
+        if soon < end:
+            address = here + width * np.int64(X.begin[soon])
+            stop = address + width * np.int64(sizes[soon])
+            while address < stop:
+                prefetch(address)
+                address += _LINE
+        start = uint64(X.begin[t])
+        if binary:
+            for q in range(start, start + uint64(sizes[t])):
+                accumulator[X.items[q]] += 1
+        else:
+            x = X.values[start + uint64(X.rank[t])]
+            for q in range(start, start + uint64(sizes[t])):
+                accumulator[X.items[q]] += x * X.values[q]
+
+
+@kernel
 def row_cost(X, i):
     """How many additions `add_row` makes."""
     cost = 0

@@ -1,0 +1,299 @@
+"""Table 1 on real data: every model of the paper, tuned on the validation users, measured on the test users.
+
+    python -m experiments.table1 ../data mtg-players            # all that has not been run, then the page
+    python -m experiments.table1 ../data mtg-players SLIM WMF   # these models, measured again
+
+Trials and measurements are kept in experiments/cache, so that a run can be interrupted. The autoencoders are
+trained elsewhere, with experiments/gpu.py; what that wrote is looked for in experiments/cache/gpu-results.
+"""
+
+import argparse
+import datetime
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.run import CACHE, RESULTS, machine
+from mrfrec.evaluation import grid, metrics, splits, tuning
+from mrfrec.evaluation.protocol import evaluate
+from mrfrec.evaluation.report import seconds_text
+from mrfrec.evaluation.splits import Split
+from mrfrec.io.tables import read_events, read_interactions
+from mrfrec.saving import build
+
+AIM = "ndcg@100"
+COLUMNS = {"ndcg@100": "nDCG@100", "recall@20": "Recall@20", "recall@50": "Recall@50"}
+GPU = CACHE / "gpu-results"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model of the table, and what was tried for it."""
+
+    name: str
+    kind: str
+    fixed: dict[str, Any]
+    grid: dict[str, Sequence[Any]]  # tried on the validation users; empty: the fixed parameters are used
+    remark: str = ""
+    then: dict[str, Any] | None = None  # changed after tuning
+
+
+@dataclass(frozen=True)
+class Table:
+    """A page."""
+
+    title: str
+    about: str
+    split: Callable[[Path], Split]
+    rows: tuple[Row, ...]
+    extra: dict[str, str]  # further metrics and their titles
+    trained_elsewhere: tuple[str, ...]  # folders of experiments/gpu.py's results
+    closing: str = ""
+
+
+def _mtg(data: Path) -> Split:
+    return splits.strong_generalisation(read_events(data / "mtg-players/interactions.parquet"), 10_000)
+
+
+def _gowalla(data: Path) -> Split:
+    folder = data / "gowalla-lightgcn"
+    return splits.given(*(read_interactions(folder / f"{part}.parquet") for part in ("train", "test")))
+
+
+def _saved(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())["parameters"]
+    return found
+
+
+NEIGHBORHOOD = (
+    Row("Popularity", "Popularity", {}, {}),
+    Row("item-kNN", "ItemKNN", {}, {"neighbors": [20, 50, 100, 200], "shrink": [0.0, 10.0, 100.0]}),
+)
+TABLES = {
+    "mtg-players": Table(
+        "Magic: The Gathering players: every model of the paper's Table 1",
+        "Tournament players and the cards in their decks, about the shape of ML-20M and split like it: "
+        "strong generalisation, 10,000 users for validation and 10,000 for test.",
+        _mtg,
+        (
+            Row("MRF, dense", "MRF", _saved("mtg-players-dense"), {}, "tuned: see mtg-players.md"),
+            Row("MRF, sparse", "MRF", _saved("mtg-players-sparse"), {}, "tuned: see mtg-players.md"),
+            Row("EASE", "EASE", {"sparsity": None}, {"l2": [30.0, 100.0, 300.0, 1000.0, 3000.0]}),
+            Row("EDLAE", "EDLAE", {"sparsity": None}, {"dropout": [0.2, 0.33, 0.5], "l2": [10.0, 100.0]}),
+            Row("SLIM", "SLIM", {}, {"l1": [0.5, 1.0, 5.0, 20.0], "l2": [1.0, 10.0, 100.0, 1000.0]}),
+            Row("fsSLIM", "FsSLIM", {"neighbors": 200}, {"l1": [0.5, 5.0], "l2": [1.0, 10.0, 100.0, 1000.0]}),
+            Row(
+                "WMF",
+                "WMF",
+                {"factors": 200, "iterations": 10},
+                {"weight": [2.0, 10.0, 50.0], "l2": [10.0, 100.0]},
+            ),
+            *NEIGHBORHOOD,
+        ),
+        {},
+        ("mtg-a", "mtg-b"),
+    ),
+    "gowalla": Table(
+        "Gowalla, the split of NGCF and LightGCN: every model of the paper's Table 1",
+        "Check-ins, 29,858 users × 40,981 places, in the two files published with NGCF and LightGCN: all "
+        "users are trained on, and asked about the rest of what they have. To tune, a tenth of each training "
+        "history is hidden. Published on this split (Recall@20 over all targets / nDCG@20): "
+        "EASE .1765 / .1467, SLIM .1699 / .1382.",
+        _gowalla,
+        (
+            Row("SLIM", "SLIM", {}, {"l1": [0.1, 0.5, 1.0], "l2": [1.0, 10.0, 100.0]}),
+            Row("fsSLIM", "FsSLIM", {"neighbors": 200}, {"l1": [0.1, 0.5], "l2": [1.0, 10.0, 100.0]}),
+            *NEIGHBORHOOD,
+            Row(
+                "WMF",
+                "WMF",
+                {"factors": 200, "iterations": 10},
+                {"weight": [2.0, 10.0, 50.0], "l2": [1.0, 10.0, 100.0]},
+            ),
+            Row(
+                "MRF, sparse",
+                "MRF",
+                {"sparsity": 0.005, "r": 0.0},
+                {"alpha": [0.25, 0.5, 0.75], "l2": [2.0, 5.0, 14.0, 40.0]},
+            ),
+            Row(
+                "EDLAE, sparse",
+                "EDLAE",
+                {"sparsity": 0.005},
+                {"dropout": [0.33, 0.5, 0.7], "l2": [3.0, 10.0, 30.0]},
+            ),
+            Row("EASE", "EASE", {"l2": 100.0, "sparsity": None}, {}, "its published l2"),
+            Row(
+                "MRF, dense",
+                "MRF",
+                {"alpha": 0.5, "l2": 40.0, "sparsity": None},
+                {},
+                "parameters of the sparse model: a dense trial takes six minutes",
+            ),
+        ),
+        {"recall_all@20": "Recall@20, all targets", "ndcg@20": "nDCG@20"},
+        ("gowalla",),
+    ),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Table 1 of the paper on real data.")
+    parser.add_argument("data", type=Path, help="the folder that holds the data sets' folders")
+    parser.add_argument("name", choices=TABLES)
+    parser.add_argument("models", nargs="*", help="only these, measured again; all not measured, if none")
+    asked = parser.parse_args(arguments)
+    table = TABLES[asked.name]
+    CACHE.mkdir(exist_ok=True)
+    split: Split | None = None
+    for row in table.rows:
+        kept = _kept(asked.name, row.name)
+        if row.name in asked.models or not (asked.models or kept.exists()):
+            split = split or table.split(asked.data)
+            measured = _measure(row, split, [*COLUMNS, *table.extra], asked.name)
+            kept.write_text(json.dumps(measured, indent=1))
+    for folder in table.trained_elsewhere:
+        if (GPU / folder / "results.json").exists():
+            split = split or table.split(asked.data)
+            _measure_rankings(GPU / folder, split, [*COLUMNS, *table.extra], asked.name)
+    (RESULTS / f"table1-{asked.name}.md").write_text(page(asked.name, table), encoding="utf-8")
+
+
+def _kept(table: str, row: str) -> Path:
+    return CACHE / f"table1-{table}.{row.replace(', ', '-').replace(' ', '-')}.json"
+
+
+def _measure(row: Row, split: Split, wanted: list[str], table: str) -> dict[str, Any]:
+    """Tune a model, and measure the best of it."""
+    parameters, trials = dict(row.fixed), 1
+    print(f"── {row.name}", file=sys.stderr, flush=True)
+    value = None
+    if row.grid:
+        study = CACHE / f"table1-{table}.{row.kind}.jsonl"
+        points = grid(**row.grid)
+        found = tuning.tune(split, points, AIM, model=row.kind, fixed=row.fixed, study=study, progress=_tell)
+        parameters, trials = found.best.parameters, len(found.trials)
+        value = found.best.value
+        name = f"table1-{table}-{row.name.lower().replace(', ', '-')}"
+        found.save(RESULTS / f"{name}.json")
+    parameters = {**parameters, **(row.then or {})}
+    measured = evaluate(build(row.kind, parameters), split, wanted, name=row.name)
+    print(measured, f"{measured.seconds['training']:.1f} s", file=sys.stderr, flush=True)
+    return {
+        "name": row.name,
+        "kind": row.kind,
+        "parameters": parameters,
+        "grid": row.grid,
+        "fixed": row.fixed,
+        "trials": trials,
+        "validation": value,
+        "remark": row.remark,
+        "values": {name: [float(x) for x in measured.of(name)] for name in wanted},
+        "seconds": measured.seconds,
+        "machine": machine(),
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def _tell(stage: str, done: int, total: int) -> None:
+    print(f"   {stage} {done}/{total}", file=sys.stderr, flush=True)
+
+
+def _measure_rankings(folder: Path, split: Split, wanted: list[str], table: str) -> None:
+    """What was trained elsewhere: its rankings, measured here like all others."""
+    jobs = json.loads((folder / "results.json").read_text())
+    for job in jobs:
+        ranking = folder / f"{job['name']}.npz"
+        if not ranking.exists():
+            continue
+        lists = metrics.Lists(np.load(ranking)["ranked"], split.test.targets, split.training.popularity)
+        same = [other for other in jobs if other["kind"] == job["kind"]]
+        tuned = job.get("tuned", same)
+        title = {"MultVAE": "Mult-VAE", "MultDAE": "Mult-DAE"}.get(job["kind"], job["kind"])
+        names = sorted({name for other in tuned for name in other["parameters"]})
+        tried = {name: _distinct([other["parameters"].get(name) for other in tuned]) for name in names}
+        measured = {
+            "name": title,
+            "kind": job["kind"],
+            "parameters": job["parameters"],
+            "grid": {name: values for name, values in tried.items() if len(values) > 1},
+            "fixed": {name: values[0] for name, values in tried.items() if len(values) == 1},
+            "trials": len(tuned),
+            "validation": max(other["ndcg@100"] for other in tuned),
+            "remark": f"the best of {job['epochs']} epochs is number {job['best_epoch']}"
+            if "tuned" not in job
+            else f"{job['epochs']} epochs, as many as were best for validation",
+            "values": {name: [float(x) for x in metrics.parse(name).of(lists)] for name in wanted},
+            "seconds": {"training": job["seconds"]},
+            "machine": f"{job['device']}, PyTorch {job['torch']}",
+            "date": datetime.date.today().isoformat(),
+        }
+        _kept(table, title).write_text(json.dumps(measured, indent=1))
+
+
+def _distinct(values: list[Any]) -> list[Any]:
+    return list(dict.fromkeys(values))
+
+
+def page(name: str, table: Table) -> str:
+    """All that was measured, best first; and what was tried."""
+    order = [row.name for row in table.rows] + ["Mult-VAE", "Mult-DAE", "CDAE"]
+    found = [json.loads(_kept(name, row).read_text()) for row in order if _kept(name, row).exists()]
+    found.sort(key=lambda row: -float(np.mean(row["values"][AIM])))
+    first = found[0]
+    titles = {**COLUMNS, **table.extra}
+    head = ["model", *titles.values(), f"{COLUMNS[AIM]} − {first['name']}'s", "training", "trained on"]
+    places = _distinct([row["machine"] for row in found])
+    lines = [head, ["---"] * len(head)]
+    for row in found:
+        cells = [_mean(row["values"][metric]) for metric in titles]
+        pair = metrics.paired(np.array(row["values"][AIM]), np.array(first["values"][AIM]))
+        difference = "" if row is first else f"{pair.difference:+.4f} ± {pair.error:.4f}"
+        training = seconds_text(row["seconds"]["training"])
+        lines.append([row["name"], *cells, difference, training, "ABCDEF"[places.index(row["machine"])]])
+    tried = [["model", "parameters", "tried on the validation users", "trials", "nDCG@100 there", "remark"]]
+    tried.append(["---"] * len(tried[0]))
+    for row in found:
+        axes = "; ".join(f"{key} in {', '.join(map(_text, values))}" for key, values in row["grid"].items())
+        parameters = ", ".join(f"{key}={_text(value)}" for key, value in row["parameters"].items())
+        value = f"{row['validation']:.4f}" if row["validation"] else "–"
+        tried.append([row["name"], parameters or "–", axes or "–", str(row["trials"]), value, row["remark"]])
+    machines = [f"- {'ABCDEF'[place]}: {text}" for place, text in enumerate(places)]
+    command = f"python -m experiments.table1 $DATA {name}"
+    parts = [
+        f"# {table.title}",
+        table.about,
+        f"Mean over {len(first['values'][AIM]):,} test users ± standard error; differences user by user.",
+        _table(lines),
+        "Trained on:\n\n" + "\n".join(machines),
+        "## What was tried",
+        _table(tried),
+        f"```sh\n{command}\n```",
+        *([table.closing] if table.closing else []),
+        f"*{max(row['date'] for row in found)}*",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _mean(values: list[float]) -> str:
+    found = metrics.mean_of(np.array(values))
+    return f"{found.mean:.4f} ± {found.error:.4f}"
+
+
+def _text(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return "dense" if value is None else "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _table(rows: list[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""The paper's other models, on the same footing: what the MRF is compared with.
+
+    from mrfrec.baselines import SLIM
+
+    SLIM(l1=1.0, l2=100.0).fit("events.csv").recommend(history=["milk", "bread"])
+
+Each is a `Recommender`, as `MRF` is; WMF needs the extra `wmf`, the autoencoders need the extra `torch` to
+be trained.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mrfrec.baselines.autoencoders import CDAE, MultDAE, MultVAE
+    from mrfrec.baselines.family import EASE, EDLAE
+    from mrfrec.baselines.neighborhood import ItemKNN, Popularity
+    from mrfrec.baselines.slim import SLIM, FsSLIM
+    from mrfrec.baselines.wmf import WMF
+
+__all__ = [
+    "CDAE",
+    "EASE",
+    "EDLAE",
+    "SLIM",
+    "WMF",
+    "FsSLIM",
+    "ItemKNN",
+    "MultDAE",
+    "MultVAE",
+    "Popularity",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from mrfrec.saving import MODELS
+
+        return getattr(import_module(MODELS[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,391 @@
+"""CDAE, Mult-DAE and Mult-VAE: a history goes through a few layers, and comes out as a score for each item.
+
+They are trained with PyTorch (the extra `torch`), in `networks`. What is here, and a model that was saved,
+needs numpy alone: h(x) is the network up to its last hidden layer, V and b are its last layer.
+"""
+
+import os
+import re
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from mrfrec.checks import check_count, check_flag, check_number, check_seed
+from mrfrec.core.resources import MemoryPlan, Workers, parse_bytes, usable_threads
+from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.errors import DataError, ParameterError
+from mrfrec.latent import Latent
+from mrfrec.recommender import Given
+from mrfrec.saving import shaped
+
+if TYPE_CHECKING:
+    from mrfrec.interactions import Interactions
+    from mrfrec.io.artifact import Stored
+
+__all__ = ["CDAE", "MultDAE", "MultVAE"]
+
+# Users that go through the layers at once: always as many, so that scores do not depend on how many ask.
+_BLOCK = 32
+
+
+class _Autoencoder(Latent):
+    """What the three have in common.
+
+    Attributes
+    ----------
+    history_
+        For each epoch its number, the mean loss, and nDCG@100 on the validation people (or None).
+    best_epoch_
+        The epoch whose weights are kept.
+    """
+
+    explains: ClassVar[bool] = False
+    machine: ClassVar[tuple[str, ...]] = ("device", "checkpoint", "threads", "memory_limit")
+    history_: list[dict[str, Any]]
+    best_epoch_: int
+    hidden: int
+    activation: str = "tanh"
+    _unit_length: ClassVar[bool] = True  # whether a history is shown to the network at length 1
+    _first: DenseRows  # W of the first layer, a row for each item
+    _layers: dict[str, npt.NDArray[Any]]  # its bias, and what lies between the first layer and the last
+
+    def _keep(
+        self,
+        *,
+        hidden: int,
+        dropout: float,
+        l2: float,
+        learning_rate: float,
+        batch: int,
+        epochs: int,
+        patience: int | None,
+        validation: float,
+        seed: int,
+        device: str,
+        checkpoint: "str | os.PathLike[str] | None",
+        threads: int | None,
+        memory_limit: int | str | None,
+    ) -> None:
+        """Check and keep the parameters that all three have."""
+        self.hidden = check_count("hidden", hidden)
+        self.dropout = check_number("dropout", dropout, "0 or more and below 1", lambda x: 0 <= x < 1)
+        self.l2 = check_number("l2", l2, "a finite number, 0 or more", lambda x: x >= 0)
+        self.learning_rate = check_number(
+            "learning_rate", learning_rate, "a finite number above 0", lambda x: x > 0
+        )
+        self.batch = check_count("batch", batch)
+        self.epochs = check_count("epochs", epochs)
+        self.patience = None if patience is None else check_count("patience", patience)
+        self.validation = check_number(
+            "validation", validation, "0 or more and below 1", lambda x: 0 <= x < 1
+        )
+        self.seed = check_seed(seed)
+        if not isinstance(device, str) or re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", device) is None:
+            raise ParameterError("device", '"auto", "cpu", "cuda", or one of several as "cuda:1"', device)
+        self.device = device
+        if checkpoint is not None and not isinstance(checkpoint, str | os.PathLike):
+            raise ParameterError("checkpoint", "a path, or None", checkpoint)
+        self.checkpoint = None if checkpoint is None else os.fspath(checkpoint)
+        self.threads = None if threads is None else check_count("threads", threads)
+        self.memory_limit = None if memory_limit is None else parse_bytes(memory_limit)
+
+    # ── fitting ───────────────────────────────────────────────────────────────────────────────────
+
+    def _fit(self, data: "Interactions", given: Given) -> None:
+        kind, began = type(self).__name__, time.perf_counter()
+        try:
+            from mrfrec.baselines import networks
+        except ImportError as error:
+            raise DataError(f'{kind} needs PyTorch to be trained: pip install "mrfrec[torch]".') from error
+        rows = Rows.of(data.matrix)
+        _refuse_negative(kind, "the data", rows)
+        for part in given.validation or ():
+            _refuse_negative(kind, "validation", part)
+        recipe = networks.Recipe(kind=kind, **self.parameters)  # type: ignore[arg-type]
+        device = networks.chosen_device(self.device)
+        if device == "cpu":
+            needed = networks.needed_bytes(
+                recipe, (data.n_users, data.n_items), len(data), checkpoint=self.checkpoint is not None
+            )
+            MemoryPlan(self.memory_limit).require(
+                "training", needed + given.copied, "Use a smaller hidden or batch, or fewer items."
+            )
+        trained = networks.train(
+            rows,
+            recipe,
+            validation=given.validation,
+            device=device,
+            threads=self.threads or usable_threads(),
+            checkpoint=self.checkpoint,
+            progress=given.progress,
+        )
+        weights = trained.weights
+        # Everything is there: from here on nothing can fail.
+        self._first, self._vectors = DenseRows(weights.pop("first")), DenseRows(weights.pop("vectors"))
+        self._bias, self._layers = weights.pop("bias"), weights
+        self.history_, self.best_epoch_ = trained.history, trained.best_epoch
+        self.timings_ = {"train": trained.seconds, "total": time.perf_counter() - began}
+
+    # ── using the network ─────────────────────────────────────────────────────────────────────────
+
+    def _embed(self, histories: Rows) -> npt.NDArray[Any]:
+        """h(x): the last hidden layer."""
+        n, items, values = len(histories), histories.items, histories.values.astype(np.float64)
+        self._first.verify(np.unique(items) if len(items) <= 10_000 else None)
+        out = np.empty((n, self._vectors.width), np.float32)
+
+        def work(start: int) -> None:
+            stop = min(start + _BLOCK, n)
+            layer = np.zeros((_BLOCK, self._first.width), np.float32)
+            for u in range(start, stop):
+                span = slice(int(histories.ptr[u]), int(histories.ptr[u + 1]))
+                x = values[span]
+                if self._unit_length and len(x):
+                    x = x / np.sqrt(x @ x)
+                layer[u - start] = x.astype(np.float32) @ self._first.array[items[span]]
+            out[start:stop] = self._through(layer + self._layers["first.bias"])[: stop - start]
+
+        with Workers(self.threads) as workers:
+            workers.run(work, range(0, n, _BLOCK))
+        return out
+
+    def _through(self, layer: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """From the first layer's sums to the last hidden layer."""
+        return (1 + np.tanh(layer / 2)) / 2 if self.activation == "sigmoid" else np.tanh(layer)
+
+    # ── on disk ───────────────────────────────────────────────────────────────────────────────────
+
+    def _state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+        arrays, facts = super()._state()
+        arrays |= {"first": self._first.matrix(), **self._layers}
+        return arrays, {**facts, "history": self.history_, "best_epoch": self.best_epoch_}
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of `_layers`."""
+        return {"first.bias": (self.hidden,)}
+
+    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
+        super()._restore(arrays, facts, m)
+        shaped(arrays, "vectors", m, self.hidden)
+        first = shaped(arrays, "first", m, self.hidden)
+        self._first = DenseRows(first.array, first.check)
+        self._layers = {name: shaped(arrays, name, *shape).read() for name, shape in self._shapes().items()}
+        self.history_, self.best_epoch_ = facts["history"], facts["best_epoch"]
+
+
+def _refuse_negative(kind: str, name: str, rows: Rows) -> None:
+    negative = np.flatnonzero(rows.values < 0)
+    if len(negative):
+        row = int(np.searchsorted(rows.ptr, negative[0], "right")) - 1
+        raise DataError(
+            f"{kind}: values must be 0 or more; row {row} of {name} holds {rows.values[negative[0]]}. "
+            "Drop such entries, or use a model that takes them, such as MRF."
+        )
+
+
+class MultVAE(_Autoencoder):
+    """The variational autoencoder with a multinomial likelihood of Liang et al. (2018): Mult-VAE^PR.
+
+    items → hidden → z → hidden → items, with tanh between. A history is shown at length 1, with a part of it
+    dropped. What is minimised, by Adam, is the mean over users of
+
+        −Σ_i x_i·log softmax(scores)_i + β·KL(q(z|x) ‖ N(0, 1)),   β = min(kl_cap, step/kl_steps).
+
+    Scores are those before the softmax, from the mean of z. PyTorch is needed to train a model, not to load
+    one and answer. On a CPU the same data, parameters and number of threads give the same model, to the bit,
+    in the same version of PyTorch.
+
+    Parameters
+    ----------
+    hidden, latent
+        Units of the hidden layers, and of z.
+    kl_cap, kl_steps
+        β grows by 1/kl_steps with each step, up to kl_cap.
+    dropout
+        The share of a history that is dropped in training, anew each time; the rest is scaled up.
+    l2
+        Penalty on the squares of all weights, biases aside: l2/batch times their sum is added to the loss.
+    learning_rate, batch
+        Of Adam; and users in a step.
+    epochs, patience
+        Training ends after so many epochs, or when the last `patience` of them brought nothing better on the
+        validation people (None: never before the end). The best epoch is kept.
+    validation
+        The share of the users that is set aside for this and not trained on, 10,000 at most, a fifth of what
+        each has hidden; unless `fit` is given validation people. With 0 all epochs are trained on everybody,
+        and the last is kept.
+    seed
+        Of all that is random.
+    device
+        "cpu", "cuda", "cuda:1"; "auto" takes a GPU where PyTorch finds one.
+    checkpoint
+        A file from which an interrupted fit goes on, to the same result, when it is called again with the
+        same parameters and data. It is written after an epoch, every half minute at most, and when a fit is
+        interrupted (Ctrl-C): then with the last whole epoch. It is removed when the fit is done.
+    threads, memory_limit
+        As in `MRF`; another number of threads may change the last bits of a result.
+
+    Attributes
+    ----------
+    history_
+        For each epoch its number, the mean loss (without the penalty), and nDCG@100 on the validation people.
+    best_epoch_
+        The epoch whose weights are kept.
+    item_vectors_
+        V, the weights of the last layer.
+    timings_
+        Seconds of the training, and "total"; empty in a model that was loaded.
+    """
+
+    def __init__(
+        self,
+        *,
+        hidden: int = 600,
+        latent: int = 200,
+        dropout: float = 0.5,
+        kl_cap: float = 0.2,
+        kl_steps: int = 200_000,
+        l2: float = 0.0,
+        learning_rate: float = 1e-3,
+        batch: int = 500,
+        epochs: int = 200,
+        patience: int | None = 20,
+        validation: float = 0.05,
+        seed: int = 98765,
+        device: str = "auto",
+        checkpoint: "str | os.PathLike[str] | None" = None,
+        threads: int | None = None,
+        memory_limit: int | str | None = None,
+    ) -> None:
+        self.latent = check_count("latent", latent)
+        self.kl_cap = check_number("kl_cap", kl_cap, "a finite number, 0 or more", lambda x: x >= 0)
+        self.kl_steps = check_count("kl_steps", kl_steps, least=0)
+        self._keep(
+            hidden=hidden, dropout=dropout, l2=l2, learning_rate=learning_rate, batch=batch, epochs=epochs,
+            patience=patience, validation=validation, seed=seed, device=device, checkpoint=checkpoint,
+            threads=threads, memory_limit=memory_limit,
+        )  # fmt: skip
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        h, z = self.hidden, self.latent
+        between = {"encoder": (h, 2 * z), "encoder.bias": (2 * z,), "decoder": (z, h), "decoder.bias": (h,)}
+        return super()._shapes() | between
+
+    def _through(self, layer: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        W = self._layers
+        mean = slice(self.latent)  # the rest is the log-variance, which only training needs
+        z = super()._through(layer) @ W["encoder"][:, mean] + W["encoder.bias"][mean]
+        return super()._through(z @ W["decoder"] + W["decoder.bias"])
+
+
+class MultDAE(_Autoencoder):
+    """The denoising autoencoder with a multinomial likelihood of Liang et al. (2018): Mult-DAE.
+
+    items → hidden → items, with tanh between. A history is shown at length 1, with a part of it dropped. What
+    is minimised, by Adam, is the mean over users of −Σ_i x_i·log softmax(scores)_i. Scores are those before
+    the softmax. PyTorch is needed to train a model, not to load one and answer.
+
+    Parameters
+    ----------
+    hidden
+        Units of the hidden layer.
+    dropout, l2, learning_rate, batch, epochs, patience, validation, seed
+        As those of `MultVAE`.
+    device, checkpoint, threads, memory_limit
+        As those of `MultVAE`.
+
+    Attributes
+    ----------
+    history_, best_epoch_, item_vectors_, timings_
+        As those of `MultVAE`.
+    """
+
+    def __init__(
+        self,
+        *,
+        hidden: int = 200,
+        dropout: float = 0.5,
+        l2: float = 0.01,
+        learning_rate: float = 1e-3,
+        batch: int = 500,
+        epochs: int = 200,
+        patience: int | None = 20,
+        validation: float = 0.05,
+        seed: int = 98765,
+        device: str = "auto",
+        checkpoint: "str | os.PathLike[str] | None" = None,
+        threads: int | None = None,
+        memory_limit: int | str | None = None,
+    ) -> None:
+        self._keep(
+            hidden=hidden, dropout=dropout, l2=l2, learning_rate=learning_rate, batch=batch, epochs=epochs,
+            patience=patience, validation=validation, seed=seed, device=device, checkpoint=checkpoint,
+            threads=threads, memory_limit=memory_limit,
+        )  # fmt: skip
+
+
+class CDAE(_Autoencoder):
+    """The collaborative denoising autoencoder of Wu et al. (2016), with a weighted square loss.
+
+    z = activation(Wᵀx̃ + V_u + b), and the scores are W'z + b'; x̃ is the history with a part of it dropped.
+    What is minimised, by Adam, is the mean over users of Σ_i w_i·(x_i − score_i)² over all items, with
+    w_i = 1 + weight·x_i. PyTorch is needed to train a model, not to load one and answer.
+
+    Parameters
+    ----------
+    hidden
+        Units of the hidden layer.
+    weight
+        By how much more a used item counts in the loss than one that was not used.
+    activation
+        "tanh", or "sigmoid", which the paper has and which learns more slowly with Adam.
+    user_vectors
+        Whether every training user has a vector V_u, as in the paper. They help to learn the other weights.
+        Here everybody is answered from a history alone, with V_u = 0, the mean of its prior: of people who
+        were not trained on no more is known.
+    dropout, l2, learning_rate, batch, epochs, patience, validation, seed
+        As those of `MultVAE`.
+    device, checkpoint, threads, memory_limit
+        As those of `MultVAE`.
+
+    Attributes
+    ----------
+    history_, best_epoch_, item_vectors_, timings_
+        As those of `MultVAE`.
+    """
+
+    _unit_length: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        *,
+        hidden: int = 200,
+        weight: float = 10.0,
+        activation: Literal["sigmoid", "tanh"] = "tanh",
+        user_vectors: bool = True,
+        dropout: float = 0.5,
+        l2: float = 0.01,
+        learning_rate: float = 1e-3,
+        batch: int = 500,
+        epochs: int = 200,
+        patience: int | None = 20,
+        validation: float = 0.05,
+        seed: int = 98765,
+        device: str = "auto",
+        checkpoint: "str | os.PathLike[str] | None" = None,
+        threads: int | None = None,
+        memory_limit: int | str | None = None,
+    ) -> None:
+        self.weight = check_number("weight", weight, "a finite number, 0 or more", lambda x: x >= 0)
+        if activation not in ("sigmoid", "tanh"):
+            raise ParameterError("activation", '"sigmoid" or "tanh"', activation)
+        self.activation = activation
+        self.user_vectors = check_flag("user_vectors", user_vectors)
+        self._keep(
+            hidden=hidden, dropout=dropout, l2=l2, learning_rate=learning_rate, batch=batch, epochs=epochs,
+            patience=patience, validation=validation, seed=seed, device=device, checkpoint=checkpoint,
+            threads=threads, memory_limit=memory_limit,
+        )  # fmt: skip

@@ -1,0 +1,74 @@
+"""EASE and EDLAE: settings of the MRF that have a name of their own.
+
+An MRF without centering and rescaling has the ridge `l2 + p/(1 − p)·diag(XᵀX)` on the diagonal of XᵀX: a
+flat one is EASE, one in proportion to how often items are used is EDLAE.
+"""
+
+from typing import Literal
+
+from mrfrec.model import MRF
+
+__all__ = ["EASE", "EDLAE"]
+
+
+class EASE(MRF):
+    """Steck, *Embarrassingly Shallow Autoencoders for Sparse Data*, WWW 2019: MRF with a flat ridge.
+
+    C = (XᵀX + l2·I)⁻¹, B = −C ⊘ diag(C) per column, zero diagonal. The same as
+    `MRF(center=False, alpha=0, l2=l2)`. Published: l2 = 500 on ML-20M, 1000 on Netflix, 200 on MSD.
+
+    The other parameters are those of `MRF`; with `sparsity`, the largest entries of XᵀX are kept.
+    """
+
+    def __init__(
+        self,
+        *,
+        l2: float = 500.0,
+        sparsity: float | Literal["auto"] | None = "auto",
+        threshold: float | None = None,
+        max_neighbors: int = 1000,
+        r: float = 0.0,
+        dtype: Literal["float32", "float64"] = "float32",
+        threads: int | None = None,
+        memory_limit: int | str | None = None,
+    ) -> None:
+        super().__init__(
+            l2=l2, alpha=0.0, center=False, sparsity=sparsity, threshold=threshold,
+            max_neighbors=max_neighbors, r=r, dtype=dtype, threads=threads, memory_limit=memory_limit,
+        )  # fmt: skip
+
+
+class EDLAE(MRF):
+    """Steck, *Autoencoders that don't overfit towards the Identity*, NeurIPS 2020: of full rank.
+
+    Leaving each item of a history out with probability p, in expectation, is a ridge in proportion to how
+    often the items are used: C = (XᵀX + p/(1 − p)·dMat(diag(XᵀX)) + l2·I)⁻¹, B = −C ⊘ diag(C) per column,
+    zero diagonal. The same as `MRF(center=False, alpha=0, l2=l2, dropout=p)`.
+
+    Parameters
+    ----------
+    dropout
+        p, at least 0 and below 1.
+    l2
+        The flat ridge beside it.
+
+    The others are those of `MRF`; with `sparsity`, the largest entries of XᵀX are kept.
+    """
+
+    def __init__(
+        self,
+        *,
+        dropout: float = 0.33,
+        l2: float = 100.0,
+        sparsity: float | Literal["auto"] | None = "auto",
+        threshold: float | None = None,
+        max_neighbors: int = 1000,
+        r: float = 0.0,
+        dtype: Literal["float32", "float64"] = "float32",
+        threads: int | None = None,
+        memory_limit: int | str | None = None,
+    ) -> None:
+        super().__init__(
+            l2=l2, dropout=dropout, alpha=0.0, center=False, sparsity=sparsity, threshold=threshold,
+            max_neighbors=max_neighbors, r=r, dtype=dtype, threads=threads, memory_limit=memory_limit,
+        )  # fmt: skip

@@ -1,0 +1,98 @@
+"""The most popular items, and the items nearest to those somebody has."""
+
+import time
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mrfrec.checks import check_count, check_number
+from mrfrec.core.resources import MemoryPlan, Workers, parse_bytes
+from mrfrec.core.sparse import Rows
+from mrfrec.linear import Linear
+from mrfrec.recommender import Given
+
+if TYPE_CHECKING:
+    from mrfrec.interactions import Interactions
+
+__all__ = ["ItemKNN", "Popularity"]
+
+
+class Popularity(Linear):
+    """Everybody gets the items that most users have: what any model must beat.
+
+    The score of an item is the number of its training users.
+    """
+
+    def __init__(self) -> None:
+        return
+
+    def _fit(self, data: "Interactions", given: Given) -> None:
+        m = data.n_items
+        start = time.perf_counter()
+        shift = data.popularity.astype(self.dtype)
+        nothing = np.empty(0, np.int32), np.empty(0, self.dtype)
+        self._weights, self._shift = Rows(np.zeros(m + 1, np.int64), *nothing, m), shift
+        self.timings_ = {"total": time.perf_counter() - start}
+
+
+class ItemKNN(Linear):
+    """An item's score is the sum of its cosines to the items of the history, over its nearest items.
+
+    B_ji = x_j·x_i ÷ (‖x_j‖·‖x_i‖ + shrink) where j is one of the `neighbors` items nearest to i, else 0; x_i
+    is the column of item i. Items with a cosine below zero are nobody's neighbours.
+
+    Parameters
+    ----------
+    neighbors
+        k, how many items weigh in an item's score at most.
+    shrink
+        Above 0, pairs that few users have in common count as less near.
+    threads
+        Threads to use; all cores if None. Results do not depend on it.
+    memory_limit
+        Bytes, or a text such as "8GB", that a fit may use beyond the matrix it is given; what the machine has
+        available if None.
+    """
+
+    def __init__(
+        self,
+        *,
+        neighbors: int = 100,
+        shrink: float = 10.0,
+        threads: int | None = None,
+        memory_limit: int | str | None = None,
+    ) -> None:
+        self.neighbors = check_count("neighbors", neighbors)
+        self.shrink = check_number("shrink", shrink, "a finite number, 0 or more", lambda x: x >= 0)
+        self.threads = None if threads is None else check_count("threads", threads)
+        self.memory_limit = None if memory_limit is None else parse_bytes(memory_limit)
+
+    def _fit(self, data: "Interactions", given: Given) -> None:
+        from mrfrec.core import neighbors
+
+        X, start = data.matrix, time.perf_counter()
+        plan = MemoryPlan(self.memory_limit)
+        with Workers(self.threads, given.progress) as workers:
+            held = given.copied + neighbors.bytes_for_raw(X, workers.threads)
+            plan.require("statistics", held, "Use fewer threads, or drop users or items.")
+            found = neighbors.nearest(
+                X, neighbors.raw_statistics(X, workers), neighbors=self.neighbors, shrink=self.shrink,
+                workers=workers, plan=plan, held=held,
+            )  # fmt: skip
+            with workers.stage("rows", 1):
+                weights = Rows.of(found.weights())
+            timings = workers.timings
+        self._weights, self._shift = weights, np.zeros(data.n_items, self.dtype)
+        self.timings_ = {**timings, "total": time.perf_counter() - start}
+
+    def warm_up(self) -> None:
+        """Compile or load what fitting needs."""
+        _warm_up(type(self))
+
+
+@cache
+def _warm_up(kind: type[ItemKNN]) -> None:
+    import scipy.sparse as sp
+
+    kind(neighbors=2, threads=1).fit(sp.csr_array(np.eye(20, dtype=np.float32)))

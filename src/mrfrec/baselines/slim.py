@@ -1,0 +1,231 @@
+"""SLIM and fsSLIM: sparse linear methods, by coordinate descent."""
+
+import time
+from abc import abstractmethod
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from mrfrec.checks import check_count, check_number, warn
+from mrfrec.core.resources import MemoryPlan, Workers, parse_bytes
+from mrfrec.core.sparse import Rows
+from mrfrec.errors import ParameterError
+from mrfrec.linear import Linear
+from mrfrec.recommender import Given
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
+
+    from mrfrec.core.descent import Penalties
+    from mrfrec.interactions import Interactions
+
+__all__ = ["SLIM", "FsSLIM"]
+
+
+class _Regressions(Linear):
+    """What the two have in common: everything but which items weigh in the score of which."""
+
+    l1: float
+    l2: float
+    tolerance: float
+    passes: int
+    unsettled_: int
+
+    def _set(
+        self,
+        l1: float,
+        l2: float,
+        tolerance: float,
+        passes: int,
+        dtype: Literal["float32", "float64"],
+        threads: int | None,
+        memory_limit: int | str | None,
+    ) -> None:
+        self.l1 = check_number("l1", l1, "a finite number, 0 or more", lambda x: x >= 0)
+        self.l2 = check_number("l2", l2, "a finite number, 0 or more", lambda x: x >= 0)
+        self.tolerance = check_number("tolerance", tolerance, "above 0 and below 1", lambda x: 0 < x < 1)
+        self.passes = check_count("passes", passes)
+        if dtype not in ("float32", "float64"):
+            raise ParameterError("dtype", '"float32" or "float64"', dtype)
+        self.dtype = dtype
+        self.threads = None if threads is None else check_count("threads", threads)
+        self.memory_limit = None if memory_limit is None else parse_bytes(memory_limit)
+
+    @abstractmethod
+    def _regress(
+        self,
+        X: "sp.csr_array",
+        penalties: "Penalties",
+        workers: Workers,
+        plan: MemoryPlan,
+        held: int,
+        kept: dict[str, Any],
+    ) -> "tuple[sp.csr_array, int]":
+        """B, and how many of its columns did not settle."""
+
+    def _fit(self, data: "Interactions", given: Given) -> None:
+        from mrfrec.core.descent import Penalties
+        from mrfrec.core.neighbors import bytes_for_raw
+
+        X, start = data.matrix, time.perf_counter()
+        plan = MemoryPlan(self.memory_limit)
+        penalties = Penalties(self.l1, self.l2, self.tolerance, self.passes)
+        kept = {} if given.reuse is None else given.reuse.setdefault("slim", {})
+        with Workers(self.threads, given.progress) as workers:
+            held = given.copied + bytes_for_raw(X, workers.threads)
+            plan.require("statistics", held, "Use fewer threads, or drop users or items.")
+            weights, unsettled = self._regress(X, penalties, workers, plan, held, kept)
+            timings, saved = workers.timings, workers.saved
+        if unsettled:
+            warn(
+                f"{unsettled:,} of {data.n_items:,} regressions did not settle within passes={self.passes}: "
+                "use a larger l2, more passes, or a larger tolerance."
+            )
+        self._weights, self._shift = Rows.of(weights), np.zeros(data.n_items, self.dtype)
+        self.unsettled_ = unsettled
+        self.timings_ = {**timings, "total": time.perf_counter() - start + saved}
+
+    def warm_up(self) -> None:
+        """Compile or load what fitting needs."""
+        _warm_up(type(self), self.dtype)
+
+
+@cache
+def _warm_up(kind: type[Any], dtype: str) -> None:
+    import scipy.sparse as sp
+
+    kind(threads=1, dtype=dtype).fit(sp.csr_array(np.eye(20, dtype=np.float32)))
+
+
+class SLIM(_Regressions):
+    """Ning & Karypis, *SLIM: Sparse Linear Methods for Top-N Recommender Systems*, ICDM 2011.
+
+    Each item is regressed on all others, with weights that are never negative:
+
+        min over w ≥ 0, w_i = 0 of   ½‖x_i − X·w‖² + l1·Σw + ½·l2·Σw²
+
+    by coordinate descent on XᵀX, which is held whole (m × m); where that does not fit, `FsSLIM` does.
+    Half the square loss and both penalties are sums, not means over the users: scikit-learn's
+    `ElasticNet(alpha, l1_ratio)` has l1 = n·alpha·l1_ratio and l2 = n·alpha·(1 − l1_ratio).
+
+    Parameters
+    ----------
+    l1
+        The more, the fewer weights, and the faster: an item that shares at most l1 users with another (binary
+        data) gets no weight in its score.
+    l2
+        The more, the smaller the weights.
+    tolerance
+        A regression has settled when no step of a pass changes X·w by more than this share of ‖x_i‖.
+    passes
+        Over the weights of a regression, at most; there is a warning where they did not do.
+    dtype
+        Of the weights and of XᵀX: "float32" or "float64". Counts up to 16 million are exact in both.
+    threads
+        Threads to use; all cores if None. Results do not depend on it.
+    memory_limit
+        Bytes, or a text such as "8GB", that a fit may use beyond the matrix it is given; what the machine has
+        available if None.
+
+    Attributes
+    ----------
+    weights_
+        B, sparse.
+    unsettled_
+        Regressions that did not settle.
+    """
+
+    def __init__(
+        self,
+        *,
+        l1: float = 5.0,
+        l2: float = 100.0,
+        tolerance: float = 1e-3,
+        passes: int = 1000,
+        dtype: Literal["float32", "float64"] = "float32",
+        threads: int | None = None,
+        memory_limit: int | str | None = None,
+    ) -> None:
+        self._set(l1, l2, tolerance, passes, dtype, threads, memory_limit)
+
+    def _regress(
+        self,
+        X: "sp.csr_array",
+        penalties: "Penalties",
+        workers: Workers,
+        plan: MemoryPlan,
+        held: int,
+        kept: dict[str, Any],
+    ) -> "tuple[sp.csr_array, int]":
+        from mrfrec.core import descent
+        from mrfrec.core.neighbors import raw_statistics
+
+        m = X.shape[1]
+        plan.require(
+            "gram",
+            held + descent.bytes_for_gram(m, self.dtype) + workers.threads * 48 * m,
+            "Use FsSLIM, which looks at a few neighbors of each item.",
+        )
+        if self.dtype not in kept:
+            facts = raw_statistics(X, workers)
+            kept[self.dtype] = facts, descent.gram(facts, self.dtype, workers), dict(workers.timings)
+        else:
+            workers.count(kept[self.dtype][2])
+        facts, G, _ = kept[self.dtype]
+        return descent.regress_on_all(G, facts, penalties, workers)
+
+
+class FsSLIM(_Regressions):
+    """SLIM with feature selection: each item is regressed on the `neighbors` items nearest to it.
+
+    The nearest items are those with the largest cosine, as for `ItemKNN` (Ning & Karypis 2011, §4.2). Nothing
+    of size m × m is held.
+
+    Parameters
+    ----------
+    neighbors
+        How many items may weigh in an item's score.
+    l1, l2, tolerance, passes, dtype, threads, memory_limit
+        As for `SLIM`.
+
+    Attributes
+    ----------
+    weights_
+        B, sparse.
+    unsettled_
+        Regressions that did not settle.
+    """
+
+    def __init__(
+        self,
+        *,
+        neighbors: int = 200,
+        l1: float = 1.0,
+        l2: float = 100.0,
+        tolerance: float = 1e-3,
+        passes: int = 1000,
+        dtype: Literal["float32", "float64"] = "float32",
+        threads: int | None = None,
+        memory_limit: int | str | None = None,
+    ) -> None:
+        self.neighbors = check_count("neighbors", neighbors)
+        self._set(l1, l2, tolerance, passes, dtype, threads, memory_limit)
+
+    def _regress(
+        self,
+        X: "sp.csr_array",
+        penalties: "Penalties",
+        workers: Workers,
+        plan: MemoryPlan,
+        held: int,
+        kept: dict[str, Any],
+    ) -> "tuple[sp.csr_array, int]":
+        from mrfrec.core import descent
+        from mrfrec.core.neighbors import nearest, raw_statistics
+
+        facts = raw_statistics(X, workers)
+        found = nearest(X, facts, neighbors=self.neighbors, shrink=0.0, workers=workers, plan=plan, held=held)
+        return descent.regress_on_some(
+            facts, found.pattern(), penalties, dtype=self.dtype, workers=workers, plan=plan, held=held
+        )

@@ -1,0 +1,131 @@
+"""SLIM: each item regressed on the others, with non-negative weights and two penalties.
+
+    min over w ≥ 0, w_i = 0 of   ½‖x_i − X·w‖² + l1·Σw + ½·l2·Σw²
+
+which needs of X only G = XᵀX. With all items as candidates, G is held whole and the columns are solved in
+parallel; with a few candidates for each item, their parts of G are streamed, as for the sparse model of §3.2.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from mrfrec.core import blocks, closed_form
+from mrfrec.core.kernels import descent as kernels
+from mrfrec.core.pattern import Pattern, square_csc
+from mrfrec.core.resources import MemoryPlan, Workers
+from mrfrec.core.schedule import make_schedule
+from mrfrec.core.statistics import Statistics, split_evenly
+
+__all__ = ["Penalties", "bytes_for_gram", "gram", "regress_on_all", "regress_on_some"]
+
+_TILE = 1024
+_LEAST_BATCH, _MOST_BATCH = 250_000_000, 2_000_000_000
+
+
+@dataclass(frozen=True)
+class Penalties:
+    """What is minimised, and how far."""
+
+    l1: float
+    l2: float
+    tolerance: float  # of a step's effect on X·w, as a share of ‖x_i‖
+    passes: int  # over the weights, at most
+
+
+def bytes_for_gram(m: int, dtype: str) -> int:
+    """G, whole."""
+    return np.dtype(dtype).itemsize * m * m
+
+
+def gram(facts: Statistics, dtype: str, workers: Workers) -> npt.NDArray[Any]:
+    """G = XᵀX, both triangles."""
+    G = closed_form.scaled_matrix(facts, dtype, workers)
+    m = len(G)
+    tiles = [(i, j) for i in range(0, m, _TILE) for j in range(0, i + 1, _TILE)]
+
+    def mirror(tile: tuple[int, int]) -> None:
+        i, j = (slice(start, start + _TILE) for start in tile)
+        if i == j:
+            lower = np.tril(G[i, i])
+            G[i, i] = lower + np.tril(lower, -1).T
+        else:
+            G[j, i] = G[i, j].T
+
+    with workers.stage("mirror", 1):
+        workers.run(mirror, tiles)
+    return G
+
+
+def regress_on_all(
+    G: npt.NDArray[Any], facts: Statistics, penalties: Penalties, workers: Workers
+) -> tuple[sp.csr_array, int]:
+    """B, and how many of its columns did not settle."""
+    m = len(G)
+    screened = len(facts.X.values) == 0 or bool((facts.X.values >= 0).all())
+    tasks = split_evenly(facts.popularity + 1, max(min(m // 8, 1024), 1))
+    with workers.stage("regress", m):
+        found = workers.run(
+            lambda t: kernels.regress_columns(
+                G, *t, penalties.l1, penalties.l2, penalties.tolerance, penalties.passes, screened
+            ),
+            tasks,
+            costs=[stop - start for start, stop in tasks],
+        )
+    counts, items, values = (np.concatenate([part[place] for part in found]) for place in range(3))
+    ptr = np.concatenate([[0], np.cumsum(counts)])
+    weights = square_csc(values.astype(G.dtype), items, ptr).tocsr()
+    return weights, sum(part[3] for part in found)
+
+
+def regress_on_some(
+    facts: Statistics,
+    pattern: Pattern,
+    penalties: Penalties,
+    *,
+    dtype: str,
+    workers: Workers,
+    plan: MemoryPlan,
+    held: int,
+) -> tuple[sp.csr_array, int]:
+    """B with weights in the pattern alone, and how many of its columns did not settle."""
+    m = facts.m
+    schedule = make_schedule(pattern, facts.popularity, 0.0, workers)
+    members = np.diff(pattern.column_ptr)[schedule.heads] + 1
+    places = members * (members - 1) // 2
+    block_bytes = places * np.dtype(dtype).itemsize + members * 32
+    largest = int(members.max())
+    held += 16 * len(pattern.neighbors) + workers.threads * (24 * m + 16 * largest**2)
+    plan.require("blocks", held + int(block_bytes.max()), "Use fewer neighbors.")
+    budget = min(max(_LEAST_BATCH, 100 * len(facts.X.items)), _MOST_BATCH, plan.limit - held)
+    plan.require("blocks", held + min(budget, int(block_bytes.sum())), "")
+    each_alone = np.arange(m, dtype=np.int32)
+    values = np.zeros(len(pattern.neighbors))
+    failed = 0
+    ranges = list(blocks.batches(block_bytes, budget))
+    store = np.empty(max(int(places[b0:b1].sum()) for b0, b1 in ranges), dtype)
+    for turn, (b0, b1) in enumerate(ranges):
+        with workers.stage("gather", m * len(ranges), (m * turn, m * (turn + 1))):
+            batch = blocks.lay_out(
+                pattern, schedule, slice(b0, b1), members, members, places, each_alone, workers
+            )
+            blocks.gather(facts, batch, store, workers)
+        with workers.stage("regress", m, (b0, b1)):
+            heads = schedule.heads[b0:b1]
+            pieces = [np.arange(*part) for part in split_evenly(members[b0:b1] ** 2 + 100, 256)]
+            failed += sum(
+                workers.run(
+                    lambda piece, batch=batch, heads=heads: kernels.regress_blocks(
+                        piece, batch, heads, facts.S_diagonal, penalties.l1, penalties.l2,
+                        penalties.tolerance, penalties.passes, store, pattern.column_ptr, values,
+                    ),
+                    pieces,
+                    costs=[len(piece) for piece in pieces],
+                )
+            )  # fmt: skip
+    weights = square_csc(values.astype(dtype), pattern.neighbors, pattern.column_ptr).tocsr()
+    weights.eliminate_zeros()
+    return weights, failed

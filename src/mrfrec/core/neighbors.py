@@ -1,0 +1,91 @@
+"""The nearest neighbours of each item by the cosine of their columns, streamed: m × m is never held."""
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from mrfrec.core import statistics
+from mrfrec.core.kernels import neighbors as kernels
+from mrfrec.core.pattern import Pattern
+from mrfrec.core.resources import MemoryPlan, Workers
+from mrfrec.core.statistics import Statistics
+
+__all__ = ["Neighbors", "bytes_for_raw", "nearest", "raw_statistics"]
+
+_PER_NEIGHBOR = 32  # bytes: an item and a nearness, sorted, and once more as rows of B
+
+
+class Neighbors:
+    """The nearest items of each item: `items[i]` and how near they are, nearest first; −1 fills the rest."""
+
+    def __init__(self, items: npt.NDArray[np.int32], nearness: npt.NDArray[np.float32]) -> None:
+        self.items, self.nearness = items, nearness
+
+    def weights(self) -> sp.csr_array:
+        """B, in whose column i the nearest items of item i have their nearness."""
+        m = len(self.items)
+        kept = self.items >= 0
+        columns = np.repeat(np.arange(m, dtype=np.int32), kept.sum(axis=1))
+        found = sp.csr_array((self.nearness[kept], (self.items[kept], columns)), shape=(m, m))
+        found.sort_indices()
+        return found
+
+    def pattern(self) -> Pattern:
+        """The same as a pattern, columns ascending."""
+        kept = self.items >= 0
+        ptr = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
+        last = np.where(kept, self.items, np.iinfo(np.int32).max)
+        ordered = np.sort(last, axis=1)
+        return Pattern(ptr, ordered[ordered < np.iinfo(np.int32).max], 0.0)
+
+
+def bytes_for_raw(X: sp.csr_array, threads: int) -> int:
+    """What `raw_statistics` holds beyond the matrix."""
+    n, m = X.shape
+    return statistics.bytes_for_statistics(n, m, X.nnz, statistics.is_binary(X, 0.0), threads)
+
+
+def raw_statistics(X: sp.csr_array, workers: Workers) -> Statistics:
+    """Of XᵀX itself."""
+    binary = statistics.is_binary(X, 0.0)
+    return statistics.compute(
+        X, alpha=0.0, user_weight=0.0, center=False, binary=binary, workers=workers, raw=True
+    )
+
+
+def nearest(
+    X: sp.csr_array,
+    facts: Statistics,
+    *,
+    neighbors: int,
+    shrink: float,
+    workers: Workers,
+    plan: MemoryPlan,
+    held: int,
+) -> Neighbors:
+    """For each item the `neighbors` others with the largest x_i·x_j ÷ (‖x_i‖·‖x_j‖ + shrink), if above zero.
+
+    Nearness is compared as float32, and ties go to the item that follows most closely in cyclic order, for
+    the reasons `core/pattern.py` gives.
+    """
+    m = facts.m
+    most = max(min(neighbors, m - 1), 1)
+    needed = held + 8 * X.nnz + m * (_PER_NEIGHBOR * most + 24) + workers.threads * 16 * m
+    plan.require("neighbors", needed, "Keep fewer neighbors, or use fewer threads.")
+    of_user = np.diff(X.indptr)
+    size_at = np.zeros(X.nnz, np.uint32)  # the length of a history, at where it begins
+    size_at[X.indptr[:-1][of_user > 0]] = of_user[of_user > 0]
+    sizes = size_at[facts.X.begin]
+    lengths, order = np.sqrt(facts.S_diagonal), np.arange(m, dtype=np.int32)
+    items, nearness = np.empty((m, most), np.int32), np.empty((m, most), np.float32)
+    tasks = facts.row_tasks()
+    with workers.stage("neighbors", m):
+        workers.run(
+            lambda t, space: kernels.nearest(
+                facts.X, sizes, lengths, shrink, order, *t, *space, items, nearness
+            ),
+            tasks,
+            scratch=lambda: (facts.accumulator(), np.empty(m, np.float32)),
+            costs=[stop - start for start, stop in tasks],
+        )
+    return Neighbors(items, nearness)

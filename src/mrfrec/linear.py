@@ -1,0 +1,152 @@
+"""Models whose scores are x·B: a weight for each item of the history in the score of each other item."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mrfrec.core import ranking
+from mrfrec.core.resources import MemoryPlan, usable_threads
+from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.recommender import Recommender
+from mrfrec.saving import shaped, stored_rows
+
+if TYPE_CHECKING:
+    from mrfrec.io.artifact import Stored
+
+__all__ = ["Linear"]
+
+
+class Linear(Recommender):
+    """A recommender by item-item weights: what it adds is how these are learned.
+
+    Attributes
+    ----------
+    weights_
+        B, m × m with a zero diagonal: B[j, i] is the weight of item j in the score of item i. An ndarray
+        (dense) or a `scipy.sparse.csr_array` (sparse).
+    """
+
+    memory_limit: int | None = None
+    timings_: dict[str, float]
+    _weights: Rows | DenseRows
+    _shift: npt.NDArray[Any]  # what every user's scores start from
+
+    @property
+    def weights_(self) -> Any:
+        """B: an ndarray (dense) or a `scipy.sparse.csr_array` (sparse)."""
+        if not hasattr(self, "_weights"):
+            raise AttributeError(
+                f"weights_: this {type(self).__name__} has learned nothing yet: call fit first."
+            )
+        return self._weights.matrix()
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the weights are sparse."""
+        self._fitted()
+        return isinstance(self._weights, Rows)
+
+    # ── using the weights ─────────────────────────────────────────────────────────────────────────
+
+    def score(self, X_history: object) -> npt.NDArray[Any]:
+        """x·B for each row of histories, plus what every score starts from: an array of users × items.
+
+        Every item gets a score for every user, so the array is as large as that: for rankings of many
+        users use `top_k`, which never holds it.
+        """
+        histories = self._histories(X_history)
+        needed = len(histories) * histories.width * np.dtype(self.dtype).itemsize
+        plan = MemoryPlan(self.memory_limit)
+        plan.require("scores", needed, "Score fewer users at a time, or use top_k.", who="score")
+        return ranking.score(histories, self._weights, self._shift, self.threads or usable_threads())
+
+    def _best(
+        self,
+        histories: Rows,
+        k: int,
+        *,
+        exclude_seen: bool,
+        order: npt.NDArray[np.int32],
+        base: npt.NDArray[Any] | None = None,
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
+        return ranking.top_k(
+            histories,
+            self._weights,
+            self._shift if base is None else base,
+            k,
+            exclude_seen=exclude_seen,
+            order=order,
+            threads=self.threads or usable_threads(),
+        )
+
+    def _rank(
+        self, histories: Rows, k: int, *, exclude_seen: bool, hidden: npt.NDArray[np.bool_] | None
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any], npt.NDArray[np.bool_]]:
+        items, scores = self._from(self._shift, histories, k, exclude_seen, hidden)
+        return items, scores, scores != self._shift[items]
+
+    def _from(
+        self,
+        base: npt.NDArray[Any],
+        histories: Rows,
+        k: int,
+        exclude_seen: bool,
+        hidden: npt.NDArray[np.bool_] | None,
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
+        """Items and scores that start from `base`; ties by popularity."""
+        # An item that starts from −∞ stays there.
+        start = base if hidden is None else np.where(hidden, -np.inf, base).astype(self.dtype)
+        by_popularity = self._catalogue.by_popularity
+        return self._best(histories, k, exclude_seen=exclude_seen, order=by_popularity, base=start)
+
+    def _weights_between(
+        self, had: npt.NDArray[Any], values: npt.NDArray[Any], targets: npt.NDArray[Any]
+    ) -> npt.NDArray[np.float64]:
+        B = self._weights
+        if isinstance(B, DenseRows):
+            B.verify(had)
+            return np.asarray(B.array[np.ix_(had, targets)], np.float64)
+        column = np.full(B.width, -1)
+        column[targets] = np.arange(len(targets))
+        rows = B.take(had.astype(np.int64))
+        place = column[rows.items]
+        owner = np.repeat(np.arange(len(had)), np.diff(rows.ptr))
+        weights = np.zeros((len(had), len(targets)))
+        weights[owner[place >= 0], place[place >= 0]] = rows.values[place >= 0]
+        return weights
+
+    def _base_score(self, item: int, *, stranger: bool) -> float:
+        return float(self._shift[item])
+
+    def _neighbors(self, item: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Row j of B: where item j adds most."""
+        B = self._weights
+        B.verify(np.array([item]))
+        if isinstance(B, DenseRows):
+            return np.arange(B.width), np.asarray(B.array[item])
+        span = slice(int(B.ptr[item]), int(B.ptr[item + 1]))
+        return np.asarray(B.items[span]), np.asarray(B.values[span])
+
+    # ── on disk ───────────────────────────────────────────────────────────────────────────────────
+
+    def _state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+        B = self._weights
+        B.verify()
+        if isinstance(B, DenseRows):
+            return {"shift": self._shift, "weights": B.array}, {}
+        arrays = {"weights.ptr": B.ptr, "weights.items": B.items, "weights.values": B.values}
+        return {"shift": self._shift, **arrays}, {}
+
+    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
+        self._shift = shaped(arrays, "shift", m).read()
+        if "weights" in arrays:
+            stored = shaped(arrays, "weights", m, m)
+            self._weights = DenseRows(stored.array, stored.check)
+        else:
+            shaped(arrays, "weights.ptr", m + 1)
+            # Without its values, a row would be read as a row of ones.
+            shaped(arrays, "weights.values", *arrays["weights.items"].array.shape)
+            self._weights = stored_rows(arrays, "weights", m)
+        self.timings_ = {}

@@ -1,0 +1,630 @@
+"""The autoencoders against dense networks in plain PyTorch; how they are trained, interrupted and saved."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from experiments import autoencoders as script
+from mrfrec import DataError, Interactions, MemoryPlanError, NumericalError, ParameterError, Recommender, load
+from mrfrec.baselines import CDAE, MultDAE, MultVAE, networks
+from mrfrec.core.sparse import Rows
+from mrfrec.evaluation import Questions, Split
+from mrfrec.ids import Ids
+
+import contract
+from conftest import random_matrix
+from naive_evaluation import ndcg
+
+Matrix = npt.NDArray[np.float64]
+
+SMALL: dict[str, Any] = {"batch": 32, "epochs": 4, "learning_rate": 0.01, "device": "cpu", "threads": 1}
+MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "MultVAE": (MultVAE, {"hidden": 12, "latent": 5, "kl_steps": 100, **SMALL}),
+    "MultDAE": (MultDAE, {"hidden": 12, **SMALL}),
+    "CDAE": (CDAE, {"hidden": 12, "weight": 3.0, "activation": "sigmoid", **SMALL}),
+}
+KINDS = pytest.mark.parametrize("kind", MODELS)
+
+
+def made(kind: str, **parameters: Any) -> Any:
+    model, small = MODELS[kind]
+    return model(**{**small, **parameters})
+
+
+def recipe(kind: str, **parameters: Any) -> networks.Recipe:
+    return networks.Recipe(kind=kind, **made(kind, **parameters).parameters)  # type: ignore[arg-type]
+
+
+def matrix(seed: int = 4, *, real: bool = False, users: int = 90, items: int = 30) -> Matrix:
+    return np.abs(random_matrix(seed, users, items, real=real))
+
+
+def rows_of(X: Matrix) -> Rows:
+    return Rows.of(sp.csr_array(X))
+
+
+def clusters(seed: int, users: int) -> Matrix:
+    """Everybody likes one of six groups of ten items, and a few others."""
+    rng = np.random.default_rng(seed)
+    group = np.arange(60) // 10
+    likely = np.where(group == rng.integers(0, 6, users)[:, None], 0.6, 0.04)
+    return (rng.random((users, 60)) < likely).astype(np.float64)
+
+
+def all_of_a_batch(training: networks._Training) -> networks._Batch:
+    data = training.data
+    return next(data.batches(np.arange(len(data)), len(data)))
+
+
+# ── losses, steps and answers, against dense networks ─────────────────────────────────────────────
+
+
+def dense_multinomial(outputs: Tensor, X: Tensor) -> Tensor:
+    return -(X * torch.log_softmax(outputs, 1)).sum()
+
+
+def dense_square(outputs: Tensor, X: Tensor, weight: float) -> Tensor:
+    return ((1 + weight * X) * (X - outputs) ** 2).sum()
+
+
+def dense_loss(
+    r: networks.Recipe, W: dict[str, Tensor], X: Tensor, step: int, noise: Tensor | None
+) -> Tensor:
+    """The mean loss of all users, with KL divergence and penalty, as the papers write them."""
+    shown = X if r.kind == "CDAE" else torch.nn.functional.normalize(X, dim=1)
+    layer = shown @ W["first"] + W["first.bias"]
+    if r.user_vectors:
+        layer = layer + W["users"]
+    hidden = torch.sigmoid(layer) if r.activation == "sigmoid" else torch.tanh(layer)
+    kl = torch.zeros(())
+    if r.kind == "MultVAE":
+        assert noise is not None
+        mean, log_variance = torch.chunk(hidden @ W["encoder"] + W["encoder.bias"], 2, dim=1)
+        q = torch.distributions.Normal(mean, torch.exp(log_variance / 2))
+        p = torch.distributions.Normal(torch.zeros_like(mean), torch.ones_like(mean))
+        kl = torch.distributions.kl_divergence(q, p).sum()
+        hidden = torch.tanh((mean + noise * q.scale) @ W["decoder"] + W["decoder.bias"])
+    outputs = hidden @ W["vectors"].T + W["bias"]
+    loss = dense_square(outputs, X, r.weight) if r.kind == "CDAE" else dense_multinomial(outputs, X)
+    beta = min(r.kl_cap, step / r.kl_steps) if r.kl_steps else 0.0
+    penalty = r.l2 / r.batch * sum((w**2).sum() for w in W.values() if w.ndim == 2)
+    return (loss + beta * kl) / len(X) + penalty
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_losses_and_their_gradients_are_those_of_dense_rows(real: bool) -> None:
+    X = matrix(real=real)
+    training = networks._Training(recipe("CDAE"), rows_of(X), "cpu")
+    batch, dense = all_of_a_batch(training), torch.from_numpy(X).float()
+    outputs = torch.randn(X.shape, generator=torch.Generator().manual_seed(1)) * 3
+    for ours, truth in (
+        (networks._multinomial(outputs.clone(), batch, training.data.totals), dense_multinomial),
+        (networks._weighted_square(outputs.clone(), batch, 3.0), lambda y, x: dense_square(y, x, 3.0)),
+    ):
+        leaf = outputs.clone().requires_grad_()
+        expected = truth(leaf, dense)
+        expected.backward()  # type: ignore[no-untyped-call]
+        torch.testing.assert_close(ours[0], expected.detach(), rtol=1e-5, atol=0)
+        torch.testing.assert_close(ours[1], leaf.grad, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [("MultVAE", {"l2": 0.5}), ("MultDAE", {"l2": 2.0}), ("CDAE", {"l2": 1.0}),
+     ("CDAE", {"user_vectors": False, "activation": "tanh", "weight": 0.0})],
+)  # fmt: skip
+def test_steps_are_those_of_a_dense_network(kind: str, more: dict[str, Any], real: bool) -> None:
+    X = matrix(real=real)
+    r = recipe(kind, batch=90, dropout=0.0, **more)
+    training = networks._Training(r, rows_of(X), "cpu")
+    dense, batch = torch.from_numpy(X).float(), all_of_a_batch(training)
+    W = {name: w.detach().clone().requires_grad_() for name, w in training.weights.items()}
+    adam = torch.optim.Adam(W.values(), lr=r.learning_rate, fused=False)
+    for step in range(3):
+        shape = (len(X), r.latent)
+        noise = torch.randn(shape, generator=torch.Generator().manual_seed(step)) if r.latent else None
+        adam.zero_grad()
+        loss = dense_loss(r, W, dense, step, noise)
+        loss.backward()  # type: ignore[no-untyped-call]
+        adam.step()
+        before = {name: w.detach().clone() for name, w in training.weights.items()}
+        ours = training.step(batch, torch.Generator().manual_seed(step)) / len(X)
+        penalty = r.l2 / r.batch * sum(float((w**2).sum()) for w in before.values() if w.ndim == 2)
+        assert float(ours) + penalty == pytest.approx(float(loss.detach()), rel=1e-5)
+    for name, w in W.items():
+        assert w.grad is not None
+        sure = w.grad.abs() > 1e-5  # Adam's steps are as long for a gradient that is rounding alone
+        assert sure.float().mean() > 0.3
+        torch.testing.assert_close(training.weights[name].detach()[sure], w.detach()[sure], rtol=0, atol=2e-5)
+
+
+def test_the_weight_of_the_divergence_grows_to_its_cap() -> None:
+    found = [
+        replace(recipe("MultVAE", kl_cap=0.2), kl_steps=200_000).kl_weight(s) for s in (0, 1, 20_000, 10**6)
+    ]
+    assert found == [0.0, 1 / 200_000, 0.1, 0.2]
+    assert recipe("MultVAE", kl_cap=0.3, kl_steps=0).kl_weight(0) == 0.3
+
+
+def test_a_share_of_a_history_is_dropped_and_the_mean_stays() -> None:
+    X = matrix()
+    training = networks._Training(recipe("MultDAE", dropout=0.25), rows_of(X), "cpu")
+    batch, random = all_of_a_batch(training), torch.Generator().manual_seed(3)
+    W = training.weights
+    # With an activation that is nearly linear the mean of the hidden layer is that of the whole history.
+    W = {name: w.detach() * (1e-3 if name == "first" else 0) for name, w in W.items()}
+    whole = networks._hidden(W, training.recipe, batch)[0]
+    times = 500
+    runs = torch.stack([networks._hidden(W, training.recipe, batch, random)[0] for _ in range(times)])
+    spread = runs.std(0) / times**0.5
+    assert ((runs.mean(0) - whole).abs() < 5 * spread + 1e-9).all()
+    one = next(training.data.batches(np.array([int(np.argmax((X > 0).sum(1) == 1))]), 1))
+    alone = torch.stack([networks._hidden(W, training.recipe, one, random)[0] for _ in range(400)])
+    dropped = (alone == 0).all(2).float().mean()
+    assert 0.15 < dropped < 0.35
+    torch.testing.assert_close(alone.abs().amax(0), networks._hidden(W, training.recipe, one)[0].abs() / 0.75)
+
+
+@KINDS
+@pytest.mark.parametrize("real", [False, True])
+def test_scores_are_the_outputs_of_the_network(kind: str, real: bool) -> None:
+    X, others = matrix(real=real), matrix(9, real=real, users=41)
+    model = made(kind).fit(sp.csr_array(X))
+    W = {name: torch.from_numpy(w) for name, w in model._layers.items()}
+    W |= {"first": torch.from_numpy(model._first.array), "vectors": torch.from_numpy(model._vectors.array)}
+    W["bias"] = torch.from_numpy(model._bias)
+    r = recipe(kind)
+    for histories in (X, others):
+        batch = next(networks._Matrix(rows_of(histories), r, "cpu").batches(np.arange(len(histories)), 999))
+        expected = networks._outputs(W, networks._hidden(W, r, batch)[0], torch.empty(histories.shape))
+        np.testing.assert_allclose(model.score(sp.csr_array(histories)), expected.numpy(), atol=1e-5)
+
+
+def test_validation_is_the_mean_ndcg() -> None:
+    shown, targets = matrix(5), matrix(6)
+    targets[shown > 0] = 0
+    targets[8] = 0  # nobody to be asked about
+    r = recipe("MultDAE", batch=13)
+    training = networks._Training(r, rows_of(matrix()), "cpu")
+    found = networks._Questions((rows_of(shown), rows_of(targets)), r, "cpu").ndcg(training.weights)
+    arrays = {name: w.detach().numpy() for name, w in training.weights.items()}
+    m = shown.shape[1]
+    ranked = networks.top_items(arrays, r, rows_of(shown), m, "cpu")
+    each = []
+    for items, seen, wanted in zip(ranked, shown, targets, strict=True):
+        assert sorted(items) == list(range(m))
+        left = [i for i in items if seen[i] == 0]
+        assert list(items[: len(left)]) == left
+        if wanted.any():
+            each.append(ndcg(left, set(np.flatnonzero(wanted)), m))
+    assert len(each) < len(shown)
+    assert found == pytest.approx(np.mean(each), rel=1e-9)
+
+
+# ── training ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@KINDS
+def test_training_learns_what_popularity_does_not_know(kind: str) -> None:
+    X, people = clusters(1, 400), clusters(2, 100)
+    hide = np.random.default_rng(3).random(people.shape) < 0.4
+    shown, targets = people * ~hide, people * hide
+    model = made(kind, epochs=30, l2=0.001).fit(sp.csr_array(X))
+
+    def hits(scores: Matrix) -> float:
+        best = np.argsort(-np.where(shown > 0, -np.inf, scores), axis=1)[:, :5]
+        return float(np.take_along_axis(targets, best, 1).mean())
+
+    popular = hits(np.broadcast_to(X.sum(0), X[:100].shape))
+    assert hits(model.score(sp.csr_array(shown))) > 2.5 * popular
+    assert model.history_[-1]["loss"] < model.history_[0]["loss"]
+    assert set(model.timings_) == {"train", "total"}
+
+
+@KINDS
+def test_the_same_seed_gives_the_same_model_and_nothing_of_the_caller_changes(kind: str) -> None:
+    X = sp.csr_array(matrix())
+    state, legacy, threads = torch.get_rng_state(), str(np.random.get_state()), torch.get_num_threads()  # noqa: NPY002
+    with torch.inference_mode():
+        one = made(kind).fit(X)
+        assert torch.is_inference_mode_enabled()
+    two, other = made(kind).fit(X), made(kind, seed=7).fit(X)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert str(np.random.get_state()) == legacy  # noqa: NPY002
+    assert one.item_vectors_.tobytes() == two.item_vectors_.tobytes()
+    assert one.score(X).tobytes() == two.score(X).tobytes()
+    assert one.history_ == two.history_
+    assert np.abs(one.item_vectors_ - other.item_vectors_).max() > 0.01
+    faster = made(kind, threads=2).fit(X)
+    assert torch.get_num_threads() == threads
+    np.testing.assert_allclose(faster.item_vectors_, one.item_vectors_, atol=1e-4)
+
+
+@KINDS
+def test_the_best_epoch_is_kept_and_patience_ends_training(kind: str) -> None:
+    X = sp.csr_array(clusters(1, 60))
+    people = clusters(2, 50)
+    hide = np.random.default_rng(3).random(people.shape) < 0.4
+    asked = sp.csr_array(people * ~hide), sp.csr_array(people * hide)
+    parameters = {"learning_rate": 0.03, "epochs": 40, "l2": 0.0}
+    model = made(kind, patience=3, **parameters).fit(X, validation=asked)
+    found = [epoch["ndcg"] for epoch in model.history_]
+    assert model.best_epoch_ == int(np.argmax(found)) + 1
+    assert len(found) == model.best_epoch_ + 3 < 40
+    exactly = made(kind, **{**parameters, "epochs": model.best_epoch_}).fit(X, validation=asked)
+    assert exactly.item_vectors_.tobytes() == model.item_vectors_.tobytes()
+    ranked, _ = model.top_k(asked[0], 60)
+    expected = [
+        ndcg([i for i in items if i >= 0], set(np.flatnonzero(wanted)), 60)
+        for items, wanted in zip(ranked.tolist(), people * hide, strict=True)
+        if wanted.any()
+    ]
+    assert max(found) == pytest.approx(np.mean(expected), abs=1e-6)
+    assert len(made(kind, patience=None, **{**parameters, "epochs": 12}).fit(X).history_) == 12
+
+
+def test_users_set_aside_are_not_trained_on() -> None:
+    X = matrix(users=200, real=True)
+    r = recipe("MultVAE", validation=0.1)
+    trained, (shown, targets) = networks._set_aside(rows_of(X), r)
+    assert (len(trained), len(shown), len(targets)) == (180, 20, 20)
+    people = shown.matrix().toarray() + targets.matrix().toarray()
+    # Together they are everybody, each once.
+    together = np.vstack([trained.matrix().toarray(), people])
+    assert sorted(map(tuple, together.tolist())) == sorted(map(tuple, X.tolist()))
+    for one, other in zip(np.diff(shown.ptr), np.diff(targets.ptr), strict=True):
+        assert one > 0
+        assert other == max(int(0.2 * (one + other)), 1)
+    hidden = targets.matrix().toarray() > 0
+    assert hidden.sum(0).max() < 0.8 * hidden.sum()  # not always the same items
+    again = networks._set_aside(rows_of(X), r)[1][1]
+    assert (again.items == targets.items).all()
+
+
+def test_without_validation_everybody_is_trained_on_and_the_last_epoch_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    X, seen = matrix(), []
+    original = networks._Training.__init__
+
+    def noted(self: Any, recipe: networks.Recipe, rows: Rows, device: str) -> None:
+        seen.append(len(rows))
+        original(self, recipe, rows, device)
+
+    monkeypatch.setattr(networks._Training, "__init__", noted)
+    model = made("MultDAE", validation=0, patience=1).fit(sp.csr_array(X))
+    assert (model.best_epoch_, len(model.history_), model.history_[-1]["ndcg"]) == (4, 4, None)
+    made("MultDAE").fit(sp.csr_array(X))
+    made("MultDAE").fit(sp.csr_array(X), validation=(sp.csr_array(X[:9]), sp.csr_array(X[9:18])))
+    assert seen == [90, 90 - round(0.05 * 90), 90]
+
+
+def test_every_epoch_takes_everybody_once_in_an_order_of_its_own() -> None:
+    training = networks._Training(recipe("MultDAE", batch=20), rows_of(matrix()), "cpu")
+    epochs, cut = [], training.data.batches
+    training.data.batches = lambda order, size: epochs.append(order) or cut(order, size)  # type: ignore
+    training.epoch(1, lambda _: None)
+    training.epoch(2, lambda _: None)
+    assert [sorted(order) for order in epochs] == [list(range(90))] * 2
+    assert len({tuple(order) for order in [*epochs, np.arange(90)]}) == 3
+    assert training.steps == 10
+
+
+@KINDS
+def test_users_without_a_history_do_no_harm(kind: str) -> None:
+    X = matrix()
+    X[10:20] = 0
+    model = made(kind, batch=1).fit(sp.csr_array(X))
+    assert np.isfinite(model.score(sp.csr_array(X))).all()
+    nobody = sp.csr_array((3, 30))
+    assert model.score(nobody).shape == (3, 30)
+
+
+def test_progress_goes_from_nothing_to_everything() -> None:
+    steps: list[tuple[str, int, int]] = []
+    made("MultDAE", validation=0, batch=20).fit(sp.csr_array(matrix()), progress=lambda *s: steps.append(s))
+    assert {(stage, total) for stage, _, total in steps} == {("train", 20)}
+    done = [step for _, step, _ in steps]
+    assert (done[0], done[-1]) == (0, 20)
+    assert done == sorted(done)
+    assert len(set(done)) == 21
+
+
+# ── checkpoints ───────────────────────────────────────────────────────────────────────────────────
+
+
+class Stop:
+    """Presses Ctrl-C when so many steps are done."""
+
+    def __init__(self, step: int) -> None:
+        self.step, self.seen = step, [0]
+
+    def __call__(self, _: str, done: int, __: int) -> None:
+        self.seen.append(done)
+        if done == self.step:
+            raise KeyboardInterrupt
+
+
+def interrupted(model: Any, X: sp.csr_array, step: int, **given: Any) -> Stop:
+    stop = Stop(step)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, progress=stop, **given)
+    return stop
+
+
+@KINDS
+@pytest.mark.parametrize("given", [False, True])
+def test_an_interrupted_fit_goes_on_to_the_same_model(kind: str, given: bool, tmp_path: Path) -> None:
+    X, file = sp.csr_array(matrix(real=True)), tmp_path / "training"
+    people = matrix(7), matrix(8)
+    people[1][people[0] > 0] = 0
+    validation = {"validation": tuple(map(sp.csr_array, people))} if given else {}
+    whole = made(kind, epochs=6).fit(X, **validation)
+    # In the first epoch there is nothing to go on from; in the fourth, between two, and after the last.
+    for step in (2, 11, 15, 18):
+        model = made(kind, epochs=6, checkpoint=file)
+        interrupted(model, X, step, **validation)
+        assert file.exists() == (step > 3)
+        second = Stop(-1)
+        model.fit(X, progress=second, **validation)
+        assert second.seen[1] == step // 3 * 3
+        assert list(tmp_path.iterdir()) == []
+        assert model.history_ == whole.history_
+        assert model.best_epoch_ == whole.best_epoch_
+        assert model.item_vectors_.tobytes() == whole.item_vectors_.tobytes()
+        assert model.score(X).tobytes() == whole.score(X).tobytes()
+
+
+def test_checkpoints_are_written_as_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, found = tmp_path / "training", []
+    monkeypatch.setattr(networks, "_SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    made("MultDAE", batch=90, validation=0, checkpoint=str(file)).fit(
+        sp.csr_array(matrix()), progress=lambda *_: found.append(file.exists())
+    )
+    assert found == [False, True, True, True, True, True]
+    assert not file.exists()
+
+
+def test_checkpoints_of_another_training_are_refused(tmp_path: Path) -> None:
+    X, file = sp.csr_array(matrix()), tmp_path / "training"
+    interrupted(made("MultDAE", checkpoint=file), X, 5)
+    kept = file.read_bytes()
+    advice = "Give another file, or remove this one to begin anew"
+    other = X.copy()
+    other.data[3] = 2
+    people = sp.csr_array(matrix(7)), sp.csr_array(matrix(8))
+    for model, data, given, message in (
+        (
+            made("MultDAE", checkpoint=file, learning_rate=0.02),
+            X,
+            {},
+            r"learning_rate \(0.01, here 0.02\)\. ",
+        ),
+        (made("MultDAE", checkpoint=file, seed=1), X, {}, "seed"),
+        (made("MultDAE", checkpoint=file), other, {}, "what differs: data"),
+        (made("MultDAE", checkpoint=file), X, {"validation": people}, "what differs: validation people"),
+        (made("CDAE", checkpoint=file), X, {}, r"kind \('MultDAE', here 'CDAE'\)"),
+    ):
+        with pytest.raises(DataError, match=f"{message}.*{advice}"):
+            model.fit(data, **given)
+        assert not hasattr(model, "history_")
+    for wrong in (kept[:-7], kept[:-40] + b"\1" * 40, b"", b"mine"):
+        file.write_bytes(wrong)
+        with pytest.raises(DataError, match=f"cannot be gone on from: .*{advice}"):
+            made("MultDAE", checkpoint=file).fit(X)
+        assert file.read_bytes() == wrong
+    made("MultDAE").fit(X).save(file)
+    with pytest.raises(DataError, match=f"lacks 'training'.*{advice}"):
+        made("MultDAE", checkpoint=file).fit(X)
+    load(file)
+    for path, rule in ((tmp_path, "a file, new or old"), (tmp_path / "no" / "x", "in a folder that exists")):
+        with pytest.raises(ParameterError, match=f"checkpoint must be {rule}"):
+            made("MultDAE", checkpoint=path).fit(X)
+
+
+@KINDS
+def test_a_fit_that_is_interrupted_or_fails_leaves_the_model_as_it_was(kind: str) -> None:
+    X = sp.csr_array(matrix())
+    model = made(kind).fit(X)
+    before = model.score(X), model.history_, model.timings_
+    threads = torch.get_num_threads()
+    interrupted(model, sp.csr_array(matrix(5)), 7)
+    model.learning_rate = 1e30
+    with pytest.raises(NumericalError, match=r"training has diverged.*smaller learning_rate"):
+        model.fit(sp.csr_array(matrix(5)))
+    assert torch.get_num_threads() == threads
+    assert (model.history_, model.timings_) == before[1:]
+    assert model.score(X).tobytes() == before[0].tobytes()
+
+
+# ── the contract of recommenders, files ───────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module", params=[(kind, real) for kind in MODELS for real in (False, True)], ids=str)
+def fitted(request: pytest.FixtureRequest) -> tuple[Recommender, Interactions, str]:
+    kind, real = request.param
+    X = np.abs(random_matrix(3, users=60, items=30, real=real))
+    X[:, 7] *= np.arange(60) % 7 > 0  # nobody has everything
+    titles = [None if i == 4 else f"Title, of {i}" for i in range(30)]
+    data = Interactions(sp.csr_array(X), None, [f"item {(7 * i) % 30:02}" for i in range(30)], titles)
+    return made(kind, threads=None, device="auto").fit(data), data, kind
+
+
+def test_the_contract_is_kept(fitted: tuple[Recommender, Interactions, str], tmp_path: Path) -> None:
+    model, data, kind = fitted
+    contract.exactly_k_rows_and_nothing_seen(model, data)
+    contract.ids_and_titles_come_back(model, data)
+    contract.one_user_many_users_and_all_agree(model, data)
+    contract.histories_need_no_training(model, data)
+    contract.filters_are_kept(model, data)
+    contract.too_few_items_are_fewer_rows_and_a_warning(model, data)
+    contract.nobody_knows_them_gets_the_most_popular(model, data)
+    contract.saved_and_loaded_it_says_the_same(model, data, tmp_path)
+    contract.bad_questions_are_refused(lambda: made(kind), model, data)
+
+
+def test_a_model_that_was_loaded_is_the_one_that_was_saved(
+    fitted: tuple[Any, Interactions, str], tmp_path: Path
+) -> None:
+    model, data, kind = fitted
+    model.save(tmp_path / "model.mrf")
+    loaded: Any = load(tmp_path / "model.mrf")
+    assert loaded.score(data.matrix).tobytes() == model.score(data.matrix).tobytes()
+    assert (loaded.history_, loaded.best_epoch_, loaded.timings_) == (model.history_, model.best_epoch_, {})
+    assert loaded.parameters == model.parameters
+    assert not {"device", "checkpoint", "threads", "memory_limit"} & set(loaded.parameters)
+    with pytest.raises(DataError, match=f"a {kind} cannot explain"):
+        loaded.recommend(history=[data.items[0]], explain=2)
+
+
+def test_scores_do_not_depend_on_who_else_asks(fitted: tuple[Any, Interactions, str]) -> None:
+    model, data, _ = fitted
+    together = model.score(data.matrix)
+    for u in (0, 17, 59):
+        assert model.score(data.matrix[[u]]).tobytes() == together[[u]].tobytes()
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+import scipy.sparse as sp
+import mrfrec
+from mrfrec import baselines
+for kind in ("CDAE", "MultDAE", "MultVAE"):
+    model = mrfrec.load(f"{sys.argv[1]}/{kind}.mrf")
+    print(model.recommend(history=[3, 8], k=3)["item"].to_list())
+    try:
+        getattr(baselines, kind)().fit(sp.eye_array(4, format="csr"))
+    except mrfrec.DataError as error:
+        print(error)
+"""
+
+
+def test_without_pytorch_models_answer_and_training_says_what_is_missing(tmp_path: Path) -> None:
+    expected = []
+    for kind in sorted(MODELS):
+        model = made(kind).fit(sp.csr_array(matrix()))
+        model.save(tmp_path / f"{kind}.mrf")
+        expected.append(str(model.recommend(history=[3, 8], k=3)["item"].to_list()))
+        expected.append(f'{kind} needs PyTorch to be trained: pip install "mrfrec[torch]".')
+    command = [sys.executable, "-W", "error", "-c", WITHOUT_TORCH, str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines() == expected
+
+
+# ── what is refused ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("hidden", 0), ("dropout", 1.0), ("dropout", -0.1), ("l2", -1), ("learning_rate", 0), ("batch", 2.5),
+     ("epochs", 0), ("patience", 0), ("validation", 1), ("seed", -1), ("device", "gpu"), ("device", 3),
+     ("checkpoint", 3), ("threads", 0), ("memory_limit", "much")],
+)  # fmt: skip
+@KINDS
+def test_bad_parameters_are_refused(kind: str, name: str, value: Any) -> None:
+    with pytest.raises(ParameterError, match=f"{name} must be"):
+        made(kind, **{name: value})
+
+
+def test_bad_parameters_of_one_model_are_refused() -> None:
+    for kind, name, value in (
+        ("MultVAE", "latent", 0), ("MultVAE", "kl_cap", -1), ("MultVAE", "kl_steps", -1),
+        ("CDAE", "weight", -1), ("CDAE", "activation", "relu"), ("CDAE", "user_vectors", 1),
+    ):  # fmt: skip
+        with pytest.raises(ParameterError, match=f"{name} must be"):
+            made(kind, **{name: value})
+
+
+@KINDS
+def test_data_that_cannot_be_learned_from_is_refused(kind: str) -> None:
+    X = matrix()
+    negative = X.copy()
+    negative[4, 7] = -1
+    with pytest.raises(DataError, match=rf"{kind}: values must be 0 or more; row 4 of the data holds -1"):
+        made(kind).fit(sp.csr_array(negative))
+    with pytest.raises(DataError, match="row 4 of validation holds -1"):
+        made(kind).fit(sp.csr_array(X), validation=(sp.csr_array(negative), sp.csr_array(X)))
+    with pytest.raises(DataError, match="none of these people has anything to be guessed"):
+        made(kind).fit(sp.csr_array(X), validation=(sp.csr_array(X), sp.csr_array(X.shape)))
+    alone = sp.eye_array(5, format="csr")
+    with pytest.raises(DataError, match=r"0 of 5 have two items or more.*validation=0"):
+        made(kind).fit(alone)
+    assert made(kind, validation=0).fit(alone).score(alone).shape == (5, 5)
+    with pytest.raises(MemoryPlanError, match=r"\(training\).*smaller hidden or batch"):
+        made(kind, memory_limit="20 KB").fit(sp.csr_array(X))
+    if not torch.cuda.is_available():
+        for device in ("cuda", "cuda:1"):
+            with pytest.raises(ParameterError, match="device must be a device that PyTorch finds; got 'cuda"):
+                made(kind, device=device).fit(sp.csr_array(X))
+
+
+# ── the script for a machine with a GPU ───────────────────────────────────────────────────────────
+
+
+def test_the_script_knows_the_parameters_of_the_models() -> None:
+    assert {kind: model().parameters for kind, (model, _) in MODELS.items()} == script.DEFAULTS
+
+
+ALONE = """
+import runpy, sys
+for name in ("scipy", "numba", "polars", "narwhals", "threadpoolctl", "typer", "rich"):
+    sys.modules[name] = None
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_the_script_trains_and_ranks_with_numpy_and_pytorch_alone(tmp_path: Path) -> None:
+    shown, targets = matrix(5, users=20), matrix(6, users=20)
+    people = Questions(Ids.range(20), sp.csr_array(shown), sp.csr_array(targets * (shown == 0)))
+    split = Split(Interactions(sp.csr_array(matrix())), people, people, "a split")
+    script.export(split, tmp_path / "data.npz")
+    small = {name: value for name, value in MODELS["MultVAE"][1].items() if name not in ("device", "threads")}
+    jobs = [
+        {"name": "one", "kind": "MultDAE"},
+        {"name": "two", "kind": "MultVAE", "parameters": small, "rank": True},
+    ]
+    (tmp_path / "jobs.json").write_text(json.dumps(jobs))
+    program = Path(script.__file__)
+    command = [
+        sys.executable, "-c", ALONE, str(program), str(tmp_path / "data.npz"), str(tmp_path / "out"),
+        "--jobs", str(tmp_path / "jobs.json"), "--only", "1", "--device", "cpu",
+    ]  # fmt: skip
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "90 users × 30 items on cpu\n" in printed
+    assert "two: nDCG@100 0." in printed
+    (result,) = json.loads((tmp_path / "out" / "results-1.json").read_text())
+    model = made("MultVAE").fit(split.training, validation=split.validation)
+    assert [epoch["ndcg"] for epoch in result["history"]] == pytest.approx(
+        [epoch["ndcg"] for epoch in model.history_], abs=1e-5
+    )
+    assert result["ndcg@100"] == max(epoch["ndcg"] for epoch in result["history"])
+    ranked = np.load(tmp_path / "out" / "two.npz")["ranked"]
+    assert (ranked.dtype, ranked.shape) == (np.int32, (20, 30))
+    assert (ranked[:, 0] == model.top_k(people.shown, 1)[0][:, 0]).all()
+
+
+# ── on a GPU ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@KINDS
+def test_a_gpu_trains_as_a_cpu_does(kind: str, tmp_path: Path) -> None:
+    X = sp.csr_array(clusters(1, 300))
+    here, there = made(kind, epochs=8), made(kind, epochs=8, device="cuda", checkpoint=tmp_path / "training")
+    interrupted(there, X, 15)
+    # Initial weights and orders are the same; what is dropped, and the noise, are not.
+    assert there.fit(X).history_[-1]["loss"] == pytest.approx(here.fit(X).history_[-1]["loss"], rel=0.05)
+    assert np.isfinite(there.score(X)).all()

@@ -1,0 +1,200 @@
+"""Models that score by vectors: rankings against plain numpy, and what does not change them."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import scipy.sparse as sp
+
+from mrfrec import Interactions, MemoryPlanError
+from mrfrec.core import ranking
+from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.latent import Latent
+
+from conftest import random_matrix
+
+if TYPE_CHECKING:
+    from mrfrec.recommender import Given
+
+M, D = 40, 6
+Array = npt.NDArray[Any]
+
+
+def problem(n: int, dtype: str = "float32", seed: int = 0) -> tuple[Rows, Array, Array, Array]:
+    """Histories, users' vectors, items' vectors, and what scores start from."""
+    rng = np.random.default_rng(seed)
+    histories = Rows.of(sp.csr_array((rng.random((n, M)) < 0.2).astype(dtype)))
+    users, vectors = (rng.normal(size=(rows, D)).astype(dtype) for rows in (n, M))
+    return histories, users, vectors, rng.normal(size=M).astype(dtype)
+
+
+def naive_top_k(
+    histories: Rows, scores: Array, k: int, order: Array, exclude_seen: bool
+) -> tuple[Array, Array]:
+    items, best = np.full((len(scores), k), -1), np.full((len(scores), k), -np.inf)
+    for u, row in enumerate(scores):
+        seen = set(histories.items[histories.ptr[u] : histories.ptr[u + 1]].tolist()) if exclude_seen else ()
+        left = [i for i in range(len(row)) if i not in seen and row[i] > -np.inf]
+        chosen = sorted(left, key=lambda i: (-row[i], order[i]))[:k]
+        items[u, : len(chosen)], best[u, : len(chosen)] = chosen, row[chosen]
+    return items, best
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [1, 16, 17, 32, 33, 150])
+def test_scores_are_those_of_plain_numpy(n: int, dtype: str) -> None:
+    _, users, vectors, start = problem(n, dtype)
+    found = ranking.score_vectors(users, vectors, start, 2)
+    assert found.dtype == dtype
+    expected = users.astype(np.float64) @ vectors.T.astype(np.float64) + start
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("exclude_seen", [True, False])
+@pytest.mark.parametrize("k", [1, 7, M])
+@pytest.mark.parametrize("n", [5, 70])
+def test_the_best_are_those_of_plain_numpy(n: int, k: int, exclude_seen: bool) -> None:
+    histories, users, vectors, start = problem(n)
+    start[[3, 20]] = -np.inf
+    order = np.random.default_rng(1).permutation(M).astype(np.int32)
+    found = ranking.top_k_vectors(
+        histories, users, vectors, start, k, exclude_seen=exclude_seen, order=order, threads=2
+    )
+    scores = ranking.score_vectors(users, vectors, start, 1)
+    items, best = naive_top_k(histories, scores, k, order, exclude_seen)
+    np.testing.assert_array_equal(found[0], items)
+    np.testing.assert_array_equal(found[1], best.astype(np.float32))
+
+
+@pytest.mark.parametrize("d", [1, 8, 100, 200])
+def test_a_user_alone_among_few_and_among_many_gets_the_same_to_the_bit(d: int) -> None:
+    rng = np.random.default_rng(2)
+    m, n = 700, 90
+    users, vectors = (rng.normal(size=(rows, d)).astype(np.float32) for rows in (n, m))
+    start, order = np.zeros(m, np.float32), np.arange(m, dtype=np.int32)
+    nothing = Rows(np.zeros(n + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32), m)
+    options: dict[str, Any] = {"exclude_seen": True, "order": order}
+
+    def best(chosen: Array, threads: int = 2) -> tuple[Array, Array]:
+        rows = nothing.take(chosen)
+        return ranking.top_k_vectors(rows, users[chosen], vectors, start, 20, **options, threads=threads)
+
+    items, scores = best(np.arange(n))
+    assert n > ranking._FEW
+    mixed = rng.permutation(n)
+    for chosen in (mixed, mixed[:16], mixed[:17], mixed[40:41], np.repeat(mixed[:3], 30)):
+        for threads in (1, 2):
+            found = best(chosen, threads)
+            np.testing.assert_array_equal(found[0], items[chosen])
+            np.testing.assert_array_equal(found[1], scores[chosen])
+        whole = ranking.score_vectors(users[chosen], vectors, start, 2)
+        np.testing.assert_array_equal(np.take_along_axis(whole, items[chosen], 1), scores[chosen])
+
+
+@pytest.mark.parametrize("n", [2, 40])
+def test_ties_go_by_the_order(n: int) -> None:
+    histories = Rows(np.zeros(n + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32), 5)
+    order = np.array([4, 2, 0, 3, 1], np.int32)
+    items, scores = ranking.top_k_vectors(
+        histories, np.ones((n, 1), np.float32), np.array([[1.0], [2], [2], [1], [2]], np.float32),
+        np.zeros(5, np.float32), 4, exclude_seen=True, order=order, threads=1,
+    )  # fmt: skip
+    assert items.tolist() == [[2, 4, 1, 3]] * n
+    assert scores.tolist() == [[2.0, 2.0, 2.0, 1.0]] * n
+
+
+@pytest.mark.parametrize("n", [2, 40])
+def test_where_fewer_are_left_the_last_places_are_empty(n: int) -> None:
+    histories = Rows.of(sp.csr_array(np.tile(np.array([[1.0, 0, 1, 0, 0]], np.float32), (n, 1))))
+    start = np.array([0, 0, 0, -np.inf, 0], np.float32)
+    items, scores = ranking.top_k_vectors(
+        histories, np.ones((n, 1), np.float32), np.arange(5, dtype=np.float32)[:, None], start, 4,
+        exclude_seen=True, order=np.arange(5, dtype=np.int32), threads=2,
+    )  # fmt: skip
+    assert items.tolist() == [[4, 1, -1, -1]] * n
+    assert scores.tolist() == [[4.0, 1.0, -np.inf, -np.inf]] * n
+
+
+def test_nobody_asks_and_nothing_is_answered() -> None:
+    histories, users, vectors, start = problem(0)
+    items, scores = ranking.top_k_vectors(
+        histories, users, vectors, start, 3,
+        exclude_seen=True, order=np.arange(M, dtype=np.int32), threads=2,
+    )  # fmt: skip
+    assert items.shape == scores.shape == (0, 3)
+    assert ranking.score_vectors(users, vectors, start, 2).shape == (0, M)
+
+
+# ── the base of such models ───────────────────────────────────────────────────────────────────────
+
+
+class Mean(Latent):
+    """A user is the mean of what they have; the vectors are drawn."""
+
+    explains = False
+
+    def __init__(self, *, factors: int = D) -> None:
+        self.factors = factors
+
+    def _fit(self, data: Interactions, given: "Given") -> None:
+        rng = np.random.default_rng(0)
+        self._vectors = DenseRows(rng.normal(size=(data.n_items, self.factors)).astype(np.float32))
+        self._bias = rng.normal(size=data.n_items).astype(np.float32)
+
+    def _embed(self, histories: Rows) -> Array:
+        X = histories.matrix()
+        return np.asarray(X @ self._vectors.array / np.maximum(X.sum(axis=1), 1)[:, None], np.float32)
+
+
+@pytest.fixture(scope="module")
+def model() -> Mean:
+    return Mean().fit(sp.csr_array(random_matrix(3, users=50)))
+
+
+def test_scores_are_products_with_the_bias_added(model: Mean) -> None:
+    X = random_matrix(4, users=30)
+    V = model.item_vectors_
+    h = X @ V / np.maximum(X.sum(axis=1), 1)[:, None]
+    np.testing.assert_allclose(model.score(sp.csr_array(X)), h @ V.T + model._bias, rtol=1e-4, atol=1e-5)
+
+
+def test_somebody_without_a_history_gets_the_most_popular_and_no_bias(model: Mean) -> None:
+    histories: list[list[int]] = [[], [1, 2], []]
+    table = model.recommend(history=histories, k=4)
+    assert table["source"].to_list() == ["popular"] * 4 + ["model"] * 4 + ["popular"] * 4
+    popular = np.argsort(-model.popularity_, kind="stable")[:4].tolist()
+    for user in (0, 2):
+        rows = table.filter(table["user"] == user)
+        assert rows["item"].to_list() == popular
+        assert rows["score"].to_list() == [0.0] * 4
+    hidden = model.recommend(history=[], k=3, exclude=popular[:2])["item"].to_list()
+    assert hidden[:2] == popular[2:]
+
+
+def test_similar_items_have_the_largest_cosines(model: Mean) -> None:
+    V = model.item_vectors_.astype(np.float64)
+    cosines = V @ V[9] / np.linalg.norm(V, axis=1) / np.linalg.norm(V[9])
+    expected = [i for i in np.argsort(-cosines).tolist() if i != 9 and cosines[i] > 0][:5]
+    table = model.similar_items(9, k=5)
+    assert table["item"].to_list() == expected
+    np.testing.assert_allclose(table["score"], cosines[expected], rtol=1e-5)
+
+
+def test_an_item_without_a_vector_is_near_to_nothing() -> None:
+    model = Mean().fit(sp.csr_array(random_matrix(3, users=50)))
+    model._vectors.array[4] = 0.0
+    assert len(model.similar_items(4)) == 0
+    assert 4 not in model.similar_items(9, k=40)["item"].to_list()
+
+
+def test_vectors_before_fit_are_an_attribute_that_is_not_there() -> None:
+    with pytest.raises(AttributeError, match="call fit first"):
+        _ = Mean().item_vectors_
+
+
+def test_too_many_scores_for_the_memory_are_refused() -> None:
+    model = Mean().fit(sp.csr_array(random_matrix(3, users=50)))
+    model.memory_limit = 1000
+    with pytest.raises(MemoryPlanError, match="top_k"):
+        model.score(sp.csr_array(random_matrix(3, users=50)))

@@ -1,0 +1,107 @@
+"""Popularity and ItemKNN against plain numpy."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from mrfrec import MemoryPlanError, ParameterError
+from mrfrec.baselines import ItemKNN, Popularity
+
+from conftest import Matrix, random_matrix
+
+
+def cosine_weights(X: Matrix, neighbors: int, shrink: float) -> Matrix:
+    """Column i: the nearness of the nearest items of item i, ties to the next in cyclic order."""
+    m = X.shape[1]
+    lengths = np.sqrt((X * X).sum(axis=0))
+    B = np.zeros((m, m))
+    for i in range(m):
+        near = []
+        for step in range(1, m):
+            j = (i + step) % m
+            dot = float(X[:, i] @ X[:, j])
+            if dot > 0:
+                near.append((np.float32(dot / (lengths[i] * lengths[j] + shrink)), -step, j))
+        for nearness, _, j in sorted(near, reverse=True)[:neighbors]:
+            B[j, i] = nearness
+    return B
+
+
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize(("neighbors", "shrink"), [(3, 0.0), (10, 5.0), (1, 100.0), (1000, 0.0)])
+def test_weights_are_shrunk_cosines_of_the_nearest(real: bool, neighbors: int, shrink: float) -> None:
+    X = random_matrix(4, real=real)
+    model = ItemKNN(neighbors=neighbors, shrink=shrink).fit(sp.csr_array(X))
+    np.testing.assert_allclose(
+        model.weights_.toarray(), cosine_weights(X, neighbors, shrink), rtol=1e-6, atol=1e-7
+    )
+
+
+def test_of_many_that_are_as_near_those_that_follow_are_taken() -> None:
+    X = np.ones((1, 12))
+    weights = ItemKNN(neighbors=3, shrink=0.0).fit(sp.csr_array(X)).weights_.toarray()
+    for i in range(12):
+        assert set(np.flatnonzero(weights[:, i])) == {(i + step) % 12 for step in (1, 2, 3)}
+
+
+def test_histories_are_streamed_whatever_the_threads() -> None:
+    X = sp.csr_array(random_matrix(5, users=700, items=90, real=True))
+    one, two = (ItemKNN(threads=threads).fit(X).weights_ for threads in (1, 2))
+    assert (one != two).nnz == 0
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 1), (1, 3)])
+def test_the_smallest_data_there_is_can_be_learned(shape: tuple[int, int]) -> None:
+    model = ItemKNN().fit(sp.csr_array(np.ones(shape)))
+    assert model.weights_.shape == (shape[1], shape[1])
+    assert model.weights_.diagonal().sum() == 0
+
+
+def test_shrinking_makes_pairs_that_few_share_less_near() -> None:
+    X = np.zeros((60, 3))
+    X[:50, :2] = 1  # 0 and 1 share 50 users,
+    X[50, 2] = X[50, 0] = 1  # 0 and 2 one
+    X[51:, 1] = 1
+    for shrink, nearest in ((0.0, 1), (1e6, 1)):
+        assert ItemKNN(neighbors=1, shrink=shrink).fit(sp.csr_array(X)).similar_items(0)["item"][0] == nearest
+    far, near = (
+        ItemKNN(neighbors=2, shrink=shrink).fit(sp.csr_array(X)).weights_.toarray()[2, 0]
+        for shrink in (10, 0)
+    )
+    assert far < near / 2
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"neighbors": 0}, "neighbors must be a whole number, 1 or more; got 0"),
+        ({"neighbors": 2.5}, "neighbors must be"),
+        ({"shrink": -1}, "shrink must be a finite number, 0 or more; got -1"),
+        ({"threads": 0}, "threads must be"),
+    ],
+)
+def test_parameters_are_checked(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        ItemKNN(**parameters)
+
+
+def test_what_does_not_fit_is_refused_before_it_is_begun() -> None:
+    X = sp.csr_array(random_matrix(5, users=100, items=400))
+    with pytest.raises(MemoryPlanError, match="fewer neighbors"):
+        ItemKNN(neighbors=400, memory_limit="2MB").fit(X)
+
+
+def test_popularity_gives_everybody_what_most_have() -> None:
+    X = random_matrix(6)
+    model = Popularity().fit(sp.csr_array(X))
+    counts = (X != 0).sum(axis=0)
+    table = model.recommend(history=[1, 2], k=10)
+    assert not {1, 2} & set(table["item"])
+    assert table["score"].to_list() == [counts[i] for i in table["item"]]
+    assert set(table["source"]) == {"popular"}
+    expected = [i for i in np.lexsort((np.arange(len(counts)), -counts)) if i not in (1, 2)][:10]
+    assert table["item"].to_list() == expected
+    assert len(model.similar_items(1)) == 0
+    assert model.explain(7, history=[1])["contribution"].to_list() == [0.0, counts[7]]

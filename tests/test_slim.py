@@ -1,0 +1,148 @@
+"""SLIM and fsSLIM against scikit-learn."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.linear_model import ElasticNet
+
+from mrfrec import MemoryPlanError, MrfrecWarning, ParameterError
+from mrfrec.baselines import SLIM, FsSLIM, ItemKNN
+
+from conftest import Matrix, random_matrix
+
+EXACT: dict[str, Any] = {"dtype": "float64", "tolerance": 1e-12, "passes": 100_000}
+
+
+def elastic_nets(X: Matrix, l1: float, l2: float, allowed: Matrix | None = None) -> Matrix:
+    """One scikit-learn regression per item, on all others or on those allowed."""
+    n, m = X.shape
+    B = np.zeros((m, m))
+    for i in range(m):
+        others = [j for j in range(m) if j != i and (allowed is None or allowed[j, i])]
+        if not X[:, i].any() or not others:
+            continue
+        net = ElasticNet(
+            alpha=(l1 + l2) / n, l1_ratio=l1 / (l1 + l2), positive=True, fit_intercept=False,
+            tol=1e-14, max_iter=100_000,
+        )  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of l1 = 0, and of a tolerance that cannot be reached
+            net.fit(X[:, others], X[:, i])
+        B[others, i] = net.coef_
+    return B
+
+
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize(("l1", "l2"), [(1.0, 5.0), (0.5, 1.0), (0.0, 2.0), (3.0, 0.5)])
+def test_weights_are_those_of_scikit_learn(real: bool, l1: float, l2: float) -> None:
+    X = random_matrix(1, real=real)
+    model = SLIM(l1=l1, l2=l2, **EXACT).fit(sp.csr_array(X))
+    weights = model.weights_.toarray()
+    np.testing.assert_allclose(weights, elastic_nets(X, l1, l2), atol=1e-8)
+    assert (weights >= 0).all()
+    assert not weights.diagonal().any()
+    assert model.unsettled_ == 0
+
+
+def test_more_items_than_the_working_set_begins_with() -> None:
+    # Groups of alike items: regressions with far more than 32 weights, found in several rounds.
+    rng = np.random.default_rng(0)
+    used = (rng.random((80, 3)) < 0.5)[:, rng.integers(0, 3, 150)] & (rng.random((80, 150)) < 0.7)
+    X = used.astype(np.float64)
+    weights = SLIM(l1=0.1, l2=40.0, **EXACT).fit(sp.csr_array(X)).weights_.toarray()
+    assert (weights > 0).sum(axis=0).max() > 40
+    np.testing.assert_allclose(weights, elastic_nets(X, 0.1, 40.0), atol=1e-7)
+
+
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize("neighbors", [1, 6, 20])
+def test_with_feature_selection_only_the_nearest_weigh(real: bool, neighbors: int) -> None:
+    X = random_matrix(2, real=real)
+    nearest = ItemKNN(neighbors=neighbors, shrink=0.0).fit(sp.csr_array(X)).weights_.toarray()
+    weights = FsSLIM(neighbors=neighbors, l1=0.5, l2=2.0, **EXACT).fit(sp.csr_array(X)).weights_.toarray()
+    np.testing.assert_allclose(weights, elastic_nets(X, 0.5, 2.0, nearest > 0), atol=1e-8)
+
+
+def test_with_all_items_near_both_are_the_same() -> None:
+    X = sp.csr_array(random_matrix(3))
+    one = SLIM(l1=1, l2=3, **EXACT).fit(X).weights_.toarray()
+    other = FsSLIM(neighbors=100, l1=1, l2=3, **EXACT).fit(X).weights_.toarray()
+    np.testing.assert_allclose(one, other, atol=1e-9)
+
+
+def test_in_single_precision_it_is_nearly_the_same() -> None:
+    X = random_matrix(4)
+    weights = SLIM(l1=1.0, l2=5.0).fit(sp.csr_array(X)).weights_
+    assert weights.dtype == np.float32
+    np.testing.assert_allclose(weights.toarray(), elastic_nets(X, 1.0, 5.0), atol=5e-3)
+
+
+def test_items_that_share_no_more_users_than_l1_have_no_weight() -> None:
+    X = random_matrix(5)
+    weights = SLIM(l1=4.0, l2=1.0).fit(sp.csr_array(X)).weights_.toarray()
+    assert not weights[X.T @ X <= 4.0].any()
+    assert weights.any()
+
+
+@pytest.mark.parametrize("make", [SLIM, FsSLIM])
+def test_threads_and_batches_change_nothing(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    X = sp.csr_array(random_matrix(6, users=300, items=120))
+    one, two = (make(threads=threads).fit(X).weights_ for threads in (1, 2))
+    assert (one != two).nnz == 0
+    monkeypatch.setattr("mrfrec.core.descent._LEAST_BATCH", 50_000)
+    monkeypatch.setattr("mrfrec.core.descent._MOST_BATCH", 50_000)
+    assert (make().fit(X).weights_ != one).nnz == 0
+
+
+@pytest.mark.parametrize("make", [SLIM, FsSLIM])
+def test_what_fits_share_is_not_done_again_and_changes_nothing(make: Any) -> None:
+    from mrfrec import Interactions
+
+    X = sp.csr_array(random_matrix(7))
+    data = Interactions(X, range(X.shape[0]), range(X.shape[1]))
+    reuse: dict[str, Any] = {}
+    for l1 in (0.5, 2.0):
+        again = make(l1=l1).fit(data, reuse=reuse)
+        assert (again.weights_ != make(l1=l1).fit(data).weights_).nnz == 0
+        assert again.timings_["total"] >= sum(v for k, v in again.timings_.items() if k != "total") * 0.99
+
+
+def test_a_regression_that_does_not_settle_is_told() -> None:
+    X = sp.csr_array(random_matrix(8))
+    with pytest.warns(MrfrecWarning, match=r"\d+ of 45 regressions did not settle within passes=1"):
+        model = SLIM(l1=0.0, l2=0.0, passes=1, tolerance=1e-9).fit(X)
+    assert model.unsettled_ > 0
+
+
+def test_what_does_not_fit_is_refused_with_what_would() -> None:
+    X = sp.csr_array(random_matrix(9, users=50, items=600))
+    with pytest.raises(MemoryPlanError, match="Use FsSLIM"):
+        SLIM(memory_limit="1MB").fit(X)
+    FsSLIM(neighbors=10, memory_limit="1MB", threads=1).fit(X)
+
+
+@pytest.mark.parametrize("make", [SLIM, FsSLIM])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 1), (1, 3)])
+def test_the_smallest_data_there_is_can_be_learned(make: Any, shape: tuple[int, int]) -> None:
+    assert make(l1=0.0).fit(sp.csr_array(np.ones(shape))).weights_.shape == (shape[1], shape[1])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"l1": -1}, "l1 must be a finite number, 0 or more; got -1"),
+        ({"l2": float("nan")}, "l2 must be a finite number"),
+        ({"tolerance": 0}, "tolerance must be above 0 and below 1; got 0"),
+        ({"passes": 0}, "passes must be a whole number, 1 or more"),
+        ({"dtype": "float16"}, 'dtype must be "float32" or "float64"'),
+    ],
+)
+def test_parameters_are_checked(parameters: dict[str, Any], message: str) -> None:
+    for make in (SLIM, FsSLIM):
+        with pytest.raises(ParameterError, match=message):
+            make(**parameters)
+    with pytest.raises(ParameterError, match="neighbors must be"):
+        FsSLIM(neighbors=0)
