@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from mrfrec.baselines.networks import Recipe, Trained, chosen_device, top_items, train
+from mrfrec.baselines.networks import Recipe, chosen_device, top_items
+from mrfrec.baselines.training import Trained, train
 from mrfrec.core.sparse import Rows
 
 DEPTH = 100

@@ -17,6 +17,7 @@ from torch import Tensor
 from experiments import autoencoders as script
 from mrfrec import DataError, Interactions, MemoryPlanError, NumericalError, ParameterError, Recommender, load
 from mrfrec.baselines import CDAE, MultDAE, MultVAE, networks
+from mrfrec.baselines import training as training_loop
 from mrfrec.core.sparse import Rows
 from mrfrec.evaluation import Questions, Split
 from mrfrec.ids import Ids
@@ -61,7 +62,7 @@ def clusters(seed: int, users: int) -> Matrix:
     return (rng.random((users, 60)) < likely).astype(np.float64)
 
 
-def all_of_a_batch(training: networks._Training) -> networks._Batch:
+def all_of_a_batch(training: networks.Training) -> networks.Batch:
     data = training.data
     return next(data.batches(np.arange(len(data)), len(data)))
 
@@ -104,7 +105,7 @@ def dense_loss(
 @pytest.mark.parametrize("real", [False, True])
 def test_losses_and_their_gradients_are_those_of_dense_rows(real: bool) -> None:
     X = matrix(real=real)
-    training = networks._Training(recipe("CDAE"), rows_of(X), "cpu")
+    training = networks.Training(recipe("CDAE"), rows_of(X), "cpu")
     batch, dense = all_of_a_batch(training), torch.from_numpy(X).float()
     outputs = torch.randn(X.shape, generator=torch.Generator().manual_seed(1)) * 3
     for ours, truth in (
@@ -127,7 +128,7 @@ def test_losses_and_their_gradients_are_those_of_dense_rows(real: bool) -> None:
 def test_steps_are_those_of_a_dense_network(kind: str, more: dict[str, Any], real: bool) -> None:
     X = matrix(real=real)
     r = recipe(kind, batch=90, dropout=0.0, **more)
-    training = networks._Training(r, rows_of(X), "cpu")
+    training = networks.Training(r, rows_of(X), "cpu")
     dense, batch = torch.from_numpy(X).float(), all_of_a_batch(training)
     W = {name: w.detach().clone().requires_grad_() for name, w in training.weights.items()}
     adam = torch.optim.Adam(W.values(), lr=r.learning_rate, fused=False)
@@ -159,7 +160,7 @@ def test_the_weight_of_the_divergence_grows_to_its_cap() -> None:
 
 def test_a_share_of_a_history_is_dropped_and_the_mean_stays() -> None:
     X = matrix()
-    training = networks._Training(recipe("MultDAE", dropout=0.25), rows_of(X), "cpu")
+    training = networks.Training(recipe("MultDAE", dropout=0.25), rows_of(X), "cpu")
     batch, random = all_of_a_batch(training), torch.Generator().manual_seed(3)
     W = training.weights
     # With an activation that is nearly linear the mean of the hidden layer is that of the whole history.
@@ -186,7 +187,7 @@ def test_scores_are_the_outputs_of_the_network(kind: str, real: bool) -> None:
     W["bias"] = torch.from_numpy(model._bias)
     r = recipe(kind)
     for histories in (X, others):
-        batch = next(networks._Matrix(rows_of(histories), r, "cpu").batches(np.arange(len(histories)), 999))
+        batch = next(networks.Matrix(rows_of(histories), r, "cpu").batches(np.arange(len(histories)), 999))
         expected = networks._outputs(W, networks._hidden(W, r, batch)[0], torch.empty(histories.shape))
         np.testing.assert_allclose(model.score(sp.csr_array(histories)), expected.numpy(), atol=1e-5)
 
@@ -196,8 +197,8 @@ def test_validation_is_the_mean_ndcg() -> None:
     targets[shown > 0] = 0
     targets[8] = 0  # nobody to be asked about
     r = recipe("MultDAE", batch=13)
-    training = networks._Training(r, rows_of(matrix()), "cpu")
-    found = networks._Questions((rows_of(shown), rows_of(targets)), r, "cpu").ndcg(training.weights)
+    training = networks.Training(r, rows_of(matrix()), "cpu")
+    found = training_loop._Questions((rows_of(shown), rows_of(targets)), r, "cpu").ndcg(training.weights)
     arrays = {name: w.detach().numpy() for name, w in training.weights.items()}
     m = shown.shape[1]
     ranked = networks.top_items(arrays, r, rows_of(shown), m, "cpu")
@@ -277,7 +278,7 @@ def test_the_best_epoch_is_kept_and_patience_ends_training(kind: str) -> None:
 def test_users_set_aside_are_not_trained_on() -> None:
     X = matrix(users=200, real=True)
     r = recipe("MultVAE", validation=0.1)
-    trained, (shown, targets) = networks._set_aside(rows_of(X), r)
+    trained, (shown, targets) = training_loop._set_aside(rows_of(X), r)
     assert (len(trained), len(shown), len(targets)) == (180, 20, 20)
     people = shown.matrix().toarray() + targets.matrix().toarray()
     # Together they are everybody, each once.
@@ -288,7 +289,7 @@ def test_users_set_aside_are_not_trained_on() -> None:
         assert other == max(int(0.2 * (one + other)), 1)
     hidden = targets.matrix().toarray() > 0
     assert hidden.sum(0).max() < 0.8 * hidden.sum()  # not always the same items
-    again = networks._set_aside(rows_of(X), r)[1][1]
+    again = training_loop._set_aside(rows_of(X), r)[1][1]
     assert (again.items == targets.items).all()
 
 
@@ -296,13 +297,13 @@ def test_without_validation_everybody_is_trained_on_and_the_last_epoch_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     X, seen = matrix(), []
-    original = networks._Training.__init__
+    original = networks.Training.__init__
 
     def noted(self: Any, recipe: networks.Recipe, rows: Rows, device: str) -> None:
         seen.append(len(rows))
         original(self, recipe, rows, device)
 
-    monkeypatch.setattr(networks._Training, "__init__", noted)
+    monkeypatch.setattr(networks.Training, "__init__", noted)
     model = made("MultDAE", validation=0, patience=1).fit(sp.csr_array(X))
     assert (model.best_epoch_, len(model.history_), model.history_[-1]["ndcg"]) == (4, 4, None)
     made("MultDAE").fit(sp.csr_array(X))
@@ -311,7 +312,7 @@ def test_without_validation_everybody_is_trained_on_and_the_last_epoch_kept(
 
 
 def test_every_epoch_takes_everybody_once_in_an_order_of_its_own() -> None:
-    training = networks._Training(recipe("MultDAE", batch=20), rows_of(matrix()), "cpu")
+    training = networks.Training(recipe("MultDAE", batch=20), rows_of(matrix()), "cpu")
     epochs, cut = [], training.data.batches
     training.data.batches = lambda order, size: epochs.append(order) or cut(order, size)  # type: ignore
     training.epoch(1, lambda _: None)
@@ -388,7 +389,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_model(kind: str, given: bool, tm
 
 def test_checkpoints_are_written_as_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, found = tmp_path / "training", []
-    monkeypatch.setattr(networks, "_SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr(training_loop, "_SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     made("MultDAE", batch=90, validation=0, checkpoint=str(file)).fit(
         sp.csr_array(matrix()), progress=lambda *_: found.append(file.exists())
     )

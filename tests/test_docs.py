@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import mrfrec
+from mrfrec.saving import MODELS, model_class
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -32,6 +33,29 @@ def test_readme_names_every_parameter() -> None:
     readme = (ROOT / "README.md").read_text()
     for name in mrfrec.MRF.__init__.__kwdefaults__ or {}:
         assert f"`{name}`" in readme, name
+
+
+def test_page_of_the_models_names_every_parameter_and_its_default() -> None:
+    page = (ROOT / "docs" / "baselines.md").read_text()
+    sections = {part.split("\n", 1)[0]: part for part in page.split("\n## ")[1:]}
+    shared = {"MultDAE": "MultVAE", "CDAE": "MultVAE", "FsSLIM": "SLIM"}
+    for kind in MODELS.keys() - {"MRF"}:
+        told = sections[kind] + sections.get(shared.get(kind, ""), "")
+        for name, default in model_class(kind).defaults().items():
+            if name in ("threads", "memory_limit"):
+                assert f"`{name}`" in page
+                continue
+            assert f"`{name}`" in told, f"{kind}: {name}"
+            rows = [
+                line for line in sections[kind].split("\n") if line.startswith("|") and f"`{name}`" in line
+            ]
+            for row in rows:
+                if "as `" not in row and default is not None:
+                    shown = f'"{default}"' if isinstance(default, str) else f"{default:g}"
+                    shown = str(default).lower() if isinstance(default, bool) else shown
+                    cell = row.split("|")[2]
+                    numbers = [part.strip() for part in cell.split(",")]
+                    assert shown in numbers or str(default) in numbers, f"{kind}: {name}={default}, {cell}"
 
 
 def test_method_page_names_functions_that_exist() -> None:

@@ -1,13 +1,15 @@
 """CDAE, Mult-DAE and Mult-VAE: a history goes through a few layers, and comes out as a score for each item.
 
-They are trained with PyTorch (the extra `torch`), in `networks`. What is here, and a model that was saved,
-needs numpy alone: h(x) is the network up to its last hidden layer, V and b are its last layer.
+They are trained with PyTorch (the extra `torch`), in `networks` and `training`. What is here, and a model
+that was saved, needs numpy alone: h(x) is the network up to its last hidden layer, V and b are the last.
 """
 
 import os
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -97,7 +99,7 @@ class _Autoencoder(Latent):
     def _fit(self, data: "Interactions", given: Given) -> None:
         kind, began = type(self).__name__, time.perf_counter()
         try:
-            from mrfrec.baselines import networks
+            from mrfrec.baselines import networks, training
         except ImportError as error:
             raise DataError(f'{kind} needs PyTorch to be trained: pip install "mrfrec[torch]".') from error
         rows = Rows.of(data.matrix)
@@ -113,7 +115,7 @@ class _Autoencoder(Latent):
             MemoryPlan(self.memory_limit).require(
                 "training", needed + given.copied, "Use a smaller hidden or batch, or fewer items."
             )
-        trained = networks.train(
+        trained = training.train(
             rows,
             recipe,
             validation=given.validation,
@@ -129,10 +131,16 @@ class _Autoencoder(Latent):
         self.history_, self.best_epoch_ = trained.history, trained.best_epoch
         self.timings_ = {"train": trained.seconds, "total": time.perf_counter() - began}
 
+    def warm_up(self) -> None:
+        """Load PyTorch, which takes seconds; where there is none, fitting says so."""
+        with suppress(ImportError):
+            import_module("mrfrec.baselines.training")
+
     # ── using the network ─────────────────────────────────────────────────────────────────────────
 
     def _embed(self, histories: Rows) -> npt.NDArray[Any]:
         """h(x): the last hidden layer."""
+        _refuse_negative(type(self).__name__, "the histories", histories)
         n, items, values = len(histories), histories.items, histories.values.astype(np.float64)
         self._first.verify(np.unique(items) if len(items) <= 10_000 else None)
         out = np.empty((n, self._vectors.width), np.float32)

@@ -7,13 +7,10 @@ Of a batch of users only the stored entries are ever held, and one dense thing: 
 The step waits for nothing from the device: what it must know beforehand, it knows from the row starts.
 """
 
-import hashlib
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,20 +19,22 @@ from torch import Tensor
 from torch.nn.functional import embedding, embedding_bag
 
 from mrfrec.core.sparse import Rows
-from mrfrec.errors import DataError, ModelFileError, NumericalError, ParameterError
-from mrfrec.io.artifact import open_file, write_file
-from mrfrec.io.atomic import check_writable, expanded
+from mrfrec.errors import NumericalError, ParameterError
 
-if TYPE_CHECKING:
-    from mrfrec.core.resources import Progress
+__all__ = [
+    "Batch",
+    "Matrix",
+    "Recipe",
+    "Training",
+    "Weights",
+    "chosen_device",
+    "needed_bytes",
+    "ranked",
+    "seed_of",
+    "top_items",
+]
 
-__all__ = ["Recipe", "Trained", "chosen_device", "needed_bytes", "top_items", "train"]
-
-_DEPTH = 100  # of the nDCG that training is stopped by
-_MOST_VALIDATION_USERS = 10_000
-_HIDDEN = 0.2  # of what a validation user has
 _REPORTS = 100  # of progress in an epoch, at most
-_SECONDS_BETWEEN_CHECKPOINTS = 30.0
 
 Weights = dict[str, Tensor]
 
@@ -78,15 +77,6 @@ class Recipe:
         return shapes | {"vectors": (m, h), "bias": (m,)}
 
 
-class Trained(NamedTuple):
-    """The weights that predict, those of the best epoch; and how it went."""
-
-    weights: dict[str, npt.NDArray[np.float32]]
-    history: list[dict[str, Any]]  # epoch, loss, ndcg
-    best_epoch: int
-    seconds: float
-
-
 def chosen_device(name: str) -> str:
     """The device a name stands for, if there is one."""
     if name == "auto":
@@ -116,7 +106,7 @@ def needed_bytes(recipe: Recipe, shape: tuple[int, int], pairs: int, *, checkpoi
 # ── data on the device ────────────────────────────────────────────────────────────────────────────
 
 
-class _Batch(NamedTuple):
+class Batch(NamedTuple):
     """The stored entries of some users' rows."""
 
     users: Tensor
@@ -127,7 +117,7 @@ class _Batch(NamedTuple):
     inputs: Tensor  # what the network is shown of x
 
 
-class _Matrix:
+class Matrix:
     """Rows on a device, from which batches are cut."""
 
     def __init__(self, rows: Rows, recipe: Recipe, device: str) -> None:
@@ -153,7 +143,7 @@ class _Matrix:
         shape = min(size, len(self)), self.width
         return torch.empty(shape, dtype=torch.float32, device=self.device)
 
-    def batches(self, order: npt.NDArray[np.int64], size: int) -> Iterator[_Batch]:
+    def batches(self, order: npt.NDArray[np.int64], size: int) -> Iterator[Batch]:
         """Some rows after the other, a few at a time."""
         users = self._moved(order, np.int64)
         ends = np.concatenate([[0], np.cumsum(self.lengths[order])])
@@ -161,7 +151,7 @@ class _Matrix:
             stop = min(start + size, len(order))
             yield self._batch(users[start:stop], int(ends[stop] - ends[start]))
 
-    def _batch(self, users: Tensor, count: int) -> _Batch:
+    def _batch(self, users: Tensor, count: int) -> Batch:
         """The entries of these rows, `count` in all: known here, it need not be asked from the device."""
         starts = self._ptr[users]
         lengths = self._ptr[users + 1] - starts
@@ -172,7 +162,7 @@ class _Matrix:
         source = torch.arange(count, device=self.device) + (starts - offsets[:-1])[owner]
         items = self._items[source].long()
         places = owner * self.width + items
-        return _Batch(users, offsets, items, places, self._values[source], self._inputs[source])
+        return Batch(users, offsets, items, places, self._values[source], self._inputs[source])
 
 
 def _row_sums(values: npt.NDArray[np.float64], ptr: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
@@ -185,7 +175,7 @@ def _row_sums(values: npt.NDArray[np.float64], ptr: npt.NDArray[np.int64]) -> np
 
 def _initial(recipe: Recipe, n: int, m: int, device: str) -> Weights:
     """Glorot's uniform weights, biases near zero, user vectors at zero; the same on every device."""
-    random = torch.Generator().manual_seed(_seed(recipe, 0))
+    random = torch.Generator().manual_seed(seed_of(recipe, 0))
     weights = {}
     for name, shape in recipe.shapes(n, m).items():
         made = torch.zeros(shape, dtype=torch.float32, device="cpu")
@@ -198,13 +188,13 @@ def _initial(recipe: Recipe, n: int, m: int, device: str) -> Weights:
     return weights
 
 
-def _seed(recipe: Recipe, epoch: int) -> int:
+def seed_of(recipe: Recipe, epoch: int) -> int:
     """Of all that is random in an epoch, so that any epoch can be begun anew; 0 is before the first."""
     return int(np.random.SeedSequence((recipe.seed, epoch)).generate_state(1, np.uint64)[0])
 
 
 def _hidden(
-    weights: Mapping[str, Tensor], recipe: Recipe, batch: _Batch, random: torch.Generator | None = None
+    weights: Mapping[str, Tensor], recipe: Recipe, batch: Batch, random: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """The last hidden layer, users × hidden, and Mult-VAE's KL divergence; with `random`, as in training."""
     inputs = batch.inputs
@@ -246,7 +236,7 @@ def _divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
     return (mean.square() + log_variance.exp() - log_variance - 1).sum(1) / 2
 
 
-def _multinomial(outputs: Tensor, batch: _Batch, totals: Tensor) -> tuple[Tensor, Tensor]:
+def _multinomial(outputs: Tensor, batch: Batch, totals: Tensor) -> tuple[Tensor, Tensor]:
     """−Σ_i x_i·log π_i with π = softmax(outputs) (Liang et al., Eq. 2), of all users together.
 
     With its gradient in the outputs, (Σx)·π − x, which takes their place.
@@ -261,7 +251,7 @@ def _multinomial(outputs: Tensor, batch: _Batch, totals: Tensor) -> tuple[Tensor
     return loss, gradient
 
 
-def _weighted_square(outputs: Tensor, batch: _Batch, weight: float) -> tuple[Tensor, Tensor]:
+def _weighted_square(outputs: Tensor, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
     """Σ_i w_i·(x_i − ŷ_i)² with w_i = 1 + weight·x_i, of all users together; ŷ are the outputs.
 
     Where nothing is stored that is ŷ², so the sum over all ŷ² is corrected at the stored entries. With its
@@ -278,11 +268,11 @@ def _weighted_square(outputs: Tensor, batch: _Batch, weight: float) -> tuple[Ten
 # ── training ──────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Training:
+class Training:
     """A network, its optimiser, and where they are."""
 
     def __init__(self, recipe: Recipe, rows: Rows, device: str) -> None:
-        self.recipe, self.device, self.data = recipe, device, _Matrix(rows, recipe, device)
+        self.recipe, self.device, self.data = recipe, device, Matrix(rows, recipe, device)
         self.weights = _initial(recipe, len(rows), rows.width, device)
         matrices = [w for w in self.weights.values() if w.ndim == 2]
         biases = [w for w in self.weights.values() if w.ndim == 1]
@@ -296,7 +286,7 @@ class _Training:
         self.adam = torch.optim.Adam(groups, lr=recipe.learning_rate, fused=True)
         self.steps = 0
 
-    def step(self, batch: _Batch, random: torch.Generator) -> Tensor:
+    def step(self, batch: Batch, random: torch.Generator) -> Tensor:
         """One step down the mean loss of some users; returns their loss together, penalties aside."""
         hidden, divergence = _hidden(self.weights, self.recipe, batch, random)
         share = 1 / len(batch.users)
@@ -325,7 +315,7 @@ class _Training:
 
     def epoch(self, number: int, report: Callable[[int], None]) -> float:
         """Everybody once, in a new order; returns the mean loss. `report` is told the steps done by then."""
-        seed = _seed(self.recipe, number)
+        seed = seed_of(self.recipe, number)
         random = torch.Generator(self.device).manual_seed(seed)
         order = np.random.default_rng(seed).permutation(len(self.data))
         every = math.ceil(self.steps_per_epoch / _REPORTS)
@@ -378,185 +368,11 @@ class _Training:
             }
 
 
-def train(
-    rows: Rows,
-    recipe: Recipe,
-    *,
-    validation: tuple[Rows, Rows] | None = None,
-    device: str = "auto",
-    threads: int | None = None,
-    checkpoint: str | None = None,
-    progress: "Progress | None" = None,
-) -> Trained:
-    """Train a network on users × items, and keep the epoch that serves the validation people best.
-
-    These are given, as what they show and what is to be guessed; or a share of the users, who are then not
-    trained on. With a share of 0 all epochs are trained, and the last is kept.
-    """
-    place = chosen_device(device)
-    saved = None if checkpoint is None else _Checkpoint(checkpoint, recipe, rows, validation)
-    if validation is None and recipe.validation > 0:
-        rows, validation = _set_aside(rows, recipe)
-    with _settings(threads):
-        training = _Training(recipe, rows, place)
-        questions = None if validation is None else _Questions(validation, recipe, place)
-        began = time.perf_counter()
-        run = _Run(training, questions, saved, progress)
-        try:
-            run.to_the_end()
-        except BaseException:  # Ctrl-C above all
-            run.save()
-            raise
-        weights = {name: w.cpu().numpy() for name, w in run.best.items()}
-    seconds = time.perf_counter() - began
-    if saved is not None:
-        saved.remove()
-    return Trained(weights, run.history, run.best_epoch, seconds)
-
-
-class _Run:
-    """Epoch after epoch, until the last or until it gets no better."""
-
-    def __init__(
-        self,
-        training: _Training,
-        questions: "_Questions | None",
-        saved: "_Checkpoint | None",
-        progress: "Progress | None",
-    ) -> None:
-        self.training, self._questions, self._saved, self._progress = training, questions, saved, progress
-        self.history: list[dict[str, Any]] = []
-        self.best: Weights = {}
-        self.best_epoch = 0
-        self._last: tuple[Weights, dict[str, Any]] | None = None  # a state that is not in the checkpoint yet
-        self._written = time.monotonic()
-        self._steps = training.recipe.epochs * training.steps_per_epoch  # if it does not stop before
-        if saved is not None and saved.found:
-            arrays, facts = saved.read()
-            training.restore(arrays, facts["steps"])
-            self.history, self.best_epoch = facts["history"], facts["best_epoch"]
-            self.best = {
-                name.removeprefix("best."): torch.from_numpy(array).to(training.device)
-                for name, array in arrays.items()
-                if name.startswith("best.")
-            }
-
-    def to_the_end(self) -> None:
-        """Train."""
-        self._report(self.training.steps)
-        while not self._done():
-            epoch = len(self.history) + 1
-            loss = self.training.epoch(epoch, self._report)
-            ndcg = None if self._questions is None else self._questions.ndcg(self.training.weights)
-            best = self.history[self.best_epoch - 1]["ndcg"] if self.best_epoch else None
-            if best is None or ndcg is None or ndcg > best:
-                self.best, self.best_epoch = self.training.predicting(), epoch
-            self.history.append({"epoch": epoch, "loss": loss, "ndcg": ndcg})
-            if self._saved is not None:
-                facts = {
-                    "steps": self.training.steps,
-                    "history": [*self.history],
-                    "best_epoch": self.best_epoch,
-                }
-                best_weights = {f"best.{name}": w for name, w in self.best.items()}
-                self._last = self.training.state() | best_weights, facts
-                if time.monotonic() - self._written > _SECONDS_BETWEEN_CHECKPOINTS:
-                    self.save()
-            self._report(self.training.steps)
-        self._report(self._steps)
-
-    def _done(self) -> bool:
-        epoch, patience = len(self.history), self.training.recipe.patience
-        tired = self._questions is not None and patience is not None and epoch - self.best_epoch >= patience
-        return epoch >= self.training.recipe.epochs or (epoch > 0 and tired)
-
-    def _report(self, steps: int) -> None:
-        if self._progress is not None:
-            self._progress("train", steps, self._steps)
-
-    def save(self) -> None:
-        """Write the state after the last whole epoch, if it is not written yet."""
-        if self._saved is not None and self._last is not None:
-            self._saved.write(*self._last)
-            self._last, self._written = None, time.monotonic()
-
-
-@contextmanager
-def _settings(threads: int | None) -> Iterator[None]:
-    """Gradients and a number of threads; what the caller had set comes back."""
-    before = torch.get_num_threads()
-    try:
-        if threads is not None:
-            torch.set_num_threads(threads)
-        with torch.inference_mode(False), torch.enable_grad():
-            yield
-    finally:
-        if threads is not None:
-            torch.set_num_threads(before)
-
-
-# ── validation ────────────────────────────────────────────────────────────────────────────────────
-
-
-def _set_aside(rows: Rows, recipe: Recipe) -> tuple[Rows, tuple[Rows, Rows]]:
-    """The users to train on; and of some others, what they show and what is to be guessed."""
-    able = np.flatnonzero(np.diff(rows.ptr) >= 2)
-    count = min(max(round(recipe.validation * len(rows)), 1), _MOST_VALIDATION_USERS, len(able))
-    if count == 0 or count == len(rows):
-        raise DataError(
-            f"no users can be set aside for validation: {len(able):,} of {len(rows):,} have two items or "
-            "more, and somebody must be left to train on. Give validation people to fit, or train for all "
-            "epochs with validation=0."
-        )
-    random = np.random.default_rng(_seed(recipe, 0))
-    aside = np.sort(random.choice(able, count, replace=False))
-    asked = rows.take(aside)
-    # The entries of each user in a random order: the first of them are hidden.
-    lengths = np.diff(asked.ptr)
-    most = np.maximum((_HIDDEN * lengths).astype(np.int64), 1)
-    owner = np.repeat(np.arange(count), lengths)
-    shuffled = np.lexsort((random.random(len(owner)), owner))
-    hidden = np.zeros(len(owner), np.bool_)
-    hidden[shuffled] = np.arange(len(owner)) - asked.ptr[owner] < most[owner]
-    return rows.take(np.setdiff1d(np.arange(len(rows)), aside)), (_only(asked, ~hidden), _only(asked, hidden))
-
-
-def _only(rows: Rows, keep: npt.NDArray[np.bool_]) -> Rows:
-    ptr = np.concatenate([[0], np.cumsum(keep)])[rows.ptr]
-    return Rows(ptr, rows.items[keep], rows.values[keep], rows.width)
-
-
-class _Questions:
-    """Validation people on the device, and how well they are served."""
-
-    def __init__(self, validation: tuple[Rows, Rows], recipe: Recipe, device: str) -> None:
-        asked = np.flatnonzero(np.diff(validation[1].ptr))
-        if not len(asked):
-            raise DataError("validation: none of these people has anything to be guessed.")
-        self._shown, self._targets = (_Matrix(rows.take(asked), recipe, device) for rows in validation)
-        self._recipe, self._depth = recipe, min(_DEPTH, self._shown.width)
-        discounts = 1 / np.log2(np.arange(2, self._depth + 2))
-        ideal = np.cumsum(discounts)[np.minimum(self._targets.lengths, self._depth) - 1]
-        self._discounts, self._ideal = (torch.from_numpy(a).to(device) for a in (discounts, ideal))
-
-    def ndcg(self, weights: Mapping[str, Tensor]) -> float:
-        """Mean nDCG@100: of each user the hits, 1/log2(rank + 1) each, against the best there can be."""
-        start = 0
-        total = torch.zeros((), dtype=torch.float64, device=self._ideal.device)
-        targets = self._targets.batches(np.arange(len(self._targets)), self._recipe.batch)
-        ranked = _ranked(weights, self._recipe, self._shown, self._depth)
-        for found, wanted in zip(ranked, targets, strict=True):
-            shape = len(found), self._shown.width
-            is_target = torch.zeros(shape, dtype=torch.bool, device=found.device)
-            is_target.view(-1).index_fill_(0, wanted.places, True)
-            gains = is_target.gather(1, found).double() @ self._discounts
-            total += (gains / self._ideal[start : start + len(found)]).sum()
-            start += len(found)
-        return float(total) / start
+# ── rankings ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @torch.no_grad()
-def _ranked(weights: Mapping[str, Tensor], recipe: Recipe, shown: _Matrix, k: int) -> Iterator[Tensor]:
+def ranked(weights: Mapping[str, Tensor], recipe: Recipe, shown: Matrix, k: int) -> Iterator[Tensor]:
     """The k best items of each user, without what they show; a batch of users at a time."""
     block = shown.block(recipe.batch)
     for batch in shown.batches(np.arange(len(shown)), recipe.batch):
@@ -571,68 +387,5 @@ def top_items(
     """The k best items of each row of histories, best first, without those it holds. Ties in any order."""
     place = chosen_device(device)
     placed = {name: torch.from_numpy(np.array(w)).to(place) for name, w in weights.items()}
-    found = [block.cpu() for block in _ranked(placed, recipe, _Matrix(shown, recipe, place), k)]
+    found = [block.cpu() for block in ranked(placed, recipe, Matrix(shown, recipe, place), k)]
     return torch.cat(found).numpy().astype(np.int32)
-
-
-# ── checkpoints ───────────────────────────────────────────────────────────────────────────────────
-
-
-class _Checkpoint:
-    """A file with the state after an epoch, and which training it belongs to."""
-
-    def __init__(self, path: str, recipe: Recipe, rows: Rows, validation: tuple[Rows, Rows] | None) -> None:
-        try:
-            check_writable(path)
-        except ParameterError as error:
-            raise error.named("checkpoint") from None
-        self._path = path
-        self._training = {
-            **asdict(recipe),
-            "data": _fingerprint(rows),
-            "validation people": None if validation is None else [_fingerprint(part) for part in validation],
-        }
-        self.found = expanded(path).exists()
-
-    def read(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        """Arrays and facts; refuses those of another training."""
-        advice = "Give another file, or remove this one to begin anew."
-        try:
-            facts, stored = open_file(self._path)
-            theirs = facts["training"]
-            known = {name: facts[name] for name in ("steps", "history", "best_epoch")}
-            arrays = {name: np.array(array.read()) for name, array in stored.items()}
-        except (ModelFileError, KeyError) as error:
-            reason = error if isinstance(error, ModelFileError) else f"it lacks {error}."
-            raise DataError(f"checkpoint {self._path} cannot be gone on from: {reason} {advice}") from error
-        differ = [name for name, value in self._training.items() if theirs.get(name) != value]
-        if differ:
-            parts = ", ".join(
-                name
-                if name in ("data", "validation people")
-                else f"{name} ({theirs.get(name)!r}, here {self._training[name]!r})"
-                for name in differ
-            )
-            raise DataError(
-                f"checkpoint {self._path} is of another training; what differs: {parts}. {advice}"
-            )
-        return arrays, known
-
-    def write(self, state: Weights, facts: dict[str, Any]) -> None:
-        """Put a state in its place, whole or not at all."""
-        arrays = {name: array.cpu().numpy() for name, array in state.items()}
-        write_file(self._path, arrays, {"training": self._training, **facts})
-
-    def remove(self) -> None:
-        """When all is done."""
-        with suppress(OSError):
-            expanded(self._path).unlink(missing_ok=True)
-
-
-def _fingerprint(rows: Rows) -> str:
-    """A text that changes when any entry does."""
-    digest = hashlib.blake2b(f"{len(rows)} × {rows.width}".encode(), digest_size=16)
-    for array, kind in ((rows.ptr, np.int64), (rows.items, np.int32), (rows.values, np.float64)):
-        for start in range(0, len(array), 1 << 20):  # a piece at a time: no second copy of the data
-            digest.update(np.ascontiguousarray(array[start : start + (1 << 20)], kind).data)
-    return digest.hexdigest()
