@@ -241,7 +241,7 @@ def fitted_again_it_is_the_same_whatever_the_threads(
         again.fit(data).save(folder / "again", include_histories=True)
         assert (folder / "again").read_bytes() == (folder / "model").read_bytes()
         assert again.recommend(k=5).equals(model.recommend(k=5))
-        assert again.timings_["total"] > 0  # type: ignore[attr-defined]
+        assert again.timings_["total"] > 0
 
 
 def an_interrupted_fit_leaves_it_as_it_was(make: Make, data: Interactions) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.core import ranking
-from mrfrec.core.resources import MemoryPlan, usable_threads
+from mrfrec.core.resources import usable_threads
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.recommender import Recommender
 from mrfrec.saving import shaped
@@ -28,8 +28,6 @@ class Latent(Recommender):
         V, one row for each item.
     """
 
-    memory_limit: int | None = None
-    timings_: dict[str, float]
     _vectors: DenseRows  # V
     _bias: npt.NDArray[Any]  # b
 
@@ -46,16 +44,7 @@ class Latent(Recommender):
             )
         return self._vectors.matrix()
 
-    def score(self, X_history: object) -> npt.NDArray[Any]:
-        """h(x)·Vᵀ + b for each row of histories: an array of users × items.
-
-        Every item gets a score for every user, so the array is as large as that: for rankings of many
-        users use `top_k`, which never holds it.
-        """
-        histories = self._histories(X_history)
-        needed = len(histories) * histories.width * np.dtype(self.dtype).itemsize
-        plan = MemoryPlan(self.memory_limit)
-        plan.require("scores", needed, "Score fewer users at a time, or use top_k.", who="score")
+    def _scores(self, histories: Rows) -> npt.NDArray[Any]:
         self._vectors.verify()
         return ranking.score_vectors(
             self._embed(histories), self._vectors.array, self._bias, self.threads or usable_threads()

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.core import ranking
-from mrfrec.core.resources import MemoryPlan, usable_threads
+from mrfrec.core.resources import usable_threads
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.recommender import Recommender
 from mrfrec.saving import shaped, stored_rows
@@ -28,8 +28,6 @@ class Linear(Recommender):
         (dense) or a `scipy.sparse.csr_array` (sparse).
     """
 
-    memory_limit: int | None = None
-    timings_: dict[str, float]
     _weights: Rows | DenseRows
     _shift: npt.NDArray[Any]  # what every user's scores start from
 
@@ -50,16 +48,7 @@ class Linear(Recommender):
 
     # ── using the weights ─────────────────────────────────────────────────────────────────────────
 
-    def score(self, X_history: object) -> npt.NDArray[Any]:
-        """x·B for each row of histories, plus what every score starts from: an array of users × items.
-
-        Every item gets a score for every user, so the array is as large as that: for rankings of many
-        users use `top_k`, which never holds it.
-        """
-        histories = self._histories(X_history)
-        needed = len(histories) * histories.width * np.dtype(self.dtype).itemsize
-        plan = MemoryPlan(self.memory_limit)
-        plan.require("scores", needed, "Score fewer users at a time, or use top_k.", who="score")
+    def _scores(self, histories: Rows) -> npt.NDArray[Any]:
         return ranking.score(histories, self._weights, self._shift, self.threads or usable_threads())
 
     def _best(

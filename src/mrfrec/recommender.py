@@ -54,6 +54,10 @@ class Recommender(Explaining):
 
     machine: ClassVar[tuple[str, ...]] = ("threads", "memory_limit")  # parameters that change no result
     threads: int | None = None
+    memory_limit: int | None = None
+    timings_: dict[
+        str, float
+    ]  # seconds of the stages of a fit, and "total"; empty in a model that was loaded
     dtype: Literal["float32", "float64"] = "float32"  # of scores
     _catalogue: Catalogue
     _training: "Training | Callable[[], Training] | None" = None
@@ -65,6 +69,10 @@ class Recommender(Explaining):
     @abstractmethod
     def _fit(self, data: "Interactions", given: Given) -> None:
         """Learn from a matrix; only when all is done, change the model."""
+
+    @abstractmethod
+    def _scores(self, histories: Rows) -> npt.NDArray[Any]:
+        """Users × items."""
 
     @abstractmethod
     def _best(
@@ -212,6 +220,19 @@ class Recommender(Explaining):
         return self._training
 
     # ── recommending ──────────────────────────────────────────────────────────────────────────────
+
+    def score(self, X_history: object) -> npt.NDArray[Any]:
+        """What every item scores for each row of histories: an array of users × items.
+
+        It is as large as that: for rankings of many users use `top_k`, which never holds it.
+        """
+        from mrfrec.core.resources import MemoryPlan
+
+        histories = self._histories(X_history)
+        needed = len(histories) * histories.width * np.dtype(self.dtype).itemsize
+        plan = MemoryPlan(self.memory_limit)
+        plan.require("scores", needed, "Score fewer users at a time, or use top_k.", who="score")
+        return self._scores(histories)
 
     def top_k(
         self,
