@@ -68,6 +68,14 @@ def test_table_1_has_published_beside_measured_and_says_what_is_missing(folder: 
     assert any("parameters of SLIM, WMF, CDAE are not published" in note for note in page.notes)
 
 
+def test_each_model_is_told_as_soon_as_it_is_measured(folder: Path) -> None:
+    told: list[str] = []
+    page = reproduce("table1", ["ml-20m"], models=["MRF", "SLIM"], folder=folder, tell=told.append)
+    assert [line.split(":")[0] for line in told] == ["MovieLens 20M, MRF, dense", "MovieLens 20M, SLIM"]
+    assert f"ndcg@100 {cells(page.sections[0])['SLIM'][1]}, recall@20" in told[1]
+    assert "; trained in " in told[1]
+
+
 def test_a_table_may_have_the_rows_of_some_models_alone(folder: Path) -> None:
     page = reproduce("table1", ["msd"], models=["mrf", "SLIM"], folder=folder)
     assert list(cells(page.sections[0])) == ["MRF, dense", "SLIM"]

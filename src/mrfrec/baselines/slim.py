@@ -139,7 +139,7 @@ class SLIM(_Regressions):
     def __init__(
         self,
         *,
-        l1: float = 5.0,
+        l1: float = 1.0,
         l2: float = 100.0,
         tolerance: float = 1e-3,
         passes: int = 1000,

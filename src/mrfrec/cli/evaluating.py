@@ -434,7 +434,7 @@ def reproduce(
       mrfrec reproduce table1 --data ml-20m --model MRF --model SLIM
       mrfrec reproduce table2 -o table2.md
     """
-    from mrfrec.cli.show import note_if_it_compiles, progress_bar
+    from mrfrec.cli.show import note, note_if_it_compiles, progress_bar
     from mrfrec.evaluation.reproduce import reproduce as run
 
     report_form(form, output)
@@ -443,5 +443,5 @@ def reproduce(
     logging.getLogger("mrfrec").setLevel(logging.WARNING)
     with progress_bar() as progress:
         machine = {"threads": threads, "memory_limit": memory_limit, "device": device}
-        found = run(what, data, models=model, folder=folder, machine=machine, progress=progress)
+        found = run(what, data, models=model, folder=folder, machine=machine, progress=progress, tell=note)
         show(found, form, output, None)

@@ -111,12 +111,14 @@ def reproduce(
     folder: "str | PathLike[str] | None" = None,
     machine: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """An experiment of the paper on those of its data sets that are prepared; of the others, what to do.
 
     `what` is one of "table1", "table2", "lowrank" and "exposure"; `names` are data sets, all if None;
     `models` are the kinds of models to measure for a table, all if None. `parameters` are to be changed, by
     kind: {"WMF": {"factors": 200}}; `machine` are those of all models that change no result, such as threads.
+    `tell` is called with a line for each model of a table as soon as it is measured: all of them take long.
     """
     if what not in EXPERIMENTS:
         raise ParameterError("what", f"one of {', '.join(EXPERIMENTS)}", what)
@@ -145,7 +147,8 @@ def reproduce(
         rows = [row for row in tables[name] if row.kind in kinds]
         run = _table if what in ("table1", "table2") else _low_rank if what == "lowrank" else _exposure
         build_row = partial(_built, changes=changes, machine=own)
-        page, failures = run(rows, split(name, folder), build_row, progress)
+        say = partial(_tell, tell, title)
+        page, failures = run(rows, split(name, folder), build_row, progress, say)
         notes += [f"{title}, {failure}" for failure in failures]
         if page is not None:
             sections += [replace(section, title=title) for section in page.sections]
@@ -174,6 +177,11 @@ def _parameters_note(kinds: Container[str]) -> str:
     )
 
 
+def _tell(tell: Callable[[str], None], title: str, found: Evaluation) -> None:
+    values = ", ".join(f"{metric} {_short(found.mean(metric))}" for metric in found.values)
+    tell(f"{title}, {found.model}: {values}; trained in {report.seconds_text(found.seconds['training'])}")
+
+
 def _built(
     row: Published, changes: Mapping[str, Mapping[str, Any]], machine: Mapping[str, Any]
 ) -> Recommender:
@@ -184,15 +192,19 @@ def _built(
 
 Found = tuple[Report | None, list[str]]  # and what could not be done, why
 Build = Callable[[Published], Recommender]
+Say = Callable[[Evaluation], None]
 _FAILURES = (DataError, MemoryPlanError, NumericalError)  # no extra, no memory, or no numbers
 
 
-def _table(rows: Sequence[Published], data: Split, built: Build, progress: Progress | None) -> Found:
+def _table(
+    rows: Sequence[Published], data: Split, built: Build, progress: Progress | None, say: Say
+) -> Found:
     """A model that cannot be trained here does not stop the others."""
     measured, failures = {}, []
     for row in rows:
         try:
             measured[row.model] = evaluate(built(row), data, DEFAULTS, name=row.model, progress=progress)
+            say(measured[row.model])
         except _FAILURES as error:
             failures.append(f"{row.model}: {error}")
     if not measured:
@@ -201,7 +213,9 @@ def _table(rows: Sequence[Published], data: Split, built: Build, progress: Progr
     return replace(page, sections=[_beside(rows, measured)]), failures
 
 
-def _low_rank(rows: Sequence[Published], data: Split, built: Build, progress: Progress | None) -> Found:
+def _low_rank(
+    rows: Sequence[Published], data: Split, built: Build, progress: Progress | None, say: Say
+) -> Found:
     model, m = built(rows[0]), data.training.n_items
     assert isinstance(model, MRF)
     ranks = [rank for rank in _RANKS if rank < m] or [max(m // 2, 1)]
@@ -213,7 +227,9 @@ def _low_rank(rows: Sequence[Published], data: Split, built: Build, progress: Pr
     return report.of_low_rank(found, data.name), []
 
 
-def _exposure(rows: Sequence[Published], data: Split, built: Build, progress: Progress | None) -> Found:
+def _exposure(
+    rows: Sequence[Published], data: Split, built: Build, progress: Progress | None, say: Say
+) -> Found:
     """The MRF beside Mult-VAE; where that cannot be trained, beside the MRF cut to as many dimensions."""
     model, failures = built(rows[0]), []
     assert isinstance(model, MRF)
