@@ -15,8 +15,20 @@ import torch
 from torch import Tensor
 
 from experiments import autoencoders as script
-from mrfrec import DataError, Interactions, MemoryPlanError, NumericalError, ParameterError, Recommender, load
-from mrfrec.baselines import CDAE, MultDAE, MultVAE, networks
+from mrfrec import (
+    DataError,
+    Interactions,
+    MemoryPlanError,
+    MissingLibraryError,
+    NotFittedError,
+    NumericalError,
+    ParameterError,
+    Recommender,
+    datasets,
+    evaluation,
+    load,
+)
+from mrfrec.baselines import CDAE, WMF, MultDAE, MultVAE, Popularity, networks
 from mrfrec.baselines import training as training_loop
 from mrfrec.core.sparse import Rows
 from mrfrec.evaluation import Questions, Split
@@ -307,7 +319,8 @@ def test_without_validation_everybody_is_trained_on_and_the_last_epoch_kept(
     model = made("MultDAE", validation=0, patience=1).fit(sp.csr_array(X))
     assert (model.best_epoch_, len(model.history_), model.history_[-1]["ndcg"]) == (4, 4, None)
     made("MultDAE").fit(sp.csr_array(X))
-    made("MultDAE").fit(sp.csr_array(X), validation=(sp.csr_array(X[:9]), sp.csr_array(X[9:18])))
+    targets = np.where(X[:9] > 0, 0, X[9:18])
+    made("MultDAE").fit(sp.csr_array(X), validation=(sp.csr_array(X[:9]), sp.csr_array(targets)))
     assert seen == [90, 90 - round(0.05 * 90), 90]
 
 
@@ -387,6 +400,14 @@ def test_an_interrupted_fit_goes_on_to_the_same_model(kind: str, given: bool, tm
         assert model.score(X).tobytes() == whole.score(X).tobytes()
 
 
+def test_a_training_that_was_interrupted_may_go_on_for_longer(tmp_path: Path) -> None:
+    X, file = sp.csr_array(matrix()), tmp_path / "training"
+    interrupted(made("MultVAE", epochs=4, checkpoint=file), X, 8)
+    longer = made("MultVAE", epochs=9, patience=9, checkpoint=file).fit(X)
+    assert len(longer.history_) == 9
+    assert longer.score(X).tobytes() == made("MultVAE", epochs=9, patience=9).fit(X).score(X).tobytes()
+
+
 def test_checkpoints_are_written_as_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, found = tmp_path / "training", []
     monkeypatch.setattr(training_loop, "_SECONDS_BETWEEN_CHECKPOINTS", 0.0)
@@ -404,7 +425,9 @@ def test_checkpoints_of_another_training_are_refused(tmp_path: Path) -> None:
     advice = "Give another file, or remove this one to begin anew"
     other = X.copy()
     other.data[3] = 2
-    people = sp.csr_array(matrix(7)), sp.csr_array(matrix(8))
+    shown, targets = matrix(7), matrix(8)
+    targets[shown > 0] = 0
+    people = sp.csr_array(shown), sp.csr_array(targets)
     for model, data, given, message in (
         (
             made("MultDAE", checkpoint=file, learning_rate=0.02),
@@ -507,7 +530,7 @@ for kind in ("CDAE", "MultDAE", "MultVAE"):
     print(model.recommend(history=[3, 8], k=3)["item"].to_list())
     try:
         getattr(baselines, kind)().fit(sp.eye_array(4, format="csr"))
-    except mrfrec.DataError as error:
+    except mrfrec.MissingLibraryError as error:
         print(error)
 """
 
@@ -555,8 +578,9 @@ def test_data_that_cannot_be_learned_from_is_refused(kind: str) -> None:
     negative[4, 7] = -1
     with pytest.raises(DataError, match=rf"{kind}: values must be 0 or more; row 4 of the data holds -1"):
         made(kind).fit(sp.csr_array(negative))
+    nothing = np.zeros_like(X)
     with pytest.raises(DataError, match="row 4 of validation holds -1"):
-        made(kind).fit(sp.csr_array(X), validation=(sp.csr_array(negative), sp.csr_array(X)))
+        made(kind).fit(sp.csr_array(X), validation=(sp.csr_array(nothing), sp.csr_array(negative)))
     with pytest.raises(DataError, match="none of these people has anything to be guessed"):
         made(kind).fit(sp.csr_array(X), validation=(sp.csr_array(X), sp.csr_array(X.shape)))
     alone = sp.eye_array(5, format="csr")
@@ -629,3 +653,34 @@ def test_a_gpu_trains_as_a_cpu_does(kind: str, tmp_path: Path) -> None:
     # Initial weights and orders are the same; what is dropped, and the noise, are not.
     assert there.fit(X).history_[-1]["loss"] == pytest.approx(here.fit(X).history_[-1]["loss"], rel=0.05)
     assert np.isfinite(there.score(X)).all()
+
+
+# ── what cannot be trained or validated ───────────────────────────────────────────────────────────
+
+
+def test_validation_that_cannot_be_asked_is_refused_in_one_line() -> None:
+    X = sp.csr_array(matrix())
+    shown, targets = X[:10], X[10:20]
+    wrong: list[tuple[object, str]] = [
+        (shown, "validation must be two matrices, what people show and what is to be guessed; got csr_array"),
+        ((shown, targets, targets), "got tuple"),
+        ((shown, targets[:5]), "a row for each person"),
+        ((shown[:, :3], targets[:, :3]), "items of the data as columns"),
+        ((shown, shown), "validation must not show what is to be guessed; [0-9,]+ pairs"),
+    ]
+    for validation, message in wrong:
+        with pytest.raises(DataError, match=message) as caught:
+            made("MultDAE").fit(X, validation=validation)
+        assert "\n" not in str(caught.value)
+
+
+def test_several_models_are_refused_before_the_first_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    split = evaluation.strong_generalisation(datasets.events("debian"), heldout=500)
+    monkeypatch.setitem(sys.modules, "implicit", None)
+    monkeypatch.setitem(sys.modules, "implicit.cpu.als", None)
+    models = {"popular": Popularity(), "factors": WMF()}
+    with pytest.raises(MissingLibraryError, match="WMF needs the library implicit"):
+        evaluation.compare(models, split)
+    with pytest.raises(NotFittedError):
+        models["popular"].recommend(history=[])
+    assert issubclass(MissingLibraryError, ImportError)

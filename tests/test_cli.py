@@ -274,7 +274,7 @@ def test_fit_says_what_it_does_on_stderr_and_leaves_one_file(shop: Path, tmp_pat
     assert all(line.startswith("mrfrec: ") for line in lines)
     assert re.fullmatch(r"mrfrec: 60 users × 24 items, \d+ pairs", lines[0])
     assert lines[1].startswith("mrfrec: sparse model (l2=2, sparsity=0.3)")
-    assert re.fullmatch(r"mrfrec: fitted in \d+\.\d s; wrote new\.mrf \([\d.]+ KB\)", lines[2])
+    assert re.fullmatch(r"mrfrec: fitted MRF in \d+\.\d s; wrote new\.mrf \([\d.]+ KB\)", lines[2])
     assert len(lines) == 3
     assert listing(tmp_path) == ["new.mrf"]
     assert describe(tmp_path / "new.mrf")["parameters"]["l2"] == 2.0
@@ -327,6 +327,12 @@ def test_fit_learns_any_model_by_name(
     assert re.search(rf"^model +{kind}$", table, re.MULTILINE)
     answer = quick("recommend", "m.mrf", "--history", "i01,i02", "-k", 3, "--format", "json", cwd=tmp_path)
     assert len(answer.rows) == 3
+
+
+def test_info_shows_parameters_as_they_are_typed(quick: Forking, shop: Path, tmp_path: Path) -> None:
+    quick("fit", shop / "events.csv", "-o", "m.mrf", "--max-neighbors", "20000", cwd=tmp_path)
+    table = quick("info", "m.mrf", cwd=tmp_path).out
+    assert re.search(r"^parameters\.max_neighbors +20000$", table, re.MULTILINE)
 
 
 def test_an_autoencoder_is_trained_shown_and_asked_but_cannot_explain(shop: Path, tmp_path: Path) -> None:
@@ -385,6 +391,15 @@ def test_doctor_finds_this_machine_well(tmp_path: Path) -> None:
         assert re.search(rf"^{extra} +(\d+\.\d+|not installed \(.*: the extra \w+\)).* ok$", done.out, re.M)
     assert re.search(r"^GPU +(none found|of NVIDIA).* ok$", done.out, re.MULTILINE)
     assert listing(tmp_path) == []
+
+
+def test_doctor_finds_a_library_that_cannot_be_imported(tmp_path: Path) -> None:
+    (tmp_path / "optuna").mkdir()
+    (tmp_path / "optuna" / "__init__.py").write_text("raise ImportError('libfoo.so: no such file')")
+    done = run("doctor", cwd=tmp_path, code=2, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    wanted = r"^optuna +\d\S+ +cannot be imported: libfoo\.so: no such file\. Install it again$"
+    assert re.search(wanted, done.out, re.MULTILINE)
+    assert done.err == "mrfrec: something here needs a look: see the last column.\n"
 
 
 # ── for whom ──────────────────────────────────────────────────────────────────────────────────────
@@ -712,6 +727,7 @@ def test_no_rows_are_a_result_too(quick: Forking, tmp_path: Path) -> None:
     )
     assert table.out.split() == ["item", "score", "rank"]
     assert as_json.rows == []
+    assert table.err == as_json.err == "mrfrec: no item goes with a, says this MRF\n"
     assert pl.read_parquet(tmp_path / "s.parquet").columns == ["item", "title", "score", "rank"]
     assert len(pl.read_parquet(tmp_path / "s.parquet")) == 0
     assert pl.read_parquet(tmp_path / "r.parquet").columns == COLUMNS
@@ -773,6 +789,42 @@ REFUSED = {
     "a checkpoint over the data": (
         "fit events.csv -o x.mrf --model MultVAE --checkpoint events.csv",
         r"--checkpoint must be another file than the input",
+    ),
+    "a checkpoint in the place of the model": (
+        "fit events.csv -o x.mrf --model MultVAE --checkpoint ./x.mrf",
+        r"--checkpoint must be another file than --output; got 'x\.mrf'",
+    ),
+    "a checkpoint without a name": (
+        "fit events.csv -o x.mrf --model MultVAE --checkpoint ''",
+        r"Invalid value for '--checkpoint': it must be the name of a file; got ''\. See mrfrec fit",
+    ),
+    "parameters without a name": (
+        "fit events.csv -o x.mrf --params ''",
+        r"Invalid value for '--params': it must be the name of a file; got ''",
+    ),
+    "a model without a name": (
+        "fit events.csv -o x.mrf --model ''",
+        r"--model must be a model such as SLIM, or left out; got ''",
+    ),
+    "two models": (
+        "fit events.csv -o x.mrf --model SLIM --model WMF",
+        r"--model must be given once; got 'SLIM and WMF'\. mrfrec compare takes several",
+    ),
+    "an option that is none, typed with no": (
+        "fit events.csv -o x.mrf --model SLIM --no-center",
+        r"--no-center must be left out with SLIM, which has no such parameter",
+    ),
+    "a number beyond its rule in an option": (
+        "fit events.csv -o x.mrf --l2 -1",
+        r"--l2 must be a finite number, 0 or more; got -1\.0",
+    ),
+    "a parameter that is also an option": (
+        "evaluate events.csv --model 'MultVAE: hidden=0'",
+        r"^--model 'MultVAE: hidden=0': hidden must be a whole number, 1 or more; got 0\.$",
+    ),
+    "no limit": (
+        "fit events.csv -o x.mrf --model Popularity --memory-limit foo",
+        r"--memory-limit must be .*; got 'foo'",
     ),
     "no such device": (
         "fit events.csv -o x.mrf --model MultVAE --device gpu",
@@ -973,6 +1025,7 @@ def test_progress_is_drawn_on_a_terminal_and_notes_stay_whole(shop: Path, tmp_pa
     assert "\x1b[" in done.err
     plain = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", done.err).replace("\r", "\n")
     assert re.search(r"^mrfrec: 60 users × 24 items, \d+ pairs$", plain, re.MULTILINE)
+    assert re.search(r"^  read +━+ (\d+)/\1 ", plain, re.MULTILINE)  # it has ended
 
 
 def test_results_go_to_stdout_while_progress_is_drawn_on_stderr(shop: Path) -> None:
@@ -1133,6 +1186,36 @@ def test_an_interrupted_fit_leaves_the_old_model(many: Path) -> None:
     assert done.err.splitlines()[2:] == [INTERRUPTED]
     assert listing(many) == before
     assert (many / "old.mrf").read_text() == "old"
+
+
+def test_an_interrupted_training_goes_on_from_its_checkpoint(shop: Path, tmp_path: Path) -> None:
+    fit = [
+        "fit", shop / "events.csv", "-o", "vae.mrf", "--device", "cpu", "--checkpoint", "training.ckpt",
+        "--threads", "1", "--model",
+    ]  # fmt: skip
+    slow = "MultVAE: hidden=6, latent=3, epochs=100000, patience=none"
+    began: list[float] = []
+
+    def has_trained(said: str) -> bool:
+        if "pairs" in said:
+            began.append(time.monotonic())
+        return bool(began) and time.monotonic() > began[0] + 6  # time for hundreds of epochs
+
+    done = interrupt([*fit, slow], tmp_path, has_trained)
+    assert done.code == 130
+    kept = "mrfrec: the same command goes on from training.ckpt"
+    assert done.err.splitlines()[1:] == [kept, INTERRUPTED]
+    again = interrupt([*fit, slow], tmp_path, lambda said: "going on from training.ckpt" in said)
+    assert again.err.splitlines()[1:] == ["mrfrec: going on from training.ckpt", kept, INTERRUPTED]
+    assert listing(tmp_path) == ["training.ckpt"]
+
+
+def test_an_interrupted_tuning_goes_on_from_its_study(many: Path, tmp_path: Path) -> None:
+    tune = ["tune", many / "many.parquet", "-o", "best.json", "--study", "study.jsonl", "--sparsity", "0.002"]
+    done = interrupt(tune, tmp_path, lambda _: (tmp_path / "study.jsonl").exists())
+    assert done.code == 130
+    assert done.err.splitlines()[-2:] == ["mrfrec: the same command goes on from study.jsonl", INTERRUPTED]
+    assert listing(tmp_path) == ["study.jsonl"]
 
 
 @pytest.mark.parametrize("name", ["o.parquet", "o.csv", "o.jsonl", "o.json"])

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from mrfrec import MRF, DataError, MrfrecError, ParameterError, read_interactions
+from mrfrec import MRF, DataError, MissingLibraryError, MrfrecError, ParameterError, read_interactions
 from mrfrec.cli.app import run as run_command
 from mrfrec.cli.models import parse_model, parse_models
 from mrfrec.evaluation import compare, evaluate, given, leave_out, read_events, ridges, strong_generalisation
@@ -156,12 +156,26 @@ def test_every_model_is_evaluated_by_name_as_python_does_it(run: Any, kind: str)
         (["--heldout", "20", "--hidden", "1.5"], "hidden must be above 0 and below 1"),
         (["--min-items", "400"], "no events are left: no user has 400"),
         (["--model", "l2"], "--model must be parameter=value"),
-        (["--model", "lambda=3"], "parameters must be among l2"),
-        (["--model", "l2=-1"], "l2 must be a finite number, 0 or more"),
+        (["--model", "lambda=3"], r"--model 'lambda=3': MRF has no parameter lambda \(it has l2, .*\)\.$"),
+        (["--model", "l2=-1"], "--model 'l2=-1': l2 must be a finite number, 0 or more; got -1"),
+        (
+            ["--model", "MultVAE: hidden=0"],
+            "--model 'MultVAE: hidden=0': hidden must be a whole number, 1 or",
+        ),
+        (["--model", "MultVAE: device=gpu"], r"--model 'MultVAE: device=gpu': device must be .*; got 'gpu'"),
+        (["--model", "MultVAE: seed=-1"], "--model 'MultVAE: seed=-1': seed must be a whole number from 0"),
+        (["--model", "SLIM: threads=0"], "--model 'SLIM: threads=0': threads must be"),
+        (
+            ["--model", "SLIM", "--model", "WMF"],
+            "--model must be given once; got 'SLIM and WMF'. mrfrec comp",
+        ),
+        (["--model", ""], "--model must be a model such as SLIM, or left out; got ''"),
+        (["--model", "Popularity", "--threads", "-2"], "--threads must be a whole number, 1 or more; got -2"),
+        (["--model", "Popularity", "--memory-limit", "foo"], "--memory-limit must be .*; got 'foo'"),
         (["--model", "nothing.json"], "nothing.json cannot be read: No such file"),
         (["--model", "SLIM: l1=-1"], "l1 must be a finite number, 0 or more"),
-        (["--model", "ItemKNN: depth=3"], r"parameters must be among neighbors, .* \(ItemKNN\); got 'depth'"),
-        (["--device", "cpu"], "--device must be left out with MRF; got 'cpu'. It is for autoencoders"),
+        (["--model", "ItemKNN: depth=3"], r"ItemKNN has no parameter depth \(it has neighbors, .*\)"),
+        (["--device", "cpu"], "got 'cpu'. It is for autoencoders: CDAE, MultDAE, MultVAE."),
         (["--model", "MultVAE", "--device", "gpu"], 'device must be "auto", "cpu", "cuda"'),
         (["--shown", "shown.parquet"], "--shown must be given together with --test"),
         (["--test", "later.parquet", "--split", "time"], "--split must be left out with --test"),
@@ -247,8 +261,8 @@ def test_models_of_all_kinds_are_compared_and_the_device_is_for_those_that_have_
     )  # fmt: skip
     for name in ("MRF", "popularity", "Mult-VAE"):
         assert re.search(rf"^{name} +0\.", out, re.MULTILINE)
-    assert "popularity: as by default" in out
-    assert "Mult-VAE: hidden=6, latent=3, epochs=1" in out
+    assert "popularity: Popularity, as by default" in out
+    assert "Mult-VAE: MultVAE, hidden=6, latent=3, epochs=1" in out
     with pytest.raises(ParameterError, match="--device must be left out with MRF, Popularity"):
         run("compare", "events.csv", "--model", "MRF", "--model", "Popularity", "--device", "cpu")
 
@@ -333,6 +347,49 @@ def test_typed_sparsity_takes_the_place_of_a_threshold_in_the_file(run: Any, fol
     assert (parameters["threshold"], parameters["sparsity"], parameters["l2"]) == (None, 0.3, 3.0)
 
 
+def test_wrong_values_are_said_to_be_of_the_file_unless_they_were_typed(run: Any, folder: Path) -> None:
+    (folder / "values.json").write_text('{"model": "SLIM", "parameters": {"l1": -1, "l2": 2}}')
+    fit = ("fit", "events.csv", "-o", "values.mrf", "--params", "values.json")
+    with pytest.raises(ParameterError, match=r"^values\.json: l1 must be a finite number"):
+        run(*fit)
+    with pytest.raises(ParameterError, match=r"^--model 'l1=-2': l1 must be a finite number"):
+        run(*fit, "--model", "l1=-2")
+    with pytest.raises(ParameterError, match=r"^--l2 must be a finite number"):
+        run(*fit, "--model", "l1=1", "--l2", "-1")
+
+
+@pytest.mark.parametrize("command", ["evaluate", "compare", "tune", "fit"])
+def test_a_missing_library_is_told_before_the_data_is_read(
+    run: Any, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "implicit.cpu.als", None)
+    more = {"compare": ["--model", "MRF"], "tune": ["-o", "w.json"], "fit": ["-o", "w.mrf"]}
+    with pytest.raises(MissingLibraryError, match=r"pip install \"mrfrec\[wmf\]\""):
+        run(command, "missing.csv" if command != "fit" else "events.csv", "--model", "WMF",
+            *more.get(command, []), *(["--user-column", "nobody"] if command == "fit" else []))  # fmt: skip
+
+
+def test_a_device_that_is_missing_is_named_where_it_was_typed(run: Any) -> None:
+    with pytest.raises(
+        ParameterError, match=r"^--model 'MultVAE: device=cuda:77': device must be a device th"
+    ):
+        run("evaluate", "missing.csv", "--model", "MultVAE: device=cuda:77")
+    with pytest.raises(ParameterError, match=r"^--device must be a device that PyTorch finds; got 'cuda:77'"):
+        run("evaluate", "missing.csv", "--model", "MultVAE: device=cpu", "--device", "cuda:77")
+
+
+@pytest.mark.parametrize("form", ["table", "markdown"])
+def test_results_say_of_which_kind_the_models_are(run: Any, form: str) -> None:
+    small = ("--heldout", "30", "--format", form)
+    out = run("compare", "events.csv", *small, "--metrics", "ndcg@10", "--model", "käse: model=SLIM, l1=3",
+              "--model", "SLIM", "--model", "MRF: l2=3", "--model", "sparsity=0.3")  # fmt: skip
+    lines = [line.removeprefix("- ") for line in out.splitlines() if line.strip()][-4:]
+    assert lines == ["käse: SLIM, l1=3", "SLIM, as by default", "MRF, l2=3", "MRF, sparsity=0.3"]
+    out = run("tune", "events.csv", *small, "--metric", "ndcg@10", "--model", "SLIM: l1=1", "--vary",
+              "l2=1,9", "-o", "kinds.json")  # fmt: skip
+    assert "SLIM: 2 points tried" in out
+
+
 @pytest.mark.parametrize(
     ("content", "message"), [("[]", "is not a file of parameters"), ("{", "is not a file of parameters"),
                              ('{"parameters": {"alhpa": 1}}', "Did you mean alpha")]
@@ -411,7 +468,7 @@ def test_a_search_goes_through_ranges_on_a_scale_that_fits_them(run: Any) -> Non
 
 def test_a_missing_extra_ends_the_tuning(run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "implicit.cpu.als", None)
-    with pytest.raises(DataError, match=r"pip install \"mrfrec\[wmf\]\""):
+    with pytest.raises(MissingLibraryError, match=r"pip install \"mrfrec\[wmf\]\""):
         run("tune", "events.csv", "--heldout", "30", "--metric", "ndcg@10", "--model", "WMF", "-o", "w.json")
     assert not (folder / "w.json").exists()
 
@@ -443,10 +500,20 @@ def test_a_missing_extra_ends_the_tuning(run: Any, folder: Path, monkeypatch: py
         (["--model", "SLIM", "--vary", "l1=1", "--vary", "l1=2"], "--vary must be given once for l1"),
         (["--model", "SLIM: l1=1", "--vary", "l1=2"], "--model must be without l1 when --vary l1 is given"),
         (["--vary", "l2=1", "--l2", "2"], "--vary must be without l2 when --l2 is given"),
-        (["--model", "SLIM", "--vary", "l1=1..2"], "--vary must be lists of values on a grid"),
+        (
+            ["--model", "SLIM", "--vary", "l1=1..2"],
+            r"--vary must be a list of .*; got 'l1=1\.\.2'\. For a range use --method search",
+        ),
         (["--method", "search", "--vary", "l2=3..1"], r"--vary l2=3\.\.1: the range must be low ≤ high"),
         (["--method", "search", "--vary", "l2=a..1"], r"--vary must be PARAMETER=LOW\.\.HIGH with numbers"),
         (["--method", "search", "--vary", "max_neighbors=1.5..3"], "must be between whole numbers"),
+        (
+            ["--method", "search", "--vary", "dropout=0..1.02"],
+            r"--vary dropout=0\.\.1\.02: dropout must be .*; got 1\.02",
+        ),
+        (["--vary", "dropout=0.5,-1"], r"--vary dropout=0\.5,-1: dropout must be .*; got -1\.0"),
+        (["--alpha", "0.5,2"], r"--alpha 0\.5,2\.0: alpha must be between 0 and 1; got 2\.0"),
+        (["--model", "SLIM", "--model", "WMF"], "--model must be given once"),
         (["--method", "search", "--model", "Popularity"], "--method must be grid with Popularity"),
         (["--model", "Popularity", "--plot", "a.png"], "--plot must be left out where no number varies"),
         (["--device", "cpu"], "--device must be left out with MRF"),
@@ -478,6 +545,12 @@ def test_tradeoff_has_a_row_for_each_level_and_r_and_the_dense_model(run: Any, f
 @pytest.mark.parametrize(
     ("command", "message"),
     [
+        (["lowrank", "--model", "MRF", "--model", "EASE"], "--model must be given once; got 'MRF and EASE'"),
+        (
+            ["tradeoff", "--dense", "EASE"],
+            "--dense must be an MRF, whose levels of sparsity are what is comp",
+        ),
+        (["tradeoff", "--dense", "l2=-1"], "--dense 'l2=-1': l2 must be a finite number"),
         (["lowrank", "--model", "SLIM"], "--model must be an MRF, EASE or EDLAE, whose weights can be cut"),
         (["tradeoff", "--dense", "SLIM"], "--dense must be an MRF"),
         (["tradeoff", "--sparse", "model=EASE"], "--sparse must be an MRF"),
@@ -516,35 +589,39 @@ def test_reproduce_without_the_data_says_what_to_put_where(run: Any, tmp_path: P
 
 
 def test_models_are_typed_with_or_without_a_name(tmp_path: Path) -> None:
-    assert parse_model("") == ("MRF", "MRF", {})
-    assert parse_model("a b: l2=1,alpha=.5 , center=no") == (
+    assert parse_model("")[:3] == ("MRF", "MRF", {})
+    assert parse_model("a b: l2=1,alpha=.5 , center=no")[:3] == (
         "a b", "MRF", {"l2": 1, "alpha": 0.5, "center": False}
     )  # fmt: skip
     assert parse_model("sparsity=dense").parameters == {"sparsity": None}
     assert parse_model("sparsity=auto;dtype=float64").parameters == {"sparsity": "auto", "dtype": "float64"}
     path = tmp_path / "best.json"
     path.write_text('{"parameters": {"l2": 7.0, "sparsity": 0.1}}')
-    assert parse_model(str(path)) == ("best", "MRF", {"l2": 7.0, "sparsity": 0.1})
-    changed = parse_model(f"dense: {path}, sparsity=dense")
+    assert parse_model(str(path))[:3] == ("best", "MRF", {"l2": 7.0, "sparsity": 0.1})
+    changed = parse_model(f"dense: {path}, sparsity=dense")[:3]
     assert changed == ("dense", "MRF", {"l2": 7.0, "sparsity": None})
 
 
 def test_models_are_typed_by_their_kind(tmp_path: Path) -> None:
-    assert parse_model("SLIM") == ("SLIM", "SLIM", {})
-    assert parse_model(" mult-vae ") == ("mult-vae", "MultVAE", {})
-    assert parse_model("Item KNN: neighbors=9") == ("Item KNN", "ItemKNN", {"neighbors": 9})
-    assert parse_model("MRF: l2=3") == ("MRF", "MRF", {"l2": 3})
-    assert parse_model("model=SLIM, l1=9") == ("model=SLIM, l1=9", "SLIM", {"l1": 9})
-    assert parse_model("other: model=item-knn, shrink=0") == ("other", "ItemKNN", {"shrink": 0})
-    assert parse_model("slow: l2=3") == ("slow", "MRF", {"l2": 3})
+    assert parse_model("SLIM")[:3] == ("SLIM", "SLIM", {})
+    assert parse_model(" mult-vae ")[:3] == ("mult-vae", "MultVAE", {})
+    assert parse_model("Item KNN: neighbors=9")[:3] == ("Item KNN", "ItemKNN", {"neighbors": 9})
+    assert parse_model("MRF: l2=3")[:3] == ("MRF", "MRF", {"l2": 3})
+    assert parse_model("model=SLIM, l1=9")[:3] == ("model=SLIM, l1=9", "SLIM", {"l1": 9})
+    assert parse_model("other: model=item-knn, shrink=0")[:3] == ("other", "ItemKNN", {"shrink": 0})
+    assert parse_model("slow: l2=3")[:3] == ("slow", "MRF", {"l2": 3})
     tuned, bare = tmp_path / "tuned.json", tmp_path / "bare.json"
     tuned.write_text('{"model": "SLIM", "parameters": {"l1": 7.0, "l2": 1.0}}')
     bare.write_text('{"l1": 2.0}')
-    assert parse_model(str(tuned)) == ("tuned", "SLIM", {"l1": 7.0, "l2": 1.0})
-    assert parse_model(f"mine: {tuned}, l1=1") == ("mine", "SLIM", {"l1": 1, "l2": 1.0})
-    assert parse_model(f"SLIM: {bare}") == ("SLIM", "SLIM", {"l1": 2.0})
-    assert parse_model("SLIM: l2=5", tuned) == ("SLIM", "SLIM", {"l1": 7.0, "l2": 5})
-    assert parse_model("", tuned)[1:] == ("SLIM", {"l1": 7.0, "l2": 1.0})
+    assert parse_model(str(tuned))[:3] == ("tuned", "SLIM", {"l1": 7.0, "l2": 1.0})
+    assert parse_model(f"mine: {tuned}, l1=1")[:3] == ("mine", "SLIM", {"l1": 1, "l2": 1.0})
+    assert parse_model(f"SLIM: {bare}")[:3] == ("SLIM", "SLIM", {"l1": 2.0})
+    assert parse_model("SLIM: l2=5", tuned)[:3] == ("SLIM", "SLIM", {"l1": 7.0, "l2": 5})
+    assert parse_model("", tuned)[1:3] == ("SLIM", {"l1": 7.0, "l2": 1.0})
+    bare.write_text('{"model": "slim"}')
+    assert parse_model(str(bare))[:3] == ("bare", "SLIM", {})
+    bare.write_text('{"model": "slim", "l1": 2.0}')
+    assert parse_model(str(bare))[:3] == ("bare", "SLIM", {"l1": 2.0})
 
 
 def test_models_of_one_kind_are_told_apart_by_what_was_typed() -> None:
@@ -558,9 +635,20 @@ def test_models_of_one_kind_are_told_apart_by_what_was_typed() -> None:
     [
         ("SLIN: l1=1", r"of a kind that knows l1, which MRF does not; .* Did you mean SLIM\?"),
         ("SLIN", r"a model such as SLIM; got 'SLIN'\. Did you mean 'SLIM'\?"),
-        ("SLIM, l1=1", r"Did you mean 'SLIM: …'\?"),
-        ("EASE: l2=100, alpha=0", r"parameters of EASE \(l2, .*alpha is one of MRF: name an MRF otherwise"),
-        ("Popularity: l2=1", r"parameters of Popularity \(it has none\)"),
+        ("SLIM, l1=1", r"Did you mean 'SLIM: l1=1'\?"),
+        ("SLIM l1=1", r"Did you mean 'SLIM: l1=1'\?"),
+        ("item knn neighbors=3, shrink=1", r"Did you mean 'item knn: neighbors=3, shrink=1'\?"),
+        ("mine: SLIM", r"Did you mean 'mine: model=SLIM'\?"),
+        (
+            "EASE: l2=1, alpha=0",
+            r"EASE has no parameter alpha \(it has l2, .*alpha is one of MRF: name an MRF o",
+        ),
+        ("SLIM: alpha=1", r"SLIM has no parameter alpha \(it has l1, l2, .*\)\. alpha is one of MRF: name"),
+        (
+            "SLIM: neighbors=3",
+            r"SLIM has no parameter neighbors .*\. neighbors is one of ItemKNN and FsSLIM\.",
+        ),
+        ("Popularity: factors=1", r"Popularity has no parameter factors \(it has none\)\. factors is one of"),
         (
             "SLIM: model=WMF",
             "of one kind; got 'SLIM: model=WMF'. It is SLIM by its name and WMF by model=WMF",
@@ -568,6 +656,7 @@ def test_models_of_one_kind_are_told_apart_by_what_was_typed() -> None:
         ("SLIM: mrf.json", r"It is SLIM by its name and MRF by mrf\.json"),
         ("a: mrf.json, model=SLIM", r"It is MRF by mrf\.json and SLIM by model=SLIM"),
         ("a: model=SLIN", r"model must be one of MRF, EASE, .*; got 'SLIN'\. Did you mean SLIM\?"),
+        ("wrong.json", r"wrong\.json: SLIM has no parameter dampning"),
         ("odd.json", r"odd\.json is for a model 'SVD'; this mrfrec knows MRF, EASE"),
     ],
 )
@@ -577,5 +666,6 @@ def test_a_model_that_is_none_is_refused_with_help(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mrf.json").write_text('{"model": "MRF", "parameters": {}}')
     (tmp_path / "odd.json").write_text('{"model": "SVD", "parameters": {}}')
+    (tmp_path / "wrong.json").write_text('{"model": "SLIM", "parameters": {"dampning": 1}}')
     with pytest.raises(MrfrecError, match=message):
         parse_model(text)

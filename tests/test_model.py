@@ -184,7 +184,7 @@ def test_values_out_of_range_are_refused(parameters: dict[str, Any]) -> None:
     X = sp.csr_array(random_matrix(1) * 1e200)
     with pytest.raises(mrfrec.NumericalError, match="divide the values by a constant"):
         MRF(l2=1.0, alpha=0.0, **parameters).fit(X)
-    with pytest.raises(mrfrec.NumericalError, match="a smaller l2"):
+    with pytest.raises(mrfrec.NumericalError, match="a smaller ridge"):
         MRF(l2=1e39, **parameters).fit(sp.csr_array(random_matrix(1)))
 
 
@@ -505,3 +505,13 @@ assert (first.data == second.data).all()
 def test_the_first_fit_of_a_process_gives_what_the_second_does() -> None:
     # A BLAS library that is loaded only by the first fit must come under its limit of one thread.
     subprocess.run([sys.executable, "-W", "error", "-c", FIRST_AND_SECOND], check=True)
+
+
+def test_what_fits_share_belongs_to_one_interactions() -> None:
+    X = sp.csr_array(random_matrix(24))
+    reuse: dict[str, Any] = {}
+    MRF().fit(X, reuse=reuse)
+    with pytest.raises(DataError, match="give the same Interactions to every fit"):
+        MRF().fit(X, reuse=reuse)
+    with pytest.raises(ParameterError, match="reuse must be a dictionary"):
+        MRF().fit(X, reuse=3)  # type: ignore[arg-type]

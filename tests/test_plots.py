@@ -13,7 +13,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mrfrec import DataError, ParameterError
+from mrfrec import MissingLibraryError, ParameterError
 from mrfrec.evaluation import plots
 from mrfrec.evaluation.metrics import parse
 from mrfrec.evaluation.plots import plot_exposure, plot_tradeoff, plot_tuning
@@ -181,7 +181,7 @@ def test_without_matplotlib_the_error_says_what_to_install(
 ) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(DataError, match=r'needs matplotlib: pip install "mrfrec\[plot\]"'):
+    with pytest.raises(MissingLibraryError, match=r'needs matplotlib: pip install "mrfrec\[plot\]"'):
         FIGURES[kind](tmp_path / "figure")
     assert not list(tmp_path.iterdir())
 

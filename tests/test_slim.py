@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn.linear_model import ElasticNet
 
-from mrfrec import MemoryPlanError, MrfrecWarning, ParameterError
+from mrfrec import Interactions, MemoryPlanError, MrfrecWarning, NumericalError, ParameterError
 from mrfrec.baselines import SLIM, FsSLIM, ItemKNN
 
 from conftest import Matrix, random_matrix
@@ -99,8 +99,6 @@ def test_threads_and_batches_change_nothing(make: Any, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("make", [SLIM, FsSLIM])
 def test_what_fits_share_is_not_done_again_and_changes_nothing(make: Any) -> None:
-    from mrfrec import Interactions
-
     X = sp.csr_array(random_matrix(7))
     data = Interactions(X, range(X.shape[0]), range(X.shape[1]))
     reuse: dict[str, Any] = {}
@@ -122,6 +120,14 @@ def test_what_does_not_fit_is_refused_with_what_would() -> None:
     with pytest.raises(MemoryPlanError, match="Use FsSLIM"):
         SLIM(memory_limit="1MB").fit(X)
     FsSLIM(neighbors=10, memory_limit="1MB", threads=1).fit(X)
+
+
+@pytest.mark.parametrize("make", [SLIM, FsSLIM, ItemKNN])
+@pytest.mark.parametrize("size", [1e18, 1e30, 1e200])
+def test_values_too_large_to_compute_with_are_refused(make: Any, size: float) -> None:
+    X = sp.csr_array(random_matrix(10) * size)
+    with pytest.raises(NumericalError, match="too large to compute with"):
+        make().fit(X)
 
 
 @pytest.mark.parametrize("make", [SLIM, FsSLIM])

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from mrfrec import MRF, DataError, Interactions, MrfrecError, ParameterError
+from mrfrec import MRF, DataError, Interactions, MissingLibraryError, MrfrecError, ParameterError
 from mrfrec.core import blocks, closed_form, pattern, statistics
-from mrfrec.evaluation import grids, splits, tuning
+from mrfrec.evaluation import grids, report, splits, tuning
 from mrfrec.evaluation.chooser import Range
+from mrfrec.evaluation.metrics import parse
 from mrfrec.evaluation.protocol import evaluate
 from mrfrec.evaluation.splits import Split
 from mrfrec.events import Events
@@ -174,6 +175,33 @@ def test_a_point_that_cannot_be_fitted_is_no_end(split: Split) -> None:
         _ = tuning.tune(split, points[:1], "recall@5").best
 
 
+def test_a_point_that_would_be_refused_is_before_the_first_is_tried(
+    split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "evaluate", lambda *_, **__: pytest.fail("tried"))
+    with pytest.raises(ParameterError, match=r"dropout must be .*; got 1\.02"):
+        tuning.tune(split, grids.grid(dropout=[0.1, 1.02]), "ndcg@10")
+    for dropout in (Range(0.0, 1.02), [0.1, 1.02]):
+        with pytest.raises(ParameterError, match=r"dropout must be .*; got 1\.02"):
+            tuning.search(split, {"dropout": dropout}, 3, "ndcg@10")
+
+
+def test_what_is_searched_for_stays_in_its_range_to_the_last_digit(split: Split) -> None:
+    found = tuning.search(split, {"dropout": Range(0.99996, 0.99999)}, 2, "ndcg@10")
+    assert all(0.99996 <= trial.parameters["dropout"] <= 0.99999 for trial in found.trials)
+
+
+@pytest.mark.parametrize(("values", "is_said"), [((1, 2, 3), True), ((3, 3, 3), False), ((3, 3, 2), False),
+                                                 ((1, 3, 3), False), ((1, 3, 2), False), ((3, 2, 1), True),
+                                                 ((1, None, 3), True)])  # fmt: skip
+def test_a_border_is_worth_a_note_where_going_there_was_better(
+    values: tuple[float | None, ...], is_said: bool
+) -> None:
+    trials = tuple(tuning.Trial({"l1": l1}, x) for l1, x in zip((0.1, 1.0, 10.0), values, strict=True))
+    page = report.of_tuning(tuning.Tuning("SLIM", parse("ndcg@10"), "", trials))
+    assert any("that was tried with its other parameters" in note for note in page.notes) == is_said
+
+
 def test_what_trains_too_long_is_not_the_best(split: Split) -> None:
     found = tuning.tune(split, POINTS, "ndcg@10", max_seconds=1e-9)
     with pytest.raises(DataError, match="no trial succeeded within 1e-09 s of training"):
@@ -277,7 +305,7 @@ def test_what_is_about_the_machine_is_no_part_of_a_study(split: Split, tmp_path:
 
 def test_a_library_that_is_missing_ends_the_tuning(split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "implicit.cpu.als", None)
-    with pytest.raises(DataError, match="WMF needs the library implicit"):
+    with pytest.raises(MissingLibraryError, match="WMF needs the library implicit"):
         tuning.tune(split, [{"factors": 4}], "ndcg@10", model="WMF")
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mrfrec.errors import (
         DataError,
         MemoryPlanError,
+        MissingLibraryError,
         ModelFileError,
         MrfrecError,
         MrfrecWarning,
@@ -37,6 +38,7 @@ __all__ = [
     "DataError",
     "Interactions",
     "MemoryPlanError",
+    "MissingLibraryError",
     "ModelFileError",
     "MrfrecError",
     "MrfrecWarning",

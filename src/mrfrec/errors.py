@@ -6,6 +6,7 @@
     ├── NotFittedError      a result was asked for before fit    (also a RuntimeError)
     ├── MemoryPlanError     the fit would not fit in memory      (also a MemoryError)
     ├── ModelFileError      a model cannot be read or written    (also a ValueError)
+    ├── MissingLibraryError an extra is not installed            (also an ImportError)
     └── NumericalError      a matrix could not be factorised     (also an ArithmeticError)
 
 Each message names what was given, the rule it breaks, and what to do. What is only worth knowing
@@ -17,6 +18,7 @@ from typing import Any
 __all__ = [
     "DataError",
     "MemoryPlanError",
+    "MissingLibraryError",
     "ModelFileError",
     "MrfrecError",
     "MrfrecWarning",
@@ -49,6 +51,10 @@ class ParameterError(MrfrecError, ValueError):
 
 class DataError(MrfrecError, ValueError):
     """The data cannot be used as it is; nothing was changed or dropped."""
+
+
+class MissingLibraryError(MrfrecError, ImportError):
+    """What was asked for needs a library that is not installed; the message says how to get it."""
 
 
 class NotFittedError(MrfrecError, RuntimeError):

@@ -116,8 +116,8 @@ class Recommender(Explaining):
         `progress(stage, done, total)` is called as the work goes on. A fit that fails or is interrupted
         leaves the model as it was.
 
-        `reuse`, an empty dictionary at first, keeps what fits to the same data with other parameters have in
-        common: with a new l2, only the systems are solved anew.
+        `reuse`, an empty dictionary at first, keeps what fits to the same `Interactions` with other
+        parameters have in common: with a new l2, only the systems are solved anew.
 
         `validation` is for models that are trained step by step, to stop when they are best: people who are
         not among the users, as two matrices of people × items, what they show and what is to be guessed of
@@ -127,9 +127,14 @@ class Recommender(Explaining):
 
         if progress is not None and not callable(progress):
             raise ParameterError("progress", "a function of (stage, done, total), or None", progress)
+        if reuse is not None and not isinstance(reuse, dict):
+            raise ParameterError("reuse", "a dictionary, empty at first, or None", reuse)
         interactions = as_interactions(data)
         if reuse is not None and reuse.setdefault("data", interactions) is not interactions:
-            raise DataError("reuse holds what is known of other data: begin with an empty dictionary.")
+            raise DataError(
+                "reuse holds what is known of other data: begin with an empty dictionary. To share it, give "
+                "the same Interactions to every fit, as mrfrec.read_interactions makes them."
+            )
         n, m, pairs = interactions.n_users, interactions.n_items, len(interactions)
         if pairs == 0:
             raise DataError(
@@ -148,6 +153,10 @@ class Recommender(Explaining):
         self._catalogue, self._training, self._facts = catalogue, training, facts
         self._interactions = interactions
         return self
+
+    def check_ready(self) -> None:
+        """Refuse, before anything takes long, what cannot be fitted here for want of a library or device."""
+        return
 
     def warm_up(self) -> None:
         """Compile or load what fitting needs, so that it is no part of a fit that is timed."""
@@ -470,13 +479,19 @@ def _questions(validation: object, m: int) -> tuple[Rows, Rows]:
     if pair == (None, None) and isinstance(validation, tuple | list) and len(validation) == 2:
         pair = validation[0], validation[1]
     if pair[0] is None or pair[1] is None:
-        raise ParameterError(
-            "validation", "two matrices, what people show and what is to be guessed", validation
+        kind = type(validation).__name__
+        raise DataError(
+            f"validation must be two matrices, what people show and what is to be guessed; got {kind}."
         )
     shown, targets = (as_histories(X, "validation") for X in pair)
     if not shown.shape == targets.shape == (shown.shape[0], m):
         raise DataError(
             f"validation must be two matrices with a row for each person and the {m} items of the data as "
             f"columns; got {shown.shape[0]} × {shown.shape[1]} and {targets.shape[0]} × {targets.shape[1]}."
+        )
+    both = int((shown.astype(bool).multiply(targets.astype(bool))).nnz)
+    if both:
+        raise DataError(
+            f"validation must not show what is to be guessed; {both:,} pairs are in both matrices."
         )
     return Rows.of(shown), Rows.of(targets)

@@ -8,8 +8,6 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from contextlib import suppress
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -18,7 +16,7 @@ import numpy.typing as npt
 from mrfrec.checks import check_count, check_flag, check_number, check_seed
 from mrfrec.core.resources import MemoryPlan, Workers, parse_bytes, usable_threads
 from mrfrec.core.sparse import DenseRows, Rows
-from mrfrec.errors import DataError, ParameterError
+from mrfrec.errors import DataError, MissingLibraryError, ParameterError
 from mrfrec.latent import Latent
 from mrfrec.recommender import Given
 from mrfrec.saving import shaped
@@ -97,11 +95,10 @@ class _Autoencoder(Latent):
     # ── fitting ───────────────────────────────────────────────────────────────────────────────────
 
     def _fit(self, data: "Interactions", given: Given) -> None:
+        self.check_ready()
+        from mrfrec.baselines import networks, training
+
         kind, began = type(self).__name__, time.perf_counter()
-        try:
-            from mrfrec.baselines import networks, training
-        except ImportError as error:
-            raise DataError(f'{kind} needs PyTorch to be trained: pip install "mrfrec[torch]".') from error
         rows = Rows.of(data.matrix)
         _refuse_negative(kind, "the data", rows)
         for part in given.validation or ():
@@ -131,10 +128,20 @@ class _Autoencoder(Latent):
         self.history_, self.best_epoch_ = trained.history, trained.best_epoch
         self.timings_ = {"train": trained.seconds, "total": time.perf_counter() - began}
 
+    def check_ready(self) -> None:
+        """Refuse to be trained without PyTorch, or on a device there is not."""
+        try:
+            from mrfrec.baselines.networks import chosen_device
+        except ImportError as error:
+            kind = type(self).__name__
+            raise MissingLibraryError(
+                f'{kind} needs PyTorch to be trained: pip install "mrfrec[torch]".'
+            ) from error
+        chosen_device(self.device)
+
     def warm_up(self) -> None:
-        """Load PyTorch, which takes seconds; where there is none, fitting says so."""
-        with suppress(ImportError):
-            import_module("mrfrec.baselines.training")
+        """Load PyTorch, which takes seconds."""
+        self.check_ready()
 
     # ── using the network ─────────────────────────────────────────────────────────────────────────
 

@@ -228,7 +228,8 @@ class _Checkpoint:
             raise error.named("checkpoint") from None
         self._path = path
         self._training = {
-            **asdict(recipe),
+            # How far it is to go may change on the way.
+            **{name: x for name, x in asdict(recipe).items() if name not in ("epochs", "patience")},
             "data": _fingerprint(rows),
             "validation people": None if validation is None else [_fingerprint(part) for part in validation],
         }

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from mrfrec.checks import check_count, check_number, check_seed
 from mrfrec.core.resources import MemoryPlan, Workers, parse_bytes, usable_threads
 from mrfrec.core.sparse import DenseRows, Rows
-from mrfrec.errors import DataError, NumericalError
+from mrfrec.errors import DataError, MissingLibraryError, NumericalError
 from mrfrec.latent import Latent
 from mrfrec.recommender import Given
 from mrfrec.saving import shaped
@@ -104,13 +104,9 @@ class WMF(Latent):
         """The vectors of the items."""
         import scipy.sparse as sp
 
-        try:
-            from implicit.cpu.als import AlternatingLeastSquares
-            from implicit.recommender_base import ModelFitError
-        except ImportError as error:
-            raise DataError(
-                'WMF needs the library implicit to be trained: pip install "mrfrec[wmf]".'
-            ) from error
+        self.check_ready()
+        from implicit.cpu.als import AlternatingLeastSquares
+        from implicit.recommender_base import ModelFitError
 
         def report(iteration: int, *_: object) -> None:
             if given.progress is not None:
@@ -151,6 +147,19 @@ class WMF(Latent):
                     f"l2={self.l2:g} is too small, or weight={self.weight:g} or a value too large."
                 ) from error
         return np.ascontiguousarray(als.item_factors)
+
+    def check_ready(self) -> None:
+        """Refuse to be trained without the library implicit."""
+        try:
+            import implicit.cpu.als  # noqa: F401
+        except ImportError as error:
+            raise MissingLibraryError(
+                'WMF needs the library implicit to be trained: pip install "mrfrec[wmf]".'
+            ) from error
+
+    def warm_up(self) -> None:
+        """Load implicit."""
+        self.check_ready()
 
     # ── using the vectors ─────────────────────────────────────────────────────────────────────────
 

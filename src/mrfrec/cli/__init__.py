@@ -32,6 +32,7 @@ _OPTIONS = {
             "heldout",
             "hidden",
             "max_seconds",
+            "memory_limit",
             "metrics",
             "min_items",
             "min_users",

@@ -53,6 +53,13 @@ History = Annotated[
 Threads = Annotated[int | None, Option(metavar="N", help="Threads to use; all cores if not given.")]
 
 
+def _file_name(text: str) -> Path:
+    """As it was typed; nothing at all would be the folder one is in."""
+    if not text:
+        raise typer.BadParameter("it must be the name of a file; got ''")
+    return Path(text)
+
+
 def run(arguments: list[str], stop: Event) -> None:
     """Run a command; its errors, a closed pipe and Ctrl-C, which sets `stop`, are left to the caller."""
     command = typer.main.get_command(app)
@@ -156,16 +163,20 @@ def fit(
         Option(metavar="NAMES", help="Columns of a text file without a header: user,item,plays."),
     ] = None,
     model: Annotated[
-        str,
+        list[str] | None,
         Option(
             metavar="MODEL",
             help="Which model: MRF, EASE, EDLAE, Popularity, ItemKNN, SLIM, FsSLIM, WMF, CDAE, MultDAE or "
             "MultVAE, with parameters of its own: 'SLIM: l1=1'. MRF if not given.",
         ),
-    ] = "",
+    ] = None,
     params: Annotated[
         Path | None,
-        Option(metavar="FILE", help="Model and parameters, as mrfrec tune writes them; what is typed wins."),
+        Option(
+            metavar="FILE",
+            help="Model and parameters, as mrfrec tune writes them; what is typed wins.",
+            parser=_file_name,
+        ),
     ] = None,
     l2: Annotated[
         float, Option(metavar="X", help="Ridge, the first thing to tune: more for less data.")
@@ -202,7 +213,11 @@ def fit(
     ] = None,
     checkpoint: Annotated[
         Path | None,
-        Option(metavar="FILE", help="Keep the state of that training here: the same command goes on there."),
+        Option(
+            metavar="FILE",
+            help="Keep the state of that training here: the same command goes on there.",
+            parser=_file_name,
+        ),
     ] = None,
 ) -> None:
     """Learn a model from a table of who used what.
@@ -223,18 +238,19 @@ def fit(
       mrfrec fit events.csv -o shop.mrf --model 'SLIM: l1=1, l2=50'
       mrfrec fit events.csv -o shop.mrf --model MultVAE --device cuda --checkpoint training.ckpt
     """
-    from mrfrec.cli.models import check_machine, parse_model, with_options
-    from mrfrec.cli.running import check_output
+    from mrfrec.cli.models import check_machine, make, only, parse_model, with_options
+    from mrfrec.cli.running import check_output, going_on
     from mrfrec.cli.show import note, note_if_it_compiles, progress_bar, size_of
-    from mrfrec.io.atomic import check_writable, refuse_own_input
+    from mrfrec.io.atomic import check_writable, expanded, refuse_own_input
     from mrfrec.io.sources import paths_of
     from mrfrec.io.tables import read_interactions
-    from mrfrec.saving import build
 
     check_writable(output)
     files = [*([] if items is None else [items]), *(path for name in data for path in paths_of(name))]
     refuse_own_input(output, files)
-    check_output("--checkpoint", checkpoint, [*files, output])
+    if checkpoint is not None and expanded(checkpoint).resolve() == expanded(output).resolve():
+        raise ParameterError("--checkpoint", "another file than --output", str(checkpoint))
+    check_output("--checkpoint", checkpoint, files)
     parameters = {
         "l2": l2, "alpha": alpha, "l2_flat": l2_flat, "dropout": dropout, "user_weight": user_weight,
         "center": center, "offset": offset, "sparsity": _sparsity(sparsity), "threshold": threshold,
@@ -244,9 +260,9 @@ def fit(
     machine = {
         "threads": threads, "memory_limit": memory_limit, "device": device, "checkpoint": checkpoint
     }  # fmt: skip
-    spec = with_options(parse_model(model, params), typed)
+    spec = with_options(parse_model(only(model), params), typed)
     check_machine(machine, [spec.kind])
-    made = build(spec.kind, spec.parameters, machine)
+    made = make(spec, machine)
     with progress_bar() as progress:
         interactions = read_interactions(
             data, user_column, item_column, value_column, title_column,
@@ -259,11 +275,14 @@ def fit(
         for reason, count in interactions.skipped.items():
             note(f"left out {count:,} rows: {reason}")
         note_if_it_compiles()
+        if checkpoint is not None and expanded(checkpoint).exists():
+            note(f"going on from {checkpoint}")
         start = time.perf_counter()
-        made.fit(interactions, progress=progress)
+        with going_on(checkpoint):
+            made.fit(interactions, progress=progress)
     seconds = time.perf_counter() - start
     made.save(output, include_histories=histories)
-    note(f"fitted in {seconds:.1f} s; wrote {output} ({size_of(output)})")
+    note(f"fitted {spec.kind} in {seconds:.1f} s; wrote {output} ({size_of(output)})")
 
 
 def _sparsity(text: str) -> float | Literal["auto"] | None:
@@ -272,7 +291,7 @@ def _sparsity(text: str) -> float | Literal["auto"] | None:
     try:
         return float(text)
     except ValueError:
-        raise ParameterError("sparsity", "a number above 0 and at most 1, auto, or dense", text) from None
+        raise ParameterError("--sparsity", "a number above 0 and at most 1, auto, or dense", text) from None
 
 
 # ── recommend, similar, explain ───────────────────────────────────────────────────────────────────

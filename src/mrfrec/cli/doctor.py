@@ -5,8 +5,10 @@ import shutil
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -53,9 +55,12 @@ def examine() -> Iterator[Finding]:
     yield Finding("python", f"{sys.version.split()[0]} ({platform.platform()})")
     for name in _NEEDED:
         found = _version(name)
-        yield Finding(name, found or "not installed", "" if found else "needed: install mrfrec again")
+        advice = _import_problem(name) if found else "needed: install mrfrec again"
+        yield Finding(name, found or "not installed", advice)
     for name, use in _OPTIONAL.items():
-        yield Finding(name, _version(name) or f"not installed ({use or 'not needed'})")
+        found = _version(name)
+        advice = _import_problem(name) if found else ""
+        yield Finding(name, found or f"not installed ({use or 'not needed'})", advice)
     yield Finding("GPU", _gpu())
     yield Finding("cores", str(usable_threads()))
     memory = available_memory()
@@ -74,8 +79,20 @@ def _version(name: str) -> str:
         return ""
 
 
+def _import_problem(name: str) -> str:
+    """What happens when a library that is installed is imported; nothing if all is well."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import_module(name)
+    except Exception as error:  # whatever an installation that is broken may raise
+        reason = " ".join(str(error).split()) or type(error).__name__
+        return f"cannot be imported: {reason}. Install it again"
+    return ""
+
+
 def _gpu() -> str:
-    """By what is installed: torch would take seconds to tell."""
+    """By what is installed."""
     if shutil.which("nvidia-smi") is None:
         return "none found; autoencoders are trained on the CPU"
     for_cpu = _version("torch").endswith("+cpu")

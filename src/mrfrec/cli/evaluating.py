@@ -8,7 +8,7 @@ import typer
 from typer import Argument, Option
 
 from mrfrec.cli.data import Data, takes_data
-from mrfrec.cli.running import check_output, naming, report_form, running, show, tell_drawn
+from mrfrec.cli.running import check_output, going_on, report_form, running, show, tell_drawn
 from mrfrec.errors import ParameterError
 
 __all__ = ["app"]
@@ -58,7 +58,7 @@ Device = Annotated[
 @takes_data
 def evaluate(
     data: Data,
-    model: Annotated[str, Option(metavar="MODEL", help=_MODEL)] = "",
+    model: Annotated[list[str] | None, Option(metavar="MODEL", help=_MODEL)] = None,
     metrics: Metrics = None,
     ties: Ties = "index",
     form: Form = None,
@@ -82,15 +82,14 @@ def evaluate(
       mrfrec evaluate ml-20m --model best.json -o ml-20m.md
       mrfrec evaluate ml-20m --model 'WMF: factors=200'
     """
-    from mrfrec.cli.models import check_machine, parse_model
+    from mrfrec.cli.models import check_machine, make, only, parse_model
     from mrfrec.cli.show import write_per_user
     from mrfrec.evaluation import protocol, report
-    from mrfrec.saving import build
 
-    spec = parse_model(model)
+    spec = parse_model(only(model))
     machine = {"threads": threads, "memory_limit": memory_limit, "device": device}
     check_machine(machine, [spec.kind])
-    made = build(spec.kind, spec.parameters, machine)
+    made = make(spec, machine)
     written = {"--per-user": per_user}
     with running(data, form, output, metrics, written=written) as (split, wanted, progress):
         found = protocol.evaluate(made, split, wanted, name=spec.name, ties=ties, progress=progress)
@@ -130,10 +129,9 @@ def compare(
       mrfrec compare events.csv --model MRF --model Popularity --model SLIM --model 'WMF: factors=64'
       mrfrec compare ml-20m --model dense.json --model sparse.json --metrics ndcg@100,tail@100
     """
-    from mrfrec.cli.models import check_machine, parse_models
+    from mrfrec.cli.models import check_machine, make, parse_models
     from mrfrec.cli.show import write_per_user
     from mrfrec.evaluation import protocol, report, side_checks
-    from mrfrec.saving import build
 
     machine = {"threads": threads, "memory_limit": memory_limit, "device": device}
     specs = parse_models(model)
@@ -141,7 +139,7 @@ def compare(
     names = [spec.name for spec in specs]
     if len(set(names)) < len(names) or len(names) < 2:
         raise ParameterError("--model", "given at least twice, with different names", ", ".join(names))
-    made = {spec.name: build(spec.kind, spec.parameters, machine) for spec in specs}
+    made = {spec.name: make(spec, machine) for spec in specs}
     written = {"--per-user": per_user}
     with running(data, form, output, metrics, plot, written=written) as (split, wanted, progress):
         found = protocol.compare(made, split, wanted, ties=ties, progress=progress)
@@ -171,9 +169,9 @@ def tune(
         str | None, Option(metavar="NAME", help="What to maximise; ndcg@100 if not given.")
     ] = None,
     model: Annotated[
-        str,
+        list[str] | None,
         Option(metavar="MODEL", help="Which model, MRF if not given; what all trials share: 'SLIM: l1=1'."),
-    ] = "",
+    ] = None,
     vary: Annotated[
         list[str] | None,
         Option(
@@ -224,16 +222,19 @@ def tune(
       mrfrec tune events.csv -o slim.json --model SLIM
       mrfrec tune events.csv -o wmf.json --model 'WMF: factors=64' --vary weight=1,5,20
     """
-    from mrfrec.cli.models import check_machine, numbers, parse_model, parse_vary, refuse_option
+    from mrfrec.cli.models import check_machine, make, numbers, only, parse_model, parse_vary, refuse_option
     from mrfrec.cli.show import note
     from mrfrec.evaluation import grids, report, tuning
-    from mrfrec.saving import build
+    from mrfrec.evaluation.chooser import Chooser
 
-    spec = parse_model(model)
+    spec = parse_model(only(model))
     machine = {"threads": threads, "memory_limit": memory_limit, "device": device}
     check_machine(machine, [spec.kind])
-    build(spec.kind, spec.parameters, machine)
-    varied: dict[str, Any] = dict(parse_vary(vary or (), spec.kind))
+    make(spec, machine)
+    searched = method == "search"
+    varied: dict[str, Any] = dict(
+        parse_vary(vary or (), spec.kind, searched=searched, fixed=spec.parameters)
+    )  # fmt: skip
     given = {
         "sparsity": numbers("--sparsity", sparsity, {"auto": "auto", "dense": None}),
         "r": numbers("--r", r),
@@ -245,15 +246,22 @@ def tune(
             refuse_option(spec.kind, name, ",".join(map(str, values)))
             if name in varied:
                 raise ParameterError("--vary", f"without {name} when --{name} is given", name)
+            try:
+                grids.check_values(spec.kind, name, values, spec.parameters)
+            except ParameterError as error:
+                typed = ",".join(map(str, values))
+                raise error.named(f"--{name} {typed}: {error.name}") from None
             varied[name] = values
     for name in varied.keys() & spec.parameters.keys():
         how = f"--{name}" if given.get(name) else f"--vary {name}"
-        raise ParameterError("--model", f"without {name} when {how} is given", model)
+        raise ParameterError("--model", f"without {name} when {how} is given", only(model))
     try:
-        axes = grids.axes_of(spec.kind, varied, spec.parameters, searched=method == "search")
+        axes = grids.axes_of(spec.kind, varied, spec.parameters, searched=searched)
     except ParameterError as error:
         raise error.named("--r" if error.name == "r" and r is not None else "--vary") from None
-    if not axes and method == "search":
+    if axes and searched:
+        Chooser(grids.space_of(axes), seed=0)  # says what is missing
+    if not axes and searched:
         raise ParameterError("--method", f"grid with {spec.kind}, of which nothing varies", method)
     if plot is not None and not grids.has_numbers(axes):
         raise ParameterError("--plot", "left out where no number varies", str(plot))
@@ -270,12 +278,13 @@ def tune(
             "model": spec.kind, "fixed": spec.parameters, "max_seconds": max_seconds, "study": study,
             "ties": ties, "machine": machine, "progress": progress,
         }  # fmt: skip
-        if method == "grid":
-            points = grids.usual_points(split, spec.kind, varied, spec.parameters)
-            found = tuning.tune(split, points, aim, **shared)
-        else:
-            count = 50 if trials is None else trials
-            found = tuning.search(split, grids.space_of(axes), count, aim, **shared)
+        with going_on(study):
+            if searched:
+                count = 50 if trials is None else trials
+                found = tuning.search(split, grids.space_of(axes), count, aim, **shared)
+            else:
+                points = grids.usual_points(split, spec.kind, varied, spec.parameters)
+                found = tuning.tune(split, points, aim, **shared)
         show(report.of_tuning(found), form, None, data)
         found.save(best)
         note(f"wrote the best parameters to {best}; use them with mrfrec fit --params {best}")
@@ -318,17 +327,15 @@ def tradeoff(
       mrfrec tradeoff events.csv --plot tradeoff.png
       mrfrec tradeoff ml-20m --sparsity 0.002,0.01 --r 0,0.5 --dense l2=6 --sparse l2=3 -o table2.md
     """
-    from mrfrec.cli.models import numbers
+    from mrfrec.cli.models import check_limits, numbers
     from mrfrec.evaluation import report
     from mrfrec.evaluation.tradeoff import tradeoff as run
 
     machine = {"threads": threads, "memory_limit": memory_limit}
+    check_limits(machine)
     without = dense.strip().lower() == "none"
     reference = {} if without else {**_of_mrf("--dense", dense), **machine}
     others = {**_of_mrf("--sparse", sparse), **machine}
-    for name in ("sparsity", "r"):  # of a tuned model; here they vary
-        reference.pop(name, None)
-        others.pop(name, None)
     levels = numbers("--sparsity", sparsity)
     with running(data, form, output, metrics, plot) as (split, wanted, progress):
         m = split.training.n_items
@@ -346,14 +353,15 @@ def tradeoff(
 
 
 def _of_mrf(option: str, text: str) -> dict[str, Any]:
-    """The parameters of an MRF, and of nothing else."""
-    from mrfrec.cli.models import parse_model
+    """The parameters of an MRF, and of nothing else; without those that vary."""
+    from mrfrec.cli.models import make, parse_model
 
-    with naming(option):
-        spec = parse_model(text)
+    spec = parse_model(text, option=option)
     if spec.kind != "MRF":
-        raise ParameterError(option, "an MRF, which alone is dense or sparse as asked", text)
-    return spec.parameters
+        raise ParameterError(option, "an MRF, whose levels of sparsity are what is compared", text)
+    shared = {n: x for n, x in spec.parameters.items() if n not in ("sparsity", "r")}
+    make(spec._replace(parameters=shared), {})
+    return shared
 
 
 @app.command()
@@ -363,7 +371,9 @@ def lowrank(
     ranks: Annotated[
         str | None, Option(metavar="LIST", help="Ranks to cut the weights to; 200,1000,3000 if not given.")
     ] = None,
-    model: Annotated[str, Option(metavar="MODEL", help=_MODEL)] = "sparsity=dense",
+    model: Annotated[
+        list[str] | None, Option(metavar="MODEL", help=_MODEL + " A dense MRF if not given.")
+    ] = None,
     metrics: Metrics = None,
     ties: Ties = "index",
     form: Form = None,
@@ -379,16 +389,18 @@ def lowrank(
     Examples:
       mrfrec lowrank events.csv --ranks 50,200
     """
-    from mrfrec.cli.models import numbers, parse_model
+    from mrfrec.cli.models import check_limits, make, numbers, only, parse_model
     from mrfrec.evaluation import report, side_checks
     from mrfrec.model import MRF
-    from mrfrec.saving import build
 
-    spec = parse_model(model)
+    text = only(model) or "sparsity=dense"
+    spec = parse_model(text)
+    machine = {"threads": threads, "memory_limit": memory_limit}
+    check_limits(machine)
     cuts = [int(rank) if rank == int(rank) else rank for rank in numbers("--ranks", ranks) or []]
-    made = build(spec.kind, spec.parameters, {"threads": threads, "memory_limit": memory_limit})
+    made = make(spec, machine)
     if not isinstance(made, MRF):
-        raise ParameterError("--model", "an MRF, EASE or EDLAE, whose weights can be cut", model)
+        raise ParameterError("--model", "an MRF, EASE or EDLAE, whose weights can be cut", text)
     with running(data, form, output, metrics) as (split, wanted, progress):
         m = split.training.n_items
         cuts = cuts or [rank for rank in (200, 1000, 3000) if rank < m] or [max(m // 2, 1)]
@@ -434,14 +446,16 @@ def reproduce(
       mrfrec reproduce table1 --data ml-20m --model MRF --model SLIM
       mrfrec reproduce table2 -o table2.md
     """
+    from mrfrec.cli.models import check_limits
     from mrfrec.cli.show import note, note_if_it_compiles, progress_bar
     from mrfrec.evaluation.reproduce import reproduce as run
 
+    machine = {"threads": threads, "memory_limit": memory_limit, "device": device}
+    check_limits(machine)
     report_form(form, output)
     check_output("--output", output)
     note_if_it_compiles()
     logging.getLogger("mrfrec").setLevel(logging.WARNING)
     with progress_bar() as progress:
-        machine = {"threads": threads, "memory_limit": memory_limit, "device": device}
         found = run(what, data, models=model, folder=folder, machine=machine, progress=progress, tell=note)
         show(found, form, output, None)

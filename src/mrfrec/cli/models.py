@@ -2,22 +2,28 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mrfrec.checks import check_count
+from mrfrec.core.resources import parse_bytes
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import expanded
-from mrfrec.saving import MODELS, kind_named, model_class, nearest_kind
+from mrfrec.saving import MODELS, build, kind_named, model_class, nearest_kind
 
 if TYPE_CHECKING:
     from mrfrec.evaluation.chooser import Range
+    from mrfrec.recommender import Recommender
 
 __all__ = [
     "Spec",
+    "check_limits",
     "check_machine",
+    "make",
     "numbers",
+    "only",
     "parse_model",
     "parse_models",
     "parse_vary",
@@ -35,17 +41,33 @@ class Spec(NamedTuple):
     name: str
     kind: str
     parameters: dict[str, Any]
+    told: dict[str, str]  # what errors call each parameter: where it was given, and its name
 
 
 # ── models ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def parse_model(text: str, file: Path | None = None) -> Spec:
+def only(texts: Sequence[str] | None) -> str:
+    """The model of a command that takes one; nothing, where none was typed."""
+    if not texts:
+        return ""
+    if len(texts) > 1:
+        raise ParameterError("--model", "given once", " and ".join(texts), "mrfrec compare takes several.")
+    return _something(texts[0])
+
+
+def _something(text: str) -> str:
+    if not text.strip():
+        raise ParameterError("--model", "a model such as SLIM, or left out", text)
+    return text
+
+
+def parse_model(text: str, file: Path | None = None, option: str = "--model") -> Spec:
     """`KIND`, or `NAME: parameter=value, …`, where a name that is a kind says of which kind the model is.
 
     Else `model=KIND` does, or a file of parameters, which may be a part, `NAME: FILE.json, l2=3`; if nothing
     does, it is an MRF. What comes later wins; `file` comes first. Without a name, the text is the name, or
-    the file's.
+    the file's. `option` is where the text was typed.
     """
     head, colon, rest = text.partition(":")
     is_named = bool(colon) and "=" not in head and not head.strip().endswith(".json")
@@ -55,52 +77,82 @@ def parse_model(text: str, file: Path | None = None) -> Spec:
     parts = [part for part in (part.strip() for part in what.replace(";", ",").split(",")) if part]
     kinds = {"its name": kind_named(name)}  # by what says so
     parameters: dict[str, Any] = {}
+    told: dict[str, str] = {}
+
+    def take(where: str, found: Mapping[str, Any]) -> None:
+        parameters.update(found)
+        told.update({key: f"{where}: {key}" for key in found})
+
     if file is not None:
-        kinds[str(file)], parameters = read_parameters(file)
+        kinds[str(file)], found = read_parameters(file)
+        take(str(file), found)
     for part in parts:
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if part.endswith(".json") and not equals:
             kinds[part], found = read_parameters(Path(part))
-            parameters |= found
+            take(part, found)
             name = name or (Path(part).stem if part == what else "")
-        elif not equals or not value:
-            near = f"{part}: …" if kind_named(part) else nearest_kind(part)
+        elif not equals or not value or " " in key:
             rule = "parameter=value, separated by commas, a file of them (.json), or a model such as SLIM"
-            raise ParameterError("--model", rule, text, f"Did you mean {near!r}?" if near else "")
+            meant = (f"{name}: model={part}" if kind_named(part) else None) if is_named else _meant(parts)
+            raise ParameterError(option, rule, text, f"Did you mean {meant!r}?" if meant else "")
         elif key == "model":
-            kinds[part] = model_class(value).__name__
+            try:
+                kinds[part] = model_class(value).__name__
+            except ParameterError as error:
+                raise error.named(option) from None
         else:
-            parameters[key] = _value(value)
+            take(f"{option} {text!r}", {key: _value(value)})
     said = {where: kind for where, kind in kinds.items() if kind is not None}
     if len(set(said.values())) > 1:
         each = " and ".join(f"{kind} by {where}" for where, kind in said.items())
-        raise ParameterError("--model", "of one kind", text, f"It is {each}.")
-    kind = next(iter(said.values()), "MRF")
-    _check_name(name, kind, bool(said), parameters, text)
-    return Spec(name or what or "MRF", kind, parameters)
-
-
-def _check_name(name: str, kind: str, is_said: bool, parameters: Mapping[str, Any], text: str) -> None:
-    """Help where a name looks like that of a kind and is none, or is one and was meant as a mere name."""
-    known = model_class(kind).defaults()
-    unknown = [parameter for parameter in parameters if parameter not in known]
-    near = None if is_said else nearest_kind(name)
-    if unknown and near:
+        raise ParameterError(option, "of one kind", text, f"It is {each}.")
+    spec = Spec(name or what or "MRF", next(iter(said.values()), "MRF"), parameters, told)
+    unknown = [parameter for parameter in parameters if parameter not in model_class(spec.kind).defaults()]
+    near = None if said else nearest_kind(name)
+    if unknown and near:  # a name that looks like that of a kind, and is none
         rule = f"of a kind that knows {unknown[0]}, which MRF does not"
-        raise ParameterError("--model", rule, text, f"Did you mean {near}?")
-    of_mrf = model_class("MRF").defaults()
-    if unknown and kind_named(name) == kind and all(parameter in of_mrf for parameter in parameters):
-        rule = f"with parameters of {kind} ({', '.join(known) or 'it has none'})"
-        advice = f"{unknown[0]} is one of MRF: name an MRF otherwise than {name}."
-        raise ParameterError("--model", rule, text, advice)
+        raise ParameterError(option, rule, text, f"Did you mean {near}?")
+    if unknown:
+        raise DataError(_unknown(spec, unknown[0]))
+    return spec
+
+
+def _meant(parts: Sequence[str]) -> str | None:
+    """What somebody may have meant who forgot the colon, or wrote a kind not quite right."""
+    first, *others = parts
+    words = first.split(" ")
+    for stop in range(len(words), 0, -1):
+        kind = " ".join(words[:stop])
+        if kind_named(kind):
+            rest = [" ".join(words[stop:]).strip(), *others]
+            return f"{kind}: {', '.join(part for part in rest if part)}"
+    return nearest_kind(first)
+
+
+def _unknown(spec: Spec, parameter: str) -> str:
+    """That a model has no such parameter; and what may have been meant."""
+    known = list(model_class(spec.kind).defaults())
+    where = spec.told[parameter].removesuffix(f": {parameter}")
+    message = f"{where}: {spec.kind} has no parameter {parameter} (it has {', '.join(known) or 'none'})."
+    near = get_close_matches(parameter, known, 1)
+    if near:
+        return f"{message} Did you mean {near[0]}?"
+    others = [kind for kind in MODELS if spec.parameters.keys() <= model_class(kind).defaults().keys()]
+    if not others:
+        return message
+    advice = f"{parameter} is one of {', '.join(others[:-1])}{' and ' if others[1:] else ''}{others[-1]}"
+    # A kind may have been meant as a mere name.
+    is_name = "MRF" in others and kind_named(spec.name) == spec.kind
+    return f"{message} {advice}{f': name an MRF otherwise than {spec.name}' if is_name else ''}."
 
 
 def parse_models(texts: Iterable[str]) -> list[Spec]:
     """Several; where two have only one kind for a name, all that was typed is the name of each."""
-    specs = [(text.strip(), parse_model(text)) for text in texts]
+    specs = [(text.strip(), parse_model(_something(text))) for text in texts]
     names = Counter(spec.name for _, spec in specs)
     return [
-        spec._replace(name=text) if text and names[spec.name] > 1 and kind_named(spec.name) else spec
+        spec._replace(name=text) if names[spec.name] > 1 and kind_named(spec.name) else spec
         for text, spec in specs
     ]
 
@@ -114,7 +166,8 @@ def read_parameters(path: Path) -> tuple[str | None, dict[str, Any]]:
     except ValueError as error:
         raise DataError(f"{path} is not a file of parameters: {error}.") from error
     if isinstance(found, dict) and "parameters" not in found:
-        found = {"parameters": found}
+        kind_alone = {"model": found.pop("model")} if "model" in found else {}
+        found = {**kind_alone, "parameters": found}
     if not isinstance(found, dict) or not isinstance(found["parameters"], dict):
         raise DataError(f'{path} is not a file of parameters, such as {{"parameters": {{"l2": 6}}}}.')
     if "model" not in found:
@@ -123,6 +176,18 @@ def read_parameters(path: Path) -> tuple[str | None, dict[str, Any]]:
     if kind is None:
         raise DataError(f"{path} is for a model {found['model']!r}; this mrfrec knows {', '.join(MODELS)}.")
     return kind, found["parameters"]
+
+
+def make(spec: Spec, machine: Mapping[str, Any]) -> "Recommender":
+    """The model, ready to be trained here; errors say where a parameter was given."""
+    try:
+        made = build(spec.kind, spec.parameters, machine)
+        made.check_ready()
+    except ParameterError as error:
+        if machine.get(error.name) is not None:
+            raise error.named(_option(error.name)) from None
+        raise error.named(spec.told.get(error.name, error.name)) from None
+    return made
 
 
 # ── options beside them ───────────────────────────────────────────────────────────────────────────
@@ -135,7 +200,13 @@ def with_options(spec: Spec, typed: Mapping[str, Any]) -> Spec:
     parameters = spec.parameters
     if {"sparsity", "threshold"} & typed.keys():  # of the two that decide one thing, the typed one alone
         parameters = {name: x for name, x in parameters.items() if name not in ("sparsity", "threshold")}
-    return spec._replace(parameters={**parameters, **typed})
+    told = {**spec.told, **{name: _option(name, value) for name, value in typed.items()}}
+    return spec._replace(parameters={**parameters, **typed}, told=told)
+
+
+def _option(name: str, value: object = None) -> str:
+    """The option for a parameter, as it was typed."""
+    return f"--{'no-' if name == 'center' and value is False else ''}{name.replace('_', '-')}"
 
 
 def refuse_option(kind: str, name: str, value: object) -> None:
@@ -145,22 +216,44 @@ def refuse_option(kind: str, name: str, value: object) -> None:
         return
     own = [parameter for parameter in usual if parameter not in model_class(kind).machine]
     advice = f"Its own are {', '.join(own)}: --model '{kind}: {own[0]}={usual[own[0]]}'." if own else ""
-    option = f"--{name.replace('_', '-')}"
-    raise ParameterError(option, f"left out with {kind}, which has no such parameter", value, advice)
+    option = _option(name, value)
+    shown = value if type(value) is not bool else True  # a flag that is given, whatever it says
+    raise ParameterError(option, f"left out with {kind}, which has no such parameter", shown, advice)
+
+
+def check_limits(machine: Mapping[str, Any]) -> None:
+    """Refuse threads and a limit of memory that are none, also where no model has use for them."""
+    if machine.get("threads") is not None:
+        check_count("--threads", machine["threads"])
+    if machine.get("memory_limit") is not None:
+        try:
+            parse_bytes(machine["memory_limit"])
+        except ParameterError as error:
+            raise error.named("--memory-limit") from None
 
 
 def check_machine(machine: Mapping[str, Any], kinds: Iterable[str]) -> None:
     """Refuse what is for autoencoders, where none of the models is one."""
+    check_limits(machine)
     given = list(kinds)
     for name in ("device", "checkpoint"):
         used = any(name in model_class(kind).defaults() for kind in given)
         if machine.get(name) is not None and not used:
             rule = f"left out with {', '.join(dict.fromkeys(given))}"
-            raise ParameterError(f"--{name}", rule, str(machine[name]), "It is for autoencoders: MultVAE.")
+            advice = "It is for autoencoders: CDAE, MultDAE, MultVAE."
+            raise ParameterError(f"--{name}", rule, str(machine[name]), advice)
 
 
-def parse_vary(texts: Iterable[str], kind: str) -> "dict[str, list[Any] | Range]":
-    """Values of parameters to try, as `l1=0.1,1`, or between which to search, as `l1=0.1..10`."""
+def parse_vary(
+    texts: Iterable[str], kind: str, *, searched: bool, fixed: Mapping[str, Any]
+) -> "dict[str, list[Any] | Range]":
+    """Values of parameters to try, as `l1=0.1,1`, or between which to search, as `l1=0.1..10`.
+
+    Each is checked with what all trials share, which is `fixed`.
+    """
+    from mrfrec.evaluation.chooser import Range
+    from mrfrec.evaluation.grids import check_values
+
     made = model_class(kind)
     known = [name for name in made.defaults() if name not in made.machine]
     found: dict[str, list[Any] | Range] = {}
@@ -175,6 +268,13 @@ def parse_vary(texts: Iterable[str], kind: str) -> "dict[str, list[Any] | Range]
         if name in found:
             raise ParameterError("--vary", f"given once for {name}", text)
         found[name] = _values(text, values, made.defaults()[name])
+        if isinstance(found[name], Range) and not searched:
+            rule = "a list of values, where a grid of them is tried"
+            raise ParameterError("--vary", rule, text, "For a range use --method search.")
+        try:
+            check_values(kind, name, found[name], fixed)
+        except ParameterError as error:
+            raise error.named(f"--vary {text}: {error.name}") from None
     return found
 
 

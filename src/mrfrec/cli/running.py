@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mrfrec.evaluation.report import Report
     from mrfrec.evaluation.splits import Split
 
-__all__ = ["check_output", "naming", "report_form", "running", "show", "tell_drawn"]
+__all__ = ["check_output", "going_on", "naming", "report_form", "running", "show", "tell_drawn"]
 
 _FORMS = {".json": "json", ".md": "markdown", ".txt": "table"}
 
@@ -65,6 +65,20 @@ def naming(option: str) -> Iterator[None]:
         yield
     except ParameterError as error:
         raise error.named(option) from None
+
+
+@contextmanager
+def going_on(path: Path | None) -> Iterator[None]:
+    """Say, when Ctrl-C ends the work, that its state is kept in this file."""
+    from mrfrec.cli.show import note
+    from mrfrec.io.atomic import expanded
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if path is not None and expanded(path).exists():
+            note(f"the same command goes on from {path}")
+        raise
 
 
 def check_output(option: str, path: Path | None, files: Sequence[Path] = ()) -> None:

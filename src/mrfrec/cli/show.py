@@ -104,6 +104,8 @@ def progress_bar(results: bool = False) -> Iterator[Progress | None]:
 
         def show(stage: str, done: int, total: int) -> None:
             if stage not in tasks:
+                for task in bars.tasks:  # what had no total, such as reading, has ended by now
+                    bars.update(task.id, total=task.total or task.completed)
                 tasks[stage] = bars.add_task(stage, total=total or None)
             bars.update(tasks[stage], completed=done)
 
@@ -137,10 +139,13 @@ def _recommendations(pieces: Iterable[Ranked], catalogue: Catalogue) -> Iterator
 
 def show_similar(model: Recommender, item: Id, k: int, kind: str, output: Path | None) -> None:
     """The items that go with an item."""
+    nearest = model.nearest(item, k)
+    if not nearest:
+        note(f"no item goes with {item}, says this {type(model).__name__}")
     if kind in ("parquet", "jsonl"):
         _write_frame(model.similar_items(item, k), output, kind)
         return
-    found = [(i, _short(np.float32(score))) for i, score in model.nearest(item, k)]
+    found = [(i, _short(np.float32(score))) for i, score in nearest]
     rows = model.catalogue.neighbor_rows(found)
     _write(rows, NEIGHBOR_COLUMNS, set(), model.catalogue, kind, output)
 
@@ -177,7 +182,8 @@ def _flat(facts: dict[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
         elif isinstance(value, list):
             yield before + name, f"{len(value):,} entries, which --format json shows"
         else:
-            yield before + name, f"{value:,}" if type(value) is int else str(value)
+            is_count = type(value) is int and not before.startswith("parameters.")
+            yield before + name, f"{value:,}" if is_count else str(value)
 
 
 def _short(score: np.floating[Any]) -> float:

@@ -48,9 +48,11 @@ def bytes_for_raw(X: sp.csr_array, threads: int) -> int:
 def raw_statistics(X: sp.csr_array, workers: Workers) -> Statistics:
     """Of XᵀX itself."""
     binary = statistics.is_binary(X, 0.0)
-    return statistics.compute(
+    facts = statistics.compute(
         X, alpha=0.0, user_weight=0.0, center=False, binary=binary, workers=workers, raw=True
     )
+    statistics.check_range(facts.S_diagonal, np.zeros(facts.m))
+    return facts
 
 
 def nearest(

@@ -159,7 +159,7 @@ def check_range(diagonal: npt.NDArray[np.float64], ridge: npt.NDArray[np.float64
     if not largest < _LARGEST:
         raise NumericalError(
             f"the item-item matrix reaches {largest:.3g}, too large to compute with. The values of X or the "
-            "ridge are too large: divide the values by a constant, use alpha=1, or a smaller l2 or l2_flat."
+            "ridge are too large: divide the values by a constant, or use a smaller ridge."
         )
 
 

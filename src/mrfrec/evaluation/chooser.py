@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mrfrec.checks import check_number, check_seed
-from mrfrec.errors import DataError, ParameterError
+from mrfrec.errors import MissingLibraryError, ParameterError
 
 __all__ = ["Chooser", "Range"]
 
@@ -63,7 +63,7 @@ class Chooser:
         try:
             import optuna
         except ImportError:
-            raise DataError(
+            raise MissingLibraryError(
                 'a search needs Optuna: pip install "mrfrec[tune]". A grid needs nothing more.'
             ) from None
         if not space:

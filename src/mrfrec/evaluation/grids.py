@@ -11,7 +11,7 @@ from mrfrec.checks import check_number
 from mrfrec.errors import ParameterError
 from mrfrec.evaluation.chooser import Range
 from mrfrec.evaluation.splits import Split, check_split
-from mrfrec.saving import model_class
+from mrfrec.saving import build, model_class
 
 __all__ = [
     "ALPHAS",
@@ -21,6 +21,7 @@ __all__ = [
     "Parameters",
     "Ridges",
     "axes_of",
+    "check_values",
     "grid",
     "has_numbers",
     "plain",
@@ -112,6 +113,13 @@ def axes_of(
             raise ParameterError("r", "given with sparsity levels alone", given["r"], "A level is 0.01.")
         del axes["r"]
     return axes
+
+
+def check_values(model: str, name: str, axis: Axis, fixed: Parameters | None = None) -> None:
+    """Refuse values of a parameter that the model would, and not only when their turn comes."""
+    values = (axis.low, axis.high) if isinstance(axis, Range) else () if isinstance(axis, Ridges) else axis
+    for value in values:
+        build(model, plain({**(fixed or {}), name: value}))
 
 
 def _is_sparse(axes: Mapping[str, Axis], fixed: Parameters) -> bool:

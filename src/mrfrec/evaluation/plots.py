@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from mrfrec.errors import DataError, ParameterError
+from mrfrec.errors import MissingLibraryError, ParameterError
 from mrfrec.evaluation.metrics import Mean, Metric, parse
 from mrfrec.evaluation.side_checks import Exposure
 from mrfrec.evaluation.tradeoff import Tradeoff
@@ -281,7 +281,7 @@ def _figure(panels: int = 1) -> "Iterator[Figure]":
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError:
-        raise DataError('a figure needs matplotlib: pip install "mrfrec[plot]".') from None
+        raise MissingLibraryError('a figure needs matplotlib: pip install "mrfrec[plot]".') from None
     rows, columns = _grid(panels)
     with matplotlib.rc_context():
         matplotlib.rcdefaults()

@@ -190,6 +190,9 @@ def compare(
     if len(named) < 2 or len(named) < len(models):
         raise ParameterError("models", "at least two, with different names", list(named))
     wanted = [str(metric) for metric in parse_all(metrics, split.training.n_items)]
+    for model in named.values():
+        if isinstance(model, Recommender):
+            model.check_ready()  # before the others are trained for nothing
     return Comparison(
         tuple(
             evaluate(model, split, wanted, name=name, ties=ties, progress=progress)

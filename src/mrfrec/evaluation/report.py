@@ -111,10 +111,17 @@ def of_evaluations(evaluations: Sequence[Evaluation], title: str = "") -> Report
         "ties": first.facts["ties"],
         "models": [_as_data(evaluation) for evaluation in evaluations],
     }
-    texts = [(found.model, _parameters_text(found.parameters, _kind(found))) for found in evaluations]
-    # A model without a name has its parameters for one.
-    notes = [name if name.endswith(text) else f"{name}: {text}" for name, text in texts]
+    notes = [_legend(evaluation) for evaluation in evaluations]
     return Report(_about(first), [Section(columns, rows)], data, title, notes)
+
+
+def _legend(evaluation: Evaluation) -> str:
+    """A name, the kind of the model and its parameters; one that is called by these has no other name."""
+    name, kind = evaluation.model, _kind(evaluation)
+    parameters = _parameters_text(evaluation.parameters, kind)
+    text = f"{kind}, {parameters}" if kind else parameters
+    is_called_by_it = name in (kind, parameters) or name.startswith((f"{kind}:", f"{kind}("))
+    return text if is_called_by_it else f"{name}: {text}"
 
 
 def of_comparison(comparison: Comparison, title: str = "") -> Report:
@@ -162,7 +169,7 @@ def of_tuning(tuning: Tuning, most: int = 10, title: str = "") -> Report:
     ]
     about = [
         f"split: {tuning.split}",
-        f"{len(tried):,} points tried"
+        f"{tuning.model}: {len(tried):,} point{'s' * (len(tried) != 1)} tried"
         + (f", of which {len(failed):,} could not be fitted" if failed else "")
         + (f"; shown: the best {most}" if len(ranked) > most else ""),
     ]
@@ -291,9 +298,13 @@ def _at_the_border(tuning: Tuning) -> list[str]:
     notes = []
     for name in (name for name in _UNBOUNDED if name in best):
         others = {n: value for n, value in best.items() if n != name}
-        beside = [t.parameters for t in tuning.trials if name in t.parameters]
-        tried = sorted({p[name] for p in beside if {**p, name: None} == {**others, name: None}})
-        if len(tried) > 1 and best[name] in (tried[0], tried[-1]) and best[name] != 0:
+        beside = [t for t in tuning.trials if {**t.parameters, name: None} == {**others, name: None}]
+        values = {t.parameters[name]: t.value for t in beside if name in t.parameters}
+        tried = sorted(values)
+        if len(tried) < 2 or best[name] not in (tried[0], tried[-1]) or best[name] == 0:
+            continue
+        inside = values[tried[1] if best[name] == tried[0] else tried[-2]]
+        if inside is None or (tuning.best.value or 0.0) > inside:  # not where it makes no difference
             which, more = ("smallest", "smaller") if best[name] == tried[0] else ("largest", "larger")
             notes.append(
                 f"The best {name} is the {which} that was tried with its other parameters: try {more} ones."

@@ -15,7 +15,7 @@ from mrfrec.core.resources import Progress
 from mrfrec.datasets import available, split
 from mrfrec.datasets.files import advice
 from mrfrec.datasets.registry import DATA_SETS
-from mrfrec.errors import DataError, MemoryPlanError, NumericalError, ParameterError
+from mrfrec.errors import DataError, MemoryPlanError, MissingLibraryError, NumericalError, ParameterError
 from mrfrec.evaluation import report, side_checks
 from mrfrec.evaluation.metrics import DEFAULTS, Mean
 from mrfrec.evaluation.protocol import Comparison, Evaluation, evaluate
@@ -193,7 +193,7 @@ def _built(
 Found = tuple[Report | None, list[str]]  # and what could not be done, why
 Build = Callable[[Published], Recommender]
 Say = Callable[[Evaluation], None]
-_FAILURES = (DataError, MemoryPlanError, NumericalError)  # no extra, no memory, or no numbers
+_FAILURES = (DataError, MemoryPlanError, MissingLibraryError, NumericalError)
 
 
 def _table(

@@ -19,7 +19,7 @@ from mrfrec.checks import check_count, check_number
 from mrfrec.core.resources import Progress
 from mrfrec.errors import DataError, MemoryPlanError, NumericalError, ParameterError
 from mrfrec.evaluation.chooser import Chooser, Range
-from mrfrec.evaluation.grids import Parameters, plain, ridges, rounded, scale_exponent
+from mrfrec.evaluation.grids import Parameters, check_values, plain, ridges, rounded, scale_exponent
 from mrfrec.evaluation.metrics import Mean, Metric, parse_all
 from mrfrec.evaluation.protocol import Ties, evaluate
 from mrfrec.evaluation.splits import Questions, Split, check_split
@@ -118,6 +118,8 @@ def tune(
     if not wanted or not all(isinstance(point, Mapping) for point in wanted):
         raise ParameterError("points", "a list of parameters, as grid(l2=[1, 3]) gives", points)
     run = _Study(split, model, metric, fixed or {}, max_seconds, study, ties, machine or {}, progress)
+    for point in wanted:  # what would be refused is, before the first is tried
+        build(run.model, {**run.fixed, **plain(point)})
     trials = []
     for done, point in enumerate(wanted):
         run.report(done, len(wanted))
@@ -149,17 +151,27 @@ def search(
     trials = check_count("trials", trials)
     choose = Chooser(space, seed)
     run = _Study(split, model, metric, fixed or {}, max_seconds, study, ties, machine or {}, progress)
+    for name, of in space.items():
+        if name != "ridge":
+            check_values(run.model, name, of, run.fixed)
     past = [trial for trial in run.trials if trial.chosen is not None and choose.holds(trial.chosen)]
     while len(past) < trials:
         run.report(len(past), trials)
         chosen = choose.next([(trial.chosen, run.worth(trial)) for trial in past])
-        point = {name: rounded(x, 3) if isinstance(x, float) else x for name, x in chosen.items()}
+        point = {name: _short(x, space[name]) for name, x in chosen.items()}
         if "ridge" in point:
             alpha = scale_exponent(run.model, {**run.fixed, **point})
             (point["l2"],) = ridges(split, alpha, [point.pop("ridge")])
         past.append(run.value_of(point, chosen))
     run.report(trials, trials)
     return run.result(past)
+
+
+def _short(x: Any, of: Range | Sequence[Any]) -> Any:
+    """A number of a range to three digits, and still in the range."""
+    if not isinstance(x, float) or not isinstance(of, Range):
+        return x
+    return float(min(max(rounded(x, 3), of.low), of.high))
 
 
 class _Study:
