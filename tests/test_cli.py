@@ -25,7 +25,7 @@ import polars as pl
 import pytest
 
 import mrfrec
-from mrfrec.cli.app import fit
+from mrfrec.cli.fitting import fit
 from mrfrec.io.artifact import describe
 from mrfrec.saving import MODELS
 

@@ -21,7 +21,7 @@ HOME_OF = {
     | {"datasets/originals.py"},
     "narwhals": {f"io/{room}.py" for room in ("sources", "frames")},
     "safetensors": {"io/artifact.py"},
-    "typer": {f"cli/{room}.py" for room in ("app", "data", "datasets", "evaluating")},
+    "typer": {f"cli/{room}.py" for room in ("app", "data", "datasets", "evaluating", "fitting")},
     "implicit": {"baselines/wmf.py"},
     "torch": {"baselines/networks.py", "baselines/training.py"},
     "optuna": {"evaluation/chooser.py"},
@@ -107,6 +107,7 @@ FLOW = [
     "cli.demo",
     "cli.datasets",
     "cli.evaluating",
+    "cli.fitting",
     "cli.app",
 ]
 

@@ -5,10 +5,11 @@ import sys
 import warnings
 from collections.abc import Callable
 from numbers import Integral, Real
+from typing import Literal
 
 from mrfrec.errors import MrfrecWarning, ParameterError
 
-__all__ = ["check_count", "check_flag", "check_number", "check_seed", "warn"]
+__all__ = ["check_count", "check_dtype", "check_flag", "check_number", "check_seed", "warn"]
 
 
 def check_number(name: str, value: object, rule: str, holds: Callable[[float], bool]) -> float:
@@ -36,6 +37,13 @@ def check_seed(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or not 0 <= int(value) < 2**32:
         raise ParameterError("seed", "a whole number from 0 to 4294967295", value)
     return int(value)
+
+
+def check_dtype(value: Literal["float32", "float64"]) -> Literal["float32", "float64"]:
+    """A precision of weights and linear algebra."""
+    if value not in ("float32", "float64"):
+        raise ParameterError("dtype", '"float32" or "float64"', value)
+    return value
 
 
 def check_flag(name: str, value: object) -> bool:

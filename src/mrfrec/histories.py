@@ -13,7 +13,7 @@ from mrfrec.core.sparse import Rows
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.ids import Id, Ids, Texts
 
-__all__ = ["Asked", "library_of_column", "of_histories", "of_users", "positions"]
+__all__ = ["Asked", "library_of_column", "of_histories", "of_users", "positions", "validation_of"]
 
 _USERS_AT_ONCE = 4096  # ranked and written as one piece
 
@@ -162,3 +162,29 @@ def library_of_column(given: object) -> str | None:
         hasattr(given, "__iter__") and not hasattr(given, "columns") and not isinstance(given, Mapping)
     )
     return library if library in ("pandas", "polars", "pyarrow") and is_column else None
+
+
+def validation_of(validation: object, m: int) -> tuple[Rows, Rows]:
+    """Two matrices of people × items, or what has them as `shown` and `targets`."""
+    from mrfrec.interactions import as_histories
+
+    pair = getattr(validation, "shown", None), getattr(validation, "targets", None)
+    if pair == (None, None) and isinstance(validation, tuple | list) and len(validation) == 2:
+        pair = validation[0], validation[1]
+    if pair[0] is None or pair[1] is None:
+        kind = type(validation).__name__
+        raise DataError(
+            f"validation must be two matrices, what people show and what is to be guessed; got {kind}."
+        )
+    shown, targets = (as_histories(X, "validation") for X in pair)
+    if not shown.shape == targets.shape == (shown.shape[0], m):
+        raise DataError(
+            f"validation must be two matrices with a row for each person and the {m} items of the data as "
+            f"columns; got {shown.shape[0]} × {shown.shape[1]} and {targets.shape[0]} × {targets.shape[1]}."
+        )
+    both = int((shown.astype(bool).multiply(targets.astype(bool))).nnz)
+    if both:
+        raise DataError(
+            f"validation must not show what is to be guessed; {both:,} pairs are in both matrices."
+        )
+    return Rows.of(shown), Rows.of(targets)

@@ -96,7 +96,8 @@ class Latent(Recommender):
     def _weights_between(
         self, had: npt.NDArray[Any], values: npt.NDArray[Any], targets: npt.NDArray[Any]
     ) -> npt.NDArray[np.float64]:
-        raise NotImplementedError  # `explains` says so
+        # Never asked where `explains` is False; a model whose scores are sums all the same has its own.
+        raise NotImplementedError
 
     def _neighbors(self, item: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """The cosines between the vectors of the items."""

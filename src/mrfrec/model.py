@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.checks import check_count, check_flag, check_number
-from mrfrec.core.resources import parse_bytes
+from mrfrec.checks import check_count, check_dtype, check_flag, check_number
 from mrfrec.core.settings import Plan, Settings
 from mrfrec.core.sparse import Rows
 from mrfrec.errors import ParameterError
@@ -149,11 +148,8 @@ class MRF(Linear):
         self.r = check_number("r", r, "between 0 and 1", lambda x: 0 <= x <= 1)
         self.mean_constraint = check_flag("mean_constraint", mean_constraint)
         self.offset = check_flag("offset", offset)
-        self.dtype = dtype
-        self.threads = None if threads is None else check_count("threads", threads)
-        self.memory_limit = None if memory_limit is None else parse_bytes(memory_limit)
-        if dtype not in ("float32", "float64"):
-            raise ParameterError("dtype", '"float32" or "float64"', dtype)
+        self.dtype = check_dtype(dtype)
+        self._limit(threads, memory_limit)
         if self.threshold is not None and self.sparsity not in (None, "auto"):
             raise ParameterError(
                 "threshold", "None when sparsity is given", threshold, "Each alone decides what is kept."

@@ -16,7 +16,7 @@ from mrfrec.checks import check_count, check_flag, warn
 from mrfrec.core.sparse import Rows
 from mrfrec.errors import DataError, NotFittedError, ParameterError
 from mrfrec.explaining import Explaining
-from mrfrec.histories import Asked, of_histories, of_users, positions
+from mrfrec.histories import Asked, of_histories, of_users, positions, validation_of
 from mrfrec.ids import Id, Ids, Texts
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Recommender(Explaining):
         catalogue = Catalogue(interactions.items, interactions.titles, interactions.popularity, n)
         training = Training(interactions.users, Rows.of(matrix), interactions.library)
         facts = {"users": n, "items": m, "pairs": pairs, "binary": bool((matrix.data == 1).all())}
-        questions = None if validation is None else _questions(validation, m)
+        questions = None if validation is None else validation_of(validation, m)
         self._fit(interactions, Given(copied, progress, reuse, questions))
         self._catalogue, self._training, self._facts = catalogue, training, facts
         self._interactions = interactions
@@ -161,6 +161,13 @@ class Recommender(Explaining):
     def warm_up(self) -> None:
         """Compile or load what fitting needs, so that it is no part of a fit that is timed."""
         return
+
+    def _limit(self, threads: int | None, memory_limit: int | str | None) -> None:
+        """Check and keep what a model may use."""
+        from mrfrec.core.resources import parse_bytes
+
+        self.threads = None if threads is None else check_count("threads", threads)
+        self.memory_limit = None if memory_limit is None else parse_bytes(memory_limit)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -469,29 +476,3 @@ class Recommender(Explaining):
         if "fingerprint" not in self._facts:
             self._facts["fingerprint"] = self._interactions.fingerprint
         return self._facts
-
-
-def _questions(validation: object, m: int) -> tuple[Rows, Rows]:
-    """Two matrices of people × items, or what has them as `shown` and `targets`."""
-    from mrfrec.interactions import as_histories
-
-    pair = getattr(validation, "shown", None), getattr(validation, "targets", None)
-    if pair == (None, None) and isinstance(validation, tuple | list) and len(validation) == 2:
-        pair = validation[0], validation[1]
-    if pair[0] is None or pair[1] is None:
-        kind = type(validation).__name__
-        raise DataError(
-            f"validation must be two matrices, what people show and what is to be guessed; got {kind}."
-        )
-    shown, targets = (as_histories(X, "validation") for X in pair)
-    if not shown.shape == targets.shape == (shown.shape[0], m):
-        raise DataError(
-            f"validation must be two matrices with a row for each person and the {m} items of the data as "
-            f"columns; got {shown.shape[0]} × {shown.shape[1]} and {targets.shape[0]} × {targets.shape[1]}."
-        )
-    both = int((shown.astype(bool).multiply(targets.astype(bool))).nnz)
-    if both:
-        raise DataError(
-            f"validation must not show what is to be guessed; {both:,} pairs are in both matrices."
-        )
-    return Rows.of(shown), Rows.of(targets)

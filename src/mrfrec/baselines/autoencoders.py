@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.checks import check_count, check_flag, check_number, check_seed
-from mrfrec.core.resources import MemoryPlan, Workers, parse_bytes, usable_threads
+from mrfrec.core.resources import MemoryPlan, Workers, usable_threads
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.errors import DataError, MissingLibraryError, ParameterError
 from mrfrec.latent import Latent
@@ -89,8 +89,7 @@ class _Autoencoder(Latent):
         if checkpoint is not None and not isinstance(checkpoint, str | os.PathLike):
             raise ParameterError("checkpoint", "a path, or None", checkpoint)
         self.checkpoint = None if checkpoint is None else os.fspath(checkpoint)
-        self.threads = None if threads is None else check_count("threads", threads)
-        self.memory_limit = None if memory_limit is None else parse_bytes(memory_limit)
+        self._limit(threads, memory_limit)
 
     # ── fitting ───────────────────────────────────────────────────────────────────────────────────
 

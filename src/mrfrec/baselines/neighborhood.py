@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mrfrec.checks import check_count, check_number
-from mrfrec.core.resources import MemoryPlan, Workers, parse_bytes
+from mrfrec.core.resources import MemoryPlan, Workers
 from mrfrec.core.sparse import Rows
 from mrfrec.linear import Linear
 from mrfrec.recommender import Given
@@ -65,8 +65,7 @@ class ItemKNN(Linear):
     ) -> None:
         self.neighbors = check_count("neighbors", neighbors)
         self.shrink = check_number("shrink", shrink, "a finite number, 0 or more", lambda x: x >= 0)
-        self.threads = None if threads is None else check_count("threads", threads)
-        self.memory_limit = None if memory_limit is None else parse_bytes(memory_limit)
+        self._limit(threads, memory_limit)
 
     def _fit(self, data: "Interactions", given: Given) -> None:
         from mrfrec.core import neighbors

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from mrfrec.checks import check_count, check_number, warn
-from mrfrec.core.resources import MemoryPlan, Workers, parse_bytes
+from mrfrec.checks import check_count, check_dtype, check_number, warn
+from mrfrec.core.resources import MemoryPlan, Workers
 from mrfrec.core.sparse import Rows
-from mrfrec.errors import ParameterError
 from mrfrec.linear import Linear
 from mrfrec.recommender import Given
 
@@ -46,11 +45,8 @@ class _Regressions(Linear):
         self.l2 = check_number("l2", l2, "a finite number, 0 or more", lambda x: x >= 0)
         self.tolerance = check_number("tolerance", tolerance, "above 0 and below 1", lambda x: 0 < x < 1)
         self.passes = check_count("passes", passes)
-        if dtype not in ("float32", "float64"):
-            raise ParameterError("dtype", '"float32" or "float64"', dtype)
-        self.dtype = dtype
-        self.threads = None if threads is None else check_count("threads", threads)
-        self.memory_limit = None if memory_limit is None else parse_bytes(memory_limit)
+        self.dtype = check_dtype(dtype)
+        self._limit(threads, memory_limit)
 
     @abstractmethod
     def _regress(

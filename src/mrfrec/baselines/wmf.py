@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mrfrec.checks import check_count, check_number, check_seed
-from mrfrec.core.resources import MemoryPlan, Workers, parse_bytes, usable_threads
+from mrfrec.core.resources import MemoryPlan, Workers, usable_threads
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.errors import DataError, MissingLibraryError, NumericalError
 from mrfrec.latent import Latent
@@ -77,8 +78,7 @@ class WMF(Latent):
         self.weight = check_number("weight", weight, "a finite number, 0 or more", lambda x: x >= 0)
         self.iterations = check_count("iterations", iterations)
         self.seed = check_seed(seed)
-        self.threads = None if threads is None else check_count("threads", threads)
-        self.memory_limit = None if memory_limit is None else parse_bytes(memory_limit)
+        self._limit(threads, memory_limit)
 
     # ── fitting ───────────────────────────────────────────────────────────────────────────────────
 
@@ -151,7 +151,7 @@ class WMF(Latent):
     def check_ready(self) -> None:
         """Refuse to be trained without the library implicit."""
         try:
-            import implicit.cpu.als  # noqa: F401
+            import_module("implicit.cpu.als")
         except ImportError as error:
             raise MissingLibraryError(
                 'WMF needs the library implicit to be trained: pip install "mrfrec[wmf]".'

@@ -4,7 +4,7 @@ import numpy as np
 
 from mrfrec.core.kernels.compile import kernel
 from mrfrec.core.kernels.ranking import select
-from mrfrec.core.kernels.rows import add_whole_row
+from mrfrec.core.kernels.rows import add_firsts
 
 
 @kernel
@@ -16,7 +16,7 @@ def nearest(X, sizes, lengths, shrink, order, first, last, row, nearness, items,
     m = len(lengths)
     for i in range(first, last):
         row[:] = 0
-        add_whole_row(X, sizes, i, row)
+        add_firsts(X, sizes, i, row)
         row[i] = 0
         for j in range(m):
             t = j - i if j >= i else j - i + m

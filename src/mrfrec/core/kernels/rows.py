@@ -125,7 +125,14 @@ _LINE = 64  # bytes of a cache line
 
 @kernel
 def add_row(X, i, accumulator):
-    """Add to the accumulator what row i of XᵀX has before its diagonal.
+    """Add to the accumulator what row i of XᵀX has before its diagonal."""
+    add_firsts(X, X.rank, i, accumulator)
+
+
+@kernel
+def add_firsts(X, counts, i, accumulator):
+    """Add to the accumulator the first items of each user of item i, as many as `counts` says, times the
+    user's value of i. With the lengths of the histories that is row i of XᵀX.
 
     Nearly all of the time would go to waiting for the histories, which lie all over memory: so they are
     asked for a few users ahead.
@@ -137,41 +144,17 @@ def add_row(X, i, accumulator):
         soon = t + uint64(_AHEAD)
         if soon < end:
             address = here + width * np.int64(X.begin[soon])
-            stop = address + width * np.int64(X.rank[soon])
+            stop = address + width * np.int64(counts[soon])
             while address < stop:
                 prefetch(address)
                 address += _LINE
-        start, rank = uint64(X.begin[t]), uint64(X.rank[t])
+        start, count = uint64(X.begin[t]), uint64(counts[t])
         if binary:
-            for q in range(start, start + rank):
-                accumulator[X.items[q]] += 1
-        else:
-            x = X.values[start + rank]
-            for q in range(start, start + rank):
-                accumulator[X.items[q]] += x * X.values[q]
-
-
-@kernel
-def add_whole_row(X, sizes, i, accumulator):
-    """Add row i of XᵀX to the accumulator, where `sizes` are the lengths of the histories at `X.begin`."""
-    here, width = X.items.ctypes.data, X.items.itemsize
-    end = uint64(len(X.begin))
-    binary = len(X.values) == 0
-    for t in range(uint64(X.item_ptr[i]), uint64(X.item_ptr[i + 1])):
-        soon = t + uint64(_AHEAD)
-        if soon < end:
-            address = here + width * np.int64(X.begin[soon])
-            stop = address + width * np.int64(sizes[soon])
-            while address < stop:
-                prefetch(address)
-                address += _LINE
-        start = uint64(X.begin[t])
-        if binary:
-            for q in range(start, start + uint64(sizes[t])):
+            for q in range(start, start + count):
                 accumulator[X.items[q]] += 1
         else:
             x = X.values[start + uint64(X.rank[t])]
-            for q in range(start, start + uint64(sizes[t])):
+            for q in range(start, start + count):
                 accumulator[X.items[q]] += x * X.values[q]
 
 
