@@ -150,9 +150,9 @@ def evaluate(model: str) -> None:
 
     import mrfrec
     from mrfrec.core.kernels.compile import has_compiled
+    from mrfrec.data.ids import Ids
     from mrfrec.evaluation.protocol import measure
     from mrfrec.evaluation.splits import Questions
-    from mrfrec.ids import Ids
 
     X = msd()
     X = X[np.flatnonzero(np.diff(X.indptr) >= 5)[:10_000]]

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from mrfrec.baselines.networks import Recipe, chosen_device, top_items
-from mrfrec.baselines.training import Trained, train
 from mrfrec.core.sparse import Rows
+from mrfrec.models.networks import Recipe, chosen_device, top_items
+from mrfrec.models.training import Trained, train
 
 DEPTH = 100
 COMMON = {

@@ -24,7 +24,7 @@ from mrfrec.evaluation.protocol import evaluate
 from mrfrec.evaluation.report import seconds_text
 from mrfrec.evaluation.splits import Split
 from mrfrec.io.tables import read_events, read_interactions
-from mrfrec.saving import build
+from mrfrec.models.registry import build
 
 AIM = "ndcg@100"
 COLUMNS = {"ndcg@100": "nDCG@100", "recall@20": "Recall@20", "recall@50": "Recall@50"}

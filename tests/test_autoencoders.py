@@ -28,11 +28,11 @@ from mrfrec import (
     evaluation,
     load,
 )
-from mrfrec.baselines import CDAE, WMF, MultDAE, MultVAE, Popularity, networks
-from mrfrec.baselines import training as training_loop
 from mrfrec.core.sparse import Rows
+from mrfrec.data.ids import Ids
 from mrfrec.evaluation import Questions, Split
-from mrfrec.ids import Ids
+from mrfrec.models import CDAE, WMF, MultDAE, MultVAE, Popularity, networks
+from mrfrec.models import training as training_loop
 
 import contract
 from conftest import random_matrix
@@ -524,12 +524,12 @@ import sys
 sys.modules["torch"] = None
 import scipy.sparse as sp
 import mrfrec
-from mrfrec import baselines
+from mrfrec import models
 for kind in ("CDAE", "MultDAE", "MultVAE"):
     model = mrfrec.load(f"{sys.argv[1]}/{kind}.mrf")
     print(model.recommend(history=[3, 8], k=3)["item"].to_list())
     try:
-        getattr(baselines, kind)().fit(sp.eye_array(4, format="csr"))
+        getattr(models, kind)().fit(sp.eye_array(4, format="csr"))
     except mrfrec.MissingLibraryError as error:
         print(error)
 """

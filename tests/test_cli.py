@@ -27,7 +27,7 @@ import pytest
 import mrfrec
 from mrfrec.cli.fitting import fit
 from mrfrec.io.artifact import describe
-from mrfrec.saving import MODELS
+from mrfrec.models.registry import MODELS
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent / "mrfrec"
@@ -72,7 +72,7 @@ def run(*arguments: object, cwd: Path, code: int = 0, **settings: Any) -> Done:
 FORKING = """
 import gc, json, os, sys, threading
 import mrfrec.cli.app, mrfrec.cli.names, mrfrec.cli.show, mrfrec.core.fitting, mrfrec.core.kernels.ranking
-import mrfrec.io.artifact, mrfrec.io.frames, mrfrec.io.tables, mrfrec.model, mrfrec.saving
+import mrfrec.io.artifact, mrfrec.io.frames, mrfrec.io.tables, mrfrec.models.mrf, mrfrec.models.registry
 try:
     mrfrec.cli.app.run(["info", "."], threading.Event())  # loads what parsing takes
 except mrfrec.MrfrecError:

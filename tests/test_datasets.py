@@ -22,13 +22,13 @@ import typer
 
 from mrfrec import datasets
 from mrfrec.cli.datasets import datasets_app
+from mrfrec.data.events import Events
 from mrfrec.datasets import originals
 from mrfrec.datasets.originals import read_original
 from mrfrec.datasets.registry import DATA_SETS, DataSet, SplitFile
 from mrfrec.datasets.vae_cf import vae_cf_files
 from mrfrec.errors import DataError, MrfrecWarning, ParameterError
 from mrfrec.evaluation.splits import filtered, strong_generalisation
-from mrfrec.events import Events
 
 Row = tuple[Any, Any, float, int]  # user, item, value, seconds since 1970
 Small = Callable[..., DataSet]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import mrfrec
-from mrfrec.saving import MODELS, model_class
+from mrfrec.models.registry import MODELS, model_class
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -36,7 +36,7 @@ def test_readme_names_every_parameter() -> None:
 
 
 def test_page_of_the_models_names_every_parameter_and_its_default() -> None:
-    page = (ROOT / "docs" / "baselines.md").read_text()
+    page = (ROOT / "docs" / "models.md").read_text()
     sections = {part.split("\n", 1)[0]: part for part in page.split("\n## ")[1:]}
     shared = {"MultDAE": "MultVAE", "CDAE": "MultVAE", "FsSLIM": "SLIM"}
     for kind in MODELS.keys() - {"MRF"}:

@@ -15,7 +15,7 @@ from mrfrec import MRF, DataError, MissingLibraryError, MrfrecError, ParameterEr
 from mrfrec.cli.app import run as run_command
 from mrfrec.cli.models import parse_model, parse_models
 from mrfrec.evaluation import compare, evaluate, given, leave_out, read_events, ridges, strong_generalisation
-from mrfrec.saving import MODELS, build, load
+from mrfrec.models.registry import MODELS, build, load
 
 from conftest import random_matrix
 

@@ -5,8 +5,8 @@ import polars as pl
 import pytest
 
 from mrfrec import DataError, read_interactions
-from mrfrec.events import Events
-from mrfrec.ids import Ids
+from mrfrec.data.events import Events
+from mrfrec.data.ids import Ids
 from mrfrec.io.tables import read_events
 
 ROWS = pl.DataFrame(

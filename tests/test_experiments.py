@@ -9,7 +9,7 @@ import pytest
 from experiments import table1
 from mrfrec import datasets, evaluation
 from mrfrec.evaluation.protocol import rank
-from mrfrec.saving import build
+from mrfrec.models.registry import build
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from mrfrec import MRF, ParameterError
-from mrfrec.baselines import EASE, EDLAE
+from mrfrec.models import EASE, EDLAE
 
 import naive
 from conftest import Matrix, random_matrix

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mrfrec import DataError
-from mrfrec.ids import Ids, Texts
+from mrfrec.data.ids import Ids, Texts
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 signed, unsigned = st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**64 - 1)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mrfrec import DataError, Interactions, ParameterError, read_interactions
-from mrfrec.ids import Texts
+from mrfrec.data.ids import Texts
 
 MATRIX = sp.csr_array(np.array([[1.0, 0.0, 2.0], [0.0, 0.0, 3.0]]))
 

@@ -10,12 +10,12 @@ import scipy.sparse as sp
 from mrfrec import Interactions, MemoryPlanError
 from mrfrec.core import ranking
 from mrfrec.core.sparse import DenseRows, Rows
-from mrfrec.latent import Latent
+from mrfrec.models.latent import Latent
 
 from conftest import random_matrix
 
 if TYPE_CHECKING:
-    from mrfrec.recommender import Given
+    from mrfrec.models.recommender import Given
 
 M, D = 40, 6
 Array = npt.NDArray[Any]

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from mrfrec import MemoryPlanError, ParameterError
-from mrfrec.baselines import ItemKNN, Popularity
+from mrfrec.models import ItemKNN, Popularity
 
 from conftest import Matrix, random_matrix
 

@@ -14,13 +14,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mrfrec import MissingLibraryError, ParameterError
+from mrfrec.data.ids import Ids
 from mrfrec.evaluation import plots
 from mrfrec.evaluation.metrics import parse
 from mrfrec.evaluation.plots import plot_exposure, plot_tradeoff, plot_tuning
 from mrfrec.evaluation.protocol import Evaluation
 from mrfrec.evaluation.side_checks import Exposure
 from mrfrec.evaluation.tradeoff import Point, Tradeoff
-from mrfrec.ids import Ids
 
 Trials = list[tuple[dict[str, Any], float, float]]
 

@@ -11,11 +11,11 @@ import polars as pl
 import pytest
 
 from mrfrec import MRF, DataError, ParameterError
-from mrfrec.baselines import MultVAE
 from mrfrec.datasets import registry, split
 from mrfrec.evaluation import evaluate
-from mrfrec.evaluation.reproduce import EXPERIMENTS, TABLE_1, TABLE_2, reproduce
-from mrfrec.saving import build
+from mrfrec.models import MultVAE
+from mrfrec.models.registry import build
+from mrfrec.paper.reproduce import EXPERIMENTS, TABLE_1, TABLE_2, reproduce
 
 from conftest import random_matrix
 

@@ -4,7 +4,10 @@ import ast
 import inspect
 import pickle
 import re
+from graphlib import TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 import mrfrec
 from mrfrec import errors
@@ -22,135 +25,97 @@ HOME_OF = {
     "narwhals": {f"io/{room}.py" for room in ("sources", "frames")},
     "safetensors": {"io/artifact.py"},
     "typer": {f"cli/{room}.py" for room in ("app", "data", "datasets", "evaluating", "fitting")},
-    "implicit": {"baselines/wmf.py"},
-    "torch": {"baselines/networks.py", "baselines/training.py"},
+    "implicit": {"models/wmf.py"},
+    "torch": {"models/networks.py", "models/training.py"},
     "optuna": {"evaluation/chooser.py"},
     "matplotlib": {"evaluation/plots.py"},
     "rich": {"cli/show.py", "cli/demo.py"},
 }
 ALLOWED = {"numpy", "scipy", "mrfrec", *HOME_OF}
-# Data flows down this list; a module imports only from above.
-FLOW = [
+# Data flows down this list; a package imports only itself and what stands above it.
+PACKAGES = [
     "errors",
-    "core.resources",
-    "core.kernels.intrinsics",
-    "core.kernels.compile",
-    "core.kernels.rows",
-    "core.kernels.pattern",
-    "core.kernels.blocks",
-    "core.kernels.closed_form",
-    "core.kernels.ranking",
-    "core.kernels.neighbors",
-    "core.kernels.descent",
-    "core.statistics",
-    "core.pattern",
-    "core.schedule",
-    "core.blocks",
-    "core.closed_form",
-    "core.neighbors",
-    "core.descent",
-    "core.sparse",
-    "core.ranking",
-    "core.settings",
-    "core.fitting",
     "checks",
-    "ids",
-    "interactions",
-    "events",
-    "io.atomic",
-    "io.sources",
-    "io.columns",
-    "io.rows",
-    "io.tables",
-    "catalogue",
-    "io.artifact",
-    "io.frames",
-    "saving",
-    "histories",
-    "explaining",
-    "recommender",
-    "linear",
-    "latent",
-    "model",
-    "baselines.family",
-    "baselines.neighborhood",
-    "baselines.slim",
-    "baselines.wmf",
-    "baselines.networks",
-    "baselines.training",
-    "baselines.autoencoders",
-    "baselines",
-    "evaluation.splits",
-    "datasets.registry",
-    "datasets.files",
-    "datasets.originals",
-    "datasets.vae_cf",
-    "datasets.prepared",
-    "datasets",
-    "evaluation.metrics",
-    "evaluation.protocol",
-    "evaluation.chooser",
-    "evaluation.grids",
-    "evaluation.tuning",
-    "evaluation.tradeoff",
-    "evaluation.side_checks",
-    "evaluation.report",
-    "evaluation.reproduce",
-    "evaluation.plots",
+    "core",
+    "data",
+    "io",
+    "models",
     "evaluation",
-    "cli.names",
-    "cli.show",
-    "cli.models",
-    "cli.data",
-    "cli.running",
-    "cli.doctor",
-    "cli.demo",
-    "cli.datasets",
-    "cli.evaluating",
-    "cli.fitting",
-    "cli.app",
+    "datasets",
+    "paper",
+    "cli",
 ]
-
-
-def imports(path: Path) -> set[str]:
-    """Dotted names a file imports, wherever in the file; what it imports for its types alone aside."""
-    found = set()
-    for node in ast.walk(_without_types(ast.parse(path.read_text()))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
-
-
-def _without_types(tree: ast.Module) -> ast.Module:
-    tree.body = [
-        node
-        for node in tree.body
-        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
-    ]
-    return tree
 
 
 def files() -> dict[str, Path]:
     return {str(path.relative_to(SOURCE)): path for path in SOURCE.rglob("*.py")}
 
 
-def test_every_module_has_its_place_in_the_flow() -> None:
-    modules = {name.removesuffix(".py").replace("/", ".") for name in files() if not name.endswith("__.py")}
-    assert modules == set(FLOW) - {"baselines", "datasets", "evaluation"}  # folders, by what they offer
+def module_name(file: str) -> str:
+    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def test_imports_point_against_the_flow_of_data() -> None:
-    for place, module in enumerate(FLOW):
-        path = SOURCE / (module.replace(".", "/") + ".py")
-        path = path if path.exists() else path.with_suffix("") / "__init__.py"
-        for name in imports(path) - {"mrfrec.__version__"}:
-            if name.startswith("mrfrec."):
-                parts = name.removeprefix("mrfrec.").split(".")
-                used = next(m for m in (".".join(parts[:3]), ".".join(parts[:2]), parts[0]) if m in FLOW)
-                assert FLOW.index(used) < place, f"{module} imports {used}"
+def imports(path: Path) -> set[str]:
+    """Dotted names a file imports, wherever in the file; also by a string such as `import_module` takes."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Constant) and re.fullmatch(r"mrfrec(\.[a-z_]+)+", str(node.value)):
+            found.add(str(node.value))
+    return found
+
+
+def own_imports(path: Path) -> set[str]:
+    """The modules of this package that a file imports, such as "core.pattern"."""
+    modules = {module_name(file) for file in files()}
+    found = set()
+    for name in imports(path):
+        parts = name.split(".")[1:] if name.startswith("mrfrec.") else []
+        longest = next((".".join(parts[:n]) for n in (3, 2, 1) if ".".join(parts[:n]) in modules), None)
+        found |= {longest} if longest else set()
+    return found
+
+
+def test_every_package_has_its_place_in_the_flow() -> None:
+    found = {module_name(file).split(".")[0] for file in files() if not file.startswith("__")}
+    assert found == set(PACKAGES)
+
+
+def test_imports_between_packages_point_against_the_flow_of_data() -> None:
+    for file, path in files().items():
+        if file.startswith("__"):
+            continue  # the front door, which names what is public, and `python -m mrfrec`
+        package = module_name(file).split(".")[0]
+        for used in own_imports(path):
+            place = PACKAGES.index(used.split(".")[0])
+            assert place <= PACKAGES.index(package), f"{file} imports {used}"
+
+
+def test_modules_of_a_package_do_not_import_each_other_in_a_circle() -> None:
+    graph = {module_name(file): own_imports(path) for file, path in files().items() if "__." not in file}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from mrfrec.cli import app",
+        "import mrfrec.cli.app",
+        "import_module('mrfrec.cli.app')",
+        "HOMES = {'App': 'mrfrec.cli.app'}",
+        "def later():\n    from mrfrec.cli.app import run",
+        "if TYPE_CHECKING:\n    from mrfrec.cli.app import run",
+    ],
+)
+def test_imports_are_seen_however_they_are_written(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "module.py"
+    file.write_text(line)
+    assert own_imports(file) <= {"cli.app", "cli"}
+    assert own_imports(file)
 
 
 def test_core_imports_nothing_of_the_package_but_errors_and_itself() -> None:

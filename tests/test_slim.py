@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from sklearn.linear_model import ElasticNet
 
 from mrfrec import Interactions, MemoryPlanError, MrfrecWarning, NumericalError, ParameterError
-from mrfrec.baselines import SLIM, FsSLIM, ItemKNN
+from mrfrec.models import SLIM, FsSLIM, ItemKNN
 
 from conftest import Matrix, random_matrix
 

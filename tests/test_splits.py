@@ -14,6 +14,8 @@ from hypothesis import given as forall
 from hypothesis import strategies as st
 
 from mrfrec import DataError, Interactions, ParameterError
+from mrfrec.data.events import Events
+from mrfrec.data.ids import Ids
 from mrfrec.evaluation.splits import (
     SEED,
     Questions,
@@ -25,8 +27,6 @@ from mrfrec.evaluation.splits import (
     strong_generalisation,
     strong_rows,
 )
-from mrfrec.events import Events
-from mrfrec.ids import Ids
 from mrfrec.io.tables import read_events, read_interactions
 
 import naive_evaluation as naive

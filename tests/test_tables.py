@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from mrfrec import DataError, Interactions, MrfrecError, ParameterError, read_interactions
-from mrfrec.ids import Ids
+from mrfrec.data.ids import Ids
 from mrfrec.io import sources
 from mrfrec.io.tables import as_interactions, read_users
 

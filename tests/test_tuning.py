@@ -13,14 +13,14 @@ import scipy.sparse as sp
 
 from mrfrec import MRF, DataError, Interactions, MissingLibraryError, MrfrecError, ParameterError
 from mrfrec.core import blocks, closed_form, pattern, statistics
+from mrfrec.data.events import Events
+from mrfrec.data.ids import Ids
 from mrfrec.evaluation import grids, report, splits, tuning
 from mrfrec.evaluation.chooser import Range
 from mrfrec.evaluation.metrics import parse
 from mrfrec.evaluation.protocol import evaluate
 from mrfrec.evaluation.splits import Split
-from mrfrec.events import Events
-from mrfrec.ids import Ids
-from mrfrec.saving import MODELS, build
+from mrfrec.models.registry import MODELS, build
 
 from conftest import random_matrix
 

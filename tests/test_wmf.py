@@ -18,8 +18,8 @@ from mrfrec import (
     ParameterError,
     load,
 )
-from mrfrec.baselines import WMF
 from mrfrec.io.artifact import open_file, write_file
+from mrfrec.models import WMF
 
 from conftest import random_matrix
 

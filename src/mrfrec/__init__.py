@@ -13,7 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mrfrec import baselines, datasets, evaluation
+    from mrfrec import datasets, evaluation, models
+    from mrfrec.data.interactions import Interactions
     from mrfrec.errors import (
         DataError,
         MemoryPlanError,
@@ -25,11 +26,10 @@ if TYPE_CHECKING:
         NumericalError,
         ParameterError,
     )
-    from mrfrec.interactions import Interactions
     from mrfrec.io.tables import read_interactions
-    from mrfrec.model import MRF
-    from mrfrec.recommender import Recommender
-    from mrfrec.saving import load
+    from mrfrec.models.mrf import MRF
+    from mrfrec.models.recommender import Recommender
+    from mrfrec.models.registry import load
 
 __version__ = "0.1.0"
 
@@ -47,25 +47,25 @@ __all__ = [
     "ParameterError",
     "Recommender",
     "__version__",
-    "baselines",
     "datasets",
     "evaluation",
     "load",
+    "models",
     "read_interactions",
 ]
 
 # numpy, scipy, numba and polars load on first use, so that importing the package costs next to nothing.
 _HOMES = {
-    "MRF": "model",
-    "Interactions": "interactions",
-    "Recommender": "recommender",
-    "load": "saving",
+    "MRF": "models.mrf",
+    "Interactions": "data.interactions",
+    "Recommender": "models.recommender",
+    "load": "models.registry",
     "read_interactions": "io.tables",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("baselines", "datasets", "evaluation"):
+    if name in ("datasets", "evaluation", "models"):
         return import_module(f"mrfrec.{name}")
     if name in __all__:
         return getattr(import_module(f"mrfrec.{_HOMES.get(name, 'errors')}"), name)

@@ -18,8 +18,8 @@ from mrfrec.cli.fitting import Threads, fit
 from mrfrec.errors import DataError
 
 if TYPE_CHECKING:
-    from mrfrec.catalogue import Ranked
-    from mrfrec.recommender import Recommender
+    from mrfrec.data.catalogue import Ranked
+    from mrfrec.models.recommender import Recommender
 
 __all__ = ["app", "run"]
 
@@ -322,7 +322,7 @@ def doctor() -> None:
 
 
 def _load(path: Path, threads: int | None = None) -> "Recommender":
-    from mrfrec.saving import load
+    from mrfrec.models.registry import load
 
     opened = load(path)
     opened.threads = None if threads is None else check_count("--threads", threads)

@@ -14,8 +14,8 @@ from mrfrec.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
     from mrfrec.core.resources import Progress
+    from mrfrec.data.events import Events
     from mrfrec.evaluation.splits import Split
-    from mrfrec.events import Events
 
 __all__ = ["Data", "takes_data"]
 

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from mrfrec import datasets
-from mrfrec.baselines import Popularity
-from mrfrec.catalogue import because_text
 from mrfrec.cli.show import print_table, size_of
 from mrfrec.core.kernels.compile import has_compiled
 from mrfrec.core.resources import human_bytes
+from mrfrec.data.catalogue import because_text
 from mrfrec.evaluation.protocol import evaluate
 from mrfrec.evaluation.splits import Split, strong_generalisation
 from mrfrec.io.atomic import check_writable, expanded
-from mrfrec.model import MRF
+from mrfrec.models import Popularity
+from mrfrec.models.mrf import MRF
 
 __all__ = ["run"]
 

@@ -391,7 +391,7 @@ def lowrank(
     """
     from mrfrec.cli.models import check_limits, make, numbers, only, parse_model
     from mrfrec.evaluation import report, side_checks
-    from mrfrec.model import MRF
+    from mrfrec.models.mrf import MRF
 
     text = only(model) or "sparsity=dense"
     spec = parse_model(text)
@@ -448,7 +448,7 @@ def reproduce(
     """
     from mrfrec.cli.models import check_limits
     from mrfrec.cli.show import note, note_if_it_compiles, progress_bar
-    from mrfrec.evaluation.reproduce import reproduce as run
+    from mrfrec.paper.reproduce import reproduce as run
 
     machine = {"threads": threads, "memory_limit": memory_limit, "device": device}
     check_limits(machine)

@@ -11,11 +11,11 @@ from mrfrec.checks import check_count
 from mrfrec.core.resources import parse_bytes
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import expanded
-from mrfrec.saving import MODELS, build, kind_named, model_class, nearest_kind
+from mrfrec.models.registry import MODELS, build, kind_named, model_class, nearest_kind
 
 if TYPE_CHECKING:
     from mrfrec.evaluation.chooser import Range
-    from mrfrec.recommender import Recommender
+    from mrfrec.models.recommender import Recommender
 
 __all__ = [
     "Spec",

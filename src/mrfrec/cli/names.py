@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from unicodedata import combining, normalize
 
-from mrfrec.catalogue import Catalogue
+from mrfrec.data.catalogue import Catalogue
+from mrfrec.data.ids import Id, Ids
 from mrfrec.errors import DataError
-from mrfrec.ids import Id, Ids
 from mrfrec.io.atomic import expanded
-from mrfrec.recommender import Recommender
+from mrfrec.models.recommender import Recommender
 
 if TYPE_CHECKING:
-    from mrfrec.interactions import Interactions
+    from mrfrec.data.interactions import Interactions
 
 __all__ = ["ItemNames", "find_users", "read_histories"]
 
@@ -161,7 +161,7 @@ def read_histories(
     path: Path, items: Ids, binary: bool, user_column: str | None, item_column: str | None
 ) -> "Interactions":
     """A table of histories, with item ids of the type the model has."""
-    from mrfrec.interactions import Interactions
+    from mrfrec.data.interactions import Interactions
     from mrfrec.io.tables import read_interactions
 
     data = read_interactions(path, user_column, item_column, binary=binary)

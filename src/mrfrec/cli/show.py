@@ -16,12 +16,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mrfrec.catalogue import NEIGHBOR_COLUMNS, REASON_COLUMNS, Catalogue, Ranked, because_text
 from mrfrec.core.resources import Progress, human_bytes
+from mrfrec.data.catalogue import NEIGHBOR_COLUMNS, REASON_COLUMNS, Catalogue, Ranked, because_text
+from mrfrec.data.ids import Id
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.ids import Id
 from mrfrec.io.atomic import expanded, writing
-from mrfrec.recommender import Recommender
+from mrfrec.models.recommender import Recommender
 
 if TYPE_CHECKING:
     from mrfrec.evaluation.protocol import Evaluation

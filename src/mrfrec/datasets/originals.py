@@ -16,11 +16,11 @@ import numpy as np
 import polars as pl
 
 from mrfrec.core.resources import Progress
+from mrfrec.data.events import Events
+from mrfrec.data.ids import Ids, Texts
 from mrfrec.datasets.files import Original, damage_named, open_originals
 from mrfrec.datasets.registry import DataSet
 from mrfrec.errors import DataError
-from mrfrec.events import Events
-from mrfrec.ids import Ids, Texts
 from mrfrec.io.atomic import writing
 from mrfrec.io.tables import read_events
 

@@ -14,9 +14,9 @@ from mrfrec.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
     from mrfrec.core.resources import Progress
+    from mrfrec.data.events import Events
+    from mrfrec.data.interactions import Interactions
     from mrfrec.evaluation.splits import Split
-    from mrfrec.events import Events
-    from mrfrec.interactions import Interactions
 
 __all__ = [
     "Check",

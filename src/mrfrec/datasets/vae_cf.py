@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from mrfrec.data.events import Events, Places
 from mrfrec.evaluation.splits import strong_rows
-from mrfrec.events import Events, Places
 from mrfrec.io.atomic import writing
 
 __all__ = ["vae_cf_files", "write_files"]

@@ -11,7 +11,7 @@ from mrfrec.checks import check_number
 from mrfrec.errors import ParameterError
 from mrfrec.evaluation.chooser import Range
 from mrfrec.evaluation.splits import Split, check_split
-from mrfrec.saving import build, model_class
+from mrfrec.models.registry import build, model_class
 
 __all__ = [
     "ALPHAS",

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.core.resources import Progress
+from mrfrec.data.ids import Ids
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.evaluation.metrics import (
     DEFAULTS,
@@ -23,8 +24,7 @@ from mrfrec.evaluation.metrics import (
     parse_all,
 )
 from mrfrec.evaluation.splits import Questions, Split, check_split
-from mrfrec.ids import Ids
-from mrfrec.recommender import Recommender
+from mrfrec.models.recommender import Recommender
 
 __all__ = ["Comparison", "Evaluation", "Ties", "compare", "evaluate", "measure", "rank"]
 

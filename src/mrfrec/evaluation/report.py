@@ -12,7 +12,7 @@ from mrfrec.evaluation.protocol import Comparison, Evaluation
 from mrfrec.evaluation.side_checks import Exposure
 from mrfrec.evaluation.tradeoff import Tradeoff
 from mrfrec.evaluation.tuning import Trial, Tuning
-from mrfrec.saving import MODELS, model_class
+from mrfrec.models.registry import MODELS, model_class
 
 __all__ = [
     "Report",

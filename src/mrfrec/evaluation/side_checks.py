@@ -18,7 +18,7 @@ from mrfrec.errors import DataError, ParameterError
 from mrfrec.evaluation.metrics import DEFAULTS, Lists, Metric, Numbers
 from mrfrec.evaluation.protocol import Comparison, Evaluation, Ties, measure
 from mrfrec.evaluation.splits import Questions
-from mrfrec.model import MRF
+from mrfrec.models.mrf import MRF
 
 __all__ = ["Exposure", "exposure", "low_rank"]
 

@@ -10,7 +10,7 @@ from mrfrec.errors import MemoryPlanError, ParameterError
 from mrfrec.evaluation.metrics import DEFAULTS, Mean, Metric, parse_all
 from mrfrec.evaluation.protocol import Comparison, Evaluation, Ties, evaluate
 from mrfrec.evaluation.splits import Split
-from mrfrec.model import MRF
+from mrfrec.models.mrf import MRF
 
 __all__ = ["Point", "Row", "Tradeoff", "tradeoff"]
 

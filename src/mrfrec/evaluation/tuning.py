@@ -24,7 +24,7 @@ from mrfrec.evaluation.metrics import Mean, Metric, parse_all
 from mrfrec.evaluation.protocol import Ties, evaluate
 from mrfrec.evaluation.splits import Questions, Split, check_split
 from mrfrec.io.atomic import writing
-from mrfrec.saving import build
+from mrfrec.models.registry import build
 
 __all__ = ["Trial", "Tuning", "points_of", "search", "tune"]
 

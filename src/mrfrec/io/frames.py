@@ -14,9 +14,9 @@ import numpy as np
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from mrfrec.catalogue import Catalogue, Ranked, because_text
+from mrfrec.data.catalogue import Catalogue, Ranked, because_text
+from mrfrec.data.ids import Ids
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.ids import Ids
 from mrfrec.io.atomic import writing
 
 __all__ = ["FILE_FORMATS", "ResultTable", "table"]

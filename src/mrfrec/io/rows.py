@@ -13,10 +13,10 @@ import polars as pl
 import scipy.sparse as sp
 
 from mrfrec.core.resources import Progress
+from mrfrec.data.events import Events
+from mrfrec.data.ids import Ids, Texts
+from mrfrec.data.interactions import combined
 from mrfrec.errors import DataError
-from mrfrec.events import Events
-from mrfrec.ids import Ids, Texts
-from mrfrec.interactions import combined
 from mrfrec.io.sources import FAULT, Roles, Source, Types
 
 __all__ = ["Rows"]

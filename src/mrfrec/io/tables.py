@@ -15,10 +15,10 @@ import scipy.sparse as sp
 
 from mrfrec.checks import check_flag, check_number
 from mrfrec.core.resources import Progress
+from mrfrec.data.events import Events
+from mrfrec.data.ids import Id, Ids, Texts
+from mrfrec.data.interactions import Interactions, kept
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.events import Events
-from mrfrec.ids import Id, Ids, Texts
-from mrfrec.interactions import Interactions, kept
 from mrfrec.io.columns import check_that_rows_may_be_counted, find_roles, find_titles
 from mrfrec.io.rows import Rows
 from mrfrec.io.sources import Source, open_sources

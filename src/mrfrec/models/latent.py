@@ -10,8 +10,8 @@ import numpy.typing as npt
 from mrfrec.core import ranking
 from mrfrec.core.resources import usable_threads
 from mrfrec.core.sparse import DenseRows, Rows
-from mrfrec.recommender import Recommender
-from mrfrec.saving import shaped
+from mrfrec.models.recommender import Recommender
+from mrfrec.models.stored import shaped
 
 if TYPE_CHECKING:
     from mrfrec.io.artifact import Stored

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.catalogue import Training
 from mrfrec.checks import warn
 from mrfrec.core.sparse import Rows
+from mrfrec.data.catalogue import Training
+from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.ids import Id, Ids, Texts
 
 __all__ = ["Asked", "library_of_column", "of_histories", "of_users", "positions", "validation_of"]
 
@@ -107,7 +107,7 @@ def _rows(histories: list[Any], items: Ids) -> Rows:
 
 def _of_table(table: object, items: Ids, binary: bool) -> Asked:
     """Histories in a data frame or a file, or the rows of a matrix with the model's columns."""
-    from mrfrec.interactions import Interactions, as_histories
+    from mrfrec.data.interactions import Interactions, as_histories
     from mrfrec.io.tables import read_interactions
 
     if hasattr(table, "tocsr"):
@@ -166,7 +166,7 @@ def library_of_column(given: object) -> str | None:
 
 def validation_of(validation: object, m: int) -> tuple[Rows, Rows]:
     """Two matrices of people × items, or what has them as `shown` and `targets`."""
-    from mrfrec.interactions import as_histories
+    from mrfrec.data.interactions import as_histories
 
     pair = getattr(validation, "shown", None), getattr(validation, "targets", None)
     if pair == (None, None) and isinstance(validation, tuple | list) and len(validation) == 2:

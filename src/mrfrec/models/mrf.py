@@ -12,14 +12,14 @@ from mrfrec.checks import check_count, check_dtype, check_flag, check_number
 from mrfrec.core.settings import Plan, Settings
 from mrfrec.core.sparse import Rows
 from mrfrec.errors import ParameterError
-from mrfrec.linear import Linear
-from mrfrec.recommender import Given
-from mrfrec.saving import shaped
+from mrfrec.models.linear import Linear
+from mrfrec.models.recommender import Given
+from mrfrec.models.stored import shaped
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
-    from mrfrec.interactions import Interactions
+    from mrfrec.data.interactions import Interactions
     from mrfrec.io.artifact import Stored
 
 __all__ = ["MRF"]

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, Type
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.catalogue import Catalogue, Ranked, Training
 from mrfrec.checks import check_count, check_flag, warn
 from mrfrec.core.sparse import Rows
+from mrfrec.data.catalogue import Catalogue, Ranked, Training
+from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.errors import DataError, NotFittedError, ParameterError
-from mrfrec.explaining import Explaining
-from mrfrec.histories import Asked, of_histories, of_users, positions, validation_of
-from mrfrec.ids import Id, Ids, Texts
+from mrfrec.models.explaining import Explaining
+from mrfrec.models.histories import Asked, of_histories, of_users, positions, validation_of
 
 if TYPE_CHECKING:
     from mrfrec.core.resources import Progress
-    from mrfrec.interactions import Interactions
+    from mrfrec.data.interactions import Interactions
     from mrfrec.io.artifact import Stored
 
 __all__ = ["Given", "Recommender"]
@@ -274,7 +274,7 @@ class Recommender(Explaining):
         return self._best(histories, k, exclude_seen=exclude_seen, order=order)
 
     def _histories(self, X: object) -> Rows:
-        from mrfrec.interactions import as_histories
+        from mrfrec.data.interactions import as_histories
 
         m = len(self._fitted().items)
         histories = as_histories(X, "X_history")
@@ -451,15 +451,16 @@ class Recommender(Explaining):
         With `include_histories` the training users and what they had go in as well, which recommending by
         user id needs. The file appears when it is whole; one that was there stays until then.
         """
-        from mrfrec import __version__, saving
+        from mrfrec import __version__
         from mrfrec.io.artifact import write_file
+        from mrfrec.models.stored import catalogue_arrays, training_arrays
 
         catalogue = self._fitted()
         check_flag("include_histories", include_histories)
         arrays, state = self._state()
-        arrays |= saving.catalogue_arrays(catalogue)
+        arrays |= catalogue_arrays(catalogue)
         if include_histories:
-            arrays |= saving.training_arrays(self._trained_on("include_histories=True"))
+            arrays |= training_arrays(self._trained_on("include_histories=True"))
         facts = {
             "model": type(self).__name__,
             "written_by": __version__,

@@ -12,12 +12,12 @@ from mrfrec.checks import check_count, check_number, check_seed
 from mrfrec.core.resources import MemoryPlan, Workers, usable_threads
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.errors import DataError, MissingLibraryError, NumericalError
-from mrfrec.latent import Latent
-from mrfrec.recommender import Given
-from mrfrec.saving import shaped
+from mrfrec.models.latent import Latent
+from mrfrec.models.recommender import Given
+from mrfrec.models.stored import shaped
 
 if TYPE_CHECKING:
-    from mrfrec.interactions import Interactions
+    from mrfrec.data.interactions import Interactions
     from mrfrec.io.artifact import Stored
 
 __all__ = ["WMF"]

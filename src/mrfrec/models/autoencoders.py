@@ -17,12 +17,12 @@ from mrfrec.checks import check_count, check_flag, check_number, check_seed
 from mrfrec.core.resources import MemoryPlan, Workers, usable_threads
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.errors import DataError, MissingLibraryError, ParameterError
-from mrfrec.latent import Latent
-from mrfrec.recommender import Given
-from mrfrec.saving import shaped
+from mrfrec.models.latent import Latent
+from mrfrec.models.recommender import Given
+from mrfrec.models.stored import shaped
 
 if TYPE_CHECKING:
-    from mrfrec.interactions import Interactions
+    from mrfrec.data.interactions import Interactions
     from mrfrec.io.artifact import Stored
 
 __all__ = ["CDAE", "MultDAE", "MultVAE"]
@@ -95,7 +95,7 @@ class _Autoencoder(Latent):
 
     def _fit(self, data: "Interactions", given: Given) -> None:
         self.check_ready()
-        from mrfrec.baselines import networks, training
+        from mrfrec.models import networks, training
 
         kind, began = type(self).__name__, time.perf_counter()
         rows = Rows.of(data.matrix)
@@ -130,7 +130,7 @@ class _Autoencoder(Latent):
     def check_ready(self) -> None:
         """Refuse to be trained without PyTorch, or on a device there is not."""
         try:
-            from mrfrec.baselines.networks import chosen_device
+            from mrfrec.models.networks import chosen_device
         except ImportError as error:
             kind = type(self).__name__
             raise MissingLibraryError(

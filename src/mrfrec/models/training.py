@@ -12,11 +12,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mrfrec.baselines.networks import Matrix, Recipe, Training, Weights, chosen_device, ranked, seed_of
 from mrfrec.core.sparse import Rows
 from mrfrec.errors import DataError, ModelFileError, ParameterError
 from mrfrec.io.artifact import open_file, write_file
 from mrfrec.io.atomic import check_writable, expanded
+from mrfrec.models.networks import Matrix, Recipe, Training, Weights, chosen_device, ranked, seed_of
 
 if TYPE_CHECKING:
     from mrfrec.core.resources import Progress

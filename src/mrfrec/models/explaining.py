@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.catalogue import NEIGHBOR_COLUMNS, REASON_COLUMNS, Catalogue, Contribution
 from mrfrec.checks import check_count
 from mrfrec.core.sparse import Rows
+from mrfrec.data.catalogue import NEIGHBOR_COLUMNS, REASON_COLUMNS, Catalogue, Contribution
+from mrfrec.data.ids import Id
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.histories import Asked
-from mrfrec.ids import Id
+from mrfrec.models.histories import Asked
 
 __all__ = ["Explaining"]
 

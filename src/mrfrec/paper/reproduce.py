@@ -21,9 +21,9 @@ from mrfrec.evaluation.metrics import DEFAULTS, Mean
 from mrfrec.evaluation.protocol import Comparison, Evaluation, evaluate
 from mrfrec.evaluation.report import Report, Section
 from mrfrec.evaluation.splits import Split
-from mrfrec.model import MRF
-from mrfrec.recommender import Recommender
-from mrfrec.saving import build, model_class
+from mrfrec.models.mrf import MRF
+from mrfrec.models.recommender import Recommender
+from mrfrec.models.registry import build, model_class
 
 __all__ = ["EXPERIMENTS", "Published", "reproduce"]
 

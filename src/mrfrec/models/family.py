@@ -6,7 +6,7 @@ flat one is EASE, one in proportion to how often items are used is EDLAE.
 
 from typing import Literal
 
-from mrfrec.model import MRF
+from mrfrec.models.mrf import MRF
 
 __all__ = ["EASE", "EDLAE"]
 

@@ -9,11 +9,11 @@ import numpy as np
 from mrfrec.checks import check_count, check_number
 from mrfrec.core.resources import MemoryPlan, Workers
 from mrfrec.core.sparse import Rows
-from mrfrec.linear import Linear
-from mrfrec.recommender import Given
+from mrfrec.models.linear import Linear
+from mrfrec.models.recommender import Given
 
 if TYPE_CHECKING:
-    from mrfrec.interactions import Interactions
+    from mrfrec.data.interactions import Interactions
 
 __all__ = ["ItemKNN", "Popularity"]
 

@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from mrfrec.data.ids import Ids, Texts
+from mrfrec.data.interactions import Interactions
 from mrfrec.errors import DataError
-from mrfrec.ids import Ids, Texts
-from mrfrec.interactions import Interactions
 
 __all__ = ["Events", "Places"]
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.errors import DataError
-from mrfrec.ids import Id, Ids, Texts
 
 __all__ = ["Interactions", "as_histories", "combined", "kept"]
 

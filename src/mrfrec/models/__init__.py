@@ -1,6 +1,6 @@
 """The paper's other models, on the same footing: what the MRF is compared with.
 
-    from mrfrec.baselines import SLIM
+    from mrfrec.models import SLIM
 
     SLIM(l1=1.0, l2=100.0).fit("events.csv").recommend(history=["milk", "bread"])
 
@@ -12,11 +12,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mrfrec.baselines.autoencoders import CDAE, MultDAE, MultVAE
-    from mrfrec.baselines.family import EASE, EDLAE
-    from mrfrec.baselines.neighborhood import ItemKNN, Popularity
-    from mrfrec.baselines.slim import SLIM, FsSLIM
-    from mrfrec.baselines.wmf import WMF
+    from mrfrec.models.autoencoders import CDAE, MultDAE, MultVAE
+    from mrfrec.models.family import EASE, EDLAE
+    from mrfrec.models.neighborhood import ItemKNN, Popularity
+    from mrfrec.models.slim import SLIM, FsSLIM
+    from mrfrec.models.wmf import WMF
 
 __all__ = [
     "CDAE",
@@ -34,7 +34,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from mrfrec.saving import MODELS
+        from mrfrec.models.registry import MODELS
 
         return getattr(import_module(MODELS[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.core.sparse import Rows
-from mrfrec.ids import Id, Ids, Texts
+from mrfrec.data.ids import Id, Ids, Texts
 
 __all__ = [
     "NEIGHBOR_COLUMNS",

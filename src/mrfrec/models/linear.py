@@ -9,8 +9,8 @@ import numpy.typing as npt
 from mrfrec.core import ranking
 from mrfrec.core.resources import usable_threads
 from mrfrec.core.sparse import DenseRows, Rows
-from mrfrec.recommender import Recommender
-from mrfrec.saving import shaped, stored_rows
+from mrfrec.models.recommender import Recommender
+from mrfrec.models.stored import shaped, stored_rows
 
 if TYPE_CHECKING:
     from mrfrec.io.artifact import Stored

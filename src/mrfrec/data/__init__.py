@@ -1,0 +1,1 @@
+"""What comes in, and the names of things: ids, interactions, events, the catalogue."""

@@ -1,0 +1,113 @@
+"""Parts of a model as arrays of a file, and back."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mrfrec.core.sparse import Rows
+from mrfrec.data.catalogue import Catalogue, Training
+from mrfrec.data.ids import Ids, Texts
+from mrfrec.io.artifact import Stored
+
+__all__ = [
+    "catalogue_arrays",
+    "read_ids",
+    "read_texts",
+    "read_training",
+    "shaped",
+    "stored_rows",
+    "training_arrays",
+]
+
+
+def catalogue_arrays(catalogue: Catalogue) -> dict[str, npt.NDArray[Any]]:
+    """The items."""
+    arrays = {"popularity": catalogue.popularity, **_id_arrays("items", catalogue.items)}
+    if catalogue.titles is not None:
+        arrays |= {"titles.data": catalogue.titles.data, "titles.ptr": catalogue.titles.ptr}
+    return arrays
+
+
+def training_arrays(training: Training) -> dict[str, npt.NDArray[Any]]:
+    """The users and what they had."""
+    rows = training.histories
+    rows.verify()
+    arrays = {**_id_arrays("users", training.users), "histories.ptr": rows.ptr, "histories.items": rows.items}
+    return (
+        arrays if (rows.values == 1).all() else {**arrays, "histories.values": rows.values.astype(np.float64)}
+    )
+
+
+def shaped(arrays: Mapping[str, Stored], name: str, *shape: int) -> Stored:
+    """An array that must have this shape.
+
+    Checksums say that an array is as it was written, not that it goes with the others.
+    """
+    if arrays[name].array.shape != shape:
+        raise arrays[name].damaged()
+    return arrays[name]
+
+
+def read_training(arrays: Mapping[str, Stored], m: int) -> Training:
+    """Read the training users and their histories."""
+    users, histories = read_ids(arrays, "users"), stored_rows(arrays, "histories", m)
+    if len(users) != len(histories):
+        raise arrays["histories.ptr"].damaged()
+    return Training(users, histories, None)
+
+
+def _id_arrays(name: str, ids: Ids) -> dict[str, npt.NDArray[Any]]:
+    values = ids.values
+    arrays: dict[str, npt.NDArray[Any]] = (
+        {f"{name}.data": values.data, f"{name}.ptr": values.ptr}
+        if isinstance(values, Texts)
+        else {f"{name}.ids": values}
+    )
+    return arrays if ids.order is None else {**arrays, f"{name}.order": ids.order}
+
+
+def read_ids(arrays: Mapping[str, Stored], name: str) -> Ids:
+    """Read ids and their order."""
+    values = arrays[f"{name}.ids"].read() if f"{name}.ids" in arrays else read_texts(arrays, name)
+    if f"{name}.order" not in arrays:
+        return Ids(values)
+    order = arrays[f"{name}.order"].bound(len(values)).read()
+    if len(order) != len(values):
+        raise arrays[f"{name}.order"].damaged()
+    return Ids(values, order)
+
+
+def read_texts(arrays: Mapping[str, Stored], name: str) -> Texts:
+    """Read strings."""
+    data = arrays[f"{name}.data"].read()
+    return Texts(data, _starts(arrays[f"{name}.ptr"], len(data)))
+
+
+def stored_rows(arrays: Mapping[str, Stored], name: str, width: int) -> Rows:
+    """Rows that are checked as they are read."""
+    items, values = arrays[f"{name}.items"].bound(width), arrays.get(f"{name}.values")
+    ptr = _starts(arrays[f"{name}.ptr"], len(items.array))
+    if values is not None and values.array.shape != items.array.shape:
+        raise values.damaged()
+
+    ones = np.broadcast_to(np.float32(1), len(items.array))
+    return Rows(
+        ptr, items.array, ones if values is None else values.array, width, partial(_check_both, items, values)
+    )
+
+
+def _check_both(items: Stored, values: Stored | None, start: int, stop: int) -> None:
+    items.check(start, stop)
+    if values is not None:
+        values.check(start, stop)
+
+
+def _starts(ptr: Stored, end: int) -> npt.NDArray[np.int64]:
+    """Where each row begins, and where the last ends."""
+    found = ptr.bound(end + 1).read()
+    if found.ndim != 1 or not len(found) or found[0] != 0 or found[-1] != end or (np.diff(found) < 0).any():
+        raise ptr.damaged()
+    return found
