@@ -3,8 +3,8 @@
     python tools/fits.py record before.npz      # before a change that must not change results
     python tools/fits.py compare before.npz     # after it
 
-Bits depend on the machine and its BLAS, so both runs must take place on one machine. Models that need an extra
-which is not installed are left out.
+Bits depend on the machine and its BLAS, so both runs must take place on one machine. Models that need an
+extra which is not installed are left out.
 """
 
 import sys
