@@ -17,14 +17,23 @@ help:
 	@echo "make reference  docs/cli.md from the help texts"
 	@echo "make clean    remove what the other commands made"
 
-install: $(VENV)/installed
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint tests/constraints.txt
 
-$(VENV)/installed: pyproject.toml tests/constraints.txt
+# The demo needs the package and its dependencies; everything else the development tools too.
+install: $(VENV)/dev
+
+$(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint tests/constraints.txt --editable ".[dev]"
+
+$(VENV)/base: pyproject.toml tests/constraints.txt | $(BIN)/python
+	$(PIP_INSTALL) --editable .
 	touch $@
 
-demo: install
+$(VENV)/dev: pyproject.toml tests/constraints.txt | $(BIN)/python
+	$(PIP_INSTALL) --editable ".[dev]"
+	touch $(VENV)/base $@
+
+demo: $(VENV)/base
 	$(BIN)/mrfrec demo
 
 test: lint types unit
