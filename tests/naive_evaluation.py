@@ -120,9 +120,15 @@ def sets(rows: Sequence[Pair]) -> Sets:
 # Rankings and metrics of one user; items are numbered from 0.
 
 
-def ranking(scores: Sequence[float], shown: set[int], k: int) -> list[int]:
-    """The k best of the items that were not shown; of equal scores the lower number first."""
-    order = sorted(range(len(scores)), key=lambda item: (-scores[item], item))
+def ranking(
+    scores: Sequence[float], shown: set[int], k: int, users_of: Sequence[int] | None = None
+) -> list[int]:
+    """The k best items that were not shown.
+
+    Of equal scores the item with more users comes first, or, without `users_of`, the lower number.
+    """
+    users = users_of or [0] * len(scores)
+    order = sorted(range(len(scores)), key=lambda item: (-scores[item], -users[item], item))
     best = [item for item in order if item not in shown][:k]
     return best + [-1] * (k - len(best))
 

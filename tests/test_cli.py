@@ -25,6 +25,7 @@ import polars as pl
 import pytest
 
 import mrfrec
+import mrfrec.cli
 from mrfrec.cli.fitting import fit
 from mrfrec.io.artifact import describe
 from mrfrec.models.registry import MODELS
@@ -937,6 +938,23 @@ def test_an_argument_that_is_no_text_is_refused_too(shop: Path) -> None:
     )
     assert done.returncode == 2
     assert done.stderr.decode() == "mrfrec: no item has the id or the title '\\udcff'.\n"
+
+
+def test_running_out_of_memory_is_no_fault_of_the_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError("Unable to allocate 9 GiB")
+
+    monkeypatch.setattr("mrfrec.io.artifact.describe", fail)
+    monkeypatch.setattr(sys, "argv", ["mrfrec", "info", "shop.mrf"])
+    with pytest.raises(SystemExit) as end:
+        mrfrec.cli.main()
+    assert end.value.code == 2
+    assert re.fullmatch(
+        r"mrfrec: there is not enough memory \(Unable to allocate 9 GiB\)\. .*--sparsity.*\n",
+        capsys.readouterr().err,
+    )
 
 
 @pytest.mark.parametrize("place", [0, 1, 2, 3])

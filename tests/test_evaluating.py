@@ -437,6 +437,25 @@ def test_defaults_fit_a_small_catalogue(run: Any, folder: Path) -> None:
     assert json.loads((folder / "small.json").read_text())["tuned"]["metric"] == "ndcg@44"
 
 
+@pytest.mark.parametrize("items", [3, 9])
+def test_a_handful_of_items_can_be_measured_or_is_refused_before_training(
+    run: Any, tmp_path: Path, items: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "few.csv"
+    pairs = [f"{user},i{(user + step) % items}" for user in range(30) for step in (0, 1, 2)[: items - 1]]
+    table.write_text("user,item\n" + "\n".join(pairs) + "\n")
+    split = ("--split", "leave-out", "--min-items", "0")
+    models = ("--model", "MRF", "--model", "Popularity")
+    page = json.loads(run("compare", str(table), *split, *models, "--exposure", "--format", "json"))
+    assert list(page["models"][0]["metrics"]) == [f"ndcg@{items}", f"recall@{items}"]
+    assert page["exposure"]["items"] == [1] * items
+    run("tradeoff", str(table), *split)
+    run("lowrank", str(table), *split)
+    monkeypatch.setattr(MRF, "_fit", lambda *_: pytest.fail("fitted"))
+    with pytest.raises(ParameterError, match=f"of at most the {items} items there are; got 'ndcg@"):
+        run("compare", str(table), *split, *models, "--metrics", f"ndcg@{items + 1}")
+
+
 def test_a_name_that_is_nearly_that_of_a_data_set_is_recognised(run: Any) -> None:
     with pytest.raises(DataError, match=r"no data set of that name: did you mean debian\?"):
         run("evaluate", "debain")

@@ -13,11 +13,13 @@ import scipy.sparse as sp
 import scipy.stats
 
 from mrfrec import MRF, DataError, ParameterError
+from mrfrec.data.interactions import Interactions
 from mrfrec.evaluation import protocol
 from mrfrec.evaluation.metrics import DEFAULTS, NAMES, Lists, Metric, long_tail, mean_of, paired, parse
 from mrfrec.evaluation.protocol import Evaluation, compare, evaluate, measure
 from mrfrec.evaluation.splits import Split, leave_out, strong_generalisation
 from mrfrec.io.tables import read_events
+from mrfrec.models.registry import build
 
 import naive_evaluation as naive
 from conftest import random_matrix
@@ -372,15 +374,14 @@ def sets_of(matrix: sp.csr_array) -> list[set[int]]:
     return [set(np.flatnonzero(row).tolist()) for row in matrix.toarray()]
 
 
-def case_of(model: MRF, split: Split, k: int) -> Case:
-    """All users' lists in the naive way, out of the scores of all items."""
+def case_of(model: MRF, split: Split, k: int, *, ties: str = "popularity") -> Case:
+    """Rank naively, from the scores of all items."""
     shown = sets_of(split.test.shown)
     scores = model.score(split.test.shown).tolist()
-    return Case(
-        [naive.ranking(row, seen, k) for row, seen in zip(scores, shown, strict=True)],
-        sets_of(split.test.targets),
-        [len(users) for users in sets_of(split.training.matrix.T.tocsr())],
-    )
+    popularity = [len(users) for users in sets_of(split.training.matrix.T.tocsr())]
+    users_of = popularity if ties == "popularity" else None
+    ranked = [naive.ranking(row, seen, k, users_of) for row, seen in zip(scores, shown, strict=True)]
+    return Case(ranked, sets_of(split.test.targets), popularity)
 
 
 MODELS = {
@@ -422,31 +423,31 @@ def test_top_k_is_the_naive_ranking(make: Any) -> None:
     split = split_of()
     model = make().fit(split.training)
     for k in (1, 7, split.training.n_items):
-        ranked, _ = model.top_k(split.test.shown, k)
-        assert ranked.tolist() == case_of(model, split, k).ranked
+        for ties in ("index", "popularity"):
+            ranked, _ = model.top_k(split.test.shown, k, ties=ties)
+            assert ranked.tolist() == case_of(model, split, k, ties=ties).ranked
 
 
-def test_of_equal_scores_the_lower_index_comes_first() -> None:
+@pytest.mark.parametrize("kind", ["MRF", "EASE", "Popularity", "ItemKNN", "SLIM", "WMF"])
+def test_what_is_measured_is_what_is_served(kind: str) -> None:
     split = split_of()
-    model = MRF(l2=2.0, threshold=10.0).fit(split.training)
-    assert not model.weights_.nnz  # so that all scores are 0
-    ranked, _ = model.top_k(split.test.shown, 10)
-    for row, seen in zip(ranked.tolist(), sets_of(split.test.shown), strict=True):
-        assert row == [item for item in range(split.training.n_items) if item not in seen][:10]
+    model = build(kind, {"threshold": 0.3} if kind == "MRF" else {}).fit(split.training)
+    ranked = protocol.rank(model, split.test, 10)
+    histories = Interactions(split.test.shown, split.test.users, split.training.items)
+    served = model.recommend(history=histories, k=10)
+    position = {item: place for place, item in enumerate(split.training.items)}
+    expected = [[position[item] for item in served.filter(pl.col("user") == user)["item"].to_list()]
+                for user in split.test.users]  # fmt: skip
+    assert [[item for item in row if item >= 0] for row in ranked.tolist()] == expected
 
 
-def test_of_equal_scores_the_more_popular_comes_first_where_that_is_asked_for() -> None:
+def test_ties_by_index_are_measured_where_asked_for() -> None:
     split = split_of()
-    metrics = ["popularity@10", "ndcg@10"]
-    found = evaluate(MRF(l2=2.0, threshold=10.0), split, metrics, ties="popularity")
-    by_index = evaluate(MRF(l2=2.0, threshold=10.0), split, metrics)
-    popularity = found.popularity.tolist()
-    order = sorted(range(len(popularity)), key=lambda item: (-popularity[item], item))
-    ranked = [[i for i in order if i not in seen][:10] for seen in sets_of(split.test.shown)]
-    case = Case(ranked, sets_of(split.test.targets), popularity)
-    for name in ("popularity", "ndcg"):
-        np.testing.assert_allclose(found.of(f"{name}@10"), case.expected(name, 10), rtol=1e-12)
-    assert found.mean("popularity@10").mean > by_index.mean("popularity@10").mean
+    model = MRF(l2=2.0, threshold=10.0)  # without weights: all scores are equal
+    found = evaluate(model, split, ["ndcg@10"], ties="index")
+    case = case_of(model, split, 10, ties="index")
+    np.testing.assert_allclose(found.of("ndcg@10"), case.expected("ndcg", 10), rtol=1e-12)
+    assert found.mean("ndcg@10").mean < evaluate(model, split, ["ndcg@10"]).mean("ndcg@10").mean
 
 
 def test_nothing_that_was_shown_is_recommended() -> None:

@@ -122,8 +122,8 @@ def test_batches_of_users_change_nothing(split: Split, monkeypatch: pytest.Monke
 def test_ties_by_popularity_put_the_more_popular_first(split: Split) -> None:
     model = MRF(sparsity=None).fit(split.training)
     model._weights.array[:] = 0.0  # type: ignore[union-attr]
-    by_index = low_rank(model, split.test, [2], ["popularity@5"])["rank 2"]
-    by_popularity = low_rank(model, split.test, [2], ["popularity@5"], ties="popularity")["rank 2"]
+    by_index = low_rank(model, split.test, [2], ["popularity@5"], ties="index")["rank 2"]
+    by_popularity = low_rank(model, split.test, [2], ["popularity@5"])["rank 2"]
     assert by_popularity.mean("popularity@5").mean > by_index.mean("popularity@5").mean
     assert by_index.facts["energy"] == 0.0
 

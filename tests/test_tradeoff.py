@@ -77,9 +77,9 @@ def test_every_model_is_fitted_from_scratch_with_the_times_of_its_own_fit(
         return evaluate(model, *args, **options)
 
     monkeypatch.setattr(MODULE, "evaluate", spy)
-    result = tradeoff(split, [0.2], [0.0, 1.0], metrics=["ndcg@10"], ties="popularity")
+    result = tradeoff(split, [0.2], [0.0, 1.0], metrics=["ndcg@10"], ties="index")
     assert len(given) == 3
-    assert all("reuse" not in options and options["ties"] == "popularity" for options in given)
+    assert all("reuse" not in options and options["ties"] == "index" for options in given)
     for point in result.points:
         assert point.seconds == point.evaluation.seconds["training"] == point.evaluation.seconds["total"]
 

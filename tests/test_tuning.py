@@ -341,7 +341,7 @@ def test_a_line_that_was_never_finished_is_dropped(split: Split, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "changed", [{"metric": "recall@10"}, {"fixed": {"center": False}}, {"ties": "popularity"}]
+    "changed", [{"metric": "recall@10"}, {"fixed": {"center": False}}, {"ties": "index"}]
 )
 def test_a_study_of_something_else_is_refused(split: Split, tmp_path: Path, changed: dict[str, Any]) -> None:
     study = tmp_path / "study.jsonl"

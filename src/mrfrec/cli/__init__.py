@@ -50,6 +50,7 @@ _OPTIONS = {
     "source": "--from",
     "vary": "--vary",
 }
+_LESS_MEMORY = "make the model smaller, as with --sparsity 0.005, or use fewer --threads"
 
 
 def main() -> None:
@@ -108,6 +109,9 @@ def _in_words(error: Exception) -> tuple[str, int]:
         return _OPTIONS[error.name] + str(error).removeprefix(error.name), 2
     if isinstance(error, MrfrecError):
         return str(error), 2
+    if isinstance(error, MemoryError):
+        details = f" ({error})" if str(error) else ""
+        return f"there is not enough memory{details}. Close other programs, or {_LESS_MEMORY}.", 2
     if isinstance(error, OSError):
         name = "" if error.filename is None else f"{error.filename}: "
         return f"{name}{error.strerror or error}.", 2

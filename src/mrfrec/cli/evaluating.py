@@ -30,7 +30,7 @@ Metrics = Annotated[
 ]
 Ties = Annotated[
     Literal["index", "popularity"],
-    Option(help="Of equal scores: the lower index first, or, as recommend does, the more popular item."),
+    Option(help="Order of items with equal scores: the more popular first, as recommend does, or by index."),
 ]
 Form = Annotated[
     Literal["table", "json", "markdown"] | None,
@@ -60,7 +60,7 @@ def evaluate(
     data: Data,
     model: Annotated[list[str] | None, Option(metavar="MODEL", help=_MODEL)] = None,
     metrics: Metrics = None,
-    ties: Ties = "index",
+    ties: Ties = "popularity",
     form: Form = None,
     output: Output = None,
     per_user: PerUser = None,
@@ -104,7 +104,7 @@ def compare(
     data: Data,
     model: Annotated[list[str], Option(metavar="MODEL", help=_MODEL + " Twice or more.")],
     metrics: Metrics = None,
-    ties: Ties = "index",
+    ties: Ties = "popularity",
     form: Form = None,
     output: Output = None,
     per_user: PerUser = None,
@@ -143,8 +143,8 @@ def compare(
     written = {"--per-user": per_user}
     with running(data, form, output, metrics, plot, written=written) as (split, wanted, progress):
         found = protocol.compare(made, split, wanted, ties=ties, progress=progress)
-        shares = side_checks.exposure(found, split.test)
         page = report.of_comparison(found)
+        shares = side_checks.exposure(found, split.test)
         show(report.joined(page, report.of_exposure(shares)) if exposure else page, form, output, data)
         if per_user is not None:
             write_per_user(found.evaluations, per_user)
@@ -201,7 +201,7 @@ def tune(
         Path | None,
         Option(metavar="FILE", help="Keep the trials here (.jsonl): the same command goes on from there."),
     ] = None,
-    ties: Ties = "index",
+    ties: Ties = "popularity",
     form: Form = None,
     plot: Plot = None,
     threads: Threads = None,
@@ -311,7 +311,7 @@ def tradeoff(
         Option(metavar="MODEL", help="Parameters of the sparse models, or a file; sparsity and r give way."),
     ] = "",
     metrics: Metrics = None,
-    ties: Ties = "index",
+    ties: Ties = "popularity",
     form: Form = None,
     output: Output = None,
     plot: Plot = None,
@@ -340,7 +340,8 @@ def tradeoff(
     with running(data, form, output, metrics, plot) as (split, wanted, progress):
         m = split.training.n_items
         if levels is None:
-            levels = [level for level in (0.001, 0.005) if level * m >= 5] or [0.1, 0.3]
+            levels = [level for level in (0.001, 0.005) if level * m >= 5]
+            levels = levels or sorted({max(0.1, min(2 / m, 1.0)), max(0.3, min(3 / m, 1.0))})
         found = run(
             split, levels, numbers("--r", r) or [], dense=reference, sparse=others,
             with_dense=not without, metrics=wanted, ties=ties, progress=progress,
@@ -375,7 +376,7 @@ def lowrank(
         list[str] | None, Option(metavar="MODEL", help=_MODEL + " A dense MRF if not given.")
     ] = None,
     metrics: Metrics = None,
-    ties: Ties = "index",
+    ties: Ties = "popularity",
     form: Form = None,
     output: Output = None,
     threads: Threads = None,

@@ -96,15 +96,21 @@ def evaluate(
     metrics: Iterable[str] | str = DEFAULTS,
     *,
     name: str | None = None,
-    ties: Ties = "index",
+    ties: Ties = "popularity",
     progress: Progress | None = None,
     reuse: dict[str, Any] | None = None,
 ) -> Evaluation:
     """Fit a model to the training data of a split, and measure it on the test users.
 
-    Of items with equal scores, the one with the lower index comes first, or, as in `recommend`, the more
-    popular one: `ties`. `reuse` is what fits on the same data have in common, as in `Recommender.fit`. A
-    model that is trained step by step may look at the validation users, to stop when it is best.
+    Parameters
+    ----------
+    ties
+        How items with equal scores are ordered: the more popular first, as in `recommend`, so that what is
+        measured is what is served; or "index", the lower column first, as in the published experiments.
+    reuse
+        What fits on the same data have in common, as in `Recommender.fit`.
+
+    Models that are trained step by step watch the validation users, if the split has any, to stop in time.
     """
     wanted = parse_all(metrics, check_split(split).training.n_items)
     if not isinstance(model, Recommender):
@@ -124,7 +130,7 @@ def measure(
     metrics: Iterable[str | Metric] | str = DEFAULTS,
     *,
     name: str | None = None,
-    ties: Ties = "index",
+    ties: Ties = "popularity",
     progress: Progress | None = None,
 ) -> Evaluation:
     """How well a model that is fitted answers; the columns of the questions are its items."""
@@ -163,7 +169,7 @@ def rank(
     questions: Questions,
     k: int,
     *,
-    ties: Ties = "index",
+    ties: Ties = "popularity",
     progress: Progress | None = None,
 ) -> npt.NDArray[np.int32]:
     """Users × k: what is recommended to each, a few thousand users at a time."""
@@ -181,7 +187,7 @@ def compare(
     split: Split,
     metrics: Iterable[str] | str = DEFAULTS,
     *,
-    ties: Ties = "index",
+    ties: Ties = "popularity",
     progress: Progress | None = None,
 ) -> Comparison:
     """Evaluate several models on one split, so that they can be compared user by user."""

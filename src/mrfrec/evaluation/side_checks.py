@@ -38,7 +38,7 @@ def low_rank(
     ranks: Iterable[int],
     metrics: Iterable[str | Metric] | str = DEFAULTS,
     *,
-    ties: Ties = "index",
+    ties: Ties = "popularity",
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Comparison:
@@ -228,19 +228,19 @@ class Exposure:
 
 
 def exposure(
-    found: Evaluation | Comparison, questions: Questions | None = None, *, groups: int = 10
+    found: Evaluation | Comparison, questions: Questions | None = None, *, groups: int | None = None
 ) -> Exposure:
     """How often models recommend popular items and rare ones.
 
-    Items are put into groups of equal size by their popularity, of equals the lower index first; where they
-    do not divide evenly, sizes differ by one. All places of the lists that were measured count. With the
-    questions, the shares of the test users' targets stand beside. (The paper explains its lead on MSD by the
-    long-tail items that the full-rank model recommends more often.)
+    Items are put into groups of equal size by popularity (of equally popular items the lower index first):
+    ten groups, or one per item if there are fewer items. All places of the measured lists count. With
+    `questions`, the shares of the test users' targets are given too. The paper explains its lead on MSD by
+    the long-tail items that the full-rank model recommends more often.
     """
     evaluations = found.evaluations if isinstance(found, Comparison) else (found,)
     first = evaluations[0]
     m = len(first.popularity)
-    groups = check_count("groups", groups)
+    groups = min(10, m) if groups is None else check_count("groups", groups)
     if groups > m:
         raise ParameterError("groups", f"at most the {m:,} items there are", groups)
     for other in evaluations[1:]:

@@ -93,7 +93,7 @@ def tradeoff(
     sparse: Mapping[str, Any] | None = None,
     with_dense: bool = True,
     metrics: Iterable[str | Metric] | str = DEFAULTS,
-    ties: Ties = "index",
+    ties: Ties = "popularity",
     progress: Progress | None = None,
 ) -> Tradeoff:
     """Fit and measure a sparse model for each sparsity and each r, and the dense one for reference.

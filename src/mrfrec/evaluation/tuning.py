@@ -104,7 +104,7 @@ def tune(
     fixed: Parameters | None = None,
     max_seconds: float | None = None,
     study: "str | os.PathLike[str] | None" = None,
-    ties: Ties = "index",
+    ties: Ties = "popularity",
     machine: Parameters | None = None,
     progress: Progress | None = None,
 ) -> Tuning:
@@ -139,7 +139,7 @@ def search(
     max_seconds: float | None = None,
     study: "str | os.PathLike[str] | None" = None,
     seed: int = _SEED,
-    ties: Ties = "index",
+    ties: Ties = "popularity",
     machine: Parameters | None = None,
     progress: Progress | None = None,
 ) -> Tuning:
