@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from copy import copy
 from math import fsum
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,27 @@ def saved_and_loaded_it_says_the_same(model: Recommender, data: Interactions, fo
     for refused in (lambda: bare.recommend(), lambda: bare.save(path, include_histories=True)):
         with pytest.raises(DataError, match="saved without"):
             refused()
+
+
+def changed_parameters_wait_for_the_next_fit(model: Recommender, data: Interactions, folder: Path) -> None:
+    model.save(folder / "before.mrf")
+    changed = copy(model)
+    for name, value in model.parameters.items():
+        new: Any = not value if isinstance(value, bool) else 7
+        if name == "dtype":
+            new = "float64" if value == "float32" else "float32"
+        setattr(changed, name, "sigmoid" if name == "activation" else new)
+    assert changed.fitted_parameters_ == model.parameters
+    for history in ([], list(data.items[:3])):
+        for exclude in (None, list(data.items[4:6])):
+            asked: dict[str, Any] = {"history": history, "exclude": exclude, "k": 4}
+            assert changed.recommend(**asked).equals(model.recommend(**asked))
+    if model.explains:
+        assert changed.explain(data.items[9], history=history).equals(
+            model.explain(data.items[9], history=history)
+        )
+    changed.save(folder / "after.mrf")
+    assert (folder / "after.mrf").read_bytes() == (folder / "before.mrf").read_bytes()
 
 
 def files_hold_what_tables_do(model: Recommender, folder: Path) -> None:

@@ -125,6 +125,12 @@ def test_saved_and_loaded_it_says_the_same(model: Recommender, data: Interaction
     contract.saved_and_loaded_it_says_the_same(model, data, tmp_path)
 
 
+def test_changed_parameters_wait_for_the_next_fit(
+    model: Recommender, data: Interactions, tmp_path: Path
+) -> None:
+    contract.changed_parameters_wait_for_the_next_fit(model, data, tmp_path)
+
+
 def test_files_hold_what_tables_do(model: Recommender, tmp_path: Path) -> None:
     contract.files_hold_what_tables_do(model, tmp_path)
 

@@ -49,6 +49,7 @@ class _Autoencoder(Latent):
     hidden: int
     activation: str = "tanh"
     _unit_length: ClassVar[bool] = True  # whether a history is shown to the network at length 1
+    _sigmoid: bool  # the activation of the fit
     _first: DenseRows  # W of the first layer, a row for each item
     _layers: dict[str, npt.NDArray[Any]]  # its bias, and what lies between the first layer and the last
 
@@ -123,7 +124,7 @@ class _Autoencoder(Latent):
         weights = trained.weights
         # Everything is there: from here on nothing can fail.
         self._first, self._vectors = DenseRows(weights.pop("first")), DenseRows(weights.pop("vectors"))
-        self._bias, self._layers = weights.pop("bias"), weights
+        self._bias, self._layers, self._sigmoid = weights.pop("bias"), weights, self.activation == "sigmoid"
         self.history_, self.best_epoch_ = trained.history, trained.best_epoch
         self.timings_ = {"train": trained.seconds, "total": time.perf_counter() - began}
 
@@ -168,7 +169,7 @@ class _Autoencoder(Latent):
 
     def _through(self, layer: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """From the first layer's sums to the last hidden layer."""
-        return (1 + np.tanh(layer / 2)) / 2 if self.activation == "sigmoid" else np.tanh(layer)
+        return (1 + np.tanh(layer / 2)) / 2 if self._sigmoid else np.tanh(layer)
 
     # ── on disk ───────────────────────────────────────────────────────────────────────────────────
 
@@ -188,6 +189,7 @@ class _Autoencoder(Latent):
         self._first = DenseRows(first.array, first.check)
         self._layers = {name: shaped(arrays, name, *shape).read() for name, shape in self._shapes().items()}
         self.history_, self.best_epoch_ = facts["history"], facts["best_epoch"]
+        self._sigmoid = self.activation == "sigmoid"
 
 
 def _refuse_negative(kind: str, name: str, rows: Rows) -> None:
@@ -290,7 +292,7 @@ class MultVAE(_Autoencoder):
 
     def _through(self, layer: npt.NDArray[Any]) -> npt.NDArray[Any]:
         W = self._layers
-        mean = slice(self.latent)  # the rest is the log-variance, which only training needs
+        mean = slice(len(W["decoder"]))  # the rest is the log-variance, which only training needs
         z = super()._through(layer) @ W["encoder"][:, mean] + W["encoder.bias"][mean]
         return super()._through(z @ W["decoder"] + W["decoder.bias"])
 

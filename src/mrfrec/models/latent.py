@@ -75,7 +75,7 @@ class Latent(Recommender):
         self, histories: Rows, k: int, *, exclude_seen: bool, hidden: npt.NDArray[np.bool_] | None
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any], npt.NDArray[np.bool_]]:
         def visible(base: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            return base if hidden is None else np.where(hidden, -np.inf, base).astype(self.dtype)
+            return base if hidden is None else np.where(hidden, -np.inf, base).astype(base.dtype)
 
         by_popularity = self._catalogue.by_popularity
         known = np.diff(histories.ptr) > 0

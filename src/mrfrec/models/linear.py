@@ -86,7 +86,7 @@ class Linear(Recommender):
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
         """Items and scores that start from `base`; ties by popularity."""
         # An item that starts from −∞ stays there.
-        start = base if hidden is None else np.where(hidden, -np.inf, base).astype(self.dtype)
+        start = base if hidden is None else np.where(hidden, -np.inf, base).astype(base.dtype)
         by_popularity = self._catalogue.by_popularity
         return self._best(histories, k, exclude_seen=exclude_seen, order=by_popularity, base=start)
 

@@ -202,7 +202,7 @@ class MRF(Linear):
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any], npt.NDArray[np.bool_]]:
         items, scores, informed = super()._rank(histories, k, exclude_seen=exclude_seen, hidden=hidden)
         strangers = np.flatnonzero(np.diff(histories.ptr) == 0)
-        if self.offset and len(strangers):
+        if len(strangers) and self._shift.any():
             # The conditional mean takes an empty history as having nothing; here it means knowing nothing.
             nothing = np.zeros_like(self._shift)
             items[strangers], scores[strangers] = self._from(

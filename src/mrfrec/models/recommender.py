@@ -3,6 +3,7 @@
 A model says how to learn from a matrix, how to rank, and what an item owes to a history; the rest is here.
 """
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from os import PathLike
@@ -49,7 +50,8 @@ class Given(NamedTuple):
 class Recommender(Explaining):
     """A model of which items go together, with the ids of what it was trained on.
 
-    The parameters of a model are the keywords of its constructor, kept as attributes of the same names.
+    The parameters of a model are those of its constructor, kept as attributes of the same names. Changing one
+    takes effect with the next `fit`; until then answers and `save` use `fitted_parameters_`.
     """
 
     machine: ClassVar[tuple[str, ...]] = ("threads", "memory_limit")  # parameters that change no result
@@ -59,6 +61,7 @@ class Recommender(Explaining):
         str, float
     ]  # seconds of the stages of a fit, and "total"; empty in a model that was loaded
     dtype: Literal["float32", "float64"] = "float32"  # of scores
+    fitted_parameters_: dict[str, Any]  # `parameters` at the time of the fit
     _catalogue: Catalogue
     _training: "Training | Callable[[], Training] | None" = None
     _facts: dict[str, Any]  # about the training data
@@ -149,7 +152,9 @@ class Recommender(Explaining):
         training = Training(interactions.users, Rows.of(matrix), interactions.library)
         facts = {"users": n, "items": m, "pairs": pairs, "binary": bool((matrix.data == 1).all())}
         questions = None if validation is None else validation_of(validation, m)
+        parameters = self.parameters
         self._fit(interactions, Given(copied, progress, reuse, questions))
+        self.fitted_parameters_ = parameters
         self._catalogue, self._training, self._facts = catalogue, training, facts
         self._interactions = interactions
         return self
@@ -171,15 +176,32 @@ class Recommender(Explaining):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """As the constructor takes them; without those that are about the machine."""
+        """The parameters as they are set now, without those that only concern the machine."""
         return {name: value for name, value in self._parameters().items() if name not in self.machine}
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
-        """The keywords the constructor takes, and what they are if not given."""
-        return dict(cls.__init__.__kwdefaults__ or {})
+        """Return the constructor's parameters and their defaults, `inspect.Parameter.empty` if required."""
+        parameters = inspect.signature(cls).parameters
+        for parameter in parameters.values():
+            if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+                raise ParameterError(
+                    "model",
+                    "a class whose constructor takes every parameter by name",
+                    cls.__name__,
+                    f"Replace {str(parameter).split(':')[0]!r} with named parameters.",
+                )
+        return {name: parameter.default for name, parameter in parameters.items()}
 
     def _parameters(self) -> dict[str, Any]:
+        missing = [name for name in self.defaults() if not hasattr(self, name)]
+        if missing:
+            raise ParameterError(
+                "model",
+                "a class that keeps each parameter as an attribute of the same name",
+                type(self).__name__,
+                f"Its constructor must set self.{missing[0]}.",
+            )
         return {name: getattr(self, name) for name in self.defaults()}
 
     def __repr__(self) -> str:
@@ -219,6 +241,11 @@ class Recommender(Explaining):
         self._fitted()
         return None if self._training is None else self._trained_on("users_").users
 
+    @property
+    def _score_type(self) -> str:
+        """The dtype of scores, that of the last fit."""
+        return str(self.fitted_parameters_.get("dtype", "float32"))
+
     def _fitted(self) -> Catalogue:
         if not hasattr(self, "_catalogue"):
             raise NotFittedError(f"this {type(self).__name__} has learned nothing yet: call fit first.")
@@ -245,7 +272,7 @@ class Recommender(Explaining):
         from mrfrec.core.resources import MemoryPlan
 
         histories = self._histories(X_history)
-        needed = len(histories) * histories.width * np.dtype(self.dtype).itemsize
+        needed = len(histories) * histories.width * np.dtype(self._score_type).itemsize
         plan = MemoryPlan(self.memory_limit)
         plan.require("scores", needed, "Score fewer users at a time, or use top_k.", who="score")
         return self._scores(histories)
@@ -333,7 +360,7 @@ class Recommender(Explaining):
             asked, k, exclude_seen=exclude_seen, allow=allow, exclude=exclude,
             explain=explain, progress=progress,
         )  # fmt: skip
-        table = ResultTable(self._catalogue, asked.names, bool(explain), self.dtype)
+        table = ResultTable(self._catalogue, asked.names, bool(explain), self._score_type)
         return table.frame(pieces, asked.library or self._library)
 
     def recommend_to(
@@ -367,7 +394,7 @@ class Recommender(Explaining):
         """What `ranked` gives into a file; returns the number of rows."""
         from mrfrec.io.frames import ResultTable
 
-        return ResultTable(self._catalogue, asked.names, explain, self.dtype).write(pieces, path, form)
+        return ResultTable(self._catalogue, asked.names, explain, self._score_type).write(pieces, path, form)
 
     def ranked(
         self,
@@ -449,7 +476,8 @@ class Recommender(Explaining):
         """Write the model to one file; `mrfrec.load` reads it back.
 
         With `include_histories` the training users and what they had go in as well, which recommending by
-        user id needs. The file appears when it is whole; one that was there stays until then.
+        user id needs. The file appears when it is whole; one that was there stays until then. The parameters
+        saved are those of the last fit, even if attributes have been changed since.
         """
         from mrfrec import __version__
         from mrfrec.io.artifact import write_file
@@ -464,8 +492,7 @@ class Recommender(Explaining):
         facts = {
             "model": type(self).__name__,
             "written_by": __version__,
-            # Not what the machine it was trained on had.
-            "parameters": self.parameters,
+            "parameters": self.fitted_parameters_,
             "data": self._data_facts(),
             "state": state,
             "histories": include_histories,

@@ -89,6 +89,7 @@ def load(path: str | PathLike[str]) -> Recommender:
         items = read_ids(arrays, "items")
         model: Recommender = getattr(import_module(MODELS[kind]), kind)(**facts["parameters"])
         model._restore(arrays, facts["state"], len(items))
+        model.fitted_parameters_ = model.parameters
         model._facts = facts["data"]
         titles = None
         if "titles.data" in arrays:

@@ -61,6 +61,8 @@ class WMF(Latent):
     """
 
     _gram: npt.NDArray[np.float64]  # YᵀY
+    _fitted_l2: float  # λ and α of the fit, whatever the attributes say now
+    _fitted_weight: float
 
     def __init__(
         self,
@@ -98,6 +100,7 @@ class WMF(Latent):
             wide = Y.astype(np.float64)
             gram = wide.T @ wide
         self._vectors, self._gram, self._bias = DenseRows(Y), gram, np.zeros(m, np.float32)
+        self._fitted_l2, self._fitted_weight = self.l2, self.weight
         self.timings_ = {"train": trained - start, "total": time.perf_counter() - start}
 
     def _trained(self, data: "Interactions", given: Given) -> npt.NDArray[np.float32]:
@@ -183,12 +186,13 @@ class WMF(Latent):
         self, had: npt.NDArray[Any], values: npt.NDArray[Any]
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """YᵀCᵘY + λI; and, of the items a user has, the vectors and confidences."""
-        Y, more = self._vectors.array[had].astype(np.float64), self.weight * values.astype(np.float64)
+        Y = self._vectors.array[had].astype(np.float64)
+        more = self._fitted_weight * values.astype(np.float64)
         # YᵀCᵘY = YᵀY + Yᵀ(Cᵘ − I)Y, of which only the items of the history are in the second part.
         part = np.sqrt(more)[:, None] * Y
         A = part.T @ part
         A += self._gram
-        A.flat[:: len(A) + 1] += self.l2
+        A.flat[:: len(A) + 1] += self._fitted_l2
         return A, Y, 1 + more
 
     def _weights_between(
@@ -212,6 +216,7 @@ class WMF(Latent):
         super()._restore(arrays, facts, m)
         shaped(arrays, "vectors", m, self.factors)
         self._gram = shaped(arrays, "gram", self.factors, self.factors).read()
+        self._fitted_l2, self._fitted_weight = self.l2, self.weight
 
 
 def _check_values(values: npt.NDArray[Any], what: str) -> None:
