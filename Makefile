@@ -4,18 +4,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install demo test lint types unit format reference bench bench-product experiment table1 clean
+.PHONY: help install demo docs test lint types unit format reference bench bench-product experiment table1 clean
 
 help:
-	@echo "make demo     fit, compare, recommend and explain on data that comes with the package"
-	@echo "make test     virtual environment, lint, types and tests"
-	@echo "make bench    time and peak memory of the fits in the README (about ten minutes; GROUPS=dense for the dense one)"
+	@echo "make demo           try the package on the Debian data set: fit, compare, recommend, explain"
+	@echo "make test           lint, type-check and run the tests"
+	@echo "make docs           build the documentation into site/"
+	@echo "make format         format the code"
+	@echo "make reference      regenerate docs/cli.md from the help texts"
+	@echo "make bench          time and peak memory of the fits in docs/performance.md (ten minutes; GROUPS=dense for the dense one)"
 	@echo "make bench-product  time and memory of reading, recommending and answering"
-	@echo "make experiment DATA=folder NAME=mtg-players  the paper's tables on real data, into experiments/results"
-	@echo "make table1 DATA=folder NAME=mtg-players  every model of the paper's Table 1 on real data"
-	@echo "make format   rewrite the code in the project's format"
-	@echo "make reference  docs/cli.md from the help texts"
-	@echo "make clean    remove what the other commands made"
+	@echo "make experiment DATA=folder NAME=mtg-players  run the paper's tables on real data, into experiments/results"
+	@echo "make table1 DATA=folder NAME=mtg-players      run every model of the paper's Table 1 on real data"
+	@echo "make clean          remove environments, caches and build results"
 
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint tests/constraints.txt
 
@@ -35,6 +36,9 @@ $(VENV)/dev: pyproject.toml tests/constraints.txt | $(BIN)/python
 
 demo: $(VENV)/base
 	$(BIN)/mrfrec demo
+
+docs: install
+	$(BIN)/mkdocs build --strict
 
 test: lint types unit
 
@@ -68,5 +72,5 @@ table1: install
 	$(BIN)/python -m experiments.table1 $(DATA) $(NAME)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis benchmarks/cache experiments/cache debian.mrf
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis site benchmarks/cache experiments/cache debian.mrf
 	find . -name __pycache__ -prune -exec rm -rf {} +

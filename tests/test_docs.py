@@ -1,6 +1,9 @@
 """What the documentation shows works, and what it names exists."""
 
 import re
+import subprocess
+import sys
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,55 @@ from mrfrec.models.registry import MODELS, model_class
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+# What the README promises in bold, and the tests that try to break it.
+PROMISES = {
+    "k recommendations.": [
+        "test_exactly_k_rows_and_nothing_seen",
+        "test_filters_are_kept",
+        "test_too_few_items_are_fewer_rows_and_a_warning",
+    ],
+    "Explanations add up.": [
+        "test_contributions_sum_to_the_score",
+        "test_without_a_history_the_explanation_adds_up_to_the_score_with_an_offset_too",
+    ],
+    "Ids keep their type": [
+        "test_ids_come_back_with_their_type_and_are_found_where_they_are",
+        "test_ids_and_titles_come_back",
+        "test_string_ids_of_typed_formats_stay_strings_even_if_all_are_digits",
+    ],
+    "Memory is planned.": [
+        "test_dense_fit_that_does_not_fit_is_refused_with_a_sparsity_that_does",
+        "test_sparse_fit_that_does_not_fit_names_the_largest_sparsity",
+        "test_dense_fit_is_refused_by_what_the_machine_has",
+        "test_container_limits_count_with_cache_as_free",
+    ],
+    "Bad input is refused.": [
+        "test_any_bytes_give_interactions_or_an_error_of_ours",
+        "test_bad_rows_are_refused_by_number_or_skipped_and_counted",
+        "test_bad_parameter_is_named_with_its_rule_and_value",
+        "test_bad_matrix_is_refused",
+    ],
+    "Model files are whole or refused.": [
+        "test_any_edits_are_refused_or_make_no_difference",
+        "test_every_length_but_the_whole_is_refused",
+        "test_a_killed_writer_leaves_the_old_file_and_the_next_one_tidies_up",
+        "test_a_disk_that_fills_up_leaves_the_old_file_and_nothing_else",
+    ],
+    "Same input, same bits": [
+        "test_threads_do_not_change_a_bit",
+        "test_batches_and_threads_do_not_change_a_bit",
+        "test_fitted_again_it_is_the_same_whatever_the_threads",
+        "test_few_users_in_numpy_and_many_in_compiled_code_agree_to_the_bit",
+    ],
+    "Equal to the paper.": [
+        "test_sparse_fit_equals_naive",
+        "test_dense_fit_equals_naive_with_a_zero_diagonal",
+    ],
+    "Quiet.": [
+        "test_a_fresh_process_prints_nothing_and_warns_of_nothing",
+        "test_nothing_prints_pickles_or_sets_up_logging",
+    ],
+}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -29,10 +81,44 @@ def test_links_within_the_project_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_readme_names_every_parameter() -> None:
-    readme = (ROOT / "README.md").read_text()
+def test_guide_names_every_parameter_of_the_mrf() -> None:
+    guide = (ROOT / "docs" / "guide.md").read_text()
     for name in mrfrec.MRF.__init__.__kwdefaults__ or {}:
-        assert f"`{name}`" in readme, name
+        assert f"`{name}`" in guide, name
+
+
+def test_every_promise_of_the_readme_has_tests() -> None:
+    section = (ROOT / "README.md").read_text().split("## What is promised")[1].split("\n## ")[0]
+    assert re.findall(r"^- \*\*(.+?)\*\*", section, flags=re.MULTILINE) == list(PROMISES)
+    sources = "".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
+    for name in chain.from_iterable(PROMISES.values()):
+        assert f"def {name}(" in sources, name
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) < 120
+
+
+def test_api_reference_shows_every_public_name() -> None:
+    pages = "".join(path.read_text() for path in (ROOT / "docs" / "api").glob("*.md"))
+    shown = set(re.findall(r"^::: (\S+)$", pages, flags=re.MULTILINE))
+    packages = (mrfrec, mrfrec.models, mrfrec.evaluation, mrfrec.datasets)
+    public = {f"{package.__name__}.{name}" for package in packages for name in package.__all__}
+    assert shown == public - {
+        f"mrfrec.{name}" for name in ("__version__", "models", "evaluation", "datasets")
+    }
+
+
+def test_site_builds_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    home = (tmp_path / "index.html").read_text()
+    assert "Ten lines" in home
+    assert not re.findall(
+        r'<(?:script|link|img)[^>]+(?:src|href)="(?:https?:)?//', home
+    )  # nothing is fetched
+    assert 'id="mrfrec.Recommender.recommend"' in (tmp_path / "api" / "index.html").read_text()
 
 
 def test_page_of_the_models_names_every_parameter_and_its_default() -> None:

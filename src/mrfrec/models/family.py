@@ -52,6 +52,8 @@ class EDLAE(MRF):
     l2
         The flat ridge beside it.
 
+    Notes
+    -----
     The others are those of `MRF`; with `sparsity`, the largest entries of XᵀX are kept.
     """
 

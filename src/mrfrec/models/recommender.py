@@ -347,6 +347,8 @@ class Recommender(Explaining):
         progress
             Called as `progress("recommend", users done, users)`.
 
+        Notes
+        -----
         A history that says nothing about an item leaves it at its base score; such items come in the order
         of their popularity and are marked `source="popular"`, the others `"model"`. So somebody without a
         known item in their history gets the most popular items.
