@@ -321,7 +321,7 @@ def test_fit_learns_any_model_by_name(
 ) -> None:
     quick("fit", shop / "events.csv", "-o", "m.mrf", *options, cwd=tmp_path)
     model = mrfrec.load(tmp_path / "m.mrf")
-    usual = {name: x for name, x in model.defaults().items() if name not in model.machine}
+    usual = {name: x for name, x in model.defaults().items() if name not in model._machine_parameters}
     assert type(model).__name__ == kind
     assert model.parameters == {**usual, **changed}
     table = quick("info", "m.mrf", cwd=tmp_path).out

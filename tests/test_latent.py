@@ -15,7 +15,7 @@ from mrfrec.models.latent import Latent
 from conftest import random_matrix
 
 if TYPE_CHECKING:
-    from mrfrec.models.recommender import Given
+    from mrfrec.models.recommender import FitContext
 
 M, D = 40, 6
 Array = npt.NDArray[Any]
@@ -137,7 +137,7 @@ class Mean(Latent):
     def __init__(self, *, factors: int = D) -> None:
         self.factors = factors
 
-    def _fit(self, data: Interactions, given: "Given") -> None:
+    def _fit(self, data: Interactions, given: "FitContext") -> None:
         rng = np.random.default_rng(0)
         self._vectors = DenseRows(rng.normal(size=(data.n_items, self.factors)).astype(np.float32))
         self._bias = rng.normal(size=data.n_items).astype(np.float32)

@@ -266,7 +266,7 @@ def test_reasons_are_the_largest_positive_contributions() -> None:
     model = MRF(l2=2.0).fit(data)
     table = model.recommend(data.users[1], k=4, explain=2)
     for item, because in table.select("item", "because").iter_rows():
-        found, _ = model.reasons(item, user=data.users[1])
+        found, _ = model._explanation(item, user=data.users[1])
         best = [c for c in found[:2] if c.amount > 0]
         assert because == ", ".join(f"{data.items[c.item]} ({c.amount:+.2f})" for c in best)
 

@@ -18,7 +18,7 @@ from mrfrec.cli.fitting import Threads, fit
 from mrfrec.errors import DataError
 
 if TYPE_CHECKING:
-    from mrfrec.data.catalogue import Ranked
+    from mrfrec.data.catalogue import Recommendations
     from mrfrec.models.recommender import Recommender
 
 __all__ = ["app", "run"]
@@ -181,7 +181,7 @@ def recommend(
     elif history_file:
         binary = bool(opened._facts["binary"])
         whose = read_histories(history_file, opened.items_, binary, user_column, item_column)
-    asked = opened.asked(find_users(opened, user, users) if user or users else None, whose)
+    asked = opened._query(find_users(opened, user, users) if user or users else None, whose)
     filters: dict[str, Any] = {
         "exclude_seen": not seen,
         "allow": names.find_all(allow) if allow else None,
@@ -192,16 +192,16 @@ def recommend(
     if kind == "table" and many:
         raise DataError(f"{len(asked):,} users are too many for a table: give -o FILE.csv, or --format csv.")
     with progress_bar(results=output is None) as progress:
-        ranked = opened.ranked(asked, k, **filters, progress=progress if many else None)
+        ranked = opened._batches(asked, k, **filters, progress=progress if many else None)
         pieces = _until(context.obj, ranked)
         if kind in ("parquet", "csv", "jsonl") and output is not None:
-            rows = opened.write(pieces, asked, output, kind, explain=explain)
+            rows = opened._write(pieces, asked, output, kind, explain=explain)
             note(f"wrote {rows:,} rows for {len(asked):,} users to {output} ({size_of(output)})")
         else:
             show_recommendations(pieces, opened.catalogue, len(asked), explain, kind, output)
 
 
-def _until(stop: Event | None, pieces: "Iterator[Ranked]") -> "Iterator[Ranked]":
+def _until(stop: Event | None, pieces: "Iterator[Recommendations]") -> "Iterator[Recommendations]":
     """Piece by piece, until Ctrl-C; also where polars, which asks for the pieces, has not heard of it."""
     for piece in pieces:
         if stop is not None and stop.is_set():

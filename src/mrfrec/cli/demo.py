@@ -41,8 +41,8 @@ def run(output: Path) -> None:
 
     model = MRF().fit(data)
     _say(f"\nA package is built with {', '.join(_HISTORY)}. What else will it need?")
-    asked = model.asked(history=list(_HISTORY))
-    ranked = next(model.ranked(asked, 8, explain=3))
+    asked = model._query(history=list(_HISTORY))
+    ranked = next(model._batches(asked, 8, explain=3))
     assert ranked.because is not None
     rows = [
         [place + 1, data.items[i], model.catalogue.title(i), float(ranked.scores[0, place]),

@@ -214,7 +214,7 @@ def refuse_option(kind: str, name: str, value: object) -> None:
     usual = model_class(kind).defaults()
     if name in usual:
         return
-    own = [parameter for parameter in usual if parameter not in model_class(kind).machine]
+    own = [parameter for parameter in usual if parameter not in model_class(kind)._machine_parameters]
     advice = f"Its own are {', '.join(own)}: --model '{kind}: {own[0]}={usual[own[0]]}'." if own else ""
     option = _option(name, value)
     shown = value if type(value) is not bool else True  # a flag that is given, whatever it says
@@ -255,7 +255,7 @@ def parse_vary(
     from mrfrec.evaluation.grids import check_values
 
     made = model_class(kind)
-    known = [name for name in made.defaults() if name not in made.machine]
+    known = [name for name in made.defaults() if name not in made._machine_parameters]
     found: dict[str, list[Any] | Range] = {}
     for text in texts:
         name, equals, values = (piece.strip() for piece in text.partition("="))

@@ -141,7 +141,7 @@ def find_users(
     """
     ids = model.users_
     if ids is None:
-        model.asked()  # says what is missing
+        model._query()  # says what is missing
     assert ids is not None
     if path is None:
         found = [ids.parse(text, "user") for text in users or []]

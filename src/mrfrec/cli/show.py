@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mrfrec.core.resources import Progress, human_bytes
-from mrfrec.data.catalogue import NEIGHBOR_COLUMNS, REASON_COLUMNS, Catalogue, Ranked, because_text
+from mrfrec.data.catalogue import NEIGHBOR_COLUMNS, REASON_COLUMNS, Catalogue, Recommendations, because_text
 from mrfrec.data.ids import Id
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import expanded, writing
@@ -116,7 +116,12 @@ def progress_bar(results: bool = False) -> Iterator[Progress | None]:
 
 
 def show_recommendations(
-    pieces: Iterable[Ranked], catalogue: Catalogue, users: int, explain: bool, kind: str, output: Path | None
+    pieces: Iterable[Recommendations],
+    catalogue: Catalogue,
+    users: int,
+    explain: bool,
+    kind: str,
+    output: Path | None,
 ) -> None:
     """Recommendations as "table", "json" or "csv"."""
     names = ["user", "item", "title", "score", "rank", "source", *(["because"] if explain else [])]
@@ -124,7 +129,7 @@ def show_recommendations(
     _write(_recommendations(pieces, catalogue), names, hidden, catalogue, kind, output)
 
 
-def _recommendations(pieces: Iterable[Ranked], catalogue: Catalogue) -> Iterator[list[Any]]:
+def _recommendations(pieces: Iterable[Recommendations], catalogue: Catalogue) -> Iterator[list[Any]]:
     for ranked in pieces:
         for u, user in enumerate(ranked.users):
             for place, item in enumerate(ranked.items[u].tolist()):
@@ -139,7 +144,7 @@ def _recommendations(pieces: Iterable[Ranked], catalogue: Catalogue) -> Iterator
 
 def show_similar(model: Recommender, item: Id, k: int, kind: str, output: Path | None) -> None:
     """The items that go with an item."""
-    nearest = model.nearest(item, k)
+    nearest = model._nearest(item, k)
     if not nearest:
         note(f"no item goes with {item}, says this {type(model).__name__}")
     if kind in ("parquet", "jsonl"):
@@ -157,7 +162,7 @@ def show_explanation(
     if kind in ("parquet", "jsonl"):
         _write_frame(model.explain(item, **whose), output, kind)
         return
-    found, base = model.reasons(item, **whose)
+    found, base = model._explanation(item, **whose)
     rows = model.catalogue.reason_rows(found, base)
     if kind == "table":
         for row in rows:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DenseRows", "Rows"]
 
-Check = Callable[[int, int], None]
+CheckSpan = Callable[[int, int], None]
 """Checks the elements from one place to another, flat."""
 
 
@@ -28,7 +28,7 @@ class Rows:
     items: npt.NDArray[Any]
     values: npt.NDArray[Any]
     width: int
-    check: Check | None = None
+    check: CheckSpan | None = None
 
     @classmethod
     def of(cls, matrix: "sp.csr_array") -> "Rows":
@@ -83,7 +83,7 @@ class DenseRows:
     """All of a matrix."""
 
     array: npt.NDArray[Any]
-    check: Check | None = None
+    check: CheckSpan | None = None
 
     def __len__(self) -> int:
         return len(self.array)

@@ -15,7 +15,7 @@ __all__ = [
     "REASON_COLUMNS",
     "Catalogue",
     "Contribution",
-    "Ranked",
+    "Recommendations",
     "Training",
     "because_text",
 ]
@@ -66,7 +66,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Ranked:
+class Recommendations:
     """Recommendations for a few users: users × k, item −1 where there is nothing left."""
 
     users: list[Id]

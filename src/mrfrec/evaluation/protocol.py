@@ -158,7 +158,7 @@ def measure(
         recommended=np.bincount(ranked[ranked >= 0], minlength=m),
         popularity=model.popularity_,
         facts={
-            **model.facts, "kind": type(model).__name__, "test_users": len(questions),
+            **model._training_facts, "kind": type(model).__name__, "test_users": len(questions),
             "places": ranked.shape[1], "ties": ties,
         },
     )  # fmt: skip

@@ -196,7 +196,7 @@ class _Study:
         made = build(model, fixed)
         self.model, self.max_seconds, self.ties = type(made).__name__, max_seconds, ties
         # What changes no result is no part of what was tried.
-        own = {name: value for name, value in fixed.items() if name in made.machine}
+        own = {name: value for name, value in fixed.items() if name in made._machine_parameters}
         self.fixed = plain({name: value for name, value in fixed.items() if name not in own})
         self.machine = {**own, **machine}
         self._progress = progress

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from mrfrec.data.catalogue import Catalogue, Ranked, because_text
+from mrfrec.data.catalogue import Catalogue, Recommendations, because_text
 from mrfrec.data.ids import Ids
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import writing
@@ -79,14 +79,14 @@ class ResultTable:
         if because:
             self._schema["because"] = pl.String
 
-    def frame(self, pieces: Iterable[Ranked], library: str | None) -> Any:
+    def frame(self, pieces: Iterable[Recommendations], library: str | None) -> Any:
         """All of it as one data frame."""
         frames = [self._piece(ranked) for ranked in pieces]
         if len(frames) != 1:
             frames = [pl.concat([pl.DataFrame(schema=self._schema), *frames])]
         return _to_library(frames[0], library)
 
-    def write(self, pieces: Iterable[Ranked], path: str | PathLike[str], form: str | None) -> int:
+    def write(self, pieces: Iterable[Recommendations], path: str | PathLike[str], form: str | None) -> int:
         """All of it into a file, piece by piece; returns the number of rows."""
         suffix = Path(path).suffix.lower() if form is None else f".{form}"
         if suffix not in FILE_FORMATS:
@@ -119,7 +119,7 @@ class ResultTable:
         # polars asks this for its batches, one by one, as it writes them.
         register_io_source(lambda *_: frames, schema=self._schema).sink_parquet(path)
 
-    def _piece(self, ranked: Ranked) -> pl.DataFrame:
+    def _piece(self, ranked: Recommendations) -> pl.DataFrame:
         there = ranked.items >= 0
         chosen = ranked.items[there]
         lengths = there.sum(axis=1)

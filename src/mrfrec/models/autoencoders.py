@@ -18,7 +18,7 @@ from mrfrec.core.resources import MemoryPlan, Workers, usable_threads
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.errors import DataError, MissingLibraryError, ParameterError
 from mrfrec.models.latent import Latent
-from mrfrec.models.recommender import Given
+from mrfrec.models.recommender import FitContext
 from mrfrec.models.stored import shaped
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class _Autoencoder(Latent):
     """
 
     explains: ClassVar[bool] = False
-    machine: ClassVar[tuple[str, ...]] = ("device", "checkpoint", "threads", "memory_limit")
+    _machine_parameters: ClassVar[tuple[str, ...]] = ("device", "checkpoint", "threads", "memory_limit")
     history_: list[dict[str, Any]]
     best_epoch_: int
     hidden: int
@@ -94,7 +94,7 @@ class _Autoencoder(Latent):
 
     # ── fitting ───────────────────────────────────────────────────────────────────────────────────
 
-    def _fit(self, data: "Interactions", given: Given) -> None:
+    def _fit(self, data: "Interactions", given: FitContext) -> None:
         self.check_ready()
         from mrfrec.models import networks, training
 

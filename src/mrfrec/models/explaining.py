@@ -11,7 +11,7 @@ from mrfrec.core.sparse import Rows
 from mrfrec.data.catalogue import NEIGHBOR_COLUMNS, REASON_COLUMNS, Catalogue, Contribution
 from mrfrec.data.ids import Id
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.models.histories import Asked
+from mrfrec.models.histories import Query
 
 __all__ = ["Explaining"]
 
@@ -27,7 +27,7 @@ class Explaining(ABC):
         """The items, of a model that has learned something."""
 
     @abstractmethod
-    def asked(self, users: object = None, history: object = None) -> Asked:
+    def _query(self, users: object = None, history: object = None) -> Query:
         """For whom."""
 
     @property
@@ -53,7 +53,7 @@ class Explaining(ABC):
         """The items that go with an item most strongly, as a table of item, title, score and rank."""
         from mrfrec.io.frames import table
 
-        found = self.nearest(item, k)
+        found = self._nearest(item, k)
         return table(
             NEIGHBOR_COLUMNS,
             self._catalogue.neighbor_rows(found),
@@ -61,7 +61,7 @@ class Explaining(ABC):
             self._library,
         )
 
-    def nearest(self, item: Id, k: int) -> list[tuple[int, float]]:
+    def _nearest(self, item: Id, k: int) -> list[tuple[int, float]]:
         """Positions and strengths of the items that go with an item, strongest first."""
         k = check_count("k", k)
         items, strength = self._neighbors(self._position(item))
@@ -77,10 +77,10 @@ class Explaining(ABC):
         """
         from mrfrec.io.frames import table
 
-        rows = self._catalogue.reason_rows(*self.reasons(item, user=user, history=history))
+        rows = self._catalogue.reason_rows(*self._explanation(item, user=user, history=history))
         return table(REASON_COLUMNS, rows, self._fitted().items.is_text, self._library)
 
-    def reasons(
+    def _explanation(
         self, item: Id, *, user: Id | None = None, history: object = None
     ) -> tuple[list[Contribution], float]:
         """The contributions of a history to an item's score, largest first, and the item's base score."""
@@ -90,7 +90,7 @@ class Explaining(ABC):
             raise ParameterError(
                 "user", "given, or else a history", user, "Exactly one of them says whose score."
             )
-        asked = self.asked(None if user is None else [user], history)
+        asked = self._query(None if user is None else [user], history)
         if len(asked) != 1:
             raise ParameterError("history", "of one person", history)
         position = self._position(item)

@@ -13,13 +13,13 @@ from mrfrec.data.catalogue import Training
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.errors import DataError, ParameterError
 
-__all__ = ["Asked", "library_of_column", "of_histories", "of_users", "positions", "validation_of"]
+__all__ = ["Query", "library_of_column", "of_histories", "of_users", "positions", "validation_of"]
 
 _USERS_AT_ONCE = 4096  # ranked and written as one piece
 
 
 @dataclass(frozen=True)
-class Asked:
+class Query:
     """For whom to recommend: a name for each row of histories."""
 
     names: Ids
@@ -45,10 +45,10 @@ class Asked:
             yield self.names[start:stop], rows
 
 
-def of_users(users: object, training: Training) -> Asked:
+def of_users(users: object, training: Training) -> Query:
     """Training users by their ids; all of them if None."""
     if users is None:
-        return Asked(training.users, None, training.histories, None)
+        return Query(training.users, None, training.histories, None)
     if isinstance(users, str | int | np.integer):
         users = [users]
     if not isinstance(users, Iterable):
@@ -63,10 +63,10 @@ def of_users(users: object, training: Training) -> Asked:
     # Names as they were asked for: in that order, and as often.
     wide = np.uint64 if not training.users.is_text and ids and max(ids) >= 2**63 else np.int64
     names = Ids(Texts.of(ids) if training.users.is_text else np.asarray(ids, wide))
-    return Asked(names, found, training.histories, library_of_column(users))
+    return Query(names, found, training.histories, library_of_column(users))
 
 
-def of_histories(history: object, items: Ids, binary: bool) -> Asked:
+def of_histories(history: object, items: Ids, binary: bool) -> Query:
     """Histories in any of the forms `Recommender.recommend` takes, for a model of these items."""
     if isinstance(history, str):
         raise ParameterError("history", "item ids in a list, not one text", history, f"Try [{history!r}].")
@@ -74,12 +74,12 @@ def of_histories(history: object, items: Ids, binary: bool) -> Asked:
     if isinstance(history, Mapping) and not all(
         isinstance(x, int | float | np.number) for x in history.values()
     ):
-        return Asked(Ids.of(history, "user"), None, _rows(list(history.values()), items), None)
+        return Query(Ids.of(history, "user"), None, _rows(list(history.values()), items), None)
     if library or isinstance(history, Mapping | set | frozenset | tuple | list | np.ndarray):
         nested = (list, tuple, set, frozenset, Mapping, np.ndarray)
         one = history if isinstance(history, Mapping) else _as_list(history)
         given = one if isinstance(one, list) and any(isinstance(each, nested) for each in one) else [one]
-        return Asked(Ids.range(len(given)), None, _rows(given, items), library)
+        return Query(Ids.range(len(given)), None, _rows(given, items), library)
     return _of_table(history, items, binary)
 
 
@@ -105,7 +105,7 @@ def _rows(histories: list[Any], items: Ids) -> Rows:
     return _in_order(owner, positions(ids, items, "history"), x, len(histories), items)
 
 
-def _of_table(table: object, items: Ids, binary: bool) -> Asked:
+def _of_table(table: object, items: Ids, binary: bool) -> Query:
     """Histories in a data frame or a file, or the rows of a matrix with the model's columns."""
     from mrfrec.data.interactions import Interactions, as_histories
     from mrfrec.io.tables import read_interactions
@@ -117,11 +117,11 @@ def _of_table(table: object, items: Ids, binary: bool) -> Asked:
                 f"history must have the {len(items)} items the model was fitted on, as columns in the same "
                 f"order; got {matrix.shape[1]}."
             )
-        return Asked(Ids.range(matrix.shape[0]), None, Rows.of(matrix), None)
+        return Query(Ids.range(matrix.shape[0]), None, Rows.of(matrix), None)
     data = table if isinstance(table, Interactions) else read_interactions(table, binary=binary)
     pairs = data.matrix.tocoo()
     place = positions(data.items, items, "history")[pairs.coords[1]]
-    return Asked(
+    return Query(
         data.users, None, _in_order(pairs.coords[0], place, pairs.data, data.n_users, items), data.library
     )
 

@@ -13,7 +13,7 @@ from mrfrec.core.settings import Plan, Settings
 from mrfrec.core.sparse import Rows
 from mrfrec.errors import ParameterError
 from mrfrec.models.linear import Linear
-from mrfrec.models.recommender import Given
+from mrfrec.models.recommender import FitContext
 from mrfrec.models.stored import shaped
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class MRF(Linear):
 
     # ── fitting ───────────────────────────────────────────────────────────────────────────────────
 
-    def _fit(self, data: "Interactions", given: Given) -> None:
+    def _fit(self, data: "Interactions", given: FitContext) -> None:
         from mrfrec.core import fitting  # numba loads when something is fitted, not to answer from a file
 
         fitted = fitting.fit(

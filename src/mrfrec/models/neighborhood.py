@@ -10,7 +10,7 @@ from mrfrec.checks import check_count, check_number
 from mrfrec.core.resources import MemoryPlan, Workers
 from mrfrec.core.sparse import Rows
 from mrfrec.models.linear import Linear
-from mrfrec.models.recommender import Given
+from mrfrec.models.recommender import FitContext
 
 if TYPE_CHECKING:
     from mrfrec.data.interactions import Interactions
@@ -27,7 +27,7 @@ class Popularity(Linear):
     def __init__(self) -> None:
         return
 
-    def _fit(self, data: "Interactions", given: Given) -> None:
+    def _fit(self, data: "Interactions", given: FitContext) -> None:
         m = data.n_items
         start = time.perf_counter()
         shift = data.popularity.astype(self.dtype)
@@ -67,7 +67,7 @@ class ItemKNN(Linear):
         self.shrink = check_number("shrink", shrink, "a finite number, 0 or more", lambda x: x >= 0)
         self._limit(threads, memory_limit)
 
-    def _fit(self, data: "Interactions", given: Given) -> None:
+    def _fit(self, data: "Interactions", given: FitContext) -> None:
         from mrfrec.core import neighbors
 
         X, start = data.matrix, time.perf_counter()

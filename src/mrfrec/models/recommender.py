@@ -14,18 +14,18 @@ import numpy.typing as npt
 
 from mrfrec.checks import check_count, check_flag, warn
 from mrfrec.core.sparse import Rows
-from mrfrec.data.catalogue import Catalogue, Ranked, Training
+from mrfrec.data.catalogue import Catalogue, Recommendations, Training
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.errors import DataError, NotFittedError, ParameterError
 from mrfrec.models.explaining import Explaining
-from mrfrec.models.histories import Asked, of_histories, of_users, positions, validation_of
+from mrfrec.models.histories import Query, of_histories, of_users, positions, validation_of
 
 if TYPE_CHECKING:
     from mrfrec.core.resources import Progress
     from mrfrec.data.interactions import Interactions
     from mrfrec.io.artifact import Stored
 
-__all__ = ["Given", "Recommender"]
+__all__ = ["FitContext", "Recommender"]
 
 
 class Options(TypedDict, total=False):
@@ -38,7 +38,7 @@ class Options(TypedDict, total=False):
     progress: "Progress | None"
 
 
-class Given(NamedTuple):
+class FitContext(NamedTuple):
     """What comes with the data of a fit."""
 
     copied: int  # bytes of the matrix that are not the caller's
@@ -54,7 +54,8 @@ class Recommender(Explaining):
     takes effect with the next `fit`; until then answers and `save` use `fitted_parameters_`.
     """
 
-    machine: ClassVar[tuple[str, ...]] = ("threads", "memory_limit")  # parameters that change no result
+    # Parameters that change no result.
+    _machine_parameters: ClassVar[tuple[str, ...]] = ("threads", "memory_limit")
     threads: int | None = None
     memory_limit: int | None = None
     timings_: dict[
@@ -70,7 +71,7 @@ class Recommender(Explaining):
     # ── what a model does itself ──────────────────────────────────────────────────────────────────
 
     @abstractmethod
-    def _fit(self, data: "Interactions", given: Given) -> None:
+    def _fit(self, data: "Interactions", given: FitContext) -> None:
         """Learn from a matrix; only when all is done, change the model."""
 
     @abstractmethod
@@ -153,7 +154,7 @@ class Recommender(Explaining):
         facts = {"users": n, "items": m, "pairs": pairs, "binary": bool((matrix.data == 1).all())}
         questions = None if validation is None else validation_of(validation, m)
         parameters = self.parameters
-        self._fit(interactions, Given(copied, progress, reuse, questions))
+        self._fit(interactions, FitContext(copied, progress, reuse, questions))
         self.fitted_parameters_ = parameters
         self._catalogue, self._training, self._facts = catalogue, training, facts
         self._interactions = interactions
@@ -177,7 +178,9 @@ class Recommender(Explaining):
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters as they are set now, without those that only concern the machine."""
-        return {name: value for name, value in self._parameters().items() if name not in self.machine}
+        return {
+            name: value for name, value in self._parameters().items() if name not in self._machine_parameters
+        }
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
@@ -210,7 +213,7 @@ class Recommender(Explaining):
         return f"{type(self).__name__}({', '.join(shown)})"
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def _training_facts(self) -> dict[str, Any]:
         """About the training data: users, items, pairs, and whether each of these counts 1."""
         self._fitted()
         return {name: self._facts[name] for name in ("users", "items", "pairs", "binary")}
@@ -357,8 +360,8 @@ class Recommender(Explaining):
         """
         from mrfrec.io.frames import ResultTable
 
-        asked = self.asked(users, history)
-        pieces = self.ranked(
+        asked = self._query(users, history)
+        pieces = self._batches(
             asked, k, exclude_seen=exclude_seen, allow=allow, exclude=exclude,
             explain=explain, progress=progress,
         )  # fmt: skip
@@ -380,14 +383,14 @@ class Recommender(Explaining):
         The name of the file tells its form, or `form` does. A few thousand users at a time are held in
         memory. The file appears when it is whole.
         """
-        asked = self.asked(users, history)
-        pieces = self.ranked(asked, k, **options)
-        return self.write(pieces, asked, path, form, explain=bool(options.get("explain")))
+        asked = self._query(users, history)
+        pieces = self._batches(asked, k, **options)
+        return self._write(pieces, asked, path, form, explain=bool(options.get("explain")))
 
-    def write(
+    def _write(
         self,
-        pieces: Iterator[Ranked],
-        asked: Asked,
+        pieces: Iterator[Recommendations],
+        asked: Query,
         path: "str | PathLike[str]",
         form: str | None = None,
         *,
@@ -398,9 +401,9 @@ class Recommender(Explaining):
 
         return ResultTable(self._catalogue, asked.names, explain, self._score_type).write(pieces, path, form)
 
-    def ranked(
+    def _batches(
         self,
-        asked: Asked,
+        asked: Query,
         k: int,
         *,
         exclude_seen: bool = True,
@@ -408,7 +411,7 @@ class Recommender(Explaining):
         exclude: Iterable[Id] | None = None,
         explain: int = 0,
         progress: "Progress | None" = None,
-    ) -> Iterator[Ranked]:
+    ) -> Iterator[Recommendations]:
         """Recommendations as arrays, a few users at a time: what tables and files are made of."""
         catalogue = self._fitted()
         k = check_count("k", k)
@@ -421,20 +424,20 @@ class Recommender(Explaining):
 
     def _ranked(
         self,
-        asked: Asked,
+        asked: Query,
         k: int,
         places: int,
         exclude_seen: bool,
         hidden: npt.NDArray[np.bool_] | None,
         explain: int,
         progress: "Progress | None",
-    ) -> Iterator[Ranked]:
+    ) -> Iterator[Recommendations]:
         short = done = 0
         for names, histories in asked.pieces():
             items, scores, informed = self._rank(histories, places, exclude_seen=exclude_seen, hidden=hidden)
             short += int((items < 0).any(axis=1).sum()) if places == k else len(names)
             because = self._reasons(histories, items, explain) if explain else None
-            yield Ranked(names, items, scores, informed, because)
+            yield Recommendations(names, items, scores, informed, because)
             done += len(names)
             if progress is not None:
                 progress("recommend", done, len(asked))
@@ -456,7 +459,7 @@ class Recommender(Explaining):
                 hidden[found[found >= 0]] = value
         return hidden
 
-    def asked(self, users: object = None, history: object = None) -> Asked:
+    def _query(self, users: object = None, history: object = None) -> Query:
         """The users or histories that recommendations are asked for, in the forms `recommend` takes."""
         self._fitted()
         if users is not None and history is not None:

@@ -11,7 +11,7 @@ from mrfrec.checks import check_count, check_dtype, check_number, warn
 from mrfrec.core.resources import MemoryPlan, Workers
 from mrfrec.core.sparse import Rows
 from mrfrec.models.linear import Linear
-from mrfrec.models.recommender import Given
+from mrfrec.models.recommender import FitContext
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -60,7 +60,7 @@ class _Regressions(Linear):
     ) -> "tuple[sp.csr_array, int]":
         """B, and how many of its columns did not settle."""
 
-    def _fit(self, data: "Interactions", given: Given) -> None:
+    def _fit(self, data: "Interactions", given: FitContext) -> None:
         from mrfrec.core.descent import Penalties
         from mrfrec.core.neighbors import bytes_for_raw
 

@@ -13,7 +13,7 @@ from mrfrec.core.resources import MemoryPlan, Workers, usable_threads
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.errors import DataError, MissingLibraryError, NumericalError
 from mrfrec.models.latent import Latent
-from mrfrec.models.recommender import Given
+from mrfrec.models.recommender import FitContext
 from mrfrec.models.stored import shaped
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class WMF(Latent):
 
     # ── fitting ───────────────────────────────────────────────────────────────────────────────────
 
-    def _fit(self, data: "Interactions", given: Given) -> None:
+    def _fit(self, data: "Interactions", given: FitContext) -> None:
         start = time.perf_counter()
         _check_values(data.matrix.data, "the data")
         n, m = data.matrix.shape
@@ -103,7 +103,7 @@ class WMF(Latent):
         self._fitted_l2, self._fitted_weight = self.l2, self.weight
         self.timings_ = {"train": trained - start, "total": time.perf_counter() - start}
 
-    def _trained(self, data: "Interactions", given: Given) -> npt.NDArray[np.float32]:
+    def _trained(self, data: "Interactions", given: FitContext) -> npt.NDArray[np.float32]:
         """The vectors of the items."""
         import scipy.sparse as sp
 
