@@ -620,7 +620,6 @@ def reseal(content: bytes, path: Path, change: Callable[[dict[str, str]], object
         lambda metadata: metadata.update(block="8"),
         lambda metadata: metadata.update(block="many"),
     ],
-    ids=str,
 )
 def test_metadata_that_is_not_that_of_a_model_is_refused(
     originals: dict[Any, bytes], change: Callable[[dict[str, str]], object], tmp_path: Path
