@@ -1,4 +1,4 @@
-"""mrfrec: recommendations from a Gaussian Markov random field of items.
+"""Recommend items with a Gaussian Markov random field.
 
     import mrfrec
 
@@ -6,7 +6,7 @@
     model.recommend(history=["milk", "bread"], k=5)        # a table: user, item, title, score, rank, source
     model.save("shop.mrf"); mrfrec.load("shop.mrf")        # one file, no pickle
 
-The method is that of Steck, "Markov Random Fields for Collaborative Filtering", NeurIPS 2019.
+The method: Steck, "Markov Random Fields for Collaborative Filtering", NeurIPS 2019.
 """
 
 from importlib import import_module
@@ -54,7 +54,7 @@ __all__ = [
     "read_interactions",
 ]
 
-# numpy, scipy, numba and polars load on first use, so that importing the package costs next to nothing.
+# Loaded on first use: `import mrfrec` imports neither numpy, scipy, numba nor polars.
 _HOMES = {
     "MRF": "models.mrf",
     "Interactions": "data.interactions",

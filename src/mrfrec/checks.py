@@ -1,4 +1,4 @@
-"""Rules of parameters, and warnings that point at the caller."""
+"""Parameter checks, and warnings attributed to the caller's line."""
 
 import math
 import sys
@@ -13,7 +13,7 @@ __all__ = ["check_count", "check_dtype", "check_flag", "check_number", "check_se
 
 
 def check_number(name: str, value: object, rule: str, holds: Callable[[float], bool]) -> float:
-    """A finite number that keeps a rule."""
+    """Return `value` as a float if it is finite and `holds(value)`; otherwise raise with `rule`."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise ParameterError(name, rule, value)
     try:
@@ -26,35 +26,34 @@ def check_number(name: str, value: object, rule: str, holds: Callable[[float], b
 
 
 def check_count(name: str, value: object, least: int = 1) -> int:
-    """A whole number."""
+    """Return `value` as an int of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ParameterError(name, f"a whole number, {least} or more", value)
     return int(value)
 
 
 def check_seed(value: object) -> int:
-    """What random numbers may be started from; never nothing, or they could not be had again."""
+    """Return a 32-bit seed. None is refused: an unseeded run could not be repeated."""
     if isinstance(value, bool) or not isinstance(value, Integral) or not 0 <= int(value) < 2**32:
         raise ParameterError("seed", "a whole number from 0 to 4294967295", value)
     return int(value)
 
 
 def check_dtype(value: Literal["float32", "float64"]) -> Literal["float32", "float64"]:
-    """A precision of weights and linear algebra."""
     if value not in ("float32", "float64"):
         raise ParameterError("dtype", '"float32" or "float64"', value)
     return value
 
 
 def check_flag(name: str, value: object) -> bool:
-    """True or False, and not something that is merely one or the other when asked."""
+    """Return a bool; other truthy or falsy values are refused."""
     if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):
         raise ParameterError(name, "True or False", value)
     return bool(value)
 
 
 def warn(message: str) -> None:
-    """A warning that names the line outside this package from which it was called."""
+    """Issue a `MrfrecWarning` for the nearest calling line outside this package."""
     depth, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("mrfrec."):
         depth, frame = depth + 1, frame.f_back

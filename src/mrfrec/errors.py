@@ -1,16 +1,16 @@
-"""Every error the package raises.
+"""The errors the package raises.
 
     MrfrecError
-    ├── ParameterError      a parameter breaks its rule          (also a ValueError)
-    ├── DataError           the data cannot be used as it is     (also a ValueError)
-    ├── NotFittedError      a result was asked for before fit    (also a RuntimeError)
-    ├── MemoryPlanError     the fit would not fit in memory      (also a MemoryError)
-    ├── ModelFileError      a model cannot be read or written    (also a ValueError)
-    ├── MissingLibraryError an extra is not installed            (also an ImportError)
-    └── NumericalError      a matrix could not be factorised     (also an ArithmeticError)
+    ├── ParameterError      a parameter has an invalid value     (also a ValueError)
+    ├── DataError           the data cannot be used              (also a ValueError)
+    ├── NotFittedError      the model is not fitted              (also a RuntimeError)
+    ├── MemoryPlanError     a fit would exceed the memory limit  (also a MemoryError)
+    ├── ModelFileError      a model file is invalid              (also a ValueError)
+    ├── MissingLibraryError an optional library is missing       (also an ImportError)
+    └── NumericalError      a matrix is not positive definite    (also an ArithmeticError)
 
-Each message names what was given, the rule it breaks, and what to do. What is only worth knowing
-(unknown items in a history, fewer items than asked for) is a `MrfrecWarning`.
+Each message names the value, the rule it breaks and what to do. Unknown items in a history or too few items
+to recommend cause a `MrfrecWarning` instead.
 """
 
 from typing import Any
@@ -29,11 +29,11 @@ __all__ = [
 
 
 class MrfrecError(Exception):
-    """The root of the tree: catches everything the package raises on purpose."""
+    """Base class of all errors of this package."""
 
 
 class ParameterError(MrfrecError, ValueError):
-    """A parameter breaks its rule."""
+    """A parameter has an invalid value. The message names the parameter, the rule and the value."""
 
     def __init__(self, name: str, rule: str, value: object, advice: str = "") -> None:
         self.name = name
@@ -42,27 +42,27 @@ class ParameterError(MrfrecError, ValueError):
         super().__init__(f"{name} must be {rule}; got {value!r}." + (f" {advice}" if advice else ""))
 
     def named(self, name: str) -> "ParameterError":
-        """The same of a parameter with another name: an option, where people type one."""
+        """Return a copy with another parameter name, such as the command-line option."""
         return ParameterError(name, *self._given[1:])
 
-    def __reduce__(self) -> tuple[Any, ...]:  # so that it can cross from one process to another
+    def __reduce__(self) -> tuple[Any, ...]:  # picklable despite its own signature
         return type(self), self._given
 
 
 class DataError(MrfrecError, ValueError):
-    """The data cannot be used as it is; nothing was changed or dropped."""
+    """The data cannot be used as it is. Nothing was changed or dropped."""
 
 
 class MissingLibraryError(MrfrecError, ImportError):
-    """What was asked for needs a library that is not installed; the message says how to get it."""
+    """An optional library is not installed. The message says which extra to install."""
 
 
 class NotFittedError(MrfrecError, RuntimeError):
-    """A result was asked for before `fit`."""
+    """The model has not been fitted."""
 
 
 class MemoryPlanError(MrfrecError, MemoryError):
-    """The fit needs more memory than it may use; it was refused before memory ran out."""
+    """The fit would need more memory (`needed`, bytes) than it may use (`limit`, bytes)."""
 
     def __init__(self, message: str, needed: int, limit: int) -> None:
         self.needed = needed
@@ -74,12 +74,12 @@ class MemoryPlanError(MrfrecError, MemoryError):
 
 
 class ModelFileError(MrfrecError, ValueError):
-    """A file is not a whole, unaltered model that this version can read; or one could not be written."""
+    """A model file is incomplete, altered or of a newer format, or could not be written."""
 
 
 class NumericalError(MrfrecError, ArithmeticError):
-    """A matrix that must be positive definite is not, to the precision in use."""
+    """A matrix that must be positive definite is not, at the working precision."""
 
 
 class MrfrecWarning(UserWarning):
-    """The result is what was asked for, as far as it goes; here is what was left out."""
+    """The result is usable but incomplete; the message says what was left out."""
