@@ -1,10 +1,10 @@
-"""Table 1 on real data: every model of the paper, tuned on the validation users, measured on the test users.
+"""Table 1 on real data: tune every model on the validation users, measure it on the test users.
 
-    python -m experiments.table1 ../data mtg-players            # all that has not been run, then the page
+    python -m experiments.table1 ../data mtg-players            # all models not measured yet, then the page
     python -m experiments.table1 ../data mtg-players SLIM WMF   # these models, measured again
 
-Trials and measurements are kept in experiments/cache, so that a run can be interrupted. The autoencoders are
-trained elsewhere, with experiments/gpu.py; what that wrote is looked for in experiments/cache/gpu-results.
+Trials and measurements are cached in experiments/cache, so that an interrupted run can be continued. The
+autoencoders are trained with experiments/gpu.py; its results are read from experiments/cache/gpu-results.
 """
 
 import argparse
@@ -33,26 +33,26 @@ GPU = CACHE / "gpu-results"
 
 @dataclass(frozen=True)
 class Row:
-    """A model of the table, and what was tried for it."""
+    """A model of the table and its tuning grid."""
 
     name: str
     kind: str
     fixed: dict[str, Any]
-    grid: dict[str, Sequence[Any]]  # tried on the validation users; empty: the fixed parameters are used
+    grid: dict[str, Sequence[Any]]  # tried on the validation users; if empty, only `fixed` is used
     remark: str = ""
-    then: dict[str, Any] | None = None  # changed after tuning
+    then: dict[str, Any] | None = None  # overrides after tuning
 
 
 @dataclass(frozen=True)
 class Table:
-    """A page."""
+    """A page of results and the models on it."""
 
     title: str
     about: str
     split: Callable[[Path], Split]
     rows: tuple[Row, ...]
-    extra: dict[str, str]  # further metrics and their titles
-    trained_elsewhere: tuple[str, ...]  # folders of experiments/gpu.py's results
+    extra: dict[str, str]  # additional metrics and their titles
+    trained_elsewhere: tuple[str, ...]  # result folders of experiments/gpu.py
     closing: str = ""
 
 
@@ -169,9 +169,11 @@ TABLES = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Table 1 of the paper on real data.")
-    parser.add_argument("data", type=Path, help="the folder that holds the data sets' folders")
+    parser.add_argument("data", type=Path, help="folder with one folder per data set")
     parser.add_argument("name", choices=TABLES)
-    parser.add_argument("models", nargs="*", help="only these, measured again; all not measured, if none")
+    parser.add_argument(
+        "models", nargs="*", help="measure only these, again; by default all models not measured yet"
+    )
     asked = parser.parse_args(arguments)
     table = TABLES[asked.name]
     CACHE.mkdir(exist_ok=True)
@@ -194,7 +196,7 @@ def _kept(table: str, row: str) -> Path:
 
 
 def _measure(row: Row, split: Split, wanted: list[str], table: str) -> dict[str, Any]:
-    """Tune a model, and measure the best of it."""
+    """Tune a model and measure the best trial."""
     parameters, trials = dict(row.fixed), 1
     print(f"── {row.name}", file=sys.stderr, flush=True)
     value = None
@@ -230,7 +232,7 @@ def _tell(stage: str, done: int, total: int) -> None:
 
 
 def _measure_rankings(folder: Path, split: Split, wanted: list[str], table: str) -> None:
-    """What was trained elsewhere: its rankings, measured here like all others."""
+    """Measure the rankings of models trained by experiments/gpu.py like those of all others."""
     jobs = json.loads((folder / "results.json").read_text())
     for job in jobs:
         ranking = folder / f"{job['name']}.npz"
@@ -266,7 +268,7 @@ def _distinct(values: list[Any]) -> list[Any]:
 
 
 def page(name: str, table: Table) -> str:
-    """All that was measured, best first; and what was tried."""
+    """Assemble the page: results, best first, and what was tried."""
     order = [row.name for row in table.rows] + ["Mult-VAE", "Mult-DAE", "CDAE"]
     found = [json.loads(_kept(name, row).read_text()) for row in order if _kept(name, row).exists()]
     found.sort(key=lambda row: -float(np.mean(row["values"][AIM])))
