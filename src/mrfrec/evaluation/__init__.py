@@ -1,4 +1,4 @@
-"""How well models guess what users have that they were not shown: splits, metrics, tuning, trade-offs.
+"""Measure how well models predict held-out interactions: splits, metrics, comparisons and tuning.
 
 from mrfrec import MRF, evaluation
 

@@ -1,1 +1,1 @@
-"""The paper's tables, published beside measured."""
+"""Reproduce the paper's tables: published beside measured numbers."""
