@@ -47,8 +47,12 @@ def first_of_each_pair(rows: Sequence[Pair]) -> list[Pair]:
     return list(dict.fromkeys(rows))
 
 
-def filtered(rows: Sequence[Pair], min_users: int = 0, min_items: int = 0) -> list[Pair]:
-    """Items with too few users go first, then users with too few of the items left; one pass each."""
+def filtered(
+    rows: Sequence[Pair], min_users: int = 0, min_items: int = 0, max_history: int | None = None
+) -> list[Pair]:
+    """Drop users with too many items, then items with too few users, then users with too few items."""
+    lengths = Counter(user for user, _ in rows)
+    rows = [(user, item) for user, item in rows if max_history is None or lengths[user] <= max_history]
     per_item = Counter(item for _, item in rows)
     rows = [(user, item) for user, item in rows if per_item[item] >= min_users]
     per_user = Counter(user for user, _ in rows)

@@ -478,7 +478,7 @@ def test_failure_leaves_nothing_and_what_was_there_before(tmp_path: Path, small:
     with pytest.raises(DataError, match="got 'broken'"):
         datasets.prepare("ml-20m", home, kept)
     small("ml-20m", min_items=1000)
-    with pytest.raises(DataError, match="no events are left"):
+    with pytest.raises(DataError, match="no interactions are left"):
         datasets.prepare("ml-20m", write_movielens("ml-32m", ratings(), tmp_path), kept)
     assert listing(kept) == ["ml-20m.items.parquet", "ml-20m.parquet"]
     assert (kept / "ml-20m.parquet").read_bytes() == before

@@ -117,6 +117,18 @@ def test_ratings_below_the_least_are_left_out(run: Any) -> None:
     assert f"{len(kept.training):,} pairs" in out
 
 
+@pytest.mark.parametrize("split", ["strong", "leave-out"])
+def test_values_are_trained_on_and_targets_stay_ones(run: Any, split: str) -> None:
+    options = ("--split", split, "--values", "--min-items", "0", "--metrics", METRICS, "--format", "json")
+    events = read_events("events.csv", binary=False)
+    made = leave_out(events) if split == "leave-out" else strong_generalisation(events, 15, min_items=0)
+    assert set(made.training.matrix.data) == set(made.test.shown.data) == {1, 2, 3, 4, 5}
+    assert set(made.test.targets.data) == {1}
+    expected = evaluate(MRF(), made, METRICS)
+    metrics = json.loads(run("evaluate", "events.csv", *options))["models"][0]["metrics"]
+    assert all(metrics[name]["mean"] == pytest.approx(expected.mean(name).mean) for name in metrics)
+
+
 def test_results_go_to_files_by_their_names(run: Any, folder: Path) -> None:
     command = ("evaluate", "events.csv", "--heldout", "20", "--metrics", METRICS, "-o")
     for name in ("out.json", "out.md", "out.txt"):
@@ -154,7 +166,7 @@ def test_every_model_is_evaluated_by_name_as_python_does_it(run: Any, kind: str)
         (["--heldout", "0"], "heldout must be a whole number, 1 or more"),
         (["--heldout", "75"], "2 × 75 users cannot be held out"),
         (["--heldout", "20", "--hidden", "1.5"], "hidden must be above 0 and below 1"),
-        (["--min-items", "400"], "no events are left: no user has 400"),
+        (["--min-items", "400"], "no interactions are left without users with fewer than 400 items"),
         (["--model", "l2"], "--model must be parameter=value"),
         (["--model", "lambda=3"], r"--model 'lambda=3': MRF has no parameter lambda \(it has l2, .*\)\.$"),
         (["--model", "l2=-1"], "--model 'l2=-1': l2 must be a finite number, 0 or more; got -1"),

@@ -1,10 +1,14 @@
-"""Events: rows in their order, each pair once."""
+"""Events: rows in their order, each pair once; the same matrix as that of interactions."""
+
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from mrfrec import DataError, read_interactions
+from mrfrec import DataError, ParameterError, read_interactions
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids
 from mrfrec.io.tables import read_events
@@ -50,10 +54,59 @@ def test_some_of_the_rows_have_the_users_and_items_that_are_in_them() -> None:
     assert some.time.tolist() == [4, 6]
 
 
-def test_without_the_order_they_are_interactions() -> None:
-    matrix, same = read_events(ROWS).interactions(), read_interactions(ROWS)
-    assert (matrix.matrix != same.matrix).nnz == 0
-    assert (matrix.users, matrix.items) == (same.users, same.items)
+row = st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.sampled_from([-1.0, 0, 1, 2, 3.5, 4, 0.1]))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(row, min_size=1, max_size=15),
+    st.booleans(),
+    st.fixed_dictionaries(
+        {
+            "min_value": st.sampled_from([None, 0.1, 2.0, 4.0]),
+            "binary": st.booleans(),
+            "duplicates": st.sampled_from(["sum", "last", "error"]),
+        }
+    ),
+)
+def test_fit_and_evaluate_read_the_same_matrix(
+    rows: list[Any], valued: bool, options: dict[str, Any]
+) -> None:
+    frame = pl.DataFrame(rows, schema=["user", "item", "rating"], orient="row")
+    frame = frame if valued else frame.drop("rating")
+    results = []
+    for read in (read_interactions, lambda *given, **named: read_events(*given, **named).interactions()):
+        try:
+            results.append(read(frame, **options).fingerprint)
+        except (DataError, ParameterError) as error:
+            results.append(str(error))
+    assert results[0] == results[1]
+
+
+def test_value_of_a_pair_is_combined_and_its_place_and_time_are_those_of_the_first_row_kept() -> None:
+    events = read_events(ROWS, time=True, binary=False)
+    assert events.value is not None
+    assert dict(zip(pairs(events), events.value.tolist(), strict=True)) == {
+        ("b", 30): 7, ("a", 10): 6, ("b", 20): 4, ("c", 10): 3
+    }  # fmt: skip
+    last = read_events(ROWS, time=True, binary=False, duplicates="last", min_value=2)
+    assert last.value is not None
+    assert last.time is not None
+    assert pairs(last) == [("b", 30), ("b", 20), ("a", 10), ("c", 10)]
+    assert (last.value.tolist(), last.time.tolist()) == ([2, 4, 5, 3], [6, 4, 3, 2])
+
+
+def test_unused_column_of_values_is_mentioned_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "mrfrec")
+    for read in (read_interactions, read_events):
+        read(ROWS)
+        assert len(caplog.messages) == 1
+        assert caplog.messages[0].startswith("column 'rating' of the polars frame is not used")
+        caplog.clear()
+        read(ROWS, binary=False)
+        read(ROWS, min_value=2)
+        read(ROWS.drop("rating"))
+        assert caplog.messages == []
 
 
 def test_columns_of_different_lengths_are_refused() -> None:

@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 
 from mrfrec import DataError, Interactions, ParameterError, read_interactions
 from mrfrec.data.ids import Texts
+from mrfrec.io.tables import read_events
+
+import naive_evaluation
 
 MATRIX = sp.csr_array(np.array([[1.0, 0.0, 2.0], [0.0, 0.0, 3.0]]))
 
@@ -115,6 +118,33 @@ def test_columns_of_a_matrix_are_refused(name: str) -> None:
         read_interactions(MATRIX, **options)
 
 
+@pytest.mark.parametrize("limits", [(None, 0, 0), (12, 0, 0), (None, 13, 6), (15, 8, 4)])
+def test_filters_equal_naive_for_interactions_and_events(limits: tuple[int | None, int, int]) -> None:
+    rng = np.random.default_rng(3)
+    rows = [(u, i) for u in range(40) for i in rng.permutation(30)[: rng.integers(1, 20)].tolist()]
+    names: dict[str, Any] = dict(zip(("max_history", "min_users", "min_items"), limits, strict=True))
+    frame = pl.DataFrame(rows, schema=["user", "item"], orient="row")
+    expected = set(naive_evaluation.filtered(rows, limits[1], limits[2], limits[0]))
+    for data in (read_interactions(frame, **names), read_events(frame).filtered(**names).interactions()):
+        pairs = data.matrix.tocoo().coords
+        assert {(data.users[u], data.items[i]) for u, i in zip(*pairs, strict=True)} == expected
+        assert data.n_users == len({user for user, _ in expected})
+        assert len(data.left_out) == sum(limit not in (None, 0) for limit in limits)
+
+
+def test_giant_history_is_left_out_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    frame = pl.DataFrame({"user": [1] * 5 + [2, 3], "item": [*range(5), 0, 1]})
+    with caplog.at_level("INFO", "mrfrec"):
+        data = read_interactions(frame, max_history=4)
+    assert (list(data.users), list(data.items)) == ([2, 3], [0, 1])
+    assert data.left_out == {"users with more than 4 items": 1}
+    assert caplog.messages == ["left out 1 users with more than 4 items"]
+    with pytest.raises(DataError, match="no interactions are left without users with fewer than 9 items"):
+        read_interactions(frame, min_items=9)
+    with pytest.raises(ParameterError, match="max_history must be a whole number, 1 or more; got 0"):
+        read_interactions(frame, max_history=0)
+
+
 # ── several rows of one pair ──────────────────────────────────────────────────────────────────────
 
 
@@ -137,8 +167,8 @@ def test_rows_are_counted_where_there_are_no_values(
     frame = pl.DataFrame({"user": [1, 1, 2], "item": ["a", "a", "a"], "timestamp": [5, 6, 7]})
     data = read_interactions(frame, binary=False, duplicates=duplicates)
     assert (data.matrix.data.tolist(), data.matrix.dtype) == (expected, np.float32)
-    if duplicates == "sum":
-        assert list(read_interactions(frame, min_value=2).users) == [1]
+    with pytest.raises(ParameterError, match=r"min_value must be None for .* no column of values; got 2"):
+        read_interactions(frame, min_value=2)
 
 
 @pytest.mark.parametrize("columns", [["user", "item"], ["user", "item", "rating"]])

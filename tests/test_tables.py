@@ -40,16 +40,14 @@ def examples(count: int) -> settings:
 def naive(
     rows: list[Row], *, binary: bool = True, min_value: float | None = None, duplicates: str = "sum"
 ) -> dict[tuple[Any, Any], float]:
-    """Values by user and item, of rows (user, item) or (user, item, value)."""
+    """Values by user and item, of rows (user, item) or (user, item, value): rows are filtered first."""
     values: dict[tuple[Any, Any], list[float]] = {}
-    for user, item, *value in rows:
-        values.setdefault((user, item), []).append(float(np.float32(value[0])) if value else 1.0)
-    one = {pair: math.fsum(v) if duplicates == "sum" else v[-1] for pair, v in values.items()}
-    least = -math.inf if min_value is None else min_value
-    kept = {
-        pair: float(np.float32(v)) for pair, v in one.items() if (binary or np.float32(v) != 0) and v >= least
-    }
-    return {pair: 1.0 if binary else v for pair, v in kept.items()}
+    for user, item, *given_value in rows:
+        value = float(np.float32(given_value[0])) if given_value else 1.0
+        if min_value is None or value >= np.float32(min_value):
+            values.setdefault((user, item), []).append(value)
+    one = {pair: np.float32(math.fsum(v) if duplicates == "sum" else v[-1]) for pair, v in values.items()}
+    return {pair: 1.0 if binary else float(v) for pair, v in one.items() if binary or v != 0}
 
 
 def as_csv_ids(rows: list[Row], place: int) -> list[Row]:

@@ -30,6 +30,7 @@ _OPTIONS = {
             "checkpoint",
             "device",
             "heldout",
+            "max_history",
             "hidden",
             "max_seconds",
             "memory_limit",

@@ -17,12 +17,49 @@ if TYPE_CHECKING:
     from mrfrec.data.events import Events
     from mrfrec.evaluation.splits import Split
 
-__all__ = ["Data", "takes_data"]
+__all__ = [
+    "Columns",
+    "Data",
+    "Duplicates",
+    "MaxHistory",
+    "MinItems",
+    "MinUsers",
+    "MinValue",
+    "OnBad",
+    "Separator",
+    "Values",
+    "takes_data",
+    "text_options",
+]
 
 _HELDOUT = 10_000  # users at most, if not said
 _OF_FILES = (
-    "user_column", "item_column", "value_column", "time_column", "min_value", "on_bad", "separator", "columns"
+    "user_column", "item_column", "value_column", "time_column", "min_value", "values", "duplicates",
+    "on_bad", "separator", "columns",
 )  # fmt: skip
+
+
+# Options that `mrfrec fit` has, too.
+MaxHistory = Annotated[
+    int | None, Option(metavar="N", help="Leave out users with more items than this, such as robots.")
+]
+MinUsers = Annotated[int, Option(metavar="N", help="Then leave out items with fewer users.")]
+MinItems = Annotated[int, Option(metavar="N", help="Then leave out users with fewer items.")]
+MinValue = Annotated[
+    float | None, Option(metavar="X", help="Leave out rows with a value below this: 4 for ratings.")
+]
+Values = Annotated[bool, Option("--values", help="Learn from the values; else every pair counts 1.")]
+Duplicates = Annotated[
+    Literal["sum", "last", "error"],
+    Option(help="Of several rows of one user and item: add the values, keep the last, or refuse."),
+]
+OnBad = Annotated[
+    Literal["refuse", "skip"], Option(help="What to do with a row that has no id, or no number as value.")
+]
+Separator = Annotated[str | None, Option(metavar="TEXT", help="Between columns of a text file.")]
+Columns = Annotated[
+    str | None, Option(metavar="NAMES", help="Columns of a text file without a header: user,item,plays.")
+]
 
 
 @dataclass(frozen=True)
@@ -56,23 +93,20 @@ class Data:
     ] = None
     hidden: Annotated[float, Option(metavar="X", help="strong: share of their items to be guessed.")] = 0.2
     k: Annotated[int, Option("--leave", metavar="K", help="leave-out, time: items of each user.")] = 1
-    min_items: Annotated[int, Option(metavar="N", help="Leave out users with fewer items.")] = 5
-    min_users: Annotated[int, Option(metavar="N", help="Before that, items with fewer users.")] = 0
+    max_history: MaxHistory = None
+    min_users: MinUsers = 0
+    min_items: MinItems = 5
     seed: Annotated[int, Option(metavar="N", help="Of the split; that of the published ones.")] = 98765
     user_column: Annotated[str | None, Option(metavar="NAME", help="Column of the users.")] = None
     item_column: Annotated[str | None, Option(metavar="NAME", help="Column of the items.")] = None
     value_column: Annotated[str | None, Option(metavar="NAME", help="Column of the values.")] = None
     time_column: Annotated[str | None, Option(metavar="NAME", help="Column of the times.")] = None
-    min_value: Annotated[
-        float | None, Option(metavar="X", help="Leave out rows with a value below this: 4 for ratings.")
-    ] = None
-    on_bad: Annotated[
-        Literal["refuse", "skip"], Option(help="What to do with a row that cannot be read.")
-    ] = "refuse"
-    separator: Annotated[str | None, Option(metavar="C", help="Between columns of a text file.")] = None
-    columns: Annotated[
-        str | None, Option(metavar="NAMES", help="Columns of a text file without a header: user,item.")
-    ] = None
+    min_value: MinValue = None
+    values: Values = False
+    duplicates: Duplicates = "sum"
+    on_bad: OnBad = "refuse"
+    separator: Separator = None
+    columns: Columns = None
     folder: Annotated[
         Path | None, Option(metavar="FOLDER", help="Where data sets are prepared, if not the usual place.")
     ] = None
@@ -105,7 +139,6 @@ class Data:
         """Filtered, and how many users of a data set are held out by those who published it."""
         from mrfrec import datasets
         from mrfrec.datasets.registry import DATA_SETS, EMBEDDED
-        from mrfrec.evaluation.splits import filtered
         from mrfrec.io.tables import read_events
 
         name = self.data[0]
@@ -113,34 +146,40 @@ class Data:
         if len(self.data) == 1 and name in names and not Path(name).exists():
             self._refuse(_OF_FILES, f"the data set {name}, which is read as it was prepared")
             if name in EMBEDDED:
-                events = datasets.events(name, self.folder)
-                return filtered(events, min_users=self.min_users, min_items=self.min_items), None
-            self._refuse(("min_items", "min_users"), f"the data set {name}, which is filtered as published")
+                return self._filtered(datasets.events(name, self.folder)), None
+            limits = ("max_history", "min_items", "min_users")
+            self._refuse(limits, f"the data set {name}, which is filtered as published")
             return datasets.events(name, self.folder), DATA_SETS[name].heldout
         near = get_close_matches(name, names, 1)
         if len(self.data) == 1 and near and not Path(name).exists():
             raise DataError(f"there is no file {name}, and no data set of that name: did you mean {near[0]}?")
         events = read_events(
             self.data, self.user_column, self.item_column, self.value_column,
-            self.time_column or self.split == "time", min_value=self.min_value, progress=progress,
-            **self._reading(),
+            self.time_column or self.split == "time", progress=progress, **self._reading(),
         )  # fmt: skip
-        _tell(events.skipped, events.repeated)
-        return filtered(events, min_users=self.min_users, min_items=self.min_items), None
+        _tell(events.skipped, 0 if self.values else events.repeated)
+        return self._filtered(events), None
+
+    def _filtered(self, events: "Events") -> "Events":
+        return events.filtered(
+            max_history=self.max_history, min_users=self.min_users, min_items=self.min_items
+        )
 
     def _given(self, progress: "Progress | None") -> "Split":
         from mrfrec.evaluation import splits
         from mrfrec.io.tables import read_interactions
 
         def read(source: object) -> Any:
-            found = read_interactions(
+            data = read_interactions(
                 source, self.user_column, self.item_column, self.value_column,
-                min_value=self.min_value, progress=progress, **self._reading(),
+                progress=progress, **self._reading(),
             )  # fmt: skip
-            _tell(found.skipped, 0)
-            return found
+            _tell(data.skipped, 0)
+            return data
 
-        unused = ("split", "heldout", "hidden", "k", "min_items", "min_users", "seed", "time_column")
+        unused = (
+            "split", "heldout", "hidden", "k", "max_history", "min_items", "min_users", "seed", "time_column"
+        )  # fmt: skip
         self._refuse(unused, "--test, which gives the split as it is")
         shown = None if self.shown is None else read(self.shown)
         return splits.given(read(self.data), read(self.test), shown)
@@ -167,10 +206,20 @@ class Data:
 
     def _reading(self) -> dict[str, Any]:
         return {
+            "min_value": self.min_value,
+            "binary": not self.values,
+            "duplicates": self.duplicates,
             "on_bad": self.on_bad,
-            "separator": self.separator.replace("\\t", "\t") if self.separator else None,
-            "columns": [name.strip() for name in self.columns.split(",")] if self.columns else None,
+            **text_options(self.separator, self.columns),
         }
+
+
+def text_options(separator: str | None, columns: str | None) -> dict[str, Any]:
+    """Convert --separator and --columns to parameters of the readers."""
+    return {
+        "separator": separator.replace("\\t", "\t") if separator else None,
+        "columns": [name.strip() for name in columns.split(",")] if columns else None,
+    }
 
 
 def _tell(skipped: dict[str, int], repeated: int) -> None:
@@ -179,7 +228,7 @@ def _tell(skipped: dict[str, int], repeated: int) -> None:
     for reason, count in skipped.items():
         note(f"left out {count:,} rows: {reason}")
     if repeated:
-        note(f"left out {repeated:,} rows of pairs that were there before")
+        note(f"left out {repeated:,} rows of pairs that came before")
 
 
 def takes_data(command: Callable[..., None]) -> Callable[..., None]:

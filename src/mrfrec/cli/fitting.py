@@ -7,6 +7,18 @@ from typing import Annotated, Literal
 import typer
 from typer import Argument, Option
 
+from mrfrec.cli.data import (
+    Columns,
+    Duplicates,
+    MaxHistory,
+    MinItems,
+    MinUsers,
+    MinValue,
+    OnBad,
+    Separator,
+    Values,
+    text_options,
+)
 from mrfrec.errors import ParameterError
 
 __all__ = ["Threads", "fit"]
@@ -45,28 +57,15 @@ def fit(
     items: Annotated[
         Path | None, Option(metavar="FILE", help="Another table, of the items and their titles.")
     ] = None,
-    min_value: Annotated[
-        float | None, Option(metavar="X", help="Leave out pairs with a value below this: 4 for ratings.")
-    ] = None,
-    values: Annotated[
-        bool, Option("--values", help="Learn from the values; else every pair counts 1.")
-    ] = False,
-    duplicates: Annotated[
-        Literal["sum", "last", "error"],
-        Option(help="Of several rows of one user and item: add the values, keep the last, or refuse."),
-    ] = "sum",
-    on_bad: Annotated[
-        Literal["refuse", "skip"],
-        Option(help="What to do when a row has no id, or a value that is no number."),
-    ] = "refuse",
-    separator: Annotated[
-        str | None,
-        Option(metavar="C", help="Between columns of a text file, if not found out."),
-    ] = None,
-    columns: Annotated[
-        str | None,
-        Option(metavar="NAMES", help="Columns of a text file without a header: user,item,plays."),
-    ] = None,
+    min_value: MinValue = None,
+    values: Values = False,
+    duplicates: Duplicates = "sum",
+    max_history: MaxHistory = None,
+    min_users: MinUsers = 0,
+    min_items: MinItems = 0,
+    on_bad: OnBad = "refuse",
+    separator: Separator = None,
+    columns: Columns = None,
     model: Annotated[
         list[str] | None,
         Option(
@@ -171,10 +170,9 @@ def fit(
     with progress_bar() as progress:
         interactions = read_interactions(
             data, user_column, item_column, value_column, title_column,
-            items=items, min_value=min_value, binary=not values, duplicates=duplicates, on_bad=on_bad,
-            separator=separator.replace("\\t", "\t") if separator else None,
-            columns=[name.strip() for name in columns.split(",")] if columns else None,
-            progress=progress,
+            items=items, min_value=min_value, binary=not values, duplicates=duplicates,
+            max_history=max_history, min_users=min_users, min_items=min_items, on_bad=on_bad,
+            progress=progress, **text_options(separator, columns),
         )  # fmt: skip
         note(f"{interactions.n_users:,} users × {interactions.n_items:,} items, {len(interactions):,} pairs")
         for reason, count in interactions.skipped.items():

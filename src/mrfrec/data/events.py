@@ -1,4 +1,4 @@
-"""Events: who used what, row by row, in the order in which it was written down."""
+"""Events: who used what, row by row, in the order of the table."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -8,30 +8,31 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.data.ids import Ids, Texts
-from mrfrec.data.interactions import Interactions
+from mrfrec.data.interactions import Interactions, filter_pairs
 from mrfrec.errors import DataError
 
 __all__ = ["Events", "Places"]
 
-Places = npt.NDArray[np.integer[Any]]  # of rows, users or items, in a table of events
+Places = npt.NDArray[np.integer[Any]]  # positions of rows, users or items
 
 
 @dataclass(frozen=True)
 class Events:
-    """A table of events, of which splits are made: unlike a matrix, it keeps the order of its rows.
+    """A table from which splits are made: unlike a matrix, it keeps the order of its rows, and times.
 
-    No pair of user and item is in it twice: it stands where it stood first, with the time it had there.
+    No pair of user and item occurs twice. A pair that did has the place and the time of its first row.
     """
 
     users: Ids  # ascending
-    items: Ids
-    user: npt.NDArray[np.int32]  # of each row, its place among the users
+    items: Ids  # ascending
+    user: npt.NDArray[np.int32]  # position among `users`, for each row
     item: npt.NDArray[np.int32]
-    value: npt.NDArray[np.float32] | None = None
+    value: npt.NDArray[np.float32] | None = None  # None: every pair counts 1
     time: npt.NDArray[Any] | None = None
     titles: Texts | None = None
-    repeated: int = 0  # rows of pairs that were there before
-    skipped: dict[str, int] = field(default_factory=dict)
+    repeated: int = 0  # number of rows whose pair occurred before
+    skipped: dict[str, int] = field(default_factory=dict)  # number of bad rows, by reason
+    left_out: dict[str, int] = field(default_factory=dict)  # number of users or items, by rule
     library: str | None = None
 
     def __post_init__(self) -> None:
@@ -51,16 +52,16 @@ class Events:
 
     @property
     def n_users(self) -> int:
-        """Users with an id, whether or not a row is theirs."""
+        """Number of user ids, including those without a row."""
         return len(self.users)
 
     @property
     def n_items(self) -> int:
-        """Items with an id, whether or not they are in a row."""
+        """Number of item ids, including those without a row."""
         return len(self.items)
 
     def take(self, rows: Places) -> "Events":
-        """Some of the rows, and the users and items that are in them."""
+        """Return some of the rows, with the users and items that occur in them."""
         users, user = np.unique(self.user[rows], return_inverse=True)
         items, item = np.unique(self.item[rows], return_inverse=True)
         return replace(
@@ -74,29 +75,32 @@ class Events:
             titles=None if self.titles is None else Texts.of(self.titles[i] for i in items.tolist()),
         )
 
-    def first_of_each_pair(self) -> "Events":
-        """Without the rows whose user and item stood together in a row before."""
-        pair = self.user.astype(np.int64) * self.n_items + self.item
-        order = np.argsort(pair, kind="stable")
-        again = np.append(False, pair[order[1:]] == pair[order[:-1]])
-        if not again.any():
-            return self
-        return replace(self.take(np.sort(order[~again])), repeated=self.repeated + int(again.sum()))
+    def filtered(self, *, max_history: int | None = None, min_users: int = 0, min_items: int = 0) -> "Events":
+        """Leave out users with giant histories, rare items and users with few items, in this order.
 
-    def matrix(self, rows: Places, users: Places, items: Places) -> sp.csr_array:
-        """These rows as a binary matrix of these users × these items; all of them must be among them."""
+        The same rules as those of `Interactions.filtered`.
+        """
+        keep, left_out = filter_pairs(
+            self.user, self.item, max_history=max_history, min_users=min_users, min_items=min_items
+        )
+        return replace(self.take(np.flatnonzero(keep)), left_out=left_out) if left_out else self
+
+    def matrix(self, rows: Places, users: Places, items: Places, *, binary: bool = False) -> sp.csr_array:
+        """Return rows as a matrix of these users × these items, of values or of ones.
+
+        `users` and `items` must contain all users and items of the rows.
+        """
         places = []
         for column, chosen, count in ((self.user, users, self.n_users), (self.item, items, self.n_items)):
             place = np.full(count, -1)
             place[chosen] = np.arange(len(chosen))
             places.append(place[column[rows]])
-        ones = np.ones(len(rows), np.float32)
-        return sp.coo_array((ones, tuple(places)), shape=(len(users), len(items))).tocsr()
+        data = np.ones(len(rows), np.float32) if binary or self.value is None else self.value[rows]
+        return sp.coo_array((data, tuple(places)), shape=(len(users), len(items))).tocsr()
 
     def interactions(self) -> Interactions:
-        """The same without an order: every pair counts 1."""
-        everything = np.arange(len(self))
-        X = self.matrix(everything, np.arange(self.n_users), np.arange(self.n_items))
+        """Return the matrix of all users and items, as `read_interactions` reads it from the same table."""
+        X = self.matrix(np.arange(len(self)), np.arange(self.n_users), np.arange(self.n_items))
         data = Interactions(X, self.users, self.items, self.titles)
-        data.skipped, data.library = self.skipped, self.library
+        data.skipped, data.left_out, data.library = self.skipped, self.left_out, self.library
         return data

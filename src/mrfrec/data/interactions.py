@@ -1,7 +1,8 @@
-"""Interactions: a matrix of users × items and the names of its rows and columns."""
+"""Interactions: a matrix of users × items and the ids of its rows and columns."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -9,14 +10,17 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from mrfrec.checks import check_count
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.errors import DataError
 
-__all__ = ["Interactions", "as_histories", "combined", "kept"]
+__all__ = ["Interactions", "as_histories", "combine", "filter_pairs", "only"]
+
+_log = logging.getLogger("mrfrec")
 
 
 class Interactions:
-    """Who used what: a CSR matrix, the ids of its users and items, and titles of the items where known.
+    """Who used what: a CSR matrix, the ids of its users and items, and titles of the items if known.
 
     Parameters
     ----------
@@ -36,9 +40,11 @@ class Interactions:
     titles
         A sequence of one string per item, "" where there is none; None if no item has one.
     skipped
-        Rows of the table that were left out with `on_bad="skip"`: a count for each reason.
+        Number of rows left out with `on_bad="skip"`, by reason.
+    left_out
+        Number of users or items left out by `filtered`, by rule.
     library
-        The data frame library the interactions came from, in which results go back; None for files.
+        Data frame library the interactions came from, in which results are returned; None for files.
     """
 
     matrix: "sp.csr_array"
@@ -46,6 +52,7 @@ class Interactions:
     items: Ids
     titles: Texts | None
     skipped: dict[str, int]
+    left_out: dict[str, int]
     library: str | None
 
     def __init__(
@@ -63,17 +70,17 @@ class Interactions:
             if len(ids) != count:
                 raise DataError(f"{name} must have one id for each of the {count:,}; got {len(ids):,}.")
         self.titles = _titles(titles, self.items)
-        self.skipped = {}
+        self.skipped, self.left_out = {}, {}
         self.library = None
 
     @property
     def n_users(self) -> int:
-        """Rows."""
+        """Number of rows of the matrix."""
         return int(self.matrix.shape[0])
 
     @property
     def n_items(self) -> int:
-        """Columns."""
+        """Number of columns of the matrix."""
         return int(self.matrix.shape[1])
 
     def __len__(self) -> int:
@@ -83,14 +90,41 @@ class Interactions:
         titled = ", with titles" if self.titles is not None else ""
         return f"Interactions({self.n_users:,} users × {self.n_items:,} items, {len(self):,} pairs{titled})"
 
+    def filtered(
+        self, *, max_history: int | None = None, min_users: int = 0, min_items: int = 0
+    ) -> "Interactions":
+        """Leave out users with giant histories, rare items and users with few items, in this order.
+
+        Parameters
+        ----------
+        max_history
+            Leave out users with more items than this: robots and shared accounts, each of which costs the
+            square of its length and says little about anybody's taste.
+        min_users
+            Then leave out items with fewer users.
+        min_items
+            Then leave out users with fewer items. One pass each.
+        """
+        if max_history is None and not min_users and not min_items:
+            return self
+        user = np.repeat(np.arange(self.n_users, dtype=np.int32), np.diff(self.matrix.indptr))
+        keep, left_out = filter_pairs(
+            user, self.matrix.indices, max_history=max_history, min_users=min_users, min_items=min_items
+        )
+        if not left_out:
+            return self
+        data = Interactions(*only(self.matrix, self.users, self.items, self.titles, keep))
+        data.skipped, data.left_out, data.library = self.skipped, left_out, self.library
+        return data
+
     @cached_property
     def popularity(self) -> npt.NDArray[np.int64]:
-        """Users of each item."""
+        """Number of users of each item."""
         return np.bincount(self.matrix.indices, minlength=self.n_items)
 
     @cached_property
     def fingerprint(self) -> str:
-        """A text that changes when any id, pair or value does: which data a model was trained on."""
+        """A hash of all ids, pairs and values, to tell which data a model was trained on."""
         digest = hashlib.blake2b(digest_size=16)
         for ids in (self.users, self.items):
             values: Any = ids.values
@@ -101,7 +135,7 @@ class Interactions:
         binary = bool((self.matrix.data == 1).all())
         columns = [(self.matrix.indptr, np.int64), (self.matrix.indices, np.int32)]
         for array, kind in columns if binary else [*columns, (self.matrix.data, np.float64)]:
-            for start in range(0, len(array), 1 << 20):  # a piece at a time: no second copy of the data
+            for start in range(0, len(array), 1 << 20):  # in pieces: no second copy of the data
                 digest.update(np.ascontiguousarray(array[start : start + (1 << 20)], kind).data)
         return digest.hexdigest()
 
@@ -129,9 +163,9 @@ def _titles(titles: Iterable[str | None] | Mapping[Any, str] | Texts | None, ite
 
 
 def as_histories(X: Any, name: str) -> sp.csr_array:
-    """X as a canonical, finite, real CSR array: rows sorted, duplicates summed, no explicit zeros.
+    """Convert to a canonical, finite, real CSR array: rows sorted, duplicates summed, no explicit zeros.
 
-    The caller's matrix is never changed; where it is canonical already, its arrays are shared.
+    The caller's matrix is never changed; if it is canonical already, its arrays are shared.
     """
     if not sp.issparse(X):
         raise DataError(
@@ -164,7 +198,7 @@ def as_histories(X: Any, name: str) -> sp.csr_array:
     return matrix
 
 
-def combined(
+def combine(
     rows: npt.NDArray[np.int32],
     columns: npt.NDArray[np.int32],
     data: npt.NDArray[Any],
@@ -172,7 +206,10 @@ def combined(
     items: Ids,
     duplicates: str,
 ) -> sp.csr_array:
-    """Users × items out of pairs; for several of one user and item: the "sum", the "last", or an "error"."""
+    """Build a matrix of users × items from rows; take the "sum" or the "last" of equal pairs, or an "error".
+
+    Pairs whose values add up to 0 stay, as stored zeros.
+    """
     shape = (len(users), len(items))
     if duplicates == "last" and data.dtype != np.bool_:
         pair = rows.astype(np.int64) * shape[1] + columns
@@ -200,7 +237,7 @@ def combined(
 
 
 def _is_exact(data: npt.NDArray[np.float32], sums: npt.NDArray[np.float32]) -> bool:
-    """Whether nothing was rounded: counts, ratings and the like, in whatever order they were added."""
+    """Return whether no sum was rounded, in any order: true of counts, ratings and the like."""
     parts = next((p for p in (1, 64) if not np.any(data * np.float32(p) % 1)), None)
     return parts is not None and bool(data.min() >= 0 and sums.max() < 2**24 / parts)
 
@@ -211,7 +248,7 @@ def _summed(
     data: npt.NDArray[np.float32],
     shape: tuple[int, int],
 ) -> sp.csr_array:
-    """Values of one pair added up so that the order of the rows changes nothing, not even the last bit."""
+    """Add up the values of each pair in a fixed order, so that the order of the rows does not matter."""
     order = np.lexsort((data, columns, rows))
     rows, columns, data = rows[order], columns[order], data[order]
     new = np.append(True, (rows[1:] != rows[:-1]) | (columns[1:] != columns[:-1]))
@@ -221,33 +258,59 @@ def _summed(
     return sp.coo_array((sums, (rows[new], columns[new])), shape=shape).tocsr()
 
 
-def kept(
-    matrix: sp.csr_array,
-    users: Ids,
-    items: Ids,
-    titles: Texts | None,
-    min_value: float | None,
-    binary: bool,
+def only(
+    matrix: sp.csr_array, users: Ids, items: Ids, titles: Texts | None, keep: npt.NDArray[np.bool_]
 ) -> tuple[sp.csr_array, Ids, Ids, Texts | None]:
-    """Without values below the least, or of 0 where values count, and users and items with nothing left."""
-    keep = np.ones(matrix.nnz, np.bool_) if binary else matrix.data != 0
-    if min_value is not None:
-        keep &= matrix.data >= min_value
-    if min_value is None and keep.all():
-        return matrix, users, items, titles
-    if not keep.any():
-        reasons = [] if binary else ["0"]
-        reasons += [] if min_value is None else [f"below min_value={min_value:g}"]
-        raise DataError(
-            f"no interactions are left: all {matrix.nnz:,} pairs have a value that is {' or '.join(reasons)}."
-        )
+    """Keep some of the stored entries, and the users and items that still have one."""
     ends = np.concatenate([[0], np.cumsum(keep)])[matrix.indptr]
     matrix = sp.csr_array((matrix.data[keep], matrix.indices[keep], ends), shape=matrix.shape)
-    some_user = np.flatnonzero(np.diff(matrix.indptr))
-    some_item = np.flatnonzero(np.bincount(matrix.indices, minlength=matrix.shape[1]))
-    if len(some_user) < len(users):
-        matrix, users = matrix[some_user], users.subset(some_user)
-    if len(some_item) < len(items):
-        matrix, items = matrix[:, some_item], items.subset(some_item)
-        titles = None if titles is None else Texts.of(titles[i] for i in some_item.tolist())
+    used = np.flatnonzero(np.diff(matrix.indptr))
+    if len(used) < len(users):
+        matrix, users = matrix[used], users.subset(used)
+    used = np.flatnonzero(np.bincount(matrix.indices, minlength=len(items)))
+    if len(used) < len(items):
+        matrix, items = matrix[:, used], items.subset(used)
+        titles = None if titles is None else Texts.of(titles[i] for i in used.tolist())
     return matrix, users, items, titles
+
+
+def filter_pairs(
+    user: npt.NDArray[np.integer[Any]],
+    item: npt.NDArray[np.integer[Any]],
+    *,
+    max_history: int | None,
+    min_users: int,
+    min_items: int,
+) -> tuple[npt.NDArray[np.bool_], dict[str, int]]:
+    """Choose pairs by how many items their user and how many users their item has.
+
+    Users with more than `max_history` items go first, then items with fewer than `min_users` users, then
+    users with fewer than `min_items` items. Each rule is applied once, so an item may end up with fewer users
+    than asked for. No pair may occur twice. Returns which pairs to keep, and how many users or items each
+    rule left out.
+    """
+    if max_history is not None:
+        max_history = check_count("max_history", max_history)
+    min_users = check_count("min_users", min_users, least=0)
+    min_items = check_count("min_items", min_items, least=0)
+    keep, left_out = np.ones(len(user), np.bool_), dict[str, int]()
+
+    def apply(ids: npt.NDArray[np.integer[Any]], rule: str, holds: Callable[[Any], Any]) -> None:
+        counts = np.bincount(ids, weights=keep)
+        fails = (counts > 0) & ~holds(counts)
+        if fails.any():
+            left_out[rule] = int(fails.sum())
+            keep[fails[ids]] = False
+
+    if max_history is not None:
+        limit = max_history
+        apply(user, f"users with more than {limit:,} items", lambda count: count <= limit)
+    if min_users > 1 and keep.any():
+        apply(item, f"items with fewer than {min_users:,} users", lambda count: count >= min_users)
+    if min_items > 1 and keep.any():
+        apply(user, f"users with fewer than {min_items:,} items", lambda count: count >= min_items)
+    if not keep.any():
+        raise DataError(f"no interactions are left without {', '.join(left_out)}. Relax these limits.")
+    for rule, count in left_out.items():
+        _log.info("left out %s %s", f"{count:,}", rule)
+    return keep, left_out

@@ -1,7 +1,9 @@
-"""Who is trained on, who is asked, what they are shown and what is to be guessed of them.
+"""Split data into a training matrix and questions: what test users show, and what is to be guessed.
 
 Strong generalisation follows Liang et al. (2018) step by step, so that its splits are the published ones: the
 order of the rows, the order in which users are drawn and the legacy random numbers all matter.
+
+Where the data has values, the training matrix and what users show hold values; targets are always 1.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,12 +38,12 @@ _FEWEST = 5  # rows a user needs for some of them to be hidden
 
 @dataclass(frozen=True)
 class Questions:
-    """Users of whom a part is shown and the rest is to be guessed, over the items of the training data."""
+    """Test users: what each shows and what is to be guessed, over the items of the training data."""
 
     users: Ids
     shown: sp.csr_array
-    targets: sp.csr_array
-    left_out: int = 0  # users without a target, of whom nothing can be asked
+    targets: sp.csr_array  # ones
+    left_out: int = 0  # number of users without a target
 
     def __len__(self) -> int:
         return len(self.users)
@@ -49,15 +51,14 @@ class Questions:
 
 @dataclass(frozen=True)
 class Split:
-    """Data to train on and questions to ask; the validation users are those to tune on."""
+    """Data to train on and questions to ask about test users; parameters are tuned on validation users."""
 
     training: Interactions
     test: Questions
     validation: Questions | None
-    name: str  # for people
-    inner: "Callable[[], Split] | None" = field(
-        default=None, repr=False, compare=False
-    )  # the like, to tune on
+    name: str  # for reports
+    # Makes the same kind of split of the training data alone, for `for_tuning`.
+    inner: "Callable[[], Split] | None" = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         asked = f"{len(self.test):,} test users"
@@ -73,16 +74,16 @@ class Split:
         return f"{X.n_users:,} users × {X.n_items:,} items, {len(X):,} pairs to train on; {asked}"
 
     def for_tuning(self, *, hidden: float = 0.1, seed: int = SEED) -> "Split":
-        """The split to tune on, which has nothing of the test users' targets in it.
+        """Return a split to tune on, which does not contain the targets of the test users.
 
-        Its test users are the validation users. Where there are none, the training data is split in the same
-        way once more; or, where that way is not known, a share of what each training user has is hidden at
-        random, at least one item of two, and the rest is trained on.
+        Its test users are the validation users. If there are none, the training data is split once more in
+        the same way. For a given split, a random share of each training user's items is hidden instead: of
+        two items or more, at least one.
         """
         hidden = check_number("hidden", hidden, "above 0 and below 1", lambda x: 0 < x < 1)
         seed = check_seed(seed)
         if self.validation is not None:
-            # A model that is trained step by step stops when these users are served best, as at last it will.
+            # Keeps `validation`: early stopping then looks at the same users as in the final training.
             return replace(self, test=self.validation, name=f"validation of: {self.name}")
         if self.inner is not None:
             return replace(self.inner(), inner=None, name=f"the training data of: {self.name}")
@@ -95,7 +96,7 @@ class Split:
                 hide[start + random.choice(stop - start, count, replace=False)] = True
         if not hide.any():
             raise DataError("there is nothing to tune on: no training user has two items.")
-        shown, targets = _only(X, ~hide), _only(X, hide)
+        shown, targets = _only(X, ~hide), _ones(_only(X, hide))
         training = Interactions(shown, self.training.users, self.training.items, self.training.titles)
         questions = _questions(self.training.users, shown, targets)
         return Split(training, questions, None, f"{hidden:.0%} of the training data hidden; {self.name}")
@@ -113,12 +114,12 @@ def strong_generalisation(
     hidden: float = 0.2,
     seed: int = SEED,
 ) -> Split:
-    """Liang et al. 2018: `heldout` users for validation and as many for test, none of whom is trained on.
+    """Hold out `heldout` users for validation and as many for test, as Liang et al. (2018) do.
 
-    Items with fewer than `min_users` users go first, then users with fewer than `min_items` items, once each.
-    Users are permuted in the order of their ids; the last are the test users, those before them the
-    validation users. Held-out users lose the items no training user has. Of a user with five items or more a
-    share is hidden, rounded down; the others are shown whole, and so have no target.
+    Items with fewer than `min_users` users go first, then users with fewer than `min_items` items, one pass
+    each. Users in ascending order of their ids are permuted; the last are the test users, those before them
+    the validation users. Held-out users lose the items that no training user has. A share of the items of a
+    user with five or more is hidden, rounded down; the others show all they have, and so have no target.
     """
     events = filtered(events, min_users=min_users, min_items=min_items)
     rows = strong_rows(events, heldout, hidden=hidden, seed=seed)
@@ -131,26 +132,18 @@ def strong_generalisation(
     )
 
 
-def filtered(events: Events, *, min_users: int = 0, min_items: int = 5) -> Events:
-    """Without items that have fewer users, then without users that have fewer items; one pass each."""
-    check_events(events)
-    min_users = check_count("min_users", min_users, least=0)
-    min_items = check_count("min_items", min_items, least=0)
-    rows = np.arange(len(events))
-    if min_users > 1:
-        rows = rows[np.bincount(events.item, minlength=events.n_items)[events.item] >= min_users]
-    if min_items > 1:
-        user = events.user[rows]
-        rows = rows[np.bincount(user, minlength=events.n_users)[user] >= min_items]
-    if not len(rows):
-        raise DataError(
-            f"no events are left: no user has {min_items} of the items that have {min_users} users or more."
-        )
-    return events if len(rows) == len(events) else events.take(rows)
+def filtered(
+    events: Events, *, min_users: int = 0, min_items: int = 5, max_history: int | None = None
+) -> Events:
+    """Leave out users with more than `max_history` items, then rare items, then users with few items.
+
+    One pass each, as `Interactions.filtered` and `read_interactions` do.
+    """
+    return check_events(events).filtered(max_history=max_history, min_users=min_users, min_items=min_items)
 
 
 def strong_rows(events: Events, heldout: int, *, hidden: float = 0.2, seed: int = SEED) -> dict[str, Places]:
-    """The rows of each part; "users" are all users in the order in which they were drawn."""
+    """Return the rows of each part, and under "users" all users in the order in which they were drawn."""
     check_events(events)
     heldout, seed = check_count("heldout", heldout), check_seed(seed)
     hidden = check_number("hidden", hidden, "above 0 and below 1", lambda x: 0 < x < 1)
@@ -176,7 +169,7 @@ def strong_rows(events: Events, heldout: int, *, hidden: float = 0.2, seed: int 
 
 
 def _fold_in(events: Events, rows: Places, hidden: float, seed: int) -> tuple[Places, Places]:
-    """Shown and hidden rows of each user; the random numbers start anew for each set of users."""
+    """Return shown and hidden rows; the random generator starts anew for each set of users."""
     random = np.random.RandomState(seed)
     shown: list[Places] = [np.empty(0, np.int64)]
     targets: list[Places] = [np.empty(0, np.int64)]
@@ -190,7 +183,7 @@ def _fold_in(events: Events, rows: Places, hidden: float, seed: int) -> tuple[Pl
 
 
 def _by_user(events: Events, rows: Places) -> Iterator[Places]:
-    """The rows of each user, users ascending, rows in the order of the table."""
+    """Yield the rows of each user, users ascending, rows in the order of the table."""
     order = rows[np.argsort(events.user[rows], kind="stable")]
     borders = np.flatnonzero(np.diff(events.user[order])) + 1
     return (group for group in np.split(order, borders) if len(group))
@@ -212,7 +205,7 @@ def _held_out(events: Events, rows: dict[str, Places], part: str, items: Places)
     return Questions(
         events.users.subset(users),
         events.matrix(shown, users, items),
-        events.matrix(targets, users, items),
+        events.matrix(targets, users, items, binary=True),
         heldout - len(users),
     )
 
@@ -221,7 +214,7 @@ def _held_out(events: Events, rows: dict[str, Places], part: str, items: Places)
 
 
 def leave_out(events: Events, k: int = 1, *, seed: int = SEED) -> Split:
-    """Of every user with more than k items, k at random are hidden; all else is trained on, and shown."""
+    """Hide k random items of every user with more than k; train on the rest, and show it."""
     check_events(events)
     random = np.random.default_rng(check_seed(seed))
     name = f"{k} random items of each user left out"
@@ -229,7 +222,7 @@ def leave_out(events: Events, k: int = 1, *, seed: int = SEED) -> Split:
 
 
 def by_time(events: Events, k: int = 1) -> Split:
-    """Of every user with more than k items, the k latest are hidden; of equal times, the later rows."""
+    """Hide the k latest items of every user with more than k; of equal times, the later rows."""
     time = check_events(events).time
     if time is None:
         raise DataError(
@@ -260,7 +253,8 @@ def _last_of_each(
     training = _training(events, rows, items)
     known = np.zeros(events.n_items, np.bool_)
     known[items] = True
-    targets = events.matrix(np.flatnonzero(hide & known[events.item]), np.unique(events.user[rows]), items)
+    hidden = np.flatnonzero(hide & known[events.item])
+    targets = events.matrix(hidden, np.unique(events.user[rows]), items, binary=True)
     questions = _questions(training.users, training.matrix, targets)
     return Split(training, questions, None, name, lambda: again(events.take(rows)))
 
@@ -269,13 +263,12 @@ def _last_of_each(
 
 
 def given(training: Interactions, targets: Interactions, shown: Interactions | None = None) -> Split:
-    """A split somebody else made.
+    """Use a split as it is given.
 
-    Without `shown`, further items of training users are to be guessed, who are shown what the training data
-    has of them (so LightGCN publishes its splits). With `shown`, the users asked about are new ones: what
-    each is shown, and what is to be guessed.
+    Without `shown`, the targets are further items of training users, who show what they have in the training
+    data (LightGCN publishes its splits this way). With `shown`, the test users are new ones, who show that.
 
-    Targets nobody has in the training data stay targets, as items without users.
+    Targets that nobody has in the training data stay targets, as items without users.
     """
     for name, data in (("training", training), ("targets", targets), ("shown", shown)):
         if not isinstance(data, Interactions) and not (name == "shown" and data is None):
@@ -307,7 +300,7 @@ def given(training: Interactions, targets: Interactions, shown: Interactions | N
                 "the training data, or give no shown (--shown) to ask about training users."
             )
     history = _over(training.items, asked)[place]
-    wanted = _over(training.items, targets)
+    wanted = _ones(_over(training.items, targets))
     twice = history.multiply(wanted).tocoo()
     if twice.nnz:
         user, item = (int(where[0]) for where in twice.coords)
@@ -318,13 +311,13 @@ def given(training: Interactions, targets: Interactions, shown: Interactions | N
     questions = _questions(targets.users, history, wanted)
     if shown is None:
         return Split(training, questions, None, "training and test as given")
-    without = int((targets.users.find(list(shown.users), "user") < 0).sum())  # are shown, but have no target
+    without = int((targets.users.find(list(shown.users), "user") < 0).sum())  # show items, have no target
     questions = replace(questions, left_out=questions.left_out + without)
     return Split(training, questions, None, "training, shown and test as given")
 
 
 def _with_items(training: Interactions, targets: Interactions) -> Interactions:
-    """With the items of the targets that nobody has in the training data, at the end."""
+    """Append the items of the targets that nobody has in the training data."""
     new = np.flatnonzero(training.items.find(list(targets.items), "item") < 0)
     if not len(new):
         return training
@@ -337,7 +330,7 @@ def _with_items(training: Interactions, targets: Interactions) -> Interactions:
 
 
 def _over(items: Ids, data: Interactions) -> sp.csr_array:
-    """A matrix with these items as its columns; what is not among them is left out."""
+    """Return the matrix with these items as columns; other items are dropped."""
     pairs = data.matrix.tocoo()
     column = items.find(list(data.items), "item")[pairs.coords[1]]
     keep = column >= 0
@@ -347,7 +340,7 @@ def _over(items: Ids, data: Interactions) -> sp.csr_array:
 
 
 def check_split(split: object) -> Split:
-    """A split, and not the data one could be made of."""
+    """Refuse anything but a split."""
     if not isinstance(split, Split):
         raise DataError(
             f"split must be a Split, as evaluation.strong_generalisation(…) makes one; got "
@@ -357,7 +350,7 @@ def check_split(split: object) -> Split:
 
 
 def check_events(events: object) -> Events:
-    """What splits are made of, and not something that could be read as it."""
+    """Refuse anything but events."""
     if not isinstance(events, Events):
         raise DataError(
             f"events must be Events, as evaluation.read_events(…) or datasets.events(…) gives them; got "
@@ -377,7 +370,7 @@ def _training(events: Events, rows: Places, items: Places) -> Interactions:
 
 
 def _questions(users: Ids, shown: sp.csr_array, targets: sp.csr_array) -> Questions:
-    """Of those who have a target; the others are counted."""
+    """Ask about the users who have a target, and count the others."""
     asked = np.flatnonzero(np.diff(targets.indptr))
     if not len(asked):
         raise DataError(f"none of {len(users):,} test users has a target: there is nothing to guess.")
@@ -389,3 +382,7 @@ def _questions(users: Ids, shown: sp.csr_array, targets: sp.csr_array) -> Questi
 def _only(X: sp.csr_array, keep: npt.NDArray[np.bool_]) -> sp.csr_array:
     ptr = np.concatenate([[0], np.cumsum(keep)])[X.indptr]
     return sp.csr_array((X.data[keep], X.indices[keep], ptr), shape=X.shape)
+
+
+def _ones(X: sp.csr_array) -> sp.csr_array:
+    return sp.csr_array((np.ones(X.nnz, np.float32), X.indices, X.indptr), shape=X.shape)

@@ -1,7 +1,7 @@
-"""Which column of a table holds the users, the items, the values, the titles and the times."""
+"""Find the columns of a table that hold users, items, values, titles and times."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
 
@@ -10,8 +10,8 @@ from mrfrec.io.sources import Source
 
 __all__ = ["check_that_rows_may_be_counted", "find_roles", "find_titles"]
 
-# Names of columns that are recognised, without case, spaces and punctuation. The first two of each are so
-# plain that they win where a table has several.
+# Names of columns that are recognised, without case, spaces and punctuation. The first two of each role win
+# where a table has several.
 _NAMES = {
     "user": "user userid uid users username customer customerid member memberid account accountid visitor "
     "visitorid session sessionid profile profileid client clientid player playerid reviewer reviewerid",
@@ -29,17 +29,11 @@ def _plain(name: str) -> str:
 
 
 def find_roles(
-    table: Source,
-    user: str | None,
-    item: str | None,
-    value: str | None,
-    title: str | None,
-    time: str | None = None,
-    needed: tuple[str, ...] = ("user", "item"),
+    table: Source, named: Mapping[str, str | None], needed: tuple[str, ...] = ("user", "item")
 ) -> dict[str, str]:
-    """Which column plays which part."""
+    """Return the column of each role: as named, or else as its name tells."""
     roles = {}
-    named = {"user": user, "item": item, "value": value, "title": title, "time": time}
+    named = {role: named.get(role) for role in _NAMES}
     for role, given in named.items():
         if given is not None:
             roles[role] = _named(table, role, given)
@@ -79,7 +73,7 @@ def _named(table: Source, role: str, name: str) -> str:
 
 
 def _recognised(table: Source, role: str, taken: set[str]) -> list[str]:
-    """The columns whose names fit; only the plainest where it stands out."""
+    """Return the columns whose names fit the role; only the plainest if there is exactly one such."""
     known = _NAMES[role].split()
     fitting = [name for name in table.columns if _plain(name) in known and name not in taken]
     plainest = [name for name in fitting if _plain(name) in known[:2]]
@@ -92,7 +86,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def check_that_rows_may_be_counted(table: Source, roles: dict[str, str]) -> None:
-    """Without a value, each row counts 1; but not where some other column may be meant."""
+    """Refuse to count rows as values if some other column may hold the values."""
     times = _NAMES["time"].split()
     others = [name for name in table.columns if name not in roles.values() and _plain(name) not in times]
     if others:
@@ -103,7 +97,7 @@ def check_that_rows_may_be_counted(table: Source, roles: dict[str, str]) -> None
 
 
 def find_titles(table: Source, item: str | None, title: str | None) -> dict[str, str]:
-    """Which columns of a table of items hold their ids and their titles."""
+    """Return the columns of a table of items that hold ids and titles."""
     ids = [item] if item in table.columns else _recognised(table, "item", taken={str(title)})
     ids = ids or [name for name in table.columns if _plain(name) == "id"]
     titles = (

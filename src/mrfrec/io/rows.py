@@ -1,10 +1,11 @@
-"""Rows of tables: what a bad one is, ids → numbers, and what is kept of those that went through.
+"""Read the rows of tables: refuse or skip bad ones, number the ids, combine the rows of each pair.
 
 Of each row only two small integers, a value and a time are kept, in the order of the table.
 """
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,18 +16,18 @@ import scipy.sparse as sp
 from mrfrec.core.resources import Progress
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids, Texts
-from mrfrec.data.interactions import combined
+from mrfrec.data.interactions import combine
 from mrfrec.errors import DataError
 from mrfrec.io.sources import FAULT, Roles, Source, Types
 
-__all__ = ["Rows"]
+__all__ = ["RowReader"]
 
 _INT64 = np.iinfo(np.int64).max
 _EXACT = {"Float16": 2**11, "Float32": 2**24, "Float64": 2**53}  # below, whole numbers are all distinct
 
 
 class _Numbering:
-    """Ids → numbers as they come; 0, 1, 2, … in ascending order once all have."""
+    """Number ids as they come, and then 0, 1, 2, … in ascending order once all are known."""
 
     def __init__(self, role: str, as_text: bool) -> None:
         self.role = role
@@ -97,14 +98,30 @@ class _Numbering:
             )
 
 
-class Rows:
-    """What is kept of the rows that went through."""
+class RowReader:
+    """Collects the rows of tables.
 
-    def __init__(self, on_bad: str, *, as_text: bool = False) -> None:
+    Parameters
+    ----------
+    on_bad
+        "refuse" bad rows, or "skip" them.
+    as_text
+        Some of the tables have no types.
+    min_value
+        Leave out rows with a value below this, before anything else is done with them.
+    binary
+        Do not keep values.
+    """
+
+    def __init__(
+        self, on_bad: str, *, as_text: bool = False, min_value: float | None = None, binary: bool = True
+    ) -> None:
         self.on_bad = on_bad
         self.users, self.items = _Numbering("user", as_text), _Numbering("item", as_text)
         self.skipped: dict[str, int] = {}
         self.read_rows = 0
+        self._min_value = min_value
+        self._binary = binary
         self._are_dates: bool | None = None
         self._parts: dict[str, list[npt.NDArray[Any]]] = {"user": [], "item": [], "value": [], "time": []}
         self._titles = pl.DataFrame(schema={"code": pl.Int32, "title": pl.String})
@@ -113,11 +130,13 @@ class Rows:
         """Add the rows of a table."""
         types = {"user": self.users.texts.dtype, "item": self.items.texts.dtype}
         for batch in self.good(table, roles, types):
+            if self._min_value is not None:
+                batch = batch.filter(batch["value"].to_numpy() >= np.float32(self._min_value))
             if len(batch):
                 self._parts["user"].append(self.users.encode(batch["user"], table))
                 codes = self.items.encode(batch["item"], table)
                 self._parts["item"].append(codes)
-                if "value" in roles:
+                if "value" in roles and not self._binary:
                     self._parts["value"].append(batch["value"].to_numpy())
                 if "time" in roles:
                     self._add_times(batch["time"], table)
@@ -139,7 +158,7 @@ class Rows:
     def good(
         self, table: Source, roles: Roles, types: Types | None = None, prefix: str = ""
     ) -> Iterator[pl.DataFrame]:
-        """The rows that can be used, in batches; the first of the others is an error, or all are counted."""
+        """Yield the good rows in batches; raise at the first bad one, or count them in `skipped`."""
         row = 0
         for batch in table.batches(roles, types or {}):
             columns, faults = _rules(batch, table, roles, types or {})
@@ -172,34 +191,54 @@ class Rows:
             yield typed.filter(~bad) if bad.any() else typed
 
     def finish(self) -> None:
-        """All rows are there: number the ids in ascending order."""
+        """Number the ids in ascending order, once all tables are read."""
         if not self._parts["user"]:
-            skipped = f", of which {sum(self.skipped.values()):,} were bad" if self.skipped else ""
+            good = self.read_rows - sum(self.skipped.values())
+            if good:
+                least = f"min_value={self._min_value:g}"
+                raise DataError(f"no interactions are left: all {good:,} rows have a value below {least}.")
+            skipped = f", of which {self.read_rows:,} were bad" if self.skipped else ""
             raise DataError(f"the table has no interactions: {self.read_rows:,} rows{skipped}.")
         self.users.finish(self._parts["user"])
         self.items.finish(self._parts["item"])
 
-    def _joined(self, role: str) -> npt.NDArray[Any]:
+    def _column(self, role: str) -> npt.NDArray[Any]:
         parts = self._parts.pop(role)
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def to_matrix(self, duplicates: str, *, counted: bool) -> sp.csr_array:
-        """Ones, or values where the table has them; several rows of one pair combined."""
-        rows = self.users.rank[self._joined("user")]
-        columns = self.items.rank[self._joined("item")]
-        # Booleans take the least room while the rows are sorted; their sums stay 1.
-        kind = np.int32 if counted else np.bool_
-        data = self._joined("value") if self._parts["value"] else np.ones(len(rows), kind)
-        return combined(rows, columns, data, self.users.ids, self.items.ids, duplicates)
+    def _pairs(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[Any]]:
+        """Return user, item and value of each row; ones where the table has no values."""
+        user, item = self.users.rank[self._column("user")], self.items.rank[self._column("item")]
+        # Booleans take the least memory while the rows are sorted; their sums stay 1.
+        kind = np.bool_ if self._binary else np.int32
+        return user, item, self._column("value") if self._parts["value"] else np.ones(len(user), kind)
 
-    def to_events(self) -> Events:
-        """The rows in their order."""
-        user, item = self.users.rank[self._joined("user")], self.items.rank[self._joined("item")]
-        value, time = (self._joined(role) if self._parts[role] else None for role in ("value", "time"))
-        return Events(self.users.ids, self.items.ids, user, item, value, time, self.titles())
+    def to_matrix(self, duplicates: str) -> sp.csr_array:
+        """Return users × items; zeros are stored where the values of a pair add up to 0."""
+        return combine(*self._pairs(), self.users.ids, self.items.ids, duplicates)
+
+    def to_events(self, duplicates: str) -> Events:
+        """Return the first row of each pair, in the order of the table; with the value `to_matrix` gives."""
+        user, item, value = self._pairs()
+        time = self._column("time") if self._parts["time"] else None
+        pair = user.astype(np.int64) * len(self.items.ids) + item
+        order = np.argsort(pair, kind="stable")
+        first = order[np.append(True, pair[order[1:]] != pair[order[:-1]])]
+        rows, values = np.sort(first), None
+        if not self._binary or duplicates == "error":
+            matrix = combine(user, item, value, self.users.ids, self.items.ids, duplicates)
+            if not self._binary:
+                values = np.empty(len(user), np.float32)
+                values[first] = matrix.data  # which are ordered by user and item, too
+                rows = rows[values[rows] != 0]
+        events = Events(self.users.ids, self.items.ids, user, item, values, time, self.titles())
+        if not len(rows):
+            raise DataError(f"no interactions are left: all {len(first):,} pairs have a value that is 0.")
+        events = events.take(rows) if len(rows) < len(user) else events
+        return replace(events, repeated=len(user) - len(first))
 
     def titles(self) -> Texts | None:
-        """Of several titles of one item, the first by the alphabet: the order of rows changes nothing."""
+        """Return the title of each item, of several the first in alphabetical order."""
         texts = [""] * len(self.items.ids)
         for code, text in self._titles.iter_rows():
             texts[self.items.rank[code]] = text
@@ -208,14 +247,14 @@ class Rows:
 
 class _Fault(NamedTuple):
     where: pl.Series
-    words: pl.Expr  # with what the row holds
-    reason: str | None  # without: the same for all such rows; None where the batch itself says it
+    words: pl.Expr  # the reason, with what the row holds
+    reason: str | None  # the same for all such rows; None where column FAULT of the batch holds it
 
 
 def _rules(
     batch: pl.DataFrame, table: Source, roles: Roles, types: Types
 ) -> tuple[dict[str, pl.Series], list[_Fault]]:
-    """user, item, value and title as they are stored; and what makes a row one that cannot be used."""
+    """Return the columns as they are stored, and which rows are bad, and why."""
     columns: dict[str, pl.Series] = {}
     faults = []
     if FAULT in batch.columns:
@@ -280,9 +319,9 @@ _DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M:
 
 
 def _moments(raw: pl.Series, table: Source) -> pl.Series:
-    """Times that can be compared, numbers as they are or dates; null where they are neither.
+    """Parse times as numbers or dates, null where they are neither.
 
-    Of texts, dates are those of ISO 8601: nobody can tell whether 01/12 is in January.
+    Only dates in ISO 8601 are recognised: 01/12 may be in January or in December.
     """
     if raw.dtype != pl.String:
         temporal = isinstance(raw.dtype, pl.Date | pl.Datetime)
@@ -293,8 +332,8 @@ def _moments(raw: pl.Series, table: Source) -> pl.Series:
     if number.null_count():
         plain = text.str.replace(r"^(\S{10})T", "$1 ").str.replace(r"Z$", "+00:00")
         for form in _DATES:
-            found = plain.str.to_datetime(form, time_unit="us", strict=False)
-            dates = dates.fill_null(found.cast(pl.Datetime("us")))
+            parsed = plain.str.to_datetime(form, time_unit="us", strict=False)
+            dates = dates.fill_null(parsed.cast(pl.Datetime("us")))
     if dates.null_count() == len(dates):
         return whole if whole.null_count() == number.null_count() else number
     if number.null_count() < len(number):

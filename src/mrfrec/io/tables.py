@@ -1,13 +1,14 @@
-"""Tables of who-used-what → `Interactions`, or `Events` where the order of the rows counts.
+"""Read tables of who-used-what into `Interactions`, or into `Events` where the order of the rows counts.
 
-Rows stream through in batches, so that reading holds a few times what the matrix takes, whatever the size of
-the file.
+Rows stream through in batches, so that reading takes a few times the memory of the matrix, whatever the size
+of the file.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -17,13 +18,15 @@ from mrfrec.checks import check_flag, check_number
 from mrfrec.core.resources import Progress
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Id, Ids, Texts
-from mrfrec.data.interactions import Interactions, kept
+from mrfrec.data.interactions import Interactions, only
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.columns import check_that_rows_may_be_counted, find_roles, find_titles
-from mrfrec.io.rows import Rows
+from mrfrec.io.rows import RowReader
 from mrfrec.io.sources import Source, open_sources
 
 __all__ = ["as_interactions", "read_events", "read_interactions", "read_users"]
+
+_log = logging.getLogger("mrfrec")
 
 
 def read_interactions(
@@ -37,6 +40,9 @@ def read_interactions(
     min_value: float | None = None,
     binary: bool = True,
     duplicates: Literal["sum", "last", "error"] = "sum",
+    max_history: int | None = None,
+    min_users: int = 0,
+    min_items: int = 0,
     on_bad: Literal["refuse", "skip"] = "refuse",
     separator: str | None = None,
     columns: Sequence[str] | None = None,
@@ -44,7 +50,9 @@ def read_interactions(
 ) -> Interactions:
     """Read a table with a row for each time a user used an item.
 
-    Users and items come out in ascending order of their ids, so that the order of the rows changes nothing.
+    Users and items are returned in ascending order of their ids, whatever the order of the rows. Bad rows are
+    refused or skipped first, then `min_value` drops rows, then `duplicates` combines the rows of each pair,
+    then `max_history`, `min_users` and `min_items` drop users and items. `read_events` does the same.
 
     Parameters
     ----------
@@ -53,60 +61,56 @@ def read_interactions(
         .gz or .zst), Parquet, Arrow and Feather. Or a data frame of pandas, polars, pyarrow or another
         library. Or a `scipy.sparse` matrix of users × items.
     user, item, value, title
-        Names of the columns; recognised where they are obvious (user_id, movieId, rating, …). Ids are
-        integers or strings and stay what they are; in CSV files a column is integers if all of it is. Values
-        are kept in single precision; a pair whose value is 0 is left out. Of several titles of one item, the
-        first in the alphabet is taken.
+        Names of the columns; recognised if they are obvious (user_id, movieId, rating, …). Ids are
+        integers or strings and keep their type; in text files a column is integers if all of it is. Values
+        are kept in single precision. Of several titles of one item, the first in alphabetical order is taken.
     items
-        A table of items, of any of these kinds, with ids and titles.
+        A table of items, in any of these forms, with ids and titles.
     min_value
-        Leave out pairs whose value, duplicates combined, is below this: 4 keeps ratings of 4 and more. Users
-        and items that have nothing left go with them.
+        Drop rows with a value below this: 4 keeps ratings of 4 and more.
     binary
-        Every pair counts 1, whatever its value. With False it counts its value (or its rows, where the table
-        has users and items only), and a value of 0 is no interaction.
+        Let every pair count 1, whatever its value. With False it counts its value (or its number of rows, if
+        the table has users and items only), and a pair whose value is 0 is no interaction.
     duplicates
-        For several rows of one user and item: "sum" their values, keep the "last", or take it as an "error".
+        For several rows of one user and item: "sum" their values, keep the "last", or raise an "error".
+    max_history
+        Leave out users with more items than this.
+    min_users
+        Then leave out items with fewer users.
+    min_items
+        Then leave out users with fewer items; one pass each, as `evaluation.filtered` does.
     on_bad
         A row without ids, with a value that is no number, or with too many fields: "refuse" the table and
         name the row, or "skip" it and count it in `Interactions.skipped`.
     separator
-        Of text files; found out if None.
+        Separator of text files; detected if None.
     columns
         Names of the columns of text files that have no header.
     progress
         Called as `progress("read", rows, 0)`.
     """
-    _one_of("duplicates", duplicates, ("sum", "last", "error"))
-    _one_of("on_bad", on_bad, ("refuse", "skip"))
-    binary = check_flag("binary", binary)
-    if min_value is not None:
-        min_value = check_number("min_value", min_value, "a finite number or None", lambda x: abs(x) < 3e38)
-    if progress is not None and not callable(progress):
-        raise ParameterError("progress", "a function or None", progress)
+    min_value = _check_options(min_value, binary, duplicates, on_bad, progress)
+    named = {"user": user, "item": item, "value": value, "title": title if items is None else None}
+    reading: dict[str, Any] = {"separator": separator, "columns": columns}
     if isinstance(source, Interactions) or sp.issparse(source):
-        given = {"user": user, "item": item, "value": value, "separator": separator, "columns": columns}
-        for name, named in {**given, "title": title if items is None else None}.items():
-            if named is not None:
-                raise ParameterError(name, "None for a matrix", named, "It has no columns to name.")
+        for name, given in {**named, **reading}.items():
+            if given is not None:
+                raise ParameterError(name, "None for a matrix", given, "It has no columns to name.")
         data = source if isinstance(source, Interactions) else Interactions(source)
-        rows, matrix, users, known, titles = Rows(on_bad), data.matrix, data.users, data.items, data.titles
-        library = data.library
+        rows, library = RowReader(on_bad), data.library
+        parts = data.matrix, data.users, data.items, data.titles
+        keep = None if min_value is None else data.matrix.data >= min_value
     else:
-        sources = open_sources(source, separator=separator, columns=columns)
-        wants_values = value is not None or min_value is not None or not binary
-        tables = [(table, _roles(table, user, item, value, title, items, wants_values)) for table in sources]
-        without = [table.name for table, roles in tables if "value" not in roles]
-        if without and len(without) < len(tables):
-            raise DataError(f"{without[0]} has no column of values, but other files have. Read them apart.")
-        rows = Rows(on_bad, as_text=any(table.is_text for table in sources))
-        for table, roles in tables:
-            rows.read(table, roles, progress)
-        rows.finish()
-        matrix, titles = rows.to_matrix(duplicates, counted=wants_values), rows.titles()
-        users, known, library = rows.users.ids, rows.items.ids, sources[0].library
-    if rows.read_rows or min_value is not None:
-        matrix, users, known, titles = kept(matrix, users, known, titles, min_value, binary)
+        rows, library = _read(source, named, items, min_value, binary, on_bad, progress, **reading)
+        matrix = rows.to_matrix(duplicates)
+        parts = matrix, rows.users.ids, rows.items.ids, rows.titles()
+        keep = None if binary else matrix.data != 0
+    if keep is not None and not (rows.read_rows and keep.all()):
+        if not keep.any():
+            what = "0" if min_value is None or rows.read_rows else f"below min_value={min_value:g}"
+            raise DataError(f"no interactions are left: all {len(keep):,} pairs have a value that is {what}.")
+        parts = only(*parts, keep)
+    matrix, users, known, titles = parts
     if binary:
         ones = np.ones(matrix.nnz, np.float32)
         matrix = sp.csr_array((ones, matrix.indices, matrix.indptr), shape=matrix.shape)
@@ -114,27 +118,7 @@ def read_interactions(
         titles = _titles_from(items, known, item, title, rows)
     out = Interactions(matrix, users, known, titles)
     out.skipped, out.library = rows.skipped, library
-    return out
-
-
-def _roles(
-    table: Source,
-    user: str | None,
-    item: str | None,
-    value: str | None,
-    title: str | None,
-    items: object,
-    wants_values: bool,
-) -> dict[str, str]:
-    roles = find_roles(table, user, item, value, title if items is None else None)
-    roles.pop("time", None)
-    if wants_values and "value" not in roles:
-        check_that_rows_may_be_counted(table, roles)
-    if items is not None:
-        roles.pop("title", None)
-    if not wants_values:
-        roles.pop("value", None)
-    return roles
+    return out.filtered(max_history=max_history, min_users=min_users, min_items=min_items)
 
 
 def read_events(
@@ -147,6 +131,8 @@ def read_events(
     *,
     items: object = None,
     min_value: float | None = None,
+    binary: bool = True,
+    duplicates: Literal["sum", "last", "error"] = "sum",
     on_bad: Literal["refuse", "skip"] = "refuse",
     separator: str | None = None,
     columns: Sequence[str] | None = None,
@@ -154,54 +140,90 @@ def read_events(
 ) -> Events:
     """Read a table with a row for each time a user used an item, and keep the order of the rows.
 
-    As `read_interactions`, with a few differences. `time` is the name of a column of times (numbers, dates,
-    or texts such as 2019-12-08T10:30:00), or True for the one that is recognised. `min_value` leaves out
-    rows, before anything else. Every pair counts 1, whatever its value; of several rows of a pair the first
-    is kept, and the others are counted in `Events.repeated`.
+    The parameters are those of `read_interactions`, and so is the resulting matrix. A pair with several rows
+    has the place and the time of the first one that `min_value` keeps; the others are counted in
+    `Events.repeated`. To leave out users and items, see `evaluation.filtered`.
+
+    Parameters
+    ----------
+    time
+        Name of a column of times (numbers, dates, or texts such as 2019-12-08T10:30:00), or True for the one
+        that is recognised.
     """
-    _one_of("on_bad", on_bad, ("refuse", "skip"))
     if not isinstance(time, str | bool):
         raise ParameterError("time", "the name of a column, True or False", time)
-    if min_value is not None:
-        min_value = check_number("min_value", min_value, "a finite number or None", lambda x: abs(x) < 3e38)
-    sources = open_sources(source, separator=separator, columns=columns)
-    rows = Rows(on_bad, as_text=any(table.is_text for table in sources))
-    tables = []
+    min_value = _check_options(min_value, binary, duplicates, on_bad, progress)
+    named = {"user": user, "item": item, "value": value, "title": title if items is None else None}
+    named["time"] = time if isinstance(time, str) else None
+    reading: dict[str, Any] = {"separator": separator, "columns": columns}
+    rows, library = _read(
+        source, named, items, min_value, binary, on_bad, progress, timed=bool(time), **reading
+    )
+    events = rows.to_events(duplicates)
+    titles = events.titles if items is None else _titles_from(items, events.items, item, title, rows)
+    return replace(events, titles=titles, skipped=rows.skipped, library=library)
+
+
+def _check_options(
+    min_value: float | None, binary: bool, duplicates: str, on_bad: str, progress: Progress | None
+) -> float | None:
+    _one_of("duplicates", duplicates, ("sum", "last", "error"))
+    _one_of("on_bad", on_bad, ("refuse", "skip"))
+    check_flag("binary", binary)
+    if progress is not None and not callable(progress):
+        raise ParameterError("progress", "a function or None", progress)
+    if min_value is None:
+        return None
+    return check_number("min_value", min_value, "a finite number or None", lambda x: abs(x) < 3e38)
+
+
+def _read(
+    source: object,
+    named: dict[str, str | None],
+    items: object,
+    min_value: float | None,
+    binary: bool,
+    on_bad: str,
+    progress: Progress | None,
+    *,
+    timed: bool = False,
+    **reading: Any,
+) -> tuple[RowReader, str | None]:
+    """Read the rows of all tables; return them, and the data frame library of the first table."""
+    sources = open_sources(source, **reading)
+    uses_values = min_value is not None or not binary
+    needed = ("user", "item", "time") if timed else ("user", "item")
+    wanted = {"value": uses_values, "time": timed, "title": items is None}
+    tables: list[tuple[Source, dict[str, str]]] = []
     for table in sources:
-        named = time if isinstance(time, str) else None
-        needed = ("user", "item", "time") if time else ("user", "item")
-        roles = find_roles(table, user, item, value, title if items is None else None, named, needed)
-        wanted = {"value": value is not None or min_value is not None, "time": time, "title": items is None}
-        for role in [role for role, is_wanted in wanted.items() if not is_wanted]:
-            roles.pop(role, None)
-        if min_value is not None and "value" not in roles:
-            raise ParameterError(
-                "min_value", f"None for {table.name}, which has no column of values", min_value,
-                "Or name that column: value=… (--value-column at the command line).",
+        roles = find_roles(table, named, needed)
+        if uses_values and "value" not in roles:
+            check_that_rows_may_be_counted(table, roles)
+            if min_value is not None:
+                raise ParameterError(
+                    "min_value", f"None for {table.name}, which has no column of values", min_value,
+                    "Or name that column: value=… (--value-column at the command line).",
+                )  # fmt: skip
+        if "value" in roles and not uses_values and not tables:
+            _log.info(
+                "column %r of %s is not used: every pair counts 1. To learn from its values: binary=False "
+                "(--values at the command line).", roles["value"], table.name,
             )  # fmt: skip
-        tables.append((table, roles))
+        tables.append((table, {role: name for role, name in roles.items() if wanted.get(role, True)}))
     without = [table.name for table, roles in tables if "value" not in roles]
     if without and len(without) < len(tables):
         raise DataError(f"{without[0]} has no column of values, but other files have. Read them apart.")
+    rows = RowReader(
+        on_bad, as_text=any(table.is_text for table in sources), min_value=min_value, binary=binary
+    )
     for table, roles in tables:
         rows.read(table, roles, progress)
     rows.finish()
-    events = rows.to_events()
-    if min_value is not None:
-        assert events.value is not None
-        kept_rows = np.flatnonzero(events.value >= min_value)
-        if not len(kept_rows):
-            raise DataError(
-                f"no events are left: all {len(events):,} rows have a value below min_value={min_value:g}."
-            )
-        events = events.take(kept_rows)
-    events = events.first_of_each_pair()
-    titles = events.titles if items is None else _titles_from(items, events.items, item, title, rows)
-    return replace(events, titles=titles, skipped=rows.skipped, library=sources[0].library)
+    return rows, sources[0].library
 
 
 def as_interactions(data: object) -> Interactions:
-    """What `fit` takes: interactions as they are, a matrix with its values, a table read with defaults."""
+    """Convert what `fit` takes: interactions as they are, a matrix with its values, a table with defaults."""
     if isinstance(data, Interactions):
         return data
     if sp.issparse(data) or isinstance(data, np.ndarray):
@@ -210,14 +232,14 @@ def as_interactions(data: object) -> Interactions:
 
 
 def read_users(path: Path, known: Ids) -> list[Id]:
-    """The ids in the user column of a table, as the type the known ones have."""
-    found: list[Id] = []
+    """Read the user column of a table, as ids of the type of the known ones."""
+    users: list[Id] = []
     for source in open_sources(path):
-        roles = {"user": find_roles(source, None, None, None, None, needed=("user",))["user"]}
-        for batch in Rows("refuse").good(source, roles):
+        roles = {"user": find_roles(source, {}, needed=("user",))["user"]}
+        for batch in RowReader("refuse").good(source, roles):
             texts = batch["user"].cast(pl.String)
-            found += texts.to_list() if known.is_text else [known.parse(text, "user") for text in texts]
-    return found
+            users += texts.to_list() if known.is_text else [known.parse(text, "user") for text in texts]
+    return users
 
 
 def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
@@ -225,8 +247,8 @@ def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
         raise ParameterError(name, " or ".join(f'"{choice}"' for choice in allowed), value)
 
 
-def _titles_from(table: object, items: Ids, item: str | None, title: str | None, rows: Rows) -> Texts:
-    """Titles of these items, out of a table of items: ids are compared as text."""
+def _titles_from(table: object, items: Ids, item: str | None, title: str | None, rows: RowReader) -> Texts:
+    """Look up the titles of these items in a table of items, comparing ids as text."""
     places = {str(name): place for place, name in enumerate(items)}
     texts = [""] * len(items)
     for source in open_sources(table):
