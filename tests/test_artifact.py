@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import socket
 import stat
@@ -11,6 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -145,21 +147,10 @@ def test_a_name_may_begin_with_a_tilde_and_mean_nobody(
 
 @pytest.mark.parametrize("file", FILES, ids=str)
 def test_a_loaded_model_saves_the_same_bytes(originals: dict[Any, bytes], file: Any, tmp_path: Path) -> None:
-    path, again = tmp_path / "model.mrf", tmp_path / "again.mrf"
+    path = tmp_path / "model.mrf"
     path.write_bytes(originals[file])
-    mrfrec.load(path).save(again, include_histories=file[1])
-    assert again.read_bytes() == originals[file]
     mrfrec.load(path).save(path, include_histories=file[1])  # over the file it is reading from
     assert path.read_bytes() == originals[file]
-
-
-@pytest.mark.parametrize("file", FILES, ids=str)
-def test_the_same_model_gives_the_same_bytes(
-    fitted: dict[str, MRF], originals: dict[Any, bytes], file: Any, tmp_path: Path
-) -> None:
-    for name in ("one.mrf", "two.mrf"):
-        fitted[file[0]].save(tmp_path / name, include_histories=file[1])
-        assert (tmp_path / name).read_bytes() == originals[file]
 
 
 def test_another_fit_on_the_same_data_gives_the_same_bytes(
@@ -217,10 +208,40 @@ def test_the_library_of_the_format_reads_the_file(
             assert ours.flags.aligned
 
 
-def test_nothing_in_the_file_is_pickled(originals: dict[Any, bytes]) -> None:
-    content = originals["dense", True]
-    header = json.loads(content[8 : 8 + header_length(content)])
-    assert set(header["__metadata__"]) == {"block", "facts", "format", "format_version", "seal", "tensors"}
+def test_neither_saving_nor_loading_uses_pickle(
+    fitted: dict[str, MRF], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("pickle")
+
+    for name in ("dump", "dumps", "load", "loads", "Pickler", "Unpickler"):
+        monkeypatch.setattr(pickle, name, refuse)
+    fitted["dense"].save(tmp_path / "model.mrf", include_histories=True)
+    assert everything(mrfrec.load(tmp_path / "model.mrf")) == everything(fitted["dense"])
+
+
+@pytest.mark.parametrize("file", FILES, ids=str)
+def test_a_loaded_model_is_pickled_once(
+    originals: dict[Any, bytes], expected: dict[Any, list[Any]], file: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.mrf"
+    path.write_bytes(originals[file])
+    model = mrfrec.load(path)
+    _, arrays = open_file(path)
+    size = sum(stored.array.nbytes for stored in arrays.values())
+    content = pickle.dumps(model)
+    assert len(content) < size + 8_000  # names and parameters
+    path.unlink()
+    assert everything(pickle.loads(content)) == expected[file]
+    assert len(pickle.dumps(model)) < size + 40_000  # with what answering has built
+
+
+def test_a_damaged_model_cannot_be_pickled(originals: dict[Any, bytes], tmp_path: Path) -> None:
+    path = tmp_path / "model.mrf"
+    path.write_bytes(originals["sparse", False])
+    spoil(path, place_of(path, "weights.values")[0])
+    with pytest.raises(ModelFileError, match=r"'weights\.values' is not what was written"):
+        pickle.dumps(mrfrec.load(path))
 
 
 def header_length(content: bytes) -> int:
@@ -335,19 +356,19 @@ def expected(originals: dict[Any, bytes], tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: str(damage.__name__))
-@pytest.mark.parametrize("file", FILES, ids=str)
+@pytest.mark.parametrize("file", [("dense", True), ("sparse", True)], ids=str)
 def test_a_damaged_file_is_refused_or_makes_no_difference(
     originals: dict[Any, bytes], expected: dict[Any, list[Any]], file: Any, damage: Damage, tmp_path: Path
 ) -> None:
     rng = np.random.default_rng([len(damage.__name__), FILES.index(file)])
     refused = 0
-    for round_ in range(40):
+    for round_ in range(16):
         path = tmp_path / f"{round_}.mrf"
         path.write_bytes(damage(originals[file], rng))
         found = result_of(path)
         assert found is None or found == expected[file]
         refused += found is None
-    assert refused >= 30  # a few changes are none: a zero set to zero
+    assert refused >= 11  # a few changes are none: a zero set to zero
 
 
 def test_every_byte_of_the_header_counts(
@@ -355,7 +376,7 @@ def test_every_byte_of_the_header_counts(
 ) -> None:
     content = originals["sparse", True]
     path = tmp_path / "model.mrf"
-    for place in range(8 + header_length(content)):
+    for place in range(0, 8 + header_length(content), 7):
         changed = bytearray(content)
         changed[place] ^= 1 << (place % 7)
         path.write_bytes(changed)
@@ -367,7 +388,7 @@ def test_every_byte_of_the_header_counts(
 def test_every_length_but_the_whole_is_refused(originals: dict[Any, bytes], tmp_path: Path) -> None:
     content = originals["dense", False]
     path = tmp_path / "model.mrf"
-    for length in [*range(300), *range(300, len(content), 17), len(content) - 1]:
+    for length in [*range(20), *range(20, len(content), 97), len(content) - 1]:
         path.write_bytes(content[:length])
         with pytest.raises(ModelFileError, match="not a model of mrfrec, or not a whole one"):
             mrfrec.load(path)
@@ -384,7 +405,7 @@ edits = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(file=st.sampled_from(FILES), changes=edits)
 def test_any_edits_are_refused_or_make_no_difference(
     originals: dict[Any, bytes],
@@ -407,7 +428,7 @@ def test_any_edits_are_refused_or_make_no_difference(
     assert found is None or found == expected[file]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=200), length=st.integers(0, 200))
 def test_bytes_of_any_kind_are_refused(tmp_path: Path, content: bytes, length: int) -> None:
     for each in (
@@ -427,7 +448,7 @@ def test_foreign_files_are_refused_by_what_they_are(tmp_path: Path) -> None:
 
     refuse(tmp_path / "missing.mrf", r"there is no model file .*missing\.mrf\. Relative paths start from")
     refuse(tmp_path / "missing" / "model.mrf", "there is no model file")
-    refuse(tmp_path / ("long" * 100), "not a model of mrfrec|there is no model file")
+    refuse(tmp_path / ("long" * 100), "could not be read: File name too long|there is no model file")
     refuse(tmp_path, "is a folder")
     whole = "is not a model of mrfrec, or not a whole one"
     for name, content in {
@@ -577,11 +598,15 @@ def facts_with(**changes: Any) -> Change:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "GPT"}, "holds a 'GPT'; this mrfrec knows MRF, EASE, .*Upgrade mrfrec"),
+        (
+            {"model": "GPT"},
+            r"holds a 'GPT'; this mrfrec knows MRF, .*call mrfrec\.register.*upgrade",
+        ),
         ({"model": ["MRF"]}, "lacks a part of a model"),
         ({"parameters": {"l2": -1.0}}, "l2 must be"),
         ({"parameters": {"unheard_of": 1}}, "unheard_of"),
         ({"parameters": None}, "lacks a part of a model"),
+        ({"parameters": {"threads": 1}}, "threads"),
         ({"data": {}}, "lacks a part of a model"),
         ({"state": {}}, "lacks a part of a model"),
         ({"state": []}, "lacks a part of a model"),
@@ -630,6 +655,89 @@ def test_metadata_that_is_not_that_of_a_model_is_refused(
     assert result_of(tmp_path / "model.mrf") is None
     with pytest.raises(ModelFileError, match=r"lacks a part of a model|is damaged"):
         mrfrec.load(tmp_path / "model.mrf")
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths to every part of a JSON value."""
+    keys = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    for key in keys:
+        yield (*path, key)
+        yield from places(value[key], (*path, key))
+
+
+def forge_json(value: Any, rng: np.random.Generator) -> None:
+    """Replace or remove one part, anywhere."""
+    every = list(places(value))
+    *path, last = every[int(rng.integers(len(every)))]
+    for key in path:
+        value = value[key]
+    replacements = [None, True, -1, 0.5, 2**70, "x", "\ud800", [], {}, [[1]], {"0": 1}]
+    if rng.random() < 0.2:
+        del value[last]
+    else:
+        value[last] = replacements[int(rng.integers(len(replacements)))]
+
+
+def forge_array(arrays: dict[str, npt.NDArray[Any]], rng: np.random.Generator) -> None:
+    """Change one array so that it does not go with the others, or hold what it must not."""
+    name = sorted(arrays)[int(rng.integers(len(arrays)))]
+    array = arrays[name]
+    extremes = (-1, 0x80, 255) if array.dtype == np.uint8 else (-1, 2**31 - 1, np.nan, np.inf, -1e300)
+    change = int(rng.integers(5))
+    if change == 0:
+        del arrays[name]
+    elif change == 1:
+        arrays[name] = array.reshape(*array.shape, 1)
+    elif change == 2:
+        kinds = ["<f4", "<f8", "<i4", "<i8", "|u1", "<u4", "<u8"]
+        with np.errstate(all="ignore"):
+            arrays[name] = array.astype(kinds[int(rng.integers(len(kinds)))])
+    elif change == 3:
+        arrays[name] = array[: len(array) // 2]
+    else:
+        with np.errstate(all="ignore"):
+            value = np.array(extremes[int(rng.integers(len(extremes)))], np.float64).astype(array.dtype)
+        array.flat[int(rng.integers(array.size))] = value
+
+
+@pytest.mark.parametrize("file", [("dense", True), ("sparse", True)], ids=str)
+def test_a_forged_file_is_refused_by_name_or_answers(
+    originals: dict[Any, bytes], file: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifact, "_check_arrays", lambda *_: None)
+    rng = np.random.default_rng(11)
+    path, refused = tmp_path / "model.mrf", 0
+
+    def forge_metadata(metadata: dict[str, str]) -> None:
+        part = ("facts", "tensors", "block")[int(rng.integers(3))]
+        value = {"": json.loads(metadata[part])}
+        forge_json(value, rng)
+        metadata[part] = json.dumps(value.get(""))
+
+    for _ in range(120):
+        if rng.random() < 0.5:
+            rewrite(originals[file], path, lambda arrays, _: forge_array(arrays, rng))
+        else:
+            reseal(originals[file], path, forge_metadata)
+        with suppress(DataError):  # an id was changed, and is not where the order of the ids says
+            refused += result_of(path) is None
+    assert 60 < refused < 120  # some forgeries are models, such as one with another popularity
+
+
+def test_weights_that_are_not_finite_are_neither_read_nor_written(
+    fitted: dict[str, MRF], originals: dict[Any, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.mrf"
+    with monkeypatch.context() as patched:
+        patched.setattr(artifact, "_check_arrays", lambda *_: None)
+        rewrite(originals["sparse", False], path, put("weights.values", -1, np.nan))
+    model = mrfrec.load(path)
+    with pytest.raises(ModelFileError, match=r"'weights\.values' holds numbers that are not finite"):
+        model.recommend(history=list(model.items_), k=2, exclude_seen=False)
+    with pytest.raises(ModelFileError, match=r"'weights\.values' holds numbers that are not finite"):
+        rewrite(originals["sparse", False], path, put("weights.values", 3, np.inf))
+    with pytest.raises(ModelFileError, match="'a' has the type bool, which a file cannot hold"):
+        write_file(path, {"a": np.ones(2, np.bool_)}, {})
 
 
 # ── only what is needed is read ───────────────────────────────────────────────────────────────────
@@ -772,6 +880,7 @@ def test_opening_a_large_model_and_one_answer_read_little_of_it(
         for name in ("mean", "scale", "shift", "popularity"):
             arrays[name] = np.resize(arrays[name], m)
         arrays["weights"] = np.full((m, m), 0.5, np.float32)
+        facts["data"]["items"] = m
         arrays["items.ids"] = np.arange(m)
         for name in ("items.data", "items.ptr", "items.order", "titles.data", "titles.ptr"):
             arrays.pop(name)

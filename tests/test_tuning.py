@@ -16,11 +16,11 @@ from mrfrec.core import blocks, closed_form, pattern, statistics
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids
 from mrfrec.evaluation import grids, report, splits, tuning
-from mrfrec.evaluation.chooser import Range
 from mrfrec.evaluation.metrics import parse
 from mrfrec.evaluation.protocol import evaluate
 from mrfrec.evaluation.splits import Split
-from mrfrec.models.registry import MODELS, build
+from mrfrec.models.axes import Range, Ridges
+from mrfrec.models.registry import MODELS, build, model_class
 
 from conftest import random_matrix
 
@@ -226,7 +226,6 @@ def test_wrong_parameters_are_refused_by_name(split: Split) -> None:
 
 
 def test_every_kind_has_a_grid_of_a_few_points_that_can_be_built_and_searched(split: Split) -> None:
-    assert grids.GRIDS.keys() == MODELS.keys()
     for kind in MODELS:
         points = grids.usual_points(split, kind)
         assert 1 <= len(points) <= (25 if kind == "MRF" else 12), kind
@@ -240,11 +239,11 @@ def test_every_kind_has_a_grid_of_a_few_points_that_can_be_built_and_searched(sp
 
 def test_the_page_about_measuring_has_the_usual_grids(split: Split) -> None:
     page = (Path(__file__).parents[1] / "docs" / "evaluation.md").read_text()
-    for kind, axes in grids.GRIDS.items():
+    for kind in MODELS:
         (row,) = re.findall(rf"^\| {kind} \| (.*) \| (\d+) \|$", page, re.MULTILINE)
         assert int(row[1]) == len(grids.usual_points(split, kind)), kind
-        for name, axis in axes.items():
-            values = axis.multiples if isinstance(axis, grids.Ridges) else axis
+        for name, axis in model_class(kind).tuning_grid.items():
+            values = axis.multiples if isinstance(axis, Ridges) else axis
             if not isinstance(values, Range) and len(values) > 1:
                 assert f"`{name}` " + ", ".join(f"{value:,g}" for value in values) in row[0], (kind, name)
 

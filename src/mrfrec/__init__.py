@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mrfrec.io.tables import read_interactions
     from mrfrec.models.mrf import MRF
     from mrfrec.models.recommender import Recommender
-    from mrfrec.models.registry import load
+    from mrfrec.models.registry import load, register
 
 __version__ = "0.1.0"
 
@@ -52,6 +52,7 @@ __all__ = [
     "load",
     "models",
     "read_interactions",
+    "register",
 ]
 
 # Loaded on first use: `import mrfrec` imports neither numpy, scipy, numba nor polars.
@@ -60,6 +61,7 @@ _HOMES = {
     "Interactions": "data.interactions",
     "Recommender": "models.recommender",
     "load": "models.registry",
+    "register": "models.registry",
     "read_interactions": "io.tables",
 }
 

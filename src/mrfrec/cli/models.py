@@ -14,7 +14,7 @@ from mrfrec.io.atomic import expanded
 from mrfrec.models.registry import MODELS, build, kind_named, model_class, nearest_kind
 
 if TYPE_CHECKING:
-    from mrfrec.evaluation.chooser import Range
+    from mrfrec.models.axes import Range
     from mrfrec.models.recommender import Recommender
 
 __all__ = [
@@ -251,8 +251,8 @@ def parse_vary(
 
     Each is checked with what all trials share, which is `fixed`.
     """
-    from mrfrec.evaluation.chooser import Range
     from mrfrec.evaluation.grids import check_values
+    from mrfrec.models.axes import Range
 
     made = model_class(kind)
     known = [name for name in made.defaults() if name not in made._machine_parameters]
@@ -279,7 +279,7 @@ def parse_vary(
 
 
 def _values(text: str, values: str, usual: Any) -> "list[Any] | Range":
-    from mrfrec.evaluation.chooser import Range
+    from mrfrec.models.axes import Range
 
     low, dots, high = values.partition("..")
     given = [_value(part.strip()) for part in ([low, high] if dots else values.split(","))]

@@ -78,16 +78,14 @@ def nearest(
     size_at = np.zeros(X.nnz, np.uint32)  # the length of a history, at where it begins
     size_at[X.indptr[:-1][of_user > 0]] = of_user[of_user > 0]
     sizes = size_at[facts.X.begin]
-    lengths, order = np.sqrt(facts.S_diagonal), np.arange(m, dtype=np.int32)
+    lengths = np.sqrt(facts.S_diagonal)
     items, nearness = np.empty((m, most), np.int32), np.empty((m, most), np.float32)
     tasks = facts.row_tasks()
     with workers.stage("neighbors", m):
         workers.run(
-            lambda t, space: kernels.nearest(
-                facts.X, sizes, lengths, shrink, order, *t, *space, items, nearness
-            ),
+            lambda t, row: kernels.nearest(facts.X, sizes, lengths, shrink, *t, row, items, nearness),
             tasks,
-            scratch=lambda: (facts.accumulator(), np.empty(m, np.float32)),
+            scratch=facts.accumulator,
             costs=[stop - start for start, stop in tasks],
         )
     return Neighbors(items, nearness)

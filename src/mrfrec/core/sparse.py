@@ -36,6 +36,11 @@ class Rows:
         ptr = matrix.indptr.astype(np.int64, copy=False)
         return cls(ptr, matrix.indices, matrix.data, matrix.shape[1])
 
+    def __reduce__(self) -> tuple[Any, ...]:  # checked, and then without the check: each array once
+        self.verify()
+        repeated = self.values.strides == (0,)  # a single one stands for all values
+        return _unpickled, (self.ptr, self.items, self.values[:1] if repeated else self.values, self.width)
+
     def __len__(self) -> int:
         return len(self.ptr) - 1
 
@@ -78,12 +83,20 @@ class Rows:
         )
 
 
+def _unpickled(ptr: Any, items: Any, values: Any, width: int) -> Rows:
+    return Rows(ptr, items, np.broadcast_to(values, items.shape) if len(values) == 1 else values, width)
+
+
 @dataclass(frozen=True)
 class DenseRows:
     """The rows of a dense matrix."""
 
     array: npt.NDArray[Any]
     check: CheckSpan | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:  # as for `Rows`
+        self.verify()
+        return DenseRows, (self.array,)
 
     def __len__(self) -> int:
         return len(self.array)

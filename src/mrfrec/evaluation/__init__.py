@@ -8,7 +8,6 @@ best = evaluation.tune(split, evaluation.grid(alpha=[0.5, 0.75], l2=[1.0, 3.0, 6
 evaluation.evaluate(MRF(**best.parameters), split)
 """
 
-from mrfrec.evaluation.chooser import Range
 from mrfrec.evaluation.grids import grid, ridges, usual_points
 from mrfrec.evaluation.metrics import Mean, Metric, Paired, paired
 from mrfrec.evaluation.protocol import Comparison, Evaluation, compare, evaluate, measure
@@ -25,6 +24,7 @@ from mrfrec.evaluation.splits import (
 from mrfrec.evaluation.tradeoff import Tradeoff, tradeoff
 from mrfrec.evaluation.tuning import Trial, Tuning, search, tune
 from mrfrec.io.tables import read_events
+from mrfrec.models.axes import Range
 
 __all__ = [
     "Comparison",

@@ -1,56 +1,13 @@
 """Which point to try next, by what those before have shown: Optuna's tree-structured Parzen estimator."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from mrfrec.checks import check_number, check_seed
+from mrfrec.checks import check_seed
 from mrfrec.errors import MissingLibraryError, ParameterError
+from mrfrec.models.axes import Range
 
-__all__ = ["Chooser", "Range"]
-
-
-@dataclass(frozen=True)
-class Range:
-    """Numbers to search between, both included; in steps, or evenly on a logarithmic scale.
-
-    With whole numbers and a whole step, whole numbers: Range(10, 200, step=10) for max_neighbors, and
-    Range(10, 200, log=True, step=1) for any of them.
-    """
-
-    low: float
-    high: float
-    log: bool = False
-    step: float | None = None
-
-    def __post_init__(self) -> None:
-        low, high = (check_number("range", x, "between finite numbers", lambda _: True)
-                     for x in (self.low, self.high))  # fmt: skip
-        if not low <= high or (self.log and low <= 0):
-            raise ParameterError("range", "low ≤ high, and above 0 on a logarithmic scale", (low, high))
-        if self.step is not None:
-            rule = "above 0, and on a logarithmic scale 1, for whole numbers, or None"
-            check_number("step", self.step, rule,
-                         lambda x: x > 0 and (not self.log or (x == 1 and self.is_whole)))  # fmt: skip
-
-    @classmethod
-    def between(cls, low: float, high: float, *, whole: bool = False) -> "Range":
-        """On a logarithmic scale where that can be, above 0; `whole` for whole numbers."""
-        if whole and not (isinstance(low, int) and isinstance(high, int)):
-            raise ParameterError("range", "between whole numbers", (low, high))
-        return cls(low, high, log=low > 0, step=1 if whole else None)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether these are whole numbers: said by a step that is one."""
-        return all(isinstance(x, int) for x in (self.low, self.high, self.step))
-
-    def holds(self, value: object) -> bool:
-        """Whether a value is one of these."""
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return False
-        steps = 0.0 if self.step is None else (value - self.low) / self.step
-        return self.low <= value <= self.high and abs(steps - round(steps)) < 1e-9
+__all__ = ["Chooser"]
 
 
 class Chooser:

@@ -1,7 +1,6 @@
 """Which points to try of a kind of model: what is usual, and what to vary beside it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -9,17 +8,12 @@ import numpy as np
 
 from mrfrec.checks import check_number
 from mrfrec.errors import ParameterError
-from mrfrec.evaluation.chooser import Range
 from mrfrec.evaluation.splits import Split, check_split
+from mrfrec.models.axes import RIDGES, Axis, Range, Ridges
 from mrfrec.models.registry import build, model_class
 
 __all__ = [
-    "ALPHAS",
-    "GRIDS",
-    "RIDGES",
-    "Axis",
     "Parameters",
-    "Ridges",
     "axes_of",
     "check_values",
     "grid",
@@ -32,42 +26,7 @@ __all__ = [
     "usual_points",
 ]
 
-ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the paper's grid
-RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0)  # of the grid, times the size of a typical diagonal entry of S
-
 Parameters = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Ridges:
-    """l2 in the scale of the data, as `ridges` gives it: these multiples, or, in a search, between these."""
-
-    multiples: tuple[float, ...] = RIDGES
-    searched: tuple[float, float] = (0.03, 10.0)
-
-
-Axis = Sequence[Any] | Range | Ridges
-
-GRIDS: dict[str, dict[str, Axis]] = {
-    "MRF": {"sparsity": ("auto",), "r": (0.0,), "alpha": ALPHAS, "l2": Ridges()},
-    "EASE": {"l2": Ridges()},
-    "EDLAE": {"dropout": (0.2, 0.33, 0.5, 0.7), "l2": Ridges((0.01, 0.1, 1.0), (0.001, 10.0))},
-    "Popularity": {},
-    "ItemKNN": {"neighbors": (20, 50, 100, 200), "shrink": (0.0, 10.0, 100.0)},
-    # Liang et al. (2018) take 0.1, 0.5, 1 and 5 for both; for most items such an l2 is next to nothing.
-    "SLIM": {"l1": (0.1, 0.5, 1.0, 5.0), "l2": Ridges((0.003, 0.03, 0.3), (0.001, 3.0))},
-    "FsSLIM": {"neighbors": (50, 200), "l1": (0.1, 1.0), "l2": Ridges((0.003, 0.03, 0.3), (0.001, 3.0))},
-    # Liang et al. (2018): 100 or 200 factors, confidences 1 + weight of 2, 5, 10, 30, 50 or 100.
-    "WMF": {"factors": (100, 200), "weight": (1.0, 9.0, 49.0), "l2": (10.0, 100.0)},
-    "CDAE": {"weight": (1.0, 10.0, 50.0), "l2": (0.001, 0.01, 0.1)},
-    "MultDAE": {"dropout": (0.3, 0.5, 0.7), "l2": (0.001, 0.01, 0.1)},
-    # Where there are few users, training ends long before 200,000 steps, with next to no KL term.
-    "MultVAE": {"dropout": (0.3, 0.5), "kl_steps": (2_000, 20_000, 200_000), "kl_cap": (0.2, 0.5)},
-}
-"""What is tried of each kind of model, if nothing else is said; the last varies fastest."""
-_SPACES: dict[str, dict[str, Axis]] = {
-    "MRF": {"r": (0.0, 0.1, 0.25, 0.5), "alpha": Range(0.0, 1.0, step=0.125)},
-}  # in a search, where that is not between the values of the grid
 
 
 def grid(**choices: Any) -> list[dict[str, Any]]:
@@ -90,9 +49,9 @@ def axes_of(
     *,
     searched: bool = False,
 ) -> dict[str, Axis]:
-    """What is varied: the usual of a kind of model (`GRIDS`), but for what is in `vary`, or is `fixed`.
+    """Return what is varied: the class's `tuning_grid`, with `vary` in its place and without what is `fixed`.
 
-    `searched` says that it is for a search: between the usual values, and not at them alone.
+    With `searched`, ranges between the values of the grid, for a search.
     """
     made, given, shared = model_class(model), dict(vary or {}), dict(fixed or {})
     known = made.defaults()
@@ -103,9 +62,9 @@ def axes_of(
             raise ParameterError("vary", rule, name)
         if isinstance(axis, Range) and not searched:
             raise ParameterError("vary", "lists of values on a grid", axis, "A range is for a search.")
-    usual = GRIDS.get(made.__name__, {})
+    usual = {name: axis for name, axis in made.tuning_grid.items() if name in known}
     if searched:
-        usual = {**{n: _between(axis) for n, axis in usual.items()}, **_SPACES.get(made.__name__, {})}
+        usual = {name: made.search_space.get(name, _between(axis)) for name, axis in usual.items()}
     axes = {name: axis for name, axis in given.items() if name not in usual}
     axes |= {name: given.get(name, axis) for name, axis in usual.items() if name not in shared}
     if "r" in axes and not _is_sparse(axes, shared):

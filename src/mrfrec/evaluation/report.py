@@ -12,7 +12,7 @@ from mrfrec.evaluation.protocol import Comparison, Evaluation
 from mrfrec.evaluation.side_checks import Exposure
 from mrfrec.evaluation.tradeoff import Tradeoff
 from mrfrec.evaluation.tuning import Trial, Tuning
-from mrfrec.models.registry import MODELS, model_class
+from mrfrec.models.registry import kind_named, model_class
 
 __all__ = [
     "Report",
@@ -318,7 +318,7 @@ def _kind(evaluation: Evaluation) -> str:
 
 def _parameters_text(parameters: dict[str, Any], kind: str) -> str:
     """Those that are not the usual ones."""
-    usual = model_class(kind).defaults() if kind in MODELS else {}
+    usual = model_class(kind).defaults() if kind_named(kind) else {}
     own = {n: v for n, v in parameters.items() if n not in usual or usual[n] != v}
     return ", ".join(f"{name}={_parameter_text(name, v)}" for name, v in own.items()) or "as by default"
 

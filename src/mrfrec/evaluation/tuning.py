@@ -18,12 +18,13 @@ import numpy as np
 from mrfrec.checks import check_count, check_number
 from mrfrec.core.resources import Progress
 from mrfrec.errors import DataError, MemoryPlanError, NumericalError, ParameterError
-from mrfrec.evaluation.chooser import Chooser, Range
+from mrfrec.evaluation.chooser import Chooser
 from mrfrec.evaluation.grids import Parameters, check_values, plain, ridges, rounded, scale_exponent
 from mrfrec.evaluation.metrics import Mean, Metric, parse_all
 from mrfrec.evaluation.protocol import Ties, evaluate
 from mrfrec.evaluation.splits import Questions, Split, check_split
 from mrfrec.io.atomic import writing
+from mrfrec.models.axes import Range
 from mrfrec.models.registry import build
 
 __all__ = ["Trial", "Tuning", "points_of", "search", "tune"]

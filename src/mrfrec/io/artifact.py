@@ -1,8 +1,8 @@
-"""One file per model: arrays in the safetensors format, facts as JSON in its header. docs/format.md.
+"""One file per model: arrays in the safetensors format, facts as JSON in its header. See docs/format.md.
 
-Opening a model maps the file and reads the header alone. Every block of every array has a checksum, which is
-compared the first time the block is read: what was altered is noticed before it is used, and a large model
-still opens at once. The header carries a seal over itself, these checksums included.
+Opening a model maps the file and reads only the header. Every block of every array has a checksum, which is
+compared when the block is first read: an altered block is noticed before it is used, and a large model still
+opens at once. The header carries a seal over itself, these checksums included. Numbers must be finite.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from mrfrec.errors import ModelFileError
 from mrfrec.io.atomic import expanded, writing
 
-__all__ = ["FORMAT_VERSION", "Stored", "describe", "open_file", "write_file"]
+__all__ = ["FORMAT_VERSION", "Stored", "StoredArrays", "describe", "open_file", "write_file"]
 
 FORMAT = "mrfrec"
 FORMAT_VERSION = 1
@@ -29,11 +29,12 @@ _BLOCK = 1 << 20  # bytes with a checksum of their own; a multiple of every type
 _TYPES = {
     "F32": "<f4", "F64": "<f8", "I32": "<i4", "I64": "<i8", "U8": "|u1", "U32": "<u4", "U64": "<u8",
 }  # fmt: skip
+_NAMES = {np.dtype(kind): name for name, kind in _TYPES.items()}
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # of Linux; not every Python knows its name
 
 
 class Stored:
-    """An array in a file, checked block by block as it is first read."""
+    """An array in a file, checked block by block when it is first read."""
 
     def __init__(
         self, name: str, path: Path, array: npt.NDArray[Any], checksums: list[str], block: int
@@ -48,7 +49,7 @@ class Stored:
         if self._block < 1 or len(checksums) != -(-array.size // self._block):
             raise self.damaged()
 
-    def __reduce__(self) -> tuple[Any, ...]:  # to another process it goes whole, and checked
+    def __reduce__(self) -> tuple[Any, ...]:  # checked, and then by value: the file may be gone by then
         return Stored, (
             self.name,
             self.path,
@@ -58,26 +59,26 @@ class Stored:
         )
 
     def bound(self, below: int) -> "Stored":
-        """Also make sure that every element that is read is a position below this.
+        """Also check that every element is a position from 0 to `below`, exclusive.
 
-        Compiled code goes where positions lead without looking, and a checksum is no proof of origin.
+        Compiled code does not check its indices, and a checksum does not tell who wrote the file.
         """
-        if self.array.dtype.kind not in "iu":
+        if self.array.dtype not in (np.int32, np.int64):
             raise self.damaged()
         self._below = below
         return self
 
     def read(self) -> npt.NDArray[Any]:
-        """All of it."""
+        """Check the whole array and return it."""
         self.check(0, self.array.size)
         return self.array
 
     def check(self, start: int, stop: int) -> None:
-        """Make sure that the elements from start to stop are what was written."""
+        """Check the blocks that hold the elements from start to stop."""
         blocks = range(start // self._block, -(-stop // self._block) if stop > start else 0)
         unread = [block for block in blocks if not self._checked[block]]
         if len(unread) > 16:
-            with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashing leaves the interpreter's lock
+            with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashing releases the interpreter's lock
                 list(pool.map(self._check_block, unread))
         else:
             for block in unread:
@@ -89,14 +90,30 @@ class Stored:
             raise self.damaged()
         if self._below is not None and not (part.min() >= 0 and part.max() < self._below):
             raise self.damaged()
+        if part.dtype.kind == "f" and not np.isfinite(part).all():
+            raise self.damaged("holds numbers that are not finite")
         self._checked[block] = True
 
-    def damaged(self) -> ModelFileError:
-        """What to raise where the array is not what it should be."""
+    def damaged(self, how: str = "is not what was written") -> ModelFileError:
+        """Return the error to raise if the array is not what it should be."""
         return ModelFileError(
-            f"{self.path} is damaged: {self.name!r} is not what was written. Use another copy, or train "
-            "again."
+            f"{self.path} is damaged: {self.name!r} {how}. Use another copy, or train again."
         )
+
+
+class StoredArrays(dict[str, Stored]):
+    """The arrays of a file by name; asking for one that is not there is a `ModelFileError`."""
+
+    def __init__(self, path: Path, arrays: Mapping[str, Stored]) -> None:
+        super().__init__(arrays)
+        self.path = path
+
+    def __missing__(self, name: str) -> Stored:
+        raise ModelFileError(f"{self.path} lacks a part of a model: there is no array {name!r}.")
+
+    def under(self, *prefixes: str) -> "StoredArrays":
+        """Return the arrays whose names begin with one of these."""
+        return StoredArrays(self.path, {name: self[name] for name in self if name.startswith(prefixes)})
 
 
 def _checksum(block: npt.NDArray[np.uint8]) -> str:
@@ -111,13 +128,20 @@ def _seal(metadata: Mapping[str, str]) -> str:
 def write_file(
     path: str | os.PathLike[str], tensors: Mapping[str, npt.NDArray[Any]], facts: Mapping[str, Any]
 ) -> None:
-    """Write arrays and facts (anything JSON can say) to a file, whole or not at all.
+    """Write arrays and facts (anything JSON can hold) to a file, atomically.
 
-    The same arrays and facts make the same bytes: that is why the header is not left to the library, which
-    puts it in an order of its own every time.
+    The same arrays and facts give the same bytes: that is why the header is written here, and not by the
+    safetensors library, which orders it differently every time.
     """
-    names = {np.dtype(kind): name for name, kind in _TYPES.items()}
-    # The widest types first, so that every array lies where its type may.
+    _check_arrays(path, tensors)
+    try:
+        encoded_facts = json.dumps(facts, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ModelFileError(
+            f"{path}: parameters and state must be what JSON can hold (numbers, strings, lists, "
+            f"dictionaries): {error}."
+        ) from error
+    # The widest types first, so that every array is aligned.
     ordered = sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))
     arrays = {name: np.ascontiguousarray(tensors[name]) for name in ordered}
     bytes_of = {name: array.reshape(-1).view(np.uint8) for name, array in arrays.items()}
@@ -125,13 +149,13 @@ def write_file(
     for name, array in arrays.items():
         data = bytes_of[name]
         checksums = [_checksum(data[start : start + _BLOCK]) for start in range(0, len(data), _BLOCK)]
-        entry = {"dtype": names[array.dtype], "shape": array.shape}
+        entry = {"dtype": _NAMES[array.dtype], "shape": array.shape}
         table[name] = {**entry, "checksums": checksums}
         placed[name] = {**entry, "data_offsets": [end, end + len(data)]}
         end += len(data)
     metadata = {
         "block": str(_BLOCK),
-        "facts": json.dumps(facts, sort_keys=True, allow_nan=False),
+        "facts": encoded_facts,
         "format": FORMAT,
         "format_version": str(FORMAT_VERSION),
         "tensors": json.dumps(table, sort_keys=True),
@@ -143,7 +167,7 @@ def write_file(
         with writing(path) as unfinished, unfinished.open("wb") as file:
             file.write(len(header).to_bytes(8, "little") + header)
             for data in bytes_of.values():
-                for start in range(0, len(data), _BLOCK):  # so that Ctrl-C is heard in between
+                for start in range(0, len(data), _BLOCK):  # so that Ctrl-C works in between
                     file.write(data[start : start + _BLOCK].data)
     except OSError as error:
         reason = error.strerror or error
@@ -152,20 +176,34 @@ def write_file(
         ) from error
 
 
-def open_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Stored]]:
-    """Facts and arrays of a file; refuses everything that is not a whole model this version knows."""
+def _check_arrays(path: str | os.PathLike[str], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    for name, array in arrays.items():
+        if array.dtype not in _NAMES:
+            raise ModelFileError(f"{path}: {name!r} has the type {array.dtype}, which a file cannot hold.")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ModelFileError(f"{path}: {name!r} holds numbers that are not finite. Train again.")
+
+
+def open_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], StoredArrays]:
+    """Return the facts and arrays of a file; refuse anything but a whole model of a known version."""
     file = expanded(path)
     try:
         if file.is_dir():
             raise ModelFileError(f"{path} is a folder, not a model file.")
         if not file.is_file():
             raise ModelFileError(f"there is no model file {path}. Relative paths start from {Path.cwd()}.")
-        with safe_open(file, framework="np"):  # refuses what is not of the format, to the last byte
+        with safe_open(file, framework="np"):  # checks the header and the length of the file
             raw = _mapped(file)
         length = int.from_bytes(raw[:8].tobytes(), "little")
         header = json.loads(raw[8 : 8 + length].tobytes())
-    except (SafetensorError, OSError) as error:
-        raise ModelFileError(f"{path} is not a model of mrfrec, or not a whole one: {error}.") from error
+    except OSError as error:
+        raise ModelFileError(f"{path} could not be read: {error.strerror or error}.") from error
+    except (SafetensorError, ValueError, RecursionError) as error:
+        if isinstance(error, ModelFileError):
+            raise
+        raise ModelFileError(
+            f"{path} is not a model of mrfrec, or not a whole one. Use another copy, or train again."
+        ) from error
     metadata = header.get("__metadata__") or {}
     if metadata.get("format") != FORMAT:
         raise ModelFileError(f"{path} is a safetensors file, but not a model of mrfrec.")
@@ -178,15 +216,17 @@ def open_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, S
         raise ModelFileError(f"{path} is damaged: its header is not what was written. Use another copy.")
     try:
         facts, table, block = (json.loads(metadata[name]) for name in ("facts", "tensors", "block"))
-        return facts, _placed(file, raw[8 + length :], header, table, block)
+        if not isinstance(facts, dict) or type(block) is not int:
+            raise TypeError("facts or block")
+        return facts, StoredArrays(file, _placed(file, raw[8 + length :], header, table, block))
     except ModelFileError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise ModelFileError(f"{path} lacks a part of a model: {error!r}.") from error
+        raise ModelFileError(f"{path} lacks a part of a model, or has one that is not valid.") from error
 
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a file holds, for people: its facts, and the type and shape of each array."""
+    """Describe a file: its facts, and the type and shape of each array."""
     facts, arrays = open_file(path)
     shapes = {
         name: f"{stored.array.dtype} {list(stored.array.shape)}" for name, stored in sorted(arrays.items())
@@ -199,10 +239,10 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _mapped(file: Path) -> npt.NDArray[np.uint8]:
-    """The bytes of a file, read when they are looked at.
+    """Map a file into memory: its bytes are read when they are used.
 
-    Copy on write, though never written: to numba a read-only array is another type, to be compiled for anew.
-    No memory is reserved for such copies, or a model larger than the memory could not be opened.
+    The mapping is copy on write, though never written to: numba compiles again for read-only arrays. No
+    memory is reserved for copies; otherwise a model larger than the memory could not be opened.
     """
     with file.open("rb") as opened:
         mapping = mmap.mmap(
@@ -214,7 +254,7 @@ def _mapped(file: Path) -> npt.NDArray[np.uint8]:
 def _placed(
     file: Path, data: npt.NDArray[np.uint8], header: dict[str, Any], table: dict[str, Any], block: int
 ) -> dict[str, Stored]:
-    """Every array where it lies; the header must place it as the sealed table says."""
+    """Return every array where it lies; the header must place it as the sealed table says."""
     stored = {}
     for name, entry in table.items():
         found = header.get(name, {})
@@ -224,5 +264,5 @@ def _placed(
             )
         start, stop = found["data_offsets"]
         array = data[start:stop].view(_TYPES[entry["dtype"]]).reshape(entry["shape"])
-        stored[name] = Stored(name, file, array, entry["checksums"], block)
+        stored[name] = Stored(name, file, array, list(entry["checksums"]), block)
     return stored

@@ -17,6 +17,7 @@ from mrfrec.checks import check_count, check_flag, check_number, check_seed
 from mrfrec.core.resources import MemoryPlan, Workers, usable_threads
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.errors import DataError, MissingLibraryError, ParameterError
+from mrfrec.models.axes import Axis
 from mrfrec.models.latent import Latent
 from mrfrec.models.recommender import FitContext
 from mrfrec.models.stored import shaped
@@ -43,6 +44,7 @@ class _Autoencoder(Latent):
     """
 
     explains: ClassVar[bool] = False
+    extra: ClassVar[str | None] = "torch"
     _machine_parameters: ClassVar[tuple[str, ...]] = ("device", "checkpoint", "threads", "memory_limit")
     history_: list[dict[str, Any]]
     best_epoch_: int
@@ -135,7 +137,7 @@ class _Autoencoder(Latent):
         except ImportError as error:
             kind = type(self).__name__
             raise MissingLibraryError(
-                f'{kind} needs PyTorch to be trained: pip install "mrfrec[torch]".'
+                f'{kind} needs PyTorch to be trained: pip install "mrfrec[{self.extra}]".'
             ) from error
         chosen_device(self.device)
 
@@ -256,6 +258,13 @@ class MultVAE(_Autoencoder):
         Seconds of the training, and "total"; empty in a model that was loaded.
     """
 
+    # With few users, training ends long before 200,000 steps, with hardly any KL term: hence smaller ones.
+    tuning_grid: ClassVar[Mapping[str, Axis]] = {
+        "dropout": (0.3, 0.5),
+        "kl_steps": (2_000, 20_000, 200_000),
+        "kl_cap": (0.2, 0.5),
+    }
+
     def __init__(
         self,
         *,
@@ -319,6 +328,8 @@ class MultDAE(_Autoencoder):
         As those of `MultVAE`.
     """
 
+    tuning_grid: ClassVar[Mapping[str, Axis]] = {"dropout": (0.3, 0.5, 0.7), "l2": (0.001, 0.01, 0.1)}
+
     def __init__(
         self,
         *,
@@ -373,6 +384,7 @@ class CDAE(_Autoencoder):
         As those of `MultVAE`.
     """
 
+    tuning_grid: ClassVar[Mapping[str, Axis]] = {"weight": (1.0, 10.0, 50.0), "l2": (0.001, 0.01, 0.1)}
     _unit_length: ClassVar[bool] = False
 
     def __init__(

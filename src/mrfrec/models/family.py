@@ -4,8 +4,10 @@ An MRF without centering and rescaling has the ridge `l2 + p/(1 − p)·diag(X�
 flat one is EASE, one in proportion to how often items are used is EDLAE.
 """
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
+from mrfrec.models.axes import Axis, Ridges
 from mrfrec.models.mrf import MRF
 
 __all__ = ["EASE", "EDLAE"]
@@ -19,6 +21,8 @@ class EASE(MRF):
 
     The other parameters are those of `MRF`; with `sparsity`, the largest entries of XᵀX are kept.
     """
+
+    tuning_grid: ClassVar[Mapping[str, Axis]] = {"l2": Ridges()}
 
     def __init__(
         self,
@@ -56,6 +60,11 @@ class EDLAE(MRF):
     -----
     The others are those of `MRF`; with `sparsity`, the largest entries of XᵀX are kept.
     """
+
+    tuning_grid: ClassVar[Mapping[str, Axis]] = {
+        "dropout": (0.2, 0.33, 0.5, 0.7),
+        "l2": Ridges((0.01, 0.1, 1.0), (0.001, 10.0)),
+    }
 
     def __init__(
         self,

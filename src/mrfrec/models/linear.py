@@ -134,7 +134,7 @@ class Linear(Recommender):
             stored = shaped(arrays, "weights", m, m)
             self._weights = DenseRows(stored.array, stored.check)
         else:
-            shaped(arrays, "weights.ptr", m + 1)
+            shaped(arrays, "weights.ptr", m + 1, kind="i")
             # Without its values, a row would be read as a row of ones.
             shaped(arrays, "weights.values", *arrays["weights.items"].array.shape)
             self._weights = stored_rows(arrays, "weights", m)

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from mrfrec.checks import check_count, check_dtype, check_flag, check_number
 from mrfrec.core.settings import Plan, Settings
 from mrfrec.core.sparse import Rows
 from mrfrec.errors import ParameterError
+from mrfrec.models.axes import Axis, Range, Ridges
 from mrfrec.models.linear import Linear
 from mrfrec.models.recommender import FitContext
 from mrfrec.models.stored import shaped
@@ -97,6 +98,13 @@ class MRF(Linear):
         Bytes each stage was planned to hold; empty in a model that was loaded.
     """
 
+    tuning_grid: ClassVar[Mapping[str, Axis]] = {
+        "sparsity": ("auto",), "r": (0.0,), "alpha": (0.0, 0.25, 0.5, 0.75, 1.0), "l2": Ridges(),
+    }  # fmt: skip
+    search_space: ClassVar[Mapping[str, Axis]] = {
+        "r": (0.0, 0.1, 0.25, 0.5),
+        "alpha": Range(0.0, 1.0, step=0.125),
+    }
     plan_: Plan
     pattern_: "sp.csc_array | None"
     n_blocks_: int | None

@@ -1,14 +1,16 @@
 """The most popular items, and the items nearest to those somebody has."""
 
 import time
+from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from mrfrec.checks import check_count, check_number
 from mrfrec.core.resources import MemoryPlan, Workers
 from mrfrec.core.sparse import Rows
+from mrfrec.models.axes import Axis
 from mrfrec.models.linear import Linear
 from mrfrec.models.recommender import FitContext
 
@@ -54,6 +56,11 @@ class ItemKNN(Linear):
         Bytes, or a text such as "8GB", that a fit may use beyond the matrix it is given; what the machine has
         available if None.
     """
+
+    tuning_grid: ClassVar[Mapping[str, Axis]] = {
+        "neighbors": (20, 50, 100, 200),
+        "shrink": (0.0, 10.0, 100.0),
+    }
 
     def __init__(
         self,

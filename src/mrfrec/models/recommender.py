@@ -17,6 +17,7 @@ from mrfrec.core.sparse import Rows
 from mrfrec.data.catalogue import Catalogue, Recommendations, Training
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.errors import DataError, NotFittedError, ParameterError
+from mrfrec.models.axes import Axis
 from mrfrec.models.explaining import Explaining
 from mrfrec.models.histories import Query, of_histories, of_users, positions, validation_of
 
@@ -54,6 +55,11 @@ class Recommender(Explaining):
     takes effect with the next `fit`; until then answers and `save` use `fitted_parameters_`.
     """
 
+    # What a class says of itself. A grid lists the values `tune` tries, the last parameter varying fastest;
+    # a search goes between these values, unless `search_space` says otherwise.
+    tuning_grid: ClassVar[Mapping[str, Axis]] = {}
+    search_space: ClassVar[Mapping[str, Axis]] = {}
+    extra: ClassVar[str | None] = None  # the extra of the package that fitting needs
     # Parameters that change no result.
     _machine_parameters: ClassVar[tuple[str, ...]] = ("threads", "memory_limit")
     threads: int | None = None

@@ -1,19 +1,24 @@
-"""Every kind of model by name: build one from parameters, and load one from a file."""
+"""All models by name: find a class, build a model from parameters, load one from a file.
 
+To add a model to the package, write its module and add one line to `MODELS`. The class itself says what
+tuning varies, whether it explains, and which extra it needs. Models outside the package use `register`.
+"""
+
+import inspect
 from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from os import PathLike
-from typing import Any
+from typing import Any, TypeVar
 
 from mrfrec.data.catalogue import Catalogue
 from mrfrec.errors import ModelFileError, ParameterError
-from mrfrec.io.artifact import open_file
+from mrfrec.io.artifact import StoredArrays, open_file
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.stored import read_ids, read_texts, read_training, shaped
 
-__all__ = ["MODELS", "build", "kind_named", "load", "model_class", "nearest_kind"]
+__all__ = ["MODELS", "build", "kind_named", "load", "model_class", "nearest_kind", "register"]
 
 MODELS = {
     "MRF": "mrfrec.models.mrf",
@@ -28,18 +33,49 @@ MODELS = {
     "MultDAE": "mrfrec.models.autoencoders",
     "MultVAE": "mrfrec.models.autoencoders",
 }
-"""Where each kind of model that a file may hold is found."""
+"""The models of this package, and the module of each."""
+
+Model = TypeVar("Model", bound=type[Recommender])
+_registered: dict[str, type[Recommender]] = {}
+
+
+def register(model: Model) -> Model:
+    """Make your own model class known, so that `mrfrec.load` can open its files; also as a decorator.
+
+        @mrfrec.register
+        class MyModel(mrfrec.MRF): ...
+
+    Register the class in every process that loads its files. Its constructor must take every parameter by
+    name and keep it as an attribute of the same name; in a file, parameters are stored as JSON.
+    """
+    if not (inspect.isclass(model) and issubclass(model, Recommender)) or inspect.isabstract(model):
+        raise ParameterError("model", "a class derived from Recommender, without abstract methods", model)
+    name = model.__name__
+    same = kind_named(name)
+    # A notebook cell that is run again defines the class anew: the latest counts.
+    old = _registered.get(name)
+    if same is not None and (old is None or _origin(old) != _origin(model)):
+        raise ParameterError(
+            "model", "a class whose name no other model has", name, f"Rename it: {same} is taken."
+        )
+    model.defaults()  # refuses constructors whose parameters cannot be named
+    _registered[name] = model
+    return model
+
+
+def _origin(model: type[Recommender]) -> tuple[str, str]:
+    return model.__module__, model.__qualname__
 
 
 def kind_named(name: str) -> str | None:
-    """The kind a name stands for, however it is written (Mult-VAE, item knn); None if there is none."""
+    """Return the kind a name stands for, however it is written (Mult-VAE, item knn), or None."""
     plain = _plain(name)
-    return next((kind for kind in MODELS if _plain(kind) == plain), None)
+    return next((kind for kind in (*MODELS, *_registered) if _plain(kind) == plain), None)
 
 
 def nearest_kind(name: str) -> str | None:
-    """The kind whose name is spelt most like this one, if any is."""
-    plain = {_plain(kind): kind for kind in MODELS}
+    """Return the kind whose name is spelt most like this one, or None if none is close."""
+    plain = {_plain(kind): kind for kind in (*MODELS, *_registered)}
     near = get_close_matches(_plain(name), plain, 1, cutoff=0.7)
     return plain[near[0]] if near else None
 
@@ -49,59 +85,88 @@ def _plain(name: str) -> str:
 
 
 def model_class(kind: str) -> type[Recommender]:
-    """The class of a kind of model."""
-    found = kind_named(kind)
-    if found is None:
+    """Return the class of a kind of model."""
+    name = kind_named(kind)
+    if name is None:
         near = nearest_kind(kind)
         advice = f"Did you mean {near}?" if near else ""
-        raise ParameterError("model", f"one of {', '.join(MODELS)}", kind, advice)
-    made: type[Recommender] = getattr(import_module(MODELS[found]), found)
-    return made
+        raise ParameterError("model", f"one of {', '.join((*MODELS, *_registered))}", kind, advice)
+    return _class(name)
+
+
+def _class(name: str) -> type[Recommender]:
+    if name in _registered:
+        return _registered[name]
+    model: type[Recommender] = getattr(import_module(MODELS[name]), name)
+    return model
 
 
 def build(kind: str, parameters: Mapping[str, Any], machine: Mapping[str, Any] | None = None) -> Recommender:
-    """A model by the name of its kind, with parameters by name.
+    """Build a model from the name of its kind and its parameters.
 
-    `machine` are those that change no result, such as threads, for models of all kinds: one that has no such
-    parameter goes without it, and None is as good as nothing.
+    `machine` holds parameters that change no result, such as threads, for models of all kinds: those that
+    are None, or that the model does not have, are left out.
     """
-    made = model_class(kind)
-    known = made.defaults()
+    model = model_class(kind)
+    known = model.defaults()
     for name in parameters:
         if name not in known:
             near = get_close_matches(str(name), known, 1)
             advice = f"Did you mean {near[0]}?" if near else ""
-            rule = f"among {', '.join(known)} ({made.__name__})" if known else f"none for {made.__name__}"
+            rule = f"among {', '.join(known)} ({model.__name__})" if known else f"none for {model.__name__}"
             raise ParameterError("parameters", rule, name, advice)
-    given = {n: value for n, value in (machine or {}).items() if n in known and value is not None}
-    return made(**{**parameters, **given})
+    given = {name: value for name, value in (machine or {}).items() if name in known and value is not None}
+    missing = [
+        n for n, x in known.items() if x is inspect.Parameter.empty and n not in {**parameters, **given}
+    ]
+    if missing:
+        rule = f"all that {model.__name__} requires: {', '.join(missing)}"
+        raise ParameterError("parameters", rule, dict(parameters))
+    return model(**{**parameters, **given})
 
 
 def load(path: str | PathLike[str]) -> Recommender:
-    """Open a model that was saved. Its arrays stay in the file and are checked as they are first used."""
+    """Open a saved model. Its arrays stay in the file and are checked when they are first used."""
     facts, arrays = open_file(path)
     try:
         kind = facts["model"]
-        if kind not in MODELS:
+        if kind not in MODELS and kind not in _registered:
             raise ModelFileError(
-                f"{path} holds a {kind!r}; this mrfrec knows {', '.join(MODELS)}. Upgrade mrfrec."
+                f"{path} holds a {kind!r}; this mrfrec knows {', '.join((*MODELS, *_registered))}. If "
+                "it is a class of your own, import it and call mrfrec.register with it first; otherwise "
+                "upgrade mrfrec."
             )
-        items = read_ids(arrays, "items")
-        model: Recommender = getattr(import_module(MODELS[kind]), kind)(**facts["parameters"])
-        model._restore(arrays, facts["state"], len(items))
-        model.fitted_parameters_ = model.parameters
-        model._facts = facts["data"]
-        titles = None
-        if "titles.data" in arrays:
-            shaped(arrays, "titles.ptr", len(items) + 1)
-            titles = read_texts(arrays, "titles")
-        model._catalogue = Catalogue(
-            items, titles, shaped(arrays, "popularity", len(items)).read(), facts["data"]["users"]
-        )
-        if facts["histories"]:
-            model._training = partial(read_training, arrays, len(items))
-    except (KeyError, TypeError, AttributeError, ParameterError) as error:
+        return _restored(_class(kind), facts, arrays)
+    except ModelFileError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        reason = f": {error}" if isinstance(error, KeyError | ParameterError) else ""
         raise ModelFileError(
-            f"{path} lacks a part of a model, or has one this mrfrec does not know: {error}."
+            f"{path} lacks a part of a model, or has one that this mrfrec does not know{reason}."
         ) from error
+
+
+_DATA_TYPES = {"users": int, "items": int, "pairs": int, "binary": bool, "fingerprint": str}
+
+
+def _restored(kind: type[Recommender], facts: Mapping[str, Any], arrays: StoredArrays) -> Recommender:
+    items, data, parameters = read_ids(arrays, "items"), facts["data"], facts["parameters"]
+    known = kind.defaults().keys() - set(kind._machine_parameters)
+    wrong = [name for name, wanted in _DATA_TYPES.items() if type(data[name]) is not wanted]
+    wrong += [name for name in parameters if name not in known]
+    if wrong or data["items"] != len(items):
+        raise KeyError(*(wrong or ["items"]))
+    model = kind(**parameters)
+    model._restore(arrays, facts["state"], len(items))
+    model.fitted_parameters_ = model.parameters
+    model._facts = data
+    titles = None
+    if "titles.data" in arrays:
+        shaped(arrays, "titles.ptr", len(items) + 1, kind="i")
+        titles = read_texts(arrays, "titles")
+    popularity = shaped(arrays, "popularity", len(items), kind="i").read()
+    model._catalogue = Catalogue(items, titles, popularity, data["users"])
+    if facts["histories"]:
+        # Only the arrays it needs, so that a pickled model holds each array once.
+        model._training = partial(read_training, arrays.under("users.", "histories."), len(items))
     return model

@@ -2,14 +2,16 @@
 
 import time
 from abc import abstractmethod
+from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from mrfrec.checks import check_count, check_dtype, check_number, warn
 from mrfrec.core.resources import MemoryPlan, Workers
 from mrfrec.core.sparse import Rows
+from mrfrec.models.axes import Axis, Ridges
 from mrfrec.models.linear import Linear
 from mrfrec.models.recommender import FitContext
 
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from mrfrec.data.interactions import Interactions
 
 __all__ = ["SLIM", "FsSLIM"]
+
+# Liang et al. (2018) try 0.1, 0.5, 1 and 5 for both penalties; for most items such an l2 changes nothing.
+_RIDGES = Ridges((0.003, 0.03, 0.3), (0.001, 3.0))
 
 
 class _Regressions(Linear):
@@ -132,6 +137,8 @@ class SLIM(_Regressions):
         Regressions that did not settle.
     """
 
+    tuning_grid: ClassVar[Mapping[str, Axis]] = {"l1": (0.1, 0.5, 1.0, 5.0), "l2": _RIDGES}
+
     def __init__(
         self,
         *,
@@ -192,6 +199,8 @@ class FsSLIM(_Regressions):
     unsettled_
         Regressions that did not settle.
     """
+
+    tuning_grid: ClassVar[Mapping[str, Axis]] = {"neighbors": (50, 200), "l1": (0.1, 1.0), "l2": _RIDGES}
 
     def __init__(
         self,

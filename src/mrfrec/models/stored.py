@@ -1,4 +1,4 @@
-"""Parts of a model as arrays of a file, and back."""
+"""Turn parts of a model into arrays of a file, and back."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -24,7 +24,7 @@ __all__ = [
 
 
 def catalogue_arrays(catalogue: Catalogue) -> dict[str, npt.NDArray[Any]]:
-    """The items."""
+    """Return the arrays of the items: ids, titles, popularity."""
     arrays = {"popularity": catalogue.popularity, **_id_arrays("items", catalogue.items)}
     if catalogue.titles is not None:
         arrays |= {"titles.data": catalogue.titles.data, "titles.ptr": catalogue.titles.ptr}
@@ -32,7 +32,7 @@ def catalogue_arrays(catalogue: Catalogue) -> dict[str, npt.NDArray[Any]]:
 
 
 def training_arrays(training: Training) -> dict[str, npt.NDArray[Any]]:
-    """The users and what they had."""
+    """Return the arrays of the training users and their histories."""
     rows = training.histories
     rows.verify()
     arrays = {**_id_arrays("users", training.users), "histories.ptr": rows.ptr, "histories.items": rows.items}
@@ -41,12 +41,12 @@ def training_arrays(training: Training) -> dict[str, npt.NDArray[Any]]:
     )
 
 
-def shaped(arrays: Mapping[str, Stored], name: str, *shape: int) -> Stored:
-    """An array that must have this shape.
+def shaped(arrays: Mapping[str, Stored], name: str, *shape: int, kind: str = "f") -> Stored:
+    """Return an array that must have this shape and kind of numbers ("f" or "i").
 
     Checksums say that an array is as it was written, not that it goes with the others.
     """
-    if arrays[name].array.shape != shape:
+    if arrays[name].array.shape != shape or arrays[name].array.dtype.kind != kind:
         raise arrays[name].damaged()
     return arrays[name]
 
@@ -71,28 +71,44 @@ def _id_arrays(name: str, ids: Ids) -> dict[str, npt.NDArray[Any]]:
 
 def read_ids(arrays: Mapping[str, Stored], name: str) -> Ids:
     """Read ids and their order."""
-    values = arrays[f"{name}.ids"].read() if f"{name}.ids" in arrays else read_texts(arrays, name)
+    values = _integers(arrays[f"{name}.ids"]) if f"{name}.ids" in arrays else read_texts(arrays, name)
     if f"{name}.order" not in arrays:
         return Ids(values)
-    order = arrays[f"{name}.order"].bound(len(values)).read()
-    if len(order) != len(values):
-        raise arrays[f"{name}.order"].damaged()
+    order = shaped(arrays, f"{name}.order", len(values), kind="i").bound(len(values)).read()
     return Ids(values, order)
 
 
 def read_texts(arrays: Mapping[str, Stored], name: str) -> Texts:
-    """Read strings."""
-    data = arrays[f"{name}.data"].read()
-    return Texts(data, _starts(arrays[f"{name}.ptr"], len(data)))
+    """Read strings; refuse what is not UTF-8."""
+    stored = arrays[f"{name}.data"]
+    if stored.array.dtype != np.uint8 or stored.array.ndim != 1:
+        raise stored.damaged()
+    data = stored.read()
+    ptr = _starts(arrays[f"{name}.ptr"], len(data))
+    try:
+        data.tobytes().decode()
+    except UnicodeDecodeError:
+        raise stored.damaged("is not valid UTF-8") from None
+    begin = ptr[:-1][ptr[:-1] < len(data)]
+    if (data[begin] & 0xC0 == 0x80).any():  # a string that begins within a character
+        raise stored.damaged("is not valid UTF-8")
+    return Texts(data, ptr)
+
+
+def _integers(stored: Stored) -> npt.NDArray[Any]:
+    if stored.array.dtype.kind not in "iu" or stored.array.ndim != 1:
+        raise stored.damaged()
+    return stored.read()
 
 
 def stored_rows(arrays: Mapping[str, Stored], name: str, width: int) -> Rows:
-    """Rows that are checked as they are read."""
+    """Return rows that are checked when they are first read."""
     items, values = arrays[f"{name}.items"].bound(width), arrays.get(f"{name}.values")
+    if items.array.ndim != 1:
+        raise items.damaged()
     ptr = _starts(arrays[f"{name}.ptr"], len(items.array))
-    if values is not None and values.array.shape != items.array.shape:
-        raise values.damaged()
-
+    if values is not None:
+        shaped(arrays, f"{name}.values", len(items.array))
     ones = np.broadcast_to(np.float32(1), len(items.array))
     return Rows(
         ptr, items.array, ones if values is None else values.array, width, partial(_check_both, items, values)
@@ -106,8 +122,8 @@ def _check_both(items: Stored, values: Stored | None, start: int, stop: int) -> 
 
 
 def _starts(ptr: Stored, end: int) -> npt.NDArray[np.int64]:
-    """Where each row begins, and where the last ends."""
-    found = ptr.bound(end + 1).read()
+    """Return where each row begins, and where the last ends."""
+    found = ptr.bound(end + 1).read().astype(np.int64, copy=False)
     if found.ndim != 1 or not len(found) or found[0] != 0 or found[-1] != end or (np.diff(found) < 0).any():
         raise ptr.damaged()
     return found

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from mrfrec.checks import check_count, check_number, check_seed
 from mrfrec.core.resources import MemoryPlan, Workers, usable_threads
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.errors import DataError, MissingLibraryError, NumericalError
+from mrfrec.models.axes import Axis
 from mrfrec.models.latent import Latent
 from mrfrec.models.recommender import FitContext
 from mrfrec.models.stored import shaped
@@ -60,6 +61,13 @@ class WMF(Latent):
         Seconds of training, and "total"; empty in a model that was loaded.
     """
 
+    # Liang et al. (2018): 100 or 200 factors, confidences 1 + weight of 2, 5, 10, 30, 50 or 100.
+    tuning_grid: ClassVar[Mapping[str, Axis]] = {
+        "factors": (100, 200),
+        "weight": (1.0, 9.0, 49.0),
+        "l2": (10.0, 100.0),
+    }
+    extra: ClassVar[str | None] = "wmf"
     _gram: npt.NDArray[np.float64]  # YᵀY
     _fitted_l2: float  # λ and α of the fit, whatever the attributes say now
     _fitted_weight: float
@@ -157,7 +165,7 @@ class WMF(Latent):
             import_module("implicit.cpu.als")
         except ImportError as error:
             raise MissingLibraryError(
-                'WMF needs the library implicit to be trained: pip install "mrfrec[wmf]".'
+                f'WMF needs the library implicit to be trained: pip install "mrfrec[{self.extra}]".'
             ) from error
 
     def warm_up(self) -> None:

@@ -1,0 +1,137 @@
+"""Models by name, and models written by users: registered, saved, loaded."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import mrfrec
+from mrfrec import MRF, ModelFileError, ParameterError, Recommender
+from mrfrec.evaluation import grids
+from mrfrec.models import registry
+from mrfrec.models.linear import Linear
+from mrfrec.models.registry import MODELS, build, kind_named, model_class
+
+from conftest import random_matrix
+
+X = sp.csr_array(random_matrix(2, users=40, items=20))
+
+
+class Scaled(MRF):
+    """A model of a user, with parameters that are positional, required, and fixed."""
+
+    tuning_grid: ClassVar[dict[str, Any]] = {"factor": (0.5, 2.0), "alpha": (0.0, 1.0)}
+
+    def __init__(self, factor: float, shift: float = 0.0, *, threads: int | None = None) -> None:
+        super().__init__(l2=2.0, offset=True, threads=threads)
+        self.factor, self.shift = factor, shift
+
+    def _fit(self, data: Any, given: Any) -> None:
+        super()._fit(data, given)
+        self._shift = (self._shift * self.factor + self.shift).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registered", {})
+
+
+def test_a_registered_model_is_saved_and_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "own.mrf"
+    assert mrfrec.register(Scaled) is Scaled
+    assert mrfrec.register(Scaled) is Scaled  # twice does no harm
+    model = Scaled(3.0, 0.25).fit(X)
+    assert model.parameters == {"factor": 3.0, "shift": 0.25}
+    model.save(path, include_histories=True)
+    loaded = mrfrec.load(path)
+    assert type(loaded) is Scaled
+    assert loaded.parameters == model.parameters
+    assert repr(loaded) == repr(model)
+    assert loaded.recommend(k=4).equals(model.recommend(k=4))
+    assert loaded.recommend(history=[], k=4).equals(model.recommend(history=[], k=4))
+    assert model_class("scaled") is Scaled
+    assert build("Scaled", {"factor": 2.0}, {"threads": 1}).threads == 1
+    assert grids.axes_of("Scaled") == {"factor": (0.5, 2.0)}  # it has no parameter alpha
+    with pytest.raises(ParameterError, match="all that Scaled requires: factor"):
+        build("Scaled", {"shift": 1.0})
+
+
+OWN = """
+import sys, mrfrec
+from mrfrec.models.neighborhood import Popularity
+class Own(Popularity):
+    def __init__(self, note="x"):
+        self.note = note
+if sys.argv[2:]:
+    mrfrec.register(Own)
+print(mrfrec.load(sys.argv[1]).note)
+"""
+
+
+def test_another_process_loads_it_once_it_has_registered_it(tmp_path: Path) -> None:
+    path = tmp_path / "own.mrf"
+    namespace: dict[str, Any] = {}
+    exec(OWN.split("if sys")[0], namespace)
+    namespace["Own"]("kept").fit(X).save(path)
+    script = tmp_path / "script.py"
+    script.write_text(OWN)
+    found = subprocess.run(
+        [sys.executable, script, path, "register"], capture_output=True, text=True, check=False
+    )
+    assert (found.stdout, found.stderr) == ("kept\n", "")
+    with pytest.raises(ModelFileError, match=r"holds a 'Own'.*import it and call mrfrec\.register"):
+        mrfrec.load(path)
+
+
+def test_classes_that_could_not_be_loaded_again_are_not_registered(tmp_path: Path) -> None:
+    class Open(MRF):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(**options)
+
+    class Forgetful(MRF):
+        def __init__(self, depth: int = 3) -> None:
+            super().__init__()
+
+    class itemKNN(MRF):  # noqa: N801
+        pass
+
+    other = type("Scaled", (MRF,), {"__module__": "elsewhere"})
+    with pytest.raises(ParameterError, match=r"takes every parameter by name; got 'Open'.*'\*args'"):
+        mrfrec.register(Open)
+    with pytest.raises(ParameterError, match="takes every parameter by name"):
+        Open().fit(X)
+    with pytest.raises(ParameterError, match=r"'Forgetful'.*must set self\.depth"):
+        mrfrec.register(Forgetful)().fit(X)
+    with pytest.raises(ParameterError, match=r"whose name no other model has.*ItemKNN is taken"):
+        mrfrec.register(itemKNN)
+    mrfrec.register(Scaled)
+    with pytest.raises(ParameterError, match="whose name no other model has"):
+        mrfrec.register(other)
+    for wrong in (MRF(), int, Linear, Recommender, "MRF"):
+        with pytest.raises(ParameterError, match="a class derived from Recommender, without abstract"):
+            mrfrec.register(wrong)  # type: ignore[type-var]
+
+
+def test_a_parameter_that_json_cannot_hold_is_refused_when_saving(tmp_path: Path) -> None:
+    model = Scaled(2.0, complex(1))  # type: ignore[arg-type]
+    model.shift = 0.0
+    model.fit(X)
+    model.fitted_parameters_["shift"] = complex(1)
+    with pytest.raises(ModelFileError, match=r"must be what JSON can hold.*complex"):
+        model.save(tmp_path / "own.mrf")
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_model_says_what_it_needs() -> None:
+    for kind in MODELS:
+        own = model_class(kind)
+        assert own.__name__ == kind
+        assert own.tuning_grid.keys() <= own.defaults().keys() - set(own._machine_parameters)
+        assert own.extra in (None, "wmf", "torch")
+    assert {kind for kind in MODELS if not model_class(kind).explains} == {"CDAE", "MultDAE", "MultVAE"}
+    assert kind_named("mult_vae") == "MultVAE"
+    assert kind_named("nothing") is None
