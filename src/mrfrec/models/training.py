@@ -89,7 +89,7 @@ class _Run:
         self.best: Weights = {}
         self.best_epoch = 0
         self._last: tuple[Weights, dict[str, Any]] | None = None  # a state that is not in the checkpoint yet
-        self._written = time.monotonic()
+        self._written = float("-inf")  # the first epoch is saved at once
         self._steps = training.recipe.epochs * training.steps_per_epoch  # if it does not stop before
         if saved is not None and saved.found:
             arrays, facts = saved.read()
