@@ -36,17 +36,17 @@ _MRF: dict[str, dict[str, Any]] = {
     "sparse uncentered": {"sparsity": 0.02, "center": False, "alpha": 0.0, "l2": 100.0},
     "sparse offset dropout": {"sparsity": 0.02, "offset": True, "dropout": 0.1},
 }
-_OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "EASE": ("EASE", {}),
-    "EDLAE": ("EDLAE", {}),
-    "Popularity": ("Popularity", {}),
-    "ItemKNN": ("ItemKNN", {}),
-    "SLIM": ("SLIM", {}),
-    "FsSLIM": ("FsSLIM", {}),
-    "WMF": ("WMF", {"factors": 16, "iterations": 3}),
-    "CDAE": ("CDAE", {"epochs": 2}),
-    "MultDAE": ("MultDAE", {"epochs": 2}),
-    "MultVAE": ("MultVAE", {"epochs": 2}),
+_OTHERS: dict[str, dict[str, Any]] = {
+    "EASE": {},
+    "EDLAE": {},
+    "Popularity": {},
+    "ItemKNN": {},
+    "SLIM": {},
+    "FsSLIM": {},
+    "WMF": {"factors": 16, "iterations": 3},
+    "CDAE": {"epochs": 2},
+    "MultDAE": {"epochs": 2},
+    "MultVAE": {"epochs": 2},
 }
 
 
@@ -77,15 +77,12 @@ def _fits() -> Iterator[tuple[str, Any]]:
     rng = np.random.default_rng(1)
     rated = debian.matrix.copy()
     rated.data = rng.integers(1, 6, rated.nnz).astype(np.float32)
-    home: Any = __import__("importlib").import_module(
-        "mrfrec.models" if hasattr(mrfrec, "models") else "mrfrec.baselines"
-    )
     for data_name, data in (("binary", debian.matrix), ("rated", rated)):
         for name, parameters in _MRF.items():
             yield from _arrays(f"{data_name} {name}", mrfrec.MRF(**parameters), data)
-        for name, (kind, parameters) in _OTHERS.items():
+        for name, parameters in _OTHERS.items():
             try:
-                yield from _arrays(f"{data_name} {name}", getattr(home, kind)(**parameters), data)
+                yield from _arrays(f"{data_name} {name}", getattr(mrfrec.models, name)(**parameters), data)
             except (mrfrec.MissingLibraryError, mrfrec.DataError) as error:
                 sys.stderr.write(f"left out {data_name} {name}: {error}\n")
 
@@ -93,7 +90,7 @@ def _fits() -> Iterator[tuple[str, Any]]:
 def _arrays(name: str, model: mrfrec.Recommender, data: sp.csr_array) -> Iterator[tuple[str, Any]]:
     sys.stderr.write(f"{name}\n")
     model.fit(data)
-    # A dense B is 107 MB: a sample of its rows and every column sum tell as much.
+    # A dense B takes 107 MB: record a sample of its rows and all column sums instead.
     if hasattr(model, "weights_"):
         B: Any = model.weights_
         if isinstance(B, np.ndarray):
