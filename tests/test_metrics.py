@@ -268,7 +268,7 @@ def test_no_users_are_refused() -> None:
 
 
 def test_lists_of_other_users_are_refused() -> None:
-    with pytest.raises(DataError, match="2 lists cannot be held against 1 users"):
+    with pytest.raises(DataError, match="there are 2 lists but 1 users"):
         Lists(np.zeros((2, 1), np.int32), sp.csr_array(np.ones((1, 2))), np.ones(2, np.int64))
 
 

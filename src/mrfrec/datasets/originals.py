@@ -1,6 +1,6 @@
-"""Original files → `Events`, and events → Parquet.
+"""Read original files into `Events`, and write events to Parquet.
 
-Text goes through in pieces; of each row that counts, a few small numbers are kept, in the order of the files.
+Text is read in chunks. Only a few numbers per kept row stay in memory, in the order of the files.
 """
 
 import csv
@@ -31,7 +31,7 @@ _PIECE = 2**25  # bytes of text
 
 @dataclass(frozen=True)
 class _Form:
-    """How a row is written."""
+    """The format of a row."""
 
     separator: str
     columns: Mapping[str, type[pl.DataType]]
@@ -39,7 +39,7 @@ class _Form:
 
     @property
     def shape(self) -> str:
-        """For people."""
+        """The format to show in messages."""
         return (self.header or self.separator.join(self.columns)).replace("\t", "<tab>")
 
 
@@ -54,7 +54,7 @@ _FORMS = {
 
 
 def read_original(data_set: DataSet, source: Path, progress: Progress | None = None) -> Events:
-    """All rows with a value above the threshold, in the order of the files; those of Netflix by movie."""
+    """Read all rows with a value above the threshold, in the order of the files; for Netflix, by movie."""
     reader = _Reader(data_set, progress)
     with damage_named(source):
         for original in open_originals(data_set, source):
@@ -73,10 +73,10 @@ class _Reader:
         self._form = _FORMS[data_set.form]
         self._is_netflix = data_set.form == "netflix"
         self._done = 0  # rows
-        self._frames: list[pl.DataFrame] = []  # of the rows that count
-        self._places: list[str] = []  # that were read
-        self._movies: dict[int, str] = {}  # of Netflix, and where each was
-        # Strings are kept as numbers, which polars remembers for as long as a column has the type.
+        self._frames: list[pl.DataFrame] = []  # kept rows
+        self._places: list[str] = []  # files read so far
+        self._movies: dict[int, str] = {}  # Netflix only: movie → file
+        # Strings as categories: polars keeps the mapping as long as a column has the type.
         self._types = {
             name: pl.Categorical(pl.Categories.random())
             for name, kind in self._form.columns.items()
@@ -84,17 +84,17 @@ class _Reader:
         }
 
     def read(self, original: Original) -> None:
-        """Add the rows of a file."""
+        """Add the rows of one file."""
         place, file = original.place, original.file
         if self._places and not self._is_netflix:
-            raise DataError(f"both {self._places[0]} and {place} hold ratings: give one of them.")
+            raise DataError(f"both {self._places[0]} and {place} hold ratings: pass one of them.")
         self._places.append(place)
-        line = 0  # how many came before
+        line = 0  # lines read so far
         if self._form.header is not None:
             head, line = file.readline(1000).rstrip(b"\r\n"), 1
             if head != self._form.header.encode():
                 raise self._bad_line(place, line, head)
-        movie: int | None = None  # whose rows come next
+        movie: int | None = None  # movie of the following rows
         for piece in _pieces(file):
             found = self._rows(piece, movie)
             if found is None:
@@ -108,7 +108,7 @@ class _Reader:
             line += piece.count(b"\n")
 
     def _rows(self, piece: bytes, movie: int | None) -> tuple[pl.DataFrame, list[int]] | None:
-        """The rows, and the movies that begin among them; None if a line is not what it should be."""
+        """Parse a chunk into rows and the movies that start in it; None if a line is malformed."""
         if not self._is_netflix:
             rows = self._typed(piece)
             return None if rows is None else (rows, [])
@@ -129,9 +129,9 @@ class _Reader:
         return rows.with_columns(item=pl.Series(item)), movies
 
     def _typed(self, piece: bytes) -> pl.DataFrame | None:
-        """The rows, unless one of them has other fields than it should."""
+        """Parse a chunk into rows; None if a line is malformed."""
         separator = self._form.separator
-        if len(separator) > 1:  # polars takes one byte
+        if len(separator) > 1:  # polars supports one byte
             piece, separator = piece.replace(separator.encode(), b"\t"), "\t"
         schema = dict(self._form.columns)
         try:
@@ -168,20 +168,20 @@ class _Reader:
         return DataError(f"{place}, line {number:,}: it must be {rule}; got {shown!r}.")
 
     def check(self, source: Path) -> None:
-        """Refuse what is not all of the data set, or another one of the same form."""
+        """Refuse incomplete data, or another data set of the same format."""
         missing = next(number for number in range(1, len(self._movies) + 2) if number not in self._movies)
         if missing <= len(self._movies):
-            raise DataError(f"{source} lacks movie {missing}: it is not all of {self._data_set.title}.")
+            raise DataError(f"{source} lacks movie {missing}: {self._data_set.title} is incomplete.")
         if self._data_set.rows not in (None, self._done):
             raise DataError(
                 f"{source} has {self._done:,} rows, but {self._data_set.title} has {self._data_set.rows:,}: "
-                "it is another data set, or not all of it."
+                "it is another data set, or incomplete."
             )
         if not self._frames:
-            raise DataError(f"{source}: none of its {self._done:,} rows counts.")
+            raise DataError(f"{source}: none of its {self._done:,} rows passes the filter.")
 
     def events(self) -> Events:
-        """What was read, each pair once."""
+        """Return what was read, each pair once."""
         rows = pl.concat(self._frames, rechunk=True)
         self._frames.clear()
         if any(first > second for first, second in pairwise(self._movies)):
@@ -192,7 +192,7 @@ class _Reader:
 
 
 def _pieces(file: IO[bytes]) -> Iterator[bytes]:
-    """Whole lines, a few million bytes at a time; all end in a line feed."""
+    """Yield chunks of whole lines, each ending with a line feed."""
     rest = b""
     while read := file.read(_PIECE):
         lines, end, rest = (rest + read).rpartition(b"\n")
@@ -206,7 +206,7 @@ def _pieces(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _read_titles(data_set: DataSet, original: Original) -> dict[int, str]:
-    """Titles by item."""
+    """Return titles by item."""
     place, form = original.place, data_set.form
     try:
         text = original.file.read().decode(data_set.encoding).replace("\r\n", "\n")
@@ -219,23 +219,23 @@ def _read_titles(data_set: DataSet, original: Original) -> dict[int, str]:
             raise DataError(f"{place}, line 1: it must begin with movieId,title.")
         found = ((rows.line_num, fields[:2]) for fields in rows)
     else:
-        # Not splitlines, which would also split at what are letters in other encodings.
+        # Not splitlines, which also splits at characters that are letters in other encodings.
         lines = text.removesuffix("\n").split("\n")
         found = ((number, _title_fields(line, form)) for number, line in enumerate(lines, 1))
     for number, fields in found:
         if len(fields) != 2 or not fields[0].isdigit():
-            raise DataError(f"{place}, line {number:,}: an item's number and its title are not in it.")
+            raise DataError(f"{place}, line {number:,}: it must have an item number and a title.")
         titles[int(fields[0])] = fields[1]
     return titles
 
 
 def _title_fields(line: str, form: str) -> list[str]:
-    """Number and title; titles may hold what stands between fields, except in u.item."""
+    """Return number and title; titles may contain the separator, except in u.item."""
     if form == "tab":
         return line.split("|")[:2]
     if form == "netflix":  # number, year, title
         return line.split(",", 2)[::2]
-    number, *title = line.split("::")[:-1] or [""]  # the last are genres
+    number, *title = line.split("::")[:-1] or [""]  # the last field holds genres
     return [number, "::".join(title)] if title else []
 
 
@@ -243,7 +243,7 @@ def _title_fields(line: str, form: str) -> list[str]:
 
 
 def write_events(events: Events, path: Path) -> None:
-    """Users, items and, where they are known, times in seconds since 1970: one row to an event."""
+    """Write one row per event: user, item and, if known, time in seconds since 1970."""
     columns: dict[str, Any] = {
         "user": _series(events.users).gather(events.user),
         "item": _series(events.items).gather(events.item),
@@ -255,7 +255,6 @@ def write_events(events: Events, path: Path) -> None:
 
 
 def write_titles(items: Ids, titles: Texts, path: Path) -> None:
-    """Items and titles."""
     with writing(path) as unfinished:
         pl.DataFrame({"item": _series(items), "title": list(titles)}).write_parquet(unfinished)
 

@@ -1,4 +1,4 @@
-"""Data sets as the experiments use them: filtered once, kept as Parquet, split and verified from there."""
+"""Prepare data sets: filter once, store as Parquet, load, split and verify."""
 
 import hashlib
 from collections.abc import Iterator
@@ -35,17 +35,17 @@ Folder = str | PathLike[str] | None
 
 @dataclass(frozen=True)
 class Listed:
-    """A data set that can be had, and what there is of it."""
+    """A data set and whether it is prepared."""
 
     name: str
     title: str
     prepared: bool
-    size: int | None  # of the prepared file, in bytes
+    size: int | None  # bytes of the prepared file
 
 
 @dataclass(frozen=True)
 class Check:
-    """Something that is known of a data set, and what was found; None where it could not be found out."""
+    """A published fact about a data set and the value found; None if it could not be computed."""
 
     what: str
     expected: int | str
@@ -53,12 +53,11 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """Whether they are the same."""
         return self.expected == self.found
 
 
 def available(folder: Folder = None) -> list[Listed]:
-    """The data sets there are: those that come along, and those that can be prepared."""
+    """List the data sets: those included in the package and those that can be prepared."""
     listed = []
     for name, title in EMBEDDED.items():
         with _tables(name, folder) as (table, _):
@@ -73,20 +72,20 @@ def available(folder: Folder = None) -> list[Listed]:
 def prepare(
     name: str, source: Folder = None, folder: Folder = None, progress: "Progress | None" = None
 ) -> Path:
-    """Make a data set ready for use: read its original files, filter, write one Parquet file.
+    """Prepare a data set: read its original files, filter, and write one Parquet file.
 
     Parameters
     ----------
     name
-        As `available` lists it.
+        A name listed by `available`.
     source
-        The archive as it was published, the folder it unpacks to, or the file with the ratings. If None, the
-        archive is downloaded into the folder, unless it is there; and nothing is done where the data set is
-        prepared already.
+        The published archive, the folder it unpacks to, or the file with the ratings. If None, use the
+        archive in the folder or download it there; if the data set is already prepared, do nothing.
     folder
-        Where prepared data sets are kept; ~/.cache/mrfrec/datasets if None. It is made if need be.
+        Where prepared data sets are stored; ~/.cache/mrfrec/datasets if None. Created if missing.
     progress
-        Called as `progress("download", bytes, bytes)` and `progress("read", rows, rows)`: done, and in all.
+        Called as `progress("download", bytes_done, bytes_total)` and `progress("read", rows_done,
+        rows_total)`.
     """
     from mrfrec.datasets.files import download
     from mrfrec.datasets.originals import read_original, write_events, write_titles
@@ -109,12 +108,12 @@ def prepare(
         titles.unlink(missing_ok=True)
     else:
         write_titles(kept.items, kept.titles, titles)
-    write_events(kept, path)  # the last: where it is, all is
+    write_events(kept, path)  # written last: its presence means that everything is
     return path
 
 
 def events(name: str, folder: Folder = None) -> "Events":
-    """A prepared data set row by row, in the order of the original."""
+    """Load a data set as `Events`, with rows in the order of the original."""
     from mrfrec.io.tables import read_events
 
     with _tables(name, folder) as (table, titles):
@@ -122,11 +121,11 @@ def events(name: str, folder: Folder = None) -> "Events":
 
 
 def load(name: str, folder: Folder = None) -> "Interactions":
-    """A data set that comes with the package, or a prepared one, as a matrix of users × items.
+    """Load a data set as `Interactions`.
 
-    "debian" comes along: the source packages of Debian 12 as users, what each is built with as items, the
-    packages' one-line descriptions as titles; users and items with at least five of the other. Made by
-    tools/build_debian.py from Debian's package index.
+    "debian" is included in the package: the users are the source packages of Debian 12, the items the
+    packages they are built with, and the titles their one-line descriptions. Every user has at least five
+    items and every item at least five users. tools/build_debian.py builds it from Debian's package index.
     """
     from mrfrec.io.tables import read_interactions
 
@@ -135,7 +134,7 @@ def load(name: str, folder: Folder = None) -> "Interactions":
 
 
 def split(name: str, folder: Folder = None) -> "Split":
-    """The published split of a prepared data set: strong generalisation."""
+    """Return the published split of a prepared data set, by strong generalisation."""
     from mrfrec.evaluation.splits import strong_generalisation
 
     data_set = find(name)
@@ -143,7 +142,7 @@ def split(name: str, folder: Folder = None) -> "Split":
 
 
 def verify(name: str, folder: Folder = None) -> list[Check]:
-    """Compare a prepared data set, and the split made of it, with what is published about them."""
+    """Compare a prepared data set and its split with the published numbers."""
     import numpy as np
 
     from mrfrec.datasets.vae_cf import vae_cf_files
@@ -177,7 +176,7 @@ def verify(name: str, folder: Folder = None) -> list[Check]:
 
 
 def write_vae_cf(name: str, target: str | PathLike[str], folder: Folder = None) -> list[Path]:
-    """Write the split of a prepared data set to a folder, in the files of Liang et al.'s vae_cf."""
+    """Write the split of a prepared data set in the file layout of Liang et al.'s vae_cf."""
     from mrfrec.datasets.vae_cf import vae_cf_files, write_files
     from mrfrec.io.atomic import expanded
 
@@ -187,7 +186,7 @@ def write_vae_cf(name: str, target: str | PathLike[str], folder: Folder = None) 
     return write_files(made, expanded(target))
 
 
-# ── where things are ──────────────────────────────────────────────────────────────────────────────
+# ── paths ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _path(data_set: DataSet, folder: Folder) -> Path:
@@ -203,7 +202,7 @@ def _titles_path(path: Path) -> Path:
 
 @contextmanager
 def _tables(name: str, folder: Folder) -> Iterator[tuple[Path, Path | None]]:
-    """The tables of events and, where there is one apart from them, of titles."""
+    """Yield the paths of the tables of events and of titles; None if there is no separate table of titles."""
     from mrfrec.datasets.files import advice
 
     if name in tuple(EMBEDDED):

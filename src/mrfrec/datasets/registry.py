@@ -1,7 +1,7 @@
-"""What is known of each data set: where it is from, what its files look like, how it is filtered and split.
+"""The data sets: sources, file formats, filters, splits and published counts.
 
-Thresholds, filters and held-out users are those of Liang et al. (2018), whom Steck (2019) follows; the other
-MovieLens sets are treated as ML-20M is.
+Thresholds, filters and numbers of held-out users are those of Liang et al. (2018), which Steck (2019)
+follows. The other MovieLens sets are treated like ML-20M.
 """
 
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ Form = Literal["csv", "dat", "tab", "netflix", "triplets"]  # of the original fi
 
 @dataclass(frozen=True)
 class SplitFile:
-    """A file of the published split: its MD5 and its rows without the header, where they are known."""
+    """MD5 of a file of the published split, and its number of rows without the header if known."""
 
     md5: str
     rows: int | None = None
@@ -25,34 +25,33 @@ class SplitFile:
 
 @dataclass(frozen=True)
 class DataSet:
-    """One data set. The counts are published ones, or None."""
+    """A data set. Counts are published ones, or None."""
 
     name: str
     title: str
-    page: str  # for people
-    url: str | None  # of the archive; None where it is not to be had without asking
+    page: str  # home page
+    url: str | None  # of the archive; None if it cannot be downloaded directly
     archive: str
-    md5: str | None  # of the archive, where its publisher says it
+    md5: str | None  # of the archive, if published
     form: Form
-    ratings: tuple[str, ...]  # names of the files with the rows; * stands for numbers
-    titles: tuple[str, ...] = ()  # names of the file with the titles, seen from the folder of the ratings
+    ratings: tuple[str, ...]  # file names of the ratings; * stands for numbers
+    titles: tuple[str, ...] = ()  # file names of the titles, relative to the ratings
     encoding: str = "utf-8"  # of the titles
-    folders: tuple[str, ...] = ()  # where the files lie in what the archive unpacks to
+    folders: tuple[str, ...] = ()  # folders of the files inside the archive
     inner: tuple[str, ...] = ()  # archives inside the archive
-    above: float | None = None  # only rows with a larger value count
-    min_users: int = 0  # items with fewer go first,
-    min_items: int = 5  # then users with fewer
+    above: float | None = None  # keep only rows with a larger value
+    min_users: int = 0  # drop items with fewer users,
+    min_items: int = 5  # then users with fewer items
     heldout: int = 10_000  # users for validation, and as many for test
     rows: int | None = None  # of the original
-    events: int | None = None  # after the filters
+    events: int | None = None  # after filtering
     users: int | None = None
     items: int | None = None
     training_items: int | None = None  # of the training users
-    split: dict[str, SplitFile] = field(default_factory=dict)  # as vae_cf's notebook writes it
+    split: dict[str, SplitFile] = field(default_factory=dict)  # files of vae_cf's notebook
 
     @property
     def has_times(self) -> bool:
-        """Whether its rows say when."""
         return self.form != "triplets"
 
 
@@ -60,10 +59,13 @@ EMBEDDED = {"debian": "Debian 12: source packages and what they are built with"}
 
 
 def find(name: str) -> DataSet:
-    """A data set by its name; those that come with the package are none of these."""
+    """Return a data set that can be prepared, by name."""
     if name in tuple(EMBEDDED):
         raise ParameterError(
-            "name", f"one of {', '.join(DATA_SETS)}", name, "It comes with the package, ready to load."
+            "name",
+            f"one of {', '.join(DATA_SETS)}",
+            name,
+            "It is included in the package and needs no preparation.",
         )
     found = DATA_SETS.get(name) if isinstance(name, str) else None
     if found is None:
@@ -74,7 +76,7 @@ def find(name: str) -> DataSet:
 
 
 def _movielens(size: str, md5: str, **more: Any) -> DataSet:
-    """In the form of ML-20M, unless more is said."""
+    """Return a MovieLens data set; `more` overrides what differs from ML-20M."""
     name = f"ml-{size}"
     usual = DataSet(
         name, f"MovieLens {size.upper()}",

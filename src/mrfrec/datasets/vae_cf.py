@@ -1,4 +1,4 @@
-"""The split in the files of Liang et al. (2018): byte for byte what the notebook of their vae_cf writes.
+"""Write splits in the file layout of Liang et al. (2018), byte for byte as the notebook of vae_cf does.
 
 https://github.com/dawenl/vae_cf
 """
@@ -14,7 +14,7 @@ from mrfrec.io.atomic import writing
 
 __all__ = ["vae_cf_files", "write_files"]
 
-_ROWS = 100_000  # to a piece
+_ROWS = 100_000  # rows per chunk
 _PARTS = {
     "train.csv": "training",
     "validation_tr.csv": "validation shown",
@@ -25,10 +25,10 @@ _PARTS = {
 
 
 def vae_cf_files(events: Events, heldout: int) -> dict[str, Iterator[bytes]]:
-    """What each file holds, in pieces that are made as they are asked for.
+    """Return the content of each file as an iterator of chunks.
 
-    unique_sid.txt lists the items as they appear in the training rows, by id; the others number users by the
-    order in which they were drawn, and items by their line in unique_sid.txt.
+    unique_sid.txt lists item ids in the order of their first training row. The other files number users in
+    the order of the permutation and items by their line in unique_sid.txt.
     """
     rows = strong_rows(events, heldout)
     found, first = np.unique(events.item[rows["training"]], return_index=True)
@@ -53,7 +53,7 @@ def _places(order: Places, count: int) -> Places:
 
 
 def write_files(files: dict[str, Iterator[bytes]], folder: Path) -> list[Path]:
-    """Write each, whole or not at all."""
+    """Write each file atomically."""
     return [_write(folder / name, pieces) for name, pieces in files.items()]
 
 

@@ -1,6 +1,6 @@
-"""How good ranked lists are: one number per user, their mean and its standard error, and paired differences.
+"""Metrics of ranked lists: one number per user, means with standard errors, and paired differences.
 
-nDCG and Recall are those of Liang et al. (2018), whose tables the paper continues.
+nDCG and Recall are defined as in Liang et al. (2018), whose protocol the paper follows.
 """
 
 import re
@@ -31,13 +31,13 @@ __all__ = [
 ]
 
 DEFAULTS = ("ndcg@100", "recall@20", "recall@50")  # of the paper's tables
-_HEAD = 0.8  # of all interactions are with the items that are not long tail
+_HEAD = 0.8  # share of the interactions with items that are not long tail
 
 Numbers = npt.NDArray[np.float64]
 
 
 class Lists:
-    """What was recommended to some users, best first, and what they had: places nothing fills hold −1."""
+    """Ranked items of test users (users × k, best first, −1 for empty places) and their targets."""
 
     def __init__(
         self,
@@ -49,11 +49,9 @@ class Lists:
         self.popularity = popularity  # training users of each item
         self.counts = np.diff(targets.indptr)  # targets of each user
         if len(ranked) != len(self.counts):
-            raise DataError(f"{len(ranked):,} lists cannot be held against {len(self.counts):,} users.")
+            raise DataError(f"there are {len(ranked):,} lists but {len(self.counts):,} users.")
         if not len(ranked) or not self.counts.all():
-            raise DataError(
-                "every user must have a target: leave the others out, of whom nothing can be said."
-            )
+            raise DataError("every user must have a target: leave out users without one.")
         owner = np.repeat(np.arange(len(ranked), dtype=np.int64), self.counts)
         wanted = np.sort(owner * targets.shape[1] + targets.indices)
         listed = np.arange(len(ranked), dtype=np.int64)[:, None] * targets.shape[1] + ranked
@@ -61,16 +59,16 @@ class Lists:
         self.hits: npt.NDArray[np.bool_] = (wanted[found] == listed) & (ranked >= 0)
 
     def most(self, k: int) -> npt.NDArray[np.int64]:
-        """The most hits there could be among the first k."""
+        """Return the largest possible number of hits among the first k, per user."""
         return np.asarray(np.minimum(self.counts, k))
 
     @cached_property
     def is_tail(self) -> npt.NDArray[np.bool_]:
-        """Of each item, whether it belongs to the long tail."""
+        """Whether each item belongs to the long tail."""
         return long_tail(self.popularity)
 
     def mean_over(self, per_item: npt.NDArray[np.generic], k: int) -> Numbers:
-        """Of each user, the mean over the first k items; 0 where there are none."""
+        """Return each user's mean of `per_item` over the first k items; 0 without items."""
         ranked = self.ranked[:, :k]
         filled = ranked >= 0
         total = np.where(filled, per_item[ranked], 0).sum(axis=1)
@@ -78,9 +76,9 @@ class Lists:
 
 
 def long_tail(popularity: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """All items but the fewest that together have 80 % of the interactions; of equals, the later ones."""
+    """Mark all items but the smallest set with 80 % of the interactions; ties by index."""
     order = np.argsort(-popularity, kind="stable")
-    before = np.cumsum(popularity[order]) - popularity[order]  # with the items that are more popular
+    before = np.cumsum(popularity[order]) - popularity[order]  # interactions with more popular items
     tail = np.empty(len(popularity), np.bool_)
     tail[order] = before >= _HEAD * popularity.sum()
     return tail
@@ -90,7 +88,7 @@ def long_tail(popularity: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
 
 
 def _ndcg(lists: Lists, k: int) -> Numbers:
-    """A hit at place p counts 1/log₂(p + 1); divided by what a perfect list would get."""
+    """A hit at place p counts 1/log₂(p + 1), divided by the sum of a perfect list."""
     gain = 1.0 / np.log2(np.arange(2, k + 2))
     best = np.concatenate([[0.0], np.cumsum(gain)])[lists.most(k)]
     hits = lists.hits[:, :k]
@@ -98,12 +96,12 @@ def _ndcg(lists: Lists, k: int) -> Numbers:
 
 
 def _recall(lists: Lists, k: int) -> Numbers:
-    """Hits among the first k ÷ the most there could be."""
+    """Hits among the first k ÷ min(k, targets)."""
     return np.asarray(lists.hits[:, :k].sum(axis=1) / lists.most(k))
 
 
 def _recall_all(lists: Lists, k: int) -> Numbers:
-    """Hits among the first k ÷ all targets (as LightGCN and its followers count)."""
+    """Hits among the first k ÷ all targets, as in LightGCN."""
     return np.asarray(lists.hits[:, :k].sum(axis=1) / lists.counts)
 
 
@@ -113,37 +111,37 @@ def _precision(lists: Lists, k: int) -> Numbers:
 
 
 def _hit(lists: Lists, k: int) -> Numbers:
-    """Whether there is a hit among the first k."""
+    """1 if there is a hit among the first k, else 0."""
     return np.asarray(lists.hits[:, :k].any(axis=1), np.float64)
 
 
 def _mrr(lists: Lists, k: int) -> Numbers:
-    """1 ÷ the place of the first hit among the first k; 0 without one."""
+    """1 ÷ place of the first hit among the first k; 0 without one."""
     hits = lists.hits[:, :k]
     first = hits.argmax(axis=1) + 1.0
     return np.asarray(hits.any(axis=1) / first)
 
 
 def _map(lists: Lists, k: int) -> Numbers:
-    """The precision at each hit among the first k, added up ÷ the most hits there could be."""
+    """Sum of the precision at each hit among the first k ÷ min(k, targets)."""
     hits = lists.hits[:, :k]
     precision = np.cumsum(hits, axis=1) / np.arange(1, hits.shape[1] + 1)
     return np.asarray((hits * precision).sum(axis=1) / lists.most(k))
 
 
 def _coverage(lists: Lists, k: int) -> Numbers:
-    """The share of the catalogue that is recommended to anybody; one number for all users."""
+    """Share of the catalogue recommended to at least one user; one number for all users."""
     ranked = lists.ranked[:, :k]
     return np.array([len(np.unique(ranked[ranked >= 0])) / len(lists.popularity)])
 
 
 def _popularity(lists: Lists, k: int) -> Numbers:
-    """The mean popularity, in training users, of the first k items."""
+    """Mean number of training users of the first k items."""
     return lists.mean_over(lists.popularity, k)
 
 
 def _tail(lists: Lists, k: int) -> Numbers:
-    """The share of long-tail items among the first k: all but the fewest that have 80 % of interactions."""
+    """Share of long-tail items among the first k."""
     return lists.mean_over(lists.is_tail, k)
 
 
@@ -165,7 +163,7 @@ NAMES = tuple(_METRICS)
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of the first k places: `parse("ndcg@100")`."""
+    """A metric over the first k places, such as `parse("ndcg@100")`."""
 
     kind: str
     k: int
@@ -180,26 +178,26 @@ class Metric:
 
     @property
     def title(self) -> str:
-        """As the tables of papers write it."""
+        """The name as papers write it, such as "nDCG@100"."""
         return f"{_SHOWN.get(self.kind, self.kind.capitalize())}@{self.k}"
 
     @property
     def is_overall(self) -> bool:
-        """Whether there is one number for all users, and so no standard error."""
+        """Whether there is one number for all users, without standard error."""
         return self.kind == "coverage"
 
     @property
     def is_accuracy(self) -> bool:
-        """Whether more is better."""
+        """Whether larger is better."""
         return self.kind not in ("coverage", "popularity", "tail")
 
     def of(self, lists: Lists) -> Numbers:
-        """One number for each user."""
+        """Return one number per user."""
         return _METRICS[self.kind](lists, self.k)
 
 
 def parse(name: "str | Metric") -> Metric:
-    """A metric by its name, such as "ndcg@100"."""
+    """Return the metric with this name, such as "ndcg@100"."""
     if isinstance(name, Metric):
         return name
     if not isinstance(name, str):
@@ -216,7 +214,7 @@ def parse(name: "str | Metric") -> Metric:
 
 
 def parse_all(names: "Iterable[str | Metric] | str", items: int) -> list[Metric]:
-    """Several metrics, for a catalogue of so many items."""
+    """Parse several metrics and check k against the number of items."""
     if not isinstance(names, Iterable):
         raise ParameterError("metrics", 'names such as "ndcg@100"', names)
     metrics = [parse(name) for name in (names.split(",") if isinstance(names, str) else names)]
@@ -232,7 +230,7 @@ def parse_all(names: "Iterable[str | Metric] | str", items: int) -> list[Metric]
 
 
 class Mean(NamedTuple):
-    """A mean over users and its standard error, nan where there is none."""
+    """A mean over users and its standard error; nan if there is none."""
 
     mean: float
     error: float
@@ -242,38 +240,37 @@ class Mean(NamedTuple):
 
 
 def mean_of(values: Numbers) -> Mean:
-    """The mean of one number per user."""
+    """Return the mean of one number per user, with its standard error."""
     if not len(values):
-        raise DataError("there is no mean of no users.")
+        raise DataError("cannot average over no users.")
     error = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
     return Mean(float(np.mean(values)), error)
 
 
 class Paired(NamedTuple):
-    """By how much one model is better than another on the same users; p: of so much or more by chance."""
+    """The mean difference of two models on the same users, its standard error and the p-value of a t-test."""
 
     difference: float
     error: float
     p: float
 
     def __str__(self) -> str:
-        if np.isnan(self.error):  # of one user
+        if np.isnan(self.error):  # a single user
             return f"{self.difference:+.4f}"
         return f"{self.difference:+.4f} ± {self.error:.4f} (p {p_text(self.p)})"
 
 
 def p_text(p: float) -> str:
-    """A p-value for people."""
     return "< 0.001" if p < 0.001 else f"= {p:.3f}"
 
 
 def paired(values: Numbers, others: Numbers) -> Paired:
-    """The mean of the users' differences, with its standard error and the p-value of the paired t-test."""
+    """Compare two models user by user with a paired t-test."""
     values, others = np.asarray(values, np.float64), np.asarray(others, np.float64)
     if len(values) != len(others):
         raise DataError(f"{len(values):,} users cannot be paired with {len(others):,}.")
     difference, error = mean_of(values - others)
-    if not error > 0:  # no user differs, or all do by the same, or there is only one
+    if not error > 0:  # no difference, the same for all users, or a single user
         p = 1.0 if difference == 0 else 0.0
         return Paired(difference, error, float("nan") if np.isnan(error) else p)
     from scipy.stats import t
