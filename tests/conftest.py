@@ -1,12 +1,8 @@
 """Small data sets with the traits that break things."""
 
-from pathlib import Path
-
 import numpy as np
 import numpy.typing as npt
 import pytest
-
-KERNELS = Path(__file__).parents[1] / "src" / "mrfrec" / "core" / "kernels"
 
 Matrix = npt.NDArray[np.float64]
 
@@ -37,14 +33,3 @@ def binary() -> Matrix:
 @pytest.fixture(scope="session")
 def real_valued() -> Matrix:
     return random_matrix(2, real=True)
-
-
-def pytest_sessionstart() -> None:
-    """Drop compiled kernels older than any kernel's source.
-
-    numba compiles anew when a kernel's own file has changed, but not when a file it calls into has.
-    """
-    newest = max((path.stat().st_mtime for path in KERNELS.glob("*.py")), default=0.0)
-    for path in KERNELS.glob("__pycache__/*.nb*"):
-        if path.stat().st_mtime < newest:
-            path.unlink()

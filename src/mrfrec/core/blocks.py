@@ -148,7 +148,10 @@ def _estimate_columns(
 def gather(statistics: Statistics, batch: kernels.Batch, store: npt.NDArray[Any], workers: Workers) -> None:
     """Stream the rows of S into the blocks."""
     m, tasks = statistics.m, statistics.row_tasks()
-    where = kernels.memberships(batch, m)
+    item_ptr = np.concatenate([[0], np.cumsum(np.bincount(batch.kinds, minlength=m))])
+    block, place = np.empty(len(batch.kinds), np.int32), np.empty(len(batch.kinds), np.int32)
+    kernels.memberships(batch.kind_ptr, batch.kinds, item_ptr[:-1].copy(), block, place)
+    where = item_ptr, block, place
     workers.run(
         lambda t, space: kernels.gather(statistics.X, statistics.scaling, *t, *where, batch, store, *space),
         tasks,
@@ -170,11 +173,14 @@ def _solve(
     by_size = np.argsort(-size, kind="stable")
     pieces = [by_size[p:q] for p, q in split_evenly(size[by_size] ** 2.5 + 1000.0, 512)]
     failed = workers.run(
-        lambda piece, work: kernels.solve_blocks(
-            lapack(store.dtype.name), piece, batch, statistics.S_diagonal, ridge, store, work
+        lambda piece, space: kernels.solve_blocks(
+            lapack(store.dtype.name), piece, batch, statistics.S_diagonal, ridge, store, *space
         ),
         pieces,
-        scratch=lambda: np.empty(5 * largest * largest // 4 + largest, store.dtype),
+        scratch=lambda: (
+            np.empty(5 * largest * largest // 4 + largest, store.dtype),
+            np.empty(largest, np.int64),
+        ),
         costs=[len(piece) for piece in pieces],
     )
     return next((b for b in failed if b >= 0), None)
@@ -188,7 +194,7 @@ def _distinct_sizes(
         return np.diff(pattern.column_ptr)[schedule.heads] + 1, np.diff(schedule.dependent_ptr)
     kinds, targets = np.empty(len(schedule), np.int64), np.empty(len(schedule), np.int64)
     workers.run(
-        lambda t: kernels.distinct_sizes(
+        lambda t, last_set: kernels.distinct_sizes(
             *t,
             pattern.column_ptr,
             pattern.neighbors,
@@ -198,8 +204,10 @@ def _distinct_sizes(
             twin,
             kinds,
             targets,
+            last_set,
         ),
         split_evenly(np.diff(pattern.column_ptr)[schedule.heads] + 1, 256),
+        scratch=lambda: np.full(len(twin), -1, np.int64),
     )
     return kinds, targets
 
@@ -232,7 +240,11 @@ def lay_out(
         store_ptr=store_ptr,
     )
     pattern.columns_with_diagonal(schedule.heads[blocks], member_ptr, batch.members)
-    workers.run(lambda t: kernels.find_kinds(batch, twin, *t), split_evenly(members[blocks], 256))
+    workers.run(
+        lambda t, place: kernels.find_kinds(batch, twin, *t, place),
+        split_evenly(members[blocks], 256),
+        scratch=lambda: np.full(len(twin), -1, np.int32),
+    )
     return batch
 
 

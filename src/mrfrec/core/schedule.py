@@ -34,7 +34,9 @@ def make_schedule(
     with workers.stage("schedule", 1):
         m = len(popularity)
         order = np.lexsort((np.arange(m), -popularity, -np.diff(pattern.column_ptr)))
-        heads, sizes = kernels.greedy_schedule(order, pattern.column_ptr, pattern.neighbors, r)
+        heads, sizes, left = np.empty(m, np.int32), np.empty(m, np.int64), np.ones(m, np.bool_)
+        blocks = kernels.greedy_schedule(order, pattern.column_ptr, pattern.neighbors, r, left, heads, sizes)
+        heads, sizes = heads[:blocks].copy(), sizes[:blocks]
         dependent_ptr = np.concatenate([[0], np.cumsum(sizes)])
         dependents = np.empty(dependent_ptr[-1], np.int32)
         kernels.list_dependents(heads, dependent_ptr, pattern.column_ptr, pattern.neighbors, dependents)

@@ -63,7 +63,9 @@ class Statistics:
         """For each item the first item with the same users and values, itself if there is none before."""
         hashes = np.empty(self.m, np.uint64)
         workers.run(lambda t: kernels.hash_columns(self.X, *t, hashes), self.row_tasks())
-        return np.asarray(kernels.first_twins(self.X, hashes, np.argsort(hashes, kind="stable")))
+        twin = np.arange(self.m, dtype=np.int32)
+        kernels.first_twins(self.X, hashes, np.argsort(hashes, kind="stable"), twin)
+        return twin
 
     def row_tasks(self) -> list[tuple[int, int]]:
         """Ranges of items that cost about the same to stream."""

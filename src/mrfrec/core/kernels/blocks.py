@@ -8,15 +8,15 @@ from numba import uint64
 from mrfrec.core.kernels.compile import kernel
 from mrfrec.core.kernels.intrinsics import fortran
 from mrfrec.core.kernels.rows import add_row, clear_row, row_cost
+from mrfrec.core.kernels.sorting import first_at_least, sort
 
 
 @kernel
-def greedy_schedule(order, column_ptr, neighbors, r):
-    """Steps 1, 2 and 4: the items S that head a block, and |D| for each."""
-    m = len(order)
-    heads = np.empty(m, np.int32)
-    sizes = np.empty(m, np.int64)
-    left = np.ones(m, np.bool_)
+def greedy_schedule(order, column_ptr, neighbors, r, left, heads, sizes):
+    """Steps 1, 2 and 4: write the items that head a block and |D| of each; return the number of blocks.
+
+    `left` is True for every item, and False for all of them afterwards.
+    """
     blocks = 0
     for i in order:
         if not left[i]:
@@ -29,47 +29,44 @@ def greedy_schedule(order, column_ptr, neighbors, r):
         heads[blocks] = i
         sizes[blocks] = 1 + extra
         blocks += 1
-    return heads[:blocks].copy(), sizes[:blocks].copy()
+    return blocks
 
 
 @kernel
 def list_dependents(heads, dependent_ptr, column_ptr, neighbors, dependents):
-    """D of each block, ascending."""
+    """Write D of each block, ascending."""
     for b in range(len(heads)):
         start, stop = dependent_ptr[b], dependent_ptr[b + 1]
-        source = column_ptr[heads[b]]
+        source = column_ptr[heads[b]] - start - 1
         dependents[start] = heads[b]
-        dependents[start + 1 : stop] = neighbors[source : source + stop - start - 1]
-        dependents[start:stop] = np.sort(dependents[start:stop])
+        for t in range(start + 1, stop):
+            dependents[t] = neighbors[source + t]
+        sort(dependents, start, stop, stop)
 
 
 @kernel
 def distinct_sizes(
-    first, last, column_ptr, columns, heads, dependent_ptr, dependents, twin, distinct, targets
+    first, last, column_ptr, columns, heads, dependent_ptr, dependents, twin, distinct, targets, last_set
 ):
-    """How many different items a block has, and how many of them its dependents are."""
+    """Count the different items of each block, and those of its dependents.
+
+    `last_set` holds, per item, the number of the last set it was counted in; −1 at first.
+    """
     for b in range(first, last):
         i = heads[b]
-        start, stop = column_ptr[i], column_ptr[i + 1]
-        of_block = np.empty(stop - start + 1, np.int32)
-        for t in range(start, stop):
-            of_block[t - start] = twin[columns[t]]
-        of_block[stop - start] = twin[i]
-        distinct[b] = _count_different(of_block)
-        of_targets = np.empty(dependent_ptr[b + 1] - dependent_ptr[b], np.int32)
-        for t in range(len(of_targets)):
-            of_targets[t] = twin[dependents[dependent_ptr[b] + t]]
-        targets[b] = _count_different(of_targets)
-
-
-@kernel
-def _count_different(numbers):
-    ordered = np.sort(numbers)
-    count = 1
-    for t in range(1, len(ordered)):
-        if ordered[t] != ordered[t - 1]:
-            count += 1
-    return count
+        last_set[twin[i]] = 2 * b
+        count = 1
+        for t in range(column_ptr[i], column_ptr[i + 1]):
+            j = twin[columns[t]]
+            count += last_set[j] != 2 * b
+            last_set[j] = 2 * b
+        distinct[b] = count
+        count = 0
+        for t in range(dependent_ptr[b], dependent_ptr[b + 1]):
+            j = twin[dependents[t]]
+            count += last_set[j] != 2 * b + 1
+            last_set[j] = 2 * b + 1
+        targets[b] = count
 
 
 class Batch(NamedTuple):
@@ -88,54 +85,48 @@ class Batch(NamedTuple):
 
 
 @kernel
-def find_kinds(batch, twin, first, last):
-    """Fill in member_kind, kinds, copies and target."""
+def find_kinds(batch, twin, first, last, place):
+    """Fill in member_kind, kinds, copies and target of some blocks.
+
+    `place` has an entry per item, −1 before and after.
+    """
     for b in range(first, last):
-        start, stop = batch.member_ptr[b], batch.member_ptr[b + 1]
-        base, K = batch.kind_ptr[b], batch.kind_ptr[b + 1] - batch.kind_ptr[b]
-        twins = np.empty(stop - start, np.int32)
-        for t in range(stop - start):
-            twins[t] = twin[batch.members[start + t]]
-        ordered = np.sort(twins)
-        place = -1
-        for t in range(len(ordered)):
-            if t == 0 or ordered[t] != ordered[t - 1]:
-                place += 1
-                batch.kinds[base + place] = ordered[t]
-                batch.copies[base + place] = 0
-                batch.target[base + place] = -1
-            batch.copies[base + place] += 1
-        kinds = batch.kinds[base : base + K]
-        for t in range(stop - start):
-            straight = stop - start == K and kinds[t] == twins[t]
-            batch.member_kind[start + t] = t if straight else np.searchsorted(kinds, twins[t])
+        base, end = batch.kind_ptr[b], batch.kind_ptr[b + 1]
+        found = base
+        for t in range(batch.member_ptr[b], batch.member_ptr[b + 1]):
+            j = twin[batch.members[t]]
+            if place[j] < 0:
+                place[j] = 0
+                batch.kinds[found] = j
+                found += 1
+        sort(batch.kinds, base, end, end)
+        for t in range(base, end):
+            place[batch.kinds[t]] = t - base
+            batch.copies[t] = 0
+            batch.target[t] = -1
+        for t in range(batch.member_ptr[b], batch.member_ptr[b + 1]):
+            kind = place[twin[batch.members[t]]]
+            batch.member_kind[t] = kind
+            batch.copies[base + kind] += 1
         for t in range(batch.dependent_ptr[b], batch.dependent_ptr[b + 1]):
-            batch.target[base + np.searchsorted(kinds, twin[batch.dependents[t]])] = 0
+            batch.target[base + place[twin[batch.dependents[t]]]] = 0
         row = 0
-        for t in range(base, base + K):
+        for t in range(base, end):
+            place[batch.kinds[t]] = -1
             if batch.target[t] == 0:
                 batch.target[t] = row
                 row += 1
 
 
 @kernel
-def memberships(batch, m):
-    """For each item, the blocks in which it stands for a kind, and its place there."""
-    item_ptr = np.zeros(m + 1, np.int64)
-    for j in batch.kinds:
-        item_ptr[j + 1] += 1
-    for j in range(m):
-        item_ptr[j + 1] += item_ptr[j]
-    slot = item_ptr[:-1].copy()
-    block = np.empty(len(batch.kinds), np.int32)
-    place = np.empty(len(batch.kinds), np.int32)
-    for b in range(len(batch.kind_ptr) - 1):
-        for t in range(batch.kind_ptr[b], batch.kind_ptr[b + 1]):
-            s = slot[batch.kinds[t]]
-            slot[batch.kinds[t]] += 1
+def memberships(kind_ptr, kinds, slot, block, place):
+    """Write, for each item, the blocks in which it stands for a kind, and its place there, at its `slot`."""
+    for b in range(len(kind_ptr) - 1):
+        for t in range(kind_ptr[b], kind_ptr[b + 1]):
+            s = slot[kinds[t]]
+            slot[kinds[t]] += 1
             block[s] = b
-            place[s] = t - batch.kind_ptr[b]
-    return item_ptr, block, place
+            place[s] = t - kind_ptr[b]
 
 
 @kernel
@@ -173,7 +164,7 @@ def gather(X, scaling, first, last, item_ptr, block, place, batch, store, accumu
 
 
 @kernel
-def solve_blocks(lapack, blocks, batch, diagonal, ridge, store, work):
+def solve_blocks(lapack, blocks, batch, diagonal, ridge, store, L, at):
     """Step 3. Turns each block's part of S into its estimates: columns of B' for the kinds in D.
 
     A kind with c copies and ridge λ enters once, with ridge λ/c: for R = (S + λ/c)⁻¹ over the kinds, the
@@ -183,37 +174,31 @@ def solve_blocks(lapack, blocks, batch, diagonal, ridge, store, work):
     With the conditioners first and the targets T last, S + λ/c = L·Lᵀ gives the columns T of R without the
     others:  R_TT = (L_TT·L_TTᵀ)⁻¹,  R_CT = −L_CC⁻ᵀ·L_TCᵀ·R_TT;  one triangular solve for a single target.
 
+    L and `at` are scratch: with k kinds in the largest block, 5k²/4 + k values and k integers.
     Returns the block that is not positive definite, or −1.
     """
     one, zero = store.dtype.type(1.0), store.dtype.type(0.0)
     lower, right, left, transposed, plain = ord("L"), ord("R"), ord("L"), ord("T"), ord("N")
-    info = np.zeros(1, np.int32)
     for b in blocks:
         if batch.member_ptr[b + 1] - batch.member_ptr[b] < 2:
             continue
         base = batch.kind_ptr[b]
         k = batch.kind_ptr[b + 1] - base
-        kinds = batch.kinds[base : base + k]
-        copies = batch.copies[base : base + k]
-        target = batch.target[base : base + k]
         d = 0
-        for t in range(k):
-            if target[t] >= 0:
-                d += 1
+        for t in range(base, base + k):
+            d += batch.target[t] >= 0
         c = k - d
 
         # Where each kind stands in the matrix: conditioners from the front, targets behind them.
-        at = np.empty(k, np.int64)
         conditioners = 0
         for t in range(k):
-            if target[t] >= 0:
-                at[t] = c + target[t]
+            if batch.target[base + t] >= 0:
+                at[t] = c + batch.target[base + t]
             else:
                 at[t] = conditioners
                 conditioners += 1
 
         # The lower triangle, column-major, from the packed rows.
-        L = work[: k * k]
         source = batch.store_ptr[b]
         for t in range(k):
             p = at[t]
@@ -221,60 +206,60 @@ def solve_blocks(lapack, blocks, batch, diagonal, ridge, store, work):
                 q = at[s]
                 L[q * k + p if p > q else p * k + q] = store[source + s]
             source += t
-            if copies[t] > 1 and ridge[kinds[t]] == 0.0:
+            j, copies = batch.kinds[base + t], batch.copies[base + t]
+            if copies > 1 and ridge[j] == 0.0:
                 return b
-            L[p * k + p] = diagonal[kinds[t]] + ridge[kinds[t]] / copies[t]
+            L[p * k + p] = diagonal[j] + ridge[j] / copies
 
-        fortran(lapack.potrf, (lower, k, L, k, info))
-        if info[0] != 0:
+        if fortran(lapack.potrf, (lower, k, L, k, 0)) != 0:
             return b
         if d == 1:
             last = L[k * k - 1]
             L[k * k - 1] = one / (last * last)
-            x = L[c * k :]  # the column above: R_CT/R_TT with its sign turned
+            x = c * k  # the column above: R_CT/R_TT with its sign turned
             for s in range(c):
-                x[s] = L[s * k + c]
+                L[x + s] = L[s * k + c]
             if c > 0:
-                fortran(lapack.trsv, (lower, transposed, plain, c, L, k, x, 1))
+                fortran(lapack.trsv, (lower, transposed, plain, c, L, k, (L, x), 1))
             for s in range(c):
-                x[s] *= L[k * k - 1]
+                L[x + s] *= L[k * k - 1]
         else:
-            fortran(lapack.potri, (lower, d, L[c * k + c :], k, info))
-            if info[0] != 0:
+            if fortran(lapack.potri, (lower, d, (L, c * k + c), k, 0)) != 0:
                 return b
             if c > 0:
-                L_TC = work[k * k :]  # transposed, c × d, column-major
+                L_TC = k * k  # behind the factor: transposed, c × d, column-major
                 for s in range(c):
                     for t in range(d):
-                        L_TC[t * c + s] = L[s * k + c + t]
+                        L[L_TC + t * c + s] = L[s * k + c + t]
                 # The factor's unused corner takes the product.
                 fortran(
-                    lapack.symm, (right, lower, c, d, one, L[c * k + c :], k, L_TC, c, zero, L[c * k :], k)
+                    lapack.symm,
+                    (right, lower, c, d, one, (L, c * k + c), k, (L, L_TC), c, zero, (L, c * k), k),
                 )
-                fortran(lapack.trsm, (left, lower, transposed, plain, c, d, one, L, k, L[c * k :], k))
+                fortran(lapack.trsm, (left, lower, transposed, plain, c, d, one, L, k, (L, c * k), k))
 
         # Column at[t] of L now holds −R_CT above its diagonal, R_TT from there on (lower triangle).
         for t in range(k):
-            if target[t] < 0:
+            if batch.target[base + t] < 0:
                 continue
             i = at[t]
-            n = store.dtype.type(copies[t])
+            n = store.dtype.type(batch.copies[base + t])
             R = L[i * k + i]
             within = zero
             C = R
-            if copies[t] > 1:
-                per_copy = one / (store.dtype.type(ridge[kinds[t]]) * n)
+            if batch.copies[base + t] > 1:
+                per_copy = one / (store.dtype.type(ridge[batch.kinds[base + t]]) * n)
                 within = R / (n * n) - per_copy
                 C = within + per_copy * n
-            row = batch.store_ptr[b] + target[t] * k
+            row = batch.store_ptr[b] + batch.target[base + t] * k
             for s in range(k):
                 j = at[s]
                 if j < c:
-                    store[row + s] = L[i * k + j] / (n * copies[s] * C)
+                    store[row + s] = L[i * k + j] / (n * batch.copies[base + s] * C)
                 elif j == i:
                     store[row + s] = -within / C
                 else:
-                    store[row + s] = -L[i * k + j if j > i else j * k + i] / (n * copies[s] * C)
+                    store[row + s] = -L[i * k + j if j > i else j * k + i] / (n * batch.copies[base + s] * C)
     return -1
 
 
@@ -286,17 +271,18 @@ def add_estimates(first, last, column_ptr, columns, batch, store, total, count, 
     """
     for b in range(len(batch.member_ptr) - 1):
         start, stop = batch.member_ptr[b], batch.member_ptr[b + 1]
-        D = batch.dependents[batch.dependent_ptr[b] : batch.dependent_ptr[b + 1]]
-        if stop - start < 2 or D[-1] < first or D[0] >= last:
+        low, high = batch.dependent_ptr[b], batch.dependent_ptr[b + 1]
+        if stop - start < 2 or batch.dependents[high - 1] < first or batch.dependents[low] >= last:
             continue
-        p, q = np.searchsorted(D, first), np.searchsorted(D, last)
-        if p == q:
+        low = first_at_least(first, batch.dependents, low, high)
+        high = first_at_least(last, batch.dependents, low, high)
+        if low == high:
             continue
         base, k = batch.kind_ptr[b], batch.kind_ptr[b + 1] - batch.kind_ptr[b]
         for t in range(start, stop):
             kind_of[batch.members[t]] = batch.member_kind[t]
-        for s in range(p, q):
-            i = D[s]
+        for s in range(low, high):
+            i = batch.dependents[s]
             row = batch.store_ptr[b] + batch.target[base + kind_of[i]] * k
             for t in range(uint64(column_ptr[i]), uint64(column_ptr[i + 1])):
                 kind = kind_of[uint64(columns[t])]

@@ -42,11 +42,11 @@ def factor_diagonal(lapack, A, k0, k1, pair_end):
     Zeros take the place of what is above the diagonal, up to the end of the pair of tiles this one is in:
     a product can then take both tiles at once.
     """
-    info = np.zeros(1, np.int32)
-    fortran(lapack.potrf, (_U, k1 - k0, A[k0:, k0:], A.shape[0], info))
+    info = fortran(lapack.potrf, (_U, k1 - k0, A[k0:, k0:], A.shape[0], 0))
     for i in range(k0, k1):
-        A[i, i + 1 : pair_end] = 0
-    return info[0] == 0
+        for j in range(i + 1, pair_end):
+            A[i, j] = 0
+    return info == 0
 
 
 @kernel
@@ -86,8 +86,7 @@ def invert_factor_tiles(lapack, A, panel, i0, i1, j0, j1):
 @kernel
 def invert_factor_diagonal(lapack, A, i0, i1):
     """W[i, i] = L[i, i]⁻¹, which exists: a Cholesky factor has a positive diagonal."""
-    info = np.zeros(1, np.int32)
-    fortran(lapack.trtri, (_U, _N, i1 - i0, A[i0:, i0:], A.shape[0], info))
+    fortran(lapack.trtri, (_U, _N, i1 - i0, A[i0:, i0:], A.shape[0], 0))
 
 
 @kernel

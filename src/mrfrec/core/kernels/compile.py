@@ -1,33 +1,180 @@
-"""How every kernel is compiled."""
+"""How kernels are compiled, and where their machine code is kept.
 
+numba's own cache notices changes in a function's file, not in the files it calls into. Here the folder is named
+after a hash of all kernel sources: a change in any of them starts a new folder and removes the old ones.
+
+Machine code is looked for in each of these folders, and written to the first that can be written:
+
+1. the folder given to `keep_in`, or numba's setting NUMBA_CACHE_DIR;
+2. beside the kernels, which serves everybody who uses this installation;
+3. `~/.cache/mrfrec/kernels`.
+
+Where none can be written, every process compiles for itself.
+"""
+
+import logging
+import shutil
+import tempfile
+from contextlib import suppress
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from numba import njit
+from numba.core import caching, config
 
-__all__ = ["cache_folder", "has_compiled", "kernel"]
+__all__ = ["cache_folders", "can_write", "has_compiled", "inner", "keep_in", "kernel"]
+
+_log = logging.getLogger("mrfrec.kernels")
+_HERE = Path(__file__).resolve().parent
+_PREFIX = "kernels-"
+_chosen: list[Path] = []  # by `keep_in`
+_compiled: list[str] = []  # by this process: the names of kernels
 
 
 def kernel(function: Any) -> Any:
-    """Compile without the lock, and keep the machine code on disk where some folder can be written."""
+    """Compile without the interpreter's lock, and keep the machine code.
+
+    Division by zero gives ±∞ or NaN, as in NumPy: no code to raise an error, which takes time to compile.
+    """
+    return _dispatcher(function)
+
+
+def inner(function: Any) -> Any:
+    """Compile a function that only kernels call: quicker, since Python need not be able to call it."""
+    return _dispatcher(function, no_cpython_wrapper=True)
+
+
+def _dispatcher(function: Any, **options: Any) -> Any:
+    made = njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True, **options)(function)
+    made._cache = _MachineCode(function)  # in place of numba's, which `cache=True` would put there
+    return made
+
+
+def keep_in(folder: Path) -> None:
+    """Use this folder before all others, in this process."""
+    _chosen[:] = [folder]
+
+
+def cache_folders() -> list[Path]:
+    """Return the folders in which machine code is looked for, whether they exist or not."""
+    name = _PREFIX + _hash_of_sources()
+    folders = [Path(folder) / name for folder in (*_chosen, config.CACHE_DIR) if folder]
+    folders.append(_HERE / "__pycache__" / name)
+    with suppress(RuntimeError):  # no home
+        installation = sha256(str(_HERE).encode()).hexdigest()[:16]
+        folders.append(Path.home() / ".cache" / "mrfrec" / "kernels" / installation / name)
+    return folders
+
+
+def can_write(folder: Path) -> bool:
+    """Make the folder, and find out whether files can be written to it."""
     try:
-        return njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # numba found no folder for its cache (read-only installation, no home)
-        return njit(nogil=True)(function)
-
-
-def cache_folder() -> Path | None:
-    """Where the machine code is kept; None where no folder can be written."""
-
-    @kernel
-    def nothing():
-        return 0
-
-    folder = getattr(nothing._cache, "cache_path", None)
-    return None if folder is None else Path(folder)
+        _make(folder)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 def has_compiled() -> bool:
-    """Whether some machine code is kept already, so that the next fit need not compile it all."""
-    folder = cache_folder()
-    return folder is not None and any(folder.glob("*.nbi"))
+    """Return whether some machine code is kept, so that the next fit need not compile all of it."""
+    return any(any(folder.glob("*.nbi")) for folder in cache_folders())
+
+
+@cache
+def _hash_of_sources() -> str:
+    digest = sha256()
+    for path in sorted(_HERE.glob("*.py")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def _make(folder: Path) -> None:
+    """Make the folder. Beside the kernels and at home, the folders of earlier sources go.
+
+    Processes that still run earlier sources find their folder gone, compile, and make it again.
+    """
+    if folder.is_dir():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    if folder.parent not in (*_chosen, Path(config.CACHE_DIR)):  # which other installations may share
+        for other in folder.parent.glob(_PREFIX + "*"):
+            if other != folder:
+                shutil.rmtree(other, ignore_errors=True)
+
+
+class _MachineCode(caching._Cache):  # type: ignore[misc]
+    """The machine code of one kernel, in all folders."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    @property
+    def cache_path(self) -> str:
+        """Return where numba says that it keeps the code."""
+        return str(cache_folders()[0])
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the code for some types of arguments, or None: it will be compiled."""
+        for folder in cache_folders():
+            with suppress(OSError):
+                found = _files(folder)(self._function).load_overload(sig, target_context)
+                if found is not None:
+                    return found
+        if not _compiled:
+            folder = next(filter(can_write, cache_folders()), None)
+            kept = "every process will, as no folder for it can be written" if folder is None else "once"
+            _log.info("compiling for this machine, %s: a few seconds, 10 for a sparse fit", kept)
+        _compiled.append(self._function.__name__)
+        return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep the code in the first folder that can be written, if any."""
+        for folder in cache_folders():
+            with suppress(OSError):
+                _files(folder)(self._function).save_overload(sig, data)
+                return
+
+    def enable(self) -> None:
+        """Do nothing: it is."""
+
+    def disable(self) -> None:
+        """Do nothing: there is no call for it."""
+
+    def flush(self) -> None:
+        """Do nothing: the folder's name says what the code was compiled from."""
+
+
+@cache
+def _files(folder: Path) -> Any:
+    """Return the class of numba's caches that keeps its files in this folder."""
+
+    class Locator(caching._CacheLocator):  # type: ignore[misc]
+        def __init__(self, function: Any, file: str) -> None:
+            self._py_file, self._line = file, function.__code__.co_firstlineno
+
+        @classmethod
+        def from_function(cls, py_func: Any, py_file: str) -> Any:
+            return cls(py_func, py_file)
+
+        def get_cache_path(self) -> str:
+            return str(folder)
+
+        def ensure_cache_path(self) -> None:
+            _make(folder)
+
+        def get_source_stamp(self) -> str:
+            return _hash_of_sources()
+
+        def get_disambiguator(self) -> str:
+            return str(self._line)
+
+    class Implementation(caching.CompileResultCacheImpl):  # type: ignore[misc]
+        _locator_classes = [Locator]
+
+    class Files(caching.FunctionCache):  # type: ignore[misc]
+        _impl_class = Implementation
+
+    return Files

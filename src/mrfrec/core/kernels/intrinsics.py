@@ -49,30 +49,40 @@ def lapack(dtype: str) -> Lapack:
 
 @intrinsic
 def fortran(typingctx: Any, address: Any, arguments: Any) -> Any:
-    """Call the Fortran routine at `address`; every argument goes by reference, as Fortran wants it.
+    """Call the Fortran routine at `address`, every argument by reference.
 
-    Arrays pass the address of their first element, integers a 32-bit copy (a letter such as "L" is
-    passed as `ord("L")`: the first byte of a little-endian integer), floats a copy of their own type.
+    An array passes the address of its first element, a pair (array, offset) that of a later one in memory. An
+    integer passes a 32-bit copy (a letter such as "L" goes as `ord("L")`: the first byte of a little-endian
+    integer), a float a copy of its own type. Returns the last argument as the routine left it where that is
+    an integer, such as LAPACK's `info`, else 0.
     """
-    signature = types.void(types.intp, arguments)
+    signature = types.int32(types.intp, arguments)
 
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        def data(kind: Any, array: Any) -> Any:
+            return context.make_array(kind)(context, builder, array).data
+
         byte_pointer = ir.IntType(8).as_pointer()
-        pointers = []
+        pointers: list[Any] = []
+        last = None
         for kind, value in zip(
             signature.args[1].types, cgutils.unpack_tuple(builder, values[1]), strict=True
         ):
             if isinstance(kind, types.Array):
-                pointer = context.make_array(kind)(context, builder, value).data
+                last = data(kind, value)
+            elif isinstance(kind, types.Tuple):
+                array, offset = cgutils.unpack_tuple(builder, value)
+                last = builder.gep(data(kind.types[0], array), [offset])
+            elif isinstance(kind, types.Integer):
+                last = cgutils.alloca_once_value(builder, context.cast(builder, value, kind, types.int32))
             else:
-                scalar = value
-                if isinstance(kind, types.Integer):
-                    scalar = context.cast(builder, value, kind, types.int32)
-                pointer = cgutils.alloca_once_value(builder, scalar)
-            pointers.append(builder.bitcast(pointer, byte_pointer))
+                last = cgutils.alloca_once_value(builder, value)
+            pointers.append(builder.bitcast(last, byte_pointer))
         routine = ir.FunctionType(ir.VoidType(), [byte_pointer] * len(pointers))
         builder.call(builder.inttoptr(values[0], routine.as_pointer()), pointers)
-        return context.get_dummy_value()
+        if isinstance(kind, types.Integer):
+            return builder.load(last)
+        return context.get_constant(types.int32, 0)
 
     return signature, codegen
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import uint64
 
-from mrfrec.core.kernels.compile import kernel
+from mrfrec.core.kernels.compile import inner, kernel
 from mrfrec.core.kernels.intrinsics import prefetch
 
 
@@ -83,7 +83,7 @@ def hash_columns(X, first, last, hashes):
         hashes[i] = h
 
 
-@kernel
+@inner
 def _same_column(X, i, j):
     """Whether two items have the same users with the same values."""
     p, q = X.item_ptr[i], X.item_ptr[j]
@@ -103,11 +103,12 @@ def _same_column(X, i, j):
 
 
 @kernel
-def first_twins(X, hashes, by_hash):
-    """For each item, the first item with the same column; `by_hash` sorts the items by hash, then index."""
-    m = len(hashes)
-    twin = np.arange(m).astype(np.int32)
-    for s in range(1, m):
+def first_twins(X, hashes, by_hash, twin):
+    """Set `twin` of each item, itself at first, to the first item with the same column.
+
+    `by_hash` sorts the items by hash, then index.
+    """
+    for s in range(1, len(hashes)):
         i = by_hash[s]
         t = s - 1
         while t >= 0 and hashes[by_hash[t]] == hashes[i]:
@@ -116,20 +117,19 @@ def first_twins(X, hashes, by_hash):
                 twin[i] = twin[by_hash[t]]
                 break
             t -= 1
-    return twin
 
 
 _AHEAD = 8  # how many users ahead their items are asked for
 _LINE = 64  # bytes of a cache line
 
 
-@kernel
+@inner
 def add_row(X, i, accumulator):
     """Add to the accumulator what row i of XᵀX has before its diagonal."""
     add_firsts(X, X.rank, i, accumulator)
 
 
-@kernel
+@inner
 def add_firsts(X, counts, i, accumulator):
     """Add to the accumulator the first items of each user of item i, as many as `counts` says, times the
     user's value of i. With the lengths of the histories that is row i of XᵀX.
@@ -158,7 +158,7 @@ def add_firsts(X, counts, i, accumulator):
                 accumulator[X.items[q]] += x * X.values[q]
 
 
-@kernel
+@inner
 def row_cost(X, i):
     """How many additions `add_row` makes."""
     cost = 0
@@ -167,7 +167,7 @@ def row_cost(X, i):
     return cost
 
 
-@kernel
+@inner
 def clear_row(X, i, accumulator, cost):
     """Set back to zero what `add_row` touched: item by item if these are few, else the whole."""
     if cost > i // 8:
