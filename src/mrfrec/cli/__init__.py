@@ -84,6 +84,7 @@ def _run(arguments: list[str], stop: Event, debug: bool) -> int:
     log = logging.getLogger("mrfrec")
     log.addHandler(_Notes())
     log.setLevel(logging.INFO)
+    logging.getLogger("mrfrec.core.kernels").setLevel(logging.INFO)  # also where a command silences the fits
     try:
         from mrfrec.cli.app import run
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from mrfrec import datasets
 from mrfrec.cli.show import print_table, size_of
-from mrfrec.core.kernels.compile import has_compiled
 from mrfrec.core.resources import human_bytes
 from mrfrec.data.catalogue import because_text
 from mrfrec.evaluation.protocol import evaluate
@@ -32,7 +31,7 @@ def run(output: Path) -> None:
         f"Debian 12: {data.n_users:,} source packages (the users) and the {data.n_items:,} packages they are "
         f"built with (the items),\n{len(data):,} pairs.\n"
     )
-    _compile()
+    MRF().warm_up()  # compiles for this machine if need be: no time below has it
     _say(
         f"How well are the build dependencies of {_HELD_OUT:,} packages guessed that no model has seen, "
         "from 80 % of them?"
@@ -79,13 +78,6 @@ def _say(text: str) -> None:
     """On stdout at once: what comes next may take a while."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
-
-
-def _compile() -> None:
-    """The first fit on a machine compiles; here, so that no time below has it."""
-    if not has_compiled():
-        _say("Compiling for this machine, once: about half a minute …\n")
-    MRF().warm_up()
 
 
 def _compare(split: Split) -> None:

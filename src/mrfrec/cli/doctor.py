@@ -3,7 +3,6 @@
 import platform
 import shutil
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Iterator
@@ -48,7 +47,6 @@ def report() -> None:
 def examine() -> Iterator[Finding]:
     """Everything worth telling with a report of a problem."""
     from mrfrec import __version__
-    from mrfrec.core.kernels.compile import cache_folder
     from mrfrec.core.resources import available_memory, blas_libraries, human_bytes, usable_threads
 
     yield Finding("mrfrec", f"{__version__} in {Path(__file__).parents[1]}")
@@ -68,7 +66,7 @@ def examine() -> Iterator[Finding]:
     yield Finding("memory", f"{human_bytes(memory)} free", low)
     for library in blas_libraries():
         yield Finding("BLAS", library)
-    yield _cache(cache_folder())
+    yield _machine_code()
     yield _self_test()
 
 
@@ -99,17 +97,17 @@ def _gpu() -> str:
     return "of NVIDIA" + (", which this torch, built for the CPU, does not use" if for_cpu else "")
 
 
-def _cache(folder: Path | None) -> Finding:
-    advice = "not writable: every process compiles anew, about half a minute. Set NUMBA_CACHE_DIR"
-    if folder is None:
-        return Finding("compiled code", "not kept", advice)
-    compiled = len(list(folder.glob("*.nbi")))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return Finding("compiled code", f"{compiled} functions in {folder}")
-    except OSError:
-        return Finding("compiled code", f"{compiled} functions in {folder}", advice)
+def _machine_code() -> Finding:
+    from mrfrec.core.kernels.compile import cache_folders, can_write
+
+    used = [folder for folder in cache_folders() if any(folder.glob("*.nbi"))]
+    writable = next(filter(can_write, cache_folders()), None)
+    if writable is None:
+        advice = "no folder for it can be written: new processes compile anew. See mrfrec compile --help"
+    else:
+        used, advice = used or [writable], ""
+    kept = [f"{len(list(folder.glob('*.nbi')))} functions in {folder}" for folder in used]
+    return Finding("compiled code", ", ".join(kept) or "not kept", "" if used else advice)
 
 
 def _self_test() -> Finding:

@@ -448,14 +448,13 @@ def reproduce(
       mrfrec reproduce table2 -o table2.md
     """
     from mrfrec.cli.models import check_limits
-    from mrfrec.cli.show import note, note_if_it_compiles, progress_bar
+    from mrfrec.cli.show import note, progress_bar
     from mrfrec.paper.reproduce import reproduce as run
 
     machine = {"threads": threads, "memory_limit": memory_limit, "device": device}
     check_limits(machine)
     report_form(form, output)
     check_output("--output", output)
-    note_if_it_compiles()
     logging.getLogger("mrfrec").setLevel(logging.WARNING)
     with progress_bar() as progress:
         found = run(what, data, models=model, folder=folder, machine=machine, progress=progress, tell=note)

@@ -144,7 +144,7 @@ def fit(
     """
     from mrfrec.cli.models import check_machine, make, only, parse_model, with_options
     from mrfrec.cli.running import check_output, going_on
-    from mrfrec.cli.show import note, note_if_it_compiles, progress_bar, size_of
+    from mrfrec.cli.show import note, progress_bar, size_of
     from mrfrec.io.atomic import check_writable, expanded, refuse_own_input
     from mrfrec.io.sources import paths_of
     from mrfrec.io.tables import read_interactions
@@ -177,7 +177,6 @@ def fit(
         note(f"{interactions.n_users:,} users × {interactions.n_items:,} items, {len(interactions):,} pairs")
         for reason, count in interactions.skipped.items():
             note(f"left out {count:,} rows: {reason}")
-        note_if_it_compiles()
         if checkpoint is not None and expanded(checkpoint).exists():
             note(f"going on from {checkpoint}")
         start = time.perf_counter()

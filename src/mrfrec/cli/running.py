@@ -31,7 +31,7 @@ def running(
     written: Mapping[str, Path | None] | None = None,
 ) -> "Iterator[tuple[Split, list[str], Progress | None]]":
     """The data, split, and what to measure; what can be refused is, before anything takes long."""
-    from mrfrec.cli.show import note, note_if_it_compiles, progress_bar
+    from mrfrec.cli.show import note, progress_bar
     from mrfrec.evaluation.metrics import parse
 
     report_form(form, output)
@@ -53,7 +53,6 @@ def running(
             kinds = [(parse(name).kind, min(parse(name).k, m)) for name in wanted]
             wanted = [f"{kind}@{k}" for kind, k in dict.fromkeys(kinds)]
             note(f"there are {m:,} items: measuring {', '.join(wanted)}")
-        note_if_it_compiles()
         logging.getLogger("mrfrec").setLevel(logging.WARNING)
         yield split, wanted, progress
 

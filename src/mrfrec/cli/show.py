@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = [
     "kind_of",
     "note",
-    "note_if_it_compiles",
     "print_table",
     "progress_bar",
     "show_explanation",
@@ -64,14 +63,6 @@ def kind_of(form: str | None, output: Path | None, by_name: Mapping[str, str] = 
 def note(message: str) -> None:
     """A line on stderr; a progress bar makes room for it."""
     sys.stderr.write(f"mrfrec: {message}\n")
-
-
-def note_if_it_compiles() -> None:
-    """Say why the first fit on a machine takes longer."""
-    from mrfrec.core.kernels.compile import has_compiled
-
-    if not has_compiled():
-        note("the first fit here compiles for this machine: up to half a minute, once")
 
 
 def size_of(path: Path) -> str:

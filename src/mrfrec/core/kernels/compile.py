@@ -1,7 +1,7 @@
 """How kernels are compiled, and where their machine code is kept.
 
-numba's own cache notices changes in a function's file, not in the files it calls into. Here the folder is named
-after a hash of all kernel sources: a change in any of them starts a new folder and removes the old ones.
+numba's own cache notices changes in a function's file, not in the files it calls into. Here the folder is
+named after a hash of all kernel sources: when any of them changes, a new folder replaces the old one.
 
 Machine code is looked for in each of these folders, and written to the first that can be written:
 
@@ -26,7 +26,7 @@ from numba.core import caching, config
 
 __all__ = ["cache_folders", "can_write", "has_compiled", "inner", "keep_in", "kernel"]
 
-_log = logging.getLogger("mrfrec.kernels")
+_log = logging.getLogger(__package__)
 _HERE = Path(__file__).resolve().parent
 _PREFIX = "kernels-"
 _chosen: list[Path] = []  # by `keep_in`
@@ -47,7 +47,8 @@ def inner(function: Any) -> Any:
 
 
 def _dispatcher(function: Any, **options: Any) -> Any:
-    made = njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True, **options)(function)
+    options |= {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+    made: Any = njit(**options)(function)
     made._cache = _MachineCode(function)  # in place of numba's, which `cache=True` would put there
     return made
 
@@ -60,7 +61,7 @@ def keep_in(folder: Path) -> None:
 def cache_folders() -> list[Path]:
     """Return the folders in which machine code is looked for, whether they exist or not."""
     name = _PREFIX + _hash_of_sources()
-    folders = [Path(folder) / name for folder in (*_chosen, config.CACHE_DIR) if folder]
+    folders = [folder / name for folder in _given_folders()]
     folders.append(_HERE / "__pycache__" / name)
     with suppress(RuntimeError):  # no home
         installation = sha256(str(_HERE).encode()).hexdigest()[:16]
@@ -83,6 +84,11 @@ def has_compiled() -> bool:
     return any(any(folder.glob("*.nbi")) for folder in cache_folders())
 
 
+def _given_folders() -> list[Path]:
+    setting: str = config.CACHE_DIR  # type: ignore[attr-defined]
+    return [*_chosen, Path(setting)] if setting else _chosen
+
+
 @cache
 def _hash_of_sources() -> str:
     digest = sha256()
@@ -99,13 +105,13 @@ def _make(folder: Path) -> None:
     if folder.is_dir():
         return
     folder.mkdir(parents=True, exist_ok=True)
-    if folder.parent not in (*_chosen, Path(config.CACHE_DIR)):  # which other installations may share
+    if folder.parent not in _given_folders():  # which other installations may share
         for other in folder.parent.glob(_PREFIX + "*"):
             if other != folder:
                 shutil.rmtree(other, ignore_errors=True)
 
 
-class _MachineCode(caching._Cache):  # type: ignore[misc]
+class _MachineCode(caching._Cache):
     """The machine code of one kernel, in all folders."""
 
     def __init__(self, function: Any) -> None:
@@ -124,9 +130,9 @@ class _MachineCode(caching._Cache):  # type: ignore[misc]
                 if found is not None:
                     return found
         if not _compiled:
-            folder = next(filter(can_write, cache_folders()), None)
-            kept = "every process will, as no folder for it can be written" if folder is None else "once"
-            _log.info("compiling for this machine, %s: a few seconds, 10 for a sparse fit", kept)
+            kept = any(can_write(folder) for folder in cache_folders())
+            when = "once" if kept else "and every process will, as no folder for it can be written"
+            _log.info("compiling for this machine, %s: a few seconds, 10 for a sparse fit", when)
         _compiled.append(self._function.__name__)
         return None
 
@@ -151,7 +157,7 @@ class _MachineCode(caching._Cache):  # type: ignore[misc]
 def _files(folder: Path) -> Any:
     """Return the class of numba's caches that keeps its files in this folder."""
 
-    class Locator(caching._CacheLocator):  # type: ignore[misc]
+    class Locator(caching._CacheLocator):
         def __init__(self, function: Any, file: str) -> None:
             self._py_file, self._line = file, function.__code__.co_firstlineno
 
@@ -171,10 +177,10 @@ def _files(folder: Path) -> Any:
         def get_disambiguator(self) -> str:
             return str(self._line)
 
-    class Implementation(caching.CompileResultCacheImpl):  # type: ignore[misc]
-        _locator_classes = [Locator]
+    class Implementation(caching.CompileResultCacheImpl):
+        _locator_classes = [Locator]  # noqa: RUF012 - as numba has it
 
-    class Files(caching.FunctionCache):  # type: ignore[misc]
+    class Files(caching.FunctionCache):
         _impl_class = Implementation
 
     return Files
