@@ -422,7 +422,7 @@ def test_checkpoints_of_another_training_are_refused(tmp_path: Path) -> None:
     X, file = sp.csr_array(matrix()), tmp_path / "training"
     interrupted(made("MultDAE", checkpoint=file), X, 5)
     kept = file.read_bytes()
-    advice = "Give another file, or remove this one to begin anew"
+    advice = "Pass another file, or remove this one to start again"
     other = X.copy()
     other.data[3] = 2
     shown, targets = matrix(7), matrix(8)
@@ -436,8 +436,8 @@ def test_checkpoints_of_another_training_are_refused(tmp_path: Path) -> None:
             r"learning_rate \(0.01, here 0.02\)\. ",
         ),
         (made("MultDAE", checkpoint=file, seed=1), X, {}, "seed"),
-        (made("MultDAE", checkpoint=file), other, {}, "what differs: data"),
-        (made("MultDAE", checkpoint=file), X, {"validation": people}, "what differs: validation people"),
+        (made("MultDAE", checkpoint=file), other, {}, "these differ: data"),
+        (made("MultDAE", checkpoint=file), X, {"validation": people}, "these differ: validation users"),
         (made("CDAE", checkpoint=file), X, {}, r"kind \('MultDAE', here 'CDAE'\)"),
     ):
         with pytest.raises(DataError, match=f"{message}.*{advice}"):
@@ -445,7 +445,7 @@ def test_checkpoints_of_another_training_are_refused(tmp_path: Path) -> None:
         assert not hasattr(model, "history_")
     for wrong in (kept[:-7], kept[:-40] + b"\1" * 40, b"", b"mine"):
         file.write_bytes(wrong)
-        with pytest.raises(DataError, match=f"cannot be gone on from: .*{advice}"):
+        with pytest.raises(DataError, match=f"cannot be resumed: .*{advice}"):
             made("MultDAE", checkpoint=file).fit(X)
         assert file.read_bytes() == wrong
     made("MultDAE").fit(X).save(file)
@@ -465,7 +465,7 @@ def test_a_fit_that_is_interrupted_or_fails_leaves_the_model_as_it_was(kind: str
     threads = torch.get_num_threads()
     interrupted(model, sp.csr_array(matrix(5)), 7)
     model.learning_rate = 1e30
-    with pytest.raises(NumericalError, match=r"training has diverged.*smaller learning_rate"):
+    with pytest.raises(NumericalError, match=r"training diverged.*smaller learning_rate"):
         model.fit(sp.csr_array(matrix(5)))
     assert torch.get_num_threads() == threads
     assert (model.history_, model.timings_) == before[1:]
@@ -581,7 +581,7 @@ def test_data_that_cannot_be_learned_from_is_refused(kind: str) -> None:
     nothing = np.zeros_like(X)
     with pytest.raises(DataError, match="row 4 of validation holds -1"):
         made(kind).fit(sp.csr_array(X), validation=(sp.csr_array(nothing), sp.csr_array(negative)))
-    with pytest.raises(DataError, match="none of these people has anything to be guessed"):
+    with pytest.raises(DataError, match="no user has a hidden item"):
         made(kind).fit(sp.csr_array(X), validation=(sp.csr_array(X), sp.csr_array(X.shape)))
     alone = sp.eye_array(5, format="csr")
     with pytest.raises(DataError, match=r"0 of 5 have two items or more.*validation=0"):

@@ -1,7 +1,7 @@
-"""CDAE, Mult-DAE and Mult-VAE: a history goes through a few layers, and comes out as a score for each item.
+"""CDAE, Mult-DAE and Mult-VAE.
 
-They are trained with PyTorch (the extra `torch`), in `networks` and `training`. What is here, and a model
-that was saved, needs numpy alone: h(x) is the network up to its last hidden layer, V and b are the last.
+`networks` and `training` train them with PyTorch (the extra `torch`). This module and saved models need only
+numpy: scores are h(x)·Vᵀ + b, where h is the network up to its last hidden layer and V, b are the last layer.
 """
 
 import os
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 __all__ = ["CDAE", "MultDAE", "MultVAE"]
 
-# Users that go through the layers at once: always as many, so that scores do not depend on how many ask.
+# Users per matrix product; constant, so that scores do not depend on the number of users in a call.
 _BLOCK = 32
 
 
 class _Autoencoder(Latent):
-    """What the three have in common.
+    """Base class of the three models.
 
     Attributes
     ----------
     history_
-        For each epoch its number, the mean loss, and nDCG@100 on the validation people (or None).
+        For each epoch its number, the mean loss, and nDCG@100 on the validation users (or None).
     best_epoch_
         The epoch whose weights are kept.
     """
@@ -50,10 +50,10 @@ class _Autoencoder(Latent):
     best_epoch_: int
     hidden: int
     activation: str = "tanh"
-    _unit_length: ClassVar[bool] = True  # whether a history is shown to the network at length 1
-    _sigmoid: bool  # the activation of the fit
-    _first: DenseRows  # W of the first layer, a row for each item
-    _layers: dict[str, npt.NDArray[Any]]  # its bias, and what lies between the first layer and the last
+    _unit_length: ClassVar[bool] = True  # normalise histories to length 1
+    _sigmoid: bool  # activation at the time of the fit
+    _first: DenseRows  # W of the first layer, one row per item
+    _layers: dict[str, npt.NDArray[Any]]  # its bias, and the layers between the first and the last
 
     def _keep(
         self,
@@ -87,7 +87,9 @@ class _Autoencoder(Latent):
         )
         self.seed = check_seed(seed)
         if not isinstance(device, str) or re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", device) is None:
-            raise ParameterError("device", '"auto", "cpu", "cuda", or one of several as "cuda:1"', device)
+            raise ParameterError(
+                "device", '"auto", "cpu", "cuda", or a numbered device such as "cuda:1"', device
+            )
         self.device = device
         if checkpoint is not None and not isinstance(checkpoint, str | os.PathLike):
             raise ParameterError("checkpoint", "a path, or None", checkpoint)
@@ -124,14 +126,14 @@ class _Autoencoder(Latent):
             progress=given.progress,
         )
         weights = trained.weights
-        # Everything is there: from here on nothing can fail.
+        # Nothing below can fail: the model changes completely or not at all.
         self._first, self._vectors = DenseRows(weights.pop("first")), DenseRows(weights.pop("vectors"))
         self._bias, self._layers, self._sigmoid = weights.pop("bias"), weights, self.activation == "sigmoid"
         self.history_, self.best_epoch_ = trained.history, trained.best_epoch
         self.timings_ = {"train": trained.seconds, "total": time.perf_counter() - began}
 
     def check_ready(self) -> None:
-        """Refuse to be trained without PyTorch, or on a device there is not."""
+        """Raise if PyTorch or the device is missing."""
         try:
             from mrfrec.models.networks import chosen_device
         except ImportError as error:
@@ -148,7 +150,7 @@ class _Autoencoder(Latent):
     # ── using the network ─────────────────────────────────────────────────────────────────────────
 
     def _embed(self, histories: Rows) -> npt.NDArray[Any]:
-        """h(x): the last hidden layer."""
+        """Return h(x), the last hidden layer."""
         _refuse_negative(type(self).__name__, "the histories", histories)
         n, items, values = len(histories), histories.items, histories.values.astype(np.float64)
         self._first.verify(np.unique(items) if len(items) <= 10_000 else None)
@@ -170,7 +172,7 @@ class _Autoencoder(Latent):
         return out
 
     def _through(self, layer: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """From the first layer's sums to the last hidden layer."""
+        """Return the last hidden layer from the sums of the first."""
         return (1 + np.tanh(layer / 2)) / 2 if self._sigmoid else np.tanh(layer)
 
     # ── on disk ───────────────────────────────────────────────────────────────────────────────────
@@ -181,7 +183,7 @@ class _Autoencoder(Latent):
         return arrays, {**facts, "history": self.history_, "best_epoch": self.best_epoch_}
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of `_layers`."""
+        """Return the shapes of `_layers`."""
         return {"first.bias": (self.hidden,)}
 
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
@@ -205,60 +207,60 @@ def _refuse_negative(kind: str, name: str, rows: Rows) -> None:
 
 
 class MultVAE(_Autoencoder):
-    """The variational autoencoder with a multinomial likelihood of Liang et al. (2018): Mult-VAE^PR.
+    """The variational autoencoder with a multinomial likelihood of Liang et al. (2018), Mult-VAE^PR.
 
-    items → hidden → z → hidden → items, with tanh between. A history is shown at length 1, with a part of it
-    dropped. What is minimised, by Adam, is the mean over users of
+    items → hidden → z → hidden → items, with tanh between. Histories are normalised to length 1 and partly
+    dropped in training. Adam minimises the mean over users of
 
         −Σ_i x_i·log softmax(scores)_i + β·KL(q(z|x) ‖ N(0, 1)),   β = min(kl_cap, step/kl_steps).
 
-    Scores are those before the softmax, from the mean of z. PyTorch is needed to train a model, not to load
-    one and answer. On a CPU the same data, parameters and number of threads give the same model, to the bit,
-    in the same version of PyTorch.
+    Scores are the logits, computed from the mean of z. Training needs PyTorch; loading and answering do not.
+    On one CPU, the same data, parameters, number of threads and version of PyTorch give the same bits.
 
     Parameters
     ----------
     hidden, latent
-        Units of the hidden layers, and of z.
+        Units of the hidden layers and of z.
     kl_cap, kl_steps
-        β grows by 1/kl_steps with each step, up to kl_cap.
+        β grows by 1/kl_steps per step, up to kl_cap.
     dropout
-        The share of a history that is dropped in training, anew each time; the rest is scaled up.
+        Share of a history that is dropped at random in each step; the rest is scaled up.
     l2
-        Penalty on the squares of all weights, biases aside: l2/batch times their sum is added to the loss.
+        Penalty: l2/batch times the sum of squares of all weights except biases is added to the loss.
     learning_rate, batch
-        Of Adam; and users in a step.
+        Learning rate of Adam, and users per step.
     epochs, patience
-        Training ends after so many epochs, or when the last `patience` of them brought nothing better on the
-        validation people (None: never before the end). The best epoch is kept.
+        Train for this many epochs, or until the last `patience` epochs brought no improvement on the
+        validation users (None: never stop early). The best epoch is kept.
     validation
-        The share of the users that is set aside for this and not trained on, 10,000 at most, a fifth of what
-        each has hidden; unless `fit` is given validation people. With 0 all epochs are trained on everybody,
-        and the last is kept.
+        Share of the users held out for validation, at most 10,000, with a fifth of their items hidden.
+        Ignored if `fit` gets validation users. With 0, all epochs are trained on all users and the last is
+        kept.
     seed
-        Of all that is random.
+        Seed of all random numbers.
     device
-        "cpu", "cuda", "cuda:1"; "auto" takes a GPU where PyTorch finds one.
+        "cpu", "cuda", "cuda:1"; "auto" uses a GPU if PyTorch finds one.
     checkpoint
-        A file from which an interrupted fit goes on, to the same result, when it is called again with the
-        same parameters and data. It is written after an epoch, every half minute at most, and when a fit is
-        interrupted (Ctrl-C): then with the last whole epoch. It is removed when the fit is done.
+        File from which an interrupted fit resumes when called again with the same parameters and data; the
+        result is the same as without interruption. Written after an epoch, at most every 30 seconds, and on
+        Ctrl-C; removed when the fit is done.
     threads, memory_limit
-        As in `MRF`; another number of threads may change the last bits of a result.
+        As in `MRF`, except that the number of threads may change the last bits of a result.
 
     Attributes
     ----------
     history_
-        For each epoch its number, the mean loss (without the penalty), and nDCG@100 on the validation people.
+        For each epoch its number, the mean loss without penalty, and nDCG@100 on the validation users.
     best_epoch_
         The epoch whose weights are kept.
     item_vectors_
         V, the weights of the last layer.
     timings_
-        Seconds of the training, and "total"; empty in a model that was loaded.
+        Seconds of the training, and "total"; empty in a loaded model.
     """
 
-    # With few users, training ends long before 200,000 steps, with hardly any KL term: hence smaller ones.
+    # With few users, training ends long before 200,000 steps with hardly any KL term, so smaller values are
+    # tried.
     tuning_grid: ClassVar[Mapping[str, Axis]] = {
         "dropout": (0.3, 0.5),
         "kl_steps": (2_000, 20_000, 200_000),
@@ -301,31 +303,31 @@ class MultVAE(_Autoencoder):
 
     def _through(self, layer: npt.NDArray[Any]) -> npt.NDArray[Any]:
         W = self._layers
-        mean = slice(len(W["decoder"]))  # the rest is the log-variance, which only training needs
+        mean = slice(len(W["decoder"]))  # the rest is the log-variance, used in training only
         z = super()._through(layer) @ W["encoder"][:, mean] + W["encoder.bias"][mean]
         return super()._through(z @ W["decoder"] + W["decoder.bias"])
 
 
 class MultDAE(_Autoencoder):
-    """The denoising autoencoder with a multinomial likelihood of Liang et al. (2018): Mult-DAE.
+    """The denoising autoencoder with a multinomial likelihood of Liang et al. (2018), Mult-DAE.
 
-    items → hidden → items, with tanh between. A history is shown at length 1, with a part of it dropped. What
-    is minimised, by Adam, is the mean over users of −Σ_i x_i·log softmax(scores)_i. Scores are those before
-    the softmax. PyTorch is needed to train a model, not to load one and answer.
+    items → hidden → items, with tanh between. Histories are normalised to length 1 and partly dropped in
+    training. Adam minimises the mean over users of −Σ_i x_i·log softmax(scores)_i. Scores are the logits.
+    Training needs PyTorch; loading and answering do not.
 
     Parameters
     ----------
     hidden
         Units of the hidden layer.
     dropout, l2, learning_rate, batch, epochs, patience, validation, seed
-        As those of `MultVAE`.
+        As in `MultVAE`.
     device, checkpoint, threads, memory_limit
-        As those of `MultVAE`.
+        As in `MultVAE`.
 
     Attributes
     ----------
     history_, best_epoch_, item_vectors_, timings_
-        As those of `MultVAE`.
+        As in `MultVAE`.
     """
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {"dropout": (0.3, 0.5, 0.7), "l2": (0.001, 0.01, 0.1)}
@@ -357,31 +359,30 @@ class MultDAE(_Autoencoder):
 class CDAE(_Autoencoder):
     """The collaborative denoising autoencoder of Wu et al. (2016), with a weighted square loss.
 
-    z = activation(Wᵀx̃ + V_u + b), and the scores are W'z + b'; x̃ is the history with a part of it dropped.
-    What is minimised, by Adam, is the mean over users of Σ_i w_i·(x_i − score_i)² over all items, with
-    w_i = 1 + weight·x_i. PyTorch is needed to train a model, not to load one and answer.
+    z = activation(Wᵀx̃ + V_u + b), and the scores are W'z + b'; x̃ is the partly dropped history. Adam
+    minimises the mean over users of Σ_i w_i·(x_i − score_i)² over all items, with w_i = 1 + weight·x_i.
+    Training needs PyTorch; loading and answering do not.
 
     Parameters
     ----------
     hidden
         Units of the hidden layer.
     weight
-        By how much more a used item counts in the loss than one that was not used.
+        Extra weight of used items in the loss.
     activation
-        "tanh", or "sigmoid", which the paper has and which learns more slowly with Adam.
+        "tanh", or "sigmoid" as in the paper, which learns more slowly with Adam.
     user_vectors
-        Whether every training user has a vector V_u, as in the paper. They help to learn the other weights.
-        Here everybody is answered from a history alone, with V_u = 0, the mean of its prior: of people who
-        were not trained on no more is known.
+        Learn a vector V_u for every training user, as in the paper. The vectors take part in training only:
+        all scores come from a history with V_u = 0, the mean of its prior.
     dropout, l2, learning_rate, batch, epochs, patience, validation, seed
-        As those of `MultVAE`.
+        As in `MultVAE`.
     device, checkpoint, threads, memory_limit
-        As those of `MultVAE`.
+        As in `MultVAE`.
 
     Attributes
     ----------
     history_, best_epoch_, item_vectors_, timings_
-        As those of `MultVAE`.
+        As in `MultVAE`.
     """
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {"weight": (1.0, 10.0, 50.0), "l2": (0.001, 0.01, 0.1)}

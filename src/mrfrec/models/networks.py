@@ -1,10 +1,10 @@
-"""Autoencoders of histories, trained step by step: CDAE, Mult-DAE, Mult-VAE. Arrays in, arrays out.
+"""The networks of CDAE, Mult-DAE and Mult-VAE in PyTorch: data on the device, losses, training steps.
 
 Liang, Krishnan, Hoffman, Jebara, "Variational Autoencoders for Collaborative Filtering", WWW 2018; and Wu,
 DuBois, Zheng, Ester, "Collaborative Denoising Auto-Encoders for Top-N Recommender Systems", WSDM 2016.
 
-Of a batch of users only the stored entries are ever held, and one dense thing: the outputs, users × items.
-The step waits for nothing from the device: what it must know beforehand, it knows from the row starts.
+A batch holds the stored entries of its users and one dense array, the outputs (users × items). A step never
+waits for the device: all sizes follow from the row pointers on the host.
 """
 
 import math
@@ -34,14 +34,14 @@ __all__ = [
     "top_items",
 ]
 
-_REPORTS = 100  # of progress in an epoch, at most
+_REPORTS = 100  # progress reports per epoch, at most
 
 Weights = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is trained, and how: the parameters of the models, by the same names."""
+    """The parameters of a training, named as in the models."""
 
     kind: Literal["CDAE", "MultDAE", "MultVAE"]
     hidden: int
@@ -61,11 +61,11 @@ class Recipe:
     user_vectors: bool = False
 
     def kl_weight(self, step: int) -> float:
-        """β of Liang et al. §2.2.2, before this step (from 0): it grows by 1/kl_steps up to its cap."""
+        """Return β of Liang et al. §2.2.2 at a step, from 0: it grows by 1/kl_steps up to kl_cap."""
         return min(self.kl_cap, step / self.kl_steps) if self.kl_steps else self.kl_cap
 
     def shapes(self, n: int, m: int) -> dict[str, tuple[int, ...]]:
-        """Of every weight, for n training users and m items."""
+        """Return the shape of every weight, for n training users and m items."""
         h = self.hidden
         shapes: dict[str, tuple[int, ...]] = {"first": (m, h), "first.bias": (h,)}
         if self.kind == "MultVAE":
@@ -78,7 +78,7 @@ class Recipe:
 
 
 def chosen_device(name: str) -> str:
-    """The device a name stands for, if there is one."""
+    """Return the PyTorch device for a name; refuse one that does not exist."""
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     number = torch.device(name).index or 0
@@ -88,18 +88,19 @@ def chosen_device(name: str) -> str:
             "device",
             "a device that PyTorch finds",
             name,
-            f'It finds {found} of CUDA. Say "cpu", or "auto" for what there is.',
+            f'It finds {found} CUDA devices. Use "cpu", or "auto" to use a GPU if there is one.',
         )
     return name
 
 
 def needed_bytes(recipe: Recipe, shape: tuple[int, int], pairs: int, *, checkpoint: bool) -> int:
-    """What a training holds beside the matrix it is given, about."""
+    """Estimate the bytes a training holds besides the given matrix."""
     n, m = shape
     parameters = sum(math.prod(one) for one in recipe.shapes(n, m).values())
-    # Weights, gradients, two moments and the best so far; for a checkpoint, two states while one is made.
+    # Weights, gradients, two moments and the best epoch; with checkpoints, two more states while one is
+    # written.
     copies = 11 if checkpoint else 5
-    outputs = 2 * min(recipe.batch, n) * m  # of a step, and of validation
+    outputs = 2 * min(recipe.batch, n) * m  # of a training step and of validation
     return 4 * (copies * parameters + outputs) + 48 * pairs
 
 
@@ -107,24 +108,24 @@ def needed_bytes(recipe: Recipe, shape: tuple[int, int], pairs: int, *, checkpoi
 
 
 class Batch(NamedTuple):
-    """The stored entries of some users' rows."""
+    """The stored entries of the rows of some users."""
 
     users: Tensor
-    offsets: Tensor  # where each user's entries begin, and where the last end
+    offsets: Tensor  # start of each user's entries, and the end of the last
     items: Tensor
-    places: Tensor  # of the entries in the outputs, users × items, flat
+    places: Tensor  # flat positions of the entries in the outputs, users × items
     values: Tensor  # x
-    inputs: Tensor  # what the network is shown of x
+    inputs: Tensor  # input of the network
 
 
 class Matrix:
-    """Rows on a device, from which batches are cut."""
+    """The rows of a matrix on a device, divided into batches."""
 
     def __init__(self, rows: Rows, recipe: Recipe, device: str) -> None:
         self.width, self.device, self.lengths = rows.width, device, np.diff(rows.ptr)
         values = rows.values.astype(np.float64)
         inputs = values
-        if recipe.kind != "CDAE":  # the others see each history at length 1
+        if recipe.kind != "CDAE":  # the others normalise each history to length 1
             inputs = values / np.repeat(np.sqrt(_row_sums(values**2, rows.ptr)), self.lengths)
         self._ptr = self._moved(rows.ptr, np.int64)
         self._items = self._moved(rows.items, np.int32)
@@ -139,12 +140,12 @@ class Matrix:
         return len(self.lengths)
 
     def block(self, size: int) -> Tensor:
-        """Room for the outputs of a batch."""
+        """Allocate the outputs of a batch."""
         shape = min(size, len(self)), self.width
         return torch.empty(shape, dtype=torch.float32, device=self.device)
 
     def batches(self, order: npt.NDArray[np.int64], size: int) -> Iterator[Batch]:
-        """Some rows after the other, a few at a time."""
+        """Yield the rows in this order, `size` at a time."""
         users = self._moved(order, np.int64)
         ends = np.concatenate([[0], np.cumsum(self.lengths[order])])
         for start in range(0, len(order), size):
@@ -152,7 +153,7 @@ class Matrix:
             yield self._batch(users[start:stop], int(ends[stop] - ends[start]))
 
     def _batch(self, users: Tensor, count: int) -> Batch:
-        """The entries of these rows, `count` in all: known here, it need not be asked from the device."""
+        """Return the entries of these rows. `count`, their number, is known on the host: no need to wait."""
         starts = self._ptr[users]
         lengths = self._ptr[users + 1] - starts
         offsets = torch.zeros(len(users) + 1, dtype=torch.int64, device=self.device)
@@ -174,7 +175,7 @@ def _row_sums(values: npt.NDArray[np.float64], ptr: npt.NDArray[np.int64]) -> np
 
 
 def _initial(recipe: Recipe, n: int, m: int, device: str) -> Weights:
-    """Glorot's uniform weights, biases near zero, user vectors at zero; the same on every device."""
+    """Return initial weights, the same on every device: Glorot's uniform, biases near 0, user vectors 0."""
     random = torch.Generator().manual_seed(seed_of(recipe, 0))
     weights = {}
     for name, shape in recipe.shapes(n, m).items():
@@ -189,17 +190,20 @@ def _initial(recipe: Recipe, n: int, m: int, device: str) -> Weights:
 
 
 def seed_of(recipe: Recipe, epoch: int) -> int:
-    """Of all that is random in an epoch, so that any epoch can be begun anew; 0 is before the first."""
+    """Return the seed of an epoch, so that any epoch can be repeated; 0 is for the initial weights."""
     return int(np.random.SeedSequence((recipe.seed, epoch)).generate_state(1, np.uint64)[0])
 
 
 def _hidden(
     weights: Mapping[str, Tensor], recipe: Recipe, batch: Batch, random: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """The last hidden layer, users × hidden, and Mult-VAE's KL divergence; with `random`, as in training."""
+    """Return the last hidden layer, users × hidden, and Mult-VAE's KL divergence per user.
+
+    With `random`, as in training: with dropout, user vectors and a sampled z.
+    """
     inputs = batch.inputs
     if random is not None and recipe.dropout > 0:
-        # Of the dense row the same: what is zero stays zero, whether it is dropped or not.
+        # Equals dropout on the dense row: zeros stay zero.
         kept = torch.rand(inputs.shape, generator=random, dtype=inputs.dtype, device=inputs.device)
         inputs = inputs * (kept >= recipe.dropout) / (1 - recipe.dropout)
     layer = embedding_bag(
@@ -227,19 +231,19 @@ def _hidden(
 
 
 def _outputs(weights: Mapping[str, Tensor], hidden: Tensor, out: Tensor) -> Tensor:
-    """Users × items, in the first rows of `out`: logits; of CDAE, the guesses themselves."""
+    """Compute the outputs, users × items, into the first rows of `out`: logits, or CDAE's predictions."""
     return torch.addmm(weights["bias"], hidden, weights["vectors"].T, out=out[: len(hidden)])
 
 
 def _divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
-    """KL(q‖p) for each user, of a Gaussian against the standard one."""
+    """Return KL(q‖N(0, 1)) per user."""
     return (mean.square() + log_variance.exp() - log_variance - 1).sum(1) / 2
 
 
 def _multinomial(outputs: Tensor, batch: Batch, totals: Tensor) -> tuple[Tensor, Tensor]:
-    """−Σ_i x_i·log π_i with π = softmax(outputs) (Liang et al., Eq. 2), of all users together.
+    """Return −Σ x_i·log π_i over users and items, π = softmax(outputs), and its gradient.
 
-    With its gradient in the outputs, (Σx)·π − x, which takes their place.
+    Eq. 2 of Liang et al. The gradient, (Σx)·π − x, overwrites the outputs.
     """
     fits = batch.values @ outputs.take(batch.places)
     top = outputs.amax(1, keepdim=True)
@@ -252,10 +256,10 @@ def _multinomial(outputs: Tensor, batch: Batch, totals: Tensor) -> tuple[Tensor,
 
 
 def _weighted_square(outputs: Tensor, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
-    """Σ_i w_i·(x_i − ŷ_i)² with w_i = 1 + weight·x_i, of all users together; ŷ are the outputs.
+    """Return Σ w_i·(x_i − ŷ_i)² over users and items, w_i = 1 + weight·x_i, and its gradient; ŷ: the outputs.
 
-    Where nothing is stored that is ŷ², so the sum over all ŷ² is corrected at the stored entries. With its
-    gradient in the outputs, which takes their place.
+    Without a stored entry the term is ŷ², so the sum of all ŷ² is corrected at the stored entries. The
+    gradient overwrites the outputs.
     """
     x, guess = batch.values, outputs.take(batch.places)
     w = 1 + weight * x
@@ -269,7 +273,7 @@ def _weighted_square(outputs: Tensor, batch: Batch, weight: float) -> tuple[Tens
 
 
 class Training:
-    """A network, its optimiser, and where they are."""
+    """A network and its optimiser on a device."""
 
     def __init__(self, recipe: Recipe, rows: Rows, device: str) -> None:
         self.recipe, self.device, self.data = recipe, device, Matrix(rows, recipe, device)
@@ -287,10 +291,11 @@ class Training:
         self.steps = 0
 
     def step(self, batch: Batch, random: torch.Generator) -> Tensor:
-        """One step down the mean loss of some users; returns their loss together, penalties aside."""
+        """Take one step on the mean loss of a batch; return the summed loss without penalties."""
         hidden, divergence = _hidden(self.weights, self.recipe, batch, random)
         share = 1 / len(batch.users)
-        # The last layer's gradients by hand: then one dense block is all that users × items ever takes.
+        # The gradients of the last layer are computed by hand, so that one dense block of users × items
+        # suffices.
         with torch.no_grad():
             outputs = _outputs(self.weights, hidden, self._block)
             if self.recipe.kind == "CDAE":
@@ -314,7 +319,7 @@ class Training:
         return loss
 
     def epoch(self, number: int, report: Callable[[int], None]) -> float:
-        """Everybody once, in a new order; returns the mean loss. `report` is told the steps done by then."""
+        """Train on all users once, in a new order, and return the mean loss; `report` gets the steps done."""
         seed = seed_of(self.recipe, number)
         random = torch.Generator(self.device).manual_seed(seed)
         order = np.random.default_rng(seed).permutation(len(self.data))
@@ -327,22 +332,21 @@ class Training:
         loss = float(total) / len(self.data)
         if not math.isfinite(loss):
             raise NumericalError(
-                f"training has diverged: the loss of epoch {number} is {loss}. Use a smaller learning_rate, "
-                "or scale the values of the data down."
+                f"training diverged: the loss of epoch {number} is {loss}. "
+                "Use a smaller learning_rate, or scale the values of the data down."
             )
         return loss
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches."""
         return math.ceil(len(self.data) / self.recipe.batch)
 
     def predicting(self) -> Weights:
-        """A copy of the weights that predictions need: of people who were not trained on, too."""
+        """Return a copy of the weights that predictions need, that is without user vectors."""
         return {name: w.detach().clone() for name, w in self.weights.items() if name != "users"}
 
     def state(self) -> Weights:
-        """A copy of all that training goes on from, beside the number of steps."""
+        """Return a copy of the weights and of the state of Adam, to resume from."""
         found = {}
         for name, w in self.weights.items():
             kept = self.adam.state[w]
@@ -352,7 +356,7 @@ class Training:
         return found
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]], steps: int) -> None:
-        """Go on from a state."""
+        """Resume from a state."""
         self.steps = steps
 
         def placed(name: str) -> Tensor:
@@ -373,7 +377,7 @@ class Training:
 
 @torch.no_grad()
 def ranked(weights: Mapping[str, Tensor], recipe: Recipe, shown: Matrix, k: int) -> Iterator[Tensor]:
-    """The k best items of each user, without what they show; a batch of users at a time."""
+    """Yield the k best unseen items of each user, one batch of users at a time."""
     block = shown.block(recipe.batch)
     for batch in shown.batches(np.arange(len(shown)), recipe.batch):
         outputs = _outputs(weights, _hidden(weights, recipe, batch)[0], block)
@@ -384,7 +388,7 @@ def ranked(weights: Mapping[str, Tensor], recipe: Recipe, shown: Matrix, k: int)
 def top_items(
     weights: Mapping[str, npt.NDArray[np.float32]], recipe: Recipe, shown: Rows, k: int, device: str = "auto"
 ) -> npt.NDArray[np.int32]:
-    """The k best items of each row of histories, best first, without those it holds. Ties in any order."""
+    """Return the k best unseen items of each history, best first. Ties come in any order."""
     place = chosen_device(device)
     placed = {name: torch.from_numpy(np.array(w)).to(place) for name, w in weights.items()}
     found = [block.cpu() for block in ranked(placed, recipe, Matrix(shown, recipe, place), k)]

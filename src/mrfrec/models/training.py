@@ -1,4 +1,4 @@
-"""Training an autoencoder, epoch after epoch: until it gets no better, and from where it was interrupted."""
+"""Train an autoencoder: epochs, early stopping, validation and checkpoints."""
 
 import hashlib
 import time
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Trained", "train"]
 
-_DEPTH = 100  # of the nDCG that training is stopped by
+_DEPTH = 100  # places of the nDCG that decides when to stop
 _MOST_VALIDATION_USERS = 10_000
-_HIDDEN = 0.2  # of what a validation user has
+_HIDDEN = 0.2  # share of each validation user's items
 _SECONDS_BETWEEN_CHECKPOINTS = 30.0
 
 
 class Trained(NamedTuple):
-    """The weights that predict, those of the best epoch; and how it went."""
+    """The weights of the best epoch and the course of the training."""
 
     weights: dict[str, npt.NDArray[np.float32]]
     history: list[dict[str, Any]]  # epoch, loss, ndcg
@@ -48,10 +48,10 @@ def train(
     checkpoint: str | None = None,
     progress: "Progress | None" = None,
 ) -> Trained:
-    """Train a network on users × items, and keep the epoch that serves the validation people best.
+    """Train a network on users × items and keep the epoch with the best validation nDCG.
 
-    These are given, as what they show and what is to be guessed; or a share of the users, who are then not
-    trained on. With a share of 0 all epochs are trained, and the last is kept.
+    `validation` holds shown and hidden items of validation users. If None, the share `recipe.validation` of
+    the users is held out. With a share of 0 all epochs are trained and the last is kept.
     """
     place = chosen_device(device)
     saved = None if checkpoint is None else _Checkpoint(checkpoint, recipe, rows, validation)
@@ -64,7 +64,7 @@ def train(
         run = _Run(training, questions, saved, progress)
         try:
             run.to_the_end()
-        except BaseException:  # Ctrl-C above all
+        except BaseException:  # also Ctrl-C
             run.save()
             raise
         weights = {name: w.cpu().numpy() for name, w in run.best.items()}
@@ -75,7 +75,7 @@ def train(
 
 
 class _Run:
-    """Epoch after epoch, until the last or until it gets no better."""
+    """A training in progress."""
 
     def __init__(
         self,
@@ -88,9 +88,9 @@ class _Run:
         self.history: list[dict[str, Any]] = []
         self.best: Weights = {}
         self.best_epoch = 0
-        self._last: tuple[Weights, dict[str, Any]] | None = None  # a state that is not in the checkpoint yet
+        self._last: tuple[Weights, dict[str, Any]] | None = None  # state not yet in the checkpoint
         self._written = float("-inf")  # the first epoch is saved at once
-        self._steps = training.recipe.epochs * training.steps_per_epoch  # if it does not stop before
+        self._steps = training.recipe.epochs * training.steps_per_epoch  # unless it stops early
         if saved is not None and saved.found:
             arrays, facts = saved.read()
             training.restore(arrays, facts["steps"])
@@ -102,7 +102,7 @@ class _Run:
             }
 
     def to_the_end(self) -> None:
-        """Train."""
+        """Train until the last epoch or until there is no improvement."""
         self._report(self.training.steps)
         while not self._done():
             epoch = len(self.history) + 1
@@ -135,7 +135,7 @@ class _Run:
             self._progress("train", steps, self._steps)
 
     def save(self) -> None:
-        """Write the state after the last whole epoch, if it is not written yet."""
+        """Write the state after the last complete epoch, unless already written."""
         if self._saved is not None and self._last is not None:
             self._saved.write(*self._last)
             self._last, self._written = None, time.monotonic()
@@ -143,7 +143,7 @@ class _Run:
 
 @contextmanager
 def _settings(threads: int | None) -> Iterator[None]:
-    """Gradients and a number of threads; what the caller had set comes back."""
+    """Enable gradients and set the number of threads; restore the caller's settings afterwards."""
     before = torch.get_num_threads()
     try:
         if threads is not None:
@@ -159,19 +159,19 @@ def _settings(threads: int | None) -> Iterator[None]:
 
 
 def _set_aside(rows: Rows, recipe: Recipe) -> tuple[Rows, tuple[Rows, Rows]]:
-    """The users to train on; and of some others, what they show and what is to be guessed."""
+    """Hold out some users: return the others, and the shown and hidden items of those held out."""
     able = np.flatnonzero(np.diff(rows.ptr) >= 2)
     count = min(max(round(recipe.validation * len(rows)), 1), _MOST_VALIDATION_USERS, len(able))
     if count == 0 or count == len(rows):
         raise DataError(
-            f"no users can be set aside for validation: {len(able):,} of {len(rows):,} have two items or "
-            "more, and somebody must be left to train on. Give validation people to fit, or train for all "
-            "epochs with validation=0."
+            f"no users can be held out for validation: {len(able):,} of {len(rows):,} have two items or "
+            "more, and at least one user must remain for training. Pass validation users to fit, or train "
+            "for all epochs with validation=0."
         )
     random = np.random.default_rng(seed_of(recipe, 0))
     aside = np.sort(random.choice(able, count, replace=False))
     asked = rows.take(aside)
-    # The entries of each user in a random order: the first of them are hidden.
+    # Shuffle the entries of each user and hide the first ones.
     lengths = np.diff(asked.ptr)
     most = np.maximum((_HIDDEN * lengths).astype(np.int64), 1)
     owner = np.repeat(np.arange(count), lengths)
@@ -187,12 +187,12 @@ def _only(rows: Rows, keep: npt.NDArray[np.bool_]) -> Rows:
 
 
 class _Questions:
-    """Validation people on the device, and how well they are served."""
+    """Validation users on the device."""
 
     def __init__(self, validation: tuple[Rows, Rows], recipe: Recipe, device: str) -> None:
         asked = np.flatnonzero(np.diff(validation[1].ptr))
         if not len(asked):
-            raise DataError("validation: none of these people has anything to be guessed.")
+            raise DataError("validation: no user has a hidden item.")
         self._shown, self._targets = (Matrix(rows.take(asked), recipe, device) for rows in validation)
         self._recipe, self._depth = recipe, min(_DEPTH, self._shown.width)
         discounts = 1 / np.log2(np.arange(2, self._depth + 2))
@@ -200,7 +200,7 @@ class _Questions:
         self._discounts, self._ideal = (torch.from_numpy(a).to(device) for a in (discounts, ideal))
 
     def ndcg(self, weights: Mapping[str, Tensor]) -> float:
-        """Mean nDCG@100: of each user the hits, 1/log2(rank + 1) each, against the best there can be."""
+        """Return the mean nDCG@100."""
         start = 0
         total = torch.zeros((), dtype=torch.float64, device=self._ideal.device)
         targets = self._targets.batches(np.arange(len(self._targets)), self._recipe.batch)
@@ -219,7 +219,7 @@ class _Questions:
 
 
 class _Checkpoint:
-    """A file with the state after an epoch, and which training it belongs to."""
+    """A file with the state after an epoch and the training it belongs to."""
 
     def __init__(self, path: str, recipe: Recipe, rows: Rows, validation: tuple[Rows, Rows] | None) -> None:
         try:
@@ -228,16 +228,16 @@ class _Checkpoint:
             raise error.named("checkpoint") from None
         self._path = path
         self._training = {
-            # How far it is to go may change on the way.
+            # The length of the training may change.
             **{name: x for name, x in asdict(recipe).items() if name not in ("epochs", "patience")},
             "data": _fingerprint(rows),
-            "validation people": None if validation is None else [_fingerprint(part) for part in validation],
+            "validation users": None if validation is None else [_fingerprint(part) for part in validation],
         }
         self.found = expanded(path).exists()
 
     def read(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        """Arrays and facts; refuses those of another training."""
-        advice = "Give another file, or remove this one to begin anew."
+        """Return arrays and facts; refuse those of another training."""
+        advice = "Pass another file, or remove this one to start again."
         try:
             facts, stored = open_file(self._path)
             theirs = facts["training"]
@@ -245,35 +245,34 @@ class _Checkpoint:
             arrays = {name: np.array(array.read()) for name, array in stored.items()}
         except (ModelFileError, KeyError) as error:
             reason = error if isinstance(error, ModelFileError) else f"it lacks {error}."
-            raise DataError(f"checkpoint {self._path} cannot be gone on from: {reason} {advice}") from error
+            raise DataError(f"checkpoint {self._path} cannot be resumed: {reason} {advice}") from error
         differ = [name for name, value in self._training.items() if theirs.get(name) != value]
         if differ:
             parts = ", ".join(
                 name
-                if name in ("data", "validation people")
+                if name in ("data", "validation users")
                 else f"{name} ({theirs.get(name)!r}, here {self._training[name]!r})"
                 for name in differ
             )
             raise DataError(
-                f"checkpoint {self._path} is of another training; what differs: {parts}. {advice}"
+                f"checkpoint {self._path} belongs to another training; these differ: {parts}. {advice}"
             )
         return arrays, known
 
     def write(self, state: Weights, facts: dict[str, Any]) -> None:
-        """Put a state in its place, whole or not at all."""
+        """Write a state atomically."""
         arrays = {name: array.cpu().numpy() for name, array in state.items()}
         write_file(self._path, arrays, {"training": self._training, **facts})
 
     def remove(self) -> None:
-        """When all is done."""
         with suppress(OSError):
             expanded(self._path).unlink(missing_ok=True)
 
 
 def _fingerprint(rows: Rows) -> str:
-    """A text that changes when any entry does."""
+    """Return a hash of all entries."""
     digest = hashlib.blake2b(f"{len(rows)} × {rows.width}".encode(), digest_size=16)
     for array, kind in ((rows.ptr, np.int64), (rows.items, np.int32), (rows.values, np.float64)):
-        for start in range(0, len(array), 1 << 20):  # a piece at a time: no second copy of the data
+        for start in range(0, len(array), 1 << 20):  # in chunks, to avoid a copy of the data
             digest.update(np.ascontiguousarray(array[start : start + (1 << 20)], kind).data)
     return digest.hexdigest()
