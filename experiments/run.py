@@ -1,10 +1,10 @@
-"""Run the experiments on real data step by step and write the results to experiments/results.
+"""Runs the experiments on real data step by step, and writes what they gave to experiments/results.
 
-    python -m experiments.run ../data mtg-players            # all steps not run yet
+    python -m experiments.run ../data mtg-players            # all steps that have not been run
     python -m experiments.run ../data mtg-players tradeoff   # this step, again
 
-Every step is one `mrfrec` command. Its output is cached in experiments/cache, so that an interrupted run can
-be continued, and the page is assembled from the cache.
+Every step is one `mrfrec` command. Its output is kept in experiments/cache, so that a run can be interrupted,
+and the page is put together from what is there.
 """
 
 import argparse
@@ -27,26 +27,26 @@ PAPER = "ndcg@100,recall@20,recall@50"
 
 @dataclass(frozen=True)
 class Step:
-    """One command of an experiment."""
+    """One command, and what it is for."""
 
     name: str
     title: str
-    command: str  # {data} and {results} stand for the two folders
+    command: str  # {data} is the folder of the data, {results} that of the results
     remark: str = ""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A page of results and the steps that produce it."""
+    """A page."""
 
     title: str
     about: str
-    needs: tuple[str, ...]  # files below the data folder
+    needs: tuple[str, ...]  # files below the folder of the data
     steps: tuple[Step, ...]
 
 
 def _strong(folder: str, title: str, about: str, heldout: int, levels: str, ranks: str) -> Experiment:
-    """Return the steps of the paper's protocol and both its tables."""
+    """The paper's protocol and both its tables, on a table of events."""
     file, name = f"{folder}/interactions.parquet", folder.removesuffix("-5k-users")
     data = f"{{data}}/{file} --heldout {heldout}"
     dense, sparse = f"{{results}}/{name}-dense.json", f"{{results}}/{name}-sparse.json"
@@ -71,22 +71,22 @@ def _strong(folder: str, title: str, about: str, heldout: int, levels: str, rank
             Step(
                 "table1",
                 "Table 1: the tuned models on the test users",
-                f"mrfrec compare {data} --model 'dense: {dense}' --model 'sparse: {sparse}' "
-                f"--model 'defaults: ' --metrics {PAPER},coverage@100,popularity@100,tail@100 --exposure "
+                f"mrfrec paper exposure {data} --model 'dense: {dense}' --model 'sparse: {sparse}' "
+                f"--model 'defaults: ' --metrics {PAPER},coverage@100,popularity@100,tail@100 "
                 f"--plot {{results}}/{name}-exposure.png",
                 f"![Recommendations by popularity of the items]({name}-exposure.png)",
             ),
             Step(
                 "table2",
                 "Table 2: accuracy against training time",
-                f"mrfrec tradeoff {data} --sparsity {levels} --dense {dense} --sparse {sparse} "
+                f"mrfrec paper tradeoff {data} --sparsity {levels} --dense {dense} --sparse {sparse} "
                 f"--plot {{results}}/{name}-tradeoff.png",
                 f"![Accuracy against training time]({name}-tradeoff.png)",
             ),
             Step(
                 "lowrank",
                 "Side check: weights cut to a low rank",
-                f"mrfrec lowrank {data} --model {dense} --ranks {ranks}",
+                f"mrfrec paper lowrank {data} --model {dense} --ranks {ranks}",
             ),
         ),
     )
@@ -134,8 +134,8 @@ EXPERIMENTS = {
             Step(
                 "sparse",
                 "The tuned sparse model and the defaults on the test data",
-                f"mrfrec compare {_GOWALLA} --metrics {_LIGHTGCN},coverage@20,popularity@20,tail@20 "
-                "--model 'sparse: {results}/gowalla-sparse.json' --model 'defaults: ' --exposure "
+                f"mrfrec paper exposure {_GOWALLA} --metrics {_LIGHTGCN},coverage@20,popularity@20,tail@20 "
+                "--model 'sparse: {results}/gowalla-sparse.json' --model 'defaults: ' "
                 "--plot {results}/gowalla-exposure.png",
                 "![Recommendations by popularity of the items](gowalla-exposure.png)",
             ),
@@ -148,7 +148,7 @@ EXPERIMENTS = {
             Step(
                 "tradeoff",
                 "Table 2: accuracy against training time",
-                f"mrfrec tradeoff {_GOWALLA} --metrics {_LIGHTGCN} --sparsity 0.0005,0.002,0.005 "
+                f"mrfrec paper tradeoff {_GOWALLA} --metrics {_LIGHTGCN} --sparsity 0.0005,0.002,0.005 "
                 "--dense none --sparse {results}/gowalla-sparse.json --plot {results}/gowalla-tradeoff.png",
                 "![Accuracy against training time](gowalla-tradeoff.png)",
             ),
@@ -159,10 +159,10 @@ EXPERIMENTS = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Run the experiments on real data.")
-    parser.add_argument("data", type=Path, help="folder with one folder per data set")
+    parser.add_argument("data", type=Path, help="the folder that holds the data sets' folders")
     parser.add_argument("name", choices=EXPERIMENTS)
     parser.add_argument(
-        "steps", nargs="*", help="run only these steps, again; by default all steps not run yet"
+        "steps", nargs="*", help="only these steps, again; all that were not run, if none is named"
     )
     asked = parser.parse_args(arguments)
     experiment = EXPERIMENTS[asked.name]
@@ -182,9 +182,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(step: Step, data: Path, kept: Path) -> None:
-    """Run a step and cache its output."""
+    """Run a step, and keep what it wrote."""
     print(f"── {step.name}", file=sys.stderr, flush=True)
     typed = step.command.format(data="{data}", results=_from_here(RESULTS), cache=_from_here(CACHE))
+    typed += " --ties index"  # as in the published experiments
     command = [part.replace("{data}", str(data)) for part in shlex.split(typed)]
     executable = Path(sys.executable).parent / "mrfrec"
     done = subprocess.run(
@@ -204,7 +205,7 @@ def _from_here(folder: Path) -> str:
 
 
 def page(name: str, experiment: Experiment) -> str:
-    """Assemble the page from the cached outputs."""
+    """What the steps that were run have given."""
     parts = [f"# {experiment.title}", experiment.about]
     for step in experiment.steps:
         kept = CACHE / f"{name}.{step.name}.json"
@@ -221,7 +222,7 @@ def page(name: str, experiment: Experiment) -> str:
 
 
 def machine() -> str:
-    """Describe this machine in one line."""
+    """What it ran on, in a line."""
     model = "unknown processor"
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():

@@ -226,11 +226,11 @@ def test_the_reference_page_is_what_the_help_says() -> None:
 def test_every_command_has_help_with_examples_of_itself() -> None:
     tool = reference()
     assert tool.commands() == [
-        "demo", "fit", "recommend", "similar", "explain", "info", "doctor", "evaluate", "compare", "tune",
-        "tradeoff", "lowrank", "reproduce", "datasets", "datasets list", "datasets prepare",
-        "datasets verify",
+        "demo", "fit", "recommend", "similar", "explain", "info", "evaluate", "compare", "tune", "doctor",
+        "paper", "paper reproduce", "paper tradeoff", "paper lowrank", "paper exposure", "paper datasets",
+        "paper datasets list", "paper datasets prepare", "paper datasets verify",
     ]  # fmt: skip
-    for name in set(tool.commands()) - {"datasets"}:  # a group
+    for name in set(tool.commands()) - {"paper", "paper datasets"}:  # groups
         text = tool.help_text(*name.split())
         examples = text.split("Examples:\n")[1].split("\n\n")[0].splitlines()
         assert all(line.startswith(f"    mrfrec {name}") for line in examples)
@@ -239,9 +239,9 @@ def test_every_command_has_help_with_examples_of_itself() -> None:
 
 def test_options_named_in_examples_exist() -> None:
     tool = reference()
-    for name in set(tool.commands()) - {"datasets"}:
+    for name in set(tool.commands()) - {"paper", "paper datasets"}:
         text = tool.help_text(*name.split())
-        examples, options = text.split("Examples:\n")[1].split("\n\n")[0], text.split("Options:\n")[1]
+        examples, options = text.split("Examples:\n")[1].split("\n\n", 1)
         for option in re.findall(r"(?<= )--?[a-z][a-z0-9-]*", examples):
             assert re.search(rf"^  (-., )?{option}\b", options, re.MULTILINE), option
 
@@ -260,10 +260,23 @@ def test_version_is_that_of_the_package(tmp_path: Path) -> None:
     assert run("--version", cwd=tmp_path) == Done(0, f"mrfrec {mrfrec.__version__}\n", "")
 
 
-def test_fit_has_the_defaults_of_the_model() -> None:
-    own = inspect.signature(fit).parameters
-    for name, default in (mrfrec.MRF.__init__.__kwdefaults__ or {}).items():
-        assert own[name].default == default, name
+def test_help_of_fit_shows_the_defaults_of_the_model_class() -> None:
+    section = reference().help_text("fit").split("\nModel:\n")[1].split("\n\n")[0]
+    shown = {}
+    for option in re.split(r"^  --", section, flags=re.MULTILINE)[1:]:
+        default = re.search(r"\[default:\s+(\S+)\]", option)
+        shown[option.split()[0]] = default and default[1]
+    for name, default in mrfrec.MRF.defaults().items():
+        if name not in ("threads", "memory_limit"):
+            expected = name if default is True else None if default in (None, False) else str(default)
+            expected = str(default) if isinstance(default, float) else expected
+            assert shown[name.replace("_", "-")] == expected, name
+            assert inspect.signature(fit).parameters[name].default is None, name
+
+
+def test_help_of_fit_groups_its_options() -> None:
+    sections = re.findall(r"^(\w+):$", reference().help_text("fit"), re.MULTILINE)
+    assert sections == ["Arguments", "Data", "Model", "Machine", "Output"]
 
 
 def test_fit_names_every_model(quick: Forking, tmp_path: Path) -> None:
@@ -1220,10 +1233,10 @@ def test_an_interrupted_training_goes_on_from_its_checkpoint(shop: Path, tmp_pat
     slow = "MultVAE: hidden=6, latent=3, epochs=100000, patience=none"
     done = interrupt([*fit, slow], tmp_path, lambda _: (tmp_path / "training.ckpt").exists())
     assert done.code == 130
-    kept = "mrfrec: the same command goes on from training.ckpt"
+    kept = "mrfrec: the same command continues from training.ckpt"
     assert done.err.splitlines()[1:] == [kept, INTERRUPTED]
-    again = interrupt([*fit, slow], tmp_path, lambda said: "going on from training.ckpt" in said)
-    assert again.err.splitlines()[1:] == ["mrfrec: going on from training.ckpt", kept, INTERRUPTED]
+    again = interrupt([*fit, slow], tmp_path, lambda said: "continuing from training.ckpt" in said)
+    assert again.err.splitlines()[1:] == ["mrfrec: continuing from training.ckpt", kept, INTERRUPTED]
     assert listing(tmp_path) == ["training.ckpt"]
 
 
@@ -1231,7 +1244,7 @@ def test_an_interrupted_tuning_goes_on_from_its_study(many: Path, tmp_path: Path
     tune = ["tune", many / "many.parquet", "-o", "best.json", "--study", "study.jsonl", "--sparsity", "0.002"]
     done = interrupt(tune, tmp_path, lambda _: (tmp_path / "study.jsonl").exists())
     assert done.code == 130
-    assert done.err.splitlines()[-2:] == ["mrfrec: the same command goes on from study.jsonl", INTERRUPTED]
+    assert done.err.splitlines()[-2:] == ["mrfrec: the same command continues from study.jsonl", INTERRUPTED]
     assert listing(tmp_path) == ["study.jsonl"]
 
 

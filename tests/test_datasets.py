@@ -345,7 +345,7 @@ def test_wrong_folder_says_what_was_looked_for_and_where(tmp_path: Path) -> None
     assert (
         f"not in {tmp_path}: there is no ratings.dat or ml-10m.zip in it, nor in its ml-10M100K." in message
     )
-    assert "mrfrec datasets prepare ml-10m --from PATH" in message
+    assert "mrfrec paper datasets prepare ml-10m --from PATH" in message
     message = refused(DATA_SETS["netflix"], tmp_path)
     assert "mv_*.txt or combined_data_*.txt or nf_prize_dataset.tar.gz or training_set.tar" in message
     assert refused(DATA_SETS["msd"], tmp_path / "x").startswith(
@@ -533,8 +533,8 @@ def test_set_that_is_not_prepared_says_what_to_do(tmp_path: Path) -> None:
             function("ml-20m", tmp_path)
         assert str(error.value) == (
             f"MovieLens 20M is not prepared: there is no {tmp_path / 'ml-20m.parquet'}. Get "
-            "https://files.grouplens.org/datasets/movielens/ml-20m.zip and run: mrfrec datasets prepare "
-            f"ml-20m --from PATH --folder {tmp_path}. Without --from PATH it is downloaded."
+            "https://files.grouplens.org/datasets/movielens/ml-20m.zip and run: mrfrec paper datasets "
+            f"prepare ml-20m --from PATH --folder {tmp_path}. Without --from PATH it is downloaded."
         )
     with pytest.raises(DataError, match=r"Get nf_prize_dataset.tar.gz, or Kaggle's zip, by way of https://"):
         datasets.load("netflix", tmp_path)
@@ -683,7 +683,7 @@ def test_download_that_fails_or_breaks_off_says_what_to_do(
         small("ml-1m", url=url, md5=md5)
         with pytest.raises(DataError, match=reason) as error:
             datasets.prepare("ml-1m", folder=tmp_path / "kept")
-        assert "mrfrec datasets prepare ml-1m --from PATH" in str(error.value)
+        assert "mrfrec paper datasets prepare ml-1m --from PATH" in str(error.value)
         assert listing(tmp_path / "kept") == []
 
 

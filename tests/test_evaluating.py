@@ -228,7 +228,7 @@ def test_a_split_by_time_needs_times(run: Any) -> None:
 def test_compare_gives_what_python_gives_and_the_differences(run: Any) -> None:
     out = run(
         "compare", "events.csv", "--heldout", "30", "--model", "dense: sparsity=dense", "--model",
-        "small: sparsity=0.1", "--metrics", METRICS + ",coverage@5", "--format", "json", "--exposure",
+        "small: sparsity=0.1", "--metrics", METRICS + ",coverage@5", "--format", "json",
     )  # fmt: skip
     found = json.loads(out)
     split = strong_generalisation(read_events("events.csv"), 30)
@@ -238,7 +238,19 @@ def test_compare_gives_what_python_gives_and_the_differences(run: Any) -> None:
     difference = found["differences"][0]["metrics"]["ndcg@10"]
     assert difference == pytest.approx({"difference": pair.difference, "error": pair.error, "p": pair.p})
     assert "coverage@5" not in found["differences"][0]["metrics"]
+
+
+def test_exposure_adds_shares_by_popularity_to_a_comparison(run: Any, folder: Path) -> None:
+    out = run(
+        "paper", "exposure", "events.csv", "--heldout", "30", "--model", "dense: sparsity=dense", "--model",
+        "small: sparsity=0.1", "--metrics", METRICS, "--format", "json", "--plot", "exposure",
+    )  # fmt: skip
+    found = json.loads(out)
+    assert [model["name"] for model in found["models"]] == ["dense", "small"]
     assert sum(found["exposure"]["shares"]["recommended by small"]) == pytest.approx(1)
+    figure = (folder / "exposure.svg").read_text()
+    for line in ("events", "strong generalisation, 30 + 30 users held out"):  # of the title
+        assert f"<!-- {line} -->" in figure
 
 
 def test_numbers_of_each_user_go_to_a_file(run: Any, folder: Path) -> None:
@@ -443,8 +455,8 @@ def test_nothing_is_written_over_what_is_read(run: Any, folder: Path) -> None:
 
 def test_defaults_fit_a_small_catalogue(run: Any, folder: Path) -> None:
     assert "nDCG@44" in run("evaluate", "events.csv", "--heldout", "20")
-    assert "rank 22" in run("lowrank", "events.csv", "--heldout", "20")
-    assert "10 %, r = 0" in run("tradeoff", "events.csv", "--heldout", "20", "--r", "0")
+    assert "rank 22" in run("paper", "lowrank", "events.csv", "--heldout", "20")
+    assert "10 %, r = 0" in run("paper", "tradeoff", "events.csv", "--heldout", "20", "--r", "0")
     run("tune", "events.csv", "--heldout", "20", "--alpha", "1", "--l2", "1", "-o", "small.json")
     assert json.loads((folder / "small.json").read_text())["tuned"]["metric"] == "ndcg@44"
 
@@ -458,11 +470,11 @@ def test_a_handful_of_items_can_be_measured_or_is_refused_before_training(
     table.write_text("user,item\n" + "\n".join(pairs) + "\n")
     split = ("--split", "leave-out", "--min-items", "0")
     models = ("--model", "MRF", "--model", "Popularity")
-    page = json.loads(run("compare", str(table), *split, *models, "--exposure", "--format", "json"))
+    page = json.loads(run("paper", "exposure", str(table), *split, *models, "--format", "json"))
     assert list(page["models"][0]["metrics"]) == [f"ndcg@{items}", f"recall@{items}"]
     assert page["exposure"]["items"] == [1] * items
-    run("tradeoff", str(table), *split)
-    run("lowrank", str(table), *split)
+    run("paper", "tradeoff", str(table), *split)
+    run("paper", "lowrank", str(table), *split)
     monkeypatch.setattr(MRF, "_fit", lambda *_: pytest.fail("fitted"))
     with pytest.raises(ParameterError, match=f"of at most the {items} items there are; got 'ndcg@"):
         run("compare", str(table), *split, *models, "--metrics", f"ndcg@{items + 1}")
@@ -507,8 +519,8 @@ def test_a_missing_extra_ends_the_tuning(run: Any, folder: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--alpha", "half"], "--alpha must be numbers, separated by commas"),
-        (["--sparsity", "some"], "--sparsity must be numbers, or auto, or dense"),
+        (["--alpha", "half"], "--alpha half: alpha must be between 0 and 1; got 'half'"),
+        (["--sparsity", "some"], "--sparsity some: sparsity must be .*; got 'some'"),
         (["--r", "0.5"], "--r must be given with sparsity levels alone"),
         (["--alpha", "2"], "alpha must be between 0 and 1"),
         (["--metric", "speed"], "--metric must be among"),
@@ -516,7 +528,7 @@ def test_a_missing_extra_ends_the_tuning(run: Any, folder: Path, monkeypatch: py
         (["--plot", "nowhere/a.png"], "--plot must be in a folder that exists"),
         (["--plot", "a.pdf"], r"--plot must be a name that ends in \.png or \.svg"),
         (["--trials", "3"], "--trials must be left out with --method grid"),
-        (["--model", "alpha=0.5", "--alpha", "1"], "--model must be without alpha when --alpha is given"),
+        (["--model", "alpha=0.5", "--alpha", "1"], "--model must be without alpha when --alpha 1 is given"),
         (["--max-seconds", "-1"], "max_seconds must be above 0"),
         (["--model", "SLIM", "--alpha", "0.5"], "--alpha must be left out with SLIM, .* own are l1, l2"),
         (["--model", "ItemKNN", "--l2", "1"], "--l2 must be left out with ItemKNN, .* neighbors, shrink"),
@@ -528,22 +540,25 @@ def test_a_missing_extra_ends_the_tuning(run: Any, folder: Path, monkeypatch: py
             r"--vary must be of a parameter of SLIM .* Did you mean passes\?",
         ),
         (["--model", "SLIM", "--vary", "threads=1,2"], "--vary must be of a parameter of SLIM that changes"),
-        (["--model", "SLIM", "--vary", "l1=1", "--vary", "l1=2"], "--vary must be given once for l1"),
-        (["--model", "SLIM: l1=1", "--vary", "l1=2"], "--model must be without l1 when --vary l1 is given"),
-        (["--vary", "l2=1", "--l2", "2"], "--vary must be without l2 when --l2 is given"),
+        (
+            ["--model", "SLIM", "--vary", "l1=1", "--vary", "l1=2"],
+            "--vary must be the only option that varies l1",
+        ),
+        (["--model", "SLIM: l1=1", "--vary", "l1=2"], "--model must be without l1 when --vary l1=2 is"),
+        (["--vary", "l2=1", "--l2", "2"], "--l2 must be the only option that varies l2"),
         (
             ["--model", "SLIM", "--vary", "l1=1..2"],
-            r"--vary must be a list of .*; got 'l1=1\.\.2'\. For a range use --method search",
+            r"--vary must be a list of .*; got 'l1=1\.\.2'\. Ranges need --method search",
         ),
         (["--method", "search", "--vary", "l2=3..1"], r"--vary l2=3\.\.1: the range must be low ≤ high"),
-        (["--method", "search", "--vary", "l2=a..1"], r"--vary must be PARAMETER=LOW\.\.HIGH with numbers"),
+        (["--method", "search", "--vary", "l2=a..1"], r"--vary must be a range of numbers"),
         (["--method", "search", "--vary", "max_neighbors=1.5..3"], "must be between whole numbers"),
         (
             ["--method", "search", "--vary", "dropout=0..1.02"],
             r"--vary dropout=0\.\.1\.02: dropout must be .*; got 1\.02",
         ),
         (["--vary", "dropout=0.5,-1"], r"--vary dropout=0\.5,-1: dropout must be .*; got -1\.0"),
-        (["--alpha", "0.5,2"], r"--alpha 0\.5,2\.0: alpha must be between 0 and 1; got 2\.0"),
+        (["--alpha", "0.5,2"], r"--alpha 0\.5,2: alpha must be between 0 and 1; got 2\.0"),
         (["--model", "SLIM", "--model", "WMF"], "--model must be given once"),
         (["--method", "search", "--model", "Popularity"], "--method must be grid with Popularity"),
         (["--model", "Popularity", "--plot", "a.png"], "--plot must be left out where no number varies"),
@@ -560,15 +575,16 @@ def test_tune_refuses_what_makes_no_sense(run: Any, options: list[str], message:
 
 def test_tradeoff_has_a_row_for_each_level_and_r_and_the_dense_model(run: Any, folder: Path) -> None:
     run(
-        "tradeoff", "events.csv", "--heldout", "30", "--sparsity", "0.1,0.3", "--r", "0,0.5", "--metrics",
-        METRICS, "--dense", "l2=2", "--sparse", "l2=1", "--plot", "tradeoff", "-o", "tradeoff.md",
+        "paper", "tradeoff", "events.csv", "--heldout", "30", "--sparsity", "0.1,0.3", "--r", "0,0.5",
+        "--metrics", METRICS, "--dense", "l2=2", "--sparse", "l2=1", "--plot", "tradeoff", "-o",
+        "tradeoff.md",
     )  # fmt: skip
     rows = re.findall(r"^\| (.*?) \|", (folder / "tradeoff.md").read_text(), re.MULTILINE)
     assert rows[2:] == ["dense", "30 %, r = 0", "30 %, r = 0.5", "10 %, r = 0", "10 %, r = 0.5"]
     assert (folder / "tradeoff.png").exists()
     without = run(
-        "tradeoff", "events.csv", "--heldout", "30", "--sparsity", "0.3", "--r", "0", "--metrics", METRICS,
-        "--dense", "none",
+        "paper", "tradeoff", "events.csv", "--heldout", "30", "--sparsity", "0.3", "--r", "0", "--metrics",
+        METRICS, "--dense", "none",
     )  # fmt: skip
     assert "dense" not in without
 
@@ -579,7 +595,7 @@ def test_tradeoff_has_a_row_for_each_level_and_r_and_the_dense_model(run: Any, f
         (["lowrank", "--model", "MRF", "--model", "EASE"], "--model must be given once; got 'MRF and EASE'"),
         (
             ["tradeoff", "--dense", "EASE"],
-            "--dense must be an MRF, whose levels of sparsity are what is comp",
+            "--dense must be an MRF, since its sparsity is what is compared",
         ),
         (["tradeoff", "--dense", "l2=-1"], "--dense 'l2=-1': l2 must be a finite number"),
         (["lowrank", "--model", "SLIM"], "--model must be an MRF, EASE or EDLAE, whose weights can be cut"),
@@ -590,30 +606,34 @@ def test_tradeoff_has_a_row_for_each_level_and_r_and_the_dense_model(run: Any, f
 )
 def test_what_is_about_mrfs_refuses_other_models(run: Any, command: list[str], message: str) -> None:
     with pytest.raises(ParameterError, match=message):
-        run(command[0], "events.csv", *command[1:])
+        run("paper", command[0], "events.csv", *command[1:])
 
 
 def test_the_weights_of_ease_can_be_cut_too(run: Any) -> None:
-    out = run("lowrank", "events.csv", "--heldout", "30", "--model", "EASE: l2=10", "--ranks", "9",
+    out = run("paper", "lowrank", "events.csv", "--heldout", "30", "--model", "EASE: l2=10", "--ranks", "9",
               "--metrics", METRICS)  # fmt: skip
     assert re.findall(r"^(full rank|rank \d+) ", out, re.MULTILINE) == ["full rank", "rank 9"]
 
 
 def test_lowrank_says_what_is_lost(run: Any) -> None:
-    out = run("lowrank", "events.csv", "--heldout", "30", "--ranks", "2,20", "--metrics", METRICS)
+    out = run("paper", "lowrank", "events.csv", "--heldout", "30", "--ranks", "2,20", "--metrics", METRICS)
     assert re.findall(r"^(full rank|rank \d+) ", out, re.MULTILINE) == ["full rank", "rank 20", "rank 2"]
     assert "strong generalisation, 30 + 30 users held out" in out
 
 
 def test_reproduce_without_the_data_says_what_to_put_where(run: Any, tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
-        run("reproduce", "table1", "--folder", str(tmp_path))
-    for words in ("ml-20m.zip", "mrfrec datasets prepare netflix --from PATH", "train_triplets.txt.zip"):
+        run("paper", "reproduce", "table1", "--folder", str(tmp_path))
+    for words in (
+        "ml-20m.zip",
+        "mrfrec paper datasets prepare netflix --from PATH",
+        "train_triplets.txt.zip",
+    ):
         assert words in str(error.value)
     with pytest.raises(ParameterError, match="names must be among msd for table2"):
-        run("reproduce", "table2", "--data", "ml-20m", "--folder", str(tmp_path))
+        run("paper", "reproduce", "table2", "--data", "ml-20m", "--folder", str(tmp_path))
     with pytest.raises(ParameterError, match=r"models must be among MRF, MultVAE, .* for table1; got 'EASE'"):
-        run("reproduce", "table1", "--model", "ease", "--folder", str(tmp_path))
+        run("paper", "reproduce", "table1", "--model", "ease", "--folder", str(tmp_path))
 
 
 # ── models as they are typed ──────────────────────────────────────────────────────────────────────

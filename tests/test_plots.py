@@ -15,17 +15,18 @@ from matplotlib.figure import Figure
 
 from mrfrec import MissingLibraryError, ParameterError
 from mrfrec.data.ids import Ids
-from mrfrec.evaluation import plots
+from mrfrec.evaluation import figures
 from mrfrec.evaluation.metrics import parse
-from mrfrec.evaluation.plots import plot_exposure, plot_tradeoff, plot_tuning
+from mrfrec.evaluation.plots import plot_tuning
 from mrfrec.evaluation.protocol import Evaluation
-from mrfrec.evaluation.side_checks import Exposure
-from mrfrec.evaluation.tradeoff import Point, Tradeoff
+from mrfrec.paper.plots import plot_exposure, plot_tradeoff
+from mrfrec.paper.side_checks import Exposure
+from mrfrec.paper.tradeoff import Tradeoff, TradeoffPoint
 
 Trials = list[tuple[dict[str, Any], float, float]]
 
 
-def point(name: str, sparsity: float | None, r: float | None, seconds: float, value: float) -> Point:
+def point(name: str, sparsity: float | None, r: float | None, seconds: float, value: float) -> TradeoffPoint:
     values = np.clip(np.random.default_rng(0).normal(value, 0.2, 400), 0, 1)
     evaluation = Evaluation(
         model=name,
@@ -39,7 +40,7 @@ def point(name: str, sparsity: float | None, r: float | None, seconds: float, va
         popularity=np.ones(3, np.int64),
         facts={"places": 100},
     )
-    return Point(evaluation, sparsity, r, sparsity or 1.0, None, 1000)
+    return TradeoffPoint(evaluation, sparsity, r, sparsity or 1.0, None, 1000)
 
 
 def made_tradeoff(dense: bool = True) -> Tradeoff:
@@ -91,7 +92,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
         found.append(figure)
         return targets
 
-    monkeypatch.setattr(plots, "_save", spy)
+    monkeypatch.setattr(figures, "save_figure", spy)
     return found
 
 
@@ -170,7 +171,7 @@ def test_a_path_that_cannot_be_written_is_refused_before_drawing(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(plots, "_figure", lambda *_: pytest.fail("drawn"))
+    monkeypatch.setattr(figures, "new_figure", lambda *_: pytest.fail("drawn"))
     with pytest.raises(ParameterError, match="path must be"):
         plot_exposure(made_exposure(), path)
 
@@ -181,7 +182,7 @@ def test_without_matplotlib_the_error_says_what_to_install(
 ) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MissingLibraryError, match=r'needs matplotlib: pip install "mrfrec\[plot\]"'):
+    with pytest.raises(MissingLibraryError, match=r'need matplotlib: pip install "mrfrec\[plot\]"'):
         FIGURES[kind](tmp_path / "figure")
     assert not list(tmp_path.iterdir())
 

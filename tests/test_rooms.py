@@ -24,11 +24,13 @@ HOME_OF = {
     | {"datasets/originals.py"},
     "narwhals": {f"io/{room}.py" for room in ("sources", "frames")},
     "safetensors": {"io/artifact.py"},
-    "typer": {f"cli/{room}.py" for room in ("app", "data", "datasets", "evaluating", "fitting")},
+    "typer": {
+        f"cli/{room}.py" for room in ("app", "data", "datasets", "evaluating", "fitting", "options", "paper")
+    },
     "implicit": {"models/wmf.py"},
     "torch": {"models/networks.py", "models/training.py"},
     "optuna": {"evaluation/chooser.py"},
-    "matplotlib": {"evaluation/plots.py"},
+    "matplotlib": {"evaluation/figures.py"},
     "rich": {"cli/show.py", "cli/demo.py"},
 }
 ALLOWED = {"numpy", "scipy", "mrfrec", *HOME_OF}

@@ -10,12 +10,13 @@ import scipy.sparse as sp
 from mrfrec import MRF, Interactions, MemoryPlanError, ParameterError
 from mrfrec.evaluation.protocol import Evaluation, evaluate
 from mrfrec.evaluation.splits import Split, leave_out
-from mrfrec.evaluation.tradeoff import Tradeoff, tradeoff
 from mrfrec.io.tables import read_events
+from mrfrec.paper.report import of_tradeoff
+from mrfrec.paper.tradeoff import Tradeoff, tradeoff
 
 from conftest import random_matrix
 
-MODULE = sys.modules["mrfrec.evaluation.tradeoff"]  # whose name in the package is that of its function
+MODULE = sys.modules["mrfrec.paper.tradeoff"]  # whose name in the package is that of its function
 METRICS = ["ndcg@10", "recall@5", "coverage@10"]
 
 
@@ -84,31 +85,21 @@ def test_every_model_is_fitted_from_scratch_with_the_times_of_its_own_fit(
         assert point.seconds == point.evaluation.seconds["training"] == point.evaluation.seconds["total"]
 
 
-def test_rows_hold_each_model_against_the_dense_one(found: Tradeoff) -> None:
+def test_report_compares_each_model_with_the_dense_one(found: Tradeoff) -> None:
     dense = found.points[0]
-    for row, point in zip(found.rows(), found.points, strict=True):
-        assert row.model == point.name
-        assert row.speed_up == dense.seconds / point.seconds
-        assert {str(metric) for metric in row.means} == set(METRICS)
-        # Of coverage more is not better, and so it has no share.
-        assert {str(metric) for metric in row.of_dense} == {"ndcg@10", "recall@5"}
-        for metric, share in row.of_dense.items():
-            assert share == point.evaluation.mean(metric).mean / dense.evaluation.mean(metric).mean
-            assert row.means[metric] == point.evaluation.mean(metric)
+    (section,) = of_tradeoff(found).sections
+    assert section.columns[4:7] == ["training", "speed-up", "nDCG@10 of dense"]
+    for row, point in zip(section.rows, found.points, strict=True):
+        share = point.evaluation.mean("ndcg@10").mean / dense.evaluation.mean("ndcg@10").mean
+        assert row[0] == point.name
+        assert row[5:7] == [f"{dense.seconds / point.seconds:.1f} ×", f"{100 * share:.1f} %"]
 
 
-def test_points_can_be_compared_user_by_user(found: Tradeoff) -> None:
-    paired = found.comparison.paired("10 %, r = 0", "ndcg@10")
-    rows = {row.model: row.means for row in found.rows()}
-    metric = found.metrics[0]
-    assert paired.difference == pytest.approx(rows["10 %, r = 0"][metric].mean - rows["dense"][metric].mean)
-
-
-def test_without_the_dense_model_rows_have_no_speed_up(split: Split) -> None:
+def test_report_without_the_dense_model_has_no_speed_up(split: Split) -> None:
     result = tradeoff(split, 0.2, [0.0], with_dense=False, metrics=["ndcg@10"])  # type: ignore[arg-type]
     assert result.dense is None
-    (row,) = result.rows()
-    assert (row.model, row.speed_up, row.of_dense) == ("20 %, r = 0", None, {})
+    (section,) = of_tradeoff(result).sections
+    assert section.columns == ["model", "nDCG@10", "training", "weights kept", "size"]
 
 
 def test_a_dense_model_that_does_not_fit_is_a_note_and_the_rest_goes_on(split: Split) -> None:

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mrfrec import datasets, evaluation, models
+    from mrfrec import datasets, evaluation, models, paper
     from mrfrec.data.interactions import Interactions
     from mrfrec.errors import (
         DataError,
@@ -51,6 +51,7 @@ __all__ = [
     "evaluation",
     "load",
     "models",
+    "paper",
     "read_interactions",
     "register",
 ]
@@ -67,7 +68,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("datasets", "evaluation", "models"):
+    if name in ("datasets", "evaluation", "models", "paper"):
         return import_module(f"mrfrec.{name}")
     if name in __all__:
         return getattr(import_module(f"mrfrec.{_HOMES.get(name, 'errors')}"), name)

@@ -12,9 +12,10 @@ from typer import Argument, Option
 
 from mrfrec import __version__
 from mrfrec.checks import check_count
-from mrfrec.cli import evaluating
-from mrfrec.cli.datasets import datasets_app
-from mrfrec.cli.fitting import Threads, fit
+from mrfrec.cli.evaluating import compare, evaluate, tune
+from mrfrec.cli.fitting import fit
+from mrfrec.cli.options import GroupedCommand, Threads
+from mrfrec.cli.paper import paper_app
 from mrfrec.errors import DataError
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def demo(
     run_demo(output)
 
 
-app.command()(fit)
+app.command(cls=GroupedCommand)(fit)
 
 
 # ── recommend, similar, explain ───────────────────────────────────────────────────────────────────
@@ -270,12 +271,6 @@ def explain(
     show_explanation(opened, names.find(item), whose, kind, output)
 
 
-# ── what has a file of its own ────────────────────────────────────────────────────────────────────
-
-app.add_typer(evaluating.app)
-app.add_typer(datasets_app)
-
-
 # ── info, doctor ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -299,6 +294,11 @@ def info(
     from mrfrec.io.artifact import describe
 
     show_facts(describe(model), str(model), form)
+
+
+for command in (evaluate, compare, tune):
+    app.command(cls=GroupedCommand)(command)
+app.add_typer(paper_app)
 
 
 @app.command()

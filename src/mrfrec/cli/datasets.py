@@ -1,4 +1,4 @@
-"""`mrfrec datasets`: the data sets of the paper, from their archives to files that are ready to use."""
+"""`mrfrec paper datasets`: the data sets of the paper, from their archives to files that are ready to use."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +17,7 @@ datasets_app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
-Name = Annotated[str, Argument(help="A data set, as mrfrec datasets list names it.", metavar="NAME")]
+Name = Annotated[str, Argument(help="A data set, as mrfrec paper datasets list names it.", metavar="NAME")]
 Folder = Annotated[
     Path | None,
     Option("--folder", metavar="FOLDER", help="Of prepared data sets, if not ~/.cache/mrfrec/datasets."),
@@ -37,7 +37,7 @@ def list_data_sets(folder: Folder = None) -> None:
 
     \b
     Examples:
-      mrfrec datasets list
+      mrfrec paper datasets list
     """
     from mrfrec import datasets
     from mrfrec.cli.show import print_table
@@ -75,9 +75,9 @@ def prepare(
 
     \b
     Examples:
-      mrfrec datasets prepare ml-20m
-      mrfrec datasets prepare ml-20m --from ml-20m.zip --vae-cf pro_sg
-      mrfrec datasets prepare netflix --from nf_prize_dataset.tar.gz
+      mrfrec paper datasets prepare ml-20m
+      mrfrec paper datasets prepare ml-20m --from ml-20m.zip --vae-cf pro_sg
+      mrfrec paper datasets prepare netflix --from nf_prize_dataset.tar.gz
     """
     from mrfrec import datasets
     from mrfrec.cli.show import note, progress_bar, size_of
@@ -98,7 +98,7 @@ def verify(name: Name, folder: Folder = None) -> None:
 
     \b
     Examples:
-      mrfrec datasets verify ml-20m
+      mrfrec paper datasets verify ml-20m
     """
     from mrfrec import datasets
     from mrfrec.cli.show import note, print_table
@@ -113,7 +113,7 @@ def verify(name: Name, folder: Folder = None) -> None:
     if wrong:
         raise DataError(
             f"{len(wrong)} of {len(checks)} checks of {name} do not hold, the first: {wrong[0]}. Prepare it "
-            f"again, from its archive: mrfrec datasets prepare {name} --from PATH"
+            f"again, from its archive: mrfrec paper datasets prepare {name} --from PATH"
             + ("" if folder is None else f" --folder {folder}")
         )
     if not any(isinstance(check.expected, str) or check.expected for check in checks):

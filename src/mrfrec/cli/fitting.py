@@ -1,10 +1,9 @@
-"""The command that learns a model. docs/cli.md is generated from the texts here."""
+"""The command fit. docs/cli.md is generated from the texts here."""
 
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-import typer
 from typer import Argument, Option
 
 from mrfrec.cli.data import (
@@ -19,22 +18,13 @@ from mrfrec.cli.data import (
     Values,
     text_options,
 )
+from mrfrec.cli.options import MACHINE, MODEL, OUTPUT, Device, MemoryLimit, Threads, file_name
 from mrfrec.errors import ParameterError
 
-__all__ = ["Threads", "fit"]
-
-Threads = Annotated[int | None, Option(metavar="N", help="Threads to use; all cores if not given.")]
-
-
-def _file_name(text: str) -> Path:
-    """As it was typed; nothing at all would be the folder one is in."""
-    if not text:
-        raise typer.BadParameter("it must be the name of a file; got ''")
-    return Path(text)
+__all__ = ["fit"]
 
 
 def fit(
-    context: typer.Context,
     data: Annotated[
         list[str],
         Argument(
@@ -42,9 +32,14 @@ def fit(
             metavar="DATA",
         ),
     ],
-    output: Annotated[Path, Option("-o", "--output", metavar="FILE", help="The model file to write.")],
+    output: Annotated[
+        Path,
+        Option("-o", "--output", metavar="FILE", help="The model file to write.", rich_help_panel=OUTPUT),
+    ],
     histories: Annotated[
-        bool, Option("--histories", help="Keep what each user had: recommend --user and --all need it.")
+        bool,
+        Option("--histories", help="Store the users' histories: recommend --user and --all need them.",
+               rich_help_panel=OUTPUT),
     ] = False,
     user_column: Annotated[
         str | None, Option(metavar="NAME", help="Column of the users, if its name does not tell.")
@@ -70,67 +65,88 @@ def fit(
         list[str] | None,
         Option(
             metavar="MODEL",
-            help="Which model: MRF, EASE, EDLAE, Popularity, ItemKNN, SLIM, FsSLIM, WMF, CDAE, MultDAE or "
-            "MultVAE, with parameters of its own: 'SLIM: l1=1'. MRF if not given.",
+            help="MRF, EASE, EDLAE, Popularity, ItemKNN, SLIM, FsSLIM, WMF, CDAE, MultDAE or MultVAE, also "
+            "with parameters: 'SLIM: l1=1'.",
+            show_default="MRF",
+            rich_help_panel=MODEL,
         ),
     ] = None,
     params: Annotated[
         Path | None,
-        Option(
-            metavar="FILE",
-            help="Model and parameters, as mrfrec tune writes them; what is typed wins.",
-            parser=_file_name,
-        ),
+        Option(metavar="FILE", help="Model and parameters from mrfrec tune; other options override them.",
+               parser=file_name, rich_help_panel=MODEL),
     ] = None,
     l2: Annotated[
-        float, Option(metavar="X", help="Ridge, the first thing to tune: more for less data.")
-    ] = 6.0,
-    alpha: Annotated[float, Option(metavar="X", help="Rescaling: 0 covariances, 1 correlations.")] = 0.75,
+        float | None,
+        Option(metavar="X", help="Ridge, the first parameter to tune: larger for less data.",
+               rich_help_panel=MODEL),
+    ] = None,
+    alpha: Annotated[
+        float | None,
+        Option(metavar="X", help="Rescaling: 0 for covariances, 1 for correlations.", rich_help_panel=MODEL),
+    ] = None,
     sparsity: Annotated[
-        str, Option(metavar="X", help="Share of the weights to keep, such as 0.005; dense for all of them.")
-    ] = "auto",
-    threshold: Annotated[
-        float | None, Option(metavar="X", help="Instead: keep pairs that correlate more than this.")
-    ] = None,
-    max_neighbors: Annotated[int, Option(metavar="N", help="Sparse: most weights of an item.")] = 1000,
-    r: Annotated[float, Option(metavar="X", help="Sparse: from 0, accurate, to 1, faster.")] = 0.0,
-    l2_flat: Annotated[float, Option(metavar="X", help="A second ridge, the same for all items.")] = 0.0,
-    dropout: Annotated[
-        float, Option(metavar="X", help="A third, in proportion to how often items are used; below 1.")
-    ] = 0.0,
-    user_weight: Annotated[float, Option(metavar="X", help="Above 0, long histories count less.")] = 0.0,
-    center: Annotated[bool, Option(help="Subtract each item's mean, or do not.")] = True,
-    mean_constraint: Annotated[
-        bool, Option("--mean-constraint", help="Dense: fit so that the items' means are reproduced.")
-    ] = False,
-    offset: Annotated[
-        bool, Option("--offset", help="Score by the exact conditional mean; popular items score higher.")
-    ] = False,
-    dtype: Annotated[Literal["float32", "float64"], Option(help="Precision of the weights.")] = "float32",
-    threads: Threads = None,
-    memory_limit: Annotated[
-        str | None, Option(metavar="SIZE", help="Such as 8GB; what the machine has free if not given.")
-    ] = None,
-    device: Annotated[
         str | None,
-        Option(metavar="NAME", help="Where an autoencoder is trained: cpu, cuda; a GPU if there is one."),
+        Option(metavar="X", help="Share of the weights to keep, such as 0.005; dense for all of them.",
+               rich_help_panel=MODEL),
     ] = None,
+    threshold: Annotated[
+        float | None,
+        Option(metavar="X", help="Instead of --sparsity: keep pairs that correlate more than this.",
+               rich_help_panel=MODEL),
+    ] = None,
+    max_neighbors: Annotated[
+        int | None,
+        Option(metavar="N", help="Sparse: largest number of weights of an item.", rich_help_panel=MODEL),
+    ] = None,
+    r: Annotated[
+        float | None,
+        Option(metavar="X", help="Sparse: 0 is most accurate, 1 fastest.", rich_help_panel=MODEL),
+    ] = None,
+    l2_flat: Annotated[
+        float | None,
+        Option(metavar="X", help="A second ridge, the same for all items.", rich_help_panel=MODEL),
+    ] = None,
+    dropout: Annotated[
+        float | None,
+        Option(metavar="X", help="A third ridge, proportional to the popularity of an item; below 1.",
+               rich_help_panel=MODEL),
+    ] = None,
+    user_weight: Annotated[
+        float | None, Option(metavar="X", help="Above 0, long histories count less.", rich_help_panel=MODEL)
+    ] = None,
+    center: Annotated[
+        bool | None,
+        Option("--center/--no-center", help="Whether to subtract each item's mean.", rich_help_panel=MODEL),
+    ] = None,
+    mean_constraint: Annotated[
+        bool | None,
+        Option("--mean-constraint", help="Dense: make predictions reproduce the items' means.",
+               rich_help_panel=MODEL),
+    ] = None,
+    offset: Annotated[
+        bool | None,
+        Option("--offset", help="Score by the exact conditional mean; popular items score higher.",
+               rich_help_panel=MODEL),
+    ] = None,
+    dtype: Annotated[
+        Literal["float32", "float64"] | None, Option(help="Precision of the weights.", rich_help_panel=MODEL)
+    ] = None,
+    threads: Threads = None,
+    memory_limit: MemoryLimit = None,
+    device: Device = None,
     checkpoint: Annotated[
         Path | None,
-        Option(
-            metavar="FILE",
-            help="Keep the state of that training here: the same command goes on there.",
-            parser=_file_name,
-        ),
+        Option(metavar="FILE", help="Keep the state of an autoencoder's training in this file, to continue "
+               "after an interruption.", parser=file_name, rich_help_panel=MACHINE),
     ] = None,
-) -> None:
-    """Learn a model from a table of who used what.
+) -> None:  # fmt: skip
+    """Fit a model to a table of users and items.
 
-    The table has a row for each time a user used an item. Ids are integers or texts and stay what they are.
-    Bad rows are refused with their number; nothing is repaired. A model that would not fit in memory is
-    refused before it is begun.
+    The table has a row for each interaction. Ids may be integers or texts and keep their type. Bad rows are
+    refused with their line number. A fit that would not fit in memory is refused before it starts.
 
-    --l2 to --dtype are parameters of an MRF, and of other models that have the same.
+    The options from --l2 to --dtype are parameters of the MRF and of other models that have them.
 
     \b
     Examples:
@@ -143,7 +159,7 @@ def fit(
       mrfrec fit events.csv -o shop.mrf --model MultVAE --device cuda --checkpoint training.ckpt
     """
     from mrfrec.cli.models import check_machine, make, only, parse_model, with_options
-    from mrfrec.cli.running import check_output, going_on
+    from mrfrec.cli.running import check_output, resumable
     from mrfrec.cli.show import note, progress_bar, size_of
     from mrfrec.io.atomic import check_writable, expanded, refuse_own_input
     from mrfrec.io.sources import paths_of
@@ -155,18 +171,20 @@ def fit(
     if checkpoint is not None and expanded(checkpoint).resolve() == expanded(output).resolve():
         raise ParameterError("--checkpoint", "another file than --output", str(checkpoint))
     check_output("--checkpoint", checkpoint, files)
-    parameters = {
+    parameters: dict[str, Any] = {
         "l2": l2, "alpha": alpha, "l2_flat": l2_flat, "dropout": dropout, "user_weight": user_weight,
-        "center": center, "offset": offset, "sparsity": _sparsity(sparsity), "threshold": threshold,
+        "center": center, "offset": offset, "sparsity": sparsity, "threshold": threshold,
         "max_neighbors": max_neighbors, "r": r, "mean_constraint": mean_constraint, "dtype": dtype,
     }  # fmt: skip
-    typed = {n: x for n, x in parameters.items() if "DEFAULT" not in str(context.get_parameter_source(n))}
+    typed = {name: value for name, value in parameters.items() if value is not None}
+    if sparsity is not None:
+        typed["sparsity"] = _sparsity(sparsity)
     machine = {
         "threads": threads, "memory_limit": memory_limit, "device": device, "checkpoint": checkpoint
     }  # fmt: skip
     spec = with_options(parse_model(only(model), params), typed)
     check_machine(machine, [spec.kind])
-    made = make(spec, machine)
+    recommender = make(spec, machine)
     with progress_bar() as progress:
         interactions = read_interactions(
             data, user_column, item_column, value_column, title_column,
@@ -178,12 +196,12 @@ def fit(
         for reason, count in interactions.skipped.items():
             note(f"left out {count:,} rows: {reason}")
         if checkpoint is not None and expanded(checkpoint).exists():
-            note(f"going on from {checkpoint}")
+            note(f"continuing from {checkpoint}")
         start = time.perf_counter()
-        with going_on(checkpoint):
-            made.fit(interactions, progress=progress)
+        with resumable(checkpoint):
+            recommender.fit(interactions, progress=progress)
     seconds = time.perf_counter() - start
-    made.save(output, include_histories=histories)
+    recommender.save(output, include_histories=histories)
     note(f"fitted {spec.kind} in {seconds:.1f} s; wrote {output} ({size_of(output)})")
 
 

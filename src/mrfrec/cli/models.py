@@ -245,69 +245,71 @@ def check_machine(machine: Mapping[str, Any], kinds: Iterable[str]) -> None:
 
 
 def parse_vary(
-    texts: Iterable[str], kind: str, *, searched: bool, fixed: Mapping[str, Any]
-) -> "dict[str, list[Any] | Range]":
-    """Values of parameters to try, as `l1=0.1,1`, or between which to search, as `l1=0.1..10`.
+    texts: Iterable[str], options: Mapping[str, str | None], spec: Spec, *, searched: bool
+) -> dict[str, Any]:
+    """Parse the values that a tuning tries, and check each together with the parameters of `spec`.
 
-    Each is checked with what all trials share, which is `fixed`.
+    `texts` are those of --vary: `l1=0.1,1` for values, `l1=0.1..10` for a range. `options` holds the values
+    of options for a single parameter, such as --alpha.
     """
     from mrfrec.evaluation.grids import check_values
     from mrfrec.models.axes import Range
 
-    made = model_class(kind)
-    known = [name for name in made.defaults() if name not in made._machine_parameters]
-    found: dict[str, list[Any] | Range] = {}
-    for text in texts:
-        name, equals, values = (piece.strip() for piece in text.partition("="))
-        if not equals or not values:
+    cls = model_class(spec.kind)
+    defaults = cls.defaults()
+    known = [name for name in defaults if name not in cls._machine_parameters]
+    varied: dict[str, Any] = {}
+    for option, text in [*(("--vary", text) for text in texts), *((f"--{n}", v) for n, v in options.items())]:
+        if text is None:
+            continue
+        name, equals, values = (part.strip() for part in text.partition("="))
+        if option != "--vary":
+            name, values = option.removeprefix("--"), text
+            refuse_option(spec.kind, name, text)
+        elif not equals or not values:
             raise ParameterError("--vary", "PARAMETER=VALUE,VALUE or PARAMETER=LOW..HIGH", text)
         if name not in known:
             near = get_close_matches(name, known, 1)
-            rule = f"of a parameter of {kind} that changes results ({', '.join(known) or 'it has none'})"
+            rule = f"of a parameter of {spec.kind} that changes results ({', '.join(known) or 'it has none'})"
             raise ParameterError("--vary", rule, text, f"Did you mean {near[0]}?" if near else "")
-        if name in found:
-            raise ParameterError("--vary", f"given once for {name}", text)
-        found[name] = _values(text, values, made.defaults()[name])
-        if isinstance(found[name], Range) and not searched:
-            rule = "a list of values, where a grid of them is tried"
-            raise ParameterError("--vary", rule, text, "For a range use --method search.")
+        if name in varied:
+            raise ParameterError(option, f"the only option that varies {name}", text)
+        if name in spec.parameters:
+            fixed = f"{name}={spec.parameters[name]}"
+            raise ParameterError("--model", f"without {name} when {option} {text} is given", fixed)
+        varied[name] = _values(option, text, values, defaults[name])
+        if isinstance(varied[name], Range) and not searched:
+            raise ParameterError(option, "a list of values for a grid", text, "Ranges need --method search.")
         try:
-            check_values(kind, name, found[name], fixed)
+            check_values(spec.kind, name, varied[name], spec.parameters)
         except ParameterError as error:
-            raise error.named(f"--vary {text}: {error.name}") from None
-    return found
+            raise error.named(f"{option} {text}: {error.name}") from None
+    return varied
 
 
-def _values(text: str, values: str, usual: Any) -> "list[Any] | Range":
+def _values(option: str, text: str, values: str, default: Any) -> "list[Any] | Range":
     from mrfrec.models.axes import Range
 
     low, dots, high = values.partition("..")
-    given = [_value(part.strip()) for part in ([low, high] if dots else values.split(","))]
-    if dots and not all(type(x) in (int, float) for x in given):
-        raise ParameterError("--vary", "PARAMETER=LOW..HIGH with numbers", text)
-    if type(usual) is float:
-        given = [float(x) if type(x) is int else x for x in given]
+    parsed = [_value(part.strip()) for part in ([low, high] if dots else values.split(","))]
+    if dots and not all(type(x) in (int, float) for x in parsed):
+        raise ParameterError(option, "a range of numbers, as 0.1..10", text)
+    if type(default) is float:
+        parsed = [float(x) if type(x) is int else x for x in parsed]
     if not dots:
-        return list(dict.fromkeys(given))
+        return list(dict.fromkeys(parsed))
     try:
-        return Range.between(given[0], given[1], whole=type(usual) is int)
+        return Range.between(parsed[0], parsed[1], whole=type(default) is int)
     except ParameterError as error:
-        raise error.named(f"--vary {text}: the range") from None
+        raise error.named(f"{option} {text}: the range") from None
 
 
-def numbers(name: str, text: str | None, words: Mapping[str, Any] | None = None) -> list[Any] | None:
-    """Numbers typed as 0.5,0.75; some may be words, such as dense."""
-    if text is None:
-        return None
-    found = []
-    for part in text.split(","):
-        known = words or {}
-        try:
-            found.append(known[part.strip()] if part.strip() in known else float(part))
-        except ValueError:
-            allowed = f"numbers{''.join(f', or {word}' for word in known)}, separated by commas"
-            raise ParameterError(name, allowed, text) from None
-    return list(dict.fromkeys(found))
+def numbers(option: str, text: str | None) -> list[float] | None:
+    """Parse numbers separated by commas, such as 0.5,0.75; None if the option was left out."""
+    try:
+        return None if text is None else list(dict.fromkeys(float(part) for part in text.split(",")))
+    except ValueError:
+        raise ParameterError(option, "numbers, separated by commas", text) from None
 
 
 def _value(text: str) -> Any:

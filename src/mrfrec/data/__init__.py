@@ -1,1 +1,1 @@
-"""Input data and names: ids, interactions, events and the catalogue."""
+"""What comes in, and the names of things: ids, interactions, events, the catalogue."""

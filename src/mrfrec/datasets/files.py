@@ -44,7 +44,7 @@ class Original(NamedTuple):
 def advice(data_set: DataSet, folder: object = None) -> str:
     """What to do to have a data set prepared, in this folder."""
     options = "" if folder is None else f" --folder {folder}"
-    command = f"mrfrec datasets prepare {data_set.name} --from PATH{options}"
+    command = f"mrfrec paper datasets prepare {data_set.name} --from PATH{options}"
     if data_set.url is None:
         return f"Get {data_set.archive}, or Kaggle's zip, by way of {data_set.page} and run: {command}."
     return f"Get {data_set.url} and run: {command}. Without --from PATH it is downloaded."
@@ -77,7 +77,7 @@ def download(data_set: DataSet, folder: Path, progress: "Progress | None" = None
             error.close()
         raise DataError(
             f"{data_set.url} could not be downloaded to {folder}: {reason}. Without a network, bring the "
-            f"archive from elsewhere and run: mrfrec datasets prepare {data_set.name} --from PATH"
+            f"archive from elsewhere and run: mrfrec paper datasets prepare {data_set.name} --from PATH"
         ) from error
     if data_set.md5 is None:
         warn(f"{data_set.archive} has no published checksum; the MD5 of what came is {found}.")

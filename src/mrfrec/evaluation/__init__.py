@@ -1,4 +1,4 @@
-"""Measure how well models predict held-out interactions: splits, metrics, comparisons and tuning.
+"""Measure models: split data, rank held-out items, compute metrics, compare models, tune parameters.
 
 from mrfrec import MRF, evaluation
 
@@ -11,7 +11,6 @@ evaluation.evaluate(MRF(**best.parameters), split)
 from mrfrec.evaluation.grids import grid, ridges, usual_points
 from mrfrec.evaluation.metrics import Mean, Metric, Paired, paired
 from mrfrec.evaluation.protocol import Comparison, Evaluation, compare, evaluate, measure
-from mrfrec.evaluation.side_checks import Exposure, exposure, low_rank
 from mrfrec.evaluation.splits import (
     Questions,
     Split,
@@ -21,7 +20,6 @@ from mrfrec.evaluation.splits import (
     leave_out,
     strong_generalisation,
 )
-from mrfrec.evaluation.tradeoff import Tradeoff, tradeoff
 from mrfrec.evaluation.tuning import Trial, Tuning, search, tune
 from mrfrec.io.tables import read_events
 from mrfrec.models.axes import Range
@@ -29,32 +27,27 @@ from mrfrec.models.axes import Range
 __all__ = [
     "Comparison",
     "Evaluation",
-    "Exposure",
     "Mean",
     "Metric",
     "Paired",
     "Questions",
     "Range",
     "Split",
-    "Tradeoff",
     "Trial",
     "Tuning",
     "by_time",
     "compare",
     "evaluate",
-    "exposure",
     "filtered",
     "given",
     "grid",
     "leave_out",
-    "low_rank",
     "measure",
     "paired",
     "read_events",
     "ridges",
     "search",
     "strong_generalisation",
-    "tradeoff",
     "tune",
     "usual_points",
 ]

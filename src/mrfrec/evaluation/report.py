@@ -1,4 +1,4 @@
-"""What was measured, for people and for programs: tables, Markdown, JSON."""
+"""Turn measurements into reports: tables for people, Markdown, and JSON for programs."""
 
 import json
 from collections.abc import Sequence
@@ -6,33 +6,29 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mrfrec import __version__
-from mrfrec.core.resources import human_bytes
 from mrfrec.evaluation.metrics import Mean, Metric, p_text
 from mrfrec.evaluation.protocol import Comparison, Evaluation
-from mrfrec.evaluation.side_checks import Exposure
-from mrfrec.evaluation.tradeoff import Tradeoff
 from mrfrec.evaluation.tuning import Trial, Tuning
 from mrfrec.models.registry import kind_named, model_class
 
 __all__ = [
     "Report",
     "Section",
-    "joined",
+    "mean_text",
     "of_comparison",
     "of_evaluations",
-    "of_exposure",
-    "of_low_rank",
-    "of_tradeoff",
     "of_tuning",
+    "parameters_text",
+    "percent",
     "seconds_text",
 ]
 
-_UNBOUNDED = ("l2", "l1", "neighbors", "shrink", "factors", "weight")  # of which more can always be tried
+_UNBOUNDED = ("l2", "l1", "neighbors", "shrink", "factors", "weight")  # parameters without an upper limit
 
 
 @dataclass(frozen=True)
 class Section:
-    """A table of texts."""
+    """A table whose cells are texts."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -41,7 +37,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """A few lines about what was done, tables, and the same as data."""
+    """Tables, a few lines about how they were measured, and the same results as data."""
 
     about: Sequence[str]
     sections: Sequence[Section]
@@ -50,14 +46,13 @@ class Report:
     notes: Sequence[str] = field(default_factory=tuple)
 
     def on(self, data: dict[str, Any]) -> "Report":
-        """With what is known about where the data came from, and what measured it."""
-        said = ", ".join(f"{name}={value}" for name, value in data.items() if name != "data")
-        files = " ".join(map(str, data.get("data", ())))
-        about = [f"data: {files}{', ' + said if said else ''}", *self.about]
+        """Add the source of the data, as typed, and the version of mrfrec."""
+        options = "".join(f", {name}={value}" for name, value in data.items() if name != "data")
+        about = [f"data: {' '.join(map(str, data.get('data', ())))}{options}", *self.about]
         return replace(self, about=about, data={"mrfrec": __version__, "data": data, **self.data})
 
     def markdown(self) -> str:
-        """As a page, or a part of one."""
+        """Return the report as Markdown."""
         parts = [f"# {self.title}"] if self.title else []
         parts += ["\n".join(f"- {line}" for line in self.about)] if self.about else []
         for section in self.sections:
@@ -72,12 +67,12 @@ class Report:
         return "\n\n".join(parts) + "\n"
 
     def json(self) -> str:
-        """All numbers, with all their digits."""
+        """Return the results as JSON, at full precision."""
         return json.dumps(self.data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def seconds_text(seconds: float | None) -> str:
-    """A time for people: 0.42 s, 12.3 s, 2 min 5 s."""
+    """Format a duration: 0.42 s, 12.3 s, 2 min 5 s."""
     if seconds is None:
         return "–"
     if seconds < 60:
@@ -87,14 +82,14 @@ def seconds_text(seconds: float | None) -> str:
 
 
 def mean_text(metric: Metric, value: Mean) -> str:
-    """With as many digits as say something."""
+    """Format a mean and its error; a mean popularity is a count and gets one decimal."""
     if metric.kind == "popularity":
         return f"{value.mean:,.1f} ± {value.error:,.1f}"
     return str(value)
 
 
 def of_evaluations(evaluations: Sequence[Evaluation], title: str = "") -> Report:
-    """One model, or several, a row each."""
+    """Report evaluations, one row each."""
     first = evaluations[0]
     metrics = list(first.values)
     rows = [
@@ -116,23 +111,23 @@ def of_evaluations(evaluations: Sequence[Evaluation], title: str = "") -> Report
 
 
 def _legend(evaluation: Evaluation) -> str:
-    """A name, the kind of the model and its parameters; one that is called by these has no other name."""
+    """Describe a model by name, kind and parameters; a name that only repeats these is left out."""
     name, kind = evaluation.model, _kind(evaluation)
-    parameters = _parameters_text(evaluation.parameters, kind)
+    parameters = parameters_text(evaluation.parameters, kind)
     text = f"{kind}, {parameters}" if kind else parameters
-    is_called_by_it = name in (kind, parameters) or name.startswith((f"{kind}:", f"{kind}("))
-    return text if is_called_by_it else f"{name}: {text}"
+    is_redundant = name in (kind, parameters) or name.startswith((f"{kind}:", f"{kind}("))
+    return text if is_redundant else f"{name}: {text}"
 
 
 def of_comparison(comparison: Comparison, title: str = "") -> Report:
-    """A row for each model; and, user by user, what the others have over the first."""
+    """Report models and their differences from the first one, paired by user."""
     report = of_evaluations(comparison.evaluations, title)
     first, *others = comparison.evaluations
     metrics = [metric for metric in comparison.metrics if not metric.is_overall]
     rows, differences = [], []
     for other in others:
-        found = {metric: comparison.paired(other.model, metric) for metric in metrics}
-        rows.append([other.model, *(_difference_text(metric, found[metric]) for metric in metrics)])
+        pairs = {metric: comparison.paired(other.model, metric) for metric in metrics}
+        rows.append([other.model, *(_difference_text(metric, pair) for metric, pair in pairs.items())])
         differences.append(
             {
                 "model": other.model,
@@ -141,7 +136,7 @@ def of_comparison(comparison: Comparison, title: str = "") -> Report:
                     str(metric): {
                         "difference": pair.difference, "error": _or_none(pair.error), "p": _or_none(pair.p)
                     }
-                    for metric, pair in found.items()
+                    for metric, pair in pairs.items()
                 },
             }
         )  # fmt: skip
@@ -154,7 +149,7 @@ def of_comparison(comparison: Comparison, title: str = "") -> Report:
 
 
 def of_tuning(tuning: Tuning, most: int = 10, title: str = "") -> Report:
-    """The best trials, the best first."""
+    """Report the best trials, the best first."""
     names = list(dict.fromkeys(name for trial in tuning.trials for name in trial.parameters))
     tried = {_key(trial): trial for trial in tuning.trials}.values()
     ranked = sorted((t for t in tried if t.value is not None), key=lambda t: -(t.value or 0.0))
@@ -188,112 +183,17 @@ def of_tuning(tuning: Tuning, most: int = 10, title: str = "") -> Report:
     }  # fmt: skip
     columns = [*names, f"{tuning.metric.title} (validation)", "training"]
     notes = [
-        f"Not fitted: {_parameters_text(trial.parameters, tuning.model)}: {trial.failure}"
+        f"Not fitted: {parameters_text(trial.parameters, tuning.model)}: {trial.failure}"
         for trial in failed[:3]
     ]
     notes += _at_the_border(tuning)
     return Report(about, [Section(columns, rows)], data, title, notes)
 
 
-def of_tradeoff(tradeoff: Tradeoff, title: str = "") -> Report:
-    """The paper's Table 2: accuracy and training time, and both beside those of the dense model."""
-    page = of_evaluations([point.evaluation for point in tradeoff.points], title)
-    first = tradeoff.metrics[0]
-    rows = []
-    for point, row in zip(tradeoff.points, tradeoff.rows(), strict=True):
-        rows.append(
-            [
-                row.model,
-                *(mean_text(metric, mean) for metric, mean in row.means.items()),
-                seconds_text(row.seconds),
-                *([] if row.speed_up is None else [f"{row.speed_up:.1f} ×", _share(row.of_dense.get(first))]),
-                _percent(point.share, 2),
-                human_bytes(point.bytes),
-            ]
-        )
-        page.data["models"][len(rows) - 1] |= {
-            "sparsity": point.sparsity, "r": point.r, "share": point.share, "blocks": point.blocks,
-            "bytes": point.bytes,
-        }  # fmt: skip
-    beside = [] if tradeoff.dense is None else ["speed-up", f"{first.title} of dense"]
-    titles = [metric.title for metric in tradeoff.metrics]
-    columns = ["model", *titles, "training", *beside, "weights kept", "size"]
-    left_out = [f"Left out: {note}" for note in tradeoff.notes]
-    notes = [*_shared_parameters(tradeoff), *left_out]
-    return Report(page.about, [Section(columns, rows)], {**page.data, "notes": left_out}, title, notes)
-
-
-def _shared_parameters(tradeoff: Tradeoff) -> list[str]:
-    """Of the dense model, and of the sparse ones but for what varies."""
-    told = {}
-    for point in tradeoff.points:
-        fixed = {n: v for n, v in point.evaluation.parameters.items() if n not in ("sparsity", "r")}
-        told["dense" if point.sparsity is None else "sparse"] = _parameters_text(fixed, "MRF")
-    return [f"{kind}: {text}" for kind, text in told.items()]
-
-
-def _share(value: float | None) -> str:
-    return "–" if value is None else _percent(value)
-
-
-def of_low_rank(comparison: Comparison, split: str, title: str = "") -> Report:
-    """What is lost when the weights are cut to a rank."""
-    comparison = Comparison(tuple(replace(found, split=split) for found in comparison.evaluations))
-    page = of_comparison(comparison, title)
-    full = comparison.evaluations[0]
-    rows = []
-    for evaluation in comparison.evaluations:
-        metrics = comparison.metrics
-        drop = 1 - evaluation.mean(metrics[0]).mean / (full.mean(metrics[0]).mean or 1.0)
-        energy = evaluation.facts.get("energy")
-        rows.append(
-            [
-                evaluation.model,
-                *(mean_text(metric, evaluation.mean(metric)) for metric in metrics),
-                "–" if evaluation is full else _percent(drop),
-                "100 %" if energy is None else _percent(energy),
-            ]
-        )
-    names = [metric.title for metric in comparison.metrics]
-    section = Section(["weights", *names, f"drop in {names[0]}", "squares of the weights kept"], rows)
-    return Report(page.about, [section], page.data, title, page.notes[:1])
-
-
-def of_exposure(exposure: Exposure, title: str = "") -> Report:
-    """Shares of the recommendations by popularity of the items."""
-    lines = {f"recommended by {name}": share for name, share in exposure.models.items()}
-    lines["training interactions"] = exposure.training
-    if exposure.targets is not None:
-        lines["test users' targets"] = exposure.targets
-    label = "decile" if exposure.groups == 10 else "group"
-    rows = [
-        [
-            f"{group + 1}" + (" (most popular)" if group == 0 else ""),
-            f"{exposure.items[group]:,}",
-            *(_percent(share[group], 2) for share in lines.values()),
-        ]
-        for group in range(exposure.groups)
-    ]
-    data = {"places": exposure.places, "items": exposure.items.tolist(),
-            "shares": {name: share.tolist() for name, share in lines.items()}}  # fmt: skip
-    about = [f"share of the first {exposure.places} places of all lists, by popularity of the items"]
-    section = Section(
-        [label, "items", *lines], rows, f"By popularity of the items, first {exposure.places} places"
-    )
-    return Report(about, [section], data, title)
-
-
-def joined(page: Report, other: Report) -> Report:
-    """Two in one."""
-    return replace(
-        page, sections=[*page.sections, *other.sections], data={**page.data, "exposure": other.data}
-    )
-
-
 def _at_the_border(tuning: Tuning) -> list[str]:
-    """Says so where the best is the smallest or the largest that was tried with its other parameters."""
+    """Note parameters whose best value is the smallest or largest tried: the optimum may lie beyond it."""
     best = tuning.best.parameters
-    if tuning.best.chosen is not None:  # by a search, which goes where it likes
+    if tuning.best.chosen is not None:  # a search explores beyond a grid on its own
         return []
     notes = []
     for name in (name for name in _UNBOUNDED if name in best):
@@ -304,7 +204,7 @@ def _at_the_border(tuning: Tuning) -> list[str]:
         if len(tried) < 2 or best[name] not in (tried[0], tried[-1]) or best[name] == 0:
             continue
         inside = values[tried[1] if best[name] == tried[0] else tried[-2]]
-        if inside is None or (tuning.best.value or 0.0) > inside:  # not where it makes no difference
+        if inside is None or (tuning.best.value or 0.0) > inside:  # not if the next value is as good
             which, more = ("smallest", "smaller") if best[name] == tried[0] else ("largest", "larger")
             notes.append(
                 f"The best {name} is the {which} that was tried with its other parameters: try {more} ones."
@@ -316,14 +216,15 @@ def _kind(evaluation: Evaluation) -> str:
     return str(evaluation.facts.get("kind", ""))
 
 
-def _parameters_text(parameters: dict[str, Any], kind: str) -> str:
-    """Those that are not the usual ones."""
-    usual = model_class(kind).defaults() if kind_named(kind) else {}
-    own = {n: v for n, v in parameters.items() if n not in usual or usual[n] != v}
+def parameters_text(parameters: dict[str, Any], kind: str) -> str:
+    """List the parameters that differ from the defaults of this kind of model."""
+    defaults = model_class(kind).defaults() if kind_named(kind) else {}
+    own = {n: v for n, v in parameters.items() if n not in defaults or defaults[n] != v}
     return ", ".join(f"{name}={_parameter_text(name, v)}" for name, v in own.items()) or "as by default"
 
 
-def _percent(share: float, digits: int = 1) -> str:
+def percent(share: float, digits: int = 1) -> str:
+    """Format a share: 12.3 %."""
     return f"{100 * share:.{digits}f} %"
 
 

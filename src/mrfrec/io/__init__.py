@@ -1,1 +1,1 @@
-"""Reading tables, writing results, and the model file."""
+"""Tables in, tables out, models on disk."""

@@ -1,4 +1,4 @@
-"""The models that the paper compares the MRF with.
+"""The paper's other models, on the same footing: what the MRF is compared with.
 
     from mrfrec.models import SLIM
 

@@ -1,11 +1,11 @@
-"""The paper's tables, published beside measured, on the data that is at hand.
+"""Reproduce the paper's tables: published numbers next to measured ones.
 
-Published numbers are those of Steck (2019), Tables 1 and 2, who takes the other models' from Liang et al.
-(2018); parameters of the MRF are those of the published notebook, and those of Mult-VAE and Mult-DAE are
-those of Liang et al.
+The published numbers are from Tables 1 and 2 of Steck (2019); those of the other models stem from Liang et
+al. (2018). The parameters of the MRF are from the notebook published with the paper, those of Mult-VAE and
+Mult-DAE from Liang et al.
 """
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from os import PathLike
@@ -16,14 +16,15 @@ from mrfrec.datasets import available, split
 from mrfrec.datasets.files import advice
 from mrfrec.datasets.registry import DATA_SETS
 from mrfrec.errors import DataError, MemoryPlanError, MissingLibraryError, NumericalError, ParameterError
-from mrfrec.evaluation import report, side_checks
 from mrfrec.evaluation.metrics import DEFAULTS, Mean
 from mrfrec.evaluation.protocol import Comparison, Evaluation, evaluate
-from mrfrec.evaluation.report import Report, Section
+from mrfrec.evaluation.report import Report, Section, of_evaluations, seconds_text
 from mrfrec.evaluation.splits import Split
 from mrfrec.models.mrf import MRF
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import build, model_class
+from mrfrec.paper.report import of_exposure, of_low_rank
+from mrfrec.paper.side_checks import exposure, low_rank
 
 __all__ = ["EXPERIMENTS", "Published", "reproduce"]
 
@@ -32,10 +33,10 @@ EXPERIMENTS = ("table1", "table2", "lowrank", "exposure")
 
 @dataclass(frozen=True)
 class Published:
-    """A row of the paper: nDCG@100, Recall@20, Recall@50, training time, and how to train it here."""
+    """A row of a table of the paper, and how to train its model here."""
 
     model: str
-    values: tuple[float, float, float] | None  # None: did not finish
+    values: tuple[float, float, float] | None  # nDCG@100, Recall@20, Recall@50; None: did not finish
     training: str = "–"
     kind: str = "MRF"
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -91,7 +92,7 @@ TABLE_2 = {
     )
 }
 _RANKS = (200, 1000, 3000)
-_PROTOCOL: dict[str, Any] = {"ties": "index"}  # as the published code ranks
+_PROTOCOL: dict[str, Any] = {"metrics": DEFAULTS, "ties": "index"}  # as in the published code
 _NOTES = {
     "table1": "Published standard errors: about 0.002 (ML-20M), 0.001 (Netflix), 0.001 (MSD). Published "
     "times: 16 vCPUs; those of Mult-VAE with a GPU.",
@@ -100,7 +101,7 @@ _NOTES = {
     "exposure": "Published, in words: on MSD the full-rank model recommends long-tail items considerably "
     "more often than Mult-VAE does.",
 }  # fmt: skip
-_NOT_PUBLISHED = ("SLIM", "WMF", "CDAE")  # which parameters the published numbers have
+_NOT_PUBLISHED = ("SLIM", "WMF", "CDAE")  # models whose parameters are not published
 
 
 def reproduce(
@@ -114,12 +115,26 @@ def reproduce(
     progress: Progress | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """An experiment of the paper on those of its data sets that are prepared; of the others, what to do.
+    """Run an experiment of the paper on those of its data sets that are prepared.
 
-    `what` is one of "table1", "table2", "lowrank" and "exposure"; `names` are data sets, all if None;
-    `models` are the kinds of models to measure for a table, all if None. `parameters` are to be changed, by
-    kind: {"WMF": {"factors": 200}}; `machine` are those of all models that change no result, such as threads.
-    `tell` is called with a line for each model of a table as soon as it is measured: all of them take long.
+    For the data sets that are not prepared, the report says what to do.
+
+    Parameters
+    ----------
+    what
+        "table1", "table2", "lowrank" or "exposure".
+    names
+        Data sets; all of the experiment's if None.
+    models
+        Kinds of models to measure for a table; all if None.
+    parameters
+        Parameters to change, by kind of model: {"WMF": {"factors": 200}}.
+    folder
+        Where data sets are prepared, as in `datasets.prepare`.
+    machine
+        Parameters of all models that change no result, such as threads.
+    tell
+        Called with a line for each model of a table once it is measured, since tables take long.
     """
     if what not in EXPERIMENTS:
         raise ParameterError("what", f"one of {', '.join(EXPERIMENTS)}", what)
@@ -129,36 +144,43 @@ def reproduce(
         if name not in tables:
             raise ParameterError("names", f"among {', '.join(tables)} for {what}", name)
     kinds = _kinds(what, tables[chosen[0]] if chosen else (), models)
-    changes = {model_class(kind).__name__: dict(given) for kind, given in (parameters or {}).items()}
-    own = dict(machine or {})
-    for row in (row for name in chosen for row in tables[name] if row.kind in kinds):
-        _built(row, changes, own)  # a parameter that breaks its rule shows at once
+    changes = {model_class(kind).__name__: dict(changed) for kind, changed in (parameters or {}).items()}
+    build_row = partial(_build_row, changes=changes, machine=dict(machine or {}))
+    rows = {name: [row for row in tables[name] if row.kind in kinds] for name in chosen}
+    for row in (row for name in chosen for row in rows[name]):
+        build_row(row)  # a wrong parameter shows before anything is trained
     prepared = {listed.name for listed in available(folder) if listed.prepared}
-    ready = [name for name in chosen if name in prepared]
-    missing = [f"{DATA_SETS[name].title}: not prepared. {advice(DATA_SETS[name], folder)}" for name in chosen
-               if name not in prepared]  # fmt: skip
-    if not ready:
-        raise DataError("none of the data is at hand. " + " ".join(missing))
-    sections, data = [], {}
+    missing = [
+        f"{DATA_SETS[name].title}: not prepared. {advice(DATA_SETS[name], folder)}"
+        for name in chosen
+        if name not in prepared
+    ]
+    if len(missing) == len(chosen):
+        raise DataError("none of the data sets is prepared. " + " ".join(missing))
     notes = [_NOTES[what], *missing]
-    if what == "table1" and kinds & set(_NOT_PUBLISHED):
-        notes.insert(1, _parameters_note(kinds))
-    for name in ready:
+    unknown = [kind for kind in _NOT_PUBLISHED if kind in kinds]
+    if what == "table1" and unknown:
+        notes.insert(
+            1,
+            f"The parameters of {', '.join(unknown)} are not published: these are mrfrec's defaults. To find "
+            f"better ones: mrfrec tune NAME --model {unknown[-1]} -o best.json.",
+        )
+    run = _table if what in ("table1", "table2") else _low_rank if what == "lowrank" else _exposure
+    sections, data = [], {}
+    for name in (name for name in chosen if name in prepared):
         title = DATA_SETS[name].title
-        rows = [row for row in tables[name] if row.kind in kinds]
-        run = _table if what in ("table1", "table2") else _low_rank if what == "lowrank" else _exposure
-        build_row = partial(_built, changes=changes, machine=own)
-        say = partial(_tell, tell, title)
-        page, failures = run(rows, split(name, folder), build_row, progress, say)
+        page, failures = run(
+            rows[name], split(name, folder), build_row, progress, partial(_tell, tell, title)
+        )
         notes += [f"{title}, {failure}" for failure in failures]
         if page is not None:
             sections += [replace(section, title=title) for section in page.sections]
             data[name] = page.data
-    return Report([], sections, {"experiment": what, "data_sets": data, "notes": notes}, "", notes)
+    return Report([], sections, {"experiment": what, "data_sets": data, "notes": notes}, notes=notes)
 
 
 def _kinds(what: str, rows: Sequence[Published], models: Iterable[str] | None) -> set[str]:
-    """Of the models to measure."""
+    """Return the kinds of models to measure."""
     known = list(dict.fromkeys(row.kind for row in rows))
     if models is None:
         return set(known)
@@ -170,102 +192,95 @@ def _kinds(what: str, rows: Sequence[Published], models: Iterable[str] | None) -
     return wanted
 
 
-def _parameters_note(kinds: Container[str]) -> str:
-    concerned = [kind for kind in _NOT_PUBLISHED if kind in kinds]
-    return (
-        f"The parameters of {', '.join(concerned)} are not published: measured with the usual ones of "
-        f"mrfrec. Better ones: mrfrec tune NAME --model {concerned[-1]} -o best.json."
-    )
-
-
-def _tell(tell: Callable[[str], None], title: str, found: Evaluation) -> None:
-    values = ", ".join(f"{metric} {_short(found.mean(metric))}" for metric in found.values)
-    tell(f"{title}, {found.model}: {values}; trained in {report.seconds_text(found.seconds['training'])}")
-
-
-def _built(
+def _build_row(
     row: Published, changes: Mapping[str, Mapping[str, Any]], machine: Mapping[str, Any]
 ) -> Recommender:
     return build(row.kind, {**row.parameters, **changes.get(row.kind, {})}, machine)
 
 
-# ── the experiments, on one data set ──────────────────────────────────────────────────────────────
+def _tell(tell: Callable[[str], None], title: str, evaluation: Evaluation) -> None:
+    values = ", ".join(f"{metric} {_short(evaluation.mean(metric))}" for metric in evaluation.values)
+    tell(f"{title}, {evaluation.model}: {values}; trained in {seconds_text(evaluation.seconds['training'])}")
 
-Found = tuple[Report | None, list[str]]  # and what could not be done, why
+
+# ── the experiments on one data set ───────────────────────────────────────────────────────────────
+
+Outcome = tuple[Report | None, list[str]]  # a report, and what could not be done and why
 Build = Callable[[Published], Recommender]
-Say = Callable[[Evaluation], None]
+Tell = Callable[[Evaluation], None]
 _FAILURES = (DataError, MemoryPlanError, MissingLibraryError, NumericalError)
 
 
 def _table(
-    rows: Sequence[Published], data: Split, built: Build, progress: Progress | None, say: Say
-) -> Found:
-    """A model that cannot be trained here does not stop the others."""
+    rows: Sequence[Published], data: Split, build_row: Build, progress: Progress | None, tell: Tell
+) -> Outcome:
+    """Measure all models; one that cannot be trained here is noted and does not stop the others."""
     measured, failures = {}, []
     for row in rows:
         try:
-            measured[row.model] = evaluate(
-                built(row), data, DEFAULTS, name=row.model, **_PROTOCOL, progress=progress
-            )
-            say(measured[row.model])
+            evaluation = evaluate(build_row(row), data, name=row.model, **_PROTOCOL, progress=progress)
         except _FAILURES as error:
             failures.append(f"{row.model}: {error}")
+        else:
+            measured[row.model] = evaluation
+            tell(evaluation)
     if not measured:
         return None, failures
-    page = report.of_evaluations(list(measured.values()))
-    return replace(page, sections=[_beside(rows, measured)]), failures
+    page = of_evaluations(list(measured.values()))
+    return replace(page, sections=[_side_by_side(rows, measured)]), failures
 
 
 def _low_rank(
-    rows: Sequence[Published], data: Split, built: Build, progress: Progress | None, say: Say
-) -> Found:
-    model, m = built(rows[0]), data.training.n_items
+    rows: Sequence[Published], data: Split, build_row: Build, progress: Progress | None, tell: Tell
+) -> Outcome:
+    model, m = build_row(rows[0]), data.training.n_items
     assert isinstance(model, MRF)
     ranks = [rank for rank in _RANKS if rank < m] or [max(m // 2, 1)]
     try:
         model.fit(data.training, progress=progress)
-        found = side_checks.low_rank(model, data.test, ranks, **_PROTOCOL, progress=progress)
+        comparison = low_rank(model, data.test, ranks, **_PROTOCOL, progress=progress)
     except MemoryPlanError as error:
         return None, [f"{rows[0].model}: {error}"]
-    return report.of_low_rank(found, data.name), []
+    return of_low_rank(comparison, data.name), []
 
 
 def _exposure(
-    rows: Sequence[Published], data: Split, built: Build, progress: Progress | None, say: Say
-) -> Found:
-    """The MRF beside Mult-VAE; where that cannot be trained, beside the MRF cut to as many dimensions."""
-    model, failures = built(rows[0]), []
+    rows: Sequence[Published], data: Split, build_row: Build, progress: Progress | None, tell: Tell
+) -> Outcome:
+    """Compare the MRF with Mult-VAE or, if that cannot be trained, with the MRF cut to its dimensions."""
+    model, failures = build_row(rows[0]), []
     assert isinstance(model, MRF)
     try:
-        full = evaluate(model, data, DEFAULTS, name="full rank", **_PROTOCOL, progress=progress)
+        full = evaluate(model, data, name="full rank", **_PROTOCOL, progress=progress)
         row = next(row for row in rows if row.kind == "MultVAE")
         try:
-            other = evaluate(built(row), data, DEFAULTS, name=row.model, **_PROTOCOL, progress=progress)
+            other = evaluate(build_row(row), data, name=row.model, **_PROTOCOL, progress=progress)
         except _FAILURES as error:
             failures.append(f"{row.model}: {error} In its place: the MRF, cut to 200 dimensions.")
             rank = min(200, data.training.n_items - 1)
-            other = side_checks.low_rank(
-                model, data.test, [rank], **_PROTOCOL, progress=progress
-            ).evaluations[-1]
+            cut = low_rank(model, data.test, [rank], **_PROTOCOL, progress=progress)
+            other = replace(cut.evaluations[-1], split=data.name)
     except MemoryPlanError as error:
         return None, [*failures, f"{rows[0].model}: {error}"]
-    return report.of_exposure(side_checks.exposure(Comparison((full, other)), data.test)), failures
+    comparison = Comparison((full, other))
+    page = of_exposure(comparison, exposure(comparison, data.test))
+    return replace(page, sections=page.sections[-1:]), failures
 
 
-def _beside(rows: Sequence[Published], measured: Mapping[str, Evaluation]) -> Section:
-    """Published and measured, number by number."""
+def _side_by_side(rows: Sequence[Published], measured: Mapping[str, Evaluation]) -> Section:
+    """Put published and measured numbers next to each other."""
     titles = ["nDCG@100", "Recall@20", "Recall@50"]
     columns = ["model", *(f"{title}, {which}" for title in titles for which in ("published", "measured"))]
-    out = []
+    table = []
     for row in rows:
         cells = [row.model]
-        found = measured.get(row.model)
+        evaluation = measured.get(row.model)
         for place, metric in enumerate(DEFAULTS):
             cells.append("did not finish" if row.values is None else f"{row.values[place]:.3f}")
-            cells.append("–" if found is None else _short(found.mean(metric)))
-        times = report.seconds_text(None if found is None else found.seconds["training"])
-        out.append([*cells, row.training, times])
-    return Section([*columns, "training, published", "training, measured"], out)
+            cells.append("–" if evaluation is None else _short(evaluation.mean(metric)))
+        seconds = seconds_text(None if evaluation is None else evaluation.seconds["training"])
+        table.append([*cells, row.training, seconds])
+    return Section([*columns, "training, published", "training, measured"], table)
 
 
 def _short(mean: Mean) -> str:

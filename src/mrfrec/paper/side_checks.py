@@ -1,4 +1,4 @@
-"""Two checks of §5 of the paper: what a cut to low rank costs, and how often the long tail is recommended."""
+"""Two checks of §5 of the paper: the accuracy of low-rank weights, and the exposure of long-tail items."""
 
 import time
 from collections.abc import Iterable
@@ -22,8 +22,8 @@ from mrfrec.models.mrf import MRF
 
 __all__ = ["Exposure", "exposure", "low_rank"]
 
-_EXACT = 3000  # items, up to which the whole decomposition takes seconds
-_PASSES = 2  # through B and back, each of which squares how far the leading directions stand out
+_EXACT = 3000  # items up to which the full decomposition takes only seconds
+_PASSES = 2  # power iterations; each squares the ratio of the leading to the trailing singular values
 _USERS_AT_ONCE = 1000
 
 Array = npt.NDArray[Any]
@@ -44,32 +44,33 @@ def low_rank(
 ) -> Comparison:
     """Cut the weights of a fitted model to low rank by a singular value decomposition, and measure the drop.
 
-    The first of the comparison is the model as it is, the others are "rank 200" and so on, the largest first;
-    their facts say which share of the weights' squares (`energy`) the rank keeps. After the cut the diagonal
-    of B is no longer zero, which changes nothing: it adds to the scores of shown items only, and those are
-    never recommended. Beyond 3,000 items the decomposition is a randomized one (Halko et al. 2011), with
-    random numbers from `seed`.
+    The first evaluation is of the model as it is; the others are called "rank 200" and so on, the largest
+    rank first. Their `facts["energy"]` is the share of the sum of squared weights that the rank keeps.
+
+    The cut makes the diagonal of B nonzero, which does not matter: it adds only to the scores of shown items,
+    which are never recommended. Beyond 3,000 items the decomposition is randomized (Halko et al. 2011) and
+    depends on `seed`.
     """
     if not isinstance(model, MRF):
         raise ParameterError("model", "an MRF", model)
     m = len(model.items_)
     cuts = _ranks(ranks, m)
-    _plan(model, cuts[-1], m)
+    _require_memory(model, cuts[-1], m)
     full = measure(model, questions, metrics, name="full rank", ties=ties, progress=progress)
     wanted = list(full.values)
 
     start = time.perf_counter()
     left, right = _factors(model.weights_, cuts[-1], seed, progress)
     seconds = time.perf_counter() - start
-    # The columns of `left` are orthogonal, so that each adds its own square.
+    # The columns of `left` are orthogonal, so their squared norms add up.
     energy = np.cumsum(np.einsum("ij,ij->j", left, left, dtype=np.float64)) / _square(model.weights_)
 
     order = model.catalogue.by_popularity if ties == "popularity" else np.arange(m, dtype=np.int32)
     ranked = _rank(model, questions.shown, left, right, cuts, max(w.k for w in wanted), order, progress)
-    found = [full]
+    evaluations = [full]
     for rank, (lists, took) in zip(cuts[::-1], ranked[::-1], strict=True):
         answers = Lists(lists, questions.targets, model.popularity_)
-        found.append(
+        evaluations.append(
             replace(
                 full,
                 model=f"rank {rank:,}",
@@ -79,11 +80,10 @@ def low_rank(
                 facts={**full.facts, "rank": rank, "energy": float(energy[rank - 1])},
             )
         )
-    return Comparison(tuple(found))
+    return Comparison(tuple(evaluations))
 
 
 def _ranks(ranks: Iterable[int], m: int) -> list[int]:
-    """In ascending order, each once."""
     given = [ranks] if isinstance(ranks, int) else list(ranks)
     cuts = sorted(check_count("ranks", rank) for rank in given)
     if not cuts or len(set(cuts)) < len(cuts) or cuts[-1] > m:
@@ -94,29 +94,29 @@ def _ranks(ranks: Iterable[int], m: int) -> list[int]:
 
 
 def _width(rank: int, m: int) -> int:
-    """Directions to follow: more than are kept, since the last of them are the least certain."""
+    """Return the number of directions to compute: a margin makes the last ones kept more accurate."""
     return min(rank + max(rank // 10, 20), m)
 
 
-def _plan(model: MRF, rank: int, m: int) -> None:
+def _require_memory(model: MRF, rank: int, m: int) -> None:
     itemsize = np.dtype(model.dtype).itemsize
-    columns = 8 * m if m <= _EXACT else 4 * _width(rank, m)  # with what LAPACK copies
+    columns = 8 * m if m <= _EXACT else 4 * _width(rank, m)  # includes LAPACK's copies
     needed = itemsize * m * (columns + 2 * _USERS_AT_ONCE)
     plan = MemoryPlan(model.memory_limit)
     plan.require("factors of the weights", needed, "Ask for smaller ranks.", who="low_rank")
 
 
 def _square(B: Any) -> float:
-    """The sum of the squares of all weights; a dense B is not copied."""
+    """Return the sum of squared weights, without copying a dense B."""
     rows = [B.data] if sp.issparse(B) else B
     return float(sum(np.sum(np.square(row, dtype=np.float64)) for row in rows)) or 1.0
 
 
 def _factors(B: Any, rank: int, seed: int, progress: Progress | None) -> tuple[Array, Array]:
-    """L (m × rank) and R (rank × m), of which the first d columns and rows make the best B of rank d.
+    """Return L (m × rank) and R (rank × m) with L[:, :d] · R[:d] the best approximation of B of rank d.
 
-    With an orthonormal Q that spans the leading right singular vectors these are Q·W, with the eigenvectors W
-    of (B·Q)ᵀ(B·Q), and B ≈ (B·Q·W)·(Q·W)ᵀ. For few items Q is the identity, and nothing is approximate.
+    Let Q be an orthonormal basis of the leading right singular vectors and W the eigenvectors of
+    (B·Q)ᵀ(B·Q). Then B ≈ (B·Q·W)·(Q·W)ᵀ. Up to 3,000 items Q is the identity and the result exact.
     """
     from scipy.linalg import eigh
 
@@ -140,7 +140,7 @@ def _factors(B: Any, rank: int, seed: int, progress: Progress | None) -> tuple[A
     for turn in range(_PASSES):
         BQ = B @ Q
         tell(2 * turn + 1)
-        # Not also in between: rounding takes only directions with less than 1e-6 of the first one's energy.
+        # Once per pass is enough: rounding loses only directions with less than 1e-6 of the first's energy.
         Q = _orthonormal(Bt @ BQ)
         tell(2 * turn + 2)
     BQ = B @ Q
@@ -169,7 +169,10 @@ def _rank(
     order: npt.NDArray[np.int32],
     progress: Progress | None,
 ) -> list[tuple[npt.NDArray[np.int32], float]]:
-    """For each rank, users × k and the seconds it took; each rank adds to the scores of the one before."""
+    """Return, for each rank, the ranked items (users × k) and the seconds taken.
+
+    Ranks ascend, so that each adds its directions to the scores of the one before.
+    """
     n, m = shown.shape
     lists = [np.empty((n, k), np.int32) for _ in cuts]
     seconds = [0.0 for _ in cuts]
@@ -182,11 +185,11 @@ def _rank(
         seen = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr)), X.indices
         reduced = X @ left
         scores = np.zeros((X.shape[0], m), left.dtype)
-        if mean is not None:  # the exact conditional mean, μ + (x − μ)·B
+        if mean is not None:  # conditional mean, μ + (x − μ)·B
             reduced -= mean @ left
             scores += mean
         scores[seen] = -np.inf
-        # To the ranking, a user is now a history of one item of weight 1, and the scores are its weights.
+        # Rank by score: treat each user as a history of one item whose weights are the user's scores.
         ones = np.ones(X.shape[0], left.dtype)
         each = Rows(np.arange(X.shape[0] + 1), np.arange(X.shape[0], dtype=np.int32), ones, m)
         for place, (done, rank) in enumerate(pairwise([0, *cuts])):
@@ -207,37 +210,37 @@ def _rank(
     return list(zip(lists, seconds, strict=True))
 
 
-# ── who is recommended ────────────────────────────────────────────────────────────────────────────
+# ── exposure ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
 class Exposure:
-    """Shares of groups of items, the most popular group first; each line adds up to 1."""
+    """Shares of groups of items, the most popular group first; the shares of a line sum to 1."""
 
     split: str
-    places: int  # of each list, that were counted
-    items: npt.NDArray[np.int64]  # in each group
-    models: dict[str, Numbers]  # share of all recommendations
-    training: Numbers  # share of all training interactions
-    targets: Numbers | None  # share of what the test users were to be guessed
+    places: int  # length of the lists
+    items: npt.NDArray[np.int64]  # number of items in each group
+    models: dict[str, Numbers]  # shares of all recommendations
+    training: Numbers  # shares of all training interactions
+    targets: Numbers | None  # shares of the test users' targets
 
     @property
     def groups(self) -> int:
-        """How many."""
+        """Return the number of groups."""
         return len(self.items)
 
 
 def exposure(
-    found: Evaluation | Comparison, questions: Questions | None = None, *, groups: int | None = None
+    results: Evaluation | Comparison, questions: Questions | None = None, *, groups: int | None = None
 ) -> Exposure:
-    """How often models recommend popular items and rare ones.
+    """Count how often models recommend popular items and rare ones.
 
     Items are put into groups of equal size by popularity (of equally popular items the lower index first):
     ten groups, or one per item if there are fewer items. All places of the measured lists count. With
     `questions`, the shares of the test users' targets are given too. The paper explains its lead on MSD by
     the long-tail items that the full-rank model recommends more often.
     """
-    evaluations = found.evaluations if isinstance(found, Comparison) else (found,)
+    evaluations = results.evaluations if isinstance(results, Comparison) else (results,)
     first = evaluations[0]
     m = len(first.popularity)
     groups = min(10, m) if groups is None else check_count("groups", groups)
@@ -246,8 +249,8 @@ def exposure(
     for other in evaluations[1:]:
         if not np.array_equal(other.popularity, first.popularity) or _places(other) != _places(first):
             raise DataError(
-                f"{other.model} and {first.model} were not measured on the same data, with lists of the same "
-                "length: their recommendations cannot be held against each other. Evaluate both on one split."
+                f"{other.model} and {first.model} cannot be compared: they were measured on other data, or "
+                "with lists of another length. Evaluate both on one split, with the same metrics."
             )
     if questions is not None and questions.targets.shape[1] != m:
         raise DataError(

@@ -1,0 +1,280 @@
+"""`mrfrec paper`: the experiments of the paper. docs/cli.md is generated from the texts here."""
+
+import logging
+from typing import Annotated, Any, Literal
+
+import typer
+from typer import Argument, Option
+
+from mrfrec.cli.data import Data, takes_data
+from mrfrec.cli.datasets import datasets_app
+from mrfrec.cli.evaluating import models_to_compare
+from mrfrec.cli.options import (
+    MEASURED_MODEL,
+    MODEL,
+    Device,
+    Folder,
+    GroupedCommand,
+    MemoryLimit,
+    Metrics,
+    Plot,
+    ReportFile,
+    ReportFormat,
+    Threads,
+    TieRule,
+)
+from mrfrec.cli.running import check_output, data_title, measuring, note_plots, report_format, show
+from mrfrec.errors import ParameterError
+
+__all__ = ["paper_app"]
+
+paper_app = typer.Typer(
+    name="paper",
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+paper_app.add_typer(datasets_app)
+
+
+@paper_app.callback(invoke_without_command=True)
+def _about(context: typer.Context) -> None:
+    """Reproduce the paper's experiments, on its data or on yours.
+
+    Steck, "Markov Random Fields for Collaborative Filtering", NeurIPS 2019.
+    """
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@paper_app.command(cls=GroupedCommand)
+def reproduce(
+    what: Annotated[
+        Literal["table1", "table2", "lowrank", "exposure"],
+        Argument(help="A table of the paper, or one of its side checks.", metavar="WHAT"),
+    ],
+    data: Annotated[
+        list[str] | None,
+        Option("--data", metavar="NAME", help="Only this data set of the paper. May be repeated."),
+    ] = None,
+    folder: Folder = None,
+    model: Annotated[
+        list[str] | None,
+        Option(
+            "--model",
+            metavar="KIND",
+            help="Tables: only this model, such as SLIM. May be repeated.",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    form: ReportFormat = None,
+    output: ReportFile = None,
+    threads: Threads = None,
+    memory_limit: MemoryLimit = None,
+    device: Device = None,
+) -> None:
+    """Run the paper's experiments on its data, and show published next to measured numbers.
+
+    table1: all models on ML-20M, Netflix and MSD. table2: sparse MRFs on MSD. lowrank: weights cut to a low
+    rank. exposure: how often the MRF and Mult-VAE recommend popular and rare items.
+
+    Uses the published parameters where there are any, and breaks ties by index, as the published code does.
+    Runs on the data sets that are prepared (mrfrec paper datasets prepare) and says how to get the others. A
+    model that cannot be trained here is skipped with a note.
+
+    \b
+    Examples:
+      mrfrec paper reproduce table1
+      mrfrec paper reproduce table1 --data ml-20m --model MRF --model SLIM
+      mrfrec paper reproduce table2 -o table2.md
+    """  # fmt: skip
+    from mrfrec.cli.models import check_limits
+    from mrfrec.cli.show import note, progress_bar
+    from mrfrec.paper.reproduce import reproduce as run
+
+    machine = {"threads": threads, "memory_limit": memory_limit, "device": device}
+    check_limits(machine)
+    report_format(form, output)
+    check_output("--output", output)
+    logging.getLogger("mrfrec").setLevel(logging.WARNING)
+    with progress_bar() as progress:
+        page = run(what, data, models=model, folder=folder, machine=machine, progress=progress, tell=note)
+        show(page, form, output, None)
+
+
+@paper_app.command(cls=GroupedCommand)
+@takes_data
+def tradeoff(
+    data: Data,
+    sparsity: Annotated[
+        str | None,
+        Option(
+            metavar="LIST",
+            help="Shares of the weights to keep.",
+            show_default="0.001,0.005",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    r: Annotated[str, Option(metavar="LIST", help="Values of r.", rich_help_panel=MODEL)] = "0,0.1,0.5",
+    dense: Annotated[
+        str,
+        Option(
+            metavar="MODEL",
+            help="Parameters of the dense model, or a .json file; none leaves it out.",
+            rich_help_panel=MODEL,
+        ),
+    ] = "",
+    sparse: Annotated[
+        str,
+        Option(
+            metavar="MODEL",
+            help="Parameters of the sparse models, or a .json file; its sparsity and r are ignored.",
+            rich_help_panel=MODEL,
+        ),
+    ] = "",
+    metrics: Metrics = None,
+    ties: TieRule = "popularity",
+    form: ReportFormat = None,
+    output: ReportFile = None,
+    plot: Plot = None,
+    threads: Threads = None,
+    memory_limit: MemoryLimit = None,
+) -> None:
+    """Measure accuracy against training time: the paper's Table 2, for your data.
+
+    Trains an MRF from scratch for each sparsity and each r, and compares it with the dense model.
+
+    \b
+    Examples:
+      mrfrec paper tradeoff events.csv --plot tradeoff.png
+      mrfrec paper tradeoff ml-20m --sparsity 0.002,0.01 --r 0,0.5 --dense l2=6 --sparse l2=3 -o table2.md
+    """  # fmt: skip
+    from mrfrec.cli.models import check_limits, numbers
+    from mrfrec.paper.report import of_tradeoff
+    from mrfrec.paper.tradeoff import tradeoff as run
+
+    machine = {"threads": threads, "memory_limit": memory_limit}
+    check_limits(machine)
+    with_dense = dense.strip().lower() != "none"
+    reference = {**_mrf_parameters("--dense", dense), **machine} if with_dense else {}
+    others = {**_mrf_parameters("--sparse", sparse), **machine}
+    levels = numbers("--sparsity", sparsity)
+    with measuring(data, form, output, metrics, plot) as (split, wanted, progress):
+        result = run(
+            split, levels or _levels(split.training.n_items), numbers("--r", r) or [], dense=reference,
+            sparse=others, with_dense=with_dense, metrics=wanted, ties=ties, progress=progress,
+        )  # fmt: skip
+        show(of_tradeoff(result), form, output, data)
+        if plot is not None:
+            from mrfrec.paper.plots import plot_tradeoff
+
+            note_plots(plot_tradeoff(result, wanted[0], plot, title=data_title(data, split.name)))
+
+
+def _levels(m: int) -> list[float]:
+    """Return the paper's sparsities if they keep five entries a column, otherwise some for few items."""
+    usual = [level for level in (0.001, 0.005) if level * m >= 5]
+    return usual or sorted({max(0.1, min(2 / m, 1.0)), max(0.3, min(3 / m, 1.0))})
+
+
+def _mrf_parameters(option: str, text: str) -> dict[str, Any]:
+    """Return the parameters of an MRF except sparsity and r; refuse other models."""
+    from mrfrec.cli.models import make, parse_model
+
+    spec = parse_model(text, option=option)
+    if spec.kind != "MRF":
+        raise ParameterError(option, "an MRF, since its sparsity is what is compared", text)
+    shared = {n: x for n, x in spec.parameters.items() if n not in ("sparsity", "r")}
+    make(spec._replace(parameters=shared), {})
+    return shared
+
+
+@paper_app.command(cls=GroupedCommand)
+@takes_data
+def lowrank(
+    data: Data,
+    ranks: Annotated[
+        str | None,
+        Option(
+            metavar="LIST",
+            help="Ranks to cut the weights to.",
+            show_default="200,1000,3000",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        Option(metavar="MODEL", help=MEASURED_MODEL, show_default="a dense MRF", rich_help_panel=MODEL),
+    ] = None,
+    metrics: Metrics = None,
+    ties: TieRule = "popularity",
+    form: ReportFormat = None,
+    output: ReportFile = None,
+    threads: Threads = None,
+    memory_limit: MemoryLimit = None,
+) -> None:
+    """Measure how much accuracy is lost when the weights are cut to a low rank.
+
+    Replaces B by its best approximation of each rank (singular value decomposition) and measures again.
+
+    \b
+    Examples:
+      mrfrec paper lowrank events.csv --ranks 50,200
+    """  # fmt: skip
+    from mrfrec.cli.models import check_limits, make, numbers, only, parse_model
+    from mrfrec.models.mrf import MRF
+    from mrfrec.paper.report import of_low_rank
+    from mrfrec.paper.side_checks import low_rank
+
+    text = only(model) or "sparsity=dense"
+    machine = {"threads": threads, "memory_limit": memory_limit}
+    check_limits(machine)
+    cuts: list[Any] = [int(x) if x == int(x) else x for x in numbers("--ranks", ranks) or []]
+    recommender = make(parse_model(text), machine)
+    if not isinstance(recommender, MRF):
+        raise ParameterError("--model", "an MRF, EASE or EDLAE, whose weights can be cut", text)
+    with measuring(data, form, output, metrics) as (split, wanted, progress):
+        m = split.training.n_items
+        cuts = cuts or [rank for rank in (200, 1000, 3000) if rank < m] or [max(m // 2, 1)]
+        recommender.fit(split.training, progress=progress)
+        comparison = low_rank(recommender, split.test, cuts, wanted, ties=ties, progress=progress)
+        show(of_low_rank(comparison, split.name), form, output, data)
+
+
+@paper_app.command(cls=GroupedCommand)
+@takes_data
+def exposure(
+    data: Data,
+    model: Annotated[
+        list[str], Option(metavar="MODEL", help=MEASURED_MODEL + " Twice or more.", rich_help_panel=MODEL)
+    ],
+    metrics: Metrics = None,
+    ties: TieRule = "popularity",
+    form: ReportFormat = None,
+    output: ReportFile = None,
+    plot: Plot = None,
+    threads: Threads = None,
+    memory_limit: MemoryLimit = None,
+    device: Device = None,
+) -> None:
+    """Compare models, and show how often each recommends popular and rare items.
+
+    Adds to the report of mrfrec compare the share of recommendations that each tenth of the items gets.
+
+    \b
+    Examples:
+      mrfrec paper exposure events.csv --model MRF --model MultVAE --plot exposure.png
+    """
+    from mrfrec.evaluation.protocol import compare
+    from mrfrec.paper.report import of_exposure
+    from mrfrec.paper.side_checks import exposure as shares_of
+
+    models = models_to_compare(model, {"threads": threads, "memory_limit": memory_limit, "device": device})
+    with measuring(data, form, output, metrics, plot) as (split, wanted, progress):
+        comparison = compare(models, split, wanted, ties=ties, progress=progress)
+        shares = shares_of(comparison, split.test)
+        show(of_exposure(comparison, shares), form, output, data)
+        if plot is not None:
+            from mrfrec.paper.plots import plot_exposure
+
+            note_plots(plot_exposure(shares, plot, title=data_title(data, split.name)))
