@@ -74,7 +74,7 @@ def clusters(seed: int, users: int) -> Matrix:
     return (rng.random((users, 60)) < likely).astype(np.float64)
 
 
-def all_of_a_batch(training: networks.Training) -> networks.Batch:
+def all_of_a_batch(training: networks.Trainer) -> networks.UserBatch:
     data = training.data
     return next(data.batches(np.arange(len(data)), len(data)))
 
@@ -117,7 +117,7 @@ def dense_loss(
 @pytest.mark.parametrize("real", [False, True])
 def test_losses_and_their_gradients_are_those_of_dense_rows(real: bool) -> None:
     X = matrix(real=real)
-    training = networks.Training(recipe("CDAE"), rows_of(X), "cpu")
+    training = networks.Trainer(recipe("CDAE"), rows_of(X), "cpu")
     batch, dense = all_of_a_batch(training), torch.from_numpy(X).float()
     outputs = torch.randn(X.shape, generator=torch.Generator().manual_seed(1)) * 3
     for ours, truth in (
@@ -140,7 +140,7 @@ def test_losses_and_their_gradients_are_those_of_dense_rows(real: bool) -> None:
 def test_steps_are_those_of_a_dense_network(kind: str, more: dict[str, Any], real: bool) -> None:
     X = matrix(real=real)
     r = recipe(kind, batch=90, dropout=0.0, **more)
-    training = networks.Training(r, rows_of(X), "cpu")
+    training = networks.Trainer(r, rows_of(X), "cpu")
     dense, batch = torch.from_numpy(X).float(), all_of_a_batch(training)
     W = {name: w.detach().clone().requires_grad_() for name, w in training.weights.items()}
     adam = torch.optim.Adam(W.values(), lr=r.learning_rate, fused=False)
@@ -172,7 +172,7 @@ def test_the_weight_of_the_divergence_grows_to_its_cap() -> None:
 
 def test_a_share_of_a_history_is_dropped_and_the_mean_stays() -> None:
     X = matrix()
-    training = networks.Training(recipe("MultDAE", dropout=0.25), rows_of(X), "cpu")
+    training = networks.Trainer(recipe("MultDAE", dropout=0.25), rows_of(X), "cpu")
     batch, random = all_of_a_batch(training), torch.Generator().manual_seed(3)
     W = training.weights
     # With an activation that is nearly linear the mean of the hidden layer is that of the whole history.
@@ -199,7 +199,9 @@ def test_scores_are_the_outputs_of_the_network(kind: str, real: bool) -> None:
     W["bias"] = torch.from_numpy(model._bias)
     r = recipe(kind)
     for histories in (X, others):
-        batch = next(networks.Matrix(rows_of(histories), r, "cpu").batches(np.arange(len(histories)), 999))
+        batch = next(
+            networks.DeviceRows(rows_of(histories), r, "cpu").batches(np.arange(len(histories)), 999)
+        )
         expected = networks._outputs(W, networks._hidden(W, r, batch)[0], torch.empty(histories.shape))
         np.testing.assert_allclose(model.score(sp.csr_array(histories)), expected.numpy(), atol=1e-5)
 
@@ -209,7 +211,7 @@ def test_validation_is_the_mean_ndcg() -> None:
     targets[shown > 0] = 0
     targets[8] = 0  # nobody to be asked about
     r = recipe("MultDAE", batch=13)
-    training = networks.Training(r, rows_of(matrix()), "cpu")
+    training = networks.Trainer(r, rows_of(matrix()), "cpu")
     found = training_loop._Questions((rows_of(shown), rows_of(targets)), r, "cpu").ndcg(training.weights)
     arrays = {name: w.detach().numpy() for name, w in training.weights.items()}
     m = shown.shape[1]
@@ -309,13 +311,13 @@ def test_without_validation_everybody_is_trained_on_and_the_last_epoch_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     X, seen = matrix(), []
-    original = networks.Training.__init__
+    original = networks.Trainer.__init__
 
     def noted(self: Any, recipe: networks.Recipe, rows: Rows, device: str) -> None:
         seen.append(len(rows))
         original(self, recipe, rows, device)
 
-    monkeypatch.setattr(networks.Training, "__init__", noted)
+    monkeypatch.setattr(networks.Trainer, "__init__", noted)
     model = made("MultDAE", validation=0, patience=1).fit(sp.csr_array(X))
     assert (model.best_epoch_, len(model.history_), model.history_[-1]["ndcg"]) == (4, 4, None)
     made("MultDAE").fit(sp.csr_array(X))
@@ -325,7 +327,7 @@ def test_without_validation_everybody_is_trained_on_and_the_last_epoch_kept(
 
 
 def test_every_epoch_takes_everybody_once_in_an_order_of_its_own() -> None:
-    training = networks.Training(recipe("MultDAE", batch=20), rows_of(matrix()), "cpu")
+    training = networks.Trainer(recipe("MultDAE", batch=20), rows_of(matrix()), "cpu")
     epochs, cut = [], training.data.batches
     training.data.batches = lambda order, size: epochs.append(order) or cut(order, size)  # type: ignore
     training.epoch(1, lambda _: None)
@@ -470,6 +472,36 @@ def test_a_fit_that_is_interrupted_or_fails_leaves_the_model_as_it_was(kind: str
     assert torch.get_num_threads() == threads
     assert (model.history_, model.timings_) == before[1:]
     assert model.score(X).tobytes() == before[0].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB."), 'or device="cpu"'),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes"), "or hidden"),
+    ],
+    ids=["cuda", "cpu"],
+)
+def test_running_out_of_memory_says_what_to_do(
+    error: Exception, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X = sp.csr_array(matrix())
+    model = made("MultDAE").fit(X)
+    before = model.score(X)
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(networks.Trainer, "step", fail)
+    with pytest.raises(
+        MemoryPlanError, match=rf"ran out of memory on cpu: it needs about .*B\. Use a smaller.*{advice}\."
+    ) as raised:
+        model.fit(X)
+    assert raised.value.needed > 12 * 30 * 4
+    assert model.score(X).tobytes() == before.tobytes()
+    monkeypatch.setattr(networks.Trainer, "step", lambda *_: (_ for _ in ()).throw(RuntimeError("other")))
+    with pytest.raises(RuntimeError, match="other"):
+        model.fit(X)
 
 
 # ── the contract of recommenders, files ───────────────────────────────────────────────────────────

@@ -22,10 +22,10 @@ from mrfrec.core.sparse import Rows
 from mrfrec.errors import NumericalError, ParameterError
 
 __all__ = [
-    "Batch",
-    "Matrix",
+    "DeviceRows",
     "Recipe",
-    "Training",
+    "Trainer",
+    "UserBatch",
     "Weights",
     "chosen_device",
     "needed_bytes",
@@ -107,7 +107,7 @@ def needed_bytes(recipe: Recipe, shape: tuple[int, int], pairs: int, *, checkpoi
 # ── data on the device ────────────────────────────────────────────────────────────────────────────
 
 
-class Batch(NamedTuple):
+class UserBatch(NamedTuple):
     """The stored entries of the rows of some users."""
 
     users: Tensor
@@ -118,7 +118,7 @@ class Batch(NamedTuple):
     inputs: Tensor  # input of the network
 
 
-class Matrix:
+class DeviceRows:
     """The rows of a matrix on a device, divided into batches."""
 
     def __init__(self, rows: Rows, recipe: Recipe, device: str) -> None:
@@ -144,7 +144,7 @@ class Matrix:
         shape = min(size, len(self)), self.width
         return torch.empty(shape, dtype=torch.float32, device=self.device)
 
-    def batches(self, order: npt.NDArray[np.int64], size: int) -> Iterator[Batch]:
+    def batches(self, order: npt.NDArray[np.int64], size: int) -> Iterator[UserBatch]:
         """Yield the rows in this order, `size` at a time."""
         users = self._moved(order, np.int64)
         ends = np.concatenate([[0], np.cumsum(self.lengths[order])])
@@ -152,7 +152,7 @@ class Matrix:
             stop = min(start + size, len(order))
             yield self._batch(users[start:stop], int(ends[stop] - ends[start]))
 
-    def _batch(self, users: Tensor, count: int) -> Batch:
+    def _batch(self, users: Tensor, count: int) -> UserBatch:
         """Return the entries of these rows. `count`, their number, is known on the host: no need to wait."""
         starts = self._ptr[users]
         lengths = self._ptr[users + 1] - starts
@@ -163,7 +163,7 @@ class Matrix:
         source = torch.arange(count, device=self.device) + (starts - offsets[:-1])[owner]
         items = self._items[source].long()
         places = owner * self.width + items
-        return Batch(users, offsets, items, places, self._values[source], self._inputs[source])
+        return UserBatch(users, offsets, items, places, self._values[source], self._inputs[source])
 
 
 def _row_sums(values: npt.NDArray[np.float64], ptr: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
@@ -195,7 +195,7 @@ def seed_of(recipe: Recipe, epoch: int) -> int:
 
 
 def _hidden(
-    weights: Mapping[str, Tensor], recipe: Recipe, batch: Batch, random: torch.Generator | None = None
+    weights: Mapping[str, Tensor], recipe: Recipe, batch: UserBatch, random: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """Return the last hidden layer, users × hidden, and Mult-VAE's KL divergence per user.
 
@@ -240,7 +240,7 @@ def _divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
     return (mean.square() + log_variance.exp() - log_variance - 1).sum(1) / 2
 
 
-def _multinomial(outputs: Tensor, batch: Batch, totals: Tensor) -> tuple[Tensor, Tensor]:
+def _multinomial(outputs: Tensor, batch: UserBatch, totals: Tensor) -> tuple[Tensor, Tensor]:
     """Return −Σ x_i·log π_i over users and items, π = softmax(outputs), and its gradient.
 
     Eq. 2 of Liang et al. The gradient, (Σx)·π − x, overwrites the outputs.
@@ -255,7 +255,7 @@ def _multinomial(outputs: Tensor, batch: Batch, totals: Tensor) -> tuple[Tensor,
     return loss, gradient
 
 
-def _weighted_square(outputs: Tensor, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
+def _weighted_square(outputs: Tensor, batch: UserBatch, weight: float) -> tuple[Tensor, Tensor]:
     """Return Σ w_i·(x_i − ŷ_i)² over users and items, w_i = 1 + weight·x_i, and its gradient; ŷ: the outputs.
 
     Without a stored entry the term is ŷ², so the sum of all ŷ² is corrected at the stored entries. The
@@ -272,11 +272,11 @@ def _weighted_square(outputs: Tensor, batch: Batch, weight: float) -> tuple[Tens
 # ── training ──────────────────────────────────────────────────────────────────────────────────────
 
 
-class Training:
+class Trainer:
     """A network and its optimiser on a device."""
 
     def __init__(self, recipe: Recipe, rows: Rows, device: str) -> None:
-        self.recipe, self.device, self.data = recipe, device, Matrix(rows, recipe, device)
+        self.recipe, self.device, self.data = recipe, device, DeviceRows(rows, recipe, device)
         self.weights = _initial(recipe, len(rows), rows.width, device)
         matrices = [w for w in self.weights.values() if w.ndim == 2]
         biases = [w for w in self.weights.values() if w.ndim == 1]
@@ -290,7 +290,7 @@ class Training:
         self.adam = torch.optim.Adam(groups, lr=recipe.learning_rate, fused=True)
         self.steps = 0
 
-    def step(self, batch: Batch, random: torch.Generator) -> Tensor:
+    def step(self, batch: UserBatch, random: torch.Generator) -> Tensor:
         """Take one step on the mean loss of a batch; return the summed loss without penalties."""
         hidden, divergence = _hidden(self.weights, self.recipe, batch, random)
         share = 1 / len(batch.users)
@@ -376,7 +376,7 @@ class Training:
 
 
 @torch.no_grad()
-def ranked(weights: Mapping[str, Tensor], recipe: Recipe, shown: Matrix, k: int) -> Iterator[Tensor]:
+def ranked(weights: Mapping[str, Tensor], recipe: Recipe, shown: DeviceRows, k: int) -> Iterator[Tensor]:
     """Yield the k best unseen items of each user, one batch of users at a time."""
     block = shown.block(recipe.batch)
     for batch in shown.batches(np.arange(len(shown)), recipe.batch):
@@ -391,5 +391,5 @@ def top_items(
     """Return the k best unseen items of each history, best first. Ties come in any order."""
     place = chosen_device(device)
     placed = {name: torch.from_numpy(np.array(w)).to(place) for name, w in weights.items()}
-    found = [block.cpu() for block in ranked(placed, recipe, Matrix(shown, recipe, place), k)]
+    found = [block.cpu() for block in ranked(placed, recipe, DeviceRows(shown, recipe, place), k)]
     return torch.cat(found).numpy().astype(np.int32)

@@ -13,10 +13,19 @@ import torch
 from torch import Tensor
 
 from mrfrec.core.sparse import Rows
-from mrfrec.errors import DataError, ModelFileError, ParameterError
+from mrfrec.errors import DataError, MemoryPlanError, ModelFileError, ParameterError
 from mrfrec.io.artifact import open_file, write_file
 from mrfrec.io.atomic import check_writable, expanded
-from mrfrec.models.networks import Matrix, Recipe, Training, Weights, chosen_device, ranked, seed_of
+from mrfrec.models.networks import (
+    DeviceRows,
+    Recipe,
+    Trainer,
+    Weights,
+    chosen_device,
+    needed_bytes,
+    ranked,
+    seed_of,
+)
 
 if TYPE_CHECKING:
     from mrfrec.core.resources import Progress
@@ -57,8 +66,9 @@ def train(
     saved = None if checkpoint is None else _Checkpoint(checkpoint, recipe, rows, validation)
     if validation is None and recipe.validation > 0:
         rows, validation = _set_aside(rows, recipe)
-    with _settings(threads):
-        training = Training(recipe, rows, place)
+    needed = needed_bytes(recipe, (len(rows), rows.width), len(rows.items), checkpoint=saved is not None)
+    with _memory_errors(needed, place), _settings(threads):
+        training = Trainer(recipe, rows, place)
         questions = None if validation is None else _Questions(validation, recipe, place)
         began = time.perf_counter()
         run = _Run(training, questions, saved, progress)
@@ -79,7 +89,7 @@ class _Run:
 
     def __init__(
         self,
-        training: Training,
+        training: Trainer,
         questions: "_Questions | None",
         saved: "_Checkpoint | None",
         progress: "Progress | None",
@@ -142,6 +152,26 @@ class _Run:
 
 
 @contextmanager
+def _memory_errors(needed: int, device: str) -> Iterator[None]:
+    """Raise `MemoryPlanError` where PyTorch runs out of memory."""
+    try:
+        yield
+    except RuntimeError as error:
+        on_device = isinstance(error, torch.cuda.OutOfMemoryError)
+        if not on_device and "can't allocate memory" not in str(error):
+            raise
+        from mrfrec.core.resources import human_bytes
+
+        limit = torch.cuda.mem_get_info(device)[0] if on_device and torch.cuda.is_available() else 0
+        advice = 'a smaller batch or hidden, or device="cpu"' if on_device else "a smaller batch or hidden"
+        raise MemoryPlanError(
+            f"training ran out of memory on {device}: it needs about {human_bytes(needed)}. Use {advice}.",
+            needed=needed,
+            limit=limit,
+        ) from error
+
+
+@contextmanager
 def _settings(threads: int | None) -> Iterator[None]:
     """Enable gradients and set the number of threads; restore the caller's settings afterwards."""
     before = torch.get_num_threads()
@@ -193,7 +223,7 @@ class _Questions:
         asked = np.flatnonzero(np.diff(validation[1].ptr))
         if not len(asked):
             raise DataError("validation: no user has a hidden item.")
-        self._shown, self._targets = (Matrix(rows.take(asked), recipe, device) for rows in validation)
+        self._shown, self._targets = (DeviceRows(rows.take(asked), recipe, device) for rows in validation)
         self._recipe, self._depth = recipe, min(_DEPTH, self._shown.width)
         discounts = 1 / np.log2(np.arange(2, self._depth + 2))
         ideal = np.cumsum(discounts)[np.minimum(self._targets.lengths, self._depth) - 1]
