@@ -59,18 +59,26 @@ def test_the_smallest_data_there_is_can_be_learned(shape: tuple[int, int]) -> No
     assert model.weights_.diagonal().sum() == 0
 
 
-def test_shrinking_makes_pairs_that_few_share_less_near() -> None:
+@pytest.mark.parametrize(("shrink", "nearest"), [(0.0, 2), (10.0, 1)])
+def test_shrinking_prefers_pairs_that_many_share(shrink: float, nearest: int) -> None:
     X = np.zeros((60, 3))
-    X[:50, :2] = 1  # 0 and 1 share 50 users,
-    X[50, 2] = X[50, 0] = 1  # 0 and 2 one
-    X[51:, 1] = 1
-    for shrink, nearest in ((0.0, 1), (1e6, 1)):
-        assert ItemKNN(neighbors=1, shrink=shrink).fit(sp.csr_array(X)).similar_items(0)["item"][0] == nearest
-    far, near = (
-        ItemKNN(neighbors=2, shrink=shrink).fit(sp.csr_array(X)).weights_.toarray()[2, 0]
-        for shrink in (10, 0)
-    )
-    assert far < near / 2
+    X[:4, [0, 2]] = 1  # 0 and 2 share 4 users: 4/(√44·√4 + shrink), 0.30 and 0.17
+    X[4:44, 0] = X[34:60, 1] = 1  # 0 and 1 share 10: 10/(√44·√26 + shrink), 0.296 and 0.23
+    weights = ItemKNN(neighbors=1, shrink=shrink).fit(sp.csr_array(X)).weights_.toarray()
+    assert np.flatnonzero(weights[:, 0]).tolist() == [nearest]
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_few_touched_items_give_the_same_as_all(real: bool) -> None:
+    # Histories of two items among 300: only the touched items are visited. One long history: all are.
+    rng = np.random.default_rng(3)
+    X = np.zeros((400, 300))
+    X[np.arange(400)[:, None], rng.integers(0, 300, (400, 2))] = 1
+    X[0, :200] = 1
+    X *= rng.normal(1, 1, X.shape) if real else 1
+    for neighbors in (1, 7, 500):
+        weights = ItemKNN(neighbors=neighbors, shrink=1.0).fit(sp.csr_array(X)).weights_.toarray()
+        np.testing.assert_allclose(weights, cosine_weights(X, neighbors, 1.0), rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
-"""SLIM and fsSLIM against scikit-learn."""
+"""SLIM and fsSLIM against exact regressions and scikit-learn."""
 
-import warnings
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from scipy.optimize import nnls
 from sklearn.linear_model import ElasticNet
 
 from mrfrec import Interactions, MemoryPlanError, MrfrecWarning, NumericalError, ParameterError
@@ -16,28 +17,36 @@ from conftest import Matrix, random_matrix
 EXACT: dict[str, Any] = {"dtype": "float64", "tolerance": 1e-12, "passes": 100_000}
 
 
-def elastic_nets(X: Matrix, l1: float, l2: float, allowed: Matrix | None = None) -> Matrix:
-    """One scikit-learn regression per item, on all others or on those allowed."""
-    n, m = X.shape
+def elastic_nets(X: Matrix, l1: float, l2: float, allowed: Matrix | None = None, every: int = 1) -> Matrix:
+    """The exact minimum of one regression per item, on all others or on those allowed.
+
+    With A = XᵀX + l2·I = L·Lᵀ, it is the w ≥ 0 that minimises ‖Lᵀw − L⁻¹(Xᵀx_i − l1)‖².
+    """
+    m = X.shape[1]
     B = np.zeros((m, m))
-    for i in range(m):
+    for i in range(0, m, every):
         others = [j for j in range(m) if j != i and (allowed is None or allowed[j, i])]
-        if not X[:, i].any() or not others:
-            continue
-        net = ElasticNet(
-            alpha=(l1 + l2) / n, l1_ratio=l1 / (l1 + l2), positive=True, fit_intercept=False,
-            tol=1e-14, max_iter=100_000,
-        )  # fmt: skip
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of l1 = 0, and of a tolerance that cannot be reached
-            net.fit(X[:, others], X[:, i])
-        B[others, i] = net.coef_
+        if others:
+            L = np.linalg.cholesky(X[:, others].T @ X[:, others] + l2 * np.eye(len(others)))
+            B[others, i] = nnls(L.T, np.linalg.solve(L, X[:, others].T @ X[:, i] - l1))[0]
     return B
+
+
+def test_penalties_are_those_of_scikit_learn() -> None:
+    X, l1, l2 = random_matrix(1), 1.0, 5.0
+    weights = SLIM(l1=l1, l2=l2, **EXACT).fit(sp.csr_array(X)).weights_.toarray()
+    net = ElasticNet(
+        alpha=(l1 + l2) / len(X), l1_ratio=l1 / (l1 + l2), positive=True, fit_intercept=False, tol=1e-10,
+        max_iter=10_000,
+    )  # fmt: skip
+    for i in (0, 7, 12):
+        others = [j for j in range(X.shape[1]) if j != i]
+        np.testing.assert_allclose(weights[others, i], net.fit(X[:, others], X[:, i]).coef_, atol=1e-6)
 
 
 @pytest.mark.parametrize("real", [False, True])
 @pytest.mark.parametrize(("l1", "l2"), [(1.0, 5.0), (0.5, 1.0), (0.0, 2.0), (3.0, 0.5)])
-def test_weights_are_those_of_scikit_learn(real: bool, l1: float, l2: float) -> None:
+def test_weights_are_the_exact_minimum(real: bool, l1: float, l2: float) -> None:
     X = random_matrix(1, real=real)
     model = SLIM(l1=l1, l2=l2, **EXACT).fit(sp.csr_array(X))
     weights = model.weights_.toarray()
@@ -54,7 +63,8 @@ def test_more_items_than_the_working_set_begins_with() -> None:
     X = used.astype(np.float64)
     weights = SLIM(l1=0.1, l2=40.0, **EXACT).fit(sp.csr_array(X)).weights_.toarray()
     assert (weights > 0).sum(axis=0).max() > 40
-    np.testing.assert_allclose(weights, elastic_nets(X, 0.1, 40.0), atol=1e-7)
+    expected = elastic_nets(X, 0.1, 40.0, every=10)
+    np.testing.assert_allclose(weights[:, ::10], expected[:, ::10], atol=1e-7)
 
 
 @pytest.mark.parametrize("real", [False, True])
@@ -97,15 +107,38 @@ def test_threads_and_batches_change_nothing(make: Any, monkeypatch: pytest.Monke
     assert (make().fit(X).weights_ != one).nnz == 0
 
 
-@pytest.mark.parametrize("make", [SLIM, FsSLIM])
-def test_what_fits_share_is_not_done_again_and_changes_nothing(make: Any) -> None:
+@pytest.mark.parametrize(
+    ("make", "shared", "other"),
+    [
+        (SLIM, ("neighbors.raw_statistics", "descent.gram"), {"dtype": "float64"}),
+        (FsSLIM, ("neighbors.raw_statistics", "neighbors.nearest"), {"neighbors": 5}),
+    ],
+)
+def test_what_fits_share_is_not_done_again_and_changes_nothing(
+    make: Any, shared: tuple[str, ...], other: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     X = sp.csr_array(random_matrix(7))
     data = Interactions(X, range(X.shape[0]), range(X.shape[1]))
+    expected = {l1: make(l1=l1).fit(data).weights_ for l1 in (0.5, 2.0)}
+    apart = make(l1=0.5, **other).fit(data).weights_
+    calls: list[str] = []
+    for name in shared:
+        module, function = name.split(".")
+        original = getattr(import_module(f"mrfrec.core.{module}"), function)
+
+        def noted(*given: Any, _name: str = name, _original: Any = original, **named: Any) -> Any:
+            calls.append(_name)
+            return _original(*given, **named)
+
+        monkeypatch.setattr(f"mrfrec.core.{name}", noted)
     reuse: dict[str, Any] = {}
-    for l1 in (0.5, 2.0):
+    for l1, weights in expected.items():
         again = make(l1=l1).fit(data, reuse=reuse)
-        assert (again.weights_ != make(l1=l1).fit(data).weights_).nnz == 0
+        assert (again.weights_ != weights).nnz == 0
         assert again.timings_["total"] >= sum(v for k, v in again.timings_.items() if k != "total") * 0.99
+    assert calls == list(shared)
+    assert (make(l1=0.5, **other).fit(data, reuse=reuse).weights_ != apart).nnz == 0
+    assert calls == list(shared) * 2
 
 
 def test_a_regression_that_does_not_settle_is_told() -> None:

@@ -2,11 +2,12 @@
 
 import time
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from mrfrec.checks import check_count, check_dtype, check_number, warn
 from mrfrec.core.resources import MemoryPlan, Workers
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     import scipy.sparse as sp
 
     from mrfrec.core.descent import Penalties
+    from mrfrec.core.pattern import Pattern
+    from mrfrec.core.statistics import Statistics
     from mrfrec.data.interactions import Interactions
 
 __all__ = ["SLIM", "FsSLIM"]
@@ -72,7 +75,7 @@ class _Regressions(Linear):
         X, start = data.matrix, time.perf_counter()
         plan = MemoryPlan(self.memory_limit)
         penalties = Penalties(self.l1, self.l2, self.tolerance, self.passes)
-        kept = {} if given.reuse is None else given.reuse.setdefault("slim", {})
+        kept = {} if given.reuse is None else given.reuse.setdefault(type(self).__name__, {})
         with Workers(self.threads, given.progress) as workers:
             held = given.copied + bytes_for_raw(X, workers.threads)
             plan.require("statistics", held, "Use fewer threads, or drop users or items.")
@@ -90,6 +93,16 @@ class _Regressions(Linear):
     def warm_up(self) -> None:
         """Compile or load what fitting needs."""
         _warm_up(type(self), self.dtype)
+
+
+def _reused(kept: dict[Any, Any], key: Any, workers: Workers, prepare: Callable[[], Any]) -> Any:
+    """Return what `prepare` returns, or returned in an earlier fit with the same key."""
+    if key in kept:
+        workers.count(kept[key][1])
+    else:
+        kept.clear()
+        kept[key] = prepare(), dict(workers.timings)
+    return kept[key][0]
 
 
 @cache
@@ -170,12 +183,12 @@ class SLIM(_Regressions):
             held + descent.bytes_for_gram(m, self.dtype) + workers.threads * 48 * m,
             "Use FsSLIM, which looks at a few neighbors of each item.",
         )
-        if self.dtype not in kept:
+
+        def prepare() -> "tuple[Statistics, npt.NDArray[Any]]":
             facts = raw_statistics(X, workers)
-            kept[self.dtype] = facts, descent.gram(facts, self.dtype, workers), dict(workers.timings)
-        else:
-            workers.count(kept[self.dtype][2])
-        facts, G, _ = kept[self.dtype]
+            return facts, descent.gram(facts, self.dtype, workers)
+
+        facts, G = _reused(kept, self.dtype, workers, prepare)
         return descent.regress_on_all(G, facts, penalties, workers)
 
 
@@ -229,8 +242,14 @@ class FsSLIM(_Regressions):
         from mrfrec.core import descent
         from mrfrec.core.neighbors import nearest, raw_statistics
 
-        facts = raw_statistics(X, workers)
-        found = nearest(X, facts, neighbors=self.neighbors, shrink=0.0, workers=workers, plan=plan, held=held)
+        def prepare() -> "tuple[Statistics, Pattern]":
+            facts = raw_statistics(X, workers)
+            found = nearest(
+                X, facts, neighbors=self.neighbors, shrink=0.0, workers=workers, plan=plan, held=held
+            )
+            return facts, found.pattern()
+
+        facts, pattern = _reused(kept, self.neighbors, workers, prepare)
         return descent.regress_on_some(
-            facts, found.pattern(), penalties, dtype=self.dtype, workers=workers, plan=plan, held=held
+            facts, pattern, penalties, dtype=self.dtype, workers=workers, plan=plan, held=held
         )
