@@ -141,9 +141,9 @@ def test_what_fits_share_is_not_done_again_and_changes_nothing(
     assert calls == list(shared) * 2
 
 
-def test_a_regression_that_does_not_settle_is_told() -> None:
+def test_regressions_that_do_not_converge_are_counted_in_a_warning() -> None:
     X = sp.csr_array(random_matrix(8))
-    with pytest.warns(MrfrecWarning, match=r"\d+ of 45 regressions did not settle within passes=1"):
+    with pytest.warns(MrfrecWarning, match=r"\d+ of 45 regressions did not converge within passes=1"):
         model = SLIM(l1=0.0, l2=0.0, passes=1, tolerance=1e-9).fit(X)
     assert model.unsettled_ > 0
 

@@ -163,7 +163,7 @@ def test_negative_values_are_refused_in_the_data_and_in_histories() -> None:
 
 def test_values_beyond_single_precision_are_refused() -> None:
     X = sp.csr_array(np.array([[1e38, 1.0], [1.0, 1.0]]))
-    with pytest.raises(DataError, match="scale the values"):
+    with pytest.raises(DataError, match="Scale the values"):
         WMF(factors=2, weight=100.0).fit(X)
 
 

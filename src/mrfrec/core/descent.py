@@ -2,8 +2,8 @@
 
     min over w ≥ 0, w_i = 0 of   ½‖x_i − X·w‖² + l1·Σw + ½·l2·Σw²
 
-which needs of X only G = XᵀX. With all items as candidates, G is held whole and the columns are solved in
-parallel; with a few candidates for each item, their parts of G are streamed, as for the sparse model of §3.2.
+Only G = XᵀX is needed. With all items as candidates, all of G is held and the columns are solved in parallel.
+With few candidates per item, their parts of G are streamed as for the sparse model of §3.2.
 """
 
 from dataclasses import dataclass
@@ -28,21 +28,21 @@ _LEAST_BATCH, _MOST_BATCH = 250_000_000, 2_000_000_000
 
 @dataclass(frozen=True)
 class Penalties:
-    """What is minimised, and how far."""
+    """The penalties and the stopping rule."""
 
     l1: float
     l2: float
-    tolerance: float  # of a step's effect on X·w, as a share of ‖x_i‖
-    passes: int  # over the weights, at most
+    tolerance: float  # largest change of X·w in a converged pass, as a share of ‖x_i‖
+    passes: int  # most passes over the weights
 
 
 def bytes_for_gram(m: int, dtype: str) -> int:
-    """G, whole."""
+    """Return the bytes of G."""
     return np.dtype(dtype).itemsize * m * m
 
 
 def gram(facts: Statistics, dtype: str, workers: Workers) -> npt.NDArray[Any]:
-    """G = XᵀX, both triangles."""
+    """Return G = XᵀX, both triangles."""
     G = closed_form.scaled_matrix(facts, dtype, workers)
     m = len(G)
     tiles = [(i, j) for i in range(0, m, _TILE) for j in range(0, i + 1, _TILE)]
@@ -63,7 +63,7 @@ def gram(facts: Statistics, dtype: str, workers: Workers) -> npt.NDArray[Any]:
 def regress_on_all(
     G: npt.NDArray[Any], facts: Statistics, penalties: Penalties, workers: Workers
 ) -> tuple[sp.csr_array, int]:
-    """B, and how many of its columns did not settle."""
+    """Return B and the number of columns that did not converge."""
     m = len(G)
     screened = len(facts.X.values) == 0 or bool((facts.X.values >= 0).all())
     tasks = split_evenly(facts.popularity + 1, max(min(m // 8, 1024), 1))
@@ -91,7 +91,7 @@ def regress_on_some(
     plan: MemoryPlan,
     held: int,
 ) -> tuple[sp.csr_array, int]:
-    """B with weights in the pattern alone, and how many of its columns did not settle."""
+    """Return B restricted to the pattern, and the number of columns that did not converge."""
     m = facts.m
     schedule = make_schedule(pattern, facts.popularity, 0.0, workers)
     members = np.diff(pattern.column_ptr)[schedule.heads] + 1

@@ -1,4 +1,4 @@
-"""The nearest neighbours of each item by the cosine of their columns, streamed: m × m is never held."""
+"""Find the nearest neighbours of each item by cosine, streaming rows of XᵀX."""
 
 import numpy as np
 import numpy.typing as npt
@@ -12,17 +12,17 @@ from mrfrec.core.statistics import Statistics
 
 __all__ = ["Neighbors", "bytes_for_raw", "nearest", "raw_statistics"]
 
-_PER_NEIGHBOR = 32  # bytes: an item and a nearness, sorted, and once more as rows of B
+_PER_NEIGHBOR = 32  # bytes: item and cosine, sorted, and again as rows of B
 
 
 class Neighbors:
-    """The nearest items of each item: `items[i]` and how near they are, nearest first; −1 fills the rest."""
+    """The nearest items of each item, `items[i]`, and their cosines, nearest first; padded with −1."""
 
     def __init__(self, items: npt.NDArray[np.int32], nearness: npt.NDArray[np.float32]) -> None:
         self.items, self.nearness = items, nearness
 
     def weights(self) -> sp.csr_array:
-        """B, in whose column i the nearest items of item i have their nearness."""
+        """Return B: column i holds the cosines of the nearest items of item i."""
         m = len(self.items)
         kept = self.items >= 0
         columns = np.repeat(np.arange(m, dtype=np.int32), kept.sum(axis=1))
@@ -31,7 +31,7 @@ class Neighbors:
         return found
 
     def pattern(self) -> Pattern:
-        """The same as a pattern, columns ascending."""
+        """Return the nearest items as a pattern with ascending rows in each column."""
         kept = self.items >= 0
         ptr = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
         last = np.where(kept, self.items, np.iinfo(np.int32).max)
@@ -40,13 +40,13 @@ class Neighbors:
 
 
 def bytes_for_raw(X: sp.csr_array, threads: int) -> int:
-    """What `raw_statistics` holds beyond the matrix."""
+    """Return the bytes that `raw_statistics` holds beyond the matrix."""
     n, m = X.shape
     return statistics.bytes_for_statistics(n, m, X.nnz, statistics.is_binary(X, 0.0), threads)
 
 
 def raw_statistics(X: sp.csr_array, workers: Workers) -> Statistics:
-    """Of XᵀX itself."""
+    """Return the statistics of XᵀX itself."""
     binary = statistics.is_binary(X, 0.0)
     facts = statistics.compute(
         X, alpha=0.0, user_weight=0.0, center=False, binary=binary, workers=workers, raw=True
@@ -65,17 +65,16 @@ def nearest(
     plan: MemoryPlan,
     held: int,
 ) -> Neighbors:
-    """For each item the `neighbors` others with the largest x_i·x_j ÷ (‖x_i‖·‖x_j‖ + shrink), if above zero.
+    """Return for each item the `neighbors` others with the largest x_i·x_j ÷ (‖x_i‖·‖x_j‖ + shrink) > 0.
 
-    Nearness is compared as float32, and ties go to the item that follows most closely in cyclic order, for
-    the reasons `core/pattern.py` gives.
+    Values are compared as float32; ties go to the item that follows in cyclic order, as in `core/pattern.py`.
     """
     m = facts.m
     most = max(min(neighbors, m - 1), 1)
     needed = held + 8 * X.nnz + m * (_PER_NEIGHBOR * most + 24) + workers.threads * 16 * m
     plan.require("neighbors", needed, "Keep fewer neighbors, or use fewer threads.")
     of_user = np.diff(X.indptr)
-    size_at = np.zeros(X.nnz, np.uint32)  # the length of a history, at where it begins
+    size_at = np.zeros(X.nnz, np.uint32)  # length of a history, at its first entry
     size_at[X.indptr[:-1][of_user > 0]] = of_user[of_user > 0]
     sizes = size_at[facts.X.begin]
     lengths = np.sqrt(facts.S_diagonal)

@@ -1,7 +1,7 @@
-"""EASE and EDLAE: settings of the MRF that have a name of their own.
+"""EASE and EDLAE: named settings of the MRF.
 
-An MRF without centering and rescaling has the ridge `l2 + p/(1 − p)·diag(XᵀX)` on the diagonal of XᵀX: a
-flat one is EASE, one in proportion to how often items are used is EDLAE.
+Without centering and rescaling, an MRF has the ridge `l2 + p/(1 − p)·diag(XᵀX)` on the diagonal of XᵀX. A
+flat ridge is EASE; a ridge proportional to how often items are used is EDLAE.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ __all__ = ["EASE", "EDLAE"]
 
 
 class EASE(MRF):
-    """Steck, *Embarrassingly Shallow Autoencoders for Sparse Data*, WWW 2019: MRF with a flat ridge.
+    """Steck, *Embarrassingly Shallow Autoencoders for Sparse Data*, WWW 2019: an MRF with a flat ridge.
 
     C = (XᵀX + l2·I)⁻¹, B = −C ⊘ diag(C) per column, zero diagonal. The same as
     `MRF(center=False, alpha=0, l2=l2)`. Published: l2 = 500 on ML-20M, 1000 on Netflix, 200 on MSD.
@@ -43,22 +43,22 @@ class EASE(MRF):
 
 
 class EDLAE(MRF):
-    """Steck, *Autoencoders that don't overfit towards the Identity*, NeurIPS 2020: of full rank.
+    """Steck, *Autoencoders that don't overfit towards the Identity*, NeurIPS 2020, of full rank.
 
-    Leaving each item of a history out with probability p, in expectation, is a ridge in proportion to how
-    often the items are used: C = (XᵀX + p/(1 − p)·dMat(diag(XᵀX)) + l2·I)⁻¹, B = −C ⊘ diag(C) per column,
-    zero diagonal. The same as `MRF(center=False, alpha=0, l2=l2, dropout=p)`.
+    Dropping each item of a history with probability p is, in expectation, a ridge proportional to how often
+    the items are used: C = (XᵀX + p/(1 − p)·dMat(diag(XᵀX)) + l2·I)⁻¹, B = −C ⊘ diag(C) per column, zero
+    diagonal. The same as `MRF(center=False, alpha=0, l2=l2, dropout=p)`.
 
     Parameters
     ----------
     dropout
-        p, at least 0 and below 1.
+        p, from 0 to below 1.
     l2
-        The flat ridge beside it.
+        The flat ridge.
 
     Notes
     -----
-    The others are those of `MRF`; with `sparsity`, the largest entries of XᵀX are kept.
+    The other parameters are those of `MRF`; with `sparsity`, the largest entries of XᵀX are kept.
     """
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {

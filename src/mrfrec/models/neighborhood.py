@@ -1,4 +1,4 @@
-"""The most popular items, and the items nearest to those somebody has."""
+"""Popularity and item-kNN."""
 
 import time
 from collections.abc import Mapping
@@ -21,9 +21,9 @@ __all__ = ["ItemKNN", "Popularity"]
 
 
 class Popularity(Linear):
-    """Everybody gets the items that most users have: what any model must beat.
+    """Recommend the most popular items: a baseline that any model must beat.
 
-    The score of an item is the number of its training users.
+    The score of an item is its number of training users.
     """
 
     def __init__(self) -> None:
@@ -39,22 +39,22 @@ class Popularity(Linear):
 
 
 class ItemKNN(Linear):
-    """An item's score is the sum of its cosines to the items of the history, over its nearest items.
+    """Score items by the sum of their cosines to those items of the history that are among their nearest.
 
-    B_ji = x_j·x_i ÷ (‖x_j‖·‖x_i‖ + shrink) where j is one of the `neighbors` items nearest to i, else 0; x_i
-    is the column of item i. Items with a cosine below zero are nobody's neighbours.
+    B_ji = x_j·x_i ÷ (‖x_j‖·‖x_i‖ + shrink) if j is one of the `neighbors` items nearest to i, else 0; x_i is
+    the column of item i. Items with a cosine of 0 or less are not neighbours.
 
     Parameters
     ----------
     neighbors
-        k, how many items weigh in an item's score at most.
+        Most items with a weight in an item's score.
     shrink
-        Above 0, pairs that few users have in common count as less near.
+        Added to the denominator: lowers the cosine of pairs that few users have in common.
     threads
-        Threads to use; all cores if None. Results do not depend on it.
+        Number of threads, all cores by default. Results do not depend on it.
     memory_limit
-        Bytes, or a text such as "8GB", that a fit may use beyond the matrix it is given; what the machine has
-        available if None.
+        Memory a fit may use beyond the matrix it is given, in bytes or as "8GB"; by default what is
+        available.
     """
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {

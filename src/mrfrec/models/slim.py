@@ -1,4 +1,4 @@
-"""SLIM and fsSLIM: sparse linear methods, by coordinate descent."""
+"""SLIM and fsSLIM: sparse linear methods, fitted by coordinate descent."""
 
 import time
 from abc import abstractmethod
@@ -31,7 +31,7 @@ _RIDGES = Ridges((0.003, 0.03, 0.3), (0.001, 3.0))
 
 
 class _Regressions(Linear):
-    """What the two have in common: everything but which items weigh in the score of which."""
+    """Base class of the two models, which differ in the items that each item is regressed on."""
 
     l1: float
     l2: float
@@ -66,7 +66,7 @@ class _Regressions(Linear):
         held: int,
         kept: dict[str, Any],
     ) -> "tuple[sp.csr_array, int]":
-        """B, and how many of its columns did not settle."""
+        """Return B and the number of columns that did not converge."""
 
     def _fit(self, data: "Interactions", given: FitContext) -> None:
         from mrfrec.core.descent import Penalties
@@ -83,8 +83,8 @@ class _Regressions(Linear):
             timings, saved = workers.timings, workers.saved
         if unsettled:
             warn(
-                f"{unsettled:,} of {data.n_items:,} regressions did not settle within passes={self.passes}: "
-                "use a larger l2, more passes, or a larger tolerance."
+                f"{unsettled:,} of {data.n_items:,} regressions did not converge within passes={self.passes}."
+                " Use a larger l2, more passes, or a larger tolerance."
             )
         self._weights, self._shift = Rows.of(weights), np.zeros(data.n_items, self.dtype)
         self.unsettled_ = unsettled
@@ -115,39 +115,40 @@ def _warm_up(kind: type[Any], dtype: str) -> None:
 class SLIM(_Regressions):
     """Ning & Karypis, *SLIM: Sparse Linear Methods for Top-N Recommender Systems*, ICDM 2011.
 
-    Each item is regressed on all others, with weights that are never negative:
+    Each item is regressed on all others with non-negative weights:
 
         min over w ≥ 0, w_i = 0 of   ½‖x_i − X·w‖² + l1·Σw + ½·l2·Σw²
 
-    by coordinate descent on XᵀX, which is held whole (m × m); where that does not fit, `FsSLIM` does.
-    Half the square loss and both penalties are sums, not means over the users: scikit-learn's
-    `ElasticNet(alpha, l1_ratio)` has l1 = n·alpha·l1_ratio and l2 = n·alpha·(1 − l1_ratio).
+    by coordinate descent on XᵀX, which is held in memory (m × m); if that does not fit, use `FsSLIM`. Loss
+    and penalties are sums, not means, over the users: scikit-learn's `ElasticNet(alpha, l1_ratio)` has l1 =
+    n·alpha·l1_ratio and l2 = n·alpha·(1 − l1_ratio).
 
     Parameters
     ----------
     l1
-        The more, the fewer weights, and the faster: an item that shares at most l1 users with another (binary
-        data) gets no weight in its score.
+        Larger values give fewer weights and faster fits. In binary data, an item that shares at most l1 users
+        with another gets no weight in its score.
     l2
-        The more, the smaller the weights.
+        Larger values give smaller weights.
     tolerance
-        A regression has settled when no step of a pass changes X·w by more than this share of ‖x_i‖.
+        A regression has converged when no step of a pass changes X·w by more than this share of ‖x_i‖.
     passes
-        Over the weights of a regression, at most; there is a warning where they did not do.
+        Most passes over the weights of a regression. A warning counts those that did not converge.
     dtype
-        Of the weights and of XᵀX: "float32" or "float64". Counts up to 16 million are exact in both.
+        Precision of the weights and of XᵀX, "float32" or "float64". Counts up to 16 million are exact in
+        both.
     threads
-        Threads to use; all cores if None. Results do not depend on it.
+        Number of threads, all cores by default. Results do not depend on it.
     memory_limit
-        Bytes, or a text such as "8GB", that a fit may use beyond the matrix it is given; what the machine has
-        available if None.
+        Memory a fit may use beyond the matrix it is given, in bytes or as "8GB"; by default what is
+        available.
 
     Attributes
     ----------
     weights_
         B, sparse.
     unsettled_
-        Regressions that did not settle.
+        Number of regressions that did not converge.
     """
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {"l1": (0.1, 0.5, 1.0, 5.0), "l2": _RIDGES}
@@ -193,24 +194,24 @@ class SLIM(_Regressions):
 
 
 class FsSLIM(_Regressions):
-    """SLIM with feature selection: each item is regressed on the `neighbors` items nearest to it.
+    """SLIM with feature selection: each item is regressed only on its `neighbors` nearest items.
 
-    The nearest items are those with the largest cosine, as for `ItemKNN` (Ning & Karypis 2011, §4.2). Nothing
-    of size m × m is held.
+    The nearest items have the largest cosine, as in `ItemKNN` (Ning & Karypis 2011, §4.2). Nothing of size m
+    × m is held.
 
     Parameters
     ----------
     neighbors
-        How many items may weigh in an item's score.
+        Number of items that may have a weight in an item's score.
     l1, l2, tolerance, passes, dtype, threads, memory_limit
-        As for `SLIM`.
+        As in `SLIM`.
 
     Attributes
     ----------
     weights_
         B, sparse.
     unsettled_
-        Regressions that did not settle.
+        Number of regressions that did not converge.
     """
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {"neighbors": (50, 200), "l1": (0.1, 1.0), "l2": _RIDGES}

@@ -1,4 +1,4 @@
-"""WMF: users and items as vectors, by weighted least squares (Hu, Koren & Volinsky, ICDM 2008)."""
+"""WMF: weighted matrix factorisation (Hu, Koren & Volinsky, ICDM 2008)."""
 
 import time
 from collections.abc import Mapping
@@ -30,35 +30,35 @@ class WMF(Latent):
     """Weighted matrix factorisation of implicit feedback, by alternating least squares.
 
     Minimises  Σ_ui c_ui (p_ui − x_uᵀy_i)² + λ (Σ_u ‖x_u‖² + Σ_i ‖y_i‖²)  over all pairs, where p_ui is 1 for
-    what a user has and 0 otherwise, and c_ui = 1 + α·value is the confidence in it. Nobody's vector is kept:
-    a user is the x_u that is best for their history, given the items, whether trained on or not. Training
-    needs the library implicit (`pip install "mrfrec[wmf]"`); answering does not.
+    items a user has and 0 otherwise, and c_ui = 1 + α·value is the confidence. User vectors are not stored:
+    to answer, x_u is solved for the given history, also for training users. Training needs the library
+    implicit (`pip install "mrfrec[wmf]"`); answering does not.
 
     Parameters
     ----------
     factors
         Length of the vectors. Liang et al. (2018) chose between 100 and 200.
     l2
-        λ. More for less data.
+        λ. Use more for less data.
     weight
-        α: what a value adds to the confidence, which is 1 for everything a user does not have. Liang et al.
-        chose 1 + α among 2, 5, 10, 30, 50 and 100.
+        α, the confidence added per unit of value; items a user does not have get 1. Liang et al. chose 1 + α
+        among 2, 5, 10, 30, 50 and 100.
     iterations
-        Times that all users and then all items are solved for.
+        Number of times that all users and then all items are solved for.
     seed
-        Of the random numbers that the vectors start from.
+        Seed of the initial vectors.
     threads
-        Threads to use; all cores if None. Results do not depend on it.
+        Number of threads, all cores by default. Results do not depend on it.
     memory_limit
-        Bytes, or a text such as "8GB", that a fit may use beyond the matrix it is given; what the machine
-        has available if None.
+        Memory a fit may use beyond the matrix it is given, in bytes or as "8GB"; by default what is
+        available.
 
     Attributes
     ----------
     item_vectors_
-        Y, one row for each item; zero for an item that nobody has.
+        Y, one row per item; zero for an item without users.
     timings_
-        Seconds of training, and "total"; empty in a model that was loaded.
+        Seconds of training, and "total"; empty in a loaded model.
     """
 
     # Liang et al. (2018): 100 or 200 factors, confidences 1 + weight of 2, 5, 10, 30, 50 or 100.
@@ -69,7 +69,7 @@ class WMF(Latent):
     }
     extra: ClassVar[str | None] = "wmf"
     _gram: npt.NDArray[np.float64]  # YᵀY
-    _fitted_l2: float  # λ and α of the fit, whatever the attributes say now
+    _fitted_l2: float  # λ and α at the time of the fit
     _fitted_weight: float
 
     def __init__(
@@ -96,15 +96,15 @@ class WMF(Latent):
         start = time.perf_counter()
         _check_values(data.matrix.data, "the data")
         n, m = data.matrix.shape
-        # Vectors of users and items, of users twice as they are drawn, of items in double precision in the
-        # end; confidences by user and by item; a square for each thread.
+        # Vectors of users and items, a second copy of those of users while they are drawn, those of items in
+        # double precision at the end; confidences by user and by item; a square matrix per thread.
         needed = 4 * self.factors * (n + m + max(n, 2 * m)) + 20 * data.matrix.nnz
         needed += 8 * self.factors**2 * (self.threads or usable_threads())
         plan = MemoryPlan(self.memory_limit)
-        plan.require("vectors", given.copied + needed, "Ask for fewer factors.")
+        plan.require("vectors", given.copied + needed, "Use fewer factors.")
         Y = self._trained(data, given)
         trained = time.perf_counter()
-        with Workers(1):  # however many threads BLAS has otherwise, the same sums
+        with Workers(1):  # one BLAS thread, so that the sums are always the same
             wide = Y.astype(np.float64)
             gram = wide.T @ wide
         self._vectors, self._gram, self._bias = DenseRows(Y), gram, np.zeros(m, np.float32)
@@ -112,7 +112,7 @@ class WMF(Latent):
         self.timings_ = {"train": trained - start, "total": time.perf_counter() - start}
 
     def _trained(self, data: "Interactions", given: FitContext) -> npt.NDArray[np.float32]:
-        """The vectors of the items."""
+        """Train and return the item vectors."""
         import scipy.sparse as sp
 
         self.check_ready()
@@ -124,17 +124,17 @@ class WMF(Latent):
                 given.progress("train", iteration + 1, self.iterations)
 
         X = data.matrix
-        # implicit takes the values as c, not as c − 1, and adds its `regularization` to the diagonal as it
-        # is; its `alpha` would only multiply c.
+        # implicit takes the values as c, not as c − 1, and adds `regularization` to the diagonal; its `alpha`
+        # would only multiply c.
         with np.errstate(over="ignore"):
             c = X.data.astype(np.float32)
             c *= np.float32(self.weight)
             c += 1
         if not np.isfinite(c).all():
-            raise DataError("1 + weight·value is more than single precision holds: scale the values.")
+            raise DataError("1 + weight·value exceeds single precision. Scale the values down.")
         if given.progress is not None:
             given.progress("train", 0, self.iterations)
-        # One BLAS thread in each of implicit's threads; who is solved where changes nothing.
+        # One BLAS thread in each of implicit's threads; the assignment of users to threads changes nothing.
         with Workers(self.threads) as workers:
             als = AlternatingLeastSquares(
                 factors=self.factors,
@@ -143,9 +143,9 @@ class WMF(Latent):
                 iterations=self.iterations,
                 num_threads=workers.threads,
                 random_state=self.seed,
-                # Three conjugate gradient steps for each vector, from where it was, instead of a Cholesky
-                # factor. On 20,000 × 5,000 with 1M pairs, an iteration takes 0.3 s and not 1.4 s with 64
-                # factors, 0.7 s and not 11.6 s with 200; ten come as far as five or six exact ones.
+                # Three conjugate gradient steps per vector, from its last value, instead of a Cholesky
+                # factor. On 20,000 × 5,000 with 1M pairs, an iteration takes 0.3 s instead of 1.4 s with 64
+                # factors, 0.7 s instead of 11.6 s with 200; ten are worth five or six exact ones.
                 use_cg=True,
             )
             try:
@@ -154,13 +154,13 @@ class WMF(Latent):
                 )
             except ModelFitError as error:
                 raise NumericalError(
-                    f"the vectors left the numbers that single precision holds ({error}). It may be because "
-                    f"l2={self.l2:g} is too small, or weight={self.weight:g} or a value too large."
+                    f"the vectors exceed single precision ({error}). It may be because l2={self.l2:g} is too "
+                    f"small, or weight={self.weight:g} or a value too large."
                 ) from error
         return np.ascontiguousarray(als.item_factors)
 
     def check_ready(self) -> None:
-        """Refuse to be trained without the library implicit."""
+        """Raise if the library implicit is missing."""
         try:
             import_module("implicit.cpu.als")
         except ImportError as error:
@@ -175,7 +175,7 @@ class WMF(Latent):
     # ── using the vectors ─────────────────────────────────────────────────────────────────────────
 
     def _embed(self, histories: Rows) -> npt.NDArray[np.float32]:
-        """x_u = (YᵀCᵘY + λI)⁻¹ YᵀCᵘp(u), exact, for each user alone (Hu et al., Eq. 4)."""
+        """Return x_u = (YᵀCᵘY + λI)⁻¹ YᵀCᵘp(u), solved exactly for each user (Hu et al., Eq. 4)."""
         _check_values(histories.values, "a history")
         users = np.zeros((len(histories), self._vectors.width), np.float32)
 
@@ -193,10 +193,10 @@ class WMF(Latent):
     def _system(
         self, had: npt.NDArray[Any], values: npt.NDArray[Any]
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """YᵀCᵘY + λI; and, of the items a user has, the vectors and confidences."""
+        """Return YᵀCᵘY + λI, and the vectors and confidences of the items a user has."""
         Y = self._vectors.array[had].astype(np.float64)
         more = self._fitted_weight * values.astype(np.float64)
-        # YᵀCᵘY = YᵀY + Yᵀ(Cᵘ − I)Y, of which only the items of the history are in the second part.
+        # YᵀCᵘY = YᵀY + Yᵀ(Cᵘ − I)Y; only items of the history contribute to the second term.
         part = np.sqrt(more)[:, None] * Y
         A = part.T @ part
         A += self._gram
@@ -206,8 +206,11 @@ class WMF(Latent):
     def _weights_between(
         self, had: npt.NDArray[Any], values: npt.NDArray[Any], targets: npt.NDArray[Any]
     ) -> npt.NDArray[np.float64]:
-        """The score is Σ_j s_ij c_j with s_ij = y_iᵀ(YᵀCᵘY + λI)⁻¹y_j (Hu et al., §5): so x_j weighs
-        s_ij·c_j/x_j, which other items of the history change."""
+        """Return the weight of each item of the history in each target, s_ij·c_j/x_j.
+
+        The score is Σ_j s_ij·c_j with s_ij = y_iᵀ(YᵀCᵘY + λI)⁻¹y_j (Hu et al., §5). A weight depends on the
+        other items of the history.
+        """
         _check_values(values, "a history")
         self._vectors.verify()
         A, Y, c = self._system(had, values)
@@ -230,16 +233,16 @@ class WMF(Latent):
 def _check_values(values: npt.NDArray[Any], what: str) -> None:
     if len(values) and values.min() < 0:
         raise DataError(
-            f"{what} must have no negative values for WMF, which takes them as confidence; got "
-            f"{values.min():g}. Drop such pairs, or let every pair count 1."
+            f"{what} must have no negative values for WMF, which uses them as confidence; got "
+            f"{values.min():g}. Drop such pairs, or let every pair count as 1."
         )
 
 
 def _solved(A: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """A⁻¹b, by Cholesky."""
+    """Return A⁻¹b, by Cholesky."""
     from scipy.linalg.lapack import dposv
 
     _, x, info = dposv(A.T, b, lower=1, overwrite_a=1)
     if info != 0:
-        raise NumericalError("a user's system of equations is singular to double precision: use a larger l2.")
+        raise NumericalError("the equations of a user are singular in double precision. Use a larger l2.")
     return np.asarray(x)
