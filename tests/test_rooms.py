@@ -20,7 +20,9 @@ HOME_OF = {
     },
     "llvmlite": {"core/kernels/intrinsics.py"},
     "threadpoolctl": {"core/resources.py"},
-    "polars": {f"io/{room}.py" for room in ("sources", "rows", "tables", "frames")}
+    "polars": {
+        f"io/{room}.py" for room in ("batches", "frames", "json_lines", "rows", "sources", "tables", "text")
+    }
     | {"datasets/originals.py"},
     "narwhals": {f"io/{room}.py" for room in ("sources", "frames")},
     "safetensors": {"io/artifact.py"},

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from hypothesis import strategies as st
 
 from mrfrec import DataError, Interactions, MrfrecError, ParameterError, read_interactions
 from mrfrec.data.ids import Ids
-from mrfrec.io import sources
+from mrfrec.io import batches, json_lines
 from mrfrec.io.tables import as_interactions, read_users
 
 Row = tuple[Any, ...]
@@ -51,8 +52,8 @@ def naive(
 
 
 def as_csv_ids(rows: list[Row], place: int) -> list[Row]:
-    """The ids that a file without types gives: integers if every one reads as such."""
-    texts = [str(row[place]) for row in rows]
+    """The ids that a file without types gives: no spaces around them, integers if every one reads as such."""
+    texts = [str(row[place]).strip(" \t") for row in rows]
     whole = all(re.fullmatch(r"0|-?[1-9][0-9]*", text) for text in texts)
     numbers = [int(text) for text in texts] if whole else []
     fits = whole and (all(-(2**63) <= n < 2**63 for n in numbers) or all(0 <= n < 2**64 for n in numbers))
@@ -165,9 +166,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 integers = st.integers(-5, 30) | st.integers(-(2**63), 2**63 - 1) | st.integers(2**53, 2**53 + 3)
 unsigned = st.integers(0, 9) | st.integers(2**63 - 2, 2**64 - 1)
-texts = st.text(
-    st.sampled_from("ab019-. ,;\t|\"'\n\r\\/é漢😀\x00\u2028\ufeff"), min_size=1, max_size=5
-) | st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=3)
+texts = (
+    st.text(st.sampled_from("ab019-. ,;\t|\"'\n\r\\/é漢😀\x00\u2028\ufeff"), min_size=1, max_size=5)
+    | st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=3)
+).filter(lambda text: text.strip(" \t"))
 values = st.sampled_from([1.0, 2.0, 4.0, 5.0, 3.5, 0.1, 0.2, 0.3, 0.0, -1.0, 16777217.0])
 
 
@@ -202,7 +204,7 @@ def test_every_format_gives_what_plain_python_does(
     )
     expected = naive(as_csv_ids(as_csv_ids(rows, 0), 1) if form in TEXT else rows, **options)
     source = FORMATS[form](folder, given_names, rows)
-    with patch.object(sources, "_BATCH", data.draw(st.sampled_from([1, 3, 1000]))):
+    with patch.object(batches, "BATCH_ROWS", data.draw(st.sampled_from([1, 3, 1000]))):
         if expected:
             assert_is(read_interactions(source, *given_names, **options), expected)
         else:
@@ -223,9 +225,8 @@ REASONS = {
     "word": "value not a finite number",
     "fields": "more than 3 fields",
     "hidden fields": "more than 3 fields",
-    "blank": "no user id",
 }
-ONLY_TEXT = {"word", "fields", "hidden fields", "blank"}
+ONLY_TEXT = {"word", "fields", "hidden fields"}
 
 
 def spoiled(row: Row, how: str) -> Row:
@@ -241,7 +242,6 @@ def spoiled(row: Row, how: str) -> Row:
         "word": (user, item, "five"),
         "fields": (*row, "x"),
         "hidden fields": (*row, None, None, "x"),
-        "blank": (),
     }
     return changed.get(how, row)
 
@@ -260,7 +260,7 @@ def test_bad_rows_are_refused_by_number_or_skipped_and_counted(
     good = [row for row, how in zip(rows, marks, strict=True) if not how]
     expected = naive(as_csv_ids(as_csv_ids(good, 0), 1) if form in TEXT else good, binary=False)
     source = FORMATS[form](folder, ["user", "item", "value"], [*map(spoiled, rows, marks)])
-    with patch.object(sources, "_BATCH", data.draw(st.sampled_from([1, 2, 1000]))):
+    with patch.object(batches, "BATCH_ROWS", data.draw(st.sampled_from([1, 2, 1000]))):
         if bad:
             first = next(i for i, how in enumerate(marks, 1) if how)
             with pytest.raises(DataError, match=rf"row {first}: .*on_bad=\"skip\""):
@@ -280,8 +280,6 @@ def test_bad_rows_are_refused_by_number_or_skipped_and_counted(
         (['{"user": 1, "item": 2'], 2, "not valid JSON"),
         (["[1, 2]"], 2, "not a JSON object"),
         (["5"], 2, "not a JSON object"),
-        (["", '{"user": 1, "item": 3}'], 2, "blank line"),
-        (['{"user": 1, "item": 3}', "   "], 3, "blank line"),
         (['{"user": 1, "item": 2} {"user": 1, "item": 3}'], 2, "not valid JSON"),
         (['{"user": 1, "item": "\\ud800"}'], 2, "not valid JSON"),
         (["[" * 5000], 2, "not valid JSON"),
@@ -331,7 +329,10 @@ def test_quotes_that_do_not_match_are_refused_with_the_row(tmp_path: Path) -> No
     path = tmp_path / "t.csv"
     path.write_text('user,item\n"1\n1",a\n2,"b""c"\n3,"7" disk"\n4,d\n')
     for batch in (1, 1000):
-        with patch.object(sources, "_BATCH", batch), pytest.raises(DataError, match="row 3: quotation marks"):
+        with (
+            patch.object(batches, "BATCH_ROWS", batch),
+            pytest.raises(DataError, match="row 3: quotation marks"),
+        ):
             read_interactions(path, on_bad="skip")
 
 
@@ -398,7 +399,7 @@ def test_ids_of_csv_are_integers_only_if_all_of_a_column_reads_as_such(folder: P
 
     assert ids("10", "9", "-3") == [-3, 9, 10]
     assert ids("10", "007") == ["007", "10"]
-    assert ids("10", "9 ") == ["10", "9 "]
+    assert ids("10", "9 ") == [9, 10]
     assert ids("10", "+9") == ["+9", "10"]
     assert ids("0", "-0") == ["-0", "0"]
     assert ids("1", "1.0") == ["1", "1.0"]
@@ -418,7 +419,7 @@ def test_string_ids_of_typed_formats_stay_strings_even_if_all_are_digits(folder:
 def test_json_ids_of_both_types_are_refused(tmp_path: Path, first: object, batch: int) -> None:
     path = tmp_path / "t.jsonl"
     path.write_bytes(to_json(["user", "item"], [(first, 1), ("7", 1), (7, 1)]))
-    with patch.object(sources, "_BATCH", batch), patch.object(sources, "_SAMPLE", 1):
+    with patch.object(batches, "BATCH_ROWS", batch), patch.object(json_lines, "_SAMPLE", 1):
         for on_bad in ("refuse", "skip"):
             with pytest.raises(DataError, match=r"t\.jsonl: user ids are .* strings in others"):
                 read_interactions(path, on_bad=on_bad)
@@ -488,7 +489,7 @@ def test_object_that_is_no_id_is_a_bad_row(odd: object) -> None:
     [
         ([1, "1"], "numbers in some rows and strings in others"),
         ([-1, 2**63], "both below 0 and above"),
-        (["\ud800"], "cannot be read: .*surrogates"),
+        (["\ud800"], "cannot be read: a text holds half of a surrogate pair"),
     ],
 )
 def test_objects_that_are_no_column_of_ids_are_refused(users: list[object], message: str) -> None:
@@ -601,16 +602,24 @@ def test_what_cannot_be_read_is_refused(source: object, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("t.xlsx", b"", r"cannot tell the format from the name. It may end in \.csv"),
+        ("t.xlsx", b"", r"cannot tell the format from the name. Say input_format=…"),
         ("t", b"", "cannot tell the format"),
         ("t.parquet.gz", b"", "cannot tell the format"),
         ("t.csv", b"", r"t\.csv is empty"),
         ("t.jsonl", b"", r"t\.jsonl is empty"),
         ("t.csv", b"user,item\n", "no interactions: 0 rows"),
-        ("t.csv", b"user,item\n\xff,1\n", "The text must be UTF-8"),
-        ("t.csv", "user,item\n1,2\n".encode("utf-16"), "The text must be UTF-8"),
-        ("t.jsonl", b'{"user": "\xff"}', "The text must be UTF-8"),
-        ("t.csv", b"user,item\r1,2\r", "cannot be read: new-line character"),
+        ("t.csv", b"user,item\n\xff,1\n", "the text is not UTF-8. Convert it"),
+        ("t.csv", "user,item\n1,2\n".encode("utf-16"), "the text is not UTF-8"),
+        ("t.jsonl", b'{"user": "\xff"}', "the text is not UTF-8"),
+        ("t.csv", b"user,item\r1,2\r", "line 1 holds a carriage return. If lines end in"),
+        ("t.csv", b"u" * 200_000, "line 1 has 200,000 characters: is this a table"),
+        (
+            "t.parquet",
+            b"PAR1 something else PAR1",
+            r"t\.parquet cannot be read: it is damaged, or not Parquet",
+        ),
+        ("t.arrow", b"something else", r"t\.arrow cannot be read: it is damaged, or not Arrow"),
+        ("u.data", b"196\t242\t3\n186\t302\t3\n", "the first line, '196', '242', '3', looks like data"),
         ("t.csv", b'"user\n",item\n1,2\n', "line 1: a quotation mark is not closed"),
         ("t.csv", b"user,item\na\r,2\n", "row 1: .*a carriage return outside"),
         ("t.json", b' \n[{"user": 1, "item": 2}]', "one JSON array; what can be read is JSON lines"),
@@ -652,11 +661,11 @@ def test_obvious_columns_are_recognised(names: list[str], roles: str) -> None:
         (
             ["who", "item"],
             {},
-            r"t\.csv: which column holds the users\? None of 'who', 'item' tells .* user=…",
+            r"t\.csv: which column holds the users\? No name of 'who', 'item' is recognised.* user=…",
         ),
-        (["user", "what"], {}, r"which column holds the items\? None of 'user', 'what'.* Name it: item=…"),
+        (["user", "what"], {}, r"which column holds the items\? No name of 'user', 'what'.* Name it: item=…"),
         (["user", "song", "artist"], {}, r"the items\? It may be any of 'song', 'artist'\. Name it: item=…"),
-        (["user", "item", "user"], {}, r"None of 'user \(column 1\)', 'item', 'user \(column 3\)'"),
+        (["user", "item", "user"], {}, r"No name of 'user \(column 1\)', 'item', 'user \(column 3\)'"),
         (["user", "item", "n"], {"binary": False}, r"which column holds the values\? It may be one of 'n'"),
         (["user", "item", "stars", "plays"], {"min_value": 1}, "one of 'stars', 'plays': say value=…"),
         (
@@ -670,12 +679,13 @@ def test_obvious_columns_are_recognised(names: list[str], roles: str) -> None:
             {"title": "item", "item": "item"},
             "item must be another column than title; got 'item'",
         ),
-        (["user", "item"], {"separator": "::"}, "separator must be one ASCII character"),
-        (["user", "item"], {"separator": "é"}, "separator must be one ASCII character"),
+        (["user", "item"], {"separator": ""}, "separator must be ASCII characters"),
+        (["user", "item"], {"separator": "é"}, "separator must be ASCII characters"),
+        (["user", "item"], {"separator": '":'}, "separator must be ASCII characters, no quotation mark"),
         (
             ["user", "item"],
-            {"separator": '"'},
-            "separator must be one ASCII character, no quotation mark",
+            {"input_format": "xml"},
+            "input_format must be one of csv, tsv, jsonl, parquet, arrow",
         ),
         (["user", "item"], {"columns": "user"}, "columns must be a list of distinct names; got 'user'"),
         (["user", "item"], {"columns": []}, "columns must be a list of distinct names"),
@@ -722,10 +732,92 @@ def test_separator_and_columns_are_refused_where_there_are_types(
 def test_file_without_header_is_read_with_names_for_its_columns(tmp_path: Path, start: bytes) -> None:
     path = tmp_path / "t.dat"
     path.write_bytes(start + b'"1"|x|5\n2|y|4\n\n')
-    with pytest.raises(DataError, match="row 3: no user id"):
-        read_interactions(path, columns=["user", "item", "rating"])
-    data = read_interactions(path, columns=["user", "item", "rating"], binary=False, on_bad="skip")
+    data = read_interactions(path, columns=["user", "item", "rating"], binary=False)
     assert_is(data, {(1, "x"): 5.0, (2, "y"): 4.0})
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("ratings.dat", b"1::10::5::978300760\n1:: 20::3::978302109\r\n2::10::4::978301968\n\n"),
+        ("ratings.dat", b"\xef\xbb\xbf1::10::5::978300760\n1::20::3::978302109\n2::10::4::978301968"),
+        ("u.data", b"1\t10\t5\t978300760\n1\t20\t3\t978302109\n2\t10\t4\t978301968\n"),
+    ],
+)
+def test_movielens_files_without_header_are_read(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    data = read_interactions(tmp_path / name, columns=["user", "item", "rating", "timestamp"], binary=False)
+    assert_is(data, {(1, 10): 5.0, (1, 20): 3.0, (2, 10): 4.0})
+
+
+def test_separator_of_several_characters_splits_and_quotation_marks_mean_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "t.txt"
+    path.write_text('user||item\n"a||b"\n||\n\nc|| d|x \n')
+    assert_is(read_interactions(path, separator="||"), {('"a', 'b"'): 1.0, ("c", "d|x"): 1.0})
+    path.write_text("user||item\na||b\nc||d||e\n||f\n")
+    with pytest.raises(DataError, match="row 2: more than 2 fields"):
+        read_interactions(path, separator="||")
+    data = read_interactions(path, separator="||", on_bad="skip")
+    assert data.skipped == {"more than 2 fields": 1, "no user id": 1}
+
+
+@pytest.mark.parametrize("packed", [bytes, gzip.compress])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("empty", ["", ",", '"",""'])
+def test_rows_without_content_are_passed_over_and_keep_their_number(
+    tmp_path: Path, packed: Callable[[bytes], bytes], end: str, empty: str
+) -> None:
+    path = tmp_path / ("t.csv" if packed is bytes else "t.csv.gz")
+    path.write_bytes(packed(end.join(["user,item", "1,a", empty, "1,b", "2,b", empty, ""]).encode()))
+    assert_is(read_interactions(path), {(1, "a"): 1.0, (1, "b"): 1.0, (2, "b"): 1.0})
+    path.write_bytes(packed(end.join(["user,item", "1,a", empty, ",b", ""]).encode()))
+    with pytest.raises(DataError, match="row 3: no user id"):
+        read_interactions(path)
+
+
+def test_blank_lines_of_json_are_passed_over_and_keep_their_number(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"user": 1, "item": 2}\n\n{"user": 1, "item": 3}\n  \n\n')
+    assert_is(read_interactions(path), {(1, 2): 1.0, (1, 3): 1.0})
+    path.write_text('{"user": 1, "item": 2}\n\n{"user": 1\n\n')
+    with pytest.raises(DataError, match="row 3: not valid JSON"):
+        read_interactions(path)
+
+
+@pytest.mark.parametrize("content", ["user,item\n1, 2\n 1,3 \n", 'user\titem\n1\t 2\n1\t"3\t"\n'])
+def test_spaces_around_ids_of_text_files_do_not_count(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "t.txt"
+    path.write_text(content)
+    assert_is(read_interactions(path), {(1, 2): 1.0, (1, 3): 1.0})
+    path.write_text("user,item\n1,2\n1,  \n")
+    with pytest.raises(DataError, match="row 2: no item id"):
+        read_interactions(path)
+    frame = pl.DataFrame({"user": [1], "item": [" 2"]})  # has types: nothing is changed
+    assert list(read_interactions(frame).items) == [" 2"]
+
+
+def test_streams_are_read_and_leave_nothing_open(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = {(1, "a"): 1.0, (2, "b"): 1.0}
+    before = len([*Path("/proc/self/fd").iterdir()])
+    for form, name in {"csv": "csv", "tsv": "tsv", "csv.gz": "csv", "json": "jsonl", "parquet": "parquet",
+                       "arrow": "arrow", "arrow stream": "arrow"}.items():  # fmt: skip
+        content = Path(str(FORMATS[form](folder, ["user", "item"], [(1, "a"), (2, "b")]))).read_bytes()
+        assert_is(read_interactions(io.BytesIO(content), input_format=name), expected)
+    text = io.StringIO("user,item\n1,a\n2,b\n")
+    with pytest.raises(DataError, match="the stream: cannot tell the format from the name"):
+        read_interactions(text)
+    assert_is(read_interactions(text, input_format="csv"), expected)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"user,item\n1,a\n2,b\n")))
+    assert_is(read_interactions("-", input_format="csv"), expected)
+    with Path(str(FORMATS["csv"](folder, ["user", "item"], [(1, "a"), (2, "b")]))).open() as file:
+        assert_is(read_interactions(file), expected)
+    reader, writer = os.pipe()
+    os.write(writer, b"user,item\n1,a\n2,\n")
+    os.close(writer)
+    with pytest.raises(DataError, match=f"/dev/fd/{reader}, row 2: no item id"):
+        read_interactions(f"/dev/fd/{reader}", input_format="csv")
+    os.close(reader)
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
 
 
 def test_separator_that_is_given_is_used(tmp_path: Path) -> None:
@@ -751,7 +843,7 @@ def test_titles_are_read_and_the_order_of_rows_does_not_matter(folder: Path, for
     expected = {(user, item): 1.0 for user, item, _ in rows}
     for some in (rows, rows[::-1]):
         source = FORMATS[form](folder, ["user", "item", "name"], some)
-        with patch.object(sources, "_BATCH", 2):
+        with patch.object(batches, "BATCH_ROWS", 2):
             assert_is(read_interactions(source, title="name"), expected, ["a\n", "b", 'c, the "third"', ""])
             assert read_interactions(source).titles is None
 
@@ -821,7 +913,7 @@ def test_bad_row_in_a_table_of_items_is_refused_or_counted(tmp_path: Path) -> No
 def test_progress_hears_of_the_rows_read(folder: Path) -> None:
     heard: list[tuple[str, int, int]] = []
     source = FORMATS["csv"](folder, ["user", "item"], [(1, 2)] * 5)
-    with patch.object(sources, "_BATCH", 2):
+    with patch.object(batches, "BATCH_ROWS", 2):
         read_interactions(source, progress=lambda *news: heard.append(news))
     assert heard == [("read", 2, 0), ("read", 4, 0), ("read", 5, 0)]
 

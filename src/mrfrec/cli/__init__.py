@@ -30,6 +30,7 @@ _OPTIONS = {
             "checkpoint",
             "device",
             "heldout",
+            "input_format",
             "max_history",
             "hidden",
             "max_seconds",

@@ -21,6 +21,7 @@ __all__ = [
     "Columns",
     "Data",
     "Duplicates",
+    "InputFormat",
     "MaxHistory",
     "MinItems",
     "MinUsers",
@@ -35,7 +36,7 @@ __all__ = [
 _HELDOUT = 10_000  # users at most, if not said
 _OF_FILES = (
     "user_column", "item_column", "value_column", "time_column", "min_value", "values", "duplicates",
-    "on_bad", "separator", "columns",
+    "on_bad", "separator", "columns", "input_format",
 )  # fmt: skip
 
 
@@ -59,6 +60,10 @@ OnBad = Annotated[
 Separator = Annotated[str | None, Option(metavar="TEXT", help="Between columns of a text file.")]
 Columns = Annotated[
     str | None, Option(metavar="NAMES", help="Columns of a text file without a header: user,item,plays.")
+]
+InputFormat = Annotated[
+    Literal["csv", "tsv", "jsonl", "parquet", "arrow"] | None,
+    Option(help="Format of DATA; told by the name of a file, needed for standard input (-)."),
 ]
 
 
@@ -107,6 +112,7 @@ class Data:
     on_bad: OnBad = "refuse"
     separator: Separator = None
     columns: Columns = None
+    input_format: InputFormat = None
     folder: Annotated[
         Path | None, Option(metavar="FOLDER", help="Where data sets are prepared, if not the usual place.")
     ] = None
@@ -210,6 +216,7 @@ class Data:
             "binary": not self.values,
             "duplicates": self.duplicates,
             "on_bad": self.on_bad,
+            "input_format": self.input_format,
             **text_options(self.separator, self.columns),
         }
 

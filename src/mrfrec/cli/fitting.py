@@ -9,6 +9,7 @@ from typer import Argument, Option
 from mrfrec.cli.data import (
     Columns,
     Duplicates,
+    InputFormat,
     MaxHistory,
     MinItems,
     MinUsers,
@@ -61,6 +62,7 @@ def fit(
     on_bad: OnBad = "refuse",
     separator: Separator = None,
     columns: Columns = None,
+    input_format: InputFormat = None,
     model: Annotated[
         list[str] | None,
         Option(
@@ -190,7 +192,7 @@ def fit(
             data, user_column, item_column, value_column, title_column,
             items=items, min_value=min_value, binary=not values, duplicates=duplicates,
             max_history=max_history, min_users=min_users, min_items=min_items, on_bad=on_bad,
-            progress=progress, **text_options(separator, columns),
+            progress=progress, input_format=input_format, **text_options(separator, columns),
         )  # fmt: skip
         note(f"{interactions.n_users:,} users × {interactions.n_items:,} items, {len(interactions):,} pairs")
         for reason, count in interactions.skipped.items():

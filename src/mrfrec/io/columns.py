@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from itertools import pairwise
 
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.io.sources import Source
+from mrfrec.io.batches import Source
 
 __all__ = ["check_that_rows_may_be_counted", "find_roles", "find_titles"]
 
@@ -46,12 +46,17 @@ def find_roles(
                 taken = next(
                     (other for other, name in roles.items() if _plain(name) in _NAMES[role].split()), ""
                 )
+                if table.is_text and all(re.match(r"[-+.\d]+( \(|$)", name) for name in table.columns):
+                    raise DataError(
+                        f"{table.name}: the first line, {_listed(table.columns)}, looks like data. Name the "
+                        "columns: columns=…, or at the command line --columns user,item,rating,timestamp."
+                    )
                 which = (
                     f"{roles[taken]!r} is taken for the {taken}s"
                     if taken and not fitting
                     else f"It may be any of {_listed(fitting)}"
                     if fitting
-                    else (f"None of {_listed(table.columns)} tells by its name")
+                    else f"No name of {_listed(table.columns)} is recognised"
                 )
                 raise DataError(
                     f"{table.name}: which column holds the {role}s? {which}. Name it: {role}=… "

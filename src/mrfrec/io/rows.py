@@ -18,7 +18,7 @@ from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids, Texts
 from mrfrec.data.interactions import combine
 from mrfrec.errors import DataError
-from mrfrec.io.sources import FAULT, Roles, Source, Types
+from mrfrec.io.batches import BLANK, FAULT, Roles, Source, Types
 
 __all__ = ["RowReader"]
 
@@ -165,6 +165,9 @@ class RowReader:
             bad = pl.repeat(False, len(batch), eager=True)
             for fault in faults:
                 bad |= fault.where.fill_null(False)
+            drop = bad
+            if FAULT in batch.columns:
+                bad = bad & (batch[FAULT] != BLANK).fill_null(True)
             if bad.any():
                 first = int(bad.arg_true()[0])
                 if self.on_bad == "refuse":
@@ -186,9 +189,9 @@ class RowReader:
                         self.skipped[prefix + reason] = self.skipped.get(prefix + reason, 0) + count
                     left &= ~mine
             row += len(batch)
-            self.read_rows += len(batch)
+            self.read_rows += len(batch) - int(drop.sum()) + int(bad.sum())
             typed = pl.DataFrame(columns)
-            yield typed.filter(~bad) if bad.any() else typed
+            yield typed.filter(~drop) if drop.any() else typed
 
     def finish(self) -> None:
         """Number the ids in ascending order, once all tables are read."""

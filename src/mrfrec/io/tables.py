@@ -20,9 +20,10 @@ from mrfrec.data.events import Events
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.data.interactions import Interactions, only
 from mrfrec.errors import DataError, ParameterError
+from mrfrec.io.batches import Source
 from mrfrec.io.columns import check_that_rows_may_be_counted, find_roles, find_titles
 from mrfrec.io.rows import RowReader
-from mrfrec.io.sources import Source, open_sources
+from mrfrec.io.sources import open_sources
 
 __all__ = ["as_interactions", "read_events", "read_interactions", "read_users"]
 
@@ -46,6 +47,7 @@ def read_interactions(
     on_bad: Literal["refuse", "skip"] = "refuse",
     separator: str | None = None,
     columns: Sequence[str] | None = None,
+    input_format: str | None = None,
     progress: Progress | None = None,
 ) -> Interactions:
     """Read a table with a row for each time a user used an item.
@@ -58,8 +60,8 @@ def read_interactions(
     ----------
     source
         A path or a pattern such as "logs/*.parquet", or a list of them: CSV, TSV and JSON lines (plain,
-        .gz or .zst), Parquet, Arrow and Feather. Or a data frame of pandas, polars, pyarrow or another
-        library. Or a `scipy.sparse` matrix of users × items.
+        .gz or .zst), Parquet, Arrow and Feather; "-" is standard input. Or an open file. Or a data frame of
+        pandas, polars, pyarrow or another library. Or a `scipy.sparse` matrix of users × items.
     user, item, value, title
         Names of the columns; recognised if they are obvious (user_id, movieId, rating, …). Ids are
         integers or strings and keep their type; in text files a column is integers if all of it is. Values
@@ -83,15 +85,18 @@ def read_interactions(
         A row without ids, with a value that is no number, or with too many fields: "refuse" the table and
         name the row, or "skip" it and count it in `Interactions.skipped`.
     separator
-        Separator of text files; detected if None.
+        Separator of text files, of one character or more (then quotation marks mean nothing); detected if
+        None.
     columns
         Names of the columns of text files that have no header.
+    input_format
+        "csv", "tsv", "jsonl", "parquet" or "arrow"; told by the name of the file if None.
     progress
         Called as `progress("read", rows, 0)`.
     """
     min_value = _check_options(min_value, binary, duplicates, on_bad, progress)
     named = {"user": user, "item": item, "value": value, "title": title if items is None else None}
-    reading: dict[str, Any] = {"separator": separator, "columns": columns}
+    reading: dict[str, Any] = {"separator": separator, "columns": columns, "input_format": input_format}
     if isinstance(source, Interactions) or sp.issparse(source):
         for name, given in {**named, **reading}.items():
             if given is not None:
@@ -136,6 +141,7 @@ def read_events(
     on_bad: Literal["refuse", "skip"] = "refuse",
     separator: str | None = None,
     columns: Sequence[str] | None = None,
+    input_format: str | None = None,
     progress: Progress | None = None,
 ) -> Events:
     """Read a table with a row for each time a user used an item, and keep the order of the rows.
@@ -155,7 +161,7 @@ def read_events(
     min_value = _check_options(min_value, binary, duplicates, on_bad, progress)
     named = {"user": user, "item": item, "value": value, "title": title if items is None else None}
     named["time"] = time if isinstance(time, str) else None
-    reading: dict[str, Any] = {"separator": separator, "columns": columns}
+    reading: dict[str, Any] = {"separator": separator, "columns": columns, "input_format": input_format}
     rows, library = _read(
         source, named, items, min_value, binary, on_bad, progress, timed=bool(time), **reading
     )

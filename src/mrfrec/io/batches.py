@@ -1,0 +1,129 @@
+"""What all kinds of tables share: a source yields batches of rows in polars, in the order of the rows."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from mrfrec.errors import DataError, MrfrecError
+
+__all__ = [
+    "BATCH_ROWS",
+    "BLANK",
+    "FAULT",
+    "ID_ROLES",
+    "INT64_MAX",
+    "POLARS_ERRORS",
+    "Roles",
+    "Source",
+    "Types",
+    "batch_of",
+    "reading",
+    "stream",
+]
+
+FAULT = "fault"
+"""Name of an extra column of a batch: what is wrong with the shape of a row, or null."""
+
+BLANK = "blank line"
+"""Fault of a row without any content, which is passed over."""
+
+BATCH_ROWS = 250_000
+"""Most rows in a batch."""
+ID_ROLES = ("user", "item")
+INT64_MAX = np.iinfo(np.int64).max
+_EXACT = 2**53  # floats below this represent whole numbers exactly
+POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+_UNREADABLE = (*POLARS_ERRORS, ArithmeticError, OSError, RuntimeError, TypeError, ValueError)
+
+Roles = Mapping[str, str]  # role → column to read: {"user": "user_id"}
+Types = Mapping[str, pl.DataType]  # role → type to which text is converted while it is read
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file, stream or frame."""
+
+    name: str  # for messages
+    columns: tuple[str, ...]
+    batches: Callable[[Roles, Types], Iterator[pl.DataFrame]]
+    is_text: bool = False  # without types: ids are integers if all of them look like integers
+    library: str | None = None  # the data frame library it came from
+
+
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Report what goes wrong as an error of the data."""
+    try:
+        yield
+    except MrfrecError:
+        raise
+    except _UNREADABLE as error:
+        raise DataError(f"{name} cannot be read: {_reason(error)}.") from error
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, UnicodeEncodeError):
+        return "a text holds half of a surrogate pair, which is not a character"
+    if re.search("utf-?8", str(error), re.IGNORECASE):
+        return "the text is not UTF-8. Convert it, for example with iconv -f latin1 -t utf-8"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error).split("\n")[0][:300].rstrip(".") or type(error).__name__
+
+
+def stream(name: str, rows: pl.LazyFrame) -> Iterator[pl.DataFrame]:
+    done = 0
+    try:
+        for batch in rows.collect_batches(
+            chunk_size=BATCH_ROWS, maintain_order=True, lazy=True, engine="streaming"
+        ):
+            yield batch
+            done += len(batch)
+    except _UNREADABLE as error:
+        raise DataError(f"{name} cannot be read after row {done:,}: {_reason(error)}.") from error
+
+
+def batch_of(
+    columns: Mapping[str, pl.Series | list[Any]], faults: list[str | None], name: str
+) -> pl.DataFrame:
+    """Build a batch from columns or lists of Python values; what cannot be an id becomes a fault."""
+    series: dict[str, pl.Series] = {}
+    for role, values in columns.items():
+        if isinstance(values, pl.Series):
+            series[role] = values
+        elif role not in ID_ROLES:
+            plain = [int(x) if role == "value" and isinstance(x, bool) else x for x in values]
+            series[role] = pl.Series([None if x is None else str(x) for x in plain], dtype=pl.String)
+        else:
+            ids = [_id(value) for value in values]
+            for i, (value, given) in enumerate(zip(ids, values, strict=True)):
+                if value is None and given is not None:
+                    faults[i] = faults[i] or f"{role} id neither a string nor a whole number of 64 bits"
+            series[role] = _of_one_type(ids, f"{name}: {role} ids")
+    return pl.DataFrame({**series, FAULT: pl.Series(faults, dtype=pl.String)})
+
+
+def _of_one_type(ids: list[Any], whose: str) -> pl.Series:
+    known = [value for value in ids if value is not None]
+    if len({type(value) for value in known}) > 1:
+        raise DataError(f"{whose} are numbers in some rows and strings in others. Make them the same.")
+    if not known or isinstance(known[0], str):
+        return pl.Series(ids, dtype=pl.String)
+    wide = max(known) > INT64_MAX
+    if wide and min(known) < 0:
+        raise DataError(f"{whose} are both below 0 and above 2**63. Make them strings.")
+    return pl.Series(ids, dtype=pl.UInt64 if wide else pl.Int64)
+
+
+def _id(value: Any) -> int | str | None:
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+        return int(value)
+    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return int(value) if is_integer and -INT64_MAX - 1 <= value <= 2 * INT64_MAX + 1 else None
