@@ -91,10 +91,10 @@ def everything(model: Any) -> list[Any]:
         if model.users_ is not None:
             asked += [model.recommend(k=6), model.recommend(list(model.users_)[:3], k=3, exclude=names[:4])]
             asked += [model.explain(names[9], user=model.users_[0])]
+        asked += [model.similar_items(names, k=5)]
     return [
         weights.tobytes(),
         [frame.rows() for frame in asked],
-        [model.similar_items(item, k=5).rows() for item in names],
         model.explain(names[3], history=names[4:12]).rows(),
         [array.tobytes() for array in (model.mean_, model.scale_, model.popularity_)],
         (names, list(model.titles_ or []), list(model.users_ or [])),
@@ -265,7 +265,7 @@ def test_ids_beyond_the_signed_integers_survive(tmp_path: Path) -> None:
     MRF(l2=1.0).fit(Interactions(X, [2**63, 1, 2, 3], ids)).save(tmp_path / "m.mrf", include_histories=True)
     loaded = mrfrec.load(tmp_path / "m.mrf")
     assert list(loaded.items_) == ids
-    assert loaded.similar_items(2**63 + 5, k=3)["item"].to_list() == [3]
+    assert loaded.similar_items(2**63 + 5, k=1)["item"].to_list() == [3]
     assert loaded.users_ is not None
     assert loaded.users_[0] == 2**63
 
@@ -787,12 +787,12 @@ def test_a_damaged_row_of_a_dense_model_disturbs_only_those_who_need_it(many_blo
     whole: Any = mrfrec.load(path)
     names = list(whole.items_)
     wanted = whole.recommend(history=names[:3], k=5).rows()
-    similar = whole.similar_items(names[2]).rows()
+    similar = whole.similar_items(names[2], k=3).rows()
     whole_weights = whole.weights_.copy()
     spoil(path, place_of(path, "weights")[1] - 1)  # in the row of the last item
     model: Any = mrfrec.load(path)
     assert model.recommend(history=names[:3], k=5).rows() == wanted
-    assert model.similar_items(names[2]).rows() == similar
+    assert model.similar_items(names[2], k=3).rows() == similar
     asks: list[Ask] = [
         lambda: model.recommend(history=[names[-1]], k=5),
         lambda: model.similar_items(names[-1]),

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 
-from mrfrec import Interactions, MemoryPlanError
+from mrfrec import Interactions, MemoryPlanError, MrfrecWarning
 from mrfrec.core import ranking
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.models.latent import Latent
@@ -29,6 +29,20 @@ def problem(n: int, dtype: str = "float32", seed: int = 0) -> tuple[Rows, Array,
     return histories, users, vectors, rng.normal(size=M).astype(dtype)
 
 
+def scores_of(users: Array, vectors: Array, start: Array) -> Array:
+    nobody = Rows.empty(len(users), len(vectors))
+    return ranking.score(ranking.VectorScorer(nobody, users, vectors), start, 2)
+
+
+def top_k(
+    histories: Rows, users: Array, vectors: Array, start: Array, k: int, order: Array,
+    exclude_seen: bool = True, threads: int = 2,
+) -> tuple[Array, Array]:  # fmt: skip
+    hidden = histories if exclude_seen else None
+    scorer = ranking.VectorScorer(histories, users, vectors)
+    return ranking.top_k(scorer, k, ranking.Base(start, order), hidden=hidden, threads=threads)[:2]
+
+
 def naive_top_k(
     histories: Rows, scores: Array, k: int, order: Array, exclude_seen: bool
 ) -> tuple[Array, Array]:
@@ -45,7 +59,7 @@ def naive_top_k(
 @pytest.mark.parametrize("n", [1, 16, 17, 32, 33, 150])
 def test_scores_are_those_of_plain_numpy(n: int, dtype: str) -> None:
     _, users, vectors, start = problem(n, dtype)
-    found = ranking.score_vectors(users, vectors, start, 2)
+    found = scores_of(users, vectors, start)
     assert found.dtype == dtype
     expected = users.astype(np.float64) @ vectors.T.astype(np.float64) + start
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
@@ -58,10 +72,8 @@ def test_the_best_are_those_of_plain_numpy(n: int, k: int, exclude_seen: bool) -
     histories, users, vectors, start = problem(n)
     start[[3, 20]] = -np.inf
     order = np.random.default_rng(1).permutation(M).astype(np.int32)
-    found = ranking.top_k_vectors(
-        histories, users, vectors, start, k, exclude_seen=exclude_seen, order=order, threads=2
-    )
-    scores = ranking.score_vectors(users, vectors, start, 1)
+    found = top_k(histories, users, vectors, start, k, order, exclude_seen=exclude_seen)
+    scores = scores_of(users, vectors, start)
     items, best = naive_top_k(histories, scores, k, order, exclude_seen)
     np.testing.assert_array_equal(found[0], items)
     np.testing.assert_array_equal(found[1], best.astype(np.float32))
@@ -74,11 +86,10 @@ def test_a_user_alone_among_few_and_among_many_gets_the_same_to_the_bit(d: int) 
     users, vectors = (rng.normal(size=(rows, d)).astype(np.float32) for rows in (n, m))
     start, order = np.zeros(m, np.float32), np.arange(m, dtype=np.int32)
     nothing = Rows(np.zeros(n + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32), m)
-    options: dict[str, Any] = {"exclude_seen": True, "order": order}
 
     def best(chosen: Array, threads: int = 2) -> tuple[Array, Array]:
         rows = nothing.take(chosen)
-        return ranking.top_k_vectors(rows, users[chosen], vectors, start, 20, **options, threads=threads)
+        return top_k(rows, users[chosen], vectors, start, 20, order, threads=threads)
 
     items, scores = best(np.arange(n))
     assert n > ranking._FEW
@@ -88,7 +99,7 @@ def test_a_user_alone_among_few_and_among_many_gets_the_same_to_the_bit(d: int) 
             found = best(chosen, threads)
             np.testing.assert_array_equal(found[0], items[chosen])
             np.testing.assert_array_equal(found[1], scores[chosen])
-        whole = ranking.score_vectors(users[chosen], vectors, start, 2)
+        whole = scores_of(users[chosen], vectors, start)
         np.testing.assert_array_equal(np.take_along_axis(whole, items[chosen], 1), scores[chosen])
 
 
@@ -96,10 +107,8 @@ def test_a_user_alone_among_few_and_among_many_gets_the_same_to_the_bit(d: int) 
 def test_ties_go_by_the_order(n: int) -> None:
     histories = Rows(np.zeros(n + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32), 5)
     order = np.array([4, 2, 0, 3, 1], np.int32)
-    items, scores = ranking.top_k_vectors(
-        histories, np.ones((n, 1), np.float32), np.array([[1.0], [2], [2], [1], [2]], np.float32),
-        np.zeros(5, np.float32), 4, exclude_seen=True, order=order, threads=1,
-    )  # fmt: skip
+    vectors = np.array([[1.0], [2], [2], [1], [2]], np.float32)
+    items, scores = top_k(histories, np.ones((n, 1), np.float32), vectors, np.zeros(5, np.float32), 4, order)
     assert items.tolist() == [[2, 4, 1, 3]] * n
     assert scores.tolist() == [[2.0, 2.0, 2.0, 1.0]] * n
 
@@ -108,22 +117,17 @@ def test_ties_go_by_the_order(n: int) -> None:
 def test_where_fewer_are_left_the_last_places_are_empty(n: int) -> None:
     histories = Rows.of(sp.csr_array(np.tile(np.array([[1.0, 0, 1, 0, 0]], np.float32), (n, 1))))
     start = np.array([0, 0, 0, -np.inf, 0], np.float32)
-    items, scores = ranking.top_k_vectors(
-        histories, np.ones((n, 1), np.float32), np.arange(5, dtype=np.float32)[:, None], start, 4,
-        exclude_seen=True, order=np.arange(5, dtype=np.int32), threads=2,
-    )  # fmt: skip
+    vectors, order = np.arange(5, dtype=np.float32)[:, None], np.arange(5, dtype=np.int32)
+    items, scores = top_k(histories, np.ones((n, 1), np.float32), vectors, start, 4, order)
     assert items.tolist() == [[4, 1, -1, -1]] * n
     assert scores.tolist() == [[4.0, 1.0, -np.inf, -np.inf]] * n
 
 
 def test_nobody_asks_and_nothing_is_answered() -> None:
     histories, users, vectors, start = problem(0)
-    items, scores = ranking.top_k_vectors(
-        histories, users, vectors, start, 3,
-        exclude_seen=True, order=np.arange(M, dtype=np.int32), threads=2,
-    )  # fmt: skip
+    items, scores = top_k(histories, users, vectors, start, 3, np.arange(M, dtype=np.int32))
     assert items.shape == scores.shape == (0, 3)
-    assert ranking.score_vectors(users, vectors, start, 2).shape == (0, M)
+    assert scores_of(users, vectors, start).shape == (0, M)
 
 
 # ── the base of such models ───────────────────────────────────────────────────────────────────────
@@ -184,8 +188,10 @@ def test_similar_items_have_the_largest_cosines(model: Mean) -> None:
 def test_an_item_without_a_vector_is_near_to_nothing() -> None:
     model = Mean().fit(sp.csr_array(random_matrix(3, users=50)))
     model._vectors.array[4] = 0.0
-    assert len(model.similar_items(4)) == 0
-    assert 4 not in model.similar_items(9, k=40)["item"].to_list()
+    with pytest.warns(MrfrecWarning, match="item 4 has fewer than k=10 similar items"):
+        assert len(model.similar_items(4)) == 0
+    with pytest.warns(MrfrecWarning, match="fewer than k=40"):
+        assert 4 not in model.similar_items(9, k=40)["item"].to_list()
 
 
 def test_vectors_before_fit_are_an_attribute_that_is_not_there() -> None:

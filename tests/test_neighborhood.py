@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from mrfrec import MemoryPlanError, ParameterError
+from mrfrec import MemoryPlanError, MrfrecWarning, ParameterError
 from mrfrec.models import ItemKNN, Popularity
 
 from conftest import Matrix, random_matrix
@@ -111,5 +111,6 @@ def test_popularity_gives_everybody_what_most_have() -> None:
     assert set(table["source"]) == {"popular"}
     expected = [i for i in np.lexsort((np.arange(len(counts)), -counts)) if i not in (1, 2)][:10]
     assert table["item"].to_list() == expected
-    assert len(model.similar_items(1)) == 0
+    with pytest.warns(MrfrecWarning, match="fewer than k=10"):
+        assert len(model.similar_items(1)) == 0
     assert model.explain(7, history=[1])["contribution"].to_list() == [0.0, counts[7]]

@@ -15,6 +15,7 @@ from mrfrec import (
     MemoryPlanError,
     MissingLibraryError,
     ModelFileError,
+    MrfrecWarning,
     ParameterError,
     load,
 )
@@ -105,8 +106,10 @@ def test_an_item_nobody_has_is_a_zero_vector_and_is_near_to_nothing(X: Matrix) -
     model = trained(X)
     assert not X[:, 5].any()
     assert not model.item_vectors_[5].any()
-    assert len(model.similar_items(5)) == 0
-    assert 5 not in set(model.similar_items(7, k=30)["item"])
+    with pytest.warns(MrfrecWarning, match="fewer than k=10"):
+        assert len(model.similar_items(5)) == 0
+    with pytest.warns(MrfrecWarning, match="fewer than k=30"):
+        assert 5 not in set(model.similar_items(7, k=30)["item"])
 
 
 def test_more_factors_than_items_can_be_trained() -> None:

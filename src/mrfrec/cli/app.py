@@ -196,7 +196,7 @@ def recommend(
         ranked = opened._batches(asked, k, **filters, progress=progress if many else None)
         pieces = _until(context.obj, ranked)
         if kind in ("parquet", "csv", "jsonl") and output is not None:
-            rows = opened._write(pieces, asked, output, kind, explain=explain)
+            rows = opened._write(pieces, asked, output, kind, explain)
             note(f"wrote {rows:,} rows for {len(asked):,} users to {output} ({size_of(output)})")
         else:
             show_recommendations(pieces, opened.catalogue, len(asked), explain, kind, output)

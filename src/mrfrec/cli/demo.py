@@ -9,7 +9,6 @@ from typing import Any
 from mrfrec import datasets
 from mrfrec.cli.show import print_table, size_of
 from mrfrec.core.resources import human_bytes
-from mrfrec.data.catalogue import because_text
 from mrfrec.evaluation.protocol import evaluate
 from mrfrec.evaluation.splits import Split, strong_generalisation
 from mrfrec.io.atomic import check_writable, expanded
@@ -40,14 +39,9 @@ def run(output: Path) -> None:
 
     model = MRF().fit(data)
     _say(f"\nA package is built with {', '.join(_HISTORY)}. What else will it need?")
-    asked = model._query(history=list(_HISTORY))
-    ranked = next(model._batches(asked, 8, explain=3))
-    assert ranked.because is not None
-    rows = [
-        [place + 1, data.items[i], model.catalogue.title(i), float(ranked.scores[0, place]),
-         because_text(ranked.because[0][place], model.catalogue)]
-        for place, i in enumerate(ranked.items[0].tolist())
-    ]  # fmt: skip
+    answer = model.answer(history=_HISTORY, k=8, explain=3)
+    names = ("rank", "item", "title", "score", "because")
+    rows = [[row[name] for name in names] for row in answer.rows]
     print_table(rows, ["rank", "item", "title", "score", "because of"])
 
     model.save(output, include_histories=True)

@@ -1,11 +1,9 @@
 """Items and users as people name them: by id or by title, on the command line or in files."""
 
 from collections.abc import Iterable, Iterator
-from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
-from unicodedata import combining, normalize
 
 from mrfrec.data.catalogue import Catalogue
 from mrfrec.data.ids import Id, Ids
@@ -42,21 +40,24 @@ class ItemNames:
         return self._known(text) is None and ("," not in text or expanded(text[1:]).is_file())
 
     def find(self, text: str) -> Id:
-        """The id of the item that has this id or this title."""
+        """Return the id of the item that has this id or this title."""
         known = self._known(text)
         if known is None:
-            near = self._near(text)
+            near = self._catalogue.search(text, _GUESSES)
             advice = f" Did you mean {self._shown(near)}?" if near else ""
             raise DataError(f"no item has the id or the title {text!r}.{advice}")
         return known
 
     def _known(self, text: str) -> Id | None:
-        items = self._catalogue.items
+        items, titles = self._catalogue.items, self._catalogue.titles
         if items.is_text or text.removeprefix("-").isdecimal():
             wanted = items.parse(text, "item")
             if items.find([wanted], "item")[0] >= 0:
                 return wanted
-        for matches in (self._titles.get(text, []), self._folded_titles.get(text.casefold(), [])):
+        alike = self._catalogue.index.exact(text) if titles is not None and text else []
+        named = {place: self._catalogue.title(place) or "" for place in alike}
+        folded = [place for place, title in named.items() if title.casefold() == text.casefold()]
+        for matches in ([place for place in folded if named[place] == text], folded):
             if len(matches) > 1:
                 raise DataError(
                     f"several items have the title {text!r}: {self._shown(matches)}. Name one by id."
@@ -84,39 +85,9 @@ class ItemNames:
             start = stop
 
     @cached_property
-    def _titles(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
-        for position, title in enumerate(self._catalogue.titles or []):
-            if title:
-                found.setdefault(title, []).append(position)
-        return found
-
-    @cached_property
-    def _folded_titles(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
-        for title, positions in self._titles.items():
-            found.setdefault(title.casefold(), []).extend(positions)
-        return found
-
-    @cached_property
     def _most_commas(self) -> int:
-        return max((str(name).count(",") for name in (*self._titles, *self._catalogue.items)), default=0)
-
-    def _near(self, text: str) -> list[int]:
-        """Items whose id or title contains the text, the popular first; else those spelt most like it."""
-        folded = _plain(text)
-        names: dict[str, int] = {}
-        if self._catalogue.items.is_text:
-            names |= {_plain(str(item)): place for place, item in enumerate(self._catalogue.items)}
-        names |= {_plain(title): places[0] for title, places in self._titles.items()}
-        containing = {position for name, position in names.items() if folded and folded in name}
-        if containing:
-            return sorted(containing, key=lambda i: -int(self._catalogue.popularity[i]))[:_GUESSES]
-        # Comparing with everything takes long in a large catalogue: only with what shares a few letters.
-        length = 3 if len(folded) > 5 else 2
-        pieces = {folded[i : i + length] for i in range(max(len(folded) - length + 1, 1))}
-        alike = [name for name in names if any(piece in name for piece in pieces)]
-        return list(dict.fromkeys(names[name] for name in get_close_matches(folded, alike, _GUESSES, 0.5)))
+        names = (*(self._catalogue.titles or ()), *self._catalogue.items)
+        return max((str(name).count(",") for name in names), default=0)
 
     def _shown(self, positions: list[int]) -> str:
         def one(position: int) -> str:
@@ -125,11 +96,6 @@ class ItemNames:
 
         more = "" if len(positions) <= _GUESSES else f" and {len(positions) - _GUESSES} more"
         return "; ".join(one(position) for position in positions[:_GUESSES]) + more
-
-
-def _plain(text: str) -> str:
-    """Without capitals and accents."""
-    return "".join(c for c in normalize("NFKD", text.casefold()) if not combining(c))
 
 
 def find_users(

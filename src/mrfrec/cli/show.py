@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 from unicodedata import category
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from mrfrec.core.resources import Progress, human_bytes
-from mrfrec.data.catalogue import NEIGHBOR_COLUMNS, REASON_COLUMNS, Catalogue, Recommendations, because_text
+from mrfrec.data.catalogue import Catalogue, Recommendations, rows_of
 from mrfrec.data.ids import Id
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import expanded, writing
@@ -114,53 +113,43 @@ def show_recommendations(
     kind: str,
     output: Path | None,
 ) -> None:
-    """Recommendations as "table", "json" or "csv"."""
+    """Show recommendations as "table", "json" or "csv"."""
     names = ["user", "item", "title", "score", "rank", "source", *(["because"] if explain else [])]
     hidden = {"user"} if users == 1 else set()
-    _write(_recommendations(pieces, catalogue), names, hidden, catalogue, kind, output)
-
-
-def _recommendations(pieces: Iterable[Recommendations], catalogue: Catalogue) -> Iterator[list[Any]]:
-    for ranked in pieces:
-        for u, user in enumerate(ranked.users):
-            for place, item in enumerate(ranked.items[u].tolist()):
-                if item >= 0:
-                    score = _short(ranked.scores[u, place])
-                    source = "model" if ranked.informed[u, place] else "popular"
-                    row = [user, catalogue.items[item], catalogue.title(item), score, place + 1, source]
-                    if ranked.because is not None:
-                        row.append(because_text(ranked.because[u][place], catalogue))
-                    yield row
+    rows = (row for piece in pieces for row in rows_of(catalogue.recommendation_columns(piece)))
+    _write((list(row.values()) for row in rows), names, hidden, catalogue, kind, output)
 
 
 def show_similar(model: Recommender, item: Id, k: int, kind: str, output: Path | None) -> None:
-    """The items that go with an item."""
-    nearest = model._nearest(item, k)
-    if not nearest:
+    """Show the items that go with an item."""
+    columns = model.catalogue.neighbor_columns(*model._nearest(item, k))
+    if not columns["item"]:
         note(f"no item goes with {item}, says this {type(model).__name__}")
-    if kind in ("parquet", "jsonl"):
-        _write_frame(model.similar_items(item, k), output, kind)
-        return
-    found = [(i, _short(np.float32(score))) for i, score in nearest]
-    rows = model.catalogue.neighbor_rows(found)
-    _write(rows, NEIGHBOR_COLUMNS, set(), model.catalogue, kind, output)
+    _write_columns(columns, model.catalogue, kind, output)
 
 
 def show_explanation(
     model: Recommender, item: Id, whose: Mapping[str, Any], kind: str, output: Path | None
 ) -> None:
-    """What a history adds to the score of an item."""
-    if kind in ("parquet", "jsonl"):
-        _write_frame(model.explain(item, **whose), output, kind)
-        return
+    """Show what a history adds to the score of an item."""
     found, base = model._explanation(item, **whose)
-    rows = model.catalogue.reason_rows(found, base)
+    columns = model.catalogue.reason_columns(found, base)
     if kind == "table":
-        for row in rows:
-            if row[0] is None:  # the base score, which says so in place of a title
-                row[:2] = row[1], None
-        rows.append(["(score)", None, None, None, fsum([base, *(c.amount for c in found)])])
-    _write(rows, REASON_COLUMNS, set(), model.catalogue, kind, output)
+        if base:  # its row has no item: say what it is in place of one
+            columns["item"][-1], columns["title"][-1] = columns["title"][-1], None
+        last = {"item": "(score)", "contribution": fsum([base, *(c.amount for c in found)])}
+        columns = {name: [*values, last.get(name)] for name, values in columns.items()}
+    _write_columns(columns, model.catalogue, kind, output)
+
+
+def _write_columns(columns: dict[str, Any], catalogue: Catalogue, kind: str, output: Path | None) -> None:
+    if kind in ("parquet", "jsonl"):
+        from mrfrec.io.frames import frame
+
+        _write_frame(frame([columns], columns, {"item": catalogue.items.kind}, None), output, kind)
+    else:
+        rows = (list(row.values()) for row in rows_of(columns))
+        _write(rows, list(columns), set(), catalogue, kind, output)
 
 
 def show_facts(facts: dict[str, Any], name: str, kind: str) -> None:
@@ -180,11 +169,6 @@ def _flat(facts: dict[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
         else:
             is_count = type(value) is int and not before.startswith("parameters.")
             yield before + name, f"{value:,}" if is_count else str(value)
-
-
-def _short(score: np.floating[Any]) -> float:
-    """A score of 32 bits with the digits it has, and not those of its neighbour of 64 bits."""
-    return float(str(score))
 
 
 def show_report(report: "Report", kind: str, output: Path | None) -> None:

@@ -198,8 +198,8 @@ def warm_up(dtype: Literal["float32", "float64"]) -> None:
         fitted = fit(
             X, settings, copied=0, threads=1, memory_limit=None, progress=None, announce=lambda _: None
         )
-        order, nothing = np.arange(40, dtype=np.int32), np.zeros(40, dtype)
-        ranking.top_k(Rows.of(X), fitted.weights, nothing, 1, exclude_seen=True, order=order, threads=1)
+        base = ranking.Base(np.zeros(40, dtype), np.arange(40, dtype=np.int32))
+        ranking.top_k(ranking.WeightScorer(Rows.of(X), fitted.weights, dtype), 1, base, threads=1)
 
 
 # ── what a fit needs, and what it does about it ───────────────────────────────────────────────────

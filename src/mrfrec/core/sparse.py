@@ -36,6 +36,11 @@ class Rows:
         ptr = matrix.indptr.astype(np.int64, copy=False)
         return cls(ptr, matrix.indices, matrix.data, matrix.shape[1])
 
+    @classmethod
+    def empty(cls, count: int, width: int) -> "Rows":
+        """Return rows without entries."""
+        return cls(np.zeros(count + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32), width)
+
     def __reduce__(self) -> tuple[Any, ...]:  # checked, and then without the check: each array once
         self.verify()
         repeated = self.values.strides == (0,)  # a single one stands for all values

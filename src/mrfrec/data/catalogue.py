@@ -1,6 +1,7 @@
-"""What goes between the parts of a recommender: its items, the users it was trained on, its answers."""
+"""The items and users of a model, and answers about them as columns and rows."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -9,29 +10,24 @@ import numpy.typing as npt
 
 from mrfrec.core.sparse import Rows
 from mrfrec.data.ids import Id, Ids, Texts
+from mrfrec.data.search import NameIndex
 
-__all__ = [
-    "NEIGHBOR_COLUMNS",
-    "REASON_COLUMNS",
-    "Catalogue",
-    "Contribution",
-    "Recommendations",
-    "Training",
-    "because_text",
-]
+__all__ = ["Catalogue", "Contribution", "Recommendations", "Training", "rows_of"]
 
-NEIGHBOR_COLUMNS = ("item", "title", "score", "rank")
-REASON_COLUMNS = ("item", "title", "value", "weight", "contribution")
+Columns = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The items of a model."""
+    """The items of a model. What takes time to build is built once, when it is first needed."""
 
     items: Ids
     titles: Texts | None
     popularity: npt.NDArray[np.int64]  # users of each item
     n_users: int
+
+    def __getstate__(self) -> dict[str, Any]:  # without what can be built again
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
     def by_popularity(self) -> npt.NDArray[np.int32]:
@@ -40,25 +36,86 @@ class Catalogue:
         place[np.argsort(-self.popularity, kind="stable")] = np.arange(len(self.items), dtype=np.int32)
         return place
 
+    @cached_property
+    def index(self) -> NameIndex:
+        """Finds items by id and title."""
+        return NameIndex(self.items, self.titles, self.by_popularity)
+
+    def search(self, text: str, k: int) -> list[int]:
+        """Return up to k items by position whose id or title matches the text, the best match first."""
+        return self.index.search(text, k)
+
     def title(self, item: int) -> str | None:
-        """The title of an item, by its position."""
+        """Return the title of an item, by its position."""
         return (self.titles[item] or None) if self.titles is not None else None
 
-    def neighbor_rows(self, found: list[tuple[int, float]]) -> list[list[Any]]:
-        """Positions and strengths as rows of `NEIGHBOR_COLUMNS`."""
-        return [[self.items[i], self.title(i), score, place] for place, (i, score) in enumerate(found, 1)]
+    def name(self, item: int) -> str:
+        """Return a name for people: the id, or the title of an item that is only numbered."""
+        return (None if self.items.is_text else self.title(item)) or str(self.items[item])
 
-    def reason_rows(self, found: "list[Contribution]", base: float) -> list[list[Any]]:
-        """Contributions as rows of `REASON_COLUMNS`; a base score other than 0 is the last."""
-        rows: list[list[Any]] = [
-            [self.items[c.item], self.title(c.item), c.value, c.weight, c.amount] for c in found
-        ]
-        return [*rows, [None, "(base score)", None, None, base]] if base else rows
+    # ── columns of answers ────────────────────────────────────────────────────────────────────────
+
+    def columns(self, items: npt.NDArray[Any]) -> Columns:
+        """Return the ids and titles of items, by position."""
+        if self.titles is None:
+            titles: list[str | None] = [None] * len(items)
+        else:
+            titles = [title or None for title in self.titles.take(items)]
+        return {"item": self.items.take(items), "title": titles}
+
+    def recommendation_columns(self, batch: "Recommendations") -> Columns:
+        """Return user, item, title, score, rank, source and, if there are reasons, because."""
+        there = batch.items >= 0
+        owner, place = np.nonzero(there)
+        columns = {
+            "user": [batch.users[u] for u in owner.tolist()],
+            **self.columns(batch.items[there]),
+            "score": batch.scores[there],
+            "rank": (place + 1).astype(np.int32),
+            "source": ["model" if known else "popular" for known in batch.evidence[there].tolist()],
+        }
+        if batch.because is not None:
+            reasons = [batch.because[u][p] for u, p in zip(owner.tolist(), place.tolist(), strict=True)]
+            columns["because"] = [
+                ", ".join(f"{self.name(c.item)} ({c.amount:+.2f})" for c in each) for each in reasons
+            ]
+        return columns
+
+    def neighbor_columns(self, items: npt.NDArray[Any], strengths: npt.NDArray[Any]) -> Columns:
+        """Return item, title, score and rank of the items that go with an item, nearest first."""
+        ranks = np.arange(1, len(items) + 1, dtype=np.int32)
+        return {**self.columns(items), "score": strengths.astype(np.float32), "rank": ranks}
+
+    def reason_columns(self, reasons: "list[Contribution]", base: float) -> Columns:
+        """Return item, title, value, weight and contribution; a base score other than 0 is the last row."""
+        columns: Columns = {
+            **self.columns(np.array([c.item for c in reasons], np.int64)),
+            "value": [c.value for c in reasons],
+            "weight": [c.weight for c in reasons],
+            "contribution": [c.amount for c in reasons],
+        }
+        if base:
+            last = {"title": "(base score)", "contribution": base}
+            columns = {name: [*values, last.get(name)] for name, values in columns.items()}
+        return columns
+
+
+def rows_of(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Turn columns into rows of plain Python values, for JSON and for people."""
+    plain = [_plain(values) for values in columns.values()]
+    return (dict(zip(columns, row, strict=True)) for row in zip(*plain, strict=True))
+
+
+def _plain(values: Any) -> Iterable[Any]:
+    if not isinstance(values, np.ndarray):
+        return list(values)
+    # A number of 32 bits with the digits it has, and not those of its neighbour of 64 bits.
+    return [float(str(x)) for x in values] if values.dtype == np.float32 else values.tolist()
 
 
 @dataclass(frozen=True)
 class Training:
-    """The users a model was trained on and what they had."""
+    """The users a model was trained on and their histories."""
 
     users: Ids
     histories: Rows
@@ -67,12 +124,12 @@ class Training:
 
 @dataclass(frozen=True)
 class Recommendations:
-    """Recommendations for a few users: users × k, item −1 where there is nothing left."""
+    """Recommendations for a batch of users: arrays of users × k, item −1 where there is nothing left."""
 
     users: list[Id]
     items: npt.NDArray[np.int32]
     scores: npt.NDArray[Any]
-    informed: npt.NDArray[np.bool_]  # whether the history speaks for or against the item at all
+    evidence: npt.NDArray[np.bool_]  # whether some item of the history has a weight for the item
     because: list[list[list["Contribution"]]] | None = None
 
 
@@ -86,14 +143,5 @@ class Contribution:
 
     @property
     def amount(self) -> float:
-        """Exact: a product of two numbers of 32 bits fits one of 64."""
+        """The product, exact in 64 bits for factors of 32 bits."""
         return self.value * self.weight
-
-
-def because_text(reasons: list[Contribution], catalogue: Catalogue) -> str:
-    """Reasons on one line: "numpy (+0.31), scipy (+0.12)"; items that are only numbered, by title."""
-
-    def name(item: int) -> object:
-        return (None if catalogue.items.is_text else catalogue.title(item)) or catalogue.items[item]
-
-    return ", ".join(f"{name(c.item)} ({c.amount:+.2f})" for c in reasons)

@@ -1,10 +1,11 @@
-"""Names of users and items: integers or strings, kept as arrays so that they lie in a file as they are.
+"""Ids of users and items: integers or strings, kept as arrays that lie in a file as they are.
 
-Nothing is built when a model is opened: one id is found by bisection, many by one table made for them.
+Nothing is built when a model is opened: few strings are found by bisection; for many, a table is built once.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, overload
 
@@ -17,7 +18,9 @@ __all__ = ["Id", "Ids", "Texts"]
 
 Id = int | str
 
-_FEW = 64  # ids, up to which bisection beats making a table
+# Strings are decoded one by one, or found by bisection, where they are fewer than one in so many: the time
+# per string is then below that of a list or table of all of them.
+_ONE_IN = 64
 
 
 class Texts(Sequence[str]):
@@ -25,6 +28,9 @@ class Texts(Sequence[str]):
 
     def __init__(self, data: npt.NDArray[np.uint8], ptr: npt.NDArray[np.int64]) -> None:
         self.data, self.ptr = data, ptr
+
+    def __reduce__(self) -> tuple[Any, ...]:  # without the list of all strings
+        return Texts, (self.data, self.ptr)
 
     @classmethod
     def of(cls, strings: Iterable[str]) -> "Texts":
@@ -53,8 +59,19 @@ class Texts(Sequence[str]):
         blob, places = self.data.tobytes(), self.ptr.tolist()
         return (blob[a:b].decode() for a, b in pairwise(places))
 
+    @cached_property
+    def _all(self) -> list[str]:
+        return list(self)
+
+    def take(self, positions: npt.NDArray[np.integer[Any]]) -> list[str]:
+        """Return the strings at these positions."""
+        if len(positions) * _ONE_IN < len(self):
+            return [self.raw(i).decode() for i in positions.tolist()]
+        strings = self._all
+        return [strings[i] for i in positions.tolist()]
+
     def raw(self, index: int) -> bytes:
-        """The bytes of one string."""
+        """Return the bytes of one string."""
         return self.data[self.ptr[index] : self.ptr[index + 1]].tobytes()
 
 
@@ -64,6 +81,9 @@ class Ids(Sequence[Id]):
     def __init__(self, values: npt.NDArray[Any] | Texts, order: npt.NDArray[np.int64] | None = None) -> None:
         self.values = values
         self.order = order  # positions by ascending id; None where the ids ascend as they are
+
+    def __reduce__(self) -> tuple[Any, ...]:  # without what `find` has built
+        return Ids, (self.values, self.order)
 
     @classmethod
     def of(cls, ids: "Iterable[Id] | Ids", name: str) -> "Ids":
@@ -122,6 +142,13 @@ class Ids(Sequence[Id]):
         """Whether the ids are strings."""
         return isinstance(self.values, Texts)
 
+    @property
+    def kind(self) -> str:
+        """The type of a column of these ids: "string", "int64" or "uint64"."""
+        if isinstance(self.values, Texts):
+            return "string"
+        return "uint64" if self.values.dtype == np.uint64 else "int64"
+
     def __len__(self) -> int:
         return len(self.values)
 
@@ -159,15 +186,20 @@ class Ids(Sequence[Id]):
             pass
         raise DataError(f"{name} ids are integers here; got {text!r}.")
 
-    def subset(self, keep: npt.NDArray[np.integer[Any]]) -> "Ids":
-        """The ids at these positions."""
-        values = self.values
-        return Ids.of(
-            [values[i] for i in keep.tolist()] if isinstance(values, Texts) else values[keep], "kept"
+    def take(self, positions: npt.NDArray[np.integer[Any]]) -> list[Id]:
+        """Return the ids at these positions."""
+        taken: list[Any] = (
+            self.values.take(positions) if isinstance(self.values, Texts) else self.values[positions].tolist()
         )
+        return taken
+
+    def subset(self, keep: npt.NDArray[np.integer[Any]]) -> "Ids":
+        """Return the ids at these positions as `Ids`."""
+        values = self.values
+        return Ids.of(values.take(keep) if isinstance(values, Texts) else values[keep], "kept")
 
     def find(self, wanted: Iterable[Any], name: str) -> npt.NDArray[np.int64]:
-        """The positions of ids; −1 for those that are not there. `name` says whose they are, in errors."""
+        """Return the positions of ids, −1 for unknown ones. `name` says whose they are, in errors."""
         if isinstance(wanted, str | bytes) or not isinstance(wanted, Iterable):
             raise DataError(f"{name} ids must be a list; got {wanted!r}.")
         ids = wanted.tolist() if isinstance(wanted, np.ndarray) else list(wanted)
@@ -178,30 +210,46 @@ class Ids(Sequence[Id]):
                     f"{name} ids are {own} here; got {value!r} ({type(value).__name__}). "
                     f"Give them as {own}, as they were in the training data."
                 )
-        if len(ids) > _FEW:
-            table = {value: position for position, value in enumerate(self)}
-            return np.fromiter((table.get(value, -1) for value in ids), np.int64, len(ids))
-        return np.fromiter((self._find_one(value) for value in ids), np.int64, len(ids))
+        if not isinstance(self.values, Texts):
+            return self._find_integers(ids)
+        if len(ids) * _ONE_IN < len(self) and "_table" not in self.__dict__:
+            return np.fromiter((self._find_text(self.values, value) for value in ids), np.int64, len(ids))
+        return np.fromiter((self._table.get(value, -1) for value in ids), np.int64, len(ids))
 
-    def _find_one(self, wanted: Id) -> int:
-        order, values = self.order, self.values
+    @cached_property
+    def _table(self) -> dict[Id, int]:
+        return {value: position for position, value in enumerate(self)}
+
+    @cached_property
+    def _ascending(self) -> npt.NDArray[Any]:
+        values: Any = self.values
+        return np.asarray(values if self.order is None else values[self.order])
+
+    def _find_integers(self, ids: list[Any]) -> npt.NDArray[np.int64]:
+        ascending = self._ascending
+        limits = np.iinfo(ascending.dtype)
+        possible = np.array([limits.min <= value <= limits.max for value in ids], bool)
+        keys = np.array([int(x) if ok else 0 for x, ok in zip(ids, possible, strict=True)], ascending.dtype)
+        ranks = np.searchsorted(ascending, keys)
+        known = possible & (ranks < len(self))
+        known[known] = ascending[ranks[known]] == keys[known]
+        found = np.full(len(ids), -1, np.int64)
+        found[known] = ranks[known] if self.order is None else self.order[ranks[known]]
+        return found
+
+    def _find_text(self, texts: Texts, wanted: str) -> int:
+        order = self.order
 
         def place(rank: int) -> int:
             return rank if order is None else int(order[rank])
 
-        if isinstance(values, Texts):
-            texts = values
-            try:
-                key: Any = str(wanted).encode()
-            except UnicodeEncodeError:  # half a surrogate pair: no valid text, so none of ours
-                return -1
-            # The order of UTF-8 bytes is that of the strings.
-            rank = bisect_left(range(len(self)), key, key=lambda rank: texts.raw(place(rank)))
-            return place(rank) if rank < len(self) and texts.raw(place(rank)) == key else -1
-        numbers = values
-        key = int(wanted)
-        rank = bisect_left(range(len(self)), key, key=lambda rank: int(numbers[place(rank)]))
-        return place(rank) if rank < len(self) and int(numbers[place(rank)]) == key else -1
+        try:
+            key = str(wanted).encode()
+        except UnicodeEncodeError:  # half a surrogate pair: no valid text, so none of ours
+            return -1
+        # The order of UTF-8 bytes is that of the strings.
+        rank = bisect_left(range(len(self)), key, key=lambda rank: texts.raw(place(rank)))
+        return place(rank) if rank < len(self) and texts.raw(place(rank)) == key else -1
 
 
 def _is_integer(value: object) -> bool:

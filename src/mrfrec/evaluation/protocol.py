@@ -148,7 +148,7 @@ def measure(
     lists = Lists(ranked, questions.targets, model.popularity_)
     values = {metric: metric.of(lists) for metric in wanted}
     return Evaluation(
-        model=name if name is not None else repr(model),
+        model=name if name is not None else model._call,
         parameters=model.parameters,
         split="",
         users=questions.users,
@@ -192,7 +192,7 @@ def compare(
 ) -> Comparison:
     """Evaluate several models on one split, so that they can be compared user by user."""
     check_split(split)
-    named = dict(models) if isinstance(models, Mapping) else {repr(model): model for model in models}
+    named = dict(models) if isinstance(models, Mapping) else {model._call: model for model in models}
     if len(named) < 2 or len(named) < len(models):
         raise ParameterError("models", "at least two, with different names", list(named))
     wanted = [str(metric) for metric in parse_all(metrics, split.training.n_items)]

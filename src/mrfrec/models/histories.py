@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from os import PathLike
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +14,33 @@ from mrfrec.data.catalogue import Training
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.errors import DataError, ParameterError
 
-__all__ = ["Query", "library_of_column", "of_histories", "of_users", "positions", "validation_of"]
+__all__ = [
+    "Query",
+    "Unknown",
+    "find_ids",
+    "query_histories",
+    "query_users",
+    "rows_of_pairs",
+    "validation_of",
+]
 
-_USERS_AT_ONCE = 4096  # ranked and written as one piece
+_USERS_AT_ONCE = 4096  # ranked and written as one batch
+
+
+class Unknown(NamedTuple):
+    """The ids given as one parameter that the model does not know."""
+
+    parameter: str
+    ids: list[Id]
+    given: int  # ids, known and unknown
+
+    def warn(self) -> None:
+        """Warn of how many there are."""
+        count = f"{len(self.ids):,} of {self.given:,}"
+        if self.parameter == "users":
+            warn(f"{count} users are unknown to the model; they get the most popular items.")
+        else:
+            warn(f"{self.parameter}: {count} items are unknown to the model; ignored.")
 
 
 @dataclass(frozen=True)
@@ -25,13 +50,14 @@ class Query:
     names: Ids
     chosen: npt.NDArray[np.int64] | None  # positions of the training users asked for, −1 unknown; None: all
     histories: Rows
-    library: str | None  # of the data frame that asked
+    library: str | None = None  # of the data frame that asked
+    unknown: tuple[Unknown, ...] = ()
 
     def __len__(self) -> int:
         return len(self.names)
 
-    def pieces(self) -> Iterator[tuple[list[Id], Rows]]:
-        """A few users at a time, with their histories."""
+    def batches(self) -> Iterator[tuple[int, list[Id], Rows]]:
+        """Yield the row at which a batch of users starts, their names, and their histories."""
         for start in range(0, len(self.names), _USERS_AT_ONCE):
             stop = min(start + _USERS_AT_ONCE, len(self.names))
             if self.chosen is None:
@@ -42,56 +68,53 @@ class Query:
                 lengths = np.zeros(stop - start, np.int64)
                 lengths[chosen >= 0] = np.diff(known.ptr)
                 rows = replace(known, ptr=np.concatenate([[0], np.cumsum(lengths)]))
-            yield self.names[start:stop], rows
+            yield start, self.names[start:stop], rows
 
 
-def of_users(users: object, training: Training) -> Query:
-    """Training users by their ids; all of them if None."""
+def query_users(users: object, training: Training) -> Query:
+    """Ask for training users by their ids, for all of them if None."""
     if users is None:
-        return Query(training.users, None, training.histories, None)
+        return Query(training.users, None, training.histories)
     if isinstance(users, str | int | np.integer):
         users = [users]
     if not isinstance(users, Iterable):
         raise ParameterError("users", "an id or a sequence of ids", users)
     ids = _as_list(users)
-    found = training.users.find(ids, "user")
-    if (found < 0).any():
-        warn(
-            f"{int((found < 0).sum()):,} of {len(found):,} users are unknown to the model; they get the most "
-            "popular items."
-        )
+    found, unknown = find_ids(ids, training.users, "user", "users")
     # Names as they were asked for: in that order, and as often.
     wide = np.uint64 if not training.users.is_text and ids and max(ids) >= 2**63 else np.int64
     names = Ids(Texts.of(ids) if training.users.is_text else np.asarray(ids, wide))
-    return Query(names, found, training.histories, library_of_column(users))
+    return Query(names, found, training.histories, _library_of(users), unknown)
 
 
-def of_histories(history: object, items: Ids, binary: bool) -> Query:
-    """Histories in any of the forms `Recommender.recommend` takes, for a model of these items."""
-    if isinstance(history, str):
+def query_histories(history: object, items: Ids, binary: bool) -> Query:
+    """Ask for histories in any of the forms `Recommender.recommend` takes, for a model of these items."""
+    if isinstance(history, str | bytes):
         raise ParameterError("history", "item ids in a list, not one text", history, f"Try [{history!r}].")
-    library = library_of_column(history)
-    if isinstance(history, Mapping) and not all(
-        isinstance(x, int | float | np.number) for x in history.values()
-    ):
-        return Query(Ids.of(history, "user"), None, _rows(list(history.values()), items), None)
-    if library or isinstance(history, Mapping | set | frozenset | tuple | list | np.ndarray):
-        nested = (list, tuple, set, frozenset, Mapping, np.ndarray)
-        one = history if isinstance(history, Mapping) else _as_list(history)
-        given = one if isinstance(one, list) and any(isinstance(each, nested) for each in one) else [one]
-        return Query(Ids.range(len(given)), None, _rows(given, items), library)
-    return _of_table(history, items, binary)
+    if isinstance(history, PathLike) or _is_table(history) or not isinstance(history, Iterable):
+        return _query_table(history, items, binary)
+    if isinstance(history, Mapping):
+        if all(isinstance(value, int | float | np.number) for value in history.values()):
+            return _query_lists(Ids.range(1), [history], items)
+        return _query_lists(Ids.of(history, "user"), list(history.values()), items)
+    ids = _as_list(history)
+    several = any(isinstance(each, Iterable) and not isinstance(each, str | bytes) for each in ids)
+    histories = ids if several else [ids]
+    return _query_lists(Ids.range(len(histories)), histories, items, _library_of(history))
 
 
-def _rows(histories: list[Any], items: Ids) -> Rows:
-    """Histories given as item ids, or as mappings from these to values; unknown items are left out."""
+def _query_lists(names: Ids, histories: list[Any], items: Ids, library: str | None = None) -> Query:
+    """Ask for histories given as item ids, or as mappings from these to values."""
     ids: list[Any] = []
     values: list[float] = []
     ptr = [0]
     for history in histories:
-        if isinstance(history, str) or not isinstance(history, Iterable):
+        if isinstance(history, str | bytes) or not isinstance(history, Iterable):
             raise ParameterError("history", "a sequence of item ids", history)
-        given = history if isinstance(history, Mapping) else dict.fromkeys(history, 1.0)
+        try:
+            given = history if isinstance(history, Mapping) else dict.fromkeys(_as_list(history), 1.0)
+        except TypeError:  # something in it cannot be an id
+            raise ParameterError("history", "a sequence of item ids", history) from None
         ids += given
         values += given.values()
         ptr.append(len(ids))
@@ -101,12 +124,13 @@ def _rows(histories: list[Any], items: Ids) -> Rows:
         x = np.array([np.nan])
     if not np.isfinite(x).all():
         raise DataError("the values of a history must be finite numbers.")
-    owner = np.repeat(np.arange(len(histories)), np.diff(ptr))
-    return _in_order(owner, positions(ids, items, "history"), x, len(histories), items)
+    owners = np.repeat(np.arange(len(histories)), np.diff(ptr))
+    found, unknown = find_ids(ids, items, "item", "history")
+    return Query(names, None, rows_of_pairs(owners, found, x, len(histories), items), library, unknown)
 
 
-def _of_table(table: object, items: Ids, binary: bool) -> Query:
-    """Histories in a data frame or a file, or the rows of a matrix with the model's columns."""
+def _query_table(table: Any, items: Ids, binary: bool) -> Query:
+    """Ask for histories in a data frame or a file, or the rows of a matrix with the model's columns."""
     from mrfrec.data.interactions import Interactions, as_histories
     from mrfrec.io.tables import read_interactions
 
@@ -117,51 +141,52 @@ def _of_table(table: object, items: Ids, binary: bool) -> Query:
                 f"history must have the {len(items)} items the model was fitted on, as columns in the same "
                 f"order; got {matrix.shape[1]}."
             )
-        return Query(Ids.range(matrix.shape[0]), None, Rows.of(matrix), None)
+        return Query(Ids.range(matrix.shape[0]), None, Rows.of(matrix))
     data = table if isinstance(table, Interactions) else read_interactions(table, binary=binary)
     pairs = data.matrix.tocoo()
-    place = positions(data.items, items, "history")[pairs.coords[1]]
-    return Query(
-        data.users, None, _in_order(pairs.coords[0], place, pairs.data, data.n_users, items), data.library
-    )
+    places, unknown = find_ids(data.items, items, "item", "history")
+    rows = rows_of_pairs(pairs.coords[0], places[pairs.coords[1]], pairs.data, data.n_users, items)
+    return Query(data.users, None, rows, data.library, unknown)
 
 
-def _in_order(
-    owner: npt.NDArray[Any], place: npt.NDArray[Any], values: npt.NDArray[Any], count: int, items: Ids
+def find_ids(
+    ids: Iterable[Any], known: Ids, kind: str, parameter: str
+) -> tuple[npt.NDArray[np.int64], tuple[Unknown, ...]]:
+    """Return the positions of ids, −1 for unknown ones, and which these are."""
+    wanted = _as_list(ids)
+    found = known.find(wanted, kind)
+    missing = [wanted[i] for i in np.flatnonzero(found < 0).tolist()]
+    return found, (Unknown(parameter, missing, len(wanted)),) if missing else ()
+
+
+def rows_of_pairs(
+    owners: npt.NDArray[Any], places: npt.NDArray[Any], values: npt.NDArray[Any], count: int, items: Ids
 ) -> Rows:
-    """Rows of known items, ascending, as everywhere."""
-    keep = (place >= 0) & (values != 0)
-    owner, place, values = owner[keep], place[keep], values[keep]
-    order = np.lexsort((place, owner))
-    ptr = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=count))])
-    return Rows(ptr, place[order].astype(np.int32), values[order], len(items))
-
-
-def positions(ids: Iterable[Any], items: Ids, name: str) -> npt.NDArray[np.int64]:
-    """Of items by their ids, −1 for unknown ones, which are counted in a warning."""
-    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
-        raise ParameterError(name, "a sequence of item ids", ids)
-    found = items.find(ids, "item")
-    if (found < 0).any():
-        warn(f"{name}: {int((found < 0).sum()):,} of {len(found):,} items are unknown to the model; ignored.")
-    return found
+    """Return `count` rows of items in ascending order, without unknown items (−1) and values of 0."""
+    keep = (places >= 0) & (values != 0)
+    owners, places, values = owners[keep], places[keep], values[keep]
+    order = np.lexsort((places, owners))
+    ptr = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=count))])
+    return Rows(ptr, places[order].astype(np.int32), values[order], len(items))
 
 
 def _as_list(given: Any) -> list[Any]:
-    """A column or sequence as plain Python values."""
+    """Return a column, or anything iterable, as a list of plain Python values."""
     for way in ("to_pylist", "to_list", "tolist"):  # pyarrow, pandas and polars, numpy
         if hasattr(given, way):
             return list(getattr(given, way)())
     return list(given)
 
 
-def library_of_column(given: object) -> str | None:
-    """The library of a column of a data frame; None for anything else."""
+def _is_table(given: object) -> bool:
+    # On the class, since to ask a lazy frame for its columns is to compute them.
+    return hasattr(given, "tocsr") or hasattr(type(given), "columns")
+
+
+def _library_of(given: object) -> str | None:
+    """Return the library of a column of a data frame; None for anything else."""
     library = type(given).__module__.split(".")[0]
-    is_column = (
-        hasattr(given, "__iter__") and not hasattr(given, "columns") and not isinstance(given, Mapping)
-    )
-    return library if library in ("pandas", "polars", "pyarrow") and is_column else None
+    return library if library in ("pandas", "polars", "pyarrow") and not _is_table(given) else None
 
 
 def validation_of(validation: object, m: int) -> tuple[Rows, Rows]:

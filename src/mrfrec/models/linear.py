@@ -1,4 +1,4 @@
-"""Models whose scores are x·B: a weight for each item of the history in the score of each other item."""
+"""Models that score by x·B: each item of the history has a weight in the score of each other item."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.core import ranking
-from mrfrec.core.resources import usable_threads
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.stored import shaped, stored_rows
@@ -19,7 +18,7 @@ __all__ = ["Linear"]
 
 
 class Linear(Recommender):
-    """A recommender by item-item weights: what it adds is how these are learned.
+    """A recommender by item-item weights; a subclass says how these are learned.
 
     Attributes
     ----------
@@ -29,7 +28,7 @@ class Linear(Recommender):
     """
 
     _weights: Rows | DenseRows
-    _shift: npt.NDArray[Any]  # what every user's scores start from
+    _shift: npt.NDArray[Any]  # the base score of each item
 
     @property
     def weights_(self) -> Any:
@@ -48,47 +47,12 @@ class Linear(Recommender):
 
     # ── using the weights ─────────────────────────────────────────────────────────────────────────
 
-    def _scores(self, histories: Rows) -> npt.NDArray[Any]:
-        return ranking.score(histories, self._weights, self._shift, self.threads or usable_threads())
+    def _scorer(self, histories: Rows) -> ranking.Scorer:
+        return ranking.WeightScorer(histories, self._weights, self._shift.dtype)
 
-    def _best(
-        self,
-        histories: Rows,
-        k: int,
-        *,
-        exclude_seen: bool,
-        order: npt.NDArray[np.int32],
-        base: npt.NDArray[Any] | None = None,
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
-        return ranking.top_k(
-            histories,
-            self._weights,
-            self._shift if base is None else base,
-            k,
-            exclude_seen=exclude_seen,
-            order=order,
-            threads=self.threads or usable_threads(),
-        )
-
-    def _rank(
-        self, histories: Rows, k: int, *, exclude_seen: bool, hidden: npt.NDArray[np.bool_] | None
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any], npt.NDArray[np.bool_]]:
-        items, scores = self._from(self._shift, histories, k, exclude_seen, hidden)
-        return items, scores, scores != self._shift[items]
-
-    def _from(
-        self,
-        base: npt.NDArray[Any],
-        histories: Rows,
-        k: int,
-        exclude_seen: bool,
-        hidden: npt.NDArray[np.bool_] | None,
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
-        """Items and scores that start from `base`; ties by popularity."""
-        # An item that starts from −∞ stays there.
-        start = base if hidden is None else np.where(hidden, -np.inf, base).astype(base.dtype)
-        by_popularity = self._catalogue.by_popularity
-        return self._best(histories, k, exclude_seen=exclude_seen, order=by_popularity, base=start)
+    @property
+    def _base_scores(self) -> npt.NDArray[Any]:
+        return self._shift
 
     def _weights_between(
         self, had: npt.NDArray[Any], values: npt.NDArray[Any], targets: npt.NDArray[Any]
@@ -105,9 +69,6 @@ class Linear(Recommender):
         weights = np.zeros((len(had), len(targets)))
         weights[owner[place >= 0], place[place >= 0]] = rows.values[place >= 0]
         return weights
-
-    def _base_score(self, item: int, *, stranger: bool) -> float:
-        return float(self._shift[item])
 
     def _neighbors(self, item: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Row j of B: where item j adds most."""

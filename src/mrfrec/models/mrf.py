@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from mrfrec.checks import check_count, check_dtype, check_flag, check_number
 from mrfrec.core.settings import Plan, Settings
-from mrfrec.core.sparse import Rows
 from mrfrec.errors import ParameterError
 from mrfrec.models.axes import Axis, Range, Ridges
 from mrfrec.models.linear import Linear
@@ -64,7 +63,8 @@ class MRF(Linear):
     mean_constraint
         Fit under μᵀB = μᵀ (the Appendix), for all items with variance; dense only.
     offset
-        Score by the exact conditional mean μ + (x − μ)·B instead of x·B.
+        Score by the exact conditional mean μ + (x − μ)·B instead of x·B. An item without evidence scores its
+        mean given that none of its neighbors were used, μ − μ·B; an empty history scores μ.
     dtype
         Of the weights and of the linear algebra: "float32" or "float64".
     threads
@@ -205,21 +205,11 @@ class MRF(Linear):
 
         fitting.warm_up(self.dtype)
 
-    def _rank(
-        self, histories: Rows, k: int, *, exclude_seen: bool, hidden: npt.NDArray[np.bool_] | None
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any], npt.NDArray[np.bool_]]:
-        items, scores, informed = super()._rank(histories, k, exclude_seen=exclude_seen, hidden=hidden)
-        strangers = np.flatnonzero(np.diff(histories.ptr) == 0)
-        if len(strangers) and self._shift.any():
-            # The conditional mean takes an empty history as having nothing; here it means knowing nothing.
-            nothing = np.zeros_like(self._shift)
-            items[strangers], scores[strangers] = self._from(
-                nothing, histories.take(strangers), k, exclude_seen, hidden
-            )
-        return items, scores, informed
-
-    def _base_score(self, item: int, *, stranger: bool) -> float:
-        return 0.0 if stranger else super()._base_score(item, stranger=stranger)
+    @property
+    def _stranger_scores(self) -> npt.NDArray[Any]:
+        # Nothing is given, so that the conditional mean is the mean.
+        offset = self.fitted_parameters_.get("offset", False)
+        return self.mean_.astype(self._shift.dtype) if offset else self._shift
 
     def _neighbors(self, item: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Row j of B', where all items have one scale: popular items are not near to everything."""

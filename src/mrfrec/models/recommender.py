@@ -1,325 +1,68 @@
-"""What every model shares: ids in, histories → scores → the k best → a table; save and load.
+"""Ask a model by ids: recommendations, similar items, explanations, search."""
 
-A model says how to learn from a matrix, how to rank, and what an item owes to a history; the rest is here.
-"""
-
-import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from mrfrec.checks import check_count, check_flag, warn
-from mrfrec.core.sparse import Rows
-from mrfrec.data.catalogue import Catalogue, Recommendations, Training
-from mrfrec.data.ids import Id, Ids, Texts
-from mrfrec.errors import DataError, NotFittedError, ParameterError
-from mrfrec.models.axes import Axis
-from mrfrec.models.explaining import Explaining
-from mrfrec.models.histories import Query, of_histories, of_users, positions, validation_of
+from mrfrec.data.catalogue import Contribution, Recommendations, rows_of
+from mrfrec.data.ids import Id
+from mrfrec.errors import DataError, ParameterError
+from mrfrec.models.explaining import contributions, reasons
+from mrfrec.models.filters import Filters, ItemFilter
+from mrfrec.models.histories import Query, Unknown, query_histories, query_users
+from mrfrec.models.model import FitContext, Model
 
 if TYPE_CHECKING:
     from mrfrec.core.resources import Progress
-    from mrfrec.data.interactions import Interactions
-    from mrfrec.io.artifact import Stored
 
-__all__ = ["FitContext", "Recommender"]
+__all__ = ["Answer", "FitContext", "Recommender"]
+
+_COLUMNS = ("user", "item", "title", "score", "rank", "source")
+_NEIGHBOR_COLUMNS = ("item", "title", "score", "rank")
+_REASON_COLUMNS = ("item", "title", "value", "weight", "contribution")
+_SEARCH_COLUMNS = ("item", "title", "users")
 
 
 class Options(TypedDict, total=False):
     """What `Recommender.recommend` takes besides users, histories and k."""
 
     exclude_seen: bool
-    allow: Iterable[Id] | None
-    exclude: Iterable[Id] | None
+    allow: ItemFilter
+    exclude: ItemFilter
     explain: int
     progress: "Progress | None"
 
 
-class FitContext(NamedTuple):
-    """What comes with the data of a fit."""
+@dataclass(frozen=True)
+class Answer:
+    """Recommendations as data: plain rows, and the ids that the model does not know."""
 
-    copied: int  # bytes of the matrix that are not the caller's
-    progress: "Progress | None"
-    reuse: dict[str, Any] | None
-    validation: tuple[Rows, Rows] | None  # what some people show, and what is to be guessed of them
+    rows: list[dict[str, Any]]  # user, item, title, score, rank, source [, because]
+    unknown: dict[str, list[Id]]  # by the parameter they were given as: users, history, allow, exclude
 
 
-class Recommender(Explaining):
-    """A model of which items go together, with the ids of what it was trained on.
+class Recommender(Model):
+    """A model that is asked by the ids of users and items. A fitted one may be asked by several threads."""
 
-    The parameters of a model are those of its constructor, kept as attributes of the same names. Changing one
-    takes effect with the next `fit`; until then answers and `save` use `fitted_parameters_`.
-    """
-
-    # What a class says of itself. A grid lists the values `tune` tries, the last parameter varying fastest;
-    # a search goes between these values, unless `search_space` says otherwise.
-    tuning_grid: ClassVar[Mapping[str, Axis]] = {}
-    search_space: ClassVar[Mapping[str, Axis]] = {}
-    extra: ClassVar[str | None] = None  # the extra of the package that fitting needs
-    # Parameters that change no result.
-    _machine_parameters: ClassVar[tuple[str, ...]] = ("threads", "memory_limit")
-    threads: int | None = None
-    memory_limit: int | None = None
-    timings_: dict[
-        str, float
-    ]  # seconds of the stages of a fit, and "total"; empty in a model that was loaded
-    dtype: Literal["float32", "float64"] = "float32"  # of scores
-    fitted_parameters_: dict[str, Any]  # `parameters` at the time of the fit
-    _catalogue: Catalogue
-    _training: "Training | Callable[[], Training] | None" = None
-    _facts: dict[str, Any]  # about the training data
-    _interactions: "Interactions"
-
-    # ── what a model does itself ──────────────────────────────────────────────────────────────────
+    explains: ClassVar[bool] = True  # whether a score is a sum over the items of a history
 
     @abstractmethod
-    def _fit(self, data: "Interactions", given: FitContext) -> None:
-        """Learn from a matrix; only when all is done, change the model."""
+    def _neighbors(self, item: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return the items that go with an item, and how strongly."""
 
-    @abstractmethod
-    def _scores(self, histories: Rows) -> npt.NDArray[Any]:
-        """Users × items."""
-
-    @abstractmethod
-    def _best(
-        self,
-        histories: Rows,
-        k: int,
-        *,
-        exclude_seen: bool,
-        order: npt.NDArray[np.int32],
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
-        """Items and scores; of equal scores, the item with the lower `order` first."""
-
-    @abstractmethod
-    def _rank(
-        self, histories: Rows, k: int, *, exclude_seen: bool, hidden: npt.NDArray[np.bool_] | None
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any], npt.NDArray[np.bool_]]:
-        """Items, scores, and whether the history says anything about the item; ties by popularity."""
-
-    @abstractmethod
-    def _state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        """Arrays and facts to be saved."""
-
-    @abstractmethod
-    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
-        """The inverse of `_state`, for m items."""
-
-    # ── fitting ───────────────────────────────────────────────────────────────────────────────────
-
-    def fit(
-        self,
-        data: object,
-        *,
-        progress: "Progress | None" = None,
-        reuse: dict[str, Any] | None = None,
-        validation: object = None,
-    ) -> Self:
-        """Learn from who-used-what.
-
-        `data` is anything `read_interactions` reads with its defaults (a path, a data frame), or
-        `Interactions`, or a `scipy.sparse` matrix of users × items, whose values count as they are.
-        `progress(stage, done, total)` is called as the work goes on. A fit that fails or is interrupted
-        leaves the model as it was.
-
-        `reuse`, an empty dictionary at first, keeps what fits to the same `Interactions` with other
-        parameters have in common: with a new l2, only the systems are solved anew.
-
-        `validation` is for models that are trained step by step, to stop when they are best: people who are
-        not among the users, as two matrices of people × items, what they show and what is to be guessed of
-        them. The other models do not look at it.
-        """
-        from mrfrec.io.tables import as_interactions
-
-        if progress is not None and not callable(progress):
-            raise ParameterError("progress", "a function of (stage, done, total), or None", progress)
-        if reuse is not None and not isinstance(reuse, dict):
-            raise ParameterError("reuse", "a dictionary, empty at first, or None", reuse)
-        interactions = as_interactions(data)
-        if reuse is not None and reuse.setdefault("data", interactions) is not interactions:
-            raise DataError(
-                "reuse holds what is known of other data: begin with an empty dictionary. To share it, give "
-                "the same Interactions to every fit, as mrfrec.read_interactions makes them."
-            )
-        n, m, pairs = interactions.n_users, interactions.n_items, len(interactions)
-        if pairs == 0:
-            raise DataError(
-                f"the data must have at least one interaction; got {n} users × {m} items with none."
-            )
-        matrix = interactions.matrix
-        # What the caller holds already is not counted against the memory limit.
-        given = getattr(data, "data", None) if getattr(data, "format", "") == "csr" else None
-        held = data is interactions or (given is not None and np.shares_memory(matrix.data, given))
-        copied = 0 if held else matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes
-        catalogue = Catalogue(interactions.items, interactions.titles, interactions.popularity, n)
-        training = Training(interactions.users, Rows.of(matrix), interactions.library)
-        facts = {"users": n, "items": m, "pairs": pairs, "binary": bool((matrix.data == 1).all())}
-        questions = None if validation is None else validation_of(validation, m)
-        parameters = self.parameters
-        self._fit(interactions, FitContext(copied, progress, reuse, questions))
-        self.fitted_parameters_ = parameters
-        self._catalogue, self._training, self._facts = catalogue, training, facts
-        self._interactions = interactions
-        return self
-
-    def check_ready(self) -> None:
-        """Refuse, before anything takes long, what cannot be fitted here for want of a library or device."""
-        return
-
-    def warm_up(self) -> None:
-        """Compile or load what fitting needs, so that it is no part of a fit that is timed."""
-        return
-
-    def _limit(self, threads: int | None, memory_limit: int | str | None) -> None:
-        """Check and keep what a model may use."""
-        from mrfrec.core.resources import parse_bytes
-
-        self.threads = None if threads is None else check_count("threads", threads)
-        self.memory_limit = None if memory_limit is None else parse_bytes(memory_limit)
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """The parameters as they are set now, without those that only concern the machine."""
-        return {
-            name: value for name, value in self._parameters().items() if name not in self._machine_parameters
-        }
-
-    @classmethod
-    def defaults(cls) -> dict[str, Any]:
-        """Return the constructor's parameters and their defaults, `inspect.Parameter.empty` if required."""
-        parameters = inspect.signature(cls).parameters
-        for parameter in parameters.values():
-            if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-                raise ParameterError(
-                    "model",
-                    "a class whose constructor takes every parameter by name",
-                    cls.__name__,
-                    f"Replace {str(parameter).split(':')[0]!r} with named parameters.",
-                )
-        return {name: parameter.default for name, parameter in parameters.items()}
-
-    def _parameters(self) -> dict[str, Any]:
-        missing = [name for name in self.defaults() if not hasattr(self, name)]
-        if missing:
-            raise ParameterError(
-                "model",
-                "a class that keeps each parameter as an attribute of the same name",
-                type(self).__name__,
-                f"Its constructor must set self.{missing[0]}.",
-            )
-        return {name: getattr(self, name) for name in self.defaults()}
-
-    def __repr__(self) -> str:
-        usual = self.defaults()
-        shown = [f"{name}={value!r}" for name, value in self._parameters().items() if usual[name] != value]
-        return f"{type(self).__name__}({', '.join(shown)})"
-
-    @property
-    def _training_facts(self) -> dict[str, Any]:
-        """About the training data: users, items, pairs, and whether each of these counts 1."""
-        self._fitted()
-        return {name: self._facts[name] for name in ("users", "items", "pairs", "binary")}
-
-    @property
-    def catalogue(self) -> Catalogue:
-        """Ids, titles and popularity of the items together."""
-        return self._fitted()
-
-    @property
-    def items_(self) -> Ids:
-        """The ids of the items, in the order of the model's columns."""
-        return self._fitted().items
-
-    @property
-    def titles_(self) -> Texts | None:
-        """A title for each item, "" where there is none; None if there are none at all."""
-        return self._fitted().titles
-
-    @property
-    def popularity_(self) -> npt.NDArray[np.int64]:
-        """Training users of each item."""
-        return self._fitted().popularity
-
-    @property
-    def users_(self) -> Ids | None:
-        """The ids of the training users; None in a model saved without histories."""
-        self._fitted()
-        return None if self._training is None else self._trained_on("users_").users
-
-    @property
-    def _score_type(self) -> str:
-        """The dtype of scores, that of the last fit."""
-        return str(self.fitted_parameters_.get("dtype", "float32"))
-
-    def _fitted(self) -> Catalogue:
-        if not hasattr(self, "_catalogue"):
-            raise NotFittedError(f"this {type(self).__name__} has learned nothing yet: call fit first.")
-        return self._catalogue
-
-    def _trained_on(self, what: str) -> Training:
-        self._fitted()
-        if callable(self._training):
-            self._training = self._training()
-        if self._training is None:
-            raise DataError(
-                f"{what} needs the training users' histories, which this model was saved without. Give "
-                "histories, or save it with include_histories=True (--histories at the command line)."
-            )
-        return self._training
+    def _weights_between(
+        self, had: npt.NDArray[Any], values: npt.NDArray[Any], targets: npt.NDArray[Any]
+    ) -> npt.NDArray[np.float64]:
+        """Return the weight of each item of a history in the score of each target, had × targets."""
+        raise NotImplementedError  # never called where `explains` is False
 
     # ── recommending ──────────────────────────────────────────────────────────────────────────────
-
-    def score(self, X_history: object) -> npt.NDArray[Any]:
-        """What every item scores for each row of histories: an array of users × items.
-
-        It is as large as that: for rankings of many users use `top_k`, which never holds it.
-        """
-        from mrfrec.core.resources import MemoryPlan
-
-        histories = self._histories(X_history)
-        needed = len(histories) * histories.width * np.dtype(self._score_type).itemsize
-        plan = MemoryPlan(self.memory_limit)
-        plan.require("scores", needed, "Score fewer users at a time, or use top_k.", who="score")
-        return self._scores(histories)
-
-    def top_k(
-        self,
-        X_history: object,
-        k: int,
-        exclude_seen: bool = True,
-        ties: Literal["index", "popularity"] = "index",
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
-        """The k best items of each row of histories and their scores, best first, by position.
-
-        Returns two arrays of users × k. Where a user has fewer than k items left to be recommended, the
-        places at the end hold item −1 with score −∞. Of equal scores, the item with the lower index comes
-        first, or the more popular one.
-        """
-        histories = self._histories(X_history)
-        k, m = check_count("k", k), histories.width
-        if k > m:
-            raise ParameterError("k", f"at most the number of items, {m}", k)
-        check_flag("exclude_seen", exclude_seen)
-        if ties not in ("index", "popularity"):
-            raise ParameterError("ties", '"index" or "popularity"', ties)
-        order = self._catalogue.by_popularity if ties == "popularity" else np.arange(m, dtype=np.int32)
-        return self._best(histories, k, exclude_seen=exclude_seen, order=order)
-
-    def _histories(self, X: object) -> Rows:
-        from mrfrec.data.interactions import as_histories
-
-        m = len(self._fitted().items)
-        histories = as_histories(X, "X_history")
-        if histories.shape[1] != m:
-            raise DataError(
-                f"X_history must have the {m} items the model was fitted on, as columns in the same order; "
-                f"got {histories.shape[1]}."
-            )
-        return Rows.of(histories)
 
     def recommend(
         self,
@@ -328,51 +71,69 @@ class Recommender(Explaining):
         history: object = None,
         k: int = 10,
         exclude_seen: bool = True,
-        allow: Iterable[Id] | None = None,
-        exclude: Iterable[Id] | None = None,
+        allow: ItemFilter = None,
+        exclude: ItemFilter = None,
         explain: int = 0,
         progress: "Progress | None" = None,
     ) -> Any:
-        """The k best items of each user, as a table of user, item, title, score, rank and source.
+        """Return the k best items of each user: a table of user, item, title, score, rank and source.
 
         Parameters
         ----------
         users
-            Ids of training users: one, or several in any sequence. All of them if neither users nor
+            Ids of training users: one, or several in any iterable. All of them if neither users nor
             histories are given.
         history
-            Instead of `users`, what somebody has used: item ids; or a mapping from item to value; or, for
-            several people, a mapping from each one's name to such a history, a list of histories, a data
-            frame with users and items, or a `scipy.sparse` matrix. Nobody has to be known from training.
+            Instead of `users`, what somebody has used: item ids in any iterable; or a mapping from item to
+            value; or, for several people, a mapping from each one's name to such a history, a list of
+            histories, a data frame with users and items, or a `scipy.sparse` matrix. Nobody has to be known
+            from training.
         k
             Items for each. There are fewer only where no more exist, with a warning.
         exclude_seen
-            Leave out what the history holds.
+            Leave out the items of the history.
         allow, exclude
-            Recommend only these items; never these.
+            Recommend only these items; never these. Item ids for everybody, or a mapping from users (as the
+            table names them) to item ids; users who are not in the mapping are not limited.
         explain
-            How many reasons to give in a further column `because`: the items of the history that speak
-            most for the recommendation.
+            How many reasons to give in a further column `because`: the items of the history that add most
+            to the score.
         progress
             Called as `progress("recommend", users done, users)`.
 
         Notes
         -----
-        A history that says nothing about an item leaves it at its base score; such items come in the order
-        of their popularity and are marked `source="popular"`, the others `"model"`. So somebody without a
-        known item in their history gets the most popular items.
+        `source` is "model" where some item of the history has a weight for the recommended one. The other
+        items have their base score, by which they are ranked, then by popularity, and the source "popular".
+        The base score is 0; of an MRF with `offset=True` it is the conditional mean given that none of the
+        item's neighbors were used. Somebody without a known item in their history gets the most popular
+        items: with the score 0, or, with `offset=True`, the mean of each item, since nothing is given. So
+        all scores of a model are on one scale.
 
         The table is of the library of the data frame that was given (here, or to `fit`), else of polars.
         """
-        from mrfrec.io.frames import ResultTable
+        from mrfrec.io.frames import frame
 
-        asked = self._query(users, history)
-        pieces = self._batches(
-            asked, k, exclude_seen=exclude_seen, allow=allow, exclude=exclude,
+        query = self._query(users, history)
+        batches = self._batches(
+            query, k, exclude_seen=exclude_seen, allow=allow, exclude=exclude,
             explain=explain, progress=progress,
         )  # fmt: skip
-        table = ResultTable(self._catalogue, asked.names, bool(explain), self._score_type)
-        return table.frame(pieces, asked.library or self._library)
+        columns = (self._catalogue.recommendation_columns(batch) for batch in batches)
+        return frame(columns, *self._table_form(query, bool(explain)), library=query.library or self._library)
+
+    def answer(
+        self, users: object = None, *, history: object = None, k: int = 10, **options: "Unpack[Options]"
+    ) -> Answer:
+        """Recommend as `recommend` does, and return rows of plain values and the unknown ids.
+
+        For services: what `recommend` warns of is part of the answer, and no data frame is made.
+        """
+        query = self._query(users, history)
+        unknown: list[Unknown] = []
+        batches = self._batches(query, k, **options, unknown=unknown)
+        rows = [row for batch in batches for row in rows_of(self._catalogue.recommendation_columns(batch))]
+        return Answer(rows, {each.parameter: each.ids for each in unknown})
 
     def recommend_to(
         self,
@@ -384,134 +145,191 @@ class Recommender(Explaining):
         form: Literal["parquet", "csv", "jsonl"] | None = None,
         **options: "Unpack[Options]",
     ) -> int:
-        """`recommend`, with its options, into a Parquet, CSV or JSON lines file; returns the number of rows.
+        """Write what `recommend` returns to a Parquet, CSV or JSON lines file; returns the number of rows.
 
         The name of the file tells its form, or `form` does. A few thousand users at a time are held in
         memory. The file appears when it is whole.
         """
-        asked = self._query(users, history)
-        pieces = self._batches(asked, k, **options)
-        return self._write(pieces, asked, path, form, explain=bool(options.get("explain")))
+        query = self._query(users, history)
+        return self._write(
+            self._batches(query, k, **options), query, path, form, bool(options.get("explain"))
+        )
 
     def _write(
         self,
-        pieces: Iterator[Recommendations],
-        asked: Query,
+        batches: Iterable[Recommendations],
+        query: Query,
         path: "str | PathLike[str]",
-        form: str | None = None,
-        *,
-        explain: bool = False,
+        form: str | None,
+        explain: bool,
     ) -> int:
-        """What `ranked` gives into a file; returns the number of rows."""
-        from mrfrec.io.frames import ResultTable
+        """Write batches to a file; returns the number of rows."""
+        from mrfrec.io.frames import write
 
-        return ResultTable(self._catalogue, asked.names, explain, self._score_type).write(pieces, path, form)
+        columns = (self._catalogue.recommendation_columns(batch) for batch in batches)
+        return write(columns, *self._table_form(query, explain), path=path, form=form)
+
+    def _table_form(self, query: Query, explain: bool) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """Return the columns of a table of recommendations, and the types that depend on the model."""
+        types = {"user": query.names.kind, "item": self.items_.kind, "score": self._score_type}
+        return (*_COLUMNS, "because") if explain else _COLUMNS, types
 
     def _batches(
         self,
-        asked: Query,
+        query: Query,
         k: int,
         *,
         exclude_seen: bool = True,
-        allow: Iterable[Id] | None = None,
-        exclude: Iterable[Id] | None = None,
+        allow: ItemFilter = None,
+        exclude: ItemFilter = None,
         explain: int = 0,
         progress: "Progress | None" = None,
+        unknown: list[Unknown] | None = None,
     ) -> Iterator[Recommendations]:
-        """Recommendations as arrays, a few users at a time: what tables and files are made of."""
-        catalogue = self._fitted()
+        """Recommend to a few thousand users at a time.
+
+        Unknown ids and users with fewer than k items are warned of; with `unknown`, the ids go there instead.
+        """
         k = check_count("k", k)
         check_flag("exclude_seen", exclude_seen)
         explain = check_count("explain", explain, least=0)
         if explain:
             self._check_explains()
-        hidden = self._hidden(allow, exclude)
-        return self._ranked(asked, k, min(k, len(catalogue.items)), exclude_seen, hidden, explain, progress)
+        filters = Filters.of(query, self.items_, allow, exclude)
+        for each in (*query.unknown, *filters.unknown):
+            each.warn() if unknown is None else unknown.append(each)
+        return self._ranked(query, k, exclude_seen, filters, explain, progress, warns=unknown is None)
 
     def _ranked(
         self,
-        asked: Query,
+        query: Query,
         k: int,
-        places: int,
         exclude_seen: bool,
-        hidden: npt.NDArray[np.bool_] | None,
+        filters: Filters,
         explain: int,
         progress: "Progress | None",
+        warns: bool,
     ) -> Iterator[Recommendations]:
+        places = min(k, len(self.items_))
         short = done = 0
-        for names, histories in asked.pieces():
-            items, scores, informed = self._rank(histories, places, exclude_seen=exclude_seen, hidden=hidden)
+        for start, names, histories in query.batches():
+            items, scores, evidence = self._rank(
+                histories, places, "popularity", filters.hide(start, histories, exclude_seen), filters.hidden,
+                filters.allow(start, len(names)),
+            )  # fmt: skip
             short += int((items < 0).any(axis=1).sum()) if places == k else len(names)
-            because = self._reasons(histories, items, explain) if explain else None
-            yield Recommendations(names, items, scores, informed, because)
+            because = reasons(self._weights_between, histories, items, explain) if explain else None
+            yield Recommendations(names, items, scores, evidence, because)
             done += len(names)
             if progress is not None:
-                progress("recommend", done, len(asked))
-        if short:
+                progress("recommend", done, len(query))
+        if short and warns:
             warn(
-                f"{short:,} of {len(asked):,} users get fewer than k={k} items: no more are left that they "
+                f"{short:,} of {len(query):,} users get fewer than k={k} items: no more are left that they "
                 "have not seen and that are not excluded."
             )
 
-    def _hidden(
-        self, allow: Iterable[Id] | None, exclude: Iterable[Id] | None
-    ) -> npt.NDArray[np.bool_] | None:
-        if allow is None and exclude is None:
-            return None
-        hidden = np.full(len(self.items_), allow is not None)
-        for name, ids, value in (("allow", allow, False), ("exclude", exclude, True)):
-            if ids is not None:
-                found = positions(ids, self.items_, name)
-                hidden[found[found >= 0]] = value
-        return hidden
-
     def _query(self, users: object = None, history: object = None) -> Query:
-        """The users or histories that recommendations are asked for, in the forms `recommend` takes."""
+        """Read the users or histories that recommendations are asked for."""
         self._fitted()
         if users is not None and history is not None:
             raise ParameterError(
                 "history", "None when users are given", history, "One of them says for whom."
             )
         if history is None:
-            return of_users(users, self._trained_on("recommending by user id"))
-        return of_histories(history, self.items_, bool(self._facts["binary"]))
+            return query_users(users, self._trained_on("recommending by user id"))
+        return query_histories(history, self.items_, bool(self._facts["binary"]))
 
-    @property
-    def _library(self) -> str | None:
-        """The library of the data frame the model was fitted on."""
-        return self._training.library if isinstance(self._training, Training) else None
+    # ── items ─────────────────────────────────────────────────────────────────────────────────────
 
-    # ── on disk ───────────────────────────────────────────────────────────────────────────────────
+    def similar_items(self, item: Id | Iterable[Id], k: int = 10) -> Any:
+        """Return the items that go with an item most strongly: a table of item, title, score and rank.
 
-    def save(self, path: "str | PathLike[str]", *, include_histories: bool = False) -> None:
-        """Write the model to one file; `mrfrec.load` reads it back.
-
-        With `include_histories` the training users and what they had go in as well, which recommending by
-        user id needs. The file appears when it is whole; one that was there stays until then. The parameters
-        saved are those of the last fit, even if attributes have been changed since.
+        For several items the table has the k nearest of each, and `similar_to`, the item they are near to,
+        as its first column. Where fewer than k items go with one at all, there are fewer, with a warning.
         """
-        from mrfrec import __version__
-        from mrfrec.io.artifact import write_file
-        from mrfrec.models.stored import catalogue_arrays, training_arrays
+        from mrfrec.io.frames import frame
 
-        catalogue = self._fitted()
-        check_flag("include_histories", include_histories)
-        arrays, state = self._state()
-        arrays |= catalogue_arrays(catalogue)
-        if include_histories:
-            arrays |= training_arrays(self._trained_on("include_histories=True"))
-        facts = {
-            "model": type(self).__name__,
-            "written_by": __version__,
-            "parameters": self.fitted_parameters_,
-            "data": self._data_facts(),
-            "state": state,
-            "histories": include_histories,
-        }
-        write_file(path, arrays, facts)
+        several = isinstance(item, Iterable) and not isinstance(item, str | bytes)
+        wanted: list[Any] = list(item) if several else [item]  # type: ignore[arg-type]
+        found = [self._nearest(each, k) for each in wanted]
+        short = sum(len(items) < k for items, _ in found)
+        if short:
+            which = f"{short:,} of {len(wanted):,} items have" if several else f"item {item!r} has"
+            warn(f"{which} fewer than k={k} similar items: the model knows no more.")
+        columns = []
+        for each, nearest in zip(wanted, found, strict=True):
+            first = {"similar_to": [each] * len(nearest[0])} if several else {}
+            columns.append({**first, **self._catalogue.neighbor_columns(*nearest)})
+        names = ("similar_to", *_NEIGHBOR_COLUMNS) if several else _NEIGHBOR_COLUMNS
+        kind = self.items_.kind
+        return frame(columns, names, {"item": kind, "similar_to": kind}, library=self._library)
 
-    def _data_facts(self) -> dict[str, Any]:
-        """About the training data; its fingerprint is taken when it is first asked for."""
-        if "fingerprint" not in self._facts:
-            self._facts["fingerprint"] = self._interactions.fingerprint
-        return self._facts
+    def _nearest(self, item: Id, k: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return the items that go with an item, by position, and how strongly: strongest first."""
+        k = check_count("k", k)
+        items, strengths = self._neighbors(self._position(item))
+        items, strengths = items[strengths > 0], strengths[strengths > 0]
+        order = np.lexsort((self._catalogue.by_popularity[items], -strengths))[:k]
+        return items[order], strengths[order]
+
+    def explain(self, item: Id, *, user: Id | None = None, history: object = None) -> Any:
+        """Return what a history adds to the score of one item, the largest contribution first.
+
+        A table of item, title, value, weight and contribution. The contributions are exact, and their sum is
+        the score (to the precision of the weights, the one `recommend` gives). A base score other than 0 has
+        a last row, without an item.
+        """
+        from mrfrec.io.frames import frame
+
+        columns = self._catalogue.reason_columns(*self._explanation(item, user=user, history=history))
+        return frame([columns], _REASON_COLUMNS, {"item": self.items_.kind}, library=self._library)
+
+    def _explanation(
+        self, item: Id, *, user: Id | None = None, history: object = None
+    ) -> tuple[list[Contribution], float]:
+        """Return the contributions of a history to an item's score, and the item's base score."""
+        self._fitted()
+        self._check_explains()
+        if (user is None) == (history is None):
+            raise ParameterError(
+                "user", "given, or else a history", user, "Exactly one of them says whose score."
+            )
+        query = self._query(None if user is None else [user], history)
+        if len(query) != 1:
+            raise ParameterError("history", "of one person", history)
+        for each in query.unknown:
+            each.warn()
+        position = self._position(item)
+        _, _, rows = next(query.batches())
+        found = contributions(self._weights_between, rows.items, rows.values, np.array([position]))[0]
+        base = self._base_scores if len(rows.items) else self._stranger_scores
+        return found, float(base[position])
+
+    def search(self, text: str, k: int = 10) -> Any:
+        """Find items by id or title: a table of item, title and users, the best match first.
+
+        Whole names come first, then names that begin with the text, then those with all its words, or parts
+        of words; among these the more popular items. Capitals, accents and punctuation do not count. If
+        nothing matches, the nearest spelling is looked for. The first search builds an index.
+        """
+        from mrfrec.io.frames import frame
+
+        if not isinstance(text, str):
+            raise ParameterError("text", "a text", text)
+        items = np.array(self._fitted().search(text, check_count("k", k)), np.int64)
+        columns = {**self._catalogue.columns(items), "users": self.popularity_[items]}
+        return frame([columns], _SEARCH_COLUMNS, {"item": self.items_.kind}, library=self._library)
+
+    def _check_explains(self) -> None:
+        if not self.explains:
+            raise DataError(
+                f"a {type(self).__name__} cannot explain: its scores are no sums over the items of a "
+                "history. MRF, EASE, EDLAE, SLIM, FsSLIM, ItemKNN and WMF can."
+            )
+
+    def _position(self, item: Id) -> int:
+        place = int(self._fitted().items.find([item], "item")[0])
+        if place < 0:
+            raise DataError(f"item {item!r} is unknown to the model.")
+        return place

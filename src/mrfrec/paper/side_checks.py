@@ -13,7 +13,6 @@ import scipy.sparse as sp
 from mrfrec.checks import check_count
 from mrfrec.core import ranking
 from mrfrec.core.resources import MemoryPlan, Progress, usable_threads
-from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.evaluation.metrics import DEFAULTS, Lists, Metric, Numbers
 from mrfrec.evaluation.protocol import Comparison, Evaluation, Ties, measure
@@ -189,20 +188,10 @@ def _rank(
             reduced -= mean @ left
             scores += mean
         scores[seen] = -np.inf
-        # Rank by score: treat each user as a history of one item whose weights are the user's scores.
-        ones = np.ones(X.shape[0], left.dtype)
-        each = Rows(np.arange(X.shape[0] + 1), np.arange(X.shape[0], dtype=np.int32), ones, m)
+        base = ranking.Base(np.zeros(m, left.dtype), order)
         for place, (done, rank) in enumerate(pairwise([0, *cuts])):
             scores += reduced[:, done:rank] @ right[done:rank]
-            lists[place][part], _ = ranking.top_k(
-                each,
-                DenseRows(scores),
-                np.zeros(m, left.dtype),
-                k,
-                exclude_seen=False,
-                order=order,
-                threads=threads,
-            )
+            lists[place][part], _, _ = ranking.top_k(ranking.KnownScores(scores), k, base, threads=threads)
             seconds[place] += time.perf_counter() - start
             start = time.perf_counter()
         if progress is not None:

@@ -7,37 +7,57 @@ from mrfrec.core.kernels.compile import kernel
 
 
 @kernel
-def _score_sparse(items, values, B_ptr, B_items, B_values, scores):
-    for t in range(len(items)):
-        j, x = items[t], values[t]
-        for q in range(uint64(B_ptr[j]), uint64(B_ptr[j + 1])):
-            scores[B_items[q]] += x * B_values[q]
-
-
-@kernel
-def _score_dense(items, values, B, scores):
-    for t in range(len(items)):
-        x, row = values[t], B[items[t]]
+def score_dense(user_ptr, items, values, first, last, B, base, out):
+    """Write base + x·B of users first to last into `out`."""
+    for u in range(first, last):
+        scores = out[u - first]
         for i in range(len(scores)):
-            scores[i] += x * row[i]
+            scores[i] = base[i]
+        for t in range(user_ptr[u], user_ptr[u + 1]):
+            x, row = values[t], B[items[t]]
+            for i in range(len(scores)):
+                scores[i] += x * row[i]
 
 
 @kernel
-def score_sparse(user_ptr, items, values, first, last, B_ptr, B_items, B_values, offset, out):
-    """x·B (plus the offset) for users first to last."""
-    for u in range(first, last):
-        out[u] = offset
-        span = slice(user_ptr[u], user_ptr[u + 1])
-        _score_sparse(items[span], values[span], B_ptr, B_items, B_values, out[u])
+def score_sparse(
+    user_ptr,
+    items,
+    values,
+    first,
+    last,
+    B_ptr,
+    B_items,
+    B_values,
+    base,
+    scores,
+    marked,
+    out_ptr,
+    out_items,
+    out_scores,
+):
+    """Write base + x·B of users first to last, for the items with evidence alone.
 
-
-@kernel
-def score_dense(user_ptr, items, values, first, last, B, offset, out):
-    """x·B (plus the offset) for users first to last."""
+    `scores` are those of `base`, and nothing is `marked`, before and after.
+    """
+    end = 0
     for u in range(first, last):
-        out[u] = offset
-        span = slice(user_ptr[u], user_ptr[u + 1])
-        _score_dense(items[span], values[span], B, out[u])
+        start = end
+        for t in range(user_ptr[u], user_ptr[u + 1]):
+            j, x = items[t], values[t]
+            if x != 0:
+                for q in range(uint64(B_ptr[j]), uint64(B_ptr[j + 1])):
+                    i, weight = B_items[q], B_values[q]
+                    scores[i] += x * weight
+                    if weight != 0 and not marked[i]:
+                        marked[i] = True
+                        out_items[end] = i
+                        end += 1
+        for place in range(start, end):
+            i = uint64(out_items[place])
+            out_scores[place] = scores[i]
+            scores[i], marked[i] = base[i], False
+        out_ptr[u - first + 1] = end
 
 
 @kernel
@@ -65,71 +85,92 @@ def _sift_down(items, scores, root, length, order):
 
 
 @kernel
-def select(scores, order, items, best):
-    """The best of the scores, best first, into `items` and `best`; −∞ is never selected."""
+def _offer(score, item, items, best, held, order):
+    """Keep an item if it is among the best so far; returns how many are kept."""
     k = len(items)
-    items[:] = -1
-    best[:] = -np.inf
-    held = 0
-    for i in range(len(scores)):
-        score = scores[i]
+    if held == k:
+        if _worse(best[0], items[0], score, item, order):
+            best[0], items[0] = score, item
+            _sift_down(items, best, 0, k, order)
+    elif score > -np.inf:
+        best[held], items[held] = score, item
+        held += 1
         if held == k:
-            if score > best[0] or (score == best[0] and order[i] < order[items[0]]):
-                best[0], items[0] = score, i
-                _sift_down(items, best, 0, k, order)
-        elif score > -np.inf:
-            best[held], items[held] = score, i
-            held += 1
-            if held == k:
-                for root in range(k // 2 - 1, -1, -1):
-                    _sift_down(items, best, root, k, order)
-    if held < k:
+            for root in range(k // 2 - 1, -1, -1):
+                _sift_down(items, best, root, k, order)
+    return held
+
+
+@kernel
+def _sort(items, best, held, order):
+    """Put the kept items in order, best first, and empty the other places."""
+    if held < len(items):
         for root in range(held // 2 - 1, -1, -1):
             _sift_down(items, best, root, held, order)
     for length in range(held - 1, 0, -1):
         items[0], items[length] = items[length], items[0]
         best[0], best[length] = best[length], best[0]
         _sift_down(items, best, 0, length, order)
+    for place in range(held, len(items)):
+        items[place], best[place] = -1, -np.inf
 
 
 @kernel
-def top_k_sparse(
-    user_ptr,
+def select(scores, order, items, best):
+    """Choose the best of the scores, best first; −∞ is never chosen."""
+    held = 0
+    for i in range(len(scores)):
+        held = _offer(scores[i], i, items, best, held, order)
+    _sort(items, best, held, order)
+
+
+@kernel
+def select_dense(scores, hide_ptr, hide_items, order, out_items, out_scores):
+    """Choose the best items of each row of scores."""
+    for u in range(len(scores)):
+        for t in range(hide_ptr[u], hide_ptr[u + 1]):
+            scores[u, hide_items[t]] = -np.inf
+        select(scores[u], order, out_items[u], out_scores[u])
+
+
+@kernel
+def select_sparse(
+    ptr,
     items,
-    values,
-    first,
-    last,
-    B_ptr,
-    B_items,
-    B_values,
-    offset,
-    order,
-    hide_seen,
     scores,
+    hide_ptr,
+    hide_items,
+    base,
+    best_first,
+    order,
+    marks,
     out_items,
     out_scores,
+    out_evidence,
 ):
-    """The best items of users first to last."""
-    for u in range(first, last):
-        scores[:] = offset
-        span = slice(user_ptr[u], user_ptr[u + 1])
-        _score_sparse(items[span], values[span], B_ptr, B_items, B_values, scores)
-        if hide_seen:
-            for j in items[span]:
-                scores[j] = -np.inf
-        select(scores, order, out_items[u], out_scores[u])
+    """Choose the best items of each row: those with scores of their own, and the others by base score.
 
-
-@kernel
-def top_k_dense(
-    user_ptr, items, values, first, last, B, offset, order, hide_seen, scores, out_items, out_scores
-):
-    """The best items of users first to last."""
-    for u in range(first, last):
-        scores[:] = offset
-        span = slice(user_ptr[u], user_ptr[u + 1])
-        _score_dense(items[span], values[span], B, scores)
-        if hide_seen:
-            for j in items[span]:
-                scores[j] = -np.inf
-        select(scores, order, out_items[u], out_scores[u])
+    `marks` are 0 before and after; meanwhile 1 for an item with a score of its own, 2 for a hidden one.
+    """
+    for u in range(len(out_items)):
+        found, best = out_items[u], out_scores[u]
+        k, held = len(found), 0
+        for t in range(ptr[u], ptr[u + 1]):
+            marks[items[t]] = 1
+        for t in range(hide_ptr[u], hide_ptr[u + 1]):
+            marks[hide_items[t]] = 2
+        for t in range(ptr[u], ptr[u + 1]):
+            if marks[items[t]] == 1:
+                held = _offer(scores[t], items[t], found, best, held, order)
+        for i in best_first:
+            if held == k and not _worse(best[0], found[0], base[i], i, order):
+                break
+            if marks[i] == 0:
+                held = _offer(base[i], i, found, best, held, order)
+        _sort(found, best, held, order)
+        for place in range(held):
+            out_evidence[u, place] = marks[found[place]] == 1
+        for t in range(ptr[u], ptr[u + 1]):
+            marks[items[t]] = 0
+        for t in range(hide_ptr[u], hide_ptr[u + 1]):
+            marks[hide_items[t]] = 0

@@ -1,0 +1,199 @@
+"""Find items by id or title: whole names, beginnings, words, parts of words, and near spellings."""
+
+import re
+from bisect import bisect_left
+from difflib import SequenceMatcher
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+from unicodedata import combining, normalize
+
+import numpy as np
+import numpy.typing as npt
+
+from mrfrec.data.ids import Ids, Texts
+
+__all__ = ["NameIndex"]
+
+# Bounds on the work for one query.
+_MOST_QUERY_WORDS = 10
+_MOST_CANDIDATES = 5_000  # items with one word of the query, the most popular, to look for the others
+_MOST_WORDS = 200  # words of the index that hold a part of a word
+_MOST_COMPARED = 40  # words of the index, letter by letter
+_MOST_SPELLINGS = 3  # of a misspelt word that are tried
+_LEAST_ALIKE = 0.6  # share of letters that a misspelt word has in common with the right one
+_WORD = re.compile(r"[^\W_]+")
+
+Lines = npt.NDArray[np.int32]
+
+
+class NameIndex:
+    """An index of the words in the ids (if these are text) and titles of items.
+
+    Items are numbered by popularity, so that the first of several matches are the most popular ones.
+    Capitals, accents and punctuation do not count. Each part of the index is built when it is first needed.
+    """
+
+    def __init__(self, items: Ids, titles: Texts | None, by_popularity: npt.NDArray[np.int32]) -> None:
+        self._columns = [names for names in (items if items.is_text else None, titles) if names is not None]
+        self._items = np.argsort(by_popularity)
+
+    def search(self, text: str, k: int) -> list[int]:
+        """Return up to k items by position: whole names first, then beginnings, words, and parts of words.
+
+        All words of the query must be in the name, in any order. Of equal matches the more popular item
+        comes first. If nothing matches, unknown words are replaced by those spelt most like them.
+        """
+        words = _words(text).split()[:_MOST_QUERY_WORDS]
+        found = self._matching(words, k)
+        if not found and words and self._index[0]:
+            frequencies = {word: self._frequency(word) for word in words}
+            rarest = sorted(words, key=lambda word: frequencies[word])[:2]
+            unknown = [word for word in rarest if not frequencies[word]] or rarest[:1]
+            spellings = {word: self._nearest(word) for word in unknown}
+            for attempt in range(_MOST_SPELLINGS):
+                tried = [spellings.get(word, [])[attempt : attempt + 1] or [word] for word in words]
+                found = found or self._matching([word for (word,) in tried], k)
+        return [int(self._items[line]) for line in found]
+
+    def exact(self, text: str) -> list[int]:
+        """Return the items, by position, whose name has the words of the text and no others."""
+        names, lines = self._names
+        key = _words(text)
+        first = bisect_left(names, key)
+        last = bisect_left(names, key + "\0", first)
+        return [int(self._items[line]) for line in sorted({*lines[first:last].tolist()})]
+
+    # ── the index ─────────────────────────────────────────────────────────────────────────────────
+
+    @cached_property
+    def _lines(self) -> list[str]:
+        """The words of each item's names, with a space around each and a tab between names."""
+        columns = [list(names) for names in self._columns]
+        return ["\t".join(f" {_words(str(column[i]))} " for column in columns) for i in self._items.tolist()]
+
+    @cached_property
+    def _names(self) -> tuple[list[str], Lines]:
+        """All names in alphabetical order, and the item of each."""
+        pairs = [(name[1:-1], line) for line, names in enumerate(self._lines) for name in names.split("\t")]
+        pairs.sort()
+        return [name for name, _ in pairs], np.array([line for _, line in pairs], np.int32)
+
+    @cached_property
+    def _index(self) -> tuple[list[str], npt.NDArray[np.int64], Lines]:
+        """All words in alphabetical order, where the items of each begin, and the items."""
+        numbers: dict[str, int] = {}
+        tokens, owners = [], []
+        for line, names in enumerate(self._lines):
+            for word in {*names.split()}:
+                tokens.append(numbers.setdefault(word, len(numbers)))
+                owners.append(line)
+        vocabulary = sorted(numbers)
+        place = np.empty(len(numbers), np.int64)
+        place[[numbers[word] for word in vocabulary]] = np.arange(len(numbers))
+        token = place[np.array(tokens, np.int64)]
+        order = np.argsort(token, kind="stable")  # the items of a word stay in the order of popularity
+        ptr = np.searchsorted(token[order], np.arange(len(numbers) + 1))
+        return vocabulary, ptr, np.array(owners, np.int32)[order]
+
+    @cached_property
+    def _letters(self) -> tuple[str, npt.NDArray[np.int64], npt.NDArray[np.uint64], npt.NDArray[Any]]:
+        """All words as one text, where each begins in it, its pairs of letters, and how many these are."""
+        words = self._index[0]
+        starts = np.array(list(accumulate((len(word) + 1 for word in words), initial=0)), np.int64)
+        bits = _pairs_of_letters(words)
+        return " ".join(words), starts, bits, _count(bits)
+
+    # ── matching ──────────────────────────────────────────────────────────────────────────────────
+
+    def _matching(self, words: list[str], k: int) -> list[int]:
+        """Return items, by popularity within each kind of match."""
+        if not words:
+            return []
+        names, lines = self._names
+        phrase = " ".join(words)
+        first = bisect_left(names, phrase)
+        found = np.unique(lines[first : bisect_left(names, phrase + "\0", first)])[:k].tolist()
+        if len(found) < k:
+            found += _first(lines[first : bisect_left(names, phrase + "\U0010ffff", first)], k + len(found))
+        for part in (False, True):
+            if len(dict.fromkeys(found)) < k:
+                before = "" if part else " "
+                candidates = self._with_part(max(words, key=len)) if part else self._with_beginning(words)
+                have = [x for x in candidates if all(before + word in self._lines[x] for word in words)]
+                found += sorted(have, key=lambda line: (phrase not in self._lines[line], line))
+        return list(dict.fromkeys(found))[:k]
+
+    def _with_beginning(self, words: list[str]) -> list[int]:
+        """Return the most popular items with a word that begins with the rarest of these."""
+        vocabulary, ptr, lines = self._index
+        firsts = [bisect_left(vocabulary, word) for word in words]
+        lasts = [bisect_left(vocabulary, word + "\U0010ffff") for word in words]
+        spans = [slice(int(ptr[a]), int(ptr[b])) for a, b in zip(firsts, lasts, strict=True)]
+        return _first(lines[min(spans, key=lambda span: span.stop - span.start)], _MOST_CANDIDATES)
+
+    def _with_part(self, part: str) -> list[int]:
+        """Return the most popular items with a word that holds this part."""
+        _, ptr, lines = self._index
+        text, starts, _, _ = self._letters
+        found: list[Lines] = []
+        at = text.find(part)
+        while at >= 0 and len(found) < _MOST_WORDS:
+            place = int(np.searchsorted(starts, at, side="right")) - 1
+            found.append(lines[ptr[place] : ptr[place + 1]])
+            at = text.find(part, int(starts[place + 1]))
+        return _first(np.concatenate(found), _MOST_CANDIDATES) if found else []
+
+    def _frequency(self, word: str) -> int:
+        """Return the number of items with a word."""
+        vocabulary, ptr, _ = self._index
+        place = bisect_left(vocabulary, word)
+        known = place < len(vocabulary) and vocabulary[place] == word
+        return int(ptr[place + 1] - ptr[place]) if known else 0
+
+    def _nearest(self, word: str) -> list[str]:
+        """Return the words of the index that are spelt most like this one, the commoner of equals first."""
+        (vocabulary, ptr, _), (_, _, bits, counts) = self._index, self._letters
+        own = _pairs_of_letters([word])
+        alike = _count(bits & own) / (counts + _count(own))
+        compared = min(_MOST_COMPARED, len(alike))
+        ranked = []
+        for place in np.argpartition(-alike, compared - 1)[:compared].tolist():
+            ratio = SequenceMatcher(None, word, vocabulary[place]).ratio()
+            if ratio >= _LEAST_ALIKE and vocabulary[place] != word:
+                ranked.append((-ratio, int(ptr[place] - ptr[place + 1]), vocabulary[place]))
+        return [other for _, _, other in sorted(ranked)[:_MOST_SPELLINGS]]
+
+
+def _first(lines: Lines, most: int) -> list[int]:
+    """Return the lowest numbers, each once, in order."""
+    some = lines if len(lines) <= most else np.partition(lines, most - 1)[:most]
+    found: list[int] = np.unique(some).tolist()
+    return found
+
+
+def _words(text: str) -> str:
+    """Return the words of a text without capitals, accents and punctuation; a text without words as it is."""
+    if text.isascii():
+        folded = text.lower()
+    else:
+        folded = "".join(c for c in normalize("NFKD", text.casefold()) if not combining(c))
+    return " ".join(_WORD.findall(folded)) or " ".join(folded.split())
+
+
+def _pairs_of_letters(words: list[str]) -> npt.NDArray[np.uint64]:
+    """Return 64 bits for each word: each pair of neighbouring letters, and of letter and end, sets one."""
+    text = np.frombuffer(f" {' '.join(words)} ".encode("utf-32-le", "surrogatepass"), np.uint32)
+    mixed: Any = text[:-1].astype(np.uint64) * np.uint64(37) + text[1:] * np.uint64(101)
+    bits = np.uint64(1) << (mixed % np.uint64(64))
+    lengths = np.fromiter(map(len, words), np.int64, len(words))
+    starts = np.concatenate([[0], np.cumsum(lengths[:-1] + 1)])
+    return np.asarray(np.bitwise_or.reduceat(bits, starts))
+
+
+_BITS_IN_A_BYTE = np.array([bin(byte).count("1") for byte in range(256)], np.uint8)
+
+
+def _count(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+    """Return the number of bits set in each."""
+    return np.asarray(_BITS_IN_A_BYTE[bits.view(np.uint8).reshape(-1, 8)].sum(axis=1), np.float64)

@@ -1,0 +1,104 @@
+"""Which items may be recommended: `allow` and `exclude`, for everybody or for each user."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mrfrec.core.sparse import Rows
+from mrfrec.data.ids import Id, Ids
+from mrfrec.errors import ParameterError
+from mrfrec.models.histories import Query, Unknown, find_ids, rows_of_pairs
+
+__all__ = ["Filters", "ItemFilter"]
+
+ItemFilter = Iterable[Id] | Mapping[Id, Iterable[Id]] | None
+
+
+@dataclass(frozen=True)
+class Filters:
+    """The items hidden from everybody, and those excluded from or allowed to each row of a query."""
+
+    hidden: npt.NDArray[np.bool_] | None = None
+    excluded: Rows | None = None
+    allowed: Rows | None = None
+    limited: frozenset[int] = frozenset()  # rows that `allowed` is for; the others may get any item
+    unknown: tuple[Unknown, ...] = ()
+
+    @classmethod
+    def of(cls, query: Query, items: Ids, allow: ItemFilter, exclude: ItemFilter) -> "Filters":
+        """Read `allow` and `exclude`: item ids for everybody, or a mapping from users to item ids."""
+        found: dict[str, Any] = {}
+        unknown: tuple[Unknown, ...] = ()
+        for name, given in (("allow", allow), ("exclude", exclude)):
+            if isinstance(given, Mapping):
+                owners, ids = _by_row(given, query.names, name)
+                places, missing = find_ids(ids, items, "item", name)
+                rows = rows_of_pairs(owners, places, np.ones(len(owners)), len(query), items)
+                found["allowed" if name == "allow" else "excluded"] = rows
+            elif given is not None:
+                places, missing = find_ids(_checked(given, name), items, "item", name)
+                hidden = found.setdefault("hidden", np.full(len(items), name == "allow"))
+                hidden[places[places >= 0]] = name == "exclude"
+            else:
+                continue
+            unknown += missing
+        if isinstance(allow, Mapping):
+            found["limited"] = frozenset(row for row, name in enumerate(query.names) if name in allow)
+        return cls(**found, unknown=unknown)
+
+    def hide(self, start: int, histories: Rows, exclude_seen: bool) -> Rows | None:
+        """Return the items hidden from each of a batch of users, which starts at a row of the query."""
+        seen = histories if exclude_seen else None
+        if self.excluded is None:
+            return seen
+        excluded = self.excluded.span(start, start + len(histories))
+        if seen is None:
+            return excluded
+        pairs = [
+            (np.repeat(np.arange(len(rows)), np.diff(rows.ptr)), rows.items) for rows in (seen, excluded)
+        ]
+        owners, items = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
+        order = np.argsort(owners, kind="stable")
+        return Rows(seen.ptr + excluded.ptr, items[order], np.ones(len(items), np.float32), seen.width)
+
+    def allow(self, start: int, count: int) -> dict[int, npt.NDArray[Any]]:
+        """Return the only items that may go to some of a batch of users."""
+        if self.allowed is None:
+            return {}
+        ptr, items = self.allowed.ptr, self.allowed.items
+        rows = [row for row in range(start, start + count) if row in self.limited]
+        return {row - start: items[int(ptr[row]) : int(ptr[row + 1])] for row in rows}
+
+
+def _by_row(
+    given: Mapping[Id, Iterable[Id]], names: Ids, parameter: str
+) -> tuple[npt.NDArray[Any], list[Id]]:
+    """Return pairs of a row of the query and an item id."""
+    rows: dict[Id, list[int]] = {}
+    for row, name in enumerate(names):
+        if name in given:
+            rows.setdefault(name, []).append(row)
+    owners: list[int] = []
+    ids: list[Id] = []
+    for user, items in given.items():
+        if user not in rows:
+            raise ParameterError(
+                parameter,
+                "a mapping whose keys are among the users asked for",
+                user,
+                "Rows of a list of histories are numbered from 0. For everybody, give a list of item ids.",
+            )
+        listed = list(_checked(items, f"{parameter}[{user!r}]"))
+        for row in rows[user]:
+            owners += [row] * len(listed)
+            ids += listed
+    return np.array(owners, np.int64), ids
+
+
+def _checked(given: object, parameter: str) -> Iterable[Any]:
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise ParameterError(parameter, "a sequence of item ids", given)
+    return given

@@ -1,0 +1,369 @@
+"""What a model learns and how it ranks: fit, scores, the k best items by position, save."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from html import escape
+from os import PathLike
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from mrfrec.checks import check_count, check_flag
+from mrfrec.core import ranking
+from mrfrec.core.resources import usable_threads
+from mrfrec.core.sparse import Rows
+from mrfrec.data.catalogue import Catalogue, Training
+from mrfrec.data.ids import Ids, Texts
+from mrfrec.errors import DataError, NotFittedError, ParameterError
+from mrfrec.models.axes import Axis
+from mrfrec.models.configurable import Configurable
+from mrfrec.models.histories import validation_of
+
+if TYPE_CHECKING:
+    from mrfrec.core.resources import Progress
+    from mrfrec.data.interactions import Interactions
+    from mrfrec.io.artifact import Stored
+
+__all__ = ["FitContext", "Model", "Ties"]
+
+Ties = Literal["index", "popularity"]
+
+
+class FitContext(NamedTuple):
+    """What comes with the data of a fit."""
+
+    copied: int  # bytes of the matrix that are not the caller's
+    progress: "Progress | None"
+    reuse: dict[str, Any] | None
+    validation: tuple[Rows, Rows] | None  # what some people show, and what is to be guessed of them
+
+
+class Model(Configurable, ABC):
+    """A model of which items go together, with the ids of what it was trained on. It says how to learn from a
+    matrix and how to score histories; what is common to all models is here and in `Recommender`.
+
+    The parameters of a model are those of its constructor, kept as attributes of the same names. Changing one
+    takes effect with the next `fit`; until then answers and `save` use `fitted_parameters_`. A fitted model
+    may be asked by several threads at once.
+    """
+
+    # What a class says of itself. A grid lists the values `tune` tries, the last parameter varying fastest;
+    # a search goes between these values, unless `search_space` says otherwise.
+    tuning_grid: ClassVar[Mapping[str, Axis]] = {}
+    search_space: ClassVar[Mapping[str, Axis]] = {}
+    extra: ClassVar[str | None] = None  # the extra of the package that fitting needs
+    threads: int | None = None
+    memory_limit: int | None = None
+    timings_: dict[str, float]  # seconds of each stage of a fit, and "total"; empty in a loaded model
+    dtype: Literal["float32", "float64"] = "float32"  # of scores
+    fitted_parameters_: dict[str, Any]  # `parameters` at the time of the fit
+    _catalogue: Catalogue
+    _training: "Training | Callable[[], Training] | None" = None
+    _facts: dict[str, Any]  # about the training data
+    _interactions: "Interactions"
+    _bases: dict[tuple[Ties, bool], ranking.Base]  # built when first needed
+
+    # ── what a model does itself ──────────────────────────────────────────────────────────────────
+
+    @abstractmethod
+    def _fit(self, data: "Interactions", given: FitContext) -> None:
+        """Learn from a matrix; only when all is done, change the model."""
+
+    @abstractmethod
+    def _scorer(self, histories: Rows) -> ranking.Scorer:
+        """Return what scores these histories."""
+
+    @property
+    @abstractmethod
+    def _base_scores(self) -> npt.NDArray[Any]:
+        """The score of each item before a history adds to it."""
+
+    @property
+    def _stranger_scores(self) -> npt.NDArray[Any]:
+        """The score of each item for somebody without a history."""
+        return self._base_scores
+
+    @abstractmethod
+    def _state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+        """Return arrays and facts to be saved."""
+
+    @abstractmethod
+    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
+        """Take back what `_state` returned, for m items."""
+
+    # ── fitting ───────────────────────────────────────────────────────────────────────────────────
+
+    def fit(
+        self,
+        data: object,
+        *,
+        progress: "Progress | None" = None,
+        reuse: dict[str, Any] | None = None,
+        validation: object = None,
+    ) -> Self:
+        """Learn from who-used-what.
+
+        `data` is anything `read_interactions` reads with its defaults (a path, a data frame), or
+        `Interactions`, or a `scipy.sparse` matrix of users × items, whose values count as they are.
+        `progress(stage, done, total)` is called as the work goes on. A fit that fails or is interrupted
+        leaves the model as it was.
+
+        `reuse`, an empty dictionary at first, keeps what fits to the same `Interactions` with other
+        parameters have in common: with a new l2, only the systems are solved anew.
+
+        `validation` is for models that are trained step by step, to stop when they are best: people who are
+        not among the users, as two matrices of people × items, what they show and what is to be guessed of
+        them. The other models do not look at it.
+        """
+        from mrfrec.io.tables import as_interactions
+
+        if progress is not None and not callable(progress):
+            raise ParameterError("progress", "a function of (stage, done, total), or None", progress)
+        if reuse is not None and not isinstance(reuse, dict):
+            raise ParameterError("reuse", "a dictionary, empty at first, or None", reuse)
+        interactions = as_interactions(data)
+        if reuse is not None and reuse.setdefault("data", interactions) is not interactions:
+            raise DataError(
+                "reuse holds what is known of other data: begin with an empty dictionary. To share it, give "
+                "the same Interactions to every fit, as mrfrec.read_interactions makes them."
+            )
+        n, m, pairs = interactions.n_users, interactions.n_items, len(interactions)
+        if pairs == 0:
+            raise DataError(
+                f"the data must have at least one interaction; got {n} users × {m} items with none."
+            )
+        matrix = interactions.matrix
+        # What the caller holds already is not counted against the memory limit.
+        given = getattr(data, "data", None) if getattr(data, "format", "") == "csr" else None
+        held = data is interactions or (given is not None and np.shares_memory(matrix.data, given))
+        copied = 0 if held else matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes
+        catalogue = Catalogue(interactions.items, interactions.titles, interactions.popularity, n)
+        training = Training(interactions.users, Rows.of(matrix), interactions.library)
+        facts = {"users": n, "items": m, "pairs": pairs, "binary": bool((matrix.data == 1).all())}
+        questions = None if validation is None else validation_of(validation, m)
+        parameters = self.parameters
+        self._fit(interactions, FitContext(copied, progress, reuse, questions))
+        self.fitted_parameters_ = parameters
+        self._catalogue, self._training, self._facts = catalogue, training, facts
+        self._interactions, self._bases = interactions, {}
+        return self
+
+    def check_ready(self) -> None:
+        """Refuse, before anything takes long, what cannot be fitted here for want of a library or device."""
+        return
+
+    def warm_up(self) -> None:
+        """Compile or load what fitting needs, so that it is no part of a fit that is timed."""
+        return
+
+    def _limit(self, threads: int | None, memory_limit: int | str | None) -> None:
+        """Check and keep what a model may use."""
+        from mrfrec.core.resources import parse_bytes
+
+        self.threads = None if threads is None else check_count("threads", threads)
+        self.memory_limit = None if memory_limit is None else parse_bytes(memory_limit)
+
+    # ── what is known of a model ──────────────────────────────────────────────────────────────────
+
+    def __repr__(self) -> str:
+        if not hasattr(self, "_catalogue"):
+            return self._call
+        kind = {True: ", sparse", False: ", dense"}.get(getattr(self, "is_sparse", None), "")  # type: ignore[arg-type]
+        size = f"{self._facts['users']:,} users × {self._facts['items']:,} items"
+        return f"{self._call} fitted on {size}{kind}"
+
+    def _repr_html_(self) -> str:
+        call, _, fitted = repr(self).partition(" fitted on ")
+        return f"<code>{escape(call)}</code> {escape(f'fitted on {fitted}' if fitted else 'not fitted')}"
+
+    def __getstate__(self) -> dict[str, Any]:  # without what can be built again
+        return {name: value for name, value in self.__dict__.items() if name != "_bases"}
+
+    @property
+    def _training_facts(self) -> dict[str, Any]:
+        """About the training data: users, items, pairs, and whether each of these counts 1."""
+        self._fitted()
+        return {name: self._facts[name] for name in ("users", "items", "pairs", "binary")}
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """Ids, titles and popularity of the items together."""
+        return self._fitted()
+
+    @property
+    def items_(self) -> Ids:
+        """The ids of the items, in the order of the model's columns."""
+        return self._fitted().items
+
+    @property
+    def titles_(self) -> Texts | None:
+        """A title for each item, "" where there is none; None if there are none at all."""
+        return self._fitted().titles
+
+    @property
+    def popularity_(self) -> npt.NDArray[np.int64]:
+        """Training users of each item."""
+        return self._fitted().popularity
+
+    @property
+    def users_(self) -> Ids | None:
+        """The ids of the training users; None in a model saved without histories."""
+        self._fitted()
+        return None if self._training is None else self._trained_on("users_").users
+
+    @property
+    def _score_type(self) -> str:
+        """The dtype of scores, that of the last fit."""
+        return str(self.fitted_parameters_.get("dtype", "float32"))
+
+    @property
+    def _library(self) -> str | None:
+        """The library of the data frame the model was fitted on."""
+        return self._training.library if isinstance(self._training, Training) else None
+
+    def _fitted(self) -> Catalogue:
+        if not hasattr(self, "_catalogue"):
+            raise NotFittedError(f"this {type(self).__name__} has learned nothing yet: call fit first.")
+        return self._catalogue
+
+    def _trained_on(self, what: str) -> Training:
+        self._fitted()
+        training = self._training
+        if callable(training):
+            training = self._training = training()
+        if training is None:
+            raise DataError(
+                f"{what} needs the training users' histories, which this model was saved without. Give "
+                "histories, or save it with include_histories=True (--histories at the command line)."
+            )
+        return training
+
+    # ── ranking ───────────────────────────────────────────────────────────────────────────────────
+
+    def score(self, X_history: object) -> npt.NDArray[Any]:
+        """Return the score of every item for each row of histories, users × items.
+
+        For rankings of many users use `top_k`, which never holds such an array.
+        """
+        from mrfrec.core.resources import MemoryPlan
+
+        histories = self._histories(X_history)
+        needed = len(histories) * histories.width * np.dtype(self._score_type).itemsize
+        plan = MemoryPlan(self.memory_limit)
+        plan.require("scores", needed, "Score fewer users at a time, or use top_k.", who="score")
+        scores = ranking.score(self._scorer(histories), self._base_scores, self.threads or usable_threads())
+        scores[np.diff(histories.ptr) == 0] = self._stranger_scores
+        return scores
+
+    def top_k(
+        self, X_history: object, k: int, exclude_seen: bool = True, ties: Ties = "index"
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
+        """Return the k best items of each row of histories and their scores, best first, by position.
+
+        Two arrays of users × k. Where a user has fewer than k items left to be recommended, the places at the
+        end hold item −1 with score −∞. Of equal scores, the item with the lower index comes first, or the
+        more popular one.
+        """
+        histories = self._histories(X_history)
+        k, m = check_count("k", k), histories.width
+        if k > m:
+            raise ParameterError("k", f"at most the number of items, {m}", k)
+        check_flag("exclude_seen", exclude_seen)
+        if ties not in ("index", "popularity"):
+            raise ParameterError("ties", '"index" or "popularity"', ties)
+        items, scores, _ = self._rank(histories, k, ties, histories if exclude_seen else None)
+        return items, scores
+
+    def _histories(self, X: object) -> Rows:
+        from mrfrec.data.interactions import as_histories
+
+        m = len(self._fitted().items)
+        histories = as_histories(X, "X_history")
+        if histories.shape[1] != m:
+            raise DataError(
+                f"X_history must have the {m} items the model was fitted on, as columns in the same order; "
+                f"got {histories.shape[1]}."
+            )
+        return Rows.of(histories)
+
+    def _rank(
+        self,
+        histories: Rows,
+        k: int,
+        ties: Ties = "popularity",
+        hide: Rows | None = None,
+        hidden: npt.NDArray[np.bool_] | None = None,
+        allowed: Mapping[int, npt.NDArray[Any]] | None = None,
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any], npt.NDArray[np.bool_]]:
+        """Return items, scores and whether there is evidence for each: users × k, best first.
+
+        `hide` are the items hidden from each user, `hidden` from all; `allowed`, the only ones for some.
+        """
+        n, m = len(histories), histories.width
+        strangers = np.diff(histories.ptr) == 0
+        items, scores = np.empty((n, k), np.int32), np.empty((n, k), self._base_scores.dtype)
+        evidence = np.empty((n, k), bool)
+        for stranger in (False, True):
+            rows = np.flatnonzero(strangers == stranger)
+            if not len(rows):
+                continue
+            base = self._base(ties, stranger)
+            some = histories if len(rows) == n else histories.take(rows)
+            if stranger:  # nothing is known, so nothing adds to the base score
+                scorer: ranking.Scorer = ranking.WeightScorer(some, Rows.empty(m, m), base.scores.dtype)
+            else:
+                scorer = self._scorer(some)
+            items[rows], scores[rows], evidence[rows] = ranking.top_k(
+                scorer, k, base if hidden is None else base.without(hidden),
+                hidden=hide if hide is None or len(rows) == n else hide.take(rows),
+                allowed={i: allowed[row] for i, row in enumerate(rows.tolist()) if row in allowed}
+                if allowed else None,
+                threads=self.threads or usable_threads(),
+            )  # fmt: skip
+        return items, scores, evidence
+
+    def _base(self, ties: Ties, stranger: bool) -> ranking.Base:
+        bases = self.__dict__.setdefault("_bases", {})
+        if (ties, stranger) not in bases:
+            scores = self._stranger_scores if stranger else self._base_scores
+            by_index = np.arange(len(scores), dtype=np.int32)
+            order = self._catalogue.by_popularity if ties == "popularity" else by_index
+            bases[ties, stranger] = ranking.Base(scores, order)
+        base: ranking.Base = bases[ties, stranger]
+        return base
+
+    # ── on disk ───────────────────────────────────────────────────────────────────────────────────
+
+    def save(self, path: "str | PathLike[str]", *, include_histories: bool = False) -> None:
+        """Write the model to one file; `mrfrec.load` reads it back.
+
+        With `include_histories` the training users and what they had go in as well, which recommending by
+        user id needs. The file appears when it is whole; one that was there stays until then. The parameters
+        saved are those of the last fit, even if attributes have been changed since.
+        """
+        from mrfrec import __version__
+        from mrfrec.io.artifact import write_file
+        from mrfrec.models.stored import catalogue_arrays, training_arrays
+
+        catalogue = self._fitted()
+        check_flag("include_histories", include_histories)
+        arrays, state = self._state()
+        arrays |= catalogue_arrays(catalogue)
+        if include_histories:
+            arrays |= training_arrays(self._trained_on("include_histories=True"))
+        facts = {
+            "model": type(self).__name__,
+            "written_by": __version__,
+            "parameters": self.fitted_parameters_,
+            "data": self._data_facts(),
+            "state": state,
+            "histories": include_histories,
+        }
+        write_file(path, arrays, facts)
+
+    def _data_facts(self) -> dict[str, Any]:
+        """About the training data; its fingerprint is taken when it is first asked for."""
+        if "fingerprint" not in self._facts:
+            self._facts["fingerprint"] = self._interactions.fingerprint
+        return self._facts
