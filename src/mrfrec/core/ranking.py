@@ -113,8 +113,8 @@ class WeightScorer:
             ptr = np.zeros(last - first + 1, np.int64)
             items, scores = np.empty(most, np.int32), np.empty(most, base.dtype)
             kernels.score_sparse(
-                *self._arrays, first, last, *_arrays(B, base.dtype), base, base.copy(), np.zeros(len(base), bool),
-                ptr, items, scores,
+                *self._arrays, first, last, *_arrays(B, base.dtype), base,
+                base.copy(), np.zeros(len(base), bool), ptr, items, scores,
             )  # fmt: skip
             return Rows(ptr, items[: ptr[-1]], scores[: ptr[-1]], B.width)
         found = [self._touched(B, u, base) for u in range(first, last)]
