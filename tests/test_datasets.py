@@ -402,7 +402,7 @@ def test_truncated_archives_are_refused(share: float, tmp_path: Path, small: Sma
     ):
         archive.write_bytes(archive.read_bytes()[: int(share * archive.stat().st_size)])
         assert refused(small(name), archive).startswith(
-            f"{archive} is damaged, not whole, or of another kind"
+            f"{archive} is damaged, incomplete, or not the type its name says"
         )
 
 
@@ -676,7 +676,7 @@ def test_download_that_fails_or_breaks_off_says_what_to_do(
 ) -> None:
     _, md5 = archive_of("ml-1m", tmp_path)
     for url, reason in (
-        (f"{serve(Short)}/ml-1m.zip", "broke off after|IncompleteRead"),
+        (f"{serve(Short)}/ml-1m.zip", "download stopped after|IncompleteRead"),
         (f"{serve(Quiet)}/absent.zip", "HTTP Error 404: File not found"),
         ("http://127.0.0.1:9/ml-1m.zip", "refused"),
     ):

@@ -75,7 +75,7 @@ class Data:
         list[str],
         Argument(
             metavar="DATA",
-            help="Files, as for mrfrec fit, or the name of a data set (mrfrec datasets list).",
+            help="Files, as for mrfrec fit, or the name of a data set (mrfrec paper datasets list).",
         ),
     ]
     test: Annotated[

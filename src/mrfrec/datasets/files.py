@@ -1,6 +1,6 @@
-"""The original files of a data set, wherever they lie: downloaded, in a folder, a zip, a tar, a tar in a tar.
+"""Open the original files of a data set: downloaded, in a folder, a zip, a tar or a tar inside a tar.
 
-Files are read where they lie: nothing is unpacked.
+Archives are read without unpacking.
 """
 
 import gzip
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 __all__ = ["Original", "advice", "damage_named", "download", "open_originals"]
 
 _PIECE = 2**20  # bytes
-_PATIENCE = 60  # seconds without an answer
+_PATIENCE = 60  # seconds to wait for the server
 _TARS = (".tar", ".tar.gz", ".tgz")
 _DAMAGE = (BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError)
 
 
 class Original(NamedTuple):
-    """One of the original files, open."""
+    """An open original file."""
 
-    place: str  # for people
+    place: str  # path to show in messages
     is_titles: bool
     file: IO[bytes]
 
 
 def advice(data_set: DataSet, folder: object = None) -> str:
-    """What to do to have a data set prepared, in this folder."""
+    """Say how to get and prepare a data set."""
     options = "" if folder is None else f" --folder {folder}"
     command = f"mrfrec paper datasets prepare {data_set.name} --from PATH{options}"
     if data_set.url is None:
@@ -54,12 +54,12 @@ def advice(data_set: DataSet, folder: object = None) -> str:
 
 
 def download(data_set: DataSet, folder: Path, progress: "Progress | None" = None) -> Path:
-    """The archive in this folder: as it is there already, or downloaded; its checksum holds."""
+    """Return the archive in `folder`, downloaded if missing, after checking its MD5."""
     path = folder / data_set.archive
     if path.exists():
         with path.open("rb") as file:
             found = hashlib.file_digest(file, _md5).hexdigest()
-        _check(data_set, found, f"{path} is not the published file. Delete it, or mend it.")
+        _check(data_set, found, f"{path} is not the published file. Delete it or replace it.")
         return path
     if data_set.url is None:
         raise DataError(
@@ -69,23 +69,27 @@ def download(data_set: DataSet, folder: Path, progress: "Progress | None" = None
     try:
         with writing(path) as unfinished:
             found = _fetch(data_set.url, unfinished, progress)
-            _check(data_set, found, f"{data_set.url} gave another file than the published one. Try again.")
+            _check(
+                data_set,
+                found,
+                f"{data_set.url} returned a different file than the published one. Try again.",
+            )
     except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", error)
-        if isinstance(error, HTTPError):  # an answer, but not the one that was hoped for
+        if isinstance(error, HTTPError):  # the server answered with an error status
             reason = str(error)
             error.close()
         raise DataError(
-            f"{data_set.url} could not be downloaded to {folder}: {reason}. Without a network, bring the "
+            f"{data_set.url} could not be downloaded to {folder}: {reason}. Without a network, copy the "
             f"archive from elsewhere and run: mrfrec paper datasets prepare {data_set.name} --from PATH"
         ) from error
     if data_set.md5 is None:
-        warn(f"{data_set.archive} has no published checksum; the MD5 of what came is {found}.")
+        warn(f"{data_set.archive} has no published checksum; the MD5 of the download is {found}.")
     return path
 
 
 def _fetch(url: str, path: Path, progress: "Progress | None") -> str:
-    """Download to a file; the MD5 of what came."""
+    """Download to a file and return its MD5."""
     digest, done = _md5(), 0
     with urlopen(url, timeout=_PATIENCE) as answer, path.open("wb") as file:
         total = int(answer.headers.get("Content-Length") or 0)
@@ -96,7 +100,7 @@ def _fetch(url: str, path: Path, progress: "Progress | None") -> str:
             if progress is not None:
                 progress("download", done, total)
     if done < total:
-        raise OSError(f"it broke off after {done:,} of {total:,} bytes")
+        raise OSError(f"the download stopped after {done:,} of {total:,} bytes")
     return digest.hexdigest()
 
 
@@ -113,14 +117,14 @@ def _check(data_set: DataSet, found: str, complaint: str) -> None:
 
 
 def open_originals(data_set: DataSet, source: Path) -> Iterator[Original]:
-    """The files with ratings and titles, one after the other, each open until the next is asked for."""
+    """Yield the files with ratings and titles; each is open until the next is requested."""
     if not source.exists():
         raise DataError(f"there is no file or folder {source}. {advice(data_set)}")
     if source.is_dir():
         yield from _in_folder(data_set, source)
     elif source.name.endswith((".zip", *_TARS)):
         yield from _in_archive(data_set, source)
-    elif data_set.form == "netflix":  # one of many: the others are beside it
+    elif data_set.form == "netflix":  # one of many files in the same folder
         yield from _in_folder(data_set, source.parent)
     else:  # the ratings, whatever their name
         yield from _opened(_titles_beside(data_set, [source.parent]), is_titles=True)
@@ -129,13 +133,13 @@ def open_originals(data_set: DataSet, source: Path) -> Iterator[Original]:
 
 @contextmanager
 def damage_named(source: Path) -> Iterator[None]:
-    """What an archive that is not whole makes of reading it."""
+    """Turn errors of a damaged archive into a `DataError`."""
     try:
         yield
     except _DAMAGE as error:
         reason = str(error).rstrip(".") or type(error).__name__
         raise DataError(
-            f"{source} is damaged, not whole, or of another kind than its name says: {reason}. Get it again."
+            f"{source} is damaged, incomplete, or not the type its name says: {reason}. Get it again."
         ) from error
 
 
@@ -160,7 +164,7 @@ def _in_folder(data_set: DataSet, folder: Path) -> Iterator[Original]:
 
 
 def _titles_beside(data_set: DataSet, places: list[Path]) -> list[Path]:
-    """The first of the files that may hold titles, if there is one."""
+    """Return the first file of titles that exists, as a list of at most one."""
     paths = (place / name for place in places for name in data_set.titles)
     return [path for path in paths if path.is_file()][:1]
 
@@ -174,7 +178,7 @@ def _opened(paths: list[Path], is_titles: bool) -> Iterator[Original]:
 def _in_archive(data_set: DataSet, path: Path) -> Iterator[Original]:
     rated = named = False
     members = _zipped if path.suffix == ".zip" else _tarred
-    # tarfile's own way to unpack would take a file that breaks off for one that ends.
+    # Decompress here: tarfile would take a truncated file for a complete one.
     opened = gzip.open if path.suffix in (".gz", ".tgz") else open
     with opened(path, "rb") as file:
         for original in members(data_set, cast(IO[bytes], file), str(path)):
@@ -194,23 +198,23 @@ def _zipped(data_set: DataSet, file: IO[bytes], place: str) -> Iterator[Original
                 where = f"{place}: {info.filename}"
                 try:
                     member = archive.open(info)
-                except RuntimeError as error:  # a password, or a way of packing that Python does not know
+                except RuntimeError as error:  # a password or an unsupported compression
                     raise DataError(
-                        f"{where} cannot be read: {error}. Unpack it, and give the folder."
+                        f"{where} cannot be read: {error}. Unpack it and pass the folder."
                     ) from error
                 with member:
                     yield from _member(data_set, member, where, kind)
 
 
 def _tarred(data_set: DataSet, file: IO[bytes], place: str) -> Iterator[Original]:
-    with tarfile.open(fileobj=file, mode="r|") as archive:  # as a stream: never back to the start
+    with tarfile.open(fileobj=file, mode="r|") as archive:  # as a stream, without seeking back
         for info in archive:
             if info.isfile() and (kind := _kind(data_set, info.name)):
                 member = archive.extractfile(info)
                 assert member is not None
                 with member:
                     yield from _member(data_set, member, f"{place}: {info.name}", kind)
-    while file.read(_PIECE):  # to the end, where the checksum is
+    while file.read(_PIECE):  # to the end: gzip's checksum comes last
         pass
 
 
