@@ -93,11 +93,36 @@ def ranked_neighbors(S: Matrix, i: int) -> list[int]:
 
 def pattern(S: Matrix, threshold: float, max_neighbors: int = 1000) -> npt.NDArray[np.bool_]:
     """§3.1: A, diagonal included."""
+    return capped(S, np.abs(S).astype(np.float32) > np.float32(threshold), max_neighbors)
+
+
+def pattern_of_share(S: Matrix, sparsity: float, max_neighbors: int = 1000) -> npt.NDArray[np.bool_]:
+    """A by its share of entries: the threshold moves in steps, and a step with many ties is cut."""
     m = len(S)
-    A = np.eye(m, dtype=bool)
+    wanted = max(round(sparsity * m * m) - m, 0)
+    step = np.abs(S).astype(np.float32).view(np.uint32) >> 12  # 11 bits of the fraction: 0.05 %
+    entries = []
     for i in range(m):
-        passing = [j for j in ranked_neighbors(S, i) if np.float32(abs(S[j, i])) > np.float32(threshold)]
-        for j in passing[: max_neighbors - 1]:
+        ranked = [j for j in ranked_neighbors(S, i) if S[j, i] != 0]
+        for j in ranked:
+            place = sum(step[k, i] == step[j, i] for k in ranked[: ranked.index(j)])
+            entries.append((-int(step[j, i]), place, i, j))
+    entries.sort()
+    ends = [e for e in range(1, len(entries)) if entries[e][0] != entries[e - 1][0]]
+    nearest = min([len(entries), *ends, 0], key=lambda end: (abs(end - wanted), -end))
+    if abs(nearest - wanted) > 0.01 * wanted:
+        nearest = wanted
+    taken = np.zeros((m, m), bool)
+    for _, _, i, j in entries[:nearest]:
+        taken[j, i] = True
+    return capped(S, taken, max_neighbors)
+
+
+def capped(S: Matrix, taken: npt.NDArray[np.bool_], max_neighbors: int) -> npt.NDArray[np.bool_]:
+    """The diagonal and, in each column, the largest of the entries taken."""
+    A = np.eye(len(S), dtype=bool)
+    for i in range(len(S)):
+        for j in [j for j in ranked_neighbors(S, i) if taken[j, i]][: max_neighbors - 1]:
             A[j, i] = True
     return A
 

@@ -1,5 +1,6 @@
 """§3 against the naive truth: pattern, schedule, blocks."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 
-from mrfrec import MRF, MemoryPlanError, NumericalError
+from mrfrec import MRF, MemoryPlanError, NumericalError, ParameterError
 from mrfrec.core import blocks, pattern
 
 import naive
@@ -153,19 +154,20 @@ def test_float32_is_close_to_float64(binary: Matrix, r: float) -> None:
 def test_batches_and_threads_do_not_change_a_bit(r: float, monkeypatch: pytest.MonkeyPatch) -> None:
     X = random_matrix(14, users=300, items=150)
     reference = fit(X, l2=1.0, threshold=0.1, r=r, threads=1, dtype="float32")
-    # Budgets down to one block at a time, and rounds down to a few pairs.
-    for batch, pairs, threads in ((10**9, 50, 2), (20_000, 10**9, 3), (1, 700, 2), (1, 5, 1)):
+    # Budgets down to one block at a time; entries by columns, by pairs, and by columns after too many pairs.
+    for batch, pairs, threads in ((10**9, 0, 2), (20_000, 10**9, 3), (1, 10**4, 2), (1, 0, 1)):
         monkeypatch.setattr(blocks, "_LEAST_BATCH", batch)
         monkeypatch.setattr(blocks, "_BATCH_PER_INTERACTION", 0)
-        monkeypatch.setattr(pattern, "_ROUND", pairs)
+        monkeypatch.setattr(pattern, "_MOST_PAIRS", pairs)
         model = fit(X, l2=1.0, threshold=0.1, r=r, threads=threads, dtype="float32")
         np.testing.assert_array_equal(model.weights_.toarray(), reference.weights_.toarray())
         np.testing.assert_array_equal(model.pattern_.toarray(), reference.pattern_.toarray())
 
 
-def test_rounds_with_a_cap_that_bites_equal_naive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pattern, "_ROUND", 60)
-    check(random_matrix(15), 0.05, r=0.5, max_neighbors=7)
+@pytest.mark.parametrize("real", [False, True])
+def test_columns_with_a_cap_that_bites_equal_naive(real: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pattern, "_MOST_PAIRS", 0)
+    check(random_matrix(15, real=real), 0.05, r=0.5, max_neighbors=7)
 
 
 # ── sparsity ──────────────────────────────────────────────────────────────────────────────────────
@@ -191,24 +193,103 @@ def test_sparsity_counts_entries_before_the_cap() -> None:
     assert np.diff(capped.pattern_.indptr).max() == 30
 
 
-def test_misleading_sample_costs_a_second_pass_but_not_the_density(monkeypatch: pytest.MonkeyPatch) -> None:
+def one_with_everything(items: int = 50) -> Matrix:
+    """Short histories and one user who has nearly all items, so that most pairs tie."""
+    rng = np.random.default_rng(21)
+    X = np.zeros((2 * items, items))
+    for _ in range(2):
+        X[np.arange(2 * items), rng.integers(0, items, 2 * items)] = 1.0
+    X[0, 3:] = 1.0
+    return X
+
+
+TIED = {
+    "binary": random_matrix(22),
+    "real": random_matrix(23, real=True),
+    "giant": one_with_everything(),
+    "copies": random_matrix(24)[:, np.random.default_rng(0).integers(0, 20, 60)],
+    "all tie": np.vstack([np.ones((1, 30)), np.zeros((3, 30))]),
+    "no entries": np.ones((4, 30)),
+    "tiny": np.array([[1.0, 1, 0], [1, 0, 1], [0, 1, 1], [1, 0, 0], [0, 1, 0]]),
+}
+
+
+@pytest.mark.parametrize("max_neighbors", [1000, 6])
+@pytest.mark.parametrize("name", TIED)
+def test_sparsity_equals_naive_whatever_ties(
+    name: str, max_neighbors: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X = TIED[name]
+    m = X.shape[1]
+    S = naive.moments(X).S
+    for sparsity in (1 / m, 1.4 / m, 0.34, 0.7):
+        A = naive.pattern_of_share(S, sparsity, max_neighbors)
+        # By pairs, by columns, and first counted.
+        for pairs, few in ((10**9, 10**9), (0, 10**9), (0, 0)):
+            monkeypatch.setattr(pattern, "_MOST_PAIRS", pairs)
+            monkeypatch.setattr(pattern, "_FEW_ENTRIES", few)
+            model = fit(X, l2=1.0, sparsity=sparsity, max_neighbors=max_neighbors)
+            np.testing.assert_array_equal(model.pattern_.toarray(), A)
+            kept = np.abs(S[A & ~np.eye(m, dtype=bool)]).astype(np.float32)
+            assert (kept > model.threshold_).all()
+
+
+def test_ties_do_not_change_the_share() -> None:
+    X = one_with_everything(300)
+    for sparsity in (0.01, 0.02, 0.1):
+        model = fit(X, l2=1.0, sparsity=sparsity)
+        assert abs(model.pattern_.nnz / 300**2 / sparsity - 1) <= 0.01
+
+
+@pytest.mark.parametrize(("items", "sparsity"), [(3, 0.34), (100, 0.01005), (300, 0.003335), (300, 1 / 300)])
+def test_few_wanted_entries_are_found_in_a_bounded_number_of_passes(items: int, sparsity: float) -> None:
+    X = random_matrix(26, users=50, items=items + 20, real=True)[:, 20:]
+    model = fit(X, l2=1.0, sparsity=sparsity)
+    assert model.pattern_.nnz == max(round(sparsity * items**2), items)
+
+
+def test_least_sparsity_that_a_message_names_is_accepted() -> None:
+    for items in (3, 7, 30, 45, 99, 101, 300, 1023):
+        X = random_matrix(27, users=20, items=items + 20)[:, 20:]
+        with pytest.raises(ParameterError, match="at least 1/items") as refusal:
+            fit(X, l2=1.0, sparsity=0.5 / items)
+        least = re.search(r"1/items, (\S+) for", str(refusal.value))
+        assert least is not None
+        fit(X, l2=1.0, sparsity=float(least[1]))
+
+
+@pytest.mark.parametrize("factor", [0.0, 1e-3, 20.0, 1e6])
+def test_misleading_sample_costs_passes_but_not_the_density(
+    factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     X = random_matrix(18, users=400, items=600, real=True)
-    honest, passes = pattern._sample, []
+    honest, begin, passes = pattern._Search.sample, pattern._Search.next_pass, []
 
     def misleading(*arguments: Any) -> Any:
         found = honest(*arguments)
-        return pattern._Histogram(found.entries * 20.0, found.shift)
+        found.above_edge = found.above_edge * factor
+        return found
 
-    def counted(*arguments: Any, **named: Any) -> Any:
+    def counted(*arguments: Any) -> Any:
         passes.append(1)
-        return stream(*arguments, **named)
+        return begin(*arguments)
 
-    stream = pattern._stream
-    monkeypatch.setattr(pattern, "_sample", misleading)
-    monkeypatch.setattr(pattern, "_stream", counted)
+    monkeypatch.setattr(pattern._Search, "sample", misleading)
+    monkeypatch.setattr(pattern._Search, "next_pass", counted)
     model = fit(X, l2=1.0, sparsity=0.05, max_neighbors=600)
-    assert len(passes) >= 2
-    assert abs(model.pattern_.nnz / 600**2 / 0.05 - 1) < 0.02
+    assert len(passes) <= 5
+    assert len(passes) > 1 or factor < 1
+    assert abs(model.pattern_.nnz / 600**2 / 0.05 - 1) < 0.01
+
+
+def test_progress_of_the_pattern_is_steady_and_ends_at_the_end() -> None:
+    steps: list[tuple[str, int, int]] = []
+    X = sp.csr_array(one_with_everything(300))
+    MRF(l2=1.0, sparsity=0.02).fit(X, progress=lambda *step: steps.append(step))
+    done = [done / total for stage, done, total in steps if stage == "pattern"]
+    assert done == sorted(done)
+    assert done[-1] == 1
+    assert max(np.diff(done)) < 0.2
 
 
 def test_sparsity_one_equals_dense() -> None:
@@ -218,24 +299,22 @@ def test_sparsity_one_equals_dense() -> None:
     np.testing.assert_allclose(sparse.weights_.toarray(), fit(X, l2=1.0).weights_, atol=1e-12)
 
 
-@pytest.mark.parametrize("limit", ["70MB", "200MB"])
-def test_pattern_that_outgrows_its_forecast_is_stopped(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pattern_that_outgrows_its_forecast_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     X = random_matrix(20, users=600, items=3000)
-    honest = pattern._sample
+    honest = pattern._Search.sample
 
     def blind(*arguments: Any) -> Any:
         found = honest(*arguments)
-        return pattern._Histogram(found.entries * 1e-3, found.shift)
+        found.above_edge = found.above_edge * 1e-3
+        return found
 
-    monkeypatch.setattr(pattern, "_sample", blind)
-    monkeypatch.setattr(pattern, "_LEAST_ROUND", 1000)
+    monkeypatch.setattr(pattern._Search, "sample", blind)
     with pytest.raises(MemoryPlanError, match="larger threshold"):
-        fit(X, l2=1.0, threshold=0.001, max_neighbors=3000, memory_limit=limit, threads=1)
+        fit(X, l2=1.0, threshold=0.001, max_neighbors=3000, memory_limit="70MB", threads=1)
 
 
-def test_cap_bites_within_the_limit_where_all_pairs_would_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    # One user with 3000 items nobody else has: 4.5 million pairs of magnitude 1, one after the other.
-    monkeypatch.setattr(pattern, "_LEAST_ROUND", 1000)
+def test_cap_bites_within_the_limit_where_all_pairs_would_not_fit() -> None:
+    # One user with 3000 items nobody else has: 4.5 million pairs of magnitude 1.
     X = sp.lil_array((100, 20_000))
     X[0, 5000:8000] = 1.0
     X[np.arange(1, 100), np.arange(1, 100)] = 1.0

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec.core import blocks, closed_form, pattern, ranking, schedule, statistics
+from mrfrec.core import blocks, closed_form, entries, pattern, ranking, schedule, statistics
 from mrfrec.core.resources import MemoryPlan, Progress, Workers, human_bytes
 from mrfrec.core.settings import Plan, Settings
 from mrfrec.core.sparse import DenseRows, Rows
@@ -216,8 +216,7 @@ class _Needs:
         self.dtype = settings.dtype
         self.held = copied + statistics.bytes_for_statistics(n, self.m, X.nnz, binary, threads)
         self.dense = self.held + closed_form.bytes_for_closed_form(self.m, self.dtype, threads)
-        # For each thread a row of XᵀX and of magnitudes, the entries it found, and a histogram.
-        per_thread = 12 * self.m + 8 * max(self.m, 1 << 18) + 5_000_000
+        per_thread = entries.bytes_for_scratch(self.m, min(settings.max_neighbors, self.m) - 1)
         per_item = 128 * self.m  # the schedule, and the sizes and places of its blocks
         self.sparse_base = self.held + threads * per_thread + per_item
         self.per_entry = max(
@@ -227,8 +226,7 @@ class _Needs:
 
     def sparse(self, sparsity: float, max_neighbors: int) -> int:
         """With this share of entries kept."""
-        entries = min(sparsity * self.m, float(max_neighbors)) * self.m
-        return int(self.sparse_base + self.per_entry * entries)
+        return int(self.sparse_base + self.per_entry * min(sparsity * self.m, max_neighbors) * self.m)
 
     def require(self, settings: Settings) -> int:
         """Refuse what cannot fit; returns the bytes held throughout."""
@@ -264,7 +262,7 @@ def _decide(settings: Settings, needs: _Needs, memory: MemoryPlan, m: int) -> tu
     if sparsity is not None and sparsity * m < 1 - 1e-9:
         raise ParameterError(
             "sparsity",
-            f"at least 1/items = {1 / m:.3g} for this data, since the diagonal is always kept",
+            f"at least 1/items, {_round_up(1 / m):g} for this data, since the diagonal is always kept",
             sparsity,
         )
     if not sparse:
@@ -312,3 +310,9 @@ def _round_down(value: float) -> float:
     """Two significant digits, never more than the value."""
     digits = 1 - math.floor(math.log10(value))
     return float(math.floor(value * 10**digits) / 10**digits)
+
+
+def _round_up(value: float) -> float:
+    """Three significant digits, never less than the value."""
+    digits = 2 - math.floor(math.log10(value))
+    return float(math.ceil(value * 10**digits) / 10**digits)

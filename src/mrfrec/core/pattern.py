@@ -1,33 +1,48 @@
 """§3.1: the sparsity pattern A. Entry (j, i) is kept where |S_ji| > threshold, then at most so many a column.
 
 Magnitudes are compared as float32: pairs that are equal in exact arithmetic then tie, instead of being
-ordered by the last bit of rounding. Ties go to the item that follows i most closely in cyclic order. On
-data where thousands of items are used by the same one person, and so all tie, this spreads the neighbours
-over the group; lowest index first would give every item of the group the same few.
+ordered by the last bit of rounding. Within column i, ties go to the item that follows i most closely in
+cyclic order. Where thousands of items are used by the same one person, and so all tie, this spreads the
+neighbours over the group; lowest index first would give every item of the group the same few.
+
+`sparsity=q` asks for round(q·m²) entries, diagonal included, before the cap. The threshold moves in steps of
+0.05 %; the step whose entries come nearest to that number is taken if it misses it by 1 % or less. Otherwise
+many entries share one step, and this step is cut: its entries are dealt out to the columns in turn, to each
+column its largest (ties as above), then to each its second, and so on, columns by index, until the number is
+reached.
 """
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from mrfrec.core.entries import COARSE, FINE, Columns, Histogram, Scratch, deal, list_columns, list_pairs
 from mrfrec.core.kernels import pattern as kernels
 from mrfrec.core.resources import MemoryPlan, Workers
 from mrfrec.core.statistics import Statistics, split_evenly
 
 __all__ = ["BYTES_PER_ENTRY", "Pattern", "find_pattern", "square_csc"]
 
-BYTES_PER_ENTRY = 36  # for each entry asked for: a quarter more are found, and held as below
-_PER_PAIR, _PER_SETTLED = 24, 16  # bytes: a pair and its two keys; an item and a magnitude, old and new
+BYTES_PER_ENTRY = 27  # of the entries asked for: up to twice as many are collected, and a tenth for errors
+_PER_PAIR = 24  # bytes: item and magnitude of a pair, and the keys of its two entries
+_PER_KEY = 12  # bytes: the key of an entry, and at the end its item
+_PER_INTERACTION = 9  # bytes, while the lengths of the histories are looked up
+_MOST_PAIRS = 40_000_000  # 1 GB; the cap drops most of more pairs, and columns hold only what it leaves
+_FEW_ENTRIES = 2_000_000  # collected at once even if far fewer are wanted
 _SAMPLE = 1024  # rows that are looked at first to choose a threshold
 _SMALL_SAMPLE = 256  # to foresee only the memory a given threshold takes
-_MARGIN = 1.25  # entries kept beyond those asked for, since the sample is only a sample
-_COARSE, _FINE = 16, 12  # low bits a histogram ignores: bins 0.8 % wide for the sample, 0.05 % for the choice
-_ROUND = 40_000_000  # pairs, at most, after which the cap is applied: what is held before the cap bites
-_LEAST_ROUND = 1_000_000
+_MARGIN = 1.25  # entries collected beyond those wanted, since the sample is only a sample
+_TASKS = 512  # of about equal cost in a pass, so that all threads finish at about the same time
+_STEPS = 10_000  # of progress in a pass
+_NO_LIMITS = np.empty(0, np.int64)
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -81,244 +96,237 @@ def find_pattern(
     plan: MemoryPlan,
     held: int,
 ) -> Pattern:
-    """A, by a threshold or by the share of entries to keep; `held` bytes are in use already."""
-    m = statistics.m
-    most = min(max_neighbors, m) - 1
-    with workers.stage("pattern", m):
-        sample = _sample(statistics, _SAMPLE if threshold is None else _SMALL_SAMPLE, workers)
-        if threshold is not None:
-            columns, _ = _stream(
-                statistics,
-                np.float32(threshold),
-                most,
-                sample.above(threshold),
-                workers,
-                plan,
-                held,
-                tally=False,
-            )
-            return Pattern(columns.ptr, columns.items, float(threshold))
+    """Find A, by a threshold or by the share of entries to keep.
 
-        assert sparsity is not None
-        wanted = max(sparsity * m * m - m, 0.0)  # besides the diagonal
-        margin = _MARGIN
-        while True:
-            lowest = sample.threshold_for(margin * wanted)
-            columns, found = _stream(
-                statistics, lowest, most, sample.above(float(lowest)), workers, plan, held, tally=True
-            )
-            total = found.entries.sum()
+    `held` bytes are in use already, the scratch space of every thread included. There are at most five passes
+    over the data, and one if the sample is right and the cap drops none of the tied entries.
+    """
+    search = _Search(statistics, min(max_neighbors, statistics.m) - 1, workers, plan, held)
+    if threshold is not None:
+        expected = search.sample(_SMALL_SAMPLE).above(threshold)
+        columns, _ = search.collect(np.float32(threshold), expected)
+        return search.pattern(columns, threshold)
+    assert sparsity is not None
+    return search.by_share(max(round(sparsity * statistics.m * statistics.m) - statistics.m, 0))
+
+
+class _Allowance:
+    """How many pairs or keys all threads together may still keep."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+        self._lock = Lock()
+
+    def take(self, count: int) -> bool:
+        """Count what a thread keeps; whether it may."""
+        with self._lock:
+            self.left -= count
+            return self.left >= 0
+
+
+class _Search:
+    """The passes over the data that find one pattern."""
+
+    def __init__(
+        self, statistics: Statistics, most: int, workers: Workers, plan: MemoryPlan, held: int
+    ) -> None:
+        self.statistics, self.most = statistics, most
+        self.workers, self.plan, self.held = workers, plan, held
+        self.passes_begun, self.passes_expected = 0, 1
+        self.lengths: npt.NDArray[np.uint32] | None = None
+
+    def by_share(self, wanted: int) -> Pattern:
+        """Keep `wanted` entries besides the diagonal, before the cap."""
+        sample = self.sample(_SAMPLE)
+        lowest = sample.at_least(_MARGIN * wanted)
+        for attempt in range(3):
+            expected = sample.above(float(lowest))
+            columns: list[Columns] | None = None
+            if expected > max(2 * wanted, _FEW_ENTRIES):  # many tie: count first, collect later
+                self.passes_expected = self.passes_begun + 3
+                _, found = self.by_columns(lowest, most=0)
+            else:
+                columns, found = self.collect(lowest, expected)
+            total = found.above_edge[0]
             if total >= wanted or lowest == 0:
                 break
-            # The sample was off: one more pass.
-            margin *= 1.5 * wanted / max(total, 1.0)
-        final = max(found.threshold_for(wanted), lowest)
-        kept = kernels.kept_per_column(columns.ptr, columns.sizes, final)
-        return Pattern(*_keep_first(columns, kept), float(final))
+            # The sample was off. Correct it by what was found; if that does not do, take all entries.
+            right = 1.5 * wanted * expected / total if total and attempt == 0 else np.inf
+            lowest = sample.at_least(right)
 
+        choice = found.choose(wanted)
+        threshold, limits = max(choice.threshold, lowest), _NO_LIMITS
+        if columns is not None:
+            self.cut(columns, threshold, choice.ties, limits)
+        if choice.dealt:
+            counted = columns
+            if (
+                counted is None or sum(part.tied.sum() for part in counted) < choice.tied
+            ):  # dropped by the cap
+                counted, _ = self.by_columns(threshold, most=0, ties=choice.ties)
+            limits = deal(np.concatenate([part.tied for part in counted]), choice.dealt)
+        if columns is None:
+            columns, _ = self.by_columns(threshold, self.most, 1.01 * wanted, choice.ties, limits)
+        elif choice.dealt:
+            self.cut(columns, threshold, choice.ties, limits)
+        return self.pattern(columns, float(threshold))
 
-# ── histograms of magnitude: bin b holds the float32 whose bits, shifted, are b ────────────────────
-
-
-@dataclass(frozen=True)
-class _Histogram:
-    entries: npt.NDArray[Any]
-    shift: int
-
-    def above(self, threshold: float) -> float:
-        """About how many entries lie above a threshold."""
-        return float(self.entries[int(np.float32(threshold).view(np.uint32)) >> self.shift :].sum())
-
-    def threshold_for(self, wanted: float) -> np.float32:
-        """The edge between two bins with as near to `wanted` entries above it as can be."""
-        above = np.append(np.cumsum(self.entries[::-1])[::-1], 0)
-        first_bin = int(np.abs(above - wanted).argmin())
-        return np.float32(np.uint32(max((first_bin << self.shift) - 1, 0)).view(np.float32))
-
-
-def _bins(shift: int) -> npt.NDArray[np.int64]:
-    return np.zeros(1 << (31 - shift), np.int64)
-
-
-def _row_scratch(statistics: Statistics) -> tuple[npt.NDArray[Any], ...]:
-    """Per thread: a row of XᵀX and the magnitudes of a row."""
-    return statistics.accumulator(), np.empty(statistics.m, np.float32)
-
-
-def _sample(statistics: Statistics, size: int, workers: Workers) -> _Histogram:
-    """Magnitudes in `size` rows, evenly spaced by popularity, scaled up to all of S."""
-    m = statistics.m
-    by_popularity = np.argsort(-statistics.popularity, kind="stable")
-    size = min(m, size)
-    sample = by_popularity[((np.arange(size) + 0.5) * m / size).astype(np.int64)]
-    histograms: list[npt.NDArray[np.int64]] = []
-    nothing = np.empty(0, np.int32), np.empty(0, np.float32)
-
-    def scratch() -> tuple[Any, ...]:
-        histograms.append(_bins(_COARSE))
-        return histograms[-1], _COARSE, *_row_scratch(statistics)
-
-    def work(rows: npt.NDArray[np.int64], space: tuple[Any, ...]) -> None:
-        counts = np.empty(len(rows), np.int64)
-        kernels.row_entries(
-            statistics.X, statistics.scaling, rows, 0, np.float32(0), *space, counts, *nothing
-        )
-
-    workers.run(work, [sample[start : start + 16] for start in range(0, size, 16)], scratch=scratch)
-    return _Histogram(2 * np.sum(histograms, axis=0) * (m / size), _COARSE)
-
-
-# ── the pass over all pairs ───────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True)
-class _Pairs:
-    """Entries before the diagonal of a few rows of S."""
-
-    rows: npt.NDArray[np.int64]
-    counts: npt.NDArray[np.int64]
-    items: npt.NDArray[np.int32]
-    sizes: npt.NDArray[np.float32]
-
-
-class _PairBuffer:
-    """Room for the pairs of a round, shared by the threads and used again and again: a fixed size."""
-
-    def __init__(self, size: int) -> None:
-        self.items, self.sizes = np.empty(size, np.int32), np.empty(size, np.float32)
-        self.used = 0
-        self._taking = Lock()
-
-    def take(
-        self,
-        rows: npt.NDArray[np.int64],
-        counts: npt.NDArray[np.int64],
-        items: npt.NDArray[np.int32],
-        sizes: npt.NDArray[np.float32],
-    ) -> _Pairs:
-        """Copy what a thread has found."""
-        total = int(counts.sum())
-        with self._taking:
-            part = slice(self.used, self.used + total)
-            self.used += total
-        self.items[part], self.sizes[part] = items[:total], sizes[:total]
-        return _Pairs(rows, counts, self.items[part], self.sizes[part])
-
-    def empty(self, size: int) -> None:
-        """Begin again, with no more room than `size`."""
-        self.items, self.sizes = self.items[:size], self.sizes[:size]
-        self.used = 0
-
-
-@dataclass(frozen=True)
-class _Columns:
-    """Capped columns, largest magnitude first."""
-
-    ptr: npt.NDArray[np.int64]
-    items: npt.NDArray[np.int32]
-    sizes: npt.NDArray[np.float32]
-
-
-def _stream(
-    statistics: Statistics,
-    threshold: np.float32,
-    most: int,
-    expected: float,
-    workers: Workers,
-    plan: MemoryPlan,
-    held: int,
-    *,
-    tally: bool,
-) -> tuple[_Columns, _Histogram]:
-    """Every pair of items once; those above the threshold go to the columns of both.
-
-    When the pairs found fill the room there is for them, the columns are capped and the pass goes on: data
-    may hold hundreds of millions of pairs that the cap then throws away.
-    """
-    m = statistics.m
-    row_room = max(m, 1 << 18)  # pairs a thread finds before it hands them over
-    histograms: list[npt.NDArray[np.int64]] = []
-    advice = "Keep fewer entries: a larger threshold, a smaller sparsity or a smaller max_neighbors."
-    forecast = int(min(1.1 * expected, float(most) * m))
-    most_pairs = int(min(max(0.55 * expected, _LEAST_ROUND), _ROUND))
-    overshoot = workers.threads * row_room
-
-    def pairs_that_fit(columns: _Columns) -> int:
-        settled = held + _PER_SETTLED * max(forecast, len(columns.items))
-        least = min(most_pairs, _LEAST_ROUND) + overshoot
-        plan.require("pattern", settled + _PER_PAIR * least, advice)
-        count = min((plan.limit - settled) // _PER_PAIR, most_pairs + overshoot)
-        plan.require("pattern", settled + _PER_PAIR * count, advice)
-        return count
-
-    def scratch() -> tuple[Any, ...]:
-        histograms.append(_bins(_FINE) if tally else np.empty(0, np.int64))
-        output = np.empty(row_room, np.int32), np.empty(row_room, np.float32)
-        return (histograms[-1], _FINE, *_row_scratch(statistics)), output
-
-    def work(task: tuple[int, int], space: tuple[Any, ...]) -> tuple[list[_Pairs], tuple[int, int]]:
-        """The pairs of some rows, and the rows that are left where the round is full."""
-        rows, counts = np.arange(*task), np.empty(task[1] - task[0], np.int64)
-        inner, found = space
-        pieces, start = [], 0
-        while start < len(rows) and buffer.used + overshoot <= len(buffer.items):
-            stop = kernels.row_entries(
-                statistics.X, statistics.scaling, rows, start, threshold, *inner, counts, *found
+    def sample(self, size: int) -> Histogram:
+        """Count the magnitudes in `size` rows, evenly spaced by popularity, scaled up to all of S."""
+        m, size = self.statistics.m, min(self.statistics.m, size)
+        by_popularity = np.argsort(-self.statistics.popularity, kind="stable")
+        rows = by_popularity[((np.arange(size) + 0.5) * m / size).astype(np.int64)]
+        tasks = [rows[start : start + 16] for start in range(0, size, 16)]
+        with self.between_passes():
+            _, entries = self.run(
+                lambda part, scratch: list_pairs(self.statistics, part, np.float32(0), scratch, None),
+                tasks,
+                [0] * len(tasks),
+                COARSE,
             )
-            part = slice(start, stop)
-            pieces.append(buffer.take(rows[part], counts[part], *found))
-            start = stop
-        return pieces, (task[0] + start, task[1])
+        return Histogram(2 * entries * (m / size), COARSE)
 
-    columns = _Columns(np.zeros(m + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
-    buffer = _PairBuffer(pairs_that_fit(columns))
-    tasks = statistics.row_tasks()
-    while tasks:
-        found = workers.run(
-            work, tasks, scratch=scratch, costs=lambda result: sum(len(piece.rows) for piece in result[0])
-        )
-        columns = _settle(columns, [piece for pieces, _ in found for piece in pieces], most, workers)
-        tasks = [left for _, left in found if left[0] < left[1]]
-        if tasks:
-            buffer.empty(pairs_that_fit(columns))
-    return columns, _Histogram(2 * np.sum(histograms, axis=0), _FINE)
+    def collect(self, threshold: np.float32, expected: float) -> tuple[list[Columns], Histogram]:
+        """Collect about `expected` entries above a threshold, cut to the cap: by pairs if these are few."""
+        allowed = min(_MOST_PAIRS, (self.plan.limit - self.held) // _PER_PAIR)
+        pairs = int(0.55 * expected)  # a tenth more than the sample tells
+        if pairs <= allowed:
+            self.require(_PER_PAIR * pairs)
+            found = self.by_pairs(threshold, allowed)
+            if found is not None:
+                return found
+        return self.by_columns(threshold, self.most, 1.1 * expected)
 
+    def by_pairs(self, threshold: np.float32, allowed: int) -> tuple[list[Columns], Histogram] | None:
+        """Collect entries by pairs; None if there are more than `allowed`."""
+        m, allowance = self.statistics.m, _Allowance(allowed)
+        tasks, steps = self.tasks(self.statistics.X.rank)
+        with self.next_pass():
+            found, entries = self.run(
+                lambda task, scratch: list_pairs(
+                    self.statistics, np.arange(*task), threshold, scratch, allowance.take
+                ),
+                tasks,
+                steps,
+            )
+            if allowance.left < 0:
+                return None
+            self.require(_PER_PAIR * (allowed - allowance.left))
+            pieces = [piece for part in found for piece in part]
+            counts = np.zeros(m, np.int64)
+            for piece in pieces:
+                kernels.count_directed(piece.rows, piece.counts, piece.items, counts)
+            ptr = np.concatenate([[0], np.cumsum(counts)])
+            keys, slot = np.empty(ptr[-1], np.uint64), ptr[:-1].copy()
+            for piece in pieces:
+                kernels.fill_directed(piece.rows, piece.counts, piece.items, piece.sizes, m, slot, keys)
+            del found, pieces
+            self.workers.run(
+                lambda t: kernels.sort_keys(*t, self.most, ptr, keys, counts), split_evenly(counts + 1, 256)
+            )
+        return [Columns(0, ptr[:-1], counts, keys, np.zeros(m, np.int64))], Histogram(2 * entries, FINE)
 
-def _settle(columns: _Columns, pairs: list[_Pairs], most: int, workers: Workers) -> _Columns:
-    """The columns with the pairs added, each cut back to its `most` largest entries."""
-    m = len(columns.ptr) - 1
-    fresh = np.zeros(m, np.int64)
-    for piece in pairs:
-        kernels.count_directed(piece.rows, piece.counts, piece.items, fresh)
-    key_ptr = np.concatenate([[0], np.cumsum(fresh)])
-    keys, slot = np.empty(key_ptr[-1], np.uint64), key_ptr[:-1].copy()
-    for piece in pairs:
-        kernels.fill_directed(piece.rows, piece.counts, piece.items, piece.sizes, m, slot, keys)
-    sizes = np.minimum(np.diff(columns.ptr) + fresh, most)
-    new_ptr = np.concatenate([[0], np.cumsum(sizes)])
-    settled = _Columns(new_ptr, np.empty(new_ptr[-1], np.int32), np.empty(new_ptr[-1], np.float32))
-    workers.run(
-        lambda t: kernels.settle_columns(
-            *t,
-            most,
-            key_ptr,
-            keys,
-            columns.ptr,
-            columns.items,
-            columns.sizes,
-            settled.ptr,
-            settled.items,
-            settled.sizes,
-        ),
-        split_evenly(fresh + 1, 256),
-    )
-    return settled
+    def by_columns(
+        self,
+        threshold: np.float32,
+        most: int,
+        expected: float = 0.0,
+        ties: np.float32 | None = None,
+        limits: npt.NDArray[np.int64] = _NO_LIMITS,
+    ) -> tuple[list[Columns], Histogram]:
+        """Collect the `most` largest entries of each column, about `expected` in all; 0 only counts."""
+        fixed = _PER_INTERACTION * len(self.statistics.X.items)
+        self.require(fixed + _PER_KEY * int(min(expected, self.statistics.m * most)))
+        allowance = _Allowance((self.plan.limit - self.held - fixed) // _PER_KEY)
+        lengths = self.history_lengths()
+        ties = threshold if ties is None else ties
 
+        def work(task: tuple[int, int], scratch: Scratch) -> Columns:
+            found = list_columns(self.statistics, *task, threshold, scratch, lengths, ties, limits)
+            if not allowance.take(len(found.keys)):
+                self.require(fixed + _PER_KEY * self.statistics.m * most)
+            return found
 
-def _keep_first(
-    columns: _Columns, kept: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-    """Only the first `kept` entries of each column."""
-    ptr = np.concatenate([[0], np.cumsum(kept)])
-    index = np.arange(ptr[-1]) + np.repeat(columns.ptr[:-1] - ptr[:-1], kept)
-    return ptr, columns.items[index]
+        with self.next_pass():
+            columns, entries = self.run(work, *self.tasks(lengths), most=most)
+        self.require(fixed + _PER_KEY * sum(len(part.keys) for part in columns))
+        return columns, Histogram(entries, FINE)
+
+    def history_lengths(self) -> npt.NDArray[np.uint32]:
+        """Return, for each user of each item, the length of the user's history."""
+        if self.lengths is None:
+            begin = self.statistics.X.begin
+            is_begin = np.zeros(len(begin), np.bool_)
+            is_begin[begin] = True
+            users = np.flatnonzero(is_begin)
+            lengths = np.zeros(len(begin), np.uint32)
+            lengths[users] = np.diff(users, append=len(begin))
+            self.lengths = lengths[begin]
+        return self.lengths
+
+    def cut(
+        self, columns: list[Columns], threshold: np.float32, ties: np.float32, limits: npt.NDArray[np.int64]
+    ) -> None:
+        """Cut the columns back to what is above the threshold, and limits[i] of what is not above `ties`."""
+        with self.between_passes():
+            for part in columns:
+                kernels.cut_columns(
+                    part.first, part.ptr, part.keys, threshold, ties, limits, part.counts, part.tied
+                )
+
+    def pattern(self, columns: list[Columns], threshold: float) -> Pattern:
+        """Decode the keys."""
+        with self.between_passes():
+            ptr = np.concatenate([[0], np.cumsum(np.concatenate([part.counts for part in columns]))])
+            neighbors = np.empty(ptr[-1], np.int32)
+            for part in columns:
+                out = neighbors[ptr[part.first] :]
+                kernels.decode_columns(part.first, self.statistics.m, part.ptr, part.keys, part.counts, out)
+        return Pattern(ptr, neighbors, threshold)
+
+    def run(
+        self,
+        work: Callable[[Any, Scratch], Result],
+        tasks: list[Any],
+        steps: list[int],
+        shift: int = FINE,
+        most: int = 0,
+    ) -> tuple[list[Result], npt.NDArray[np.int64]]:
+        """Run tasks with one scratch space per thread; return their results and the histogram of all."""
+        histograms: list[npt.NDArray[np.int64]] = []
+
+        def scratch() -> Scratch:
+            space = Scratch(self.statistics, shift, most)
+            histograms.append(space.histogram)
+            return space
+
+        results = self.workers.run(work, tasks, scratch=scratch, costs=steps)
+        return results, np.sum(histograms, axis=0)
+
+    def tasks(self, counts: npt.NDArray[Any]) -> tuple[list[tuple[int, int]], list[int]]:
+        """Split the rows into ranges of about equal work; return them and their steps of progress."""
+        item_ptr = self.statistics.X.item_ptr
+        used = np.flatnonzero(np.diff(item_ptr))
+        additions = np.ones(self.statistics.m, np.int64)
+        if len(used):
+            additions[used] += np.add.reduceat(counts, item_ptr[used], dtype=np.int64)
+        tasks = split_evenly(additions, _TASKS)
+        done = np.cumsum(additions)[[stop - 1 for _, stop in tasks]]
+        return tasks, np.diff(done * _STEPS // done[-1], prepend=0).tolist()
+
+    def next_pass(self) -> AbstractContextManager[None]:
+        """Time a pass and report its progress."""
+        self.passes_begun += 1
+        self.passes_expected = max(self.passes_begun, self.passes_expected)
+        end = _STEPS * self.passes_begun
+        return self.workers.stage("pattern", _STEPS * self.passes_expected, (end - _STEPS, end))
+
+    def between_passes(self) -> AbstractContextManager[None]:
+        """Time what is no pass; the progress stays where it is."""
+        here = _STEPS * self.passes_begun
+        return self.workers.stage("pattern", _STEPS * self.passes_expected, (here, here))
+
+    def require(self, needed: int) -> None:
+        """Refuse what does not fit the memory."""
+        advice = "Keep fewer entries: a larger threshold, a smaller sparsity or a smaller max_neighbors."
+        self.plan.require("pattern", self.held + needed, advice)

@@ -87,7 +87,7 @@ class MRF(Linear):
     n_blocks_
         Systems solved; None if dense.
     threshold_
-        The threshold in use; None if dense.
+        Every entry kept has |S| above it; of those that tie just above it, some may be cut. None if dense.
     mean_, scale_
         μ and s, per item.
     items_, titles_, popularity_, users_

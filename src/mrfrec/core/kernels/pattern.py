@@ -4,98 +4,171 @@ import numpy as np
 from numba import uint64
 
 from mrfrec.core.kernels.compile import kernel
-from mrfrec.core.kernels.rows import add_row, row_cost
+from mrfrec.core.kernels.rows import add_firsts
+
+_LOW = uint64(0xFFFFFFFF)
 
 
 @kernel
-def row_entries(
-    X, scaling, rows, start, threshold, histogram, shift, accumulator, magnitudes, counts, items, sizes
-):
-    """Entries before the diagonal with |S| > threshold: `counts` of them a row, one row after the other.
+def _key(i, j, m, size):
+    """Encode neighbour j of item i so that keys sort by magnitude, then by nearness in cyclic order."""
+    distance = j - i if j > i else j - i + m
+    return (uint64(np.float32(size).view(np.uint32)) << uint64(32)) | (_LOW - uint64(distance))
 
-    Stops before a row for which the room left might not do, and returns its place in `rows`. With no room
-    at all (`items` is empty) it only counts, in `histogram`, where magnitudes that share all but their last
-    `shift` bits share a bin.
+
+@kernel
+def _row(X, scaling, counts, i, end, threshold, accumulator, items, sizes):
+    """List the entries j < end of row i of S, j ≠ i, with |S_ij| > threshold; return how many there are.
+
+    `counts` says how many items of each history come before `end`. `items` and `sizes` need room for `end`.
     """
     a, g, by_g = scaling.a, scaling.g, scaling.by_g
-    keep, tally = len(items) > 0, len(histogram) > 0
+    ai, gi = a[i], g[i]
+    if ai == 0.0:
+        return 0
+    cost = 0
+    for t in range(uint64(X.item_ptr[i]), uint64(X.item_ptr[i + 1])):
+        cost += counts[t]
+    add_firsts(X, counts, i, accumulator)
+    accumulator[i] = 0
+
+    # Pairs without a common user have |S| = |g_i·g_j|: those that pass come first in by_g.
+    unused = 0
+    while 2 * cost + unused < end:
+        if np.float32(abs(gi * g[by_g[unused]])) <= threshold:
+            break
+        unused += 1
+
+    found = 0
+    if 2 * cost + unused < end:  # few items touched: visit these alone
+        for s in range(unused):
+            j = by_g[s]
+            if j < end and j != i and accumulator[j] == 0:
+                items[found] = j
+                sizes[found] = abs(gi * g[j])
+                found += 1
+        for t in range(uint64(X.item_ptr[i]), uint64(X.item_ptr[i + 1])):
+            first = uint64(X.begin[t])
+            for q in range(first, first + uint64(counts[t])):
+                j = X.items[q]
+                if accumulator[j] != 0:
+                    size = np.float32(abs(accumulator[j] * (ai * a[j]) - gi * g[j]))
+                    accumulator[j] = 0
+                    if size > threshold:
+                        items[found] = j
+                        sizes[found] = size
+                        found += 1
+    else:
+        for j in range(end):
+            sizes[j] = abs(accumulator[j] * (ai * a[j]) - gi * g[j])
+            accumulator[j] = 0
+        if i < end:
+            sizes[i] = 0.0
+        for j in range(end):
+            if sizes[j] > threshold:
+                items[found] = j
+                sizes[found] = sizes[j]
+                found += 1
+    return found
+
+
+@kernel
+def _tally(sizes, shift, histogram):
+    """Count magnitudes in bins; those that share all but their last `shift` bits share a bin."""
+    for s in range(len(sizes)):
+        histogram[np.float32(sizes[s]).view(np.uint32) >> np.uint32(shift)] += 1
+
+
+@kernel
+def list_pairs(X, scaling, rows, start, threshold, histogram, shift, accumulator, counts, items, sizes):
+    """List the entries before the diagonal with |S| > threshold, `counts` of them in each row.
+
+    Stops before a row for which the room left might not do, and returns its place in `rows`.
+    """
     written = 0
     for place in range(start, len(rows)):
         i = rows[place]
-        if keep and written + i > len(items):
+        if written + i > len(items):
             return place
-        counts[place] = 0
-        ai, gi = a[i], g[i]
-        if ai == 0.0:
-            continue
-        cost = row_cost(X, i)
-        add_row(X, i, accumulator)
-
-        # Pairs without a common user have |S| = |g_i·g_j|: those that pass come first in by_g.
-        unused = 0
-        while 2 * cost + unused < i:
-            if np.float32(abs(gi * g[by_g[unused]])) <= threshold:
-                break
-            unused += 1
-
-        found = 0
-        if 2 * cost + unused < i:  # few items touched: visit these alone
-            for s in range(unused):
-                j = by_g[s]
-                if j < i and accumulator[j] == 0:
-                    magnitudes[found] = abs(gi * g[j])
-                    if keep:
-                        items[written + found] = j
-                    found += 1
-            for t in range(uint64(X.item_ptr[i]), uint64(X.item_ptr[i + 1])):
-                first = uint64(X.begin[t])
-                for q in range(first, first + uint64(X.rank[t])):
-                    j = X.items[q]
-                    if accumulator[j] != 0:
-                        size = np.float32(abs(accumulator[j] * (ai * a[j]) - gi * g[j]))
-                        accumulator[j] = 0
-                        if size > threshold:
-                            magnitudes[found] = size
-                            if keep:
-                                items[written + found] = j
-                            found += 1
-        else:
-            for j in range(i):
-                magnitudes[j] = abs(accumulator[j] * (ai * a[j]) - gi * g[j])
-                accumulator[j] = 0
-            for j in range(i):
-                if magnitudes[j] > threshold:
-                    magnitudes[found] = magnitudes[j]
-                    if keep:
-                        items[written + found] = j
-                    found += 1
-
-        if tally:
-            for s in range(found):
-                histogram[np.float32(magnitudes[s]).view(np.uint32) >> np.uint32(shift)] += 1
-        if keep:
-            sizes[written : written + found] = magnitudes[:found]
-            written += found
+        free = slice(written, len(items))
+        found = _row(X, scaling, X.rank, i, i, threshold, accumulator, items[free], sizes[free])
+        _tally(sizes[written : written + found], shift, histogram)
         counts[place] = found
+        written += found
     return len(rows)
 
 
 @kernel
+def list_columns(
+    X, scaling, lengths, first, last, threshold, ties, limits, histogram, shift, accumulator, items, sizes,
+    largest, counts, tied, keys
+):  # fmt: skip
+    """Write the keys of the largest entries of each column with |S| > threshold, largest first.
+
+    Each column gets at most half as many as `largest` has room for, and `counts` tells how many. `tied` tells
+    how many entries have |S| ≤ ties; with `limits`, column i gets at most limits[i] of these. Stops before a
+    column for which the room left in `keys` might not do, and returns it.
+    """
+    m = len(scaling.a)
+    most = len(largest) // 2
+    written = 0
+    for i in range(first, last):
+        if written + most > len(keys):
+            return i
+        found = _row(X, scaling, lengths, i, m, threshold, accumulator, items, sizes)
+        _tally(sizes[:found], shift, histogram)
+        below = 0
+        for s in range(found):
+            below += sizes[s] <= ties
+        tied[i - first] = below
+        counts[i - first] = 0
+        if most:
+            n, cutoff = 0, uint64(0)
+            for s in range(found):
+                key = _key(i, np.int64(items[s]), m, sizes[s])
+                if key > cutoff:
+                    largest[n] = key
+                    n += 1
+                    if n == len(largest):
+                        largest[:most] = np.partition(largest, most)[most:]
+                        n, cutoff = most, largest[:most].min()
+            n = _sort_largest(largest[:n], most)
+            if len(limits):
+                n = min(n, _count_above(largest[:n], ties) + limits[i])
+            keys[written : written + n] = largest[:n]
+            counts[i - first] = n
+            written += n
+    return last
+
+
+@kernel
+def _sort_largest(keys, most):
+    """Move the `most` largest keys to the front, largest first; return how many that are."""
+    if 0 < most < len(keys):
+        keys[:most] = np.partition(keys, len(keys) - most)[len(keys) - most :]
+    kept = min(len(keys), most)
+    keys[:kept] = np.sort(keys[:kept])[::-1]
+    return kept
+
+
+@kernel
+def _count_above(keys, threshold):
+    """Count the keys of a sorted column with |S| > threshold."""
+    count = 0
+    while count < len(keys) and np.uint32(keys[count] >> uint64(32)).view(np.float32) > threshold:
+        count += 1
+    return count
+
+
+@kernel
 def count_directed(rows, counts, items, column_counts):
-    """How many of these pairs each column gets: every pair goes to both of its items."""
+    """Add how many of these pairs each column gets: every pair goes to both of its items."""
     t = 0
     for place in range(len(rows)):
         column_counts[rows[place]] += counts[place]
         for _ in range(counts[place]):
             column_counts[items[t]] += 1
             t += 1
-
-
-@kernel
-def _key(i, j, m, size):
-    """Orders the neighbours j of i: by magnitude, then the nearer in cyclic order."""
-    distance = j - i if j > i else j - i + m
-    return (uint64(np.float32(size).view(np.uint32)) << uint64(32)) | (uint64(0xFFFFFFFF) - uint64(distance))
 
 
 @kernel
@@ -114,41 +187,35 @@ def fill_directed(rows, counts, items, sizes, m, slot, keys):
 
 
 @kernel
-def settle_columns(
-    first, last, most, key_ptr, keys, old_ptr, old_items, old_sizes, new_ptr, new_items, new_sizes
-):
-    """Each column's largest entries, `most` of them, largest first, out of the old ones and the new."""
-    m = len(key_ptr) - 1
-    if most == 0:
-        return
+def sort_keys(first, last, most, ptr, keys, counts):
+    """Sort the columns, largest first, and count what the cap leaves of each."""
     for i in range(first, last):
-        old = old_ptr[i + 1] - old_ptr[i]
-        fresh = key_ptr[i + 1] - key_ptr[i]
-        every = np.empty(old + fresh, np.uint64)
-        for s in range(old):
-            every[s] = _key(i, np.int64(old_items[old_ptr[i] + s]), m, old_sizes[old_ptr[i] + s])
-        every[old:] = keys[key_ptr[i] : key_ptr[i + 1]]
-        if len(every) > most:
-            every = np.partition(every, len(every) - most)[len(every) - most :]
-        every = np.sort(every)
-        t = new_ptr[i]
-        for s in range(len(every) - 1, -1, -1):
-            j = i + np.int64(uint64(0xFFFFFFFF) - (every[s] & uint64(0xFFFFFFFF)))
-            new_items[t] = j if j < m else j - m
-            new_sizes[t] = np.uint32(every[s] >> uint64(32)).view(np.float32)
-            t += 1
+        counts[i] = _sort_largest(keys[ptr[i] : ptr[i + 1]], most)
 
 
 @kernel
-def kept_per_column(column_ptr, sizes, threshold):
-    """How many of each column's entries, largest first, pass a higher threshold."""
-    kept = np.zeros(len(column_ptr) - 1, np.int64)
-    for i in range(len(kept)):
-        for t in range(column_ptr[i], column_ptr[i + 1]):
-            if sizes[t] <= threshold:
-                break
-            kept[i] += 1
-    return kept
+def cut_columns(first, ptr, keys, threshold, ties, limits, counts, tied):
+    """Apply a higher threshold and the limits on ties to sorted columns, from column `first` on.
+
+    `counts` has how many keys of each column count, and gets how many are left; `tied` gets how many of those
+    that pass the threshold have |S| ≤ ties.
+    """
+    for c in range(len(counts)):
+        column = keys[ptr[c] : ptr[c] + counts[c]]
+        passing, larger = _count_above(column, threshold), _count_above(column, ties)
+        tied[c] = passing - larger
+        counts[c] = min(passing, larger + limits[first + c]) if len(limits) else passing
+
+
+@kernel
+def decode_columns(first, m, ptr, keys, counts, out):
+    """Write the items of the keys that count, column after column."""
+    t = 0
+    for c in range(len(counts)):
+        for s in range(ptr[c], ptr[c] + counts[c]):
+            j = first + c + np.int64(_LOW - (keys[s] & _LOW))
+            out[t] = j if j < m else j - m
+            t += 1
 
 
 @kernel

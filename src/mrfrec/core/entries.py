@@ -1,0 +1,187 @@
+"""§3.1: entries of S above a threshold, by pairs or by columns, and the threshold for a number of entries.
+
+`list_pairs` and `list_columns` are pure functions over ranges of items, apart from the scratch space they are
+given. Magnitudes are float32. The two find the same entries:
+
+- by pairs, each pair of items is computed once, in the row of the later item, and goes to both columns;
+- by columns, each column is computed whole and cut to its largest entries at once. That takes twice the
+  additions, but never holds more than the cap leaves, whatever the data.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mrfrec.core.kernels import pattern as kernels
+from mrfrec.core.statistics import Statistics
+
+__all__ = [
+    "Choice",
+    "Columns",
+    "Histogram",
+    "Pairs",
+    "Scratch",
+    "bytes_for_scratch",
+    "deal",
+    "list_columns",
+    "list_pairs",
+]
+
+COARSE, FINE = 16, 12  # low bits a histogram ignores: bins 0.8 % wide for a sample, 0.05 % for the choice
+_TOLERANCE = 0.01  # share of the wanted entries by which an edge between two bins may miss them
+_ROOM = 1 << 18  # pairs a thread finds before it hands them over: 2 MB, which a cache holds
+
+
+class Scratch:
+    """Arrays that a thread uses for one range of items after another; `histogram` adds up over all of them.
+
+    Columns are cut to `most` entries; the histogram ignores `shift` bits.
+    """
+
+    def __init__(self, statistics: Statistics, shift: int, most: int) -> None:
+        room = max(statistics.m, _ROOM)
+        self.accumulator = statistics.accumulator()
+        self.items, self.sizes = np.empty(room, np.int32), np.empty(room, np.float32)
+        self.histogram, self.shift = np.zeros(1 << (31 - shift), np.int64), shift
+        self.largest, self.keys = np.empty(2 * most, np.uint64), np.empty(max(_ROOM // 4, most), np.uint64)
+
+
+def bytes_for_scratch(m: int, most: int) -> int:
+    """Return the bytes of a `Scratch`, of which each thread needs one."""
+    return 8 * m + 8 * max(m, _ROOM) + 8 * (1 << (31 - FINE)) + 16 * most + 8 * max(_ROOM // 4, most)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Entries before the diagonal of some rows of S: `counts` of them in each row."""
+
+    rows: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64]
+    items: npt.NDArray[np.int32]
+    sizes: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns from `first` on: column `first + c` has keys[ptr[c] : ptr[c] + counts[c]], largest first.
+
+    A key holds a magnitude and a distance in cyclic order. `tied` counts the entries of each column that tie
+    at the threshold.
+    """
+
+    first: int
+    ptr: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64]
+    keys: npt.NDArray[np.uint64]
+    tied: npt.NDArray[np.int64]
+
+
+def list_pairs(
+    statistics: Statistics,
+    rows: npt.NDArray[np.int64],
+    threshold: np.float32,
+    scratch: Scratch,
+    may_keep: Callable[[int], bool] | None,
+) -> list[Pairs]:
+    """List the pairs of these rows with |S| > threshold; stop where `may_keep(count)` says no.
+
+    Without `may_keep`, only fill the histogram.
+    """
+    counts = np.empty(len(rows), np.int64)
+    found, start = [], 0
+    while start < len(rows):
+        stop = kernels.list_pairs(
+            statistics.X, statistics.scaling, rows, start, threshold, scratch.histogram, scratch.shift,
+            scratch.accumulator, counts, scratch.items, scratch.sizes,
+        )  # fmt: skip
+        total = int(counts[start:stop].sum())
+        if may_keep is not None:
+            if not may_keep(total):
+                break
+            items, sizes = scratch.items[:total].copy(), scratch.sizes[:total].copy()
+            found.append(Pairs(rows[start:stop], counts[start:stop], items, sizes))
+        start = stop
+    return found
+
+
+def list_columns(
+    statistics: Statistics,
+    start: int,
+    stop: int,
+    threshold: np.float32,
+    scratch: Scratch,
+    lengths: npt.NDArray[np.uint32],
+    ties: np.float32,
+    limits: npt.NDArray[np.int64],
+) -> Columns:
+    """List the largest entries of the columns start…stop with |S| > threshold; where |S| ≤ ties, they tie.
+
+    `lengths` holds, for each user of each item, the length of the user's history. Where `limits` is not
+    empty, column i keeps at most limits[i] of its ties.
+    """
+    counts, tied = np.empty((2, stop - start), np.int64)
+    parts, first = [], start
+    while first < stop:
+        last = kernels.list_columns(
+            statistics.X, statistics.scaling, lengths, first, stop, threshold, ties, limits,
+            scratch.histogram, scratch.shift, scratch.accumulator, scratch.items, scratch.sizes,
+            scratch.largest, counts[first - start :], tied[first - start :], scratch.keys,
+        )  # fmt: skip
+        parts.append(scratch.keys[: counts[first - start : last - start].sum()].copy())
+        first = last
+    return Columns(start, np.cumsum(counts) - counts, counts, np.concatenate(parts), tied)
+
+
+# ── the threshold for a number of entries ─────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Keep the entries above `ties`, and `dealt` of the `tied` entries between `threshold` and `ties`."""
+
+    threshold: np.float32
+    ties: np.float32
+    tied: int = 0
+    dealt: int = 0
+
+
+class Histogram:
+    """Counts of magnitudes: bin b holds the float32 whose bits, without the last `shift` of them, are b."""
+
+    def __init__(self, entries: npt.NDArray[Any], shift: int) -> None:
+        self.shift = shift
+        self.above_edge = np.append(np.cumsum(entries[::-1])[::-1], 0)  # entries in bin b and all later bins
+
+    def above(self, threshold: float) -> float:
+        """Return about how many entries lie above a threshold."""
+        return float(self.above_edge[int(np.float32(threshold).view(np.uint32)) >> self.shift])
+
+    def at_least(self, wanted: float) -> np.float32:
+        """Return the largest edge of a bin with at least `wanted` entries above it, 0 if there is none."""
+        return self._edge(int(np.count_nonzero(self.above_edge >= max(wanted, 1.0))) - 1)
+
+    def choose(self, wanted: int) -> Choice:
+        """Choose the edge with as near to `wanted` entries above it as can be, or else a bin to cut."""
+        nearest = int(np.abs(self.above_edge - wanted).argmin())
+        miss = abs(self.above_edge[nearest] - wanted)
+        if miss <= _TOLERANCE * wanted or self.above_edge[0] <= wanted:
+            return Choice(self._edge(nearest), self._edge(nearest))
+        cut = int(np.count_nonzero(self.above_edge > wanted)) - 1
+        total, larger = (int(count) for count in self.above_edge[cut : cut + 2])
+        return Choice(self._edge(cut), self._edge(cut + 1), tied=total - larger, dealt=wanted - larger)
+
+    def _edge(self, first_bin: int) -> np.float32:
+        """Return the largest float32 below a bin, 0 below the first."""
+        return np.float32(np.uint32(max((first_bin << self.shift) - 1, 0)).view(np.float32))
+
+
+def deal(tied: npt.NDArray[np.int64], dealt: int) -> npt.NDArray[np.int64]:
+    """Deal to the columns in turn, `dealt` entries in all and to column i no more than tied[i]."""
+    takers = len(tied) - np.cumsum(np.bincount(tied))  # columns that get one in each round
+    rounds = int(np.searchsorted(np.cumsum(takers), dealt, side="right"))
+    limits = np.minimum(tied, rounds)
+    limits[np.flatnonzero(tied > rounds)[: dealt - limits.sum()]] += 1
+    return np.asarray(limits)
