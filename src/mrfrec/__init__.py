@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         ParameterError,
     )
     from mrfrec.io.tables import read_interactions
+    from mrfrec.models.ahead import compile_ahead
     from mrfrec.models.mrf import MRF
     from mrfrec.models.recommender import Recommender
     from mrfrec.models.registry import load, register
@@ -47,6 +48,7 @@ __all__ = [
     "ParameterError",
     "Recommender",
     "__version__",
+    "compile_ahead",
     "datasets",
     "evaluation",
     "load",
@@ -61,6 +63,7 @@ _HOMES = {
     "MRF": "models.mrf",
     "Interactions": "data.interactions",
     "Recommender": "models.recommender",
+    "compile_ahead": "models.ahead",
     "load": "models.registry",
     "register": "models.registry",
     "read_interactions": "io.tables",

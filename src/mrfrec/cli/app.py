@@ -95,7 +95,7 @@ def demo(
 
     Fits models, compares their accuracy, recommends, explains, and says what to try next. The users are the
     source packages of Debian 12, the items are the packages they are built with. Takes a few seconds; the
-    first time about half a minute more, to compile.
+    first time about ten seconds more, to compile.
 
     \b
     Examples:
@@ -299,6 +299,36 @@ def info(
 for command in (evaluate, compare, tune):
     app.command(cls=GroupedCommand)(command)
 app.add_typer(paper_app)
+
+
+@app.command("compile")
+def compile_kernels(
+    to: Annotated[
+        Path | None, Option(metavar="FOLDER", help="Keep the machine code here, not with the package.")
+    ] = None,
+    dtype: Annotated[
+        Literal["float32", "float64", "both"], Option(help="Precision of the fits to compile for.")
+    ] = "float32",
+) -> None:
+    """Compile ahead, so that the first fit need not: for container images.
+
+    The machine code is kept beside the package if that can be written, else in ~/.cache/mrfrec/kernels; fits
+    find it there, also where nothing can be written any more. For a folder given by --to, set
+    NUMBA_CACHE_DIR to that folder when fitting. Machine code is for this model of processor: another one
+    compiles for itself.
+
+    \b
+    Examples:
+      mrfrec compile
+      mrfrec compile --to /opt/kernels --dtype both
+    """
+    from mrfrec.cli.running import naming
+    from mrfrec.models.ahead import compile_ahead
+
+    logging.getLogger("mrfrec").setLevel(logging.WARNING)
+    with naming("--to"):
+        kept = compile_ahead(to, dtypes=("float32", "float64") if dtype == "both" else (dtype,))
+    typer.echo(str(kept))
 
 
 @app.command()

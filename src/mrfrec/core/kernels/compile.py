@@ -30,7 +30,8 @@ _log = logging.getLogger(__package__)
 _HERE = Path(__file__).resolve().parent
 _PREFIX = "kernels-"
 _chosen: list[Path] = []  # by `keep_in`
-_compiled: list[str] = []  # by this process: the names of kernels
+_used: list[str] = []  # kernels that this process has compiled or loaded
+_compiled: list[str] = []  # those it has compiled
 
 
 def kernel(function: Any) -> Any:
@@ -53,9 +54,12 @@ def _dispatcher(function: Any, **options: Any) -> Any:
     return made
 
 
-def keep_in(folder: Path) -> None:
-    """Use this folder before all others, in this process."""
+def keep_in(folder: Path) -> bool:
+    """Use this folder before all others; return False if this process has used others already."""
+    if _used and _chosen != [folder]:
+        return False
     _chosen[:] = [folder]
+    return True
 
 
 def cache_folders() -> list[Path]:
@@ -73,8 +77,9 @@ def can_write(folder: Path) -> bool:
     """Make the folder, and find out whether files can be written to it."""
     try:
         _make(folder)
-        with tempfile.TemporaryFile(dir=folder):
-            return True
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b".")
+        return True
     except OSError:
         return False
 
@@ -124,6 +129,7 @@ class _MachineCode(caching._Cache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the code for some types of arguments, or None: it will be compiled."""
+        _used.append(self._function.__name__)
         for folder in cache_folders():
             with suppress(OSError):
                 found = _files(folder)(self._function).load_overload(sig, target_context)

@@ -3,7 +3,7 @@
 import numpy as np
 from numba import uint64
 
-from mrfrec.core.kernels.compile import kernel
+from mrfrec.core.kernels.compile import inner, kernel
 
 
 @kernel
@@ -60,13 +60,13 @@ def score_sparse(
         out_ptr[u - first + 1] = end
 
 
-@kernel
+@inner
 def _worse(score, item, than_score, than_item, order):
     """Ranked lower: a smaller score, or the same score and a later place in the order."""
     return score < than_score or (score == than_score and order[item] > order[than_item])
 
 
-@kernel
+@inner
 def _sift_down(items, scores, root, length, order):
     """Restore the heap, worst on top, below `root`."""
     while True:
@@ -84,7 +84,7 @@ def _sift_down(items, scores, root, length, order):
         root = child
 
 
-@kernel
+@inner
 def _offer(score, item, items, best, held, order):
     """Keep an item if it is among the best so far; returns how many are kept."""
     k = len(items)
@@ -101,7 +101,7 @@ def _offer(score, item, items, best, held, order):
     return held
 
 
-@kernel
+@inner
 def _sort(items, best, held, order):
     """Put the kept items in order, best first, and empty the other places."""
     if held < len(items):

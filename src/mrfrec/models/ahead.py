@@ -1,0 +1,82 @@
+"""Compile ahead of the first fit, for container images."""
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import scipy.sparse as sp
+
+from mrfrec.core.kernels import compile as kernels
+from mrfrec.errors import DataError, ParameterError
+from mrfrec.io.atomic import expanded
+from mrfrec.models.mrf import MRF
+from mrfrec.models.neighborhood import ItemKNN
+from mrfrec.models.recommender import Recommender
+from mrfrec.models.slim import SLIM, FsSLIM
+
+__all__ = ["compile_ahead"]
+
+
+def compile_ahead(
+    folder: str | PathLike[str] | None = None,
+    *,
+    dtypes: Sequence[Literal["float32", "float64"]] = ("float32",),
+) -> Path:
+    """Compile what fitting and ranking need, so that later processes load it instead of compiling.
+
+    Covers `MRF`, dense and sparse, with binary data and with values, and `ItemKNN`, `SLIM` and `FsSLIM`.
+    Loads what is there already. Machine code is for one model of processor: on another one it is compiled
+    anew.
+
+    Parameters
+    ----------
+    folder
+        Where to keep the machine code. None: beside the package if that can be written, else in
+        `~/.cache/mrfrec/kernels`; later processes look there. Of another folder they have to be told: call
+        this function with it before anything is fitted, or set numba's variable NUMBA_CACHE_DIR to it.
+    dtypes
+        "float32", "float64", or both.
+
+    Returns
+    -------
+    Path
+        The folder that has the machine code.
+    """
+    for dtype in dtypes:
+        if dtype not in ("float32", "float64"):
+            raise ParameterError("dtypes", 'some of "float32" and "float64"', dtype)
+    if folder is not None:
+        if not kernels.keep_in(expanded(folder).resolve()):
+            raise ParameterError(
+                "folder", "given before anything is fitted or ranked in this process", str(folder)
+            )
+        chosen = kernels.cache_folders()[0]
+        if not kernels.can_write(chosen) and not chosen.is_dir():
+            raise ParameterError("folder", "a folder that can be written", str(folder))
+    for dtype in dtypes:
+        _fit_everything(dtype)
+    for kept in kernels.cache_folders():
+        if any(kept.glob("*.nbi")):
+            return kept
+    raise DataError(
+        "the machine code was compiled but could not be kept: neither the package's own folder nor "
+        "~/.cache/mrfrec can be written. Name a folder that can."
+    )
+
+
+def _fit_everything(dtype: Literal["float32", "float64"]) -> None:
+    binary = sp.csr_array((np.arange(300 * 40).reshape(300, 40) % 7 % 3 == 0).astype(np.float32))
+    for X in (binary, binary * np.float32(2.0)):
+        models: list[Recommender] = [
+            MRF(l2=1.0, sparsity=None, threads=1, dtype=dtype),
+            MRF(l2=1.0, sparsity=0.5, max_neighbors=10, r=0.5, threads=1, dtype=dtype),
+            ItemKNN(neighbors=2, threads=1),
+            SLIM(threads=1, dtype=dtype),
+            FsSLIM(neighbors=2, threads=1, dtype=dtype),
+        ]
+        for model in models:
+            model.fit(X)
+            model.score(X)
+            model.top_k(X, 2)

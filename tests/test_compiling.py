@@ -1,0 +1,148 @@
+"""Machine code is kept, found again, and never older than the sources."""
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import mrfrec
+from mrfrec.core.kernels import compile as kernels
+from mrfrec.models import SLIM, FsSLIM, ItemKNN
+
+SORTS_A_LIST = """
+import json, logging, sys
+import numpy as np
+from mrfrec.core.kernels import blocks, compile
+
+notes = []
+logging.getLogger("mrfrec").setLevel("INFO")
+handler = logging.Handler()
+handler.emit = lambda record: notes.append(record.getMessage())
+logging.getLogger("mrfrec").addHandler(handler)
+if len(sys.argv) > 1:
+    compile.keep_in(compile.Path(sys.argv[1]))
+heads, neighbors = np.array([4], np.int32), np.array([9, 9, 9, 9, 7, 2], np.int32)
+found = np.empty(3, np.int32)
+blocks.list_dependents(heads, np.array([0, 3]), np.arange(6), neighbors, found)
+print(json.dumps([found.tolist(), compile._compiled, notes]))
+"""
+
+
+class Installation:
+    """A copy of the package, with a home of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder / "home"
+        self.package = folder / "site-packages" / "mrfrec"
+        ignored = shutil.ignore_patterns("__pycache__", "*.npz", "*.parquet", "*.csv*")
+        shutil.copytree(Path(mrfrec.__file__).parent, self.package, ignore=ignored)
+        self.beside = self.package / "core" / "kernels" / "__pycache__"
+
+    def run(self, *arguments: object, writable: bool = True, **environment: str) -> Any:
+        """Sort 4, 7 and 2 in a new process; return them, the kernels it compiled and what it logged."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
+        paths = {"HOME": str(self.home), "PYTHONPATH": str(self.package.parent)}
+        no_files = None if writable else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        done = subprocess.run(
+            [sys.executable, "-B", "-c", SORTS_A_LIST, *map(str, arguments)],
+            env={**inherited, **paths, **environment},
+            preexec_fn=no_files,
+            capture_output=True,
+            check=True,
+        )
+        return json.loads(done.stdout)
+
+
+@pytest.fixture
+def installation(tmp_path: Path) -> Installation:
+    return Installation(tmp_path)
+
+
+def test_compiled_once_read_where_nothing_can_be_written_and_anew_when_a_callee_changes(
+    installation: Installation,
+) -> None:
+    ordered, compiled, notes = installation.run()
+    assert ordered == [2, 4, 7]
+    assert sorted(compiled) == ["list_dependents", "sort"]
+    assert len(notes) == 1
+    assert notes[0].startswith("compiling for this machine, once")
+    (folder,) = installation.beside.glob("kernels-*")
+
+    assert installation.run(writable=False) == [[2, 4, 7], [], []]
+
+    callee = installation.package / "core" / "kernels" / "sorting.py"
+    text = callee.read_text()
+    assert text.count("values[s - 1] > value") == 1
+    callee.write_text(text.replace("values[s - 1] > value", "values[s - 1] < value"))
+    ordered, compiled, _ = installation.run()
+    assert ordered == [7, 4, 2]
+    assert sorted(compiled) == ["list_dependents", "sort"]
+    (new,) = installation.beside.glob("kernels-*")  # the old one is gone
+    assert new.name != folder.name
+
+
+def test_another_folder_is_used_when_it_is_named_and_nothing_is_kept_where_nothing_can_be(
+    installation: Installation, tmp_path: Path
+) -> None:
+    ordered, compiled, notes = installation.run(writable=False)
+    assert ordered == [2, 4, 7]
+    assert compiled
+    assert "every process will" in notes[0]
+
+    chosen = tmp_path / "opt" / "kernels"
+    assert installation.run(chosen)[1]
+    assert list(chosen.glob("kernels-*/*.nbi"))
+    assert not list(installation.beside.glob("kernels-*/*.nbi"))
+    assert installation.run(chosen, writable=False)[1:] == [[], []]
+    assert installation.run(NUMBA_CACHE_DIR=str(chosen), writable=False)[1:] == [[], []]
+
+
+def test_the_home_folder_is_used_when_the_package_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "__pycache__").write_text("a file where the folder should be")
+    (tmp_path / "kernel.py").write_text("x = 1\n")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(kernels, "_HERE", tmp_path)
+    monkeypatch.setattr(kernels, "_given_folders", list)
+    usable = [folder for folder in kernels.cache_folders() if kernels.can_write(folder)]
+    assert len(usable) == 1
+    assert usable[0].is_relative_to(tmp_path / "home" / ".cache" / "mrfrec" / "kernels")
+
+
+def test_fits_and_rankings_compile_nothing_after_compiling_ahead() -> None:
+    folder = mrfrec.compile_ahead()
+    assert list(folder.glob("*.nbi"))
+    before = list(kernels._compiled)
+    rng = np.random.default_rng(0)
+    binary = sp.csr_array((rng.random((90, 50)) < 0.2).astype(np.float32))
+    for X in (binary, sp.csr_array(binary * np.float64(0.5))):
+        for model in (
+            mrfrec.MRF(sparsity=None),
+            mrfrec.MRF(sparsity=0.2),
+            mrfrec.MRF(threshold=0.1, r=0.3),
+            ItemKNN(neighbors=5),
+            SLIM(),
+            FsSLIM(neighbors=5),
+        ):
+            model.fit(X)
+            model.score(X)
+            model.top_k(X, 3)
+            model.recommend(k=3)
+    assert kernels._compiled == before
+
+
+def test_a_folder_is_refused_after_the_first_fit_and_if_it_cannot_be_written(tmp_path: Path) -> None:
+    mrfrec.compile_ahead()
+    with pytest.raises(mrfrec.ParameterError, match="folder must be given before anything is fitted"):
+        mrfrec.compile_ahead(tmp_path)
+    with pytest.raises(mrfrec.ParameterError, match="dtypes"):
+        mrfrec.compile_ahead(dtypes=["float16"])  # type: ignore[list-item]
