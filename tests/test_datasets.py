@@ -647,7 +647,7 @@ def test_download_with_another_checksum_is_refused_and_removed(tmp_path: Path, s
     (tmp_path / "served").mkdir()
     archive, _ = archive_of("ml-1m", tmp_path)
     small("ml-1m", url=archive.as_uri(), md5="0" * 32)
-    with pytest.raises(DataError, match=rf"another file than the published one\. .* should be {'0' * 32}"):
+    with pytest.raises(DataError, match=rf"different file than the published one\. .* should be {'0' * 32}"):
         datasets.prepare("ml-1m", folder=tmp_path / "kept")
     assert listing(tmp_path / "kept") == []
 
@@ -908,7 +908,7 @@ def test_verify_says_where_nothing_is_published(
 def test_processes_prepare_and_verify_and_refuse(tmp_path: Path) -> None:
     def run(*arguments: object, code: int) -> tuple[str, str]:
         done = subprocess.run(
-            [Path(sys.executable).parent / "mrfrec", "datasets", *map(str, arguments)],
+            [Path(sys.executable).parent / "mrfrec", "paper", "datasets", *map(str, arguments)],
             capture_output=True,
             text=True,
             timeout=600,
