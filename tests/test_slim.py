@@ -155,6 +155,13 @@ def test_what_does_not_fit_is_refused_with_what_would() -> None:
     FsSLIM(neighbors=10, memory_limit="1MB", threads=1).fit(X)
 
 
+def test_weights_that_do_not_fit_are_refused_as_soon_as_that_shows() -> None:
+    # XᵀX takes 0.25 MB; what is fixed beside it, 8.3 MB; the 250,000 weights of alike items, 11 MB.
+    X = sp.csr_array(np.ones((30, 500)) - sp.random_array((30, 500), density=0.1, rng=1).todense().round())
+    with pytest.raises(MemoryPlanError, match=r"\(regress\).*Use a larger l1, or FsSLIM"):
+        SLIM(l1=0.0, l2=100.0, memory_limit="11MB").fit(X)
+
+
 @pytest.mark.parametrize("make", [SLIM, FsSLIM, ItemKNN])
 @pytest.mark.parametrize("size", [1e18, 1e30, 1e200])
 def test_values_too_large_to_compute_with_are_refused(make: Any, size: float) -> None:

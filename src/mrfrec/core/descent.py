@@ -20,9 +20,13 @@ from mrfrec.core.resources import MemoryPlan, Workers
 from mrfrec.core.schedule import make_schedule
 from mrfrec.core.statistics import Statistics, split_evenly
 
-__all__ = ["Penalties", "bytes_for_gram", "gram", "regress_on_all", "regress_on_some"]
+__all__ = ["Penalties", "bytes_for_all", "gram", "regress_on_all", "regress_on_some"]
 
 _TILE = 1024
+# A weight of B: as found (item and float64, in arrays that double as they grow), together, and by row.
+_PER_WEIGHT = 44
+_SCRATCH_THREADS = 8  # threads whose scratch space is counted: plans must not depend on their number
+_ALLOCATOR = 8_000_000  # bytes that memory once freed may keep, and small arrays
 _LEAST_BATCH, _MOST_BATCH = 250_000_000, 2_000_000_000
 
 
@@ -36,9 +40,9 @@ class Penalties:
     passes: int  # most passes over the weights
 
 
-def bytes_for_gram(m: int, dtype: str) -> int:
-    """Return the bytes of G."""
-    return np.dtype(dtype).itemsize * m * m
+def bytes_for_all(m: int, dtype: str, weights: int = 0) -> int:
+    """Return what regressions on all items hold: G, scratch space, and what is found of B so far."""
+    return np.dtype(dtype).itemsize * m * m + _SCRATCH_THREADS * 48 * m + _PER_WEIGHT * weights + _ALLOCATOR
 
 
 def gram(facts: Statistics, dtype: str, workers: Workers) -> npt.NDArray[Any]:
@@ -61,10 +65,24 @@ def gram(facts: Statistics, dtype: str, workers: Workers) -> npt.NDArray[Any]:
 
 
 def regress_on_all(
-    G: npt.NDArray[Any], facts: Statistics, penalties: Penalties, workers: Workers
+    G: npt.NDArray[Any],
+    facts: Statistics,
+    penalties: Penalties,
+    *,
+    workers: Workers,
+    plan: MemoryPlan,
+    held: int,
 ) -> tuple[sp.csr_array, int]:
-    """Return B and the number of columns that did not converge."""
-    m = len(G)
+    """Return B and the number of columns that did not converge. Stop as soon as B gets too large."""
+    m, weights_found = len(G), 0
+
+    def columns_done(part: tuple[Any, ...]) -> int:
+        nonlocal weights_found
+        weights_found += len(part[1])
+        needed = held + bytes_for_all(m, str(G.dtype), weights_found)
+        plan.require("regress", needed, "Use a larger l1, or FsSLIM.")
+        return len(part[0])
+
     screened = len(facts.X.values) == 0 or bool((facts.X.values >= 0).all())
     tasks = split_evenly(facts.popularity + 1, max(min(m // 8, 1024), 1))
     with workers.stage("regress", m):
@@ -73,12 +91,13 @@ def regress_on_all(
                 G, *t, penalties.l1, penalties.l2, penalties.tolerance, penalties.passes, screened
             ),
             tasks,
-            costs=[stop - start for start, stop in tasks],
+            costs=columns_done,
         )
     counts, items, values = (np.concatenate([part[place] for part in found]) for place in range(3))
+    unsettled = sum(part[3] for part in found)
+    del found
     ptr = np.concatenate([[0], np.cumsum(counts)])
-    weights = square_csc(values.astype(G.dtype), items, ptr).tocsr()
-    return weights, sum(part[3] for part in found)
+    return square_csc(values.astype(G.dtype), items, ptr).tocsr(), unsettled
 
 
 def regress_on_some(
@@ -98,7 +117,7 @@ def regress_on_some(
     places = members * (members - 1) // 2
     block_bytes = places * np.dtype(dtype).itemsize + members * 32
     largest = int(members.max())
-    held += 16 * len(pattern.neighbors) + workers.threads * (24 * m + 16 * largest**2)
+    held += 16 * len(pattern.neighbors) + _SCRATCH_THREADS * (24 * m + 16 * largest**2)
     plan.require("blocks", held + int(block_bytes.max()), "Use fewer neighbors.")
     budget = min(max(_LEAST_BATCH, 100 * len(facts.X.items)), _MOST_BATCH, plan.limit - held)
     plan.require("blocks", held + min(budget, int(block_bytes.sum())), "")

@@ -12,6 +12,7 @@ from mrfrec.core.statistics import Statistics
 
 __all__ = ["Neighbors", "bytes_for_raw", "nearest", "raw_statistics"]
 
+_SCRATCH_THREADS = 8  # threads whose rows are counted: plans must not depend on their number
 _PER_NEIGHBOR = 32  # bytes: item and cosine, sorted, and again as rows of B
 
 
@@ -71,8 +72,8 @@ def nearest(
     """
     m = facts.m
     most = max(min(neighbors, m - 1), 1)
-    needed = held + 8 * X.nnz + m * (_PER_NEIGHBOR * most + 24) + workers.threads * 16 * m
-    plan.require("neighbors", needed, "Keep fewer neighbors, or use fewer threads.")
+    needed = held + 8 * X.nnz + m * (_PER_NEIGHBOR * most + 24) + _SCRATCH_THREADS * 8 * m
+    plan.require("neighbors", needed, "Keep fewer neighbors.")
     of_user = np.diff(X.indptr)
     size_at = np.zeros(X.nnz, np.uint32)  # length of a history, at its first entry
     size_at[X.indptr[:-1][of_user > 0]] = of_user[of_user > 0]

@@ -34,6 +34,7 @@ __all__ = [
     "top_items",
 ]
 
+_LIBRARY = 24_000_000  # bytes that PyTorch's own buffers take, measured
 _REPORTS = 100  # progress reports per epoch, at most
 
 Weights = dict[str, Tensor]
@@ -97,11 +98,11 @@ def needed_bytes(recipe: Recipe, shape: tuple[int, int], pairs: int, *, checkpoi
     """Estimate the bytes a training holds besides the given matrix."""
     n, m = shape
     parameters = sum(math.prod(one) for one in recipe.shapes(n, m).values())
-    # Weights, gradients, two moments and the best epoch; with checkpoints, two more states while one is
-    # written.
-    copies = 11 if checkpoint else 5
+    # Weights, gradients, two moments, the best epoch and the one before it; with checkpoints, two more states
+    # while one is written.
+    copies = 12 if checkpoint else 6
     outputs = 2 * min(recipe.batch, n) * m  # of a training step and of validation
-    return 4 * (copies * parameters + outputs) + 48 * pairs
+    return 4 * (copies * parameters + outputs) + 48 * pairs + _LIBRARY
 
 
 # ── data on the device ────────────────────────────────────────────────────────────────────────────

@@ -181,7 +181,7 @@ class SLIM(_Regressions):
         m = X.shape[1]
         plan.require(
             "gram",
-            held + descent.bytes_for_gram(m, self.dtype) + workers.threads * 48 * m,
+            held + descent.bytes_for_all(m, self.dtype),
             "Use FsSLIM, which looks at a few neighbors of each item.",
         )
 
@@ -190,7 +190,7 @@ class SLIM(_Regressions):
             return facts, descent.gram(facts, self.dtype, workers)
 
         facts, G = _reused(kept, self.dtype, workers, prepare)
-        return descent.regress_on_all(G, facts, penalties, workers)
+        return descent.regress_on_all(G, facts, penalties, workers=workers, plan=plan, held=held)
 
 
 class FsSLIM(_Regressions):

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.checks import check_count, check_number, check_seed
-from mrfrec.core.resources import MemoryPlan, Workers, usable_threads
+from mrfrec.core.resources import MemoryPlan, Workers
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.errors import DataError, MissingLibraryError, NumericalError
 from mrfrec.models.axes import Axis
@@ -96,10 +96,7 @@ class WMF(Latent):
         start = time.perf_counter()
         _check_values(data.matrix.data, "the data")
         n, m = data.matrix.shape
-        # Vectors of users and items, a second copy of those of users while they are drawn, those of items in
-        # double precision at the end; confidences by user and by item; a square matrix per thread.
-        needed = 4 * self.factors * (n + m + max(n, 2 * m)) + 20 * data.matrix.nnz
-        needed += 8 * self.factors**2 * (self.threads or usable_threads())
+        needed = bytes_for_factors(n, m, data.matrix.nnz, self.factors)
         plan = MemoryPlan(self.memory_limit)
         plan.require("vectors", given.copied + needed, "Use fewer factors.")
         Y = self._trained(data, given)
@@ -228,6 +225,15 @@ class WMF(Latent):
         shaped(arrays, "vectors", m, self.factors)
         self._gram = shaped(arrays, "gram", self.factors, self.factors).read()
         self._fitted_l2, self._fitted_weight = self.l2, self.weight
+
+
+def bytes_for_factors(n: int, m: int, pairs: int, factors: int) -> int:
+    """Return what a fit of n users and m items holds beyond the matrix it is given.
+
+    The vectors, drawn in double precision one side after the other; the items' vectors in double precision
+    for YᵀY; confidences by user and by item; a square for each of eight threads.
+    """
+    return 4 * factors * (n + m + max(n, 2 * m)) + 20 * pairs + 64 * factors**2
 
 
 def _check_values(values: npt.NDArray[Any], what: str) -> None:
