@@ -24,9 +24,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from mrfrec import DataError, Interactions, MrfrecError, ParameterError, read_interactions
+from mrfrec.cli.names import ItemNames
+from mrfrec.data.catalogue import Catalogue
 from mrfrec.data.ids import Ids
 from mrfrec.io import batches, json_lines
 from mrfrec.io.tables import as_interactions, read_users
+from mrfrec.models import Popularity
 
 Row = tuple[Any, ...]
 
@@ -796,6 +799,12 @@ def test_spaces_around_ids_of_text_files_do_not_count(tmp_path: Path, content: s
     assert list(read_interactions(frame).items) == [" 2"]
 
 
+def test_ids_with_spaces_around_them_can_be_named_at_the_command_line() -> None:
+    data = read_interactions(pl.DataFrame({"user": [1, 1, 1], "item": [" 2", "3", "4 "]}))
+    names = ItemNames(Catalogue(data.items, None, data.popularity, 1))
+    assert names.find_all([" 2,3 ,4 "]) == [" 2", "3", "4 "]
+
+
 def test_streams_are_read_and_leave_nothing_open(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = {(1, "a"): 1.0, (2, "b"): 1.0}
     before = len([*Path("/proc/self/fd").iterdir()])
@@ -916,6 +925,25 @@ def test_progress_hears_of_the_rows_read(folder: Path) -> None:
     with patch.object(batches, "BATCH_ROWS", 2):
         read_interactions(source, progress=lambda *news: heard.append(news))
     assert heard == [("read", 2, 0), ("read", 4, 0), ("read", 5, 0)]
+
+
+def test_polars_is_not_given_the_name_of_an_unfinished_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread of polars that opens it by name after an interrupt would create it again."""
+    targets: list[Any] = []
+    sink = pl.LazyFrame.sink_parquet
+
+    def noted(self: pl.LazyFrame, path: Any, **named: Any) -> Any:
+        targets.append(path)
+        return sink(self, path, **named)
+
+    monkeypatch.setattr(pl.LazyFrame, "sink_parquet", noted)
+    model = Popularity().fit(pl.DataFrame({"user": [1, 1, 2], "item": [1, 2, 1]}))
+    model.recommend_to(tmp_path / "all.parquet", k=1, exclude_seen=False)
+    assert len(pl.read_parquet(tmp_path / "all.parquet")) == 2
+    assert targets
+    assert all(hasattr(target, "fileno") for target in targets)
 
 
 def test_results_go_back_to_the_library_the_table_came_from(folder: Path) -> None:

@@ -75,8 +75,10 @@ class ItemNames:
         while start < len(pieces):
             longest = min(len(pieces), start + 1 + self._most_commas)
             for stop in range(longest, start, -1):
-                name = ",".join(pieces[start:stop]).strip()
-                known = self._known(name)
+                exact = ",".join(pieces[start:stop])
+                name = exact.strip()
+                known = self._known(exact)  # ids of tables with types may begin or end with spaces
+                known = self._known(name) if known is None else known
                 if known is not None:
                     yield known
                     break

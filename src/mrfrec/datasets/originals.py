@@ -250,13 +250,13 @@ def write_events(events: Events, path: Path) -> None:
     }
     if events.time is not None:
         columns["time"] = pl.Series(events.time).cast(pl.Int64)
-    with writing(path) as unfinished:
-        pl.DataFrame(columns).write_parquet(unfinished)
+    with writing(path) as unfinished, unfinished.open("r+b") as file:
+        pl.DataFrame(columns).write_parquet(file)
 
 
 def write_titles(items: Ids, titles: Texts, path: Path) -> None:
-    with writing(path) as unfinished:
-        pl.DataFrame({"item": _series(items), "title": list(titles)}).write_parquet(unfinished)
+    with writing(path) as unfinished, unfinished.open("r+b") as file:
+        pl.DataFrame({"item": _series(items), "title": list(titles)}).write_parquet(file)
 
 
 def _series(ids: Ids) -> pl.Series:

@@ -1,4 +1,4 @@
-"""Files appear whole or not at all."""
+"""Write files atomically: they appear whole or not at all."""
 
 import fcntl
 import os
@@ -15,47 +15,48 @@ __all__ = ["check_writable", "expanded", "refuse_own_input", "writing"]
 
 @contextmanager
 def writing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A new file beside `path`, which takes its place when all went well and is removed when not.
+    """Yield a new file beside `path`, which replaces it at the end, or is removed after an error.
 
     Until then an old file of that name stays as it was, whatever happens: an error, a full disk, Ctrl-C.
-    What a writer that was killed has left behind is removed by the next one. The new file is to be written
-    in place, not replaced by another, or its lock is lost.
+    What a killed writer has left behind is removed by the next one. Write the new file in place: if it is
+    replaced by another, its lock is lost. To a library that writes in threads of its own, pass the open file
+    and not its name: after Ctrl-C, a thread that comes late would create the file again.
     """
     target = _target(path)
-    begun = _Unfinished(target)
+    temporary = _Unfinished(target)
     try:
-        begun.create(path)
-        # As the old file had it, or as the process gives it to new ones.
-        mode = (target if target.exists() else begun.path).stat().st_mode & 0o777
-        yield begun.path
-        begun.path.chmod(mode)
-        _flush(begun.path, os.O_RDWR)
-        begun.path.replace(target)
-        with suppress(OSError):  # not every file system can; the file itself is on the disk
+        temporary.create(path)
+        # The mode of the old file, or the default for new ones.
+        mode = (target if target.exists() else temporary.path).stat().st_mode & 0o777
+        yield temporary.path
+        temporary.path.chmod(mode)
+        _flush(temporary.path, os.O_RDWR)
+        temporary.path.replace(target)
+        with suppress(OSError):  # not every file system can flush a folder
             _flush(target.parent, os.O_RDONLY)
     finally:
-        begun.remove()
+        temporary.remove()
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:
-    """With the home folder in the place of ~; a file may also be called ~so."""
+    """Replace ~ by the home folder; a name such as ~so that is no user's stays as it is."""
     try:
         return Path(path).expanduser()
-    except RuntimeError:  # nobody of that name
+    except RuntimeError:  # there is no such user
         return Path(path)
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Refuse, before long work, a path that nothing could be written to after it."""
-    begun = _Unfinished(_target(path))
+    """Refuse a path that cannot be written to, before long work is started."""
+    temporary = _Unfinished(_target(path))
     try:
-        begun.create(path)
+        temporary.create(path)
     finally:
-        begun.remove()
+        temporary.remove()
 
 
 def refuse_own_input(path: str | os.PathLike[str] | None, inputs: Iterable[Path | None]) -> None:
-    """Refuse to write over what is being read."""
+    """Refuse to overwrite an input."""
     if path is None or not expanded(path).exists():
         return
     for given in inputs:
@@ -64,7 +65,7 @@ def refuse_own_input(path: str | os.PathLike[str] | None, inputs: Iterable[Path 
 
 
 def _target(path: str | os.PathLike[str]) -> Path:
-    """The file to be written: where a link leads, so that the link stays."""
+    """Return the file to write: the target of a link, so that the link stays."""
     target = expanded(path)
     try:
         target = target.resolve() if target.is_symlink() else target
@@ -78,9 +79,9 @@ def _target(path: str | os.PathLike[str]) -> Path:
 
 
 class _Unfinished:
-    """A file beside the target, and its lock, which is held for as long as its writer lives.
+    """A temporary file beside the target, locked as long as its writer lives.
 
-    Its name is known before it exists: Ctrl-C may come at any moment, and it must be removed even then.
+    Its name is known before it exists, so that it can be removed whenever Ctrl-C comes.
     """
 
     def __init__(self, target: Path) -> None:
@@ -93,7 +94,7 @@ class _Unfinished:
         self.path = self._target.with_name(f"{self._start}{secrets.token_hex(4)}.unfinished")
 
     def create(self, path: str | os.PathLike[str]) -> None:
-        """Make it, empty; `path` is what errors should name."""
+        """Create the file, empty; errors name `path`."""
         try:
             _remove_abandoned(self._target.parent, self._start)
             while True:
@@ -102,39 +103,39 @@ class _Unfinished:
                     return
                 self._lock.close()  # another process took it for abandoned before it was locked
                 self._rename()
-        except OSError as error:  # which names a file nobody has heard of
+        except OSError as error:  # names the temporary file, which the caller does not know
             raise type(error)(error.errno, error.strerror, str(path)) from error
 
     def remove(self) -> None:
-        """Remove it, if it is still there."""
+        """Remove the file if it exists."""
         try:
             self._remove()
-        finally:  # a second Ctrl-C, or the second exception that polars makes of the first
+        finally:  # once more after a second Ctrl-C, or the second exception that polars makes of the first
             self._remove()
 
     def _remove(self) -> None:
-        with suppress(OSError):  # a folder that nothing can be written to has nothing to be removed from
+        with suppress(OSError):  # in a read-only folder there is nothing to remove
             self.path.unlink(missing_ok=True)
         if self._lock is not None:
             self._lock.close()
 
 
 def _remove_abandoned(folder: Path, start: str) -> None:
-    found = []
+    candidates = []
     with suppress(OSError), os.scandir(folder) as entries:
-        found = [
+        candidates = [
             folder / entry.name
             for entry in entries
             if entry.name.startswith(start) and entry.name.endswith(".unfinished") and entry.is_file()
         ]
-    for path in found:
+    for path in candidates:
         with suppress(OSError), path.open("rb") as file:
             if _locked(file, unsure=False):
                 path.unlink()
 
 
 def _locked(file: IOBase, unsure: bool) -> bool:
-    """Lock a file that nobody else has locked; `unsure` is the answer where files cannot be locked."""
+    """Try to lock a file; return whether it succeeded, or `unsure` if files cannot be locked here."""
     try:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -145,7 +146,7 @@ def _locked(file: IOBase, unsure: bool) -> bool:
 
 
 def _flush(path: Path, mode: int) -> None:
-    """Wait until it is on the disk, so that the new name never points at less than the whole."""
+    """Flush to disk, so that the new name never points at an incomplete file."""
     descriptor = os.open(path, mode)
     try:
         os.fsync(descriptor)

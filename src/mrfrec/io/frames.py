@@ -7,7 +7,7 @@ as a whole.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import narwhals as nw
 import polars as pl
@@ -75,7 +75,9 @@ def write(
         rule = f"a name that ends in {', '.join(FILE_FORMATS)}"
         raise ParameterError("path", rule, str(path), "Or say which of them with form=….")
     schema = _schema(names, kinds)
-    writers: dict[str, Callable[[Iterator[pl.DataFrame], Path], None]] = {
+    # Writers get an open file: given a name, a thread of polars may create the file again after an interrupt
+    # has removed it.
+    writers: dict[str, Callable[[Iterator[pl.DataFrame], BinaryIO], None]] = {
         # polars asks this for its batches, one by one, as it writes them.
         ".parquet": lambda frames, file: register_io_source(lambda *_: frames, schema=schema).sink_parquet(
             file
@@ -93,8 +95,8 @@ def write(
             yield piece
 
     try:
-        with writing(path) as unfinished:
-            writers[suffix](counted(), unfinished)
+        with writing(path) as unfinished, unfinished.open("r+b") as file:
+            writers[suffix](counted(), file)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise DataError(
             f"{path} could not be written: {error}. What was there before is untouched."
@@ -102,13 +104,11 @@ def write(
     return rows
 
 
-def _write_csv(frames: Iterator[pl.DataFrame], path: Path) -> None:
-    with path.open("wb") as file:
-        for place, piece in enumerate(frames):
-            piece.write_csv(file, include_header=place == 0)
+def _write_csv(frames: Iterator[pl.DataFrame], file: BinaryIO) -> None:
+    for place, piece in enumerate(frames):
+        piece.write_csv(file, include_header=place == 0)
 
 
-def _write_lines(frames: Iterator[pl.DataFrame], path: Path) -> None:
-    with path.open("wb") as file:
-        for piece in frames:
-            piece.write_ndjson(file)
+def _write_lines(frames: Iterator[pl.DataFrame], file: BinaryIO) -> None:
+    for piece in frames:
+        piece.write_ndjson(file)
