@@ -347,7 +347,7 @@ def test_a_study_of_something_else_is_refused(split: Split, tmp_path: Path, chan
     arguments: dict[str, Any] = {"metric": "ndcg@10", "study": study}
     tuning.tune(split, POINTS[:1], **arguments)
     before = study.read_bytes()
-    with pytest.raises(DataError, match=f"is a study of something else: its {next(iter(changed))}"):
+    with pytest.raises(DataError, match=f"is a different study: its {next(iter(changed))}"):
         tuning.tune(split, POINTS[:1], **{**arguments, **changed})
     assert study.read_bytes() == before
 
@@ -356,7 +356,7 @@ def test_a_study_of_other_data_or_no_study_at_all_is_refused(split: Split, tmp_p
     study = tmp_path / "study.jsonl"
     tuning.tune(split, POINTS[:1], "ndcg@10", study=study)
     other = replace(split, validation=split.test)
-    with pytest.raises(DataError, match="made with other data, or another split"):
+    with pytest.raises(DataError, match="made with other data or another split"):
         tuning.tune(other, POINTS[:1], "ndcg@10", study=study)
     for content in ("user,item\n1,2\n", "{}\n", "[1]\n"):
         study.write_text(content)

@@ -1,4 +1,4 @@
-"""Which point to try next, by what those before have shown: Optuna's tree-structured Parzen estimator."""
+"""Choose the next point to try with Optuna's tree-structured Parzen estimator."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -11,9 +11,9 @@ __all__ = ["Chooser"]
 
 
 class Chooser:
-    """Chooses points of a space: for each parameter a range, or a list of choices.
+    """Chooses points of a space: a range or a list of choices for each parameter.
 
-    Seeded anew for each point, by its number: a study that goes on chooses as if it had never stopped.
+    The seed of each point depends on its number, so that a continued study chooses as if not interrupted.
     """
 
     def __init__(self, space: Mapping[str, Range | Sequence[Any]], seed: int) -> None:
@@ -21,7 +21,7 @@ class Chooser:
             import optuna
         except ImportError:
             raise MissingLibraryError(
-                'a search needs Optuna: pip install "mrfrec[tune]". A grid needs nothing more.'
+                'a search needs Optuna: pip install "mrfrec[tune]". A grid search works without it.'
             ) from None
         if not space:
             raise ParameterError("space", "at least one parameter to search over", space)
@@ -29,14 +29,14 @@ class Chooser:
         self._distributions = {name: _distribution(optuna, name, of) for name, of in space.items()}
 
     def holds(self, chosen: Mapping[str, Any]) -> bool:
-        """Whether a point is in the space."""
+        """Return whether a point is in the space."""
         return chosen.keys() == self._space.keys() and all(
             of.holds(chosen[name]) if isinstance(of, Range) else chosen[name] in of
             for name, of in self._space.items()
         )
 
     def next(self, past: Iterable[tuple[dict[str, Any] | None, float]]) -> dict[str, Any]:
-        """The next point, after these points and what they were worth."""
+        """Return the next point, given earlier points and their values."""
         trials = [
             self._optuna.trial.create_trial(
                 params=dict(chosen), distributions=self._distributions, value=value
@@ -46,7 +46,7 @@ class Chooser:
         ]
         sampler = self._optuna.samplers.TPESampler(seed=self._seed + len(trials))
         verbosity = self._optuna.logging.get_verbosity()
-        self._optuna.logging.set_verbosity(self._optuna.logging.WARNING)  # it says so when a study begins
+        self._optuna.logging.set_verbosity(self._optuna.logging.WARNING)  # no message about a new study
         try:
             study = self._optuna.create_study(direction="maximize", sampler=sampler)
         finally:

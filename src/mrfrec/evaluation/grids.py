@@ -1,4 +1,4 @@
-"""Which points to try of a kind of model: what is usual, and what to vary beside it."""
+"""Choose the points to try: the default grid of a model, and changes to it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
@@ -30,7 +30,7 @@ Parameters = Mapping[str, Any]
 
 
 def grid(**choices: Any) -> list[dict[str, Any]]:
-    """All combinations, the last varying fastest: put l2 there, since a new l2 costs least."""
+    """Return all combinations; the last parameter varies fastest. Put l2 there: a new l2 costs least."""
     for name, values in choices.items():
         if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray) or not len(values):
             raise ParameterError(name, "a list with at least one value", values)
@@ -38,7 +38,7 @@ def grid(**choices: Any) -> list[dict[str, Any]]:
 
 
 def plain(point: Parameters) -> dict[str, Any]:
-    """With Python's numbers in the place of numpy's."""
+    """Convert numpy numbers to Python numbers."""
     return {name: x.item() if isinstance(x, np.generic) else x for name, x in point.items()}
 
 
@@ -49,9 +49,9 @@ def axes_of(
     *,
     searched: bool = False,
 ) -> dict[str, Axis]:
-    """Return what is varied: the class's `tuning_grid`, with `vary` in its place and without what is `fixed`.
+    """Return the parameters to vary: the class's `tuning_grid`, updated by `vary`, without those `fixed`.
 
-    With `searched`, ranges between the values of the grid, for a search.
+    With `searched`, lists of numbers become ranges, for a search.
     """
     made, given, shared = model_class(model), dict(vary or {}), dict(fixed or {})
     known = made.defaults()
@@ -75,14 +75,14 @@ def axes_of(
 
 
 def check_values(model: str, name: str, axis: Axis, fixed: Parameters | None = None) -> None:
-    """Refuse values of a parameter that the model would, and not only when their turn comes."""
+    """Raise for values that the model would refuse, before any trial runs."""
     values = (axis.low, axis.high) if isinstance(axis, Range) else () if isinstance(axis, Ridges) else axis
     for value in values:
         build(model, plain({**(fixed or {}), name: value}))
 
 
 def _is_sparse(axes: Mapping[str, Axis], fixed: Parameters) -> bool:
-    """Whether all models will be sparse, which r is for."""
+    """Return whether all models will be sparse, as r requires."""
     levels, thresholds = (axes.get(n, [fixed.get(n)]) for n in ("sparsity", "threshold"))
     return any(
         isinstance(of, Range) or (isinstance(of, Sequence) and all(isinstance(level, float) for level in of))
@@ -91,7 +91,7 @@ def _is_sparse(axes: Mapping[str, Axis], fixed: Parameters) -> bool:
 
 
 def has_numbers(axes: Mapping[str, Axis]) -> bool:
-    """Whether a number is among what is varied, to be drawn over."""
+    """Return whether a numeric parameter is varied, to plot over."""
     return any(
         isinstance(axis, Range | Ridges) or all(type(value) in (int, float) for value in axis)
         for axis in axes.values()
@@ -99,7 +99,7 @@ def has_numbers(axes: Mapping[str, Axis]) -> bool:
 
 
 def _between(axis: Axis) -> Axis:
-    """A range in the place of several numbers."""
+    """Replace a list of numbers by the range between them."""
     if isinstance(axis, Range | Ridges) or len(axis) < 2:
         return axis
     for kind in (int, float):
@@ -114,15 +114,14 @@ def usual_points(
     vary: Mapping[str, Sequence[Any]] | None = None,
     fixed: Parameters | None = None,
 ) -> list[dict[str, Any]]:
-    """The points that are worth trying of a kind of model, if nothing is known: what `mrfrec tune` tries.
+    """Return the points that `mrfrec tune` tries by default.
 
-    `vary` has values of parameters, in the place of the usual ones or beside them; what is `fixed` is not
-    varied.
+    `vary` replaces or adds values of parameters; parameters that are `fixed` are not varied.
     """
     axes = axes_of(model, vary, fixed)
     scale = {name: axis for name, axis in axes.items() if isinstance(axis, Ridges)}
     points = grid(**{name: axis for name, axis in axes.items() if name not in scale})
-    for name, of in scale.items():  # there is at most one, and it is the last
+    for name, of in scale.items():  # at most one, the last parameter
         points = [
             {**point, name: l2}
             for point in points
@@ -132,7 +131,7 @@ def usual_points(
 
 
 def space_of(axes: Mapping[str, Axis]) -> dict[str, Range | Sequence[Any]]:
-    """What `search` takes, of what is varied."""
+    """Return the space for `search`."""
     return {
         "ridge" if isinstance(axis, Ridges) else name: Range(*axis.searched, log=True)
         if isinstance(axis, Ridges)
@@ -142,14 +141,14 @@ def space_of(axes: Mapping[str, Axis]) -> dict[str, Range | Sequence[Any]]:
 
 
 def scale_exponent(model: str, parameters: Parameters) -> float:
-    """The exponent that tells the scale of l2: 0 where the item-item matrix is not rescaled."""
+    """Return α, which determines the scale of l2; 0 if the item-item matrix is not rescaled."""
     return float({**model_class(model).defaults(), **parameters}.get("alpha", 0.0))
 
 
 def ridges(split: Split, alpha: float, multiples: Iterable[float] = RIDGES) -> list[float]:
-    """Values of l2 worth trying: a typical diagonal entry of S, v^(1 − α), times these; two digits each.
+    """Return values of l2 to try: `multiples` of a typical diagonal entry of S, v^(1 − α), to two digits.
 
-    A ridge has the scale of what it is added to: 100 for covariances is what 1 is for correlations.
+    A ridge scales with the diagonal it is added to: 100 for covariances corresponds to 1 for correlations.
     """
     alpha = check_number("alpha", alpha, "between 0 and 1", lambda x: 0 <= x <= 1)
     typical = _typical_variance(check_split(split)) ** (1 - alpha)
@@ -160,11 +159,11 @@ def ridges(split: Split, alpha: float, multiples: Iterable[float] = RIDGES) -> l
 
 
 def _typical_variance(split: Split) -> float:
-    """v = n × variance of the item of a randomly chosen interaction, its mean."""
+    """Return the mean over interactions of v = n × variance of their item."""
     n, c = split.training.n_users, split.training.popularity.astype(np.float64)
     return float(np.average(c - c * c / n, weights=c)) or 1.0
 
 
 def rounded(value: float, digits: int) -> float:
-    """To so many digits, wherever the point is."""
+    """Round to significant digits."""
     return float(f"{value:.{digits}g}")

@@ -1,4 +1,4 @@
-"""One model on one split, and several on the same: fit, rank, measure."""
+"""Evaluate one model on a split, or compare several: fit, rank, measure."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ Ties = Literal["index", "popularity"]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How well a model did: one number per user and metric."""
+    """The results of a model: one number per user and metric."""
 
     model: str
     parameters: dict[str, Any]
@@ -44,16 +44,16 @@ class Evaluation:
     left_out: int  # users without a target
     values: dict[Metric, Numbers]
     seconds: dict[str, float]  # "training" and its stages, "ranking"
-    recommended: npt.NDArray[np.int64]  # how often each item is among the first places
+    recommended: npt.NDArray[np.int64]  # how often each item is recommended
     popularity: npt.NDArray[np.int64]  # training users of each item
     facts: dict[str, Any]  # about the data and the model
 
     def mean(self, metric: "str | Metric") -> Mean:
-        """Over the users, with its standard error."""
+        """Return the mean over users, with its standard error."""
         return mean_of(self.of(metric))
 
     def of(self, metric: "str | Metric") -> Numbers:
-        """One number per user."""
+        """Return one number per user."""
         found = parse(metric)
         if found not in self.values:
             raise ParameterError(
@@ -68,17 +68,17 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several models on the same users; the first is what the others are held against."""
+    """The results of several models on the same users; the first is the reference."""
 
     evaluations: tuple[Evaluation, ...]
 
     @property
     def metrics(self) -> list[Metric]:
-        """What was measured."""
+        """The metrics."""
         return list(self.evaluations[0].values)
 
     def paired(self, model: str, metric: "str | Metric", against: str | None = None) -> Paired:
-        """By how much a model is better than another: the first, if none is named."""
+        """Compare a model with another, by default the first, user by user."""
         other = self[against] if against is not None else self.evaluations[0]
         return paired(self[model].of(metric), other.of(metric))
 
@@ -100,22 +100,24 @@ def evaluate(
     progress: Progress | None = None,
     reuse: dict[str, Any] | None = None,
 ) -> Evaluation:
-    """Fit a model to the training data of a split, and measure it on the test users.
+    """Fit a model on the training data of a split and measure it on the test users.
 
     Parameters
     ----------
     ties
-        How items with equal scores are ordered: the more popular first, as in `recommend`, so that what is
-        measured is what is served; or "index", the lower column first, as in the published experiments.
+        Order of items with equal scores: "popularity", the more popular first, as in `recommend`; or "index",
+        the lower column first, as in the published experiments.
     reuse
-        What fits on the same data have in common, as in `Recommender.fit`.
+        A dict in which fits on the same data share intermediate results, as in `Recommender.fit`.
 
-    Models that are trained step by step watch the validation users, if the split has any, to stop in time.
+    Notes
+    -----
+    Models trained in epochs use the validation users, if the split has any, to choose the best epoch.
     """
     wanted = parse_all(metrics, check_split(split).training.n_items)
     if not isinstance(model, Recommender):
         raise ParameterError("model", "a model such as MRF()", model)
-    model.warm_up()  # compiling is no part of training
+    model.warm_up()  # exclude compiling from the training time
     start = time.perf_counter()
     model.fit(split.training, progress=progress, reuse=reuse, validation=split.validation)
     stages = getattr(model, "timings_", {})
@@ -133,14 +135,14 @@ def measure(
     ties: Ties = "popularity",
     progress: Progress | None = None,
 ) -> Evaluation:
-    """How well a model that is fitted answers; the columns of the questions are its items."""
+    """Measure a fitted model; the columns of the questions must be its items."""
     m = len(model.items_)
     if not isinstance(questions, Questions):
         raise DataError(f"questions must be Questions, as split.test is; got {type(questions).__name__}.")
     if questions.shown.shape[1] != m:
         raise DataError(
-            f"the questions are about {questions.shown.shape[1]:,} items, the model was fitted on {m:,}. Fit "
-            "it to the training data of the same split."
+            f"the questions are about {questions.shown.shape[1]:,} items, but the model was fitted on {m:,}. "
+            "Fit it on the training data of the same split."
         )
     wanted = parse_all(metrics, m)
     start = time.perf_counter()
@@ -172,7 +174,7 @@ def rank(
     ties: Ties = "popularity",
     progress: Progress | None = None,
 ) -> npt.NDArray[np.int32]:
-    """Users × k: what is recommended to each, a few thousand users at a time."""
+    """Return the recommended items, users × k, computed a few thousand users at a time."""
     ranked = np.empty((len(questions), k), np.int32)
     for start in range(0, len(questions), _USERS_AT_ONCE):
         part = slice(start, start + _USERS_AT_ONCE)
@@ -190,7 +192,7 @@ def compare(
     ties: Ties = "popularity",
     progress: Progress | None = None,
 ) -> Comparison:
-    """Evaluate several models on one split, so that they can be compared user by user."""
+    """Evaluate several models on one split, for comparison user by user."""
     check_split(split)
     named = dict(models) if isinstance(models, Mapping) else {model._call: model for model in models}
     if len(named) < 2 or len(named) < len(models):
@@ -198,7 +200,7 @@ def compare(
     wanted = [str(metric) for metric in parse_all(metrics, split.training.n_items)]
     for model in named.values():
         if isinstance(model, Recommender):
-            model.check_ready()  # before the others are trained for nothing
+            model.check_ready()  # before any model is trained
     return Comparison(
         tuple(
             evaluate(model, split, wanted, name=name, ties=ties, progress=progress)

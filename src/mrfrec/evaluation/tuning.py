@@ -1,7 +1,7 @@
-"""The best parameters on the validation users: over a grid, as in the paper (§5), or by a search with Optuna.
+"""Find the best parameters on the validation users, on a grid as in the paper (§5) or with Optuna.
 
-Every trial is a line of a file as soon as it is done, so that an interrupted study goes on where it was; and
-fits share what they have in common, so that a new l2 costs the solution alone.
+Every finished trial is appended to the study file, so that an interrupted study can be continued. Fits share
+intermediate results: for a new l2 only the systems are solved again.
 """
 
 import hashlib
@@ -34,19 +34,19 @@ _SEED = 98765
 
 @dataclass(frozen=True)
 class Trial:
-    """One point that was tried; without a value where it could not be fitted."""
+    """A point that was tried; its value is None if the fit failed."""
 
     parameters: dict[str, Any]
     value: float | None
     error: float | None = None  # standard error of the value
-    seconds: float | None = None  # of training, from scratch
+    seconds: float | None = None  # training time of a fit from scratch
     failure: str | None = None
-    chosen: dict[str, Any] | None = None  # by a search: what the parameters were made from
+    chosen: dict[str, Any] | None = None  # the point as the search chose it
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What was tried, and the best of it."""
+    """The trials of a tuning and the best of them."""
 
     model: str
     metric: Metric
@@ -57,7 +57,7 @@ class Tuning:
 
     @property
     def best(self) -> Trial:
-        """The trial with the largest value, the first of equals; of those that train fast enough."""
+        """The trial with the largest value among those within `max_seconds`; the first of equals."""
         eligible = [trial for trial in self.trials if self.is_eligible(trial)]
         if not eligible:
             reasons = {trial.failure for trial in self.trials if trial.failure}
@@ -69,12 +69,12 @@ class Tuning:
         return max(eligible, key=lambda trial: trial.value or 0.0)
 
     def is_eligible(self, trial: Trial) -> bool:
-        """Whether a trial may be the best."""
+        """Return whether a trial succeeded within `max_seconds`."""
         fast = self.max_seconds is None or (trial.seconds or 0.0) <= self.max_seconds
         return trial.value is not None and fast
 
     def save(self, path: "str | os.PathLike[str]") -> None:
-        """Write the best parameters, as `mrfrec fit --params` and `--model` take them."""
+        """Write the best parameters for `mrfrec fit --params` and `--model`."""
         best = self.best
         found = {
             "model": self.model,
@@ -93,7 +93,7 @@ class Tuning:
             temporary.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 
-# ── trying them ───────────────────────────────────────────────────────────────────────────────────
+# ── trials ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def tune(
@@ -109,17 +109,17 @@ def tune(
     machine: Parameters | None = None,
     progress: Progress | None = None,
 ) -> Tuning:
-    """Try every point, on the validation users; the test users are never looked at.
+    """Try every point on the validation users; the test users are not used.
 
-    `fixed` are parameters all trials share, `machine` those that change no result, such as threads. `study`
-    is a file in which trials are kept: those that are in it already are not tried again. `max_seconds` is
-    what the best may take to train.
+    `fixed` holds parameters of all trials, `machine` those that change no result, such as threads. `study` is
+    a file of trials: points in it are not tried again. `max_seconds` limits the training time of the best
+    trial.
     """
     wanted = [] if isinstance(points, Mapping) else list(points)
     if not wanted or not all(isinstance(point, Mapping) for point in wanted):
-        raise ParameterError("points", "a list of parameters, as grid(l2=[1, 3]) gives", points)
+        raise ParameterError("points", "a list of parameters such as grid(l2=[1, 3])", points)
     run = _Study(split, model, metric, fixed or {}, max_seconds, study, ties, machine or {}, progress)
-    for point in wanted:  # what would be refused is, before the first is tried
+    for point in wanted:  # refuse bad parameters before the first trial
         build(run.model, {**run.fixed, **plain(point)})
     trials = []
     for done, point in enumerate(wanted):
@@ -144,10 +144,10 @@ def search(
     machine: Parameters | None = None,
     progress: Progress | None = None,
 ) -> Tuning:
-    """Let Optuna choose the points, out of ranges and lists of choices, by what the trials before have shown.
+    """Let Optuna choose points from ranges and lists of choices, based on earlier trials.
 
-    "ridge" in the space stands for l2 ÷ the typical diagonal entry of S, as in `ridges`. A study that goes on
-    chooses as if it had never stopped; trials in it that are outside the space count for nothing.
+    "ridge" in the space stands for l2 ÷ the typical diagonal entry of S, as in `ridges`. A continued study
+    chooses as if it had not been interrupted; its trials outside the space are ignored.
     """
     trials = check_count("trials", trials)
     choose = Chooser(space, seed)
@@ -169,14 +169,14 @@ def search(
 
 
 def _short(x: Any, of: Range | Sequence[Any]) -> Any:
-    """A number of a range to three digits, and still in the range."""
+    """Round a number to three digits within its range."""
     if not isinstance(x, float) or not isinstance(of, Range):
         return x
     return float(min(max(rounded(x, 3), of.low), of.high))
 
 
 class _Study:
-    """The trials so far, in memory and, a line each, in a file."""
+    """The trials so far, in memory and as lines of a file."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class _Study:
         (self.metric,) = parse_all([metric], split.training.n_items)
         made = build(model, fixed)
         self.model, self.max_seconds, self.ties = type(made).__name__, max_seconds, ties
-        # What changes no result is no part of what was tried.
+        # Parameters that change no result do not identify a trial.
         own = {name: value for name, value in fixed.items() if name in made._machine_parameters}
         self.fixed = plain({name: value for name, value in fixed.items() if name not in own})
         self.machine = {**own, **machine}
@@ -222,26 +222,24 @@ class _Study:
             return
         lines = path.read_bytes().split(b"\n")
         if len(lines) < 2:
-            raise DataError(f"{path} is not a study of mrfrec tune. Name another file.")
+            raise DataError(f"{path} is not a study of mrfrec tune. Use another file.")
         found = _line(path, 1, lines[0], header.keys())
         for name, value in header.items():
             if found[name] != json.loads(json.dumps(value)):
                 differs = (
-                    "it was made with other data, or another split"
+                    "it was made with other data or another split"
                     if name in self.facts
                     else f"its {name} is {found[name]!r}, now it is {value!r}"
                 )
-                raise DataError(
-                    f"{path} is a study of something else: {differs}. Name another file, or remove it."
-                )
-        for number, line in enumerate(lines[1:-1], 2):  # the last, without its end, was never finished
+                raise DataError(f"{path} is a different study: {differs}. Use another file, or remove it.")
+        for number, line in enumerate(lines[1:-1], 2):  # a last line without line feed was not finished
             self.trials.append(_trial(path, number, line))
         if lines[-1]:
             with writing(path) as temporary:
                 temporary.write_bytes(b"\n".join(lines[:-1]) + b"\n")
 
     def value_of(self, point: dict[str, Any], chosen: dict[str, Any] | None = None) -> Trial:
-        """The trial of a point; where it was tried before, what it gave then."""
+        """Try a point, or return its earlier trial."""
         parameters = {**self.fixed, **point}
         same = next((trial for trial in self.trials if trial.parameters == parameters), None)
         if same is not None and chosen is None:
@@ -265,27 +263,25 @@ class _Study:
         return Trial(parameters, value.mean, _finite(value.error), found.seconds["training"])
 
     def worth(self, trial: Trial) -> float:
-        """What a search makes of a trial: nothing of one that failed, or takes too long to train."""
+        """Return the value of a trial for the search: 0 if it failed or trained too long."""
         return trial.value if trial.value is not None and self.result(()).is_eligible(trial) else 0.0
 
     def report(self, done: int, total: int) -> None:
-        """Tell the caller."""
         if self._progress is not None:
             self._progress("tune", done, total)
 
     def result(self, trials: Iterable[Trial]) -> Tuning:
-        """Of these trials."""
         return Tuning(self.model, self.metric, self.split.name, tuple(trials), self.max_seconds, self.facts)
 
 
 def _line(path: Path, number: int, line: bytes, names: Iterable[str]) -> dict[str, Any]:
-    """A line of a study, which has these names and no others."""
+    """Parse a line of a study, which must have exactly these keys."""
     try:
         found = json.loads(line)
     except ValueError:
         found = None
     if not isinstance(found, dict) or found.keys() != set(names):
-        raise DataError(f"{path}, line {number}: not a line of a study of mrfrec tune. Name another file.")
+        raise DataError(f"{path}, line {number}: not a line of a study of mrfrec tune. Use another file.")
     return found
 
 
@@ -310,7 +306,7 @@ def _fingerprint(questions: Questions) -> str:
 
 
 def points_of(trials: Iterable[Trial]) -> Iterator[tuple[dict[str, Any], float, float]]:
-    """Parameters, values and standard errors of the trials that succeeded: what is plotted."""
+    """Yield parameters, values and standard errors of the successful trials, for plots."""
     for trial in trials:
         if trial.value is not None:
             yield trial.parameters, trial.value, trial.error or 0.0
