@@ -45,7 +45,7 @@ demo: $(VENV)/base
 docs: install
 	$(BIN)/mkdocs build --strict
 
-# At once: the type checker fills the core that compiling kernels leaves idle.
+# All at once: the type checker fills the core that compiling leaves idle.
 test: install
 	$(MAKE) --jobs=3 lint types unit
 
@@ -56,7 +56,9 @@ lint: install
 types: install
 	$(BIN)/mypy
 
+# Kernels are compiled once, for all processes that the tests run in.
 unit: install
+	$(BIN)/mrfrec compile --dtype both
 	$(BIN)/pytest -q --numprocesses=auto --maxprocesses=8 --dist=worksteal
 
 format: install
