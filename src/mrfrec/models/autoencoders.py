@@ -109,13 +109,12 @@ class _Autoencoder(Latent):
             _refuse_negative(kind, "validation", part)
         recipe = networks.Recipe(kind=kind, **self.parameters)  # type: ignore[arg-type]
         device = networks.chosen_device(self.device)
+        plan = MemoryPlan(self.memory_limit)
         if device == "cpu":
             needed = networks.needed_bytes(
                 recipe, (data.n_users, data.n_items), len(data), checkpoint=self.checkpoint is not None
             )
-            MemoryPlan(self.memory_limit).require(
-                "training", needed + given.copied, "Use a smaller hidden or batch, or fewer items."
-            )
+            plan.require("training", needed + given.copied, "Use a smaller hidden or batch, or fewer items.")
         trained = training.train(
             rows,
             recipe,
@@ -130,6 +129,7 @@ class _Autoencoder(Latent):
         self._first, self._vectors = DenseRows(weights.pop("first")), DenseRows(weights.pop("vectors"))
         self._bias, self._layers, self._sigmoid = weights.pop("bias"), weights, self.activation == "sigmoid"
         self.history_, self.best_epoch_ = trained.history, trained.best_epoch
+        self.memory_plan_ = plan.stages
         self.timings_ = {"train": trained.seconds, "total": time.perf_counter() - began}
 
     def check_ready(self) -> None:

@@ -57,6 +57,7 @@ class Model(Configurable, ABC):
     memory_limit: int | None = None
     timings_: dict[str, float]  # seconds of each stage of a fit, and "total"; empty in a loaded model
     dtype: Literal["float32", "float64"] = "float32"  # of scores
+    memory_plan_: dict[str, int]  # bytes that each stage of a fit planned to hold; empty in a loaded model
     fitted_parameters_: dict[str, Any]  # `parameters` at the time of the fit
     _catalogue: Catalogue
     _training: "Training | Callable[[], Training] | None" = None
@@ -215,7 +216,7 @@ class Model(Configurable, ABC):
     @property
     def _score_type(self) -> str:
         """The dtype of scores, that of the last fit."""
-        return str(self.fitted_parameters_.get("dtype", "float32"))
+        return str(self.fitted_parameters_.get("dtype", self.dtype))
 
     @property
     def _library(self) -> str | None:

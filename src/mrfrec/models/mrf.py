@@ -208,7 +208,7 @@ class MRF(Linear):
     @property
     def _stranger_scores(self) -> npt.NDArray[Any]:
         # Nothing is given, so that the conditional mean is the mean.
-        offset = self.fitted_parameters_.get("offset", False)
+        offset = self.fitted_parameters_.get("offset", self.offset)
         return self.mean_.astype(self._shift.dtype) if offset else self._shift
 
     def _neighbors(self, item: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

@@ -35,6 +35,7 @@ class Popularity(Linear):
         shift = data.popularity.astype(self.dtype)
         nothing = np.empty(0, np.int32), np.empty(0, self.dtype)
         self._weights, self._shift = Rows(np.zeros(m + 1, np.int64), *nothing, m), shift
+        self.memory_plan_ = {}
         self.timings_ = {"total": time.perf_counter() - start}
 
 
@@ -90,6 +91,7 @@ class ItemKNN(Linear):
                 weights = Rows.of(found.weights())
             timings = workers.timings
         self._weights, self._shift = weights, np.zeros(data.n_items, self.dtype)
+        self.memory_plan_ = plan.stages
         self.timings_ = {**timings, "total": time.perf_counter() - start}
 
     def warm_up(self) -> None:

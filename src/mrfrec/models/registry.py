@@ -157,6 +157,7 @@ def _restored(kind: type[Recommender], facts: Mapping[str, Any], arrays: StoredA
     if wrong or data["items"] != len(items):
         raise KeyError(*(wrong or ["items"]))
     model = kind(**parameters)
+    model.memory_plan_ = {}
     model._restore(arrays, facts["state"], len(items))
     model.fitted_parameters_ = model.parameters
     model._facts = data

@@ -88,6 +88,7 @@ class _Regressions(Linear):
             )
         self._weights, self._shift = Rows.of(weights), np.zeros(data.n_items, self.dtype)
         self.unsettled_ = unsettled
+        self.memory_plan_ = plan.stages
         self.timings_ = {**timings, "total": time.perf_counter() - start + saved}
 
     def warm_up(self) -> None:

@@ -106,6 +106,7 @@ class WMF(Latent):
             gram = wide.T @ wide
         self._vectors, self._gram, self._bias = DenseRows(Y), gram, np.zeros(m, np.float32)
         self._fitted_l2, self._fitted_weight = self.l2, self.weight
+        self.memory_plan_ = plan.stages
         self.timings_ = {"train": trained - start, "total": time.perf_counter() - start}
 
     def _trained(self, data: "Interactions", given: FitContext) -> npt.NDArray[np.float32]:
