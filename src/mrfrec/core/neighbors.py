@@ -83,9 +83,9 @@ def nearest(
     tasks = facts.row_tasks()
     with workers.stage("neighbors", m):
         workers.run(
-            lambda t, row: kernels.nearest(facts.X, sizes, lengths, shrink, *t, row, items, nearness),
+            lambda t, space: kernels.nearest(facts.X, sizes, lengths, shrink, *t, *space, items, nearness),
             tasks,
-            scratch=facts.accumulator,
+            scratch=lambda: (facts.accumulator(), np.empty(2 * most, np.uint64)),
             costs=[stop - start for start, stop in tasks],
         )
     return Neighbors(items, nearness)
