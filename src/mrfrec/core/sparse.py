@@ -67,8 +67,8 @@ class Rows:
         if rows is None:
             self.check(0, len(self.items))
         else:
-            for row in rows:
-                self.check(int(self.ptr[row]), int(self.ptr[row + 1]))
+            for start, stop in zip(self.ptr[rows].tolist(), self.ptr[rows + 1].tolist(), strict=True):
+                self.check(start, stop)
 
     def take(self, rows: npt.NDArray[np.int64]) -> "Rows":
         """Some rows, in any order."""

@@ -203,13 +203,15 @@ class Ids(Sequence[Id]):
         if isinstance(wanted, str | bytes) or not isinstance(wanted, Iterable):
             raise DataError(f"{name} ids must be a list; got {wanted!r}.")
         ids = wanted.tolist() if isinstance(wanted, np.ndarray) else list(wanted)
-        for value in ids:
-            if not (isinstance(value, str) if self.is_text else _is_integer(value)):
-                own = "strings" if self.is_text else "integers"
-                raise DataError(
-                    f"{name} ids are {own} here; got {value!r} ({type(value).__name__}). "
-                    f"Give them as {own}, as they were in the training data."
-                )
+        wanted_type = str if self.is_text else int
+        if {*map(type, ids)} - {wanted_type}:  # something else, which may still be one of numpy's
+            for value in ids:
+                if not (isinstance(value, str) if self.is_text else _is_integer(value)):
+                    own = "strings" if self.is_text else "integers"
+                    raise DataError(
+                        f"{name} ids are {own} here; got {value!r} ({type(value).__name__}). "
+                        f"Give them as {own}, as they were in the training data."
+                    )
         if not isinstance(self.values, Texts):
             return self._find_integers(ids)
         if len(ids) * _ONE_IN < len(self) and "_table" not in self.__dict__:
@@ -227,9 +229,9 @@ class Ids(Sequence[Id]):
 
     def _find_integers(self, ids: list[Any]) -> npt.NDArray[np.int64]:
         ascending = self._ascending
-        limits = np.iinfo(ascending.dtype)
-        possible = np.array([limits.min <= value <= limits.max for value in ids], bool)
-        keys = np.array([int(x) if ok else 0 for x, ok in zip(ids, possible, strict=True)], ascending.dtype)
+        low, high = int(np.iinfo(ascending.dtype).min), int(np.iinfo(ascending.dtype).max)
+        possible = np.array([low <= value <= high for value in ids], bool)
+        keys = np.array([x if low <= x <= high else 0 for x in ids], ascending.dtype)
         ranks = np.searchsorted(ascending, keys)
         known = possible & (ranks < len(self))
         known[known] = ascending[ranks[known]] == keys[known]

@@ -45,7 +45,7 @@ class Stored:
         self._size = array.itemsize
         self._block = block // array.itemsize  # in elements
         self._below: int | None = None
-        self._checked = np.zeros(len(checksums), np.bool_)
+        self._checked = bytearray(len(checksums))  # 1 for each block that was checked
         if self._block < 1 or len(checksums) != -(-array.size // self._block):
             raise self.damaged()
 

@@ -37,9 +37,13 @@ def frame(columns: Batches, names: Iterable[str], kinds: Mapping[str, str], libr
     `kinds` are the types of columns that differ from model to model.
     """
     schema = _schema(names, kinds)
-    frames = [pl.DataFrame(dict(batch), schema=schema) for batch in columns]
+    frames = [_frame(batch, schema) for batch in columns]
     whole = frames[0] if len(frames) == 1 else pl.concat([pl.DataFrame(schema=schema), *frames])
     return _to_library(whole, library)
+
+
+def _frame(batch: Mapping[str, Any], schema: dict[str, Any]) -> pl.DataFrame:
+    return pl.DataFrame([pl.Series(name, batch[name], dtype=kind) for name, kind in schema.items()])
 
 
 def _schema(names: Iterable[str], kinds: Mapping[str, str]) -> dict[str, Any]:
@@ -90,7 +94,7 @@ def write(
     def counted() -> Iterator[pl.DataFrame]:
         nonlocal rows
         for batch in columns:
-            piece = pl.DataFrame(dict(batch), schema=schema)
+            piece = _frame(batch, schema)
             rows += len(piece)
             yield piece
 

@@ -118,9 +118,10 @@ def _sort(items, best, held, order):
 @kernel
 def select(scores, order, items, best):
     """Choose the best of the scores, best first; −∞ is never chosen."""
-    held = 0
+    k, held = len(items), 0
     for i in range(len(scores)):
-        held = _offer(scores[i], i, items, best, held, order)
+        if held < k or scores[i] >= best[0]:  # most are not, which a call would be slow to tell
+            held = _offer(scores[i], i, items, best, held, order)
     _sort(items, best, held, order)
 
 
@@ -160,7 +161,7 @@ def select_sparse(
         for t in range(hide_ptr[u], hide_ptr[u + 1]):
             marks[hide_items[t]] = 2
         for t in range(ptr[u], ptr[u + 1]):
-            if marks[items[t]] == 1:
+            if marks[items[t]] == 1 and (held < k or scores[t] >= best[0]):
                 held = _offer(scores[t], items[t], found, best, held, order)
         for i in best_first:
             if held == k and not _worse(best[0], found[0], base[i], i, order):
