@@ -71,7 +71,7 @@ class Pattern:
         m = len(self.column_ptr) - 1
         ptr = self.column_ptr + np.arange(m + 1)
         rows = np.empty(ptr[-1], np.int32)
-        self.columns_with_diagonal(np.arange(m), ptr, rows)
+        self.columns_with_diagonal(np.arange(m, dtype=np.int32), ptr, rows)
         return square_csc(np.ones(len(rows), np.bool_), rows, ptr)
 
 

@@ -7,7 +7,7 @@ from numba import uint64
 
 from mrfrec.core.kernels.compile import kernel
 from mrfrec.core.kernels.intrinsics import fortran
-from mrfrec.core.kernels.rows import add_row, clear_row, row_cost
+from mrfrec.core.kernels.rows import add_firsts, clear_row, row_cost
 from mrfrec.core.kernels.sorting import first_at_least, sort
 
 
@@ -140,7 +140,7 @@ def gather(X, scaling, first, last, item_ptr, block, place, batch, store, accumu
         if wanted == 0:
             continue
         cost = row_cost(X, i)
-        add_row(X, i, accumulator)
+        add_firsts(X, X.rank, i, accumulator)
         ai, gi = a[i], g[i]
         whole = wanted > i // 2  # then it is cheaper to compute the row of S once
         if whole:
@@ -163,6 +163,9 @@ def gather(X, scaling, first, last, item_ptr, block, place, batch, store, accumu
             clear_row(X, i, accumulator, cost)
 
 
+_L, _R, _N, _T = ord("L"), ord("R"), ord("N"), ord("T")  # lower or left, right, not transposed, transposed
+
+
 @kernel
 def solve_blocks(lapack, blocks, batch, diagonal, ridge, store, L, at):
     """Step 3. Turns each block's part of S into its estimates: columns of B' for the kinds in D.
@@ -178,7 +181,6 @@ def solve_blocks(lapack, blocks, batch, diagonal, ridge, store, L, at):
     Returns the block that is not positive definite, or −1.
     """
     one, zero = store.dtype.type(1.0), store.dtype.type(0.0)
-    lower, right, left, transposed, plain = ord("L"), ord("R"), ord("L"), ord("T"), ord("N")
     for b in blocks:
         if batch.member_ptr[b + 1] - batch.member_ptr[b] < 2:
             continue
@@ -211,7 +213,7 @@ def solve_blocks(lapack, blocks, batch, diagonal, ridge, store, L, at):
                 return b
             L[p * k + p] = diagonal[j] + ridge[j] / copies
 
-        if fortran(lapack.potrf, (lower, k, L, k, 0)) != 0:
+        if fortran(lapack.potrf, (_L, k, L, k, 0)) != 0:
             return b
         if d == 1:
             last = L[k * k - 1]
@@ -220,11 +222,11 @@ def solve_blocks(lapack, blocks, batch, diagonal, ridge, store, L, at):
             for s in range(c):
                 L[x + s] = L[s * k + c]
             if c > 0:
-                fortran(lapack.trsv, (lower, transposed, plain, c, L, k, (L, x), 1))
+                fortran(lapack.trsv, (_L, _T, _N, c, L, k, (L, x), 1))
             for s in range(c):
                 L[x + s] *= L[k * k - 1]
         else:
-            if fortran(lapack.potri, (lower, d, (L, c * k + c), k, 0)) != 0:
+            if fortran(lapack.potri, (_L, d, (L, c * k + c), k, 0)) != 0:
                 return b
             if c > 0:
                 L_TC = k * k  # behind the factor: transposed, c × d, column-major
@@ -234,9 +236,9 @@ def solve_blocks(lapack, blocks, batch, diagonal, ridge, store, L, at):
                 # The factor's unused corner takes the product.
                 fortran(
                     lapack.symm,
-                    (right, lower, c, d, one, (L, c * k + c), k, (L, L_TC), c, zero, (L, c * k), k),
+                    (_R, _L, c, d, one, (L, c * k + c), k, (L, L_TC), c, zero, (L, c * k), k),
                 )
-                fortran(lapack.trsm, (left, lower, transposed, plain, c, d, one, L, k, (L, c * k), k))
+                fortran(lapack.trsm, (_L, _L, _T, _N, c, d, one, L, k, (L, c * k), k))
 
         # Column at[t] of L now holds −R_CT above its diagonal, R_TT from there on (lower triangle).
         for t in range(k):

@@ -4,7 +4,7 @@ import numpy as np
 
 from mrfrec.core.kernels.compile import kernel
 from mrfrec.core.kernels.intrinsics import fortran
-from mrfrec.core.kernels.rows import add_row
+from mrfrec.core.kernels.rows import add_firsts
 
 
 @kernel
@@ -12,7 +12,7 @@ def dense_rows(X, scaling, diagonal, first, last, accumulator, S):
     """Rows of the lower triangle of S, diagonal included."""
     a, g = scaling.a, scaling.g
     for i in range(first, last):
-        add_row(X, i, accumulator)
+        add_firsts(X, X.rank, i, accumulator)
         ai, gi = a[i], g[i]
         for j in range(i):
             S[i, j] = accumulator[j] * (ai * a[j]) - gi * g[j]

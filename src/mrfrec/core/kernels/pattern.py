@@ -3,20 +3,21 @@
 import numpy as np
 from numba import uint64
 
-from mrfrec.core.kernels.compile import kernel
+from mrfrec.core.kernels.compile import inner, kernel
 from mrfrec.core.kernels.rows import add_firsts
+from mrfrec.core.kernels.sorting import sort
 
 _LOW = uint64(0xFFFFFFFF)
 
 
-@kernel
+@inner
 def _key(i, j, m, size):
     """Encode neighbour j of item i so that keys sort by magnitude, then by nearness in cyclic order."""
     distance = j - i if j > i else j - i + m
     return (uint64(np.float32(size).view(np.uint32)) << uint64(32)) | (_LOW - uint64(distance))
 
 
-@kernel
+@inner
 def _row(X, scaling, counts, i, end, threshold, accumulator, items, sizes):
     """List the entries j < end of row i of S, j ≠ i, with |S_ij| > threshold; return how many there are.
 
@@ -72,7 +73,7 @@ def _row(X, scaling, counts, i, end, threshold, accumulator, items, sizes):
     return found
 
 
-@kernel
+@inner
 def _tally(sizes, shift, histogram):
     """Count magnitudes in bins; those that share all but their last `shift` bits share a bin."""
     for s in range(len(sizes)):
@@ -130,34 +131,40 @@ def list_columns(
                     largest[n] = key
                     n += 1
                     if n == len(largest):
-                        largest[:most] = np.partition(largest, most)[most:]
-                        n, cutoff = most, largest[:most].min()
-            n = _sort_largest(largest[:n], most)
+                        n = _sort_largest(largest, 0, n, most)
+                        cutoff = largest[n - 1]
+            n = _sort_largest(largest, 0, n, most)
             if len(limits):
-                n = min(n, _count_above(largest[:n], ties) + limits[i])
-            keys[written : written + n] = largest[:n]
+                n = min(n, _count_above(largest, 0, n, ties) + limits[i])
+            for s in range(n):
+                keys[written + s] = largest[s]
             counts[i - first] = n
             written += n
     return last
 
 
-@kernel
-def _sort_largest(keys, most):
-    """Move the `most` largest keys to the front, largest first; return how many that are."""
-    if 0 < most < len(keys):
-        keys[:most] = np.partition(keys, len(keys) - most)[len(keys) - most :]
-    kept = min(len(keys), most)
-    keys[:kept] = np.sort(keys[:kept])[::-1]
-    return kept
+@inner
+def _sort_largest(keys, start, stop, most):
+    """Move the `most` largest of keys[start:stop] to its front, largest first; return how many that are.
+
+    The complements are sorted: the smallest complements are those of the largest keys.
+    """
+    end = stop if stop - start < most else start + most
+    for t in range(start, stop):
+        keys[t] = ~keys[t]
+    sort(keys, start, stop, end)
+    for t in range(start, end):
+        keys[t] = ~keys[t]
+    return end - start
 
 
-@kernel
-def _count_above(keys, threshold):
+@inner
+def _count_above(keys, start, stop, threshold):
     """Count the keys of a sorted column with |S| > threshold."""
-    count = 0
-    while count < len(keys) and np.uint32(keys[count] >> uint64(32)).view(np.float32) > threshold:
-        count += 1
-    return count
+    t = start
+    while t < stop and np.uint32(keys[t] >> uint64(32)).view(np.float32) > threshold:
+        t += 1
+    return t - start
 
 
 @kernel
@@ -190,7 +197,7 @@ def fill_directed(rows, counts, items, sizes, m, slot, keys):
 def sort_keys(first, last, most, ptr, keys, counts):
     """Sort the columns, largest first, and count what the cap leaves of each."""
     for i in range(first, last):
-        counts[i] = _sort_largest(keys[ptr[i] : ptr[i + 1]], most)
+        counts[i] = _sort_largest(keys, ptr[i], ptr[i + 1], most)
 
 
 @kernel
@@ -201,8 +208,8 @@ def cut_columns(first, ptr, keys, threshold, ties, limits, counts, tied):
     that pass the threshold have |S| ≤ ties.
     """
     for c in range(len(counts)):
-        column = keys[ptr[c] : ptr[c] + counts[c]]
-        passing, larger = _count_above(column, threshold), _count_above(column, ties)
+        start, stop = ptr[c], ptr[c] + counts[c]
+        passing, larger = _count_above(keys, start, stop, threshold), _count_above(keys, start, stop, ties)
         tied[c] = passing - larger
         counts[c] = min(passing, larger + limits[first + c]) if len(limits) else passing
 
@@ -222,7 +229,7 @@ def decode_columns(first, m, ptr, keys, counts, out):
 def sort_columns(column_ptr, neighbors, first, last):
     """Ascending rows in each column, in place."""
     for i in range(first, last):
-        neighbors[column_ptr[i] : column_ptr[i + 1]] = np.sort(neighbors[column_ptr[i] : column_ptr[i + 1]])
+        sort(neighbors, column_ptr[i], column_ptr[i + 1], column_ptr[i + 1])
 
 
 @kernel

@@ -124,15 +124,10 @@ _LINE = 64  # bytes of a cache line
 
 
 @inner
-def add_row(X, i, accumulator):
-    """Add to the accumulator what row i of XᵀX has before its diagonal."""
-    add_firsts(X, X.rank, i, accumulator)
-
-
-@inner
 def add_firsts(X, counts, i, accumulator):
     """Add to the accumulator the first items of each user of item i, as many as `counts` says, times the
-    user's value of i. With the lengths of the histories that is row i of XᵀX.
+    user's value of i. With the lengths of the histories that is row i of XᵀX,
+    with the ranks of i the part before its diagonal.
 
     Nearly all of the time would go to waiting for the histories, which lie all over memory: so they are
     asked for a few users ahead.
@@ -160,7 +155,7 @@ def add_firsts(X, counts, i, accumulator):
 
 @inner
 def row_cost(X, i):
-    """How many additions `add_row` makes."""
+    """Return how many additions `add_firsts` makes for the row before its diagonal."""
     cost = 0
     for t in range(uint64(X.item_ptr[i]), uint64(X.item_ptr[i + 1])):
         cost += X.rank[t]
@@ -169,7 +164,7 @@ def row_cost(X, i):
 
 @inner
 def clear_row(X, i, accumulator, cost):
-    """Set back to zero what `add_row` touched: item by item if these are few, else the whole."""
+    """Set back to zero what `add_firsts` touched before the diagonal: item by item if these are few, else the whole."""
     if cost > i // 8:
         accumulator[:i] = 0
         return
