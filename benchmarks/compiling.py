@@ -34,9 +34,9 @@ def measure(name: str) -> dict[str, Any]:
     from numba.core import event
 
     import mrfrec
-    from mrfrec.core.kernels import compile as kernels
+    from mrfrec.core.kernels import compile as cache
 
-    kernels.cache_folders = list  # nothing is loaded
+    cache.cache_folders = list  # nothing is loaded
     running: list[list[float]] = []  # of each function being compiled: its start, and what its callees took
     spent: dict[str, list[float]] = {}
 

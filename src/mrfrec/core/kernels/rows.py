@@ -164,7 +164,7 @@ def row_cost(X, i):
 
 @inner
 def clear_row(X, i, accumulator, cost):
-    """Set back to zero what `add_firsts` touched before the diagonal: item by item if these are few, else the whole."""
+    """Set the row before its diagonal back to zero: the items touched if these are few, else all."""
     if cost > i // 8:
         accumulator[:i] = 0
         return
