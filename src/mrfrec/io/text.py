@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import polars as pl
 
 from mrfrec.errors import DataError, ParameterError
@@ -103,15 +104,13 @@ def _inspect(path: Path, label: str, separator: str, first_row: int) -> _Look:
     That is: quotation marks that do not match, and carriage returns outside of quotation marks.
     """
     empty, spaces, odd, last = False, False, False, b"\n"
-    starts = [b"\n" + start for start in (b"\n", b"\r", b'""', separator.encode())]  # an empty first field
     with path.open("rb") as file:
         packed = file.read(4).startswith((b"\x1f\x8b", b"\x28\xb5\x2f\xfd"))
         file.seek(0)
-        while not packed and (piece := file.read(1 << 20)):
+        while not packed and (piece := file.read(1 << 16)):
             spaces = spaces or b" " in piece or (separator != "\t" and b"\t" in piece)
             odd = odd or b'"' in piece or (b"\r" in piece and piece.count(b"\r") > piece.count(b"\r\n"))
-            piece = last + piece
-            empty = empty or any(start in piece for start in starts)
+            empty = empty or _has_empty_first_field(last + piece, separator)
             last = piece[-1:]
     if not packed and not odd:
         return _Look(empty, spaces)
@@ -142,6 +141,13 @@ def _inspect(path: Path, label: str, separator: str, first_row: int) -> _Look:
     if parts:
         raise _mismatch(label, row)
     return _Look(empty, spaces)
+
+
+def _has_empty_first_field(piece: bytes, separator: str) -> bool:
+    codes = np.frombuffer(piece, np.uint8)
+    start, first = codes[:-1] == ord("\n"), codes[1:]
+    is_empty = (first == ord("\n")) | (first == ord("\r")) | (first == ord(separator))
+    return bool((start & is_empty).any()) or (b'"' in piece and b'\n""' in piece)
 
 
 def _mismatch(label: str, row: int) -> DataError:
