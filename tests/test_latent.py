@@ -8,8 +8,8 @@ import pytest
 import scipy.sparse as sp
 
 from mrfrec import Interactions, MemoryPlanError, MrfrecWarning
-from mrfrec.core import ranking
 from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.models import ranking
 from mrfrec.models.latent import Latent
 
 from conftest import random_matrix

@@ -12,9 +12,9 @@ import scipy.sparse as sp
 
 import mrfrec
 from mrfrec import MRF, DataError, MemoryPlanError, NotFittedError, ParameterError
-from mrfrec.core import blocks, fitting
-from mrfrec.core.resources import MemoryPlan
-from mrfrec.core.settings import Settings
+from mrfrec.core import blocks
+from mrfrec.core.memory import Budget
+from mrfrec.core.plan import Settings, Sizes, decide
 
 import naive
 from conftest import random_matrix
@@ -323,10 +323,9 @@ def test_dense_fit_that_does_not_fit_is_refused_with_a_sparsity_that_does() -> N
     assert caught.value.needed > caught.value.limit == 2_000_000_000
     advice = str(caught.value)
     sparsity = float(advice.split("sparsity=")[1].split()[0])
-    plan = MemoryPlan(2_000_000_000)
-    settings = Settings(1.0, 0.75, 0.0, 0.0, 0.0, True, sparsity, None, 10**6, 0.0, False, "float32")
-    fitting._Needs(X, settings, plan, 0, True, 2).require(settings)
-    assert 1_700_000_000 < max(plan.stages.values()) <= plan.limit
+    settings = Settings(1.0, 0.75, 0.0, 0.0, 0.0, True, sparsity, None, 1000, 0.0, False, "float32")
+    plan = decide(settings, Sizes(50, 200_000, 200_000, True, 4, 2_000_000_000), Budget(2_000_000_000))
+    assert 1_700_000_000 < plan.needed <= plan.limit
 
 
 def test_dense_fit_is_refused_by_what_the_machine_has() -> None:
@@ -371,12 +370,10 @@ def test_without_parameters_a_small_memory_makes_the_model_sparse_and_fits() -> 
 
 
 def test_without_parameters_a_huge_catalogue_keeps_what_the_memory_has_room_for() -> None:
-    X, limit = wide(400_000), MemoryPlan(2_000_000_000)
     settings = Settings(6.0, 0.75, 0.0, 0.0, 0.0, True, "auto", None, 1000, 0.0, False, "float32")
-    needs = fitting._Needs(X, settings, limit, 0, True, 2)
-    decided, plan = fitting._decide(settings, needs, limit, 400_000)
-    assert isinstance(decided.sparsity, float)
-    assert 1 / 400_000 < decided.sparsity < 200 / 400_000
+    plan = decide(settings, Sizes(50, 400_000, 400_000, True, 4, 2_000_000_000), Budget(2_000_000_000))
+    assert plan.sparsity is not None
+    assert 1 / 400_000 < plan.sparsity < 200 / 400_000
     assert 1_700_000_000 < plan.needed <= plan.limit
     assert plan.reason.endswith("kept within the memory there is")
 
@@ -397,11 +394,11 @@ def test_the_plan_does_not_depend_on_the_number_of_threads(binary: Matrix) -> No
 def test_hopeless_limit_says_so() -> None:
     with pytest.raises(MemoryPlanError, match="more memory"):
         MRF(l2=1.0, sparsity=None, memory_limit="1MB").fit(wide(200_000))
-    with pytest.raises(MemoryPlanError, match="drop users or items"):
+    with pytest.raises(MemoryPlanError, match="Use fewer users or items, or more memory"):
         MRF(l2=1.0, memory_limit="1MB").fit(wide(200_000))
 
 
-def test_tight_limit_makes_more_batches_and_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_batches_give_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     X = sp.csr_array(random_matrix(23, users=300, items=200))
     reference = MRF(l2=1.0, threshold=0.02, threads=1).fit(X)
     seen: list[int] = []
@@ -413,13 +410,11 @@ def test_tight_limit_makes_more_batches_and_the_same_weights(monkeypatch: pytest
         return found
 
     monkeypatch.setattr(blocks, "batches", counted)
-    needed, others = reference.memory_plan_["blocks"], reference.memory_plan_["pattern"]
-    cut = min(2_000_000, needed - others)
-    assert cut > 500_000
-    tight = MRF(l2=1.0, threshold=0.02, threads=1, memory_limit=needed - cut).fit(X)
-    assert seen[0] > 1
+    monkeypatch.setattr(blocks, "_LEAST_BATCH", 200_000)
+    monkeypatch.setattr(blocks, "_BATCH_PER_INTERACTION", 0)
+    tight = MRF(l2=1.0, threshold=0.02, threads=1).fit(X)
+    assert seen[-1] > 1
     np.testing.assert_array_equal(tight.weights_.toarray(), reference.weights_.toarray())
-    assert tight.memory_plan_["blocks"] <= needed - cut
 
 
 # ── progress, threads, processes ──────────────────────────────────────────────────────────────────

@@ -13,11 +13,11 @@ import pytest
 import scipy.sparse as sp
 
 from mrfrec import MRF, Interactions, MrfrecWarning, Recommender, load
-from mrfrec.core import ranking
 from mrfrec.core.sparse import Rows
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids
 from mrfrec.evaluation import Split, strong_generalisation
+from mrfrec.models import ranking
 from mrfrec.models.registry import MODELS, build
 
 import contract

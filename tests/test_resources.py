@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from mrfrec import MemoryPlanError, ParameterError
-from mrfrec.core import resources
-from mrfrec.core.resources import MemoryPlan, Workers, human_bytes, parse_bytes
+from mrfrec.core.memory import human_bytes
+from mrfrec.engines import machine
+from mrfrec.engines.local import LocalEngine
+from mrfrec.engines.machine import memory_budget, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -44,7 +46,7 @@ def test_sizes_are_written_for_people() -> None:
 
 
 def test_available_memory_is_positive_and_below_the_machine() -> None:
-    assert 0 < resources.available_memory() < 2**50
+    assert 0 < machine.available_memory() < 2**50
 
 
 def test_container_limits_count_with_cache_as_free(tmp_path: Path) -> None:
@@ -56,7 +58,7 @@ def test_container_limits_count_with_cache_as_free(tmp_path: Path) -> None:
         (folder / "memory.max").write_text(limit)
         (folder / "memory.current").write_text(used)
         (folder / "memory.stat").write_text("anon 5\ninactive_file 50\n")
-    assert list(resources._container_memory(tmp_path, membership)) == [1000 - (300 - 50)]
+    assert list(machine._container_memory(tmp_path, membership)) == [1000 - (300 - 50)]
 
 
 def test_old_container_limits_are_read_too(tmp_path: Path) -> None:
@@ -67,15 +69,15 @@ def test_old_container_limits_are_read_too(tmp_path: Path) -> None:
     (folder / "memory.limit_in_bytes").write_text("500\n")
     (folder / "memory.usage_in_bytes").write_text("200\n")
     (folder / "memory.stat").write_text("total_inactive_file 100\n")
-    assert list(resources._container_memory(tmp_path, membership)) == [400]
+    assert list(machine._container_memory(tmp_path, membership)) == [400]
 
 
 def test_no_containers_no_limits(tmp_path: Path) -> None:
-    assert list(resources._container_memory(tmp_path, tmp_path / "absent")) == []
+    assert list(machine._container_memory(tmp_path, tmp_path / "absent")) == []
 
 
 def test_plan_refuses_with_what_is_needed_what_there_is_and_what_to_do() -> None:
-    plan = MemoryPlan(1000)
+    plan = memory_budget(1000)
     plan.require("small", 900, "")
     with pytest.raises(
         MemoryPlanError, match=r"needs about 2\.0 KB \(large\) and 1\.0 KB is what memory_limit .* Less"
@@ -89,7 +91,7 @@ def test_results_come_in_the_order_of_the_tasks() -> None:
         time.sleep(0.001 * (10 - task))
         return task
 
-    with Workers(3) as workers, workers.stage("stage", 10):
+    with LocalEngine(3) as workers, workers.stage("stage", 10):
         assert workers.run(late, range(10)) == list(range(10))
 
 
@@ -100,7 +102,7 @@ def test_each_thread_makes_its_scratch_once() -> None:
         made.append(threading.get_ident())
         return threading.get_ident()
 
-    with Workers(2) as workers, workers.stage("stage", 0):
+    with LocalEngine(2) as workers, workers.stage("stage", 0):
         owners = workers.run(lambda t, space: (threading.get_ident(), space), range(50), scratch=scratch)
     assert len(made) <= 2
     assert all(ident == space for ident, space in owners)
@@ -115,6 +117,6 @@ def test_an_error_in_a_task_is_raised_and_stops_the_others() -> None:
             raise ValueError("task 3")
         time.sleep(0.002)
 
-    with Workers(2) as workers, pytest.raises(ValueError, match="task 3"):
+    with LocalEngine(2) as workers, pytest.raises(ValueError, match="task 3"):
         workers.run(work, range(1000))
     assert len(started) < 1000

@@ -19,7 +19,7 @@ HOME_OF = {
         for room in ("compile", "intrinsics", "rows", "pattern", "blocks", "neighbors", "ranking")
     },
     "llvmlite": {"core/kernels/intrinsics.py"},
-    "threadpoolctl": {"core/resources.py"},
+    "threadpoolctl": {"engines/local.py"},
     "polars": {
         f"io/{room}.py" for room in ("batches", "frames", "json_lines", "rows", "sources", "tables", "text")
     }
@@ -41,6 +41,7 @@ PACKAGES = [
     "errors",
     "checks",
     "core",
+    "engines",
     "data",
     "io",
     "models",

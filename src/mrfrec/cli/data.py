@@ -13,7 +13,7 @@ from mrfrec.checks import check_count
 from mrfrec.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
-    from mrfrec.core.resources import Progress
+    from mrfrec.core.engine import Progress
     from mrfrec.data.events import Events
     from mrfrec.evaluation.splits import Split
 

@@ -41,7 +41,7 @@ def list_data_sets(folder: Folder = None) -> None:
     """
     from mrfrec import datasets
     from mrfrec.cli.show import print_table
-    from mrfrec.core.resources import human_bytes
+    from mrfrec.core.memory import human_bytes
 
     rows = [
         (

@@ -8,7 +8,7 @@ from typing import Any
 
 from mrfrec import datasets
 from mrfrec.cli.show import print_table, size_of
-from mrfrec.core.resources import human_bytes
+from mrfrec.core.memory import human_bytes
 from mrfrec.evaluation.protocol import evaluate
 from mrfrec.evaluation.splits import Split, strong_generalisation
 from mrfrec.io.atomic import check_writable, expanded

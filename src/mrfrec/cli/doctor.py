@@ -47,7 +47,9 @@ def report() -> None:
 def examine() -> Iterator[Finding]:
     """Everything worth telling with a report of a problem."""
     from mrfrec import __version__
-    from mrfrec.core.resources import available_memory, blas_libraries, human_bytes, usable_threads
+    from mrfrec.core.memory import human_bytes
+    from mrfrec.engines.local import blas_libraries
+    from mrfrec.engines.machine import available_memory, usable_threads
 
     yield Finding("mrfrec", f"{__version__} in {Path(__file__).parents[1]}")
     yield Finding("python", f"{sys.version.split()[0]} ({platform.platform()})")

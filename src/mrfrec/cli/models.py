@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mrfrec.checks import check_count
-from mrfrec.core.resources import parse_bytes
+from mrfrec.engines.machine import parse_bytes
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import expanded
 from mrfrec.models.registry import MODELS, build, kind_named, model_class, nearest_kind

@@ -10,7 +10,7 @@ from mrfrec.cli.data import Data
 from mrfrec.errors import ParameterError
 
 if TYPE_CHECKING:
-    from mrfrec.core.resources import Progress
+    from mrfrec.core.engine import Progress
     from mrfrec.evaluation.report import Report
     from mrfrec.evaluation.splits import Split
 

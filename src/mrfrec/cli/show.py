@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mrfrec.core.resources import Progress, human_bytes
+from mrfrec.core.engine import Progress
+from mrfrec.core.memory import human_bytes
 from mrfrec.data.catalogue import Catalogue, Recommendations, rows_of
 from mrfrec.data.ids import Id
 from mrfrec.errors import DataError, ParameterError

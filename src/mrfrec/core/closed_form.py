@@ -13,38 +13,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mrfrec.core.engine import Engine
 from mrfrec.core.kernels import closed_form as kernels
 from mrfrec.core.kernels.intrinsics import lapack
-from mrfrec.core.resources import Workers
+from mrfrec.core.plan import tile_size
 from mrfrec.core.statistics import Statistics
 from mrfrec.errors import NumericalError
 
-__all__ = ["bytes_for_closed_form", "closed_form", "scaled_matrix"]
+__all__ = ["closed_form", "scaled_matrix"]
 
 
-def tile_size(m: int) -> int:
-    """Rows of a tile: large for BLAS, but at least 16 tiles a side so that there is work for everyone."""
-    return min(max(-(-m // (16 * 64)) * 64, 128), 1024)
-
-
-def bytes_for_closed_form(m: int, dtype: str, threads: int) -> int:
-    """The matrix, a row of tiles, a tile for each thread, and each thread's accumulator."""
-    itemsize, tile = np.dtype(dtype).itemsize, tile_size(m)
-    return itemsize * (m * m + tile * m + (2 * threads + 1) * tile * tile) + 8 * m * (threads + m // tile + 2)
-
-
-def scaled_matrix(statistics: Statistics, dtype: str, workers: Workers) -> npt.NDArray[Any]:
+def scaled_matrix(statistics: Statistics, dtype: str, engine: Engine) -> npt.NDArray[Any]:
     """S, lower triangle."""
     m = statistics.m
     S: npt.NDArray[Any] = np.empty((m, m), dtype)
-    with workers.stage("matrix", m):
+    with engine.stage("matrix", m):
         tasks = statistics.row_tasks()
-        workers.run(
+        engine.run(
             lambda t, accumulator: kernels.dense_rows(
                 statistics.X, statistics.scaling, statistics.S_diagonal, *t, accumulator, S
             ),
             tasks,
             scratch=statistics.accumulator,
+            scratch_bytes=8 * m,
             costs=[stop - start for start, stop in tasks],
         )
     return S
@@ -56,39 +47,39 @@ def closed_form(
     ridge: npt.NDArray[np.float64],
     *,
     mean_constraint: bool,
-    workers: Workers,
+    engine: Engine,
 ) -> npt.NDArray[Any]:
     """B for the dense model, in the place of S."""
     # Items without variance have empty rows; a 1 on their diagonal keeps the matrix regular.
     np.fill_diagonal(A, np.where(statistics.active, statistics.S_diagonal + ridge, 1.0))
-    _invert(A, workers)
-    with workers.stage("weights", len(A)):
-        _weights_in_place(A, statistics, mean_constraint, workers)
+    _invert(A, engine)
+    with engine.stage("weights", len(A)):
+        _weights_in_place(A, statistics, mean_constraint, engine)
     return A
 
 
-def _invert(A: npt.NDArray[Any], workers: Workers) -> None:
+def _invert(A: npt.NDArray[Any], engine: Engine) -> None:
     """Replace the lower triangle of A by that of A⁻¹ (tiled potrf, trtri and lauum).
 
     Progress counts rows (or columns) times inner dimension, so that its steps take equal time.
     """
     m = len(A)
     tiles = _ranges(0, m, tile_size(m))
-    with workers.stage("factorise", sum((m - k0) * k1 for k0, k1 in tiles)):
-        _factorise(A, tiles, workers)
-    with workers.stage("invert factor", sum(i0 * i0 // 2 for i0, _ in tiles)):
-        _invert_factor(A, tiles, workers)
-    with workers.stage("multiply factor", sum(i1 * (m - i0) for i0, i1 in tiles)):
-        _multiply_factor(A, tiles, workers)
+    with engine.stage("factorise", sum((m - k0) * k1 for k0, k1 in tiles)):
+        _factorise(A, tiles, engine)
+    with engine.stage("invert factor", sum(i0 * i0 // 2 for i0, _ in tiles)):
+        _invert_factor(A, tiles, engine)
+    with engine.stage("multiply factor", sum(i1 * (m - i0) for i0, i1 in tiles)):
+        _multiply_factor(A, tiles, engine)
 
 
-def _factorise(A: npt.NDArray[Any], tiles: list[tuple[int, int]], workers: Workers) -> None:
+def _factorise(A: npt.NDArray[Any], tiles: list[tuple[int, int]], engine: Engine) -> None:
     """A = L·Lᵀ, one column of tiles after the other."""
     routines, m, side = lapack(A.dtype.name), len(A), tile_size(len(A))
     for k in tiles:
         k0, k1 = k
         below = _ranges(k0, m, 2 * side)
-        workers.run(
+        engine.run(
             lambda rows, k=k: kernels.factor_update(routines, A, *k, *rows),
             below,
             costs=[(i1 - i0) * k1 for i0, i1 in below],
@@ -100,13 +91,13 @@ def _factorise(A: npt.NDArray[Any], tiles: list[tuple[int, int]], workers: Worke
                 "because (a) l2 is too small for items that are nearly copies of each other: raise l2; "
                 'or (b) the precision is too low for this data: use dtype="float64".'
             )
-        workers.run(
+        engine.run(
             lambda rows, k=k: kernels.factor_panel(routines, A, *k, *rows),
             _ranges(k1, m, side),
         )
 
 
-def _invert_factor(A: npt.NDArray[Any], tiles: list[tuple[int, int]], workers: Workers) -> None:
+def _invert_factor(A: npt.NDArray[Any], tiles: list[tuple[int, int]], engine: Engine) -> None:
     """W = L⁻¹, one row of tiles after the other."""
     routines, m, side = lapack(A.dtype.name), len(A), tile_size(len(A))
     panel = np.empty((side, m), A.dtype)
@@ -114,7 +105,7 @@ def _invert_factor(A: npt.NDArray[Any], tiles: list[tuple[int, int]], workers: W
         i0, i1 = i
         panel[: i1 - i0, :i0] = A[i0:i1, :i0]
         before = _ranges(0, i0, 2 * side)
-        workers.run(
+        engine.run(
             lambda columns, i=i: kernels.invert_factor_tiles(routines, A, panel, *i, *columns),
             before,
             costs=[(j1 - j0) * (i0 - (j0 + j1) // 2) for j0, j1 in before],
@@ -122,7 +113,7 @@ def _invert_factor(A: npt.NDArray[Any], tiles: list[tuple[int, int]], workers: W
         kernels.invert_factor_diagonal(routines, A, i0, i1)
 
 
-def _multiply_factor(A: npt.NDArray[Any], tiles: list[tuple[int, int]], workers: Workers) -> None:
+def _multiply_factor(A: npt.NDArray[Any], tiles: list[tuple[int, int]], engine: Engine) -> None:
     """C = Wᵀ·W, one row of tiles after the other."""
     routines, m, side = lapack(A.dtype.name), len(A), tile_size(len(A))
     corner = np.empty((side, side), A.dtype)
@@ -137,10 +128,11 @@ def _multiply_factor(A: npt.NDArray[Any], tiles: list[tuple[int, int]], workers:
     for i in tiles:
         i0, i1 = i
         before = [*_ranges(0, i0, 2 * side), i]
-        workers.run(
+        engine.run(
             lambda columns, space, i=i: multiply(columns, space, i),
             before,
             scratch=lambda: np.empty((side, 2 * side), A.dtype),
+            scratch_bytes=2 * side * side * A.itemsize,
             costs=[(j1 - j0) * (m - i0) for j0, j1 in before],
         )
         A[i0:i1, i0:i1] = corner[: i1 - i0, : i1 - i0]
@@ -151,7 +143,7 @@ def _ranges(start: int, stop: int, step: int) -> list[tuple[int, int]]:
 
 
 def _weights_in_place(
-    C: npt.NDArray[Any], statistics: Statistics, mean_constraint: bool, workers: Workers
+    C: npt.NDArray[Any], statistics: Statistics, mean_constraint: bool, engine: Engine
 ) -> None:
     """From the lower triangle of C to B. The Appendix's constraint μᵀB = μᵀ takes a rank-one part off C:
 
@@ -163,7 +155,7 @@ def _weights_in_place(
     z = np.zeros(m)
     if mean_constraint:
         mu = statistics.mu * statistics.scaling.a
-        z = np.sum(workers.run(lambda t: kernels.symmetric_product(C, *t, mu), tasks), axis=0)
+        z = np.sum(engine.run(lambda t: kernels.symmetric_product(C, *t, mu), tasks), axis=0)
         z /= np.sqrt(mu @ z) if mu.any() else 1.0
     P_diagonal = C.diagonal().astype(np.float64) - z**2
     active = statistics.active
@@ -174,7 +166,7 @@ def _weights_in_place(
             "or (c) mean_constraint leaves nothing to fit, as with a single item: drop it."
         )
     column_factor = np.where(active, statistics.s, 0.0) / np.where(active, P_diagonal, 1.0)
-    workers.run(
+    engine.run(
         lambda t: kernels.weights_from_inverse(C, z, column_factor, statistics.scaling.a, *t, tile_size(m)),
         tasks,
         costs=costs,

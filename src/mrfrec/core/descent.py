@@ -14,9 +14,10 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.core import blocks, closed_form
+from mrfrec.core.engine import Engine
 from mrfrec.core.kernels import descent as kernels
+from mrfrec.core.memory import Budget
 from mrfrec.core.pattern import Pattern, square_csc
-from mrfrec.core.resources import MemoryPlan, Workers
 from mrfrec.core.schedule import make_schedule
 from mrfrec.core.statistics import Statistics, split_evenly
 
@@ -45,7 +46,7 @@ def bytes_for_all(m: int, dtype: str, weights: int = 0) -> int:
     return np.dtype(dtype).itemsize * m * m + _SCRATCH_THREADS * 48 * m + _PER_WEIGHT * weights + _ALLOCATOR
 
 
-def gram(facts: Statistics, dtype: str, workers: Workers) -> npt.NDArray[Any]:
+def gram(facts: Statistics, dtype: str, workers: Engine) -> npt.NDArray[Any]:
     """Return G = XᵀX, both triangles."""
     G = closed_form.scaled_matrix(facts, dtype, workers)
     m = len(G)
@@ -69,8 +70,8 @@ def regress_on_all(
     facts: Statistics,
     penalties: Penalties,
     *,
-    workers: Workers,
-    plan: MemoryPlan,
+    workers: Engine,
+    plan: Budget,
     held: int,
 ) -> tuple[sp.csr_array, int]:
     """Return B and the number of columns that did not converge. Stop as soon as B gets too large."""
@@ -106,8 +107,8 @@ def regress_on_some(
     penalties: Penalties,
     *,
     dtype: str,
-    workers: Workers,
-    plan: MemoryPlan,
+    workers: Engine,
+    plan: Budget,
     held: int,
 ) -> tuple[sp.csr_array, int]:
     """Return B restricted to the pattern, and the number of columns that did not converge."""
@@ -129,8 +130,8 @@ def regress_on_some(
     for turn, (b0, b1) in enumerate(ranges):
         with workers.stage("gather", m * len(ranges), (m * turn, m * (turn + 1))):
             batch = blocks.lay_out(
-                pattern, schedule, slice(b0, b1), members, members, places, each_alone, workers
-            )
+                pattern, schedule, members, members, places, each_alone, workers, b0, b1
+            ).blocks
             blocks.gather(facts, batch, store, workers)
         with workers.stage("regress", m, (b0, b1)):
             heads = schedule.heads[b0:b1]

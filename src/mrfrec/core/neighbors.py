@@ -5,9 +5,11 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.core import statistics
+from mrfrec.core.engine import Engine
 from mrfrec.core.kernels import neighbors as kernels
+from mrfrec.core.memory import Budget
 from mrfrec.core.pattern import Pattern
-from mrfrec.core.resources import MemoryPlan, Workers
+from mrfrec.core.plan import Sizes
 from mrfrec.core.statistics import Statistics
 
 __all__ = ["Neighbors", "bytes_for_raw", "nearest", "raw_statistics"]
@@ -43,15 +45,12 @@ class Neighbors:
 def bytes_for_raw(X: sp.csr_array, threads: int) -> int:
     """Return the bytes that `raw_statistics` holds beyond the matrix."""
     n, m = X.shape
-    return statistics.bytes_for_statistics(n, m, X.nnz, statistics.is_binary(X, 0.0), threads)
+    return Sizes(n, m, X.nnz, statistics.is_binary(X, 0.0), itemsize=4, limit=0).statistics
 
 
-def raw_statistics(X: sp.csr_array, workers: Workers) -> Statistics:
+def raw_statistics(X: sp.csr_array, workers: Engine) -> Statistics:
     """Return the statistics of XᵀX itself."""
-    binary = statistics.is_binary(X, 0.0)
-    facts = statistics.compute(
-        X, alpha=0.0, user_weight=0.0, center=False, binary=binary, workers=workers, raw=True
-    )
+    facts = statistics.moments(X, 0.0, workers).scaled(0.0, center=False)
     statistics.check_range(facts.S_diagonal, np.zeros(facts.m))
     return facts
 
@@ -62,8 +61,8 @@ def nearest(
     *,
     neighbors: int,
     shrink: float,
-    workers: Workers,
-    plan: MemoryPlan,
+    workers: Engine,
+    plan: Budget,
     held: int,
 ) -> Neighbors:
     """Return for each item the `neighbors` others with the largest x_i·x_j ÷ (‖x_i‖·‖x_j‖ + shrink) > 0.

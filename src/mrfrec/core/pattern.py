@@ -22,14 +22,24 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec.core.entries import COARSE, FINE, Columns, Histogram, Scratch, deal, list_columns, list_pairs
+from mrfrec.core.engine import Engine
+from mrfrec.core.entries import (
+    COARSE,
+    FINE,
+    Columns,
+    Histogram,
+    Scratch,
+    bytes_for_scratch,
+    deal,
+    list_columns,
+    list_pairs,
+)
 from mrfrec.core.kernels import pattern as kernels
-from mrfrec.core.resources import MemoryPlan, Workers
+from mrfrec.core.memory import Budget
 from mrfrec.core.statistics import Statistics, split_evenly
 
-__all__ = ["BYTES_PER_ENTRY", "Pattern", "find_pattern", "square_csc"]
+__all__ = ["Pattern", "find_pattern", "square_csc"]
 
-BYTES_PER_ENTRY = 27  # of the entries asked for: up to twice as many are collected, and a tenth for errors
 _PER_PAIR = 24  # bytes: item and magnitude of a pair, and the keys of its two entries
 _PER_KEY = 12  # bytes: the key of an entry, and at the end its item
 _PER_INTERACTION = 9  # bytes, while the lengths of the histories are looked up
@@ -53,7 +63,12 @@ class Pattern:
     neighbors: npt.NDArray[np.int32]
     threshold: float
 
-    def with_sorted_columns(self, workers: Workers, *, in_place: bool) -> "Pattern":
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return int(self.column_ptr.nbytes + self.neighbors.nbytes)
+
+    def with_sorted_columns(self, workers: Engine, *, in_place: bool) -> "Pattern":
         """Each column in ascending order; in place where the schedule was the last to need the ranking."""
         neighbors = self.neighbors if in_place else self.neighbors.copy()
         tasks = split_evenly(np.diff(self.column_ptr) + 1, 256)
@@ -92,8 +107,8 @@ def find_pattern(
     threshold: float | None,
     sparsity: float | None,
     max_neighbors: int,
-    workers: Workers,
-    plan: MemoryPlan,
+    workers: Engine,
+    plan: Budget,
     held: int,
 ) -> Pattern:
     """Find A, by a threshold or by the share of entries to keep.
@@ -127,9 +142,7 @@ class _Allowance:
 class _Search:
     """The passes over the data that find one pattern."""
 
-    def __init__(
-        self, statistics: Statistics, most: int, workers: Workers, plan: MemoryPlan, held: int
-    ) -> None:
+    def __init__(self, statistics: Statistics, most: int, workers: Engine, plan: Budget, held: int) -> None:
         self.statistics, self.most = statistics, most
         self.workers, self.plan, self.held = workers, plan, held
         self.passes_begun, self.passes_expected = 0, 1
@@ -300,7 +313,8 @@ class _Search:
             histograms.append(space.histogram)
             return space
 
-        results = self.workers.run(work, tasks, scratch=scratch, costs=steps)
+        room = bytes_for_scratch(self.statistics.m, most)
+        results = self.workers.run(work, tasks, scratch=scratch, scratch_bytes=room, costs=steps)
         return results, np.sum(histograms, axis=0)
 
     def tasks(self, counts: npt.NDArray[Any]) -> tuple[list[tuple[int, int]], list[int]]:

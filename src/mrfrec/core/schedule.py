@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from mrfrec.core.engine import Engine
 from mrfrec.core.kernels import blocks as kernels
 from mrfrec.core.pattern import Pattern
-from mrfrec.core.resources import Workers
 
 __all__ = ["Schedule", "make_schedule"]
 
@@ -23,15 +23,19 @@ class Schedule:
     def __len__(self) -> int:
         return len(self.heads)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return int(self.heads.nbytes + self.dependent_ptr.nbytes + self.dependents.nbytes)
 
-def make_schedule(
-    pattern: Pattern, popularity: npt.NDArray[np.int64], r: float, workers: Workers
-) -> Schedule:
-    """Greedily, by number of neighbours, then popularity, then index; each block takes its D off the list.
 
-    Linear in the entries of A. The blocks can then be solved in any order (end of §3.2).
+def make_schedule(pattern: Pattern, popularity: npt.NDArray[np.int64], r: float, engine: Engine) -> Schedule:
+    """Choose the blocks greedily, by number of neighbours, then popularity, then index.
+
+    Each block takes its D off the list, so this is linear in the entries of A. The blocks can then be solved
+    in any order (end of §3.2).
     """
-    with workers.stage("schedule", 1):
+    with engine.stage("schedule", 1):
         m = len(popularity)
         order = np.lexsort((np.arange(m), -popularity, -np.diff(pattern.column_ptr)))
         heads, sizes, left = np.empty(m, np.int32), np.empty(m, np.int64), np.ones(m, np.bool_)

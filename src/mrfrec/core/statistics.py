@@ -2,9 +2,9 @@
 
     S = (XᵀWX − n·μμᵀ) ⊘ (s sᵀ),    s = v^(α/2),    v = n × (weighted) column variance
 
-m × m is never held here. Row i of S comes from the two sides of X: the users of item i, and the items of
-each of these users, added up in one accumulator of length m per thread. Counting a row again is cheaper
-than keeping it, so the pattern and the blocks each stream the rows they need.
+m × m is never held here. Row i of S comes from both sides of X: the users of item i, and the items of each
+of these users, added up in one accumulator of length m per thread. Counting a row again is cheaper than
+keeping it, so the pattern and the blocks each stream the rows they need.
 """
 
 from dataclasses import dataclass
@@ -15,22 +15,18 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from mrfrec.core.engine import Engine
 from mrfrec.core.kernels import rows as kernels
-from mrfrec.core.resources import Workers
+from mrfrec.core.plan import TRANSPOSE_PARTS
 from mrfrec.errors import NumericalError
 
-__all__ = [
-    "Statistics",
-    "bytes_for_statistics",
-    "check_range",
-    "compute",
-    "is_binary",
-    "split_evenly",
-]
+__all__ = ["Moments", "Statistics", "check_range", "is_binary", "moments", "split_evenly"]
 
-# Two passes over the values give v to about 1e-15 of the sum of squares; what is below is rounding.
+# Two passes over the values give v to about 1e-15 of the sum of squares; what is below this share is
+# rounding.
 _NO_VARIANCE = 1e-12
 _LARGEST = 1e36  # two orders below the range of float32, for sums of a few products
+_ROW_TASKS = 512  # ranges of items of equal cost: enough for any number of threads to finish together
 
 
 @dataclass(frozen=True)
@@ -48,29 +44,71 @@ class Statistics:
 
     @property
     def active(self) -> npt.NDArray[np.bool_]:
-        """Items with variance; the others have no weights in or out."""
+        """Items that take part; the others have no weights in or out."""
         return np.asarray(self.scaling.a > 0.0)
 
     def accumulator(self) -> npt.NDArray[Any]:
-        """Room for one row of XᵀX: integers for binary data, else floats."""
+        """Return zeros for one row of XᵀX: integers for binary data, else floats."""
         return np.zeros(self.m, np.float64 if len(self.X.values) else np.int32)
 
     def ridge(self, l2: float, l2_flat: float, dropout: float) -> npt.NDArray[np.float64]:
-        """`l2 + l2_flat ⊘ s² + p/(1 − p)·diag(S)`, what the diagonal of S gets."""
+        """Return what the diagonal of S gets: `l2 + l2_flat ⊘ s² + p/(1 − p)·diag(S)`."""
         return np.asarray(l2 + l2_flat * self.scaling.a**2 + dropout / (1 - dropout) * self.S_diagonal)
 
-    def first_twins(self, workers: Workers) -> npt.NDArray[np.int32]:
-        """For each item the first item with the same users and values, itself if there is none before."""
+    def first_twins(self, engine: Engine) -> npt.NDArray[np.int32]:
+        """Return for each item the first item with the same users and values: itself, or one before it."""
         hashes = np.empty(self.m, np.uint64)
-        workers.run(lambda t: kernels.hash_columns(self.X, *t, hashes), self.row_tasks())
+        engine.run(lambda t: kernels.hash_columns(self.X, *t, hashes), self.row_tasks())
         twin = np.arange(self.m, dtype=np.int32)
         kernels.first_twins(self.X, hashes, np.argsort(hashes, kind="stable"), twin)
         return twin
 
     def row_tasks(self) -> list[tuple[int, int]]:
-        """Ranges of items that cost about the same to stream."""
+        """Cut the items into ranges that cost about the same to stream."""
         cost = self.X.item_ptr[1:] - self.X.item_ptr[:-1] + max(1, len(self.X.items) // (4 * self.m))
-        return split_evenly(cost, 512)
+        return split_evenly(cost, _ROW_TASKS)
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Both sides of X and the sums of its columns: what does not depend on alpha and centering."""
+
+    n: float
+    X: kernels.Incidence
+    popularity: npt.NDArray[np.int64]
+    mu: npt.NDArray[np.float64]
+    squares: npt.NDArray[np.float64]  # Σ w·x², the diagonal of XᵀWX
+    v: npt.NDArray[np.float64]  # Σ w·(x − μ)²
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays that are not those of the matrix."""
+        own = (*self.X[1:], self.popularity, self.mu, self.squares, self.v)
+        return sum(int(array.nbytes) for array in own)
+
+    def scaled(self, alpha: float, *, center: bool) -> Statistics:
+        """Return the statistics for one alpha, centered or not.
+
+        Without centering v is the diagonal of XᵀWX, so that an item everybody has takes part, as in EASE.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):  # `check_range` looks at the result
+            active = ~(self.v <= _NO_VARIANCE * self.squares) if center else self.squares > 0.0
+            v = np.where(active, self.v if center else self.squares, 0.0)
+            s = v ** (alpha / 2)
+            a = np.zeros(len(v))
+            np.divide(1.0, s, out=a, where=active)
+            g = np.sqrt(self.n) * self.mu * a if center else np.zeros(len(v))
+            diagonal = v * a**2
+        return Statistics(
+            n=self.n,
+            m=len(v),
+            X=self.X,
+            popularity=self.popularity,
+            mu=self.mu,
+            s=s,
+            S_diagonal=diagonal,
+            scaling=kernels.Scaling(a, g, np.argsort(-np.abs(g), kind="stable")),
+        )
 
 
 def split_evenly(costs: npt.NDArray[Any], parts: int) -> list[tuple[int, int]]:
@@ -82,40 +120,19 @@ def split_evenly(costs: npt.NDArray[Any], parts: int) -> list[tuple[int, int]]:
 
 
 def is_binary(X: sp.csr_array, user_weight: float) -> bool:
-    """Whether every entry is 1 and counts as 1, so that integers do."""
+    """Return whether every entry is 1 and counts as 1, so that integers do."""
     return user_weight == 0.0 and bool((X.data == 1).all())
 
 
-def bytes_for_statistics(n: int, m: int, nnz: int, binary: bool, threads: int) -> int:
-    """What `Statistics` holds beyond the matrix it was given."""
-    shared_or_copied = 8 * (n + 1) + 4 * nnz  # user_ptr, items
-    values = 0 if binary else 8 * nnz + 24 * n
-    item_side = 8 * (m + 1) + 8 * nnz + 24 * m * threads
-    per_item = 12 * 8 * m
-    return shared_or_copied + values + item_side + per_item
-
-
-def compute(
-    X: sp.csr_array,
-    *,
-    alpha: float,
-    user_weight: float,
-    center: bool,
-    binary: bool,
-    workers: Workers,
-    raw: bool = False,
-) -> Statistics:
-    """Both sides of X and all that is known per item.
-
-    `raw` asks for XᵀX itself, without centering or scaling, and with the items that everybody has.
-    """
+def moments(X: sp.csr_array, user_weight: float, engine: Engine) -> Moments:
+    """Transpose X and add up its columns."""
     n_users, m = X.shape
     user_ptr = X.indptr.astype(np.int64, copy=False)
     items = X.indices.astype(np.int32, copy=False).view(np.uint32)
-    with workers.stage("statistics", 1):
-        item_ptr, begin, rank = _item_side(user_ptr, items, m, workers)
+    with engine.stage("statistics", 1):
+        item_ptr, begin, rank = _item_side(user_ptr, items, m, engine)
         popularity = np.diff(item_ptr)
-        if binary:
+        if is_binary(X, user_weight):
             n = float(n_users)
             values = np.empty(0)
             squares = popularity.astype(np.float64)
@@ -131,32 +148,14 @@ def compute(
             mu = sums / n
             kernels.weighted_sums(user_ptr, items, values, w, mu, np.zeros(m), around, np.zeros(m))
             others = np.where(popularity < n_users, np.maximum(n - weights, 0.0), 0.0)
-            with np.errstate(over="ignore", invalid="ignore"):  # looked at by `check_range`
+            with np.errstate(over="ignore", invalid="ignore"):  # `check_range` looks at the result
                 v = around + others * mu**2
             kernels.scale_users(user_ptr, np.sqrt(w), values)
-
-        with np.errstate(over="ignore", invalid="ignore"):
-            active = squares > 0.0 if raw else ~(v <= _NO_VARIANCE * squares)
-            v = np.where(active, v, 0.0)
-            s = v ** (alpha / 2)
-            a = np.zeros(m)
-            np.divide(1.0, s, out=a, where=active)
-            g = np.sqrt(n) * mu * a if center else np.zeros(m)
-            diagonal = (v if center else squares) * a**2
-    return Statistics(
-        n=n,
-        m=m,
-        X=kernels.Incidence(items, values, item_ptr, begin, rank),
-        popularity=popularity,
-        mu=mu,
-        s=s,
-        S_diagonal=diagonal,
-        scaling=kernels.Scaling(a, g, np.argsort(-np.abs(g), kind="stable")),
-    )
+    return Moments(n, kernels.Incidence(items, values, item_ptr, begin, rank), popularity, mu, squares, v)
 
 
 def check_range(diagonal: npt.NDArray[np.float64], ridge: npt.NDArray[np.float64]) -> None:
-    """Refuse what float32 cannot hold: no entry of S is larger than the largest on its diagonal."""
+    """Refuse what float32 cannot hold; no entry of S is larger than the largest on its diagonal."""
     largest = float(np.max(diagonal + ridge))
     if not largest < _LARGEST:
         raise NumericalError(
@@ -173,15 +172,15 @@ def _user_weights(lengths: npt.NDArray[Any], beta: float) -> npt.NDArray[np.floa
 
 
 def _item_side(
-    user_ptr: npt.NDArray[np.int64], items: npt.NDArray[np.uint32], m: int, workers: Workers
+    user_ptr: npt.NDArray[np.int64], items: npt.NDArray[np.uint32], m: int, engine: Engine
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any], npt.NDArray[np.uint32]]:
-    """The users of each item, ascending, by where their histories begin; and the item's rank in these.
+    """Return the users of each item, ascending, by where their histories begin, and the item's rank in these.
 
-    A counting sort, each thread taking a range of users.
+    This is a counting sort over a few ranges of users.
     """
-    ranges = split_evenly(np.diff(user_ptr) + 1, workers.threads)
+    ranges = split_evenly(np.diff(user_ptr) + 1, TRANSPOSE_PARTS)
     counts = np.zeros((len(ranges), m), np.int64)
-    workers.run(
+    engine.run(
         lambda t: kernels.count_items(user_ptr, items, *ranges[t], counts[t]),
         range(len(ranges)),
     )
@@ -189,7 +188,7 @@ def _item_side(
     slots = item_ptr[:-1] + np.cumsum(counts, axis=0) - counts
     begin = np.empty(len(items), np.uint32 if len(items) < 2**32 else np.uint64)
     rank = np.empty(len(items), np.uint32)
-    workers.run(
+    engine.run(
         lambda t: kernels.transpose(user_ptr, items, *ranges[t], slots[t], begin, rank),
         range(len(ranges)),
     )

@@ -23,7 +23,7 @@ from mrfrec.errors import DataError
 from mrfrec.io.atomic import writing
 
 if TYPE_CHECKING:
-    from mrfrec.core.resources import Progress
+    from mrfrec.core.engine import Progress
 
 __all__ = ["Original", "advice", "damage_named", "download", "open_originals"]
 

@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 import polars as pl
 
-from mrfrec.core.resources import Progress
+from mrfrec.core.engine import Progress
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids, Texts
 from mrfrec.datasets.files import Original, damage_named, open_originals

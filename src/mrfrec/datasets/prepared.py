@@ -13,7 +13,7 @@ from mrfrec.datasets.registry import DATA_SETS, EMBEDDED, DataSet, find
 from mrfrec.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
-    from mrfrec.core.resources import Progress
+    from mrfrec.core.engine import Progress
     from mrfrec.data.events import Events
     from mrfrec.data.interactions import Interactions
     from mrfrec.evaluation.splits import Split

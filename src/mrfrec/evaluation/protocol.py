@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.core.resources import Progress
+from mrfrec.core.engine import Progress
 from mrfrec.data.ids import Ids
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.evaluation.metrics import (

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mrfrec.checks import check_count, check_number
-from mrfrec.core.resources import Progress
+from mrfrec.core.engine import Progress
 from mrfrec.errors import DataError, MemoryPlanError, NumericalError, ParameterError
 from mrfrec.evaluation.chooser import Chooser
 from mrfrec.evaluation.grids import Parameters, check_values, plain, ridges, rounded, scale_exponent

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import polars as pl
 import scipy.sparse as sp
 
-from mrfrec.core.resources import Progress
+from mrfrec.core.engine import Progress
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids, Texts
 from mrfrec.data.interactions import combine

@@ -15,7 +15,7 @@ import polars as pl
 import scipy.sparse as sp
 
 from mrfrec.checks import check_flag, check_number
-from mrfrec.core.resources import Progress
+from mrfrec.core.engine import Progress
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.data.interactions import Interactions, only

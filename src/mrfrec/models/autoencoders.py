@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.checks import check_count, check_flag, check_number, check_seed
-from mrfrec.core.resources import MemoryPlan, Workers, usable_threads
 from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.engines.local import LocalEngine
+from mrfrec.engines.machine import memory_budget, usable_threads
 from mrfrec.errors import DataError, MissingLibraryError, ParameterError
 from mrfrec.models.axes import Axis
 from mrfrec.models.latent import Latent
@@ -109,7 +110,7 @@ class _Autoencoder(Latent):
             _refuse_negative(kind, "validation", part)
         recipe = networks.Recipe(kind=kind, **self.parameters)  # type: ignore[arg-type]
         device = networks.chosen_device(self.device)
-        plan = MemoryPlan(self.memory_limit)
+        plan = memory_budget(self.memory_limit)
         if device == "cpu":
             needed = networks.needed_bytes(
                 recipe, (data.n_users, data.n_items), len(data), checkpoint=self.checkpoint is not None
@@ -167,8 +168,8 @@ class _Autoencoder(Latent):
                 layer[u - start] = x.astype(np.float32) @ self._first.array[items[span]]
             out[start:stop] = self._through(layer + self._layers["first.bias"])[: stop - start]
 
-        with Workers(self.threads) as workers:
-            workers.run(work, range(0, n, _BLOCK))
+        with LocalEngine(self.threads) as engine:
+            engine.run(work, range(0, n, _BLOCK))
         return out
 
     def _through(self, layer: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.core import ranking
 from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.models import ranking
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.stored import shaped, stored_rows
 

@@ -10,18 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.checks import check_count, check_flag
-from mrfrec.core import ranking
-from mrfrec.core.resources import usable_threads
 from mrfrec.core.sparse import Rows
 from mrfrec.data.catalogue import Catalogue, Training
 from mrfrec.data.ids import Ids, Texts
+from mrfrec.engines.machine import usable_threads
 from mrfrec.errors import DataError, NotFittedError, ParameterError
+from mrfrec.models import ranking
 from mrfrec.models.axes import Axis
 from mrfrec.models.configurable import Configurable
 from mrfrec.models.histories import validation_of
 
 if TYPE_CHECKING:
-    from mrfrec.core.resources import Progress
+    from mrfrec.core.engine import Progress
     from mrfrec.data.interactions import Interactions
     from mrfrec.io.artifact import Stored
 
@@ -160,7 +160,7 @@ class Model(Configurable, ABC):
 
     def _limit(self, threads: int | None, memory_limit: int | str | None) -> None:
         """Check and keep what a model may use."""
-        from mrfrec.core.resources import parse_bytes
+        from mrfrec.engines.machine import parse_bytes
 
         self.threads = None if threads is None else check_count("threads", threads)
         self.memory_limit = None if memory_limit is None else parse_bytes(memory_limit)
@@ -247,11 +247,11 @@ class Model(Configurable, ABC):
 
         For rankings of many users use `top_k`, which never holds such an array.
         """
-        from mrfrec.core.resources import MemoryPlan
+        from mrfrec.engines.machine import memory_budget
 
         histories = self._histories(X_history)
         needed = len(histories) * histories.width * np.dtype(self._score_type).itemsize
-        plan = MemoryPlan(self.memory_limit)
+        plan = memory_budget(self.memory_limit)
         plan.require("scores", needed, "Score fewer users at a time, or use top_k.", who="score")
         scores = ranking.score(self._scorer(histories), self._base_scores, self.threads or usable_threads())
         scores[np.diff(histories.ptr) == 0] = self._stranger_scores

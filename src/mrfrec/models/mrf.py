@@ -1,15 +1,17 @@
 """MRF: the paper's model, from parameters to weights to scores."""
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from mrfrec.checks import check_count, check_dtype, check_flag, check_number
-from mrfrec.core.settings import Plan, Settings
+from mrfrec.core.plan import Plan, Settings
 from mrfrec.errors import ParameterError
 from mrfrec.models.axes import Axis, Range, Ridges
 from mrfrec.models.linear import Linear
@@ -176,18 +178,21 @@ class MRF(Linear):
     # ── fitting ───────────────────────────────────────────────────────────────────────────────────
 
     def _fit(self, data: "Interactions", given: FitContext) -> None:
-        from mrfrec.core import fitting  # numba loads when something is fitted, not to answer from a file
+        # numba loads when something is fitted, not to answer from a file.
+        from mrfrec.core import fitting
+        from mrfrec.engines.local import LocalEngine
 
-        fitted = fitting.fit(
-            data.matrix,
-            Settings(**{field.name: getattr(self, field.name) for field in fields(Settings)}),
-            copied=given.copied,
-            threads=self.threads,
-            memory_limit=self.memory_limit,
-            progress=given.progress,
-            announce=lambda plan: _log.info("%s", plan),
-            kept=None if given.reuse is None else given.reuse.setdefault("mrf", fitting.Kept()),
-        )
+        start = time.perf_counter()
+        with LocalEngine(self.threads, self.memory_limit, given.progress) as engine:
+            fitted = fitting.fit(
+                data.matrix,
+                Settings(**{field.name: getattr(self, field.name) for field in fields(Settings)}),
+                engine,
+                copied=given.copied,
+                announce=lambda plan: _log.info("%s", plan),
+                reuse=None if given.reuse is None else given.reuse.setdefault("mrf", fitting.Reuse()),
+            )
+        timings = {**engine.timings, "total": time.perf_counter() - start + engine.saved}
         shift = np.zeros(data.n_items, self.dtype)
         if self.offset:
             shift = (fitted.mean - fitted.mean.astype(self.dtype) @ fitted.weights.matrix()).astype(
@@ -195,15 +200,13 @@ class MRF(Linear):
             )
         # Everything is there: from here on nothing can fail.
         self._weights, self._shift = fitted.weights, shift
-        self.plan_, self.timings_, self.memory_plan_ = fitted.plan, fitted.timings, fitted.stages
+        self.plan_, self.timings_, self.memory_plan_ = fitted.plan, timings, engine.memory.stages
         self.pattern_, self.threshold_, self.n_blocks_ = fitted.pattern, fitted.threshold, fitted.n_blocks
         self.mean_, self.scale_ = fitted.mean, fitted.scale
 
     def warm_up(self) -> None:
-        """Compile or load what fitting needs: half a minute on a new machine, a second otherwise."""
-        from mrfrec.core import fitting
-
-        fitting.warm_up(self.dtype)
+        """Compile or load what fitting and ranking need, so that it is no part of a fit that is timed."""
+        _warm_up(self.dtype)
 
     @property
     def _stranger_scores(self) -> npt.NDArray[Any]:
@@ -235,3 +238,14 @@ class MRF(Linear):
         self.plan_ = Plan(**facts["plan"])
         self.threshold_, self.n_blocks_ = facts["threshold"], facts["blocks"]
         self.pattern_, self.memory_plan_ = None, {}
+
+
+@cache
+def _warm_up(dtype: Literal["float32", "float64"]) -> None:
+    """Fit and rank a few numbers, dense and sparse."""
+    import scipy.sparse as sp
+
+    X = sp.csr_array((np.arange(300 * 40).reshape(300, 40) % 7 % 3 == 0).astype(np.float32))
+    for parameters in ({"sparsity": None}, {"sparsity": 0.5, "r": 0.5, "max_neighbors": 10}):
+        model = MRF(l2=1.0, dtype=dtype, threads=1, **parameters)
+        model.fit(X).top_k(X, 1)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from mrfrec.checks import check_count, check_number
-from mrfrec.core.resources import MemoryPlan, Workers
 from mrfrec.core.sparse import Rows
+from mrfrec.engines.local import LocalEngine
+from mrfrec.engines.machine import memory_budget
 from mrfrec.models.axes import Axis
 from mrfrec.models.linear import Linear
 from mrfrec.models.recommender import FitContext
@@ -79,8 +80,8 @@ class ItemKNN(Linear):
         from mrfrec.core import neighbors
 
         X, start = data.matrix, time.perf_counter()
-        plan = MemoryPlan(self.memory_limit)
-        with Workers(self.threads, given.progress) as workers:
+        plan = memory_budget(self.memory_limit)
+        with LocalEngine(self.threads, self.memory_limit, given.progress) as workers:
             held = given.copied + neighbors.bytes_for_raw(X, workers.threads)
             plan.require("statistics", held, "Use fewer threads, or drop users or items.")
             found = neighbors.nearest(

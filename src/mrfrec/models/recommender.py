@@ -19,7 +19,7 @@ from mrfrec.models.histories import Query, Unknown, query_histories, query_users
 from mrfrec.models.model import FitContext, Model
 
 if TYPE_CHECKING:
-    from mrfrec.core.resources import Progress
+    from mrfrec.core.engine import Progress
 
 __all__ = ["Answer", "FitContext", "Recommender"]
 

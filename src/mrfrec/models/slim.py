@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.checks import check_count, check_dtype, check_number, warn
-from mrfrec.core.resources import MemoryPlan, Workers
+from mrfrec.core.memory import Budget
 from mrfrec.core.sparse import Rows
+from mrfrec.engines.local import LocalEngine
+from mrfrec.engines.machine import memory_budget
 from mrfrec.models.axes import Axis, Ridges
 from mrfrec.models.linear import Linear
 from mrfrec.models.recommender import FitContext
@@ -61,8 +63,8 @@ class _Regressions(Linear):
         self,
         X: "sp.csr_array",
         penalties: "Penalties",
-        workers: Workers,
-        plan: MemoryPlan,
+        workers: LocalEngine,
+        plan: Budget,
         held: int,
         kept: dict[str, Any],
     ) -> "tuple[sp.csr_array, int]":
@@ -73,10 +75,10 @@ class _Regressions(Linear):
         from mrfrec.core.neighbors import bytes_for_raw
 
         X, start = data.matrix, time.perf_counter()
-        plan = MemoryPlan(self.memory_limit)
+        plan = memory_budget(self.memory_limit)
         penalties = Penalties(self.l1, self.l2, self.tolerance, self.passes)
         kept = {} if given.reuse is None else given.reuse.setdefault(type(self).__name__, {})
-        with Workers(self.threads, given.progress) as workers:
+        with LocalEngine(self.threads, self.memory_limit, given.progress) as workers:
             held = given.copied + bytes_for_raw(X, workers.threads)
             plan.require("statistics", held, "Use fewer threads, or drop users or items.")
             weights, unsettled = self._regress(X, penalties, workers, plan, held, kept)
@@ -96,7 +98,7 @@ class _Regressions(Linear):
         _warm_up(type(self), self.dtype)
 
 
-def _reused(kept: dict[Any, Any], key: Any, workers: Workers, prepare: Callable[[], Any]) -> Any:
+def _reused(kept: dict[Any, Any], key: Any, workers: LocalEngine, prepare: Callable[[], Any]) -> Any:
     """Return what `prepare` returns, or returned in an earlier fit with the same key."""
     if key in kept:
         workers.count(kept[key][1])
@@ -171,8 +173,8 @@ class SLIM(_Regressions):
         self,
         X: "sp.csr_array",
         penalties: "Penalties",
-        workers: Workers,
-        plan: MemoryPlan,
+        workers: LocalEngine,
+        plan: Budget,
         held: int,
         kept: dict[str, Any],
     ) -> "tuple[sp.csr_array, int]":
@@ -236,8 +238,8 @@ class FsSLIM(_Regressions):
         self,
         X: "sp.csr_array",
         penalties: "Penalties",
-        workers: Workers,
-        plan: MemoryPlan,
+        workers: LocalEngine,
+        plan: Budget,
         held: int,
         kept: dict[str, Any],
     ) -> "tuple[sp.csr_array, int]":

@@ -28,7 +28,7 @@ from mrfrec.models.networks import (
 )
 
 if TYPE_CHECKING:
-    from mrfrec.core.resources import Progress
+    from mrfrec.core.engine import Progress
 
 __all__ = ["Trained", "train"]
 
@@ -160,7 +160,7 @@ def _memory_errors(needed: int, device: str) -> Iterator[None]:
         on_device = isinstance(error, torch.cuda.OutOfMemoryError)
         if not on_device and "can't allocate memory" not in str(error):
             raise
-        from mrfrec.core.resources import human_bytes
+        from mrfrec.core.memory import human_bytes
 
         limit = torch.cuda.mem_get_info(device)[0] if on_device and torch.cuda.is_available() else 0
         advice = 'a smaller batch or hidden, or device="cpu"' if on_device else "a smaller batch or hidden"

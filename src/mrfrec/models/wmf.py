@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.checks import check_count, check_number, check_seed
-from mrfrec.core.resources import MemoryPlan, Workers
 from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.engines.local import LocalEngine
+from mrfrec.engines.machine import memory_budget
 from mrfrec.errors import DataError, MissingLibraryError, NumericalError
 from mrfrec.models.axes import Axis
 from mrfrec.models.latent import Latent
@@ -97,11 +98,11 @@ class WMF(Latent):
         _check_values(data.matrix.data, "the data")
         n, m = data.matrix.shape
         needed = bytes_for_factors(n, m, data.matrix.nnz, self.factors)
-        plan = MemoryPlan(self.memory_limit)
+        plan = memory_budget(self.memory_limit)
         plan.require("vectors", given.copied + needed, "Use fewer factors.")
         Y = self._trained(data, given)
         trained = time.perf_counter()
-        with Workers(1):  # one BLAS thread, so that the sums are always the same
+        with LocalEngine(1):  # one BLAS thread, so that the sums are always the same
             wide = Y.astype(np.float64)
             gram = wide.T @ wide
         self._vectors, self._gram, self._bias = DenseRows(Y), gram, np.zeros(m, np.float32)
@@ -133,7 +134,7 @@ class WMF(Latent):
         if given.progress is not None:
             given.progress("train", 0, self.iterations)
         # One BLAS thread in each of implicit's threads; the assignment of users to threads changes nothing.
-        with Workers(self.threads) as workers:
+        with LocalEngine(self.threads) as workers:
             als = AlternatingLeastSquares(
                 factors=self.factors,
                 regularization=self.l2,
@@ -184,7 +185,7 @@ class WMF(Latent):
                     A, Y, c = self._system(histories.items[span], histories.values[span])
                     users[u] = _solved(A, c @ Y)
 
-        with Workers(self.threads) as workers:
+        with LocalEngine(self.threads) as workers:
             workers.run(work, range(0, len(users), _USERS_PER_TASK))
         return users
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from mrfrec.core.resources import human_bytes
+from mrfrec.core.memory import human_bytes
 from mrfrec.evaluation.protocol import Comparison
 from mrfrec.evaluation.report import (
     Report,

@@ -11,7 +11,7 @@ from functools import partial
 from os import PathLike
 from typing import Any
 
-from mrfrec.core.resources import Progress
+from mrfrec.core.engine import Progress
 from mrfrec.datasets import available, split
 from mrfrec.datasets.files import advice
 from mrfrec.datasets.registry import DATA_SETS

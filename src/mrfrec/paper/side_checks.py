@@ -11,12 +11,13 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.checks import check_count
-from mrfrec.core import ranking
-from mrfrec.core.resources import MemoryPlan, Progress, usable_threads
+from mrfrec.core.engine import Progress
+from mrfrec.engines.machine import memory_budget, usable_threads
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.evaluation.metrics import DEFAULTS, Lists, Metric, Numbers
 from mrfrec.evaluation.protocol import Comparison, Evaluation, Ties, measure
 from mrfrec.evaluation.splits import Questions
+from mrfrec.models import ranking
 from mrfrec.models.mrf import MRF
 
 __all__ = ["Exposure", "exposure", "low_rank"]
@@ -101,7 +102,7 @@ def _require_memory(model: MRF, rank: int, m: int) -> None:
     itemsize = np.dtype(model.dtype).itemsize
     columns = 8 * m if m <= _EXACT else 4 * _width(rank, m)  # includes LAPACK's copies
     needed = itemsize * m * (columns + 2 * _USERS_AT_ONCE)
-    plan = MemoryPlan(model.memory_limit)
+    plan = memory_budget(model.memory_limit)
     plan.require("factors of the weights", needed, "Ask for smaller ranks.", who="low_rank")
 
 

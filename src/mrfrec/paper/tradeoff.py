@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mrfrec.checks import check_flag, check_number
-from mrfrec.core.resources import Progress
+from mrfrec.core.engine import Progress
 from mrfrec.errors import MemoryPlanError, ParameterError
 from mrfrec.evaluation.metrics import DEFAULTS, Metric, parse_all
 from mrfrec.evaluation.protocol import Evaluation, Ties, evaluate

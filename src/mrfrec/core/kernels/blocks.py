@@ -69,7 +69,7 @@ def distinct_sizes(
         targets[b] = count
 
 
-class Batch(NamedTuple):
+class Blocks(NamedTuple):
     """Blocks that are solved together. Identical items of a block are solved as one: its *kinds*."""
 
     member_ptr: Any  # block b's items are members[member_ptr[b]:member_ptr[b+1]], ascending

@@ -214,7 +214,7 @@ class KnownScores:
 
 def score(scorer: Scorer, base: Array, threads: int) -> Array:
     """Return all scores, users × items."""
-    from mrfrec.core.resources import Workers
+    from mrfrec.engines.local import LocalEngine
 
     out = np.empty((len(scorer), len(base)), base.dtype)
 
@@ -225,7 +225,7 @@ def score(scorer: Scorer, base: Array, threads: int) -> Array:
         if isinstance(scored, Rows):
             part[np.repeat(np.arange(len(scored)), np.diff(scored.ptr)), scored.items] = scored.values
 
-    with Workers(threads, uses_blas=scorer.uses_blas) as workers:
+    with LocalEngine(threads, uses_blas=scorer.uses_blas) as workers:
         workers.run(work, _tasks(scorer))
     return out
 
@@ -271,9 +271,9 @@ def top_k(
         for task in tasks:
             work(task)
     else:
-        from mrfrec.core.resources import Workers
+        from mrfrec.engines.local import LocalEngine
 
-        with Workers(threads, uses_blas=scorer.uses_blas) as workers:
+        with LocalEngine(threads, uses_blas=scorer.uses_blas) as workers:
             workers.run(work, tasks)
     return items, best, evidence
 

@@ -1,0 +1,94 @@
+"""What the core asks of the engine that runs it.
+
+The core is arithmetic over ranges of items and lists of blocks. An engine decides where that runs: on the
+threads of this machine, on a GPU, on a cluster.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+from mrfrec.core.memory import Budget
+
+__all__ = ["Engine", "Progress"]
+
+Progress = Callable[[str, int, int], None]
+"""Called as `progress(stage, done, total)`, always from the thread that called `fit`."""
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+class Engine(ABC):
+    """Runs the parts of a fit, and owns its threads, memory and progress.
+
+    There are three ways to run work. `run` loops over arrays that its tasks share, on the threads of this
+    machine. `map` applies a pure function to many small tasks, and `fold` to a few large ones; these
+    functions, their arguments and their results can be pickled, so that an engine may run them anywhere.
+    Tasks are cut by the size of the problem, never by the number of threads, and results are reduced in the
+    order of the tasks: the engine cannot change a result.
+    """
+
+    threads: int
+    scratch: int  # bytes that the tasks running at one time may use for themselves, all together
+    timings: dict[str, float]  # seconds per stage
+    saved: float  # seconds, among these, of stages that an earlier fit has done
+
+    @property
+    @abstractmethod
+    def memory(self) -> Budget:
+        """The bytes a fit may use, and what its stages plan to."""
+
+    @abstractmethod
+    def stage(
+        self, name: str, total: int, part: tuple[int, int] | None = None
+    ) -> AbstractContextManager[None]:
+        """Time the work inside under `name`, and report its progress from 0 to `total`.
+
+        A stage that is done in several parts says where this part begins and ends.
+        """
+
+    @abstractmethod
+    def count(self, timings: dict[str, float]) -> None:
+        """Add the seconds of stages that an earlier fit has done."""
+
+    @abstractmethod
+    def run(
+        self,
+        work: Callable[..., Result],
+        tasks: Sequence[Task],
+        *,
+        scratch: Callable[[], Any] | None = None,
+        scratch_bytes: int = 0,
+        costs: Sequence[int] | Callable[[Result], int] | None = None,
+    ) -> list[Result]:
+        """Return `[work(task) for task in tasks]`, computed on the threads of this machine.
+
+        With `scratch`, each thread makes one scratch space, of `scratch_bytes`, and passes it to `work` as
+        the second argument. No more threads run than `self.scratch` has room for. `costs` are the steps of
+        progress that each task counts for, or a function of its result.
+        """
+
+    @abstractmethod
+    def map(
+        self,
+        function: Callable[..., Result],
+        tasks: Sequence[Task],
+        *,
+        task_bytes: int = 0,
+        costs: Sequence[int] | Callable[[Result], int] | None = None,
+    ) -> list[Result]:
+        """Return `[function(task) for task in tasks]` for a pure function; each task needs `task_bytes`."""
+
+    @abstractmethod
+    def fold(
+        self,
+        function: "Callable[[Task, Engine], Result]",
+        tasks: Iterable[Task],
+        add: Callable[[Task, Result], None],
+    ) -> None:
+        """Call `add(task, function(task, engine))` for each task, in order.
+
+        `function` is pure and uses all of the engine it is given. One result is held at a time.
+        """

@@ -1,0 +1,34 @@
+"""How much memory a fit may use, and what each of its stages is planned to hold."""
+
+from mrfrec.errors import MemoryPlanError
+
+__all__ = ["Budget", "human_bytes"]
+
+
+def human_bytes(count: float) -> str:
+    """Format a size for people, in powers of 1000: "6.8 GB", "512.0 KB"."""
+    for unit in ("bytes", "KB", "MB", "GB", "TB"):
+        if count < 1000 or unit == "TB":
+            break
+        count /= 1000
+    return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+
+
+class Budget:
+    """The bytes a fit may add to what its caller already holds, and what its stages plan to use of them."""
+
+    def __init__(self, limit: int, source: str = "is what memory_limit allows") -> None:
+        self.limit = limit
+        self.source = source
+        self.stages: dict[str, int] = {}
+
+    def require(self, stage: str, needed: int, advice: str, who: str = "the fit") -> None:
+        """Plan `needed` bytes in all for a stage; raise `MemoryPlanError` if the limit does not allow it."""
+        self.stages[stage] = max(needed, self.stages.get(stage, 0))
+        if needed > self.limit:
+            raise MemoryPlanError(
+                f"{who} needs about {human_bytes(needed)} ({stage}) and {human_bytes(self.limit)} "
+                f"{self.source}. {advice}",
+                needed=needed,
+                limit=self.limit,
+            )

@@ -1,0 +1,220 @@
+"""What a fit will do and hold, decided before it starts.
+
+Everything a fit holds is counted here, in bytes beyond the matrix it is given: what stays, and what each
+stage adds at its peak. The count does not depend on the number of threads. The scratch space of all threads
+together gets a fixed allowance, and an engine runs no more threads than that has room for.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from mrfrec.core.memory import Budget, human_bytes
+from mrfrec.errors import ParameterError
+
+__all__ = ["TRANSPOSE_PARTS", "Plan", "Settings", "Sizes", "decide", "tile_size"]
+
+# What `sparsity="auto"` stands for.
+_DENSE_UP_TO = (
+    25_000  # items: beyond, the m³ operations of the closed form take over two minutes on two cores
+)
+_NEIGHBORS = 200  # per item, on average: 0.5 % of the Million Song data, the most accurate model of Table 2
+
+TRANSPOSE_PARTS = 8  # ranges of users that are transposed at one time, each with a count for every item
+_SCRATCH = 48_000_000  # bytes for the scratch space of all threads, at least
+_ALLOCATOR = 12_000_000  # bytes that memory once freed may keep resident, and small arrays not counted below
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The parameters of `MRF` that decide the weights."""
+
+    l2: float
+    alpha: float
+    l2_flat: float
+    dropout: float
+    user_weight: float
+    center: bool
+    sparsity: float | Literal["auto"] | None
+    threshold: float | None
+    max_neighbors: int
+    r: float
+    mean_constraint: bool
+    dtype: Literal["float32", "float64"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a fit decided to do, and why; as a string, one line."""
+
+    kind: Literal["dense", "sparse"]
+    reason: str
+    l2: float
+    sparsity: float | None
+    threshold: float | None
+    needed: int = 0  # bytes planned; 0 in a model that was loaded
+    limit: int = 0  # bytes allowed
+
+    def __str__(self) -> str:
+        kept = ""
+        if self.sparsity is not None:
+            kept = f", sparsity={self.sparsity:.3g}"
+        elif self.threshold is not None:
+            kept = f", threshold={self.threshold:.3g}"
+        memory = f", at least {human_bytes(self.needed)} of {human_bytes(self.limit)}" if self.limit else ""
+        return f"{self.kind} model (l2={self.l2:g}{kept}){memory}: {self.reason}"
+
+
+def tile_size(m: int) -> int:
+    """Return the rows of a tile of the dense model: large for BLAS, but at least 16 tiles a side."""
+    return min(max(-(-m // (16 * 64)) * 64, 128), 1024)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes that decide how much memory a fit holds."""
+
+    users: int
+    items: int
+    pairs: int
+    binary: bool  # every entry is 1 and counts as 1
+    itemsize: int  # bytes of a weight
+    limit: int  # bytes the fit may use
+    other: int = 0  # bytes held besides: a converted copy of the matrix, results kept for further fits
+
+    @property
+    def held(self) -> int:
+        """From the first stage to the last: both sides of X, and some numbers per item."""
+        index = 4 if self.pairs < 2**32 else 8
+        values = 0 if self.binary else 8
+        return (
+            self.other
+            + (index + 4 + values) * self.pairs
+            + 16 * (self.users + 1)
+            + 10 * 8 * self.items
+            + _ALLOCATOR
+        )
+
+    @property
+    def scratch(self) -> int:
+        """For all threads together: one can always run, and more where there is much memory anyway."""
+        one_thread = 24 * self.items + 8_000_000 + 2 * self.itemsize * tile_size(self.items) ** 2
+        return max(one_thread, self.held // 4, min(_SCRATCH, self.limit // 4))
+
+    @property
+    def statistics(self) -> int:
+        """While X is transposed and its columns are added up."""
+        per_user = 0 if self.binary else 24
+        return self.held + per_user * self.users + (24 * TRANSPOSE_PARTS + 64) * self.items
+
+    @property
+    def dense(self) -> int:
+        """The matrix, a row of tiles, and the scratch space of the threads."""
+        m, tile = self.items, tile_size(self.items)
+        matrix = self.itemsize * (m * m + tile * m + tile * tile) + 8 * m * (m // tile + 2)
+        return max(self.statistics, self.held + self.scratch + matrix)
+
+    def sparse_stages(self, max_neighbors: int, r: float) -> dict[str, tuple[int, float]]:
+        """For each stage of the sparse model, bytes that it holds in any case and for each entry of A."""
+        m, e, k = self.items, self.itemsize, min(max_neighbors, self.items)
+        base = self.held + self.scratch
+        one_block = int(e * max(0.5, r) * k * k) + 32 * k
+        return {
+            # Up to twice the entries asked for, or two million, as pairs or keys; the lengths of histories.
+            "pattern": (base + 27_000_000 + 9 * self.pairs, 27.0),
+            # Entries of A, their estimates and how many each has; the dependents; one block, and its factor.
+            "blocks": (
+                self.held + max(self.scratch, int(1.25 * e * k * k)) + 120 * m + one_block,
+                5.0 + e + 8 * r,
+            ),
+            # B by column and by row, then by row beside A.
+            "rows": (self.held + 60 * m, 4.0 + 2 * (4 + e) + 1),
+        }
+
+    def sparse(self, entries: float, max_neighbors: int, r: float) -> int:
+        """With this many entries in A."""
+        stages = self.sparse_stages(max_neighbors, r).values()
+        return max(self.statistics, *(int(base + per_entry * entries) for base, per_entry in stages))
+
+    def largest_sparsity(self, max_neighbors: int, r: float) -> float:
+        """The largest share of entries that fits into the limit; below 1/m, nothing fits."""
+        stages = self.sparse_stages(max_neighbors, r).values()
+        if self.statistics > self.limit:
+            return 0.0
+        entries = min((self.limit - base) / per_entry for base, per_entry in stages)
+        return max(entries, 0.0) / (float(self.items) * self.items)
+
+
+def decide(settings: Settings, sizes: Sizes, memory: Budget) -> Plan:
+    """Choose dense or sparse where that is left open, and refuse what does not fit."""
+    m, limit = sizes.items, sizes.limit
+    largest = sizes.largest_sparsity(settings.max_neighbors, settings.r)
+    settings, reason = _choose(settings, sizes, largest)
+    assert settings.sparsity != "auto"
+    if settings.sparsity is not None and settings.sparsity * m < 1 - 1e-9:
+        raise ParameterError(
+            "sparsity",
+            f"at least 1/items, {_round_up(1 / m):g} for this data, since the diagonal is always kept",
+            settings.sparsity,
+        )
+    if settings.sparsity is None and settings.threshold is None:
+        kind: Literal["dense", "sparse"] = "dense"
+        advice = (
+            f"Use a sparse model: sparsity={_round_down(min(largest, 0.1))} would fit."
+            if largest * m >= 2
+            else "Not even a sparse model would fit: use fewer items, or more memory."
+        )
+        if settings.dtype == "float64":
+            advice += ' dtype="float32" needs half.'
+        needed = sizes.dense
+        memory.require("dense", needed, advice)
+    else:
+        kind = "sparse"
+        # A threshold says nothing of how many entries it keeps: what it needs shows when they are found.
+        entries = m if settings.sparsity is None else min(settings.sparsity * m, settings.max_neighbors) * m
+        needed = sizes.sparse(entries, settings.max_neighbors, settings.r)
+        memory.require(
+            "sparse",
+            needed,
+            f"The largest sparsity that would fit is about {_round_down(largest)}."
+            if largest * m >= 1
+            else "Use fewer users or items, or more memory.",
+        )
+    return Plan(kind, reason, settings.l2, settings.sparsity, settings.threshold, needed, limit)
+
+
+def _choose(settings: Settings, sizes: Sizes, largest: float) -> tuple[Settings, str]:
+    """Settle `sparsity="auto"`, and say why."""
+    m = sizes.items
+    if settings.threshold is not None:
+        return replace(settings, sparsity=None), "as the threshold asks"
+    if settings.sparsity != "auto":
+        return settings, "as sparsity asks"
+    dense = replace(settings, sparsity=None)
+    if settings.mean_constraint:
+        return dense, "the mean constraint has a closed form for the dense model only"
+    if settings.r > 0:
+        reason = "r belongs to the sparse model"
+    elif m > _DENSE_UP_TO:
+        reason = f"{m:,} items are more than {_DENSE_UP_TO:,}, beyond which the closed form takes long"
+    elif sizes.dense > sizes.limit:
+        reason = f"the closed form of {m:,} items would need {human_bytes(sizes.dense)}"
+    else:
+        return dense, f"{m:,} items fit the closed form"
+    sparsity = min(_NEIGHBORS / m, 1.0)
+    if sparsity > largest and largest * m >= 2:
+        sparsity = _round_down(largest)
+        reason += "; kept within the memory there is"
+    return replace(settings, sparsity=sparsity), reason
+
+
+def _round_down(value: float) -> float:
+    """Round to two significant digits, downwards."""
+    digits = 1 - math.floor(math.log10(value))
+    return float(math.floor(value * 10**digits) / 10**digits)
+
+
+def _round_up(value: float) -> float:
+    """Round to three significant digits, upwards."""
+    digits = 2 - math.floor(math.log10(value))
+    return float(math.ceil(value * 10**digits) / 10**digits)

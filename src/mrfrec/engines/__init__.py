@@ -1,0 +1,1 @@
+"""Who runs the core: the threads of this machine."""

@@ -1,0 +1,200 @@
+"""The engine of one machine: a few threads that run compiled code."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Self, TypeVar
+
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from mrfrec.core.engine import Engine, Progress
+from mrfrec.core.memory import Budget
+from mrfrec.engines.machine import memory_budget, usable_threads
+
+__all__ = ["LocalEngine", "blas_libraries"]
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+def blas_libraries() -> list[str]:
+    """Describe the loaded libraries for linear algebra and their threads."""
+    return [
+        f"{library['internal_api']} {library.get('version')}, {library['num_threads']} threads, "
+        f"{Path(library['filepath']).name}"
+        for library in threadpool_info()
+        if library["user_api"] == "blas"
+    ]
+
+
+class _OneBlasThread:
+    """Keep BLAS to one thread while anybody is inside, and restore its threads when the last one leaves.
+
+    The number belongs to the library and holds for the whole process, so fits that overlap must share it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._limits: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                import_module("scipy.linalg")  # its BLAS would escape the limit if it were loaded later
+                self._limits = threadpool_limits(limits=1, user_api="blas")
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._limits.restore_original_limits()
+
+
+_one_blas_thread = _OneBlasThread()
+
+
+class LocalEngine(Engine):
+    """Threads of this process that run compiled code without the interpreter's lock, one BLAS thread each.
+
+    Plain threads rather than numba's `prange`: several fits can run at once, forked processes work, progress
+    is reported between tasks, and Ctrl-C stops at the next task.
+
+    Parameters
+    ----------
+    threads
+        Number of threads; all cores if None.
+    memory_limit
+        Bytes that a fit may use; what the machine has available if None.
+    progress
+        Called as `progress(stage, done, total)`.
+    uses_blas
+        Whether any work calls BLAS. Without, the limit on its threads is not touched, which takes a
+        millisecond.
+    """
+
+    def __init__(
+        self,
+        threads: int | None = None,
+        memory_limit: int | None = None,
+        progress: Progress | None = None,
+        *,
+        uses_blas: bool = True,
+    ) -> None:
+        self.threads = threads or usable_threads()
+        self.scratch = sys.maxsize
+        self._memory_limit = memory_limit
+        self.timings = {}
+        self.saved = 0.0
+        self._uses_blas = uses_blas
+        self._progress = progress
+        self._pool: ThreadPoolExecutor | None = None
+        self._stage, self._done, self._total = "", 0, 0
+
+    @cached_property
+    def memory(self) -> Budget:
+        return memory_budget(self._memory_limit)
+
+    def __enter__(self) -> Self:
+        if self._uses_blas:
+            _one_blas_thread.__enter__()
+        self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="mrfrec")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._pool is not None
+        self._pool.shutdown(cancel_futures=True)
+        self._pool = None
+        if self._uses_blas:
+            _one_blas_thread.__exit__()
+
+    @contextmanager
+    def stage(self, name: str, total: int, part: tuple[int, int] | None = None) -> Iterator[None]:
+        first, last = part or (0, total)
+        self._stage, self._done, self._total = name, first, total
+        self._report(0)
+        start = time.perf_counter()
+        yield
+        self.timings[name] = self.timings.get(name, 0.0) + time.perf_counter() - start
+        self._report(last - self._done)
+
+    def count(self, timings: dict[str, float]) -> None:
+        for name, seconds in timings.items():
+            self.timings[name] = self.timings.get(name, 0.0) + seconds
+            self.saved += seconds
+
+    def run(
+        self,
+        work: Callable[..., Result],
+        tasks: Sequence[Task],
+        *,
+        scratch: Callable[[], Any] | None = None,
+        scratch_bytes: int = 0,
+        costs: Sequence[int] | Callable[[Result], int] | None = None,
+    ) -> list[Result]:
+        assert self._pool is not None
+        results: list[Any] = [None] * len(tasks)
+        pending = iter(range(len(tasks)))
+        taking = threading.Lock()
+        stop = threading.Event()
+        finished: SimpleQueue[int | BaseException] = SimpleQueue()
+
+        def take_tasks() -> None:
+            try:
+                space = () if scratch is None else (scratch(),)
+                while not stop.is_set():
+                    with taking:
+                        index = next(pending, None)
+                    if index is None:
+                        return
+                    results[index] = work(tasks[index], *space)
+                    finished.put(index)
+            except BaseException as error:  # handed to the calling thread, which raises it
+                finished.put(error)
+
+        room = max(self.scratch // scratch_bytes, 1) if scratch_bytes else self.threads
+        futures = [self._pool.submit(take_tasks) for _ in range(min(self.threads, room, len(tasks)))]
+        try:
+            for _ in tasks:
+                outcome = finished.get()
+                if isinstance(outcome, BaseException):
+                    raise outcome
+                if costs is not None:
+                    self._report(int(costs(results[outcome]) if callable(costs) else costs[outcome]))
+        finally:
+            stop.set()
+            wait(futures)
+        return results
+
+    def map(
+        self,
+        function: Callable[..., Result],
+        tasks: Sequence[Task],
+        *,
+        task_bytes: int = 0,
+        costs: Sequence[int] | Callable[[Result], int] | None = None,
+    ) -> list[Result]:
+        return self.run(function, tasks, scratch_bytes=task_bytes, costs=costs)
+
+    def fold(
+        self,
+        function: Callable[[Task, Engine], Result],
+        tasks: Iterable[Task],
+        add: Callable[[Task, Result], None],
+    ) -> None:
+        for task in tasks:
+            add(task, function(task, self))
+            del task  # before the next one is made
+
+    def _report(self, steps: int) -> None:
+        self._done += steps
+        if self._progress is not None:
+            self._progress(self._stage, min(self._done, self._total), self._total)

@@ -1,0 +1,100 @@
+"""What this machine offers: memory, cores, and libraries for linear algebra."""
+
+import os
+import re
+from collections.abc import Iterator
+from numbers import Integral
+from pathlib import Path
+
+from mrfrec.core.memory import Budget
+from mrfrec.errors import ParameterError
+
+__all__ = ["available_memory", "memory_budget", "parse_bytes", "usable_threads"]
+
+
+def memory_budget(limit: int | None) -> Budget:
+    """Return a budget of `limit` bytes; of what the machine has available if None."""
+    return Budget(available_memory(), "is available on this machine") if limit is None else Budget(limit)
+
+
+def parse_bytes(limit: float | str) -> int:
+    """Return the bytes in a whole number or a text such as "8GB" or "512 MiB"."""
+    rule = 'a positive whole number of bytes, or a text such as "8GB" or "512 MiB"'
+    if isinstance(limit, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*(?:([KMGT])(i?)B?|B)\s*", limit, flags=re.IGNORECASE)
+        if match is None:
+            raise ParameterError("memory_limit", rule, limit)
+        number, unit, binary = match.groups()
+        count = int(float(number) * (1024 if binary else 1000) ** " KMGT".index((unit or " ").upper()))
+    elif isinstance(limit, Integral | float) and not isinstance(limit, bool) and limit == limit // 1:
+        count = int(limit)
+    else:
+        raise ParameterError("memory_limit", rule, limit)
+    if count <= 0:
+        raise ParameterError("memory_limit", rule, limit)
+    return count
+
+
+def usable_threads() -> int:
+    """Return the number of cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def available_memory() -> int:
+    """Return the bytes this process can still take: of the machine, its containers and its own limit."""
+    own = _process_memory(Path("/proc/self/statm"))
+    containers = _container_memory(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))
+    return max(min(_machine_memory(), *own, *containers), 0)
+
+
+def _machine_memory() -> int:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        # macOS does not count what is free: assume half of what is built in.
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    return 4 * 1000**3  # unknown: a modest guess, which `memory_limit` overrides
+
+
+def _process_memory(usage: Path) -> Iterator[int]:
+    """Yield what RLIMIT_AS (`ulimit -v`) leaves of the address space, if it is set."""
+    try:
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit != resource.RLIM_INFINITY:
+            yield limit - int(usage.read_text().split()[0]) * resource.getpagesize()
+    except (ImportError, OSError):  # Windows has no such limit, macOS no such file
+        return
+
+
+def _container_memory(root: Path, membership: Path) -> Iterator[int]:
+    """Yield what each enclosing control group (version 1 or 2) leaves, counting file cache as free."""
+    try:
+        groups = [line.split(":", 2) for line in membership.read_text().splitlines()]
+    except OSError:
+        return
+    for _, controllers, path in groups:
+        if controllers == "":
+            folder, names = root, ("memory.max", "memory.current", "inactive_file ")
+        elif "memory" in controllers.split(","):
+            folder = root / "memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ")
+        else:
+            continue
+        inside = folder / path.strip("/")
+        for group in {folder, inside, *(p for p in inside.parents if folder in p.parents)}:
+            try:
+                limit = (group / names[0]).read_text().strip()
+                if limit == "max":
+                    continue
+                used = int((group / names[1]).read_text())
+                statistics = (group / "memory.stat").read_text().splitlines()
+            except (OSError, ValueError):
+                continue
+            cache = sum(int(line.split()[1]) for line in statistics if line.startswith(names[2]))
+            yield int(limit) - max(used - cache, 0)
