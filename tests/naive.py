@@ -32,7 +32,8 @@ def moments(X: Matrix, alpha: float = 0.75, center: bool = True, user_weight: fl
     w = w * lengths.sum() / (w * lengths).sum()
     n = w.sum()
     mu = (w @ X) / n
-    v = w @ (X - mu) ** 2
+    # Without centering, v is the diagonal of XᵀWX: an item that everybody has takes part, as in EASE.
+    v = w @ (X - mu) ** 2 if center else w @ X**2
     active = v > 1e-9
     v = np.where(active, v, 0.0)
     s = v ** (alpha / 2)

@@ -22,8 +22,9 @@ def closed_form(G: Matrix, ridge: Matrix) -> Matrix:
 
 
 def data(real: bool) -> Matrix:
+    """With an item that everybody has, and none that nobody has: without a ridge it would be singular."""
     X = random_matrix(11, real=real)
-    X[:4, 7] = 0.0  # what everybody has tells nothing to an MRF
+    assert (X[:, 7] == 1).all()
     X[5, 5] = 1.0
     return X
 
