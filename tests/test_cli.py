@@ -419,7 +419,7 @@ def test_doctor_finds_a_library_that_cannot_be_imported(tmp_path: Path) -> None:
     done = run("doctor", cwd=tmp_path, code=2, env={**os.environ, "PYTHONPATH": str(tmp_path)})
     wanted = r"^optuna +\d\S+ +cannot be imported: libfoo\.so: no such file\. Install it again$"
     assert re.search(wanted, done.out, re.MULTILINE)
-    assert done.err == "mrfrec: something here needs a look: see the last column.\n"
+    assert done.err == "mrfrec: something needs attention: see the last column.\n"
 
 
 # ── for whom ──────────────────────────────────────────────────────────────────────────────────────
@@ -858,11 +858,11 @@ REFUSED = {
     "a demo into a missing folder": ("demo -o no/x.mrf", r"--output must be in a folder that exists"),
     "nobody": (
         "recommend shop.mrf",
-        r"say for whom: one of --history, --user, --users, --all, --history-file; got none",
+        r"give exactly one of --history, --user, --users, --all, --history-file; got none",
     ),
     "two ways at once": (
         "recommend shop.mrf --all --history i01",
-        r"say for whom: .*; got --history and --all",
+        r"give exactly one of .*; got --history and --all",
     ),
     "two ways of explaining": (
         "explain shop.mrf --item i01 --user u01 --history i02",

@@ -890,7 +890,7 @@ def test_verify_command_shows_all_and_fails(
     small("ml-20m", events=1234, users=None, items=None, training_items=None, split={})
     datasets.prepare("ml-20m", write_movielens("ml-20m", ratings(), tmp_path), tmp_path)
     with pytest.raises(
-        DataError, match=r"^1 of 3 checks of ml-20m do not hold, the first: events. Prepare it again"
+        DataError, match=r"^1 of 3 checks of ml-20m failed, the first: events. Prepare it again"
     ):
         command("verify", "ml-20m", "--folder", tmp_path)
     assert re.search(r"^events +1,234 +\d+ +NO$", capsys.readouterr().out, re.MULTILINE)
@@ -926,7 +926,7 @@ def test_processes_prepare_and_verify_and_refuse(tmp_path: Path) -> None:
     (tmp_path / "ml-100k.parquet").rename(tmp_path / "ml-20m.parquet")
     out, err = run("verify", "ml-20m", "--folder", tmp_path, code=2)
     assert "NO" in out
-    assert re.fullmatch(r"mrfrec: 9 of 11 checks of ml-20m do not hold, .*\n", err)
+    assert re.fullmatch(r"mrfrec: 9 of 11 checks of ml-20m failed, .*\n", err)
     out, err = run("verify", "ml-100k", "--folder", tmp_path, code=2)
     assert (out, err.count("\n")) == ("", 1)
     assert err.startswith("mrfrec: MovieLens 100K is not prepared: there is no ")

@@ -176,3 +176,27 @@ def test_errors_cross_from_one_process_to_another() -> None:
     ):
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
+
+
+# Names that still stand for two things; may only get shorter.
+SHARED_NAMES = {"batch", "questions", "ridges", "training"}
+
+
+def test_no_two_classes_share_a_name() -> None:
+    """Nor a class and a public function, unless the function returns the class, as `exposure` does."""
+    homes: dict[str, list[str]] = {}
+    functions: list[tuple[str, str, str]] = []
+    for file, path in files().items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name.strip("_").lower(), []).append(file)
+            elif isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+                returned = ast.unparse(node.returns) if node.returns else ""
+                functions.append((node.name, file, returned.lower().strip("'")))
+    shared = {name for name, where in homes.items() if len(where) > 1}
+    shared |= {
+        name
+        for name, file, returned in functions
+        if name in homes and returned != name and not file.startswith("cli/")  # commands have plain names
+    }
+    assert shared <= SHARED_NAMES, {name: homes[name] for name in shared - SHARED_NAMES}

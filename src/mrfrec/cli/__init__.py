@@ -1,4 +1,4 @@
-"""The command line: `mrfrec`, or `python -m mrfrec`."""
+"""The command line, run as `mrfrec` or `python -m mrfrec`."""
 
 import logging
 import os
@@ -14,7 +14,7 @@ from mrfrec.errors import MrfrecError, ParameterError
 
 __all__ = ["main"]
 
-# Parameters that have another name here.
+# Parameters and the options that set them.
 _OPTIONS = {
     "path": "--output",
     "user": "--user-column",
@@ -56,7 +56,7 @@ _LESS_MEMORY = "make the model smaller, as with --sparsity 0.005, or use fewer -
 
 
 def main() -> None:
-    """Run one command: results on stdout, the rest on stderr; an error is one line, and exit code 2."""
+    """Run one command and exit: with 0, with 2 after an error of one line, or with 130 after Ctrl-C."""
     given = sys.argv[1:]
     end = given.index("--") if "--" in given else len(given)
     arguments = [argument for argument in given[:end] if argument != "--debug"] + given[end:]
@@ -64,19 +64,19 @@ def main() -> None:
     _listen_to_interrupts(stop)
     try:
         code = _run(arguments, stop, debug=len(arguments) < len(given))
-    except KeyboardInterrupt:  # once more, while the first was being dealt with
+    except KeyboardInterrupt:  # a second Ctrl-C, while the first was being handled
         code = _interrupted()
     sys.exit(code)
 
 
 def _listen_to_interrupts(stop: Event) -> None:
-    """Remember Ctrl-C: the exception alone can end in a callback of a library, which goes on without it."""
+    """Record Ctrl-C in `stop`: a library may swallow the exception in a callback and continue."""
 
     def interrupt(*_: object) -> None:
         stop.set()
         raise KeyboardInterrupt
 
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is to be ignored
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if it is ignored
         signal.signal(signal.SIGINT, interrupt)
 
 
@@ -92,13 +92,13 @@ def _run(arguments: list[str], stop: Event, debug: bool) -> int:
         run(arguments, stop)
         sys.stdout.flush()
         return _interrupted() if stop.is_set() else 0
-    except BrokenPipeError:  # `mrfrec … | head`: the reader has had enough
+    except BrokenPipeError:  # `mrfrec … | head`: the reader has closed the pipe
         _give_up_stdout()
         return 0
     except (KeyboardInterrupt, Exception) as error:
         if debug:
             traceback.print_exc()
-        if isinstance(error, KeyboardInterrupt) or stop.is_set():  # whatever became of it on the way
+        if isinstance(error, KeyboardInterrupt) or stop.is_set():  # whatever a library turned it into
             return _interrupted()
         if isinstance(error, OSError | UnicodeEncodeError):
             _give_up_stdout()
@@ -107,7 +107,7 @@ def _run(arguments: list[str], stop: Event, debug: bool) -> int:
 
 
 def _in_words(error: Exception) -> tuple[str, int]:
-    """What went wrong, for the person who typed the command, and the exit code."""
+    """Return the message for an error, naming options instead of parameters, and the exit code."""
     if isinstance(error, ParameterError) and error.name in _OPTIONS:
         return _OPTIONS[error.name] + str(error).removeprefix(error.name), 2
     if isinstance(error, MrfrecError):
@@ -124,11 +124,11 @@ def _in_words(error: Exception) -> tuple[str, int]:
             f"{odd!a} cannot be shown in the encoding {error.encoding}: set PYTHONUTF8=1, or give -o FILE.",
             2,
         )
-    if hasattr(error, "format_message"):  # wrong usage, in the words of the library that found out
+    if hasattr(error, "format_message"):  # a usage error of typer
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "mrfrec"
         return f"{error.format_message().rstrip('.')}. See {command} --help.", 2
-    return f"unexpected {type(error).__name__}: {error}. This is a fault of mrfrec; --debug shows where.", 1
+    return f"unexpected {type(error).__name__}: {error}. This is a bug in mrfrec; --debug shows where.", 1
 
 
 def _interrupted() -> int:
@@ -136,7 +136,7 @@ def _interrupted() -> int:
 
 
 def _give_up_stdout() -> None:
-    """What cannot be written is not to be tried again when the process ends."""
+    """Redirect stdout if it cannot be flushed, so that Python does not try again at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -144,7 +144,7 @@ def _give_up_stdout() -> None:
 
 
 def _say(message: str, code: int = 0) -> int:
-    with suppress(OSError):  # nobody listens any more
+    with suppress(OSError):  # stderr is closed
         sys.stderr.write("mrfrec: " + " ".join(message.split()) + "\n")
     return code
 

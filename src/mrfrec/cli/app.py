@@ -1,4 +1,4 @@
-"""The commands: what they take, and what they call. docs/cli.md is generated from the texts here."""
+"""The application and the commands that use models. docs/cli.md is generated from the texts here."""
 
 import logging
 from collections.abc import Iterator
@@ -30,33 +30,33 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
-_REASONS = 3  # with --explain
-_READABLE = 50  # users whose recommendations somebody may want to read in one table
+_REASONS = 3  # shown for each item with --explain
+_TABLE_USERS = 50  # at most this many users are shown as a table
 
-Model = Annotated[Path, Argument(help="A model file, as mrfrec fit writes it.", metavar="MODEL")]
-Count = Annotated[int, Option("-k", help="How many items.", metavar="N")]
+Model = Annotated[Path, Argument(help="A model file written by mrfrec fit.", metavar="MODEL")]
+Count = Annotated[int, Option("-k", help="Number of items.", metavar="N")]
 Output = Annotated[
     Path | None,
-    Option("-o", "--output", metavar="FILE", help="Write to .parquet, .csv, .json, .jsonl or .txt instead."),
+    Option("-o", "--output", metavar="FILE", help="A .parquet, .csv, .json, .jsonl or .txt file."),
 ]
 Form = Annotated[
     Literal["table", "json", "csv", "parquet"] | None,
-    Option("--format", help="A table unless said here, or by the name of the output file."),
+    Option("--format", help="Default: by the name of the output file, or a table."),
 ]
 History = Annotated[
     list[str] | None,
     Option(
         "--history",
         metavar="ITEMS",
-        help="What somebody has used, by id or by title: a,b,c or @FILE, one to a line. May be repeated.",
+        help="Items a user has used, by id or title: a,b,c or @FILE, one per line. May be repeated.",
     ),
 ]
 
 
 def run(arguments: list[str], stop: Event) -> None:
-    """Run a command; its errors, a closed pipe and Ctrl-C, which sets `stop`, are left to the caller."""
+    """Run a command. Errors, a closed pipe and Ctrl-C, which sets `stop`, are left to the caller."""
     command = typer.main.get_command(app)
-    # --help exits.
+    # --help raises Exit.
     with suppress(typer.Exit), command.make_context("mrfrec", arguments, obj=stop) as context:
         command.invoke(context)
 
@@ -67,9 +67,9 @@ def _about(
     version: Annotated[bool, Option("--version", help="Print the version and exit.")] = False,
     debug: Annotated[bool, Option("--debug", help="Show the traceback of an error (any command).")] = False,
 ) -> None:
-    """Learn which items go together from a table of who used what, and recommend with it.
+    """Learn which items are used together, and recommend items.
 
-    Results go to stdout, everything else to stderr. An error is one line, and exit code 2.
+    Results go to stdout, everything else to stderr. Errors are one line, with exit code 2.
 
     \b
     Try:   mrfrec demo
@@ -87,15 +87,14 @@ def _about(
 
 @app.command()
 def demo(
-    output: Annotated[Path, Option("-o", "--output", metavar="FILE", help="Where to save the model.")] = Path(
+    output: Annotated[Path, Option("-o", "--output", metavar="FILE", help="The model file to write.")] = Path(
         "debian.mrf"
     ),
 ) -> None:
-    """See all of it at work, on data that comes along.
+    """Fit, compare, recommend and explain on a small built-in data set.
 
-    Fits models, compares their accuracy, recommends, explains, and says what to try next. The users are the
-    source packages of Debian 12, the items are the packages they are built with. Takes a few seconds; the
-    first time about ten seconds more, to compile.
+    Users are the source packages of Debian 12, items the packages they are built with. Takes a few seconds,
+    and about ten seconds more the first time, to compile. Ends with commands to try next.
 
     \b
     Examples:
@@ -123,36 +122,34 @@ def recommend(
         list[str] | None, Option(metavar="ID", help="A user of the training data, by id. May be repeated.")
     ] = None,
     users: Annotated[
-        Path | None, Option(metavar="FILE", help="Users by id: one to a line (.txt), or a table of them.")
+        Path | None, Option(metavar="FILE", help="User ids: one per line (.txt), or a column of a table.")
     ] = None,
-    all_users: Annotated[bool, Option("--all", help="Every user of the training data.")] = False,
+    all_users: Annotated[bool, Option("--all", help="All users of the training data.")] = False,
     history_file: Annotated[
-        Path | None, Option(metavar="FILE", help="A table of users and items: people who may be new.")
+        Path | None, Option(metavar="FILE", help="A table of users and items; the users may be new.")
     ] = None,
-    user_column: Annotated[
-        str | None, Option(metavar="NAME", help="Column of the users in that table, if not obvious.")
-    ] = None,
-    item_column: Annotated[str | None, Option(metavar="NAME", help="Column of the items in it.")] = None,
+    user_column: Annotated[str | None, Option(metavar="NAME", help="Column of its users.")] = None,
+    item_column: Annotated[str | None, Option(metavar="NAME", help="Column of its items.")] = None,
     k: Count = 10,
     explain: Annotated[
-        bool, Option("--explain", help="Say which items of the history speak for each.")
+        bool, Option("--explain", help="Show which items of the history contribute most.")
     ] = False,
     allow: Annotated[
-        list[str] | None, Option(metavar="ITEMS", help="Recommend only these; named as for --history.")
+        list[str] | None, Option(metavar="ITEMS", help="Recommend only these items, named as for --history.")
     ] = None,
     exclude: Annotated[
-        list[str] | None, Option(metavar="ITEMS", help="Never recommend these; named as for --history.")
+        list[str] | None, Option(metavar="ITEMS", help="Never recommend these items, named as for --history.")
     ] = None,
-    seen: Annotated[bool, Option("--seen", help="Also recommend what the history holds.")] = False,
+    seen: Annotated[bool, Option("--seen", help="Also recommend items of the history.")] = False,
     form: Form = None,
     output: Output = None,
     threads: Threads = None,
 ) -> None:
-    """Recommend to anybody by what they have used, or to known users.
+    """Recommend items for a history, or for users of the training data.
 
-    Say for whom in one of five ways: --history, --user, --users, --all, --history-file. Those that name users
-    of the training data need a model fitted with --histories. Everybody gets exactly k items, fewer only
-    where no more exist. Where a history says nothing, the most popular items come, with source "popular".
+    Give exactly one of --history, --history-file, --user, --users and --all. The last three need a model
+    fitted with --histories. Each user gets k items, or fewer if there are not enough. Items about which the
+    history says nothing are ranked by popularity and have the source "popular".
 
     \b
     Examples:
@@ -171,7 +168,7 @@ def recommend(
     }  # fmt: skip
     given = [name for name, value in ways.items() if value]
     if len(given) != 1:
-        raise DataError(f"say for whom: one of {', '.join(ways)}; got {' and '.join(given) or 'none'}.")
+        raise DataError(f"give exactly one of {', '.join(ways)}; got {' and '.join(given) or 'none'}.")
     kind = kind_of(form, output)
     refuse_own_input(output, [model, users, history_file])
     opened = _load(model, threads)
@@ -189,7 +186,7 @@ def recommend(
         "exclude": names.find_all(exclude) if exclude else None,
         "explain": _REASONS if explain else 0,
     }
-    many = len(asked) > _READABLE
+    many = len(asked) > _TABLE_USERS
     if kind == "table" and many:
         raise DataError(f"{len(asked):,} users are too many for a table: give -o FILE.csv, or --format csv.")
     with progress_bar(results=output is None) as progress:
@@ -203,7 +200,7 @@ def recommend(
 
 
 def _until(stop: Event | None, pieces: "Iterator[Recommendations]") -> "Iterator[Recommendations]":
-    """Piece by piece, until Ctrl-C; also where polars, which asks for the pieces, has not heard of it."""
+    """Yield the batches until Ctrl-C, which polars swallows while it consumes them."""
     for piece in pieces:
         if stop is not None and stop.is_set():
             raise KeyboardInterrupt
@@ -213,14 +210,14 @@ def _until(stop: Event | None, pieces: "Iterator[Recommendations]") -> "Iterator
 @app.command()
 def similar(
     model: Model,
-    item: Annotated[str, Argument(help="An item, by id or by title.", metavar="ITEM")],
+    item: Annotated[str, Argument(help="An item, by id or title.", metavar="ITEM")],
     k: Count = 10,
     form: Form = None,
     output: Output = None,
 ) -> None:
-    """List the items that go with an item most strongly.
+    """List the items with the largest weights for an item.
 
-    Fewer than k come where fewer go with it at all.
+    There are fewer than k if fewer items have a weight.
 
     \b
     Examples:
@@ -238,17 +235,17 @@ def similar(
 @app.command()
 def explain(
     model: Model,
-    item: Annotated[str, Option(help="The item whose score to explain, by id or by title.", metavar="ITEM")],
+    item: Annotated[str, Option(help="The item whose score to explain, by id or title.", metavar="ITEM")],
     history: History = None,
     user: Annotated[
-        str | None, Option(help="Instead: a user of the training data, by id.", metavar="ID")
+        str | None, Option(help="A user of the training data, by id, instead of --history.", metavar="ID")
     ] = None,
     form: Form = None,
     output: Output = None,
 ) -> None:
-    """Show what each item of a history adds to the score of one item.
+    """Show what each item of a history contributes to the score of an item.
 
-    A contribution is the item's value in the history times its weight. They add up to the score.
+    A contribution is the value of the item in the history times its weight. Contributions sum to the score.
 
     \b
     Examples:
@@ -259,7 +256,7 @@ def explain(
     from mrfrec.cli.show import kind_of, show_explanation
 
     if (history is None) == (user is None):
-        raise DataError("say whose score: exactly one of --history and --user.")
+        raise DataError("give exactly one of --history and --user.")
     kind = kind_of(form, output)
     opened = _load(model)
     names = ItemNames(opened.catalogue)
@@ -278,12 +275,12 @@ def explain(
 def info(
     model: Model,
     form: Annotated[
-        Literal["table", "json"], Option("--format", help="For people, or for programs.")
+        Literal["table", "json"], Option("--format", help="A table for people, or JSON for programs.")
     ] = "table",
 ) -> None:
-    """Tell what a model file holds.
+    """Describe a model file.
 
-    The data it was trained on, its parameters, whether it holds histories, its arrays and its size.
+    Shows its training data, parameters, arrays and size, and whether it holds the users' histories.
 
     \b
     Examples:
@@ -304,18 +301,17 @@ app.add_typer(paper_app)
 @app.command("compile")
 def compile_kernels(
     to: Annotated[
-        Path | None, Option(metavar="FOLDER", help="Keep the machine code here, not with the package.")
+        Path | None, Option(metavar="FOLDER", help="Folder for the machine code.")
     ] = None,
     dtype: Annotated[
         Literal["float32", "float64", "both"], Option(help="Precision of the fits to compile for.")
     ] = "float32",
 ) -> None:
-    """Compile ahead, so that the first fit need not: for container images.
+    """Compile the kernels ahead of the first fit, for example for a container image.
 
-    The machine code is kept beside the package if that can be written, else in ~/.cache/mrfrec/kernels; fits
-    find it there, also where nothing can be written any more. For a folder given by --to, set
-    NUMBA_CACHE_DIR to that folder when fitting. Machine code is for this model of processor: another one
-    compiles for itself.
+    The machine code is stored next to the package if that is writable, otherwise in ~/.cache/mrfrec/kernels;
+    fits find it there, also on a read-only file system. After --to FOLDER, set NUMBA_CACHE_DIR to that folder
+    when fitting. The code is specific to this processor model; another one compiles again.
 
     \b
     Examples:
@@ -333,19 +329,19 @@ def compile_kernels(
 
 @app.command()
 def doctor() -> None:
-    """Check this machine and this installation.
+    """Check the machine and the installation.
 
-    Versions, cores, memory, BLAS, the cache of compiled code, and two small fits against plain numpy. Send
-    what it says along with a report of a problem.
+    Shows versions, cores, memory, BLAS and the cache of compiled code, and compares two small fits with plain
+    numpy. Include the output in bug reports.
 
     \b
     Examples:
       mrfrec doctor
     """
-    from mrfrec.cli.doctor import report
+    from mrfrec.cli.doctor import print_findings
 
     logging.getLogger("mrfrec").setLevel(logging.WARNING)
-    report()
+    print_findings()
 
 
 # ── shared ────────────────────────────────────────────────────────────────────────────────────────

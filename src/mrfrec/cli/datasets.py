@@ -1,4 +1,4 @@
-"""`mrfrec paper datasets`: the data sets of the paper, from their archives to files that are ready to use."""
+"""`mrfrec paper datasets`: prepare the data sets of the paper from their archives."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
+from mrfrec.cli.options import Folder
 from mrfrec.errors import DataError
 
 __all__ = ["datasets_app"]
@@ -17,11 +18,7 @@ datasets_app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
-Name = Annotated[str, Argument(help="A data set, as mrfrec paper datasets list names it.", metavar="NAME")]
-Folder = Annotated[
-    Path | None,
-    Option("--folder", metavar="FOLDER", help="Of prepared data sets, if not ~/.cache/mrfrec/datasets."),
-]
+Name = Annotated[str, Argument(help="A name from mrfrec paper datasets list.", metavar="NAME")]
 
 
 @datasets_app.callback(invoke_without_command=True)
@@ -65,13 +62,13 @@ def prepare(
     folder: Folder = None,
     vae_cf: Annotated[
         Path | None,
-        Option("--vae-cf", metavar="FOLDER", help="Also write the split, in the files of vae_cf's notebook."),
+        Option("--vae-cf", metavar="FOLDER", help="Also write the split in the format of vae_cf's notebook."),
     ] = None,
 ) -> None:
-    """Make a data set ready for use.
+    """Prepare a data set for use.
 
-    Reads the original files, keeps what the published experiments keep, and writes one Parquet file. Without
-    --from the archive is downloaded, where its owner allows that; what is prepared already is left as it is.
+    Reads the original files, filters as in the published experiments, and writes one Parquet file. Without
+    --from the archive is downloaded if its owner allows it. A data set that is already prepared is kept.
 
     \b
     Examples:
@@ -92,9 +89,10 @@ def prepare(
 
 @datasets_app.command()
 def verify(name: Name, folder: Folder = None) -> None:
-    """Compare a prepared data set with what is published about it.
+    """Compare a prepared data set with the published counts and checksums.
 
-    Counts after the filters, items of the training users, checksums of the split: as far as they are known.
+    Checks the counts after filtering, the items of the training users and the files of the split, as far as
+    these are published.
 
     \b
     Examples:
@@ -112,12 +110,12 @@ def verify(name: Name, folder: Folder = None) -> None:
     wrong = [check.what for check in checks if not check.ok]
     if wrong:
         raise DataError(
-            f"{len(wrong)} of {len(checks)} checks of {name} do not hold, the first: {wrong[0]}. Prepare it "
-            f"again, from its archive: mrfrec paper datasets prepare {name} --from PATH"
+            f"{len(wrong)} of {len(checks)} checks of {name} failed, the first: {wrong[0]}. Prepare it "
+            f"again from its archive: mrfrec paper datasets prepare {name} --from PATH"
             + ("" if folder is None else f" --folder {folder}")
         )
     if not any(isinstance(check.expected, str) or check.expected for check in checks):
-        note(f"nothing is published about {name} to compare with: only that it is consistent was checked")
+        note(f"nothing is published about {name}: only its consistency was checked")
 
 
 def _shown(value: int | str | None) -> str | None:

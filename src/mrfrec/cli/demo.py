@@ -1,4 +1,4 @@
-"""`mrfrec demo`: what the package does, on data that comes with it, in a few seconds."""
+"""`mrfrec demo`: a tour of the package on built-in data."""
 
 import shlex
 import shutil
@@ -23,17 +23,17 @@ _SPARSE: dict[str, Any] = {"sparsity": 0.02}
 
 
 def run(output: Path) -> None:
-    """All of it; the model is saved to `output`."""
+    """Run the demo, and save its model to `output`."""
     check_writable(output)
     data = datasets.load("debian")
     _say(
         f"Debian 12: {data.n_users:,} source packages (the users) and the {data.n_items:,} packages they are "
         f"built with (the items),\n{len(data):,} pairs.\n"
     )
-    MRF().warm_up()  # compiles for this machine if need be: no time below has it
+    MRF().warm_up()  # compile before anything is timed
     _say(
-        f"How well are the build dependencies of {_HELD_OUT:,} packages guessed that no model has seen, "
-        "from 80 % of them?"
+        f"For {_HELD_OUT:,} packages that the models were not trained on, how well is a fifth of their "
+        "build dependencies\npredicted from the rest?"
     )
     _compare(strong_generalisation(datasets.events("debian"), _HELD_OUT))
 
@@ -60,7 +60,7 @@ def run(output: Path) -> None:
 
 
 def _program() -> str:
-    """As it has to be typed here: by its name where that finds it, else as it was called."""
+    """Return the command to type: `mrfrec` if that finds this program, otherwise its path."""
     called = sys.argv[0]
     found = shutil.which("mrfrec")
     if (found and Path(found).resolve() == Path(called).resolve()) or Path(called).name != "mrfrec":
@@ -69,7 +69,7 @@ def _program() -> str:
 
 
 def _say(text: str) -> None:
-    """On stdout at once: what comes next may take a while."""
+    """Write a line to stdout and flush it, since the next step may take a while."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -84,9 +84,9 @@ def _compare(split: Split) -> None:
     ]
     for name, parameters in kinds:
         model = MRF(**parameters)
-        found = evaluate(model, split, wanted)
+        result = evaluate(model, split, wanted)
         weights = model.weights_
         size = weights.nbytes if not model.is_sparse else weights.data.nbytes + weights.indices.nbytes
-        accuracy = [str(found.mean(metric)) for metric in wanted]
-        rows.append([name, *accuracy, f"{found.seconds['training']:.2f} s", human_bytes(size)])
+        accuracy = [str(result.mean(metric)) for metric in wanted]
+        rows.append([name, *accuracy, f"{result.seconds['training']:.2f} s", human_bytes(size)])
     print_table(rows, ["", "nDCG@100", "Recall@20", "training", "weights"])

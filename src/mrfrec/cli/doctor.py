@@ -1,4 +1,4 @@
-"""Looks at the machine and the installation."""
+"""`mrfrec doctor`: check the machine and the installation."""
 
 import platform
 import shutil
@@ -14,7 +14,7 @@ from pathlib import Path
 from mrfrec.cli.show import print_table
 from mrfrec.errors import DataError
 
-__all__ = ["Finding", "examine", "report"]
+__all__ = ["Finding", "examine", "print_findings"]
 
 _NEEDED = ("numpy", "scipy", "numba", "polars", "narwhals", "safetensors", "threadpoolctl", "typer", "rich")
 _OPTIONAL = {
@@ -29,23 +29,23 @@ _OPTIONAL = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: what was looked at, what is there, and what to do about it if anything."""
+    """A line of the report: what was checked, its value, and advice if something is wrong."""
 
     name: str
     value: str
     advice: str = ""
 
 
-def report() -> None:
-    """All of it as a table; an error if something is not as it should be."""
+def print_findings() -> None:
+    """Print all findings as a table; raise if one needs attention."""
     findings = list(examine())
     print_table([[finding.name, finding.value, finding.advice or "ok"] for finding in findings], ["", "", ""])
     if any(finding.advice for finding in findings):
-        raise DataError("something here needs a look: see the last column.")
+        raise DataError("something needs attention: see the last column.")
 
 
 def examine() -> Iterator[Finding]:
-    """Everything worth telling with a report of a problem."""
+    """Yield everything that a bug report should contain."""
     from mrfrec import __version__
     from mrfrec.core.memory import human_bytes
     from mrfrec.engines.local import blas_libraries
@@ -80,19 +80,18 @@ def _version(name: str) -> str:
 
 
 def _import_problem(name: str) -> str:
-    """What happens when a library that is installed is imported; nothing if all is well."""
+    """Return advice if an installed library cannot be imported, otherwise an empty text."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import_module(name)
-    except Exception as error:  # whatever an installation that is broken may raise
+    except Exception as error:  # a broken installation may raise anything
         reason = " ".join(str(error).split()) or type(error).__name__
         return f"cannot be imported: {reason}. Install it again"
     return ""
 
 
 def _gpu() -> str:
-    """By what is installed."""
     if shutil.which("nvidia-smi") is None:
         return "none found; autoencoders are trained on the CPU"
     for_cpu = _version("torch").endswith("+cpu")
@@ -113,7 +112,7 @@ def _machine_code() -> Finding:
 
 
 def _self_test() -> Finding:
-    """A small fit of each kind against plain numpy."""
+    """Compare a small dense and a small sparse fit with plain numpy."""
     import numpy as np
     import scipy.sparse as sp
 

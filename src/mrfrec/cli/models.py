@@ -1,4 +1,4 @@
-"""Models as they are typed: `SLIM`, `SLIM: l1=1`, `dense: l2=6, sparsity=dense`, or a file of parameters."""
+"""Parse models on the command line: `SLIM`, `SLIM: l1=1`, `dense: l2=6, sparsity=dense`, `best.json`."""
 
 import json
 from collections import Counter
@@ -36,19 +36,19 @@ _WORDS: dict[str, Any] = {"none": None, "dense": None, "true": True, "false": Fa
 
 
 class Spec(NamedTuple):
-    """A kind of model and its parameters, with a name for tables."""
+    """A model as typed: its name in tables, its kind and its parameters."""
 
     name: str
     kind: str
     parameters: dict[str, Any]
-    told: dict[str, str]  # what errors call each parameter: where it was given, and its name
+    sources: dict[str, str]  # how errors name each parameter, such as "best.json: l2"
 
 
 # ── models ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def only(texts: Sequence[str] | None) -> str:
-    """The model of a command that takes one; nothing, where none was typed."""
+    """Return the model of a command that takes one, or "" if none was typed."""
     if not texts:
         return ""
     if len(texts) > 1:
@@ -63,11 +63,11 @@ def _something(text: str) -> str:
 
 
 def parse_model(text: str, file: Path | None = None, option: str = "--model") -> Spec:
-    """`KIND`, or `NAME: parameter=value, …`, where a name that is a kind says of which kind the model is.
+    """Parse `KIND`, or `NAME: part, part, …` with parts `parameter=value`, `model=KIND` and `FILE.json`.
 
-    Else `model=KIND` does, or a file of parameters, which may be a part, `NAME: FILE.json, l2=3`; if nothing
-    does, it is an MRF. What comes later wins; `file` comes first. Without a name, the text is the name, or
-    the file's. `option` is where the text was typed.
+    The kind of model is given by a name that is one, by `model=KIND` or by a file; it is MRF by default.
+    Later parts override earlier ones, and `file` comes first. The name defaults to the text, or to that of a
+    file alone. `option` is the option that was typed.
     """
     head, colon, rest = text.partition(":")
     is_named = bool(colon) and "=" not in head and not head.strip().endswith(".json")
@@ -75,13 +75,13 @@ def parse_model(text: str, file: Path | None = None, option: str = "--model") ->
     if not is_named and kind_named(what):
         name, what = what, ""
     parts = [part for part in (part.strip() for part in what.replace(";", ",").split(",")) if part]
-    kinds = {"its name": kind_named(name)}  # by what says so
+    kinds = {"its name": kind_named(name)}  # by where the kind was given
     parameters: dict[str, Any] = {}
-    told: dict[str, str] = {}
+    sources: dict[str, str] = {}
 
-    def take(where: str, found: Mapping[str, Any]) -> None:
-        parameters.update(found)
-        told.update({key: f"{where}: {key}" for key in found})
+    def take(where: str, given: Mapping[str, Any]) -> None:
+        parameters.update(given)
+        sources.update({key: f"{where}: {key}" for key in given})
 
     if file is not None:
         kinds[str(file)], found = read_parameters(file)
@@ -107,10 +107,10 @@ def parse_model(text: str, file: Path | None = None, option: str = "--model") ->
     if len(set(said.values())) > 1:
         each = " and ".join(f"{kind} by {where}" for where, kind in said.items())
         raise ParameterError(option, "of one kind", text, f"It is {each}.")
-    spec = Spec(name or what or "MRF", next(iter(said.values()), "MRF"), parameters, told)
+    spec = Spec(name or what or "MRF", next(iter(said.values()), "MRF"), parameters, sources)
     unknown = [parameter for parameter in parameters if parameter not in model_class(spec.kind).defaults()]
     near = None if said else nearest_kind(name)
-    if unknown and near:  # a name that looks like that of a kind, and is none
+    if unknown and near:  # the name may be a misspelt kind
         rule = f"of a kind that knows {unknown[0]}, which MRF does not"
         raise ParameterError(option, rule, text, f"Did you mean {near}?")
     if unknown:
@@ -119,7 +119,7 @@ def parse_model(text: str, file: Path | None = None, option: str = "--model") ->
 
 
 def _meant(parts: Sequence[str]) -> str | None:
-    """What somebody may have meant who forgot the colon, or wrote a kind not quite right."""
+    """Guess what was meant if the colon was forgotten, or a kind misspelt."""
     first, *others = parts
     words = first.split(" ")
     for stop in range(len(words), 0, -1):
@@ -131,9 +131,9 @@ def _meant(parts: Sequence[str]) -> str | None:
 
 
 def _unknown(spec: Spec, parameter: str) -> str:
-    """That a model has no such parameter; and what may have been meant."""
+    """Say that a model has no such parameter, and suggest what may have been meant."""
     known = list(model_class(spec.kind).defaults())
-    where = spec.told[parameter].removesuffix(f": {parameter}")
+    where = spec.sources[parameter].removesuffix(f": {parameter}")
     message = f"{where}: {spec.kind} has no parameter {parameter} (it has {', '.join(known) or 'none'})."
     near = get_close_matches(parameter, known, 1)
     if near:
@@ -142,13 +142,13 @@ def _unknown(spec: Spec, parameter: str) -> str:
     if not others:
         return message
     advice = f"{parameter} is one of {', '.join(others[:-1])}{' and ' if others[1:] else ''}{others[-1]}"
-    # A kind may have been meant as a mere name.
+    # The kind may have been meant as a name for the table.
     is_name = "MRF" in others and kind_named(spec.name) == spec.kind
     return f"{message} {advice}{f': name an MRF otherwise than {spec.name}' if is_name else ''}."
 
 
 def parse_models(texts: Iterable[str]) -> list[Spec]:
-    """Several; where two have only one kind for a name, all that was typed is the name of each."""
+    """Parse several models; those that would share a kind as their name are named by what was typed."""
     specs = [(text.strip(), parse_model(_something(text))) for text in texts]
     names = Counter(spec.name for _, spec in specs)
     return [
@@ -158,35 +158,35 @@ def parse_models(texts: Iterable[str]) -> list[Spec]:
 
 
 def read_parameters(path: Path) -> tuple[str | None, dict[str, Any]]:
-    """A kind of model, if it is said, and its parameters, as mrfrec tune writes them."""
+    """Read a file written by mrfrec tune: the kind of model, None if it is not given, and parameters."""
     try:
-        found = json.loads(expanded(path).read_text(encoding="utf-8"))
+        content = json.loads(expanded(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from error
     except ValueError as error:
         raise DataError(f"{path} is not a file of parameters: {error}.") from error
-    if isinstance(found, dict) and "parameters" not in found:
-        kind_alone = {"model": found.pop("model")} if "model" in found else {}
-        found = {**kind_alone, "parameters": found}
-    if not isinstance(found, dict) or not isinstance(found["parameters"], dict):
+    if isinstance(content, dict) and "parameters" not in content:
+        kind_alone = {"model": content.pop("model")} if "model" in content else {}
+        content = {**kind_alone, "parameters": content}
+    if not isinstance(content, dict) or not isinstance(content["parameters"], dict):
         raise DataError(f'{path} is not a file of parameters, such as {{"parameters": {{"l2": 6}}}}.')
-    if "model" not in found:
-        return None, found["parameters"]
-    kind = kind_named(str(found["model"]))
+    if "model" not in content:
+        return None, content["parameters"]
+    kind = kind_named(str(content["model"]))
     if kind is None:
-        raise DataError(f"{path} is for a model {found['model']!r}; this mrfrec knows {', '.join(MODELS)}.")
-    return kind, found["parameters"]
+        raise DataError(f"{path} is for a model {content['model']!r}; this mrfrec knows {', '.join(MODELS)}.")
+    return kind, content["parameters"]
 
 
 def make(spec: Spec, machine: Mapping[str, Any]) -> "Recommender":
-    """The model, ready to be trained here; errors say where a parameter was given."""
+    """Build a model that can be trained on this machine; errors say where a parameter was given."""
     try:
         made = build(spec.kind, spec.parameters, machine)
         made.check_ready()
     except ParameterError as error:
         if machine.get(error.name) is not None:
             raise error.named(_option(error.name)) from None
-        raise error.named(spec.told.get(error.name, error.name)) from None
+        raise error.named(spec.sources.get(error.name, error.name)) from None
     return made
 
 
@@ -194,35 +194,35 @@ def make(spec: Spec, machine: Mapping[str, Any]) -> "Recommender":
 
 
 def with_options(spec: Spec, typed: Mapping[str, Any]) -> Spec:
-    """A model with options that were typed, which win; one it has no parameter for is refused."""
+    """Override parameters by options that were typed; refuse options that the model does not have."""
     for name, value in typed.items():
         refuse_option(spec.kind, name, value)
     parameters = spec.parameters
-    if {"sparsity", "threshold"} & typed.keys():  # of the two that decide one thing, the typed one alone
+    if {"sparsity", "threshold"} & typed.keys():  # these exclude each other: keep the typed one only
         parameters = {name: x for name, x in parameters.items() if name not in ("sparsity", "threshold")}
-    told = {**spec.told, **{name: _option(name, value) for name, value in typed.items()}}
-    return spec._replace(parameters={**parameters, **typed}, told=told)
+    sources = {**spec.sources, **{name: _option(name, value) for name, value in typed.items()}}
+    return spec._replace(parameters={**parameters, **typed}, sources=sources)
 
 
 def _option(name: str, value: object = None) -> str:
-    """The option for a parameter, as it was typed."""
+    """Return the option that sets a parameter."""
     return f"--{'no-' if name == 'center' and value is False else ''}{name.replace('_', '-')}"
 
 
 def refuse_option(kind: str, name: str, value: object) -> None:
-    """Refuse an option for a parameter that a kind of model does not have."""
+    """Refuse an option that a kind of model has no parameter for."""
     usual = model_class(kind).defaults()
     if name in usual:
         return
     own = [parameter for parameter in usual if parameter not in model_class(kind)._machine_parameters]
     advice = f"Its own are {', '.join(own)}: --model '{kind}: {own[0]}={usual[own[0]]}'." if own else ""
     option = _option(name, value)
-    shown = value if type(value) is not bool else True  # a flag that is given, whatever it says
+    shown = value if type(value) is not bool else True  # a flag has no value of its own
     raise ParameterError(option, f"left out with {kind}, which has no such parameter", shown, advice)
 
 
 def check_limits(machine: Mapping[str, Any]) -> None:
-    """Refuse threads and a limit of memory that are none, also where no model has use for them."""
+    """Check --threads and --memory-limit, also for models that ignore them."""
     if machine.get("threads") is not None:
         check_count("--threads", machine["threads"])
     if machine.get("memory_limit") is not None:
@@ -233,7 +233,7 @@ def check_limits(machine: Mapping[str, Any]) -> None:
 
 
 def check_machine(machine: Mapping[str, Any], kinds: Iterable[str]) -> None:
-    """Refuse what is for autoencoders, where none of the models is one."""
+    """Check machine options; refuse those for autoencoders if none of the models is one."""
     check_limits(machine)
     given = list(kinds)
     for name in ("device", "checkpoint"):

@@ -1,4 +1,4 @@
-"""Results on stdout or in a file, as a table for people, JSON or CSV; progress on stderr."""
+"""Write results to stdout or a file, as a table, JSON or CSV; show progress on stderr."""
 
 import csv
 import io
@@ -45,7 +45,7 @@ _BY_NAME = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "js
 
 
 def kind_of(form: str | None, output: Path | None, by_name: Mapping[str, str] = _BY_NAME) -> str:
-    """The format asked for, by name or by the name of the file."""
+    """Return the format that was requested, or the one of the output file's suffix."""
     if output is None:
         if form == "parquet":
             raise ParameterError(
@@ -61,20 +61,20 @@ def kind_of(form: str | None, output: Path | None, by_name: Mapping[str, str] = 
 
 
 def note(message: str) -> None:
-    """A line on stderr; a progress bar makes room for it."""
+    """Write a line to stderr, above a progress bar if there is one."""
     sys.stderr.write(f"mrfrec: {message}\n")
 
 
 def size_of(path: Path) -> str:
-    """Of a file, for people."""
+    """Return the size of a file, such as 1.2 MB."""
     return human_bytes(expanded(path).stat().st_size)
 
 
 @contextmanager
 def progress_bar(results: bool = False) -> Iterator[Progress | None]:
-    """A progress callback that draws bars, on a terminal; None elsewhere.
+    """Give a callback that draws progress bars if stderr is a terminal, otherwise None.
 
-    `results` says that something is written to stdout meanwhile, which bars on the same terminal would break.
+    `results` says that results are written to stdout meanwhile: bars on the same terminal would break them.
     """
     if not sys.stderr.isatty() or (results and sys.stdout.isatty()):
         yield None
@@ -89,13 +89,13 @@ def progress_bar(results: bool = False) -> Iterator[Progress | None]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    # Left to itself it would take over stdout too, and send results where the bars go.
+    # redirect_stdout would send results to stderr, where the bars are.
     with Bars(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as bars:
         tasks: dict[str, Any] = {}
 
         def show(stage: str, done: int, total: int) -> None:
             if stage not in tasks:
-                for task in bars.tasks:  # what had no total, such as reading, has ended by now
+                for task in bars.tasks:  # an earlier stage without a total has ended
                     bars.update(task.id, total=task.total or task.completed)
                 tasks[stage] = bars.add_task(stage, total=total or None)
             bars.update(tasks[stage], completed=done)
@@ -154,7 +154,7 @@ def _write_columns(columns: dict[str, Any], catalogue: Catalogue, kind: str, out
 
 
 def show_facts(facts: dict[str, Any], name: str, kind: str) -> None:
-    """What a model file holds."""
+    """Write the description of a model file."""
     if kind == "json":
         sys.stdout.write(json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
     else:
@@ -173,7 +173,7 @@ def _flat(facts: dict[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
 
 
 def show_report(report: "Report", kind: str, output: Path | None) -> None:
-    """What was measured, as "table", "json" or "markdown"."""
+    """Write a report as "table", "json" or "markdown"."""
     with nullcontext(sys.stdout) if output is None else _file(output) as file:
         if kind != "table":
             file.write(report.json() if kind == "json" else report.markdown())
@@ -186,7 +186,7 @@ def show_report(report: "Report", kind: str, output: Path | None) -> None:
 
 
 def write_per_user(evaluations: "Sequence[Evaluation]", path: Path) -> None:
-    """One line for each model and user: what each metric is for them."""
+    """Write a CSV file with the metrics of each model and user."""
     metrics = [metric for metric in evaluations[0].values if not metric.is_overall]
     with _file(path) as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -209,9 +209,9 @@ def _write(
     kind: str,
     output: Path | None,
 ) -> None:
-    """Rows as "table", "json" or "csv", one by one as they come (a table is drawn at the end).
+    """Write rows as "table", "json" or "csv", streaming except for tables.
 
-    A table leaves out the `hidden` columns, and titles where there are none: what tells a reader nothing.
+    A table leaves out the `hidden` columns, and the titles if there are none.
     """
     hidden = hidden | ({"title"} if catalogue.titles is None else set()) if kind == "table" else set()
     shown = [place for place, name in enumerate(columns) if name not in hidden]
@@ -238,7 +238,7 @@ def _write_frame(frame: Any, output: Path | None, kind: str) -> None:
 
 @contextmanager
 def _file(path: Path) -> Iterator[TextIO]:
-    """A file to write to, whole or not at all."""
+    """Open a file for writing; it appears only when it is complete."""
     try:
         with writing(path) as unfinished, unfinished.open("w", encoding="utf-8", newline="") as file:
             yield file
@@ -263,7 +263,7 @@ def _write_json(rows: Iterable[Sequence[Any]], names: Sequence[str], file: TextI
 
 
 def print_table(rows: Iterable[Sequence[Any]], names: Sequence[str], file: TextIO | None = None) -> None:
-    """A table for people; nothing is cut off where the reader is not a terminal."""
+    """Write a table, fitted to the terminal if there is one, otherwise as wide as needed."""
     drawn = Table(header_style="bold", box=None, pad_edge=False)
     for name in names:
         drawn.add_column(_text(name), overflow="fold")
@@ -283,7 +283,7 @@ def print_table(rows: Iterable[Sequence[Any]], names: Sequence[str], file: TextI
 
 
 def _text(value: object) -> Text:
-    """As it is: no markup, no emoji by name, and nothing that would move the cursor."""
+    """Convert a cell to text without interpreting markup, emoji names or control characters."""
     if value is None:
         return Text("–")
     shown = f"{value:.4f}" if isinstance(value, float) else str(value)
