@@ -194,6 +194,8 @@ def test_tradeoff_has_a_line_per_sparsity_and_a_label_per_point(tmp_path: Path, 
     plot_tradeoff(made_tradeoff(), "ndcg@100", tmp_path / "figure")
     (axes,) = drawn[0].axes
     assert legend_of(drawn[0]) == ["dense", "sparsity 0.5 %", "sparsity 0.1 %"]
+    colors = [line.lines[0].get_color() for line in axes.containers]  # type: ignore[attr-defined]
+    assert colors == [figures.BLACK, *figures._COLORS[:2]]
     assert labels_of(axes) == ["r = 0", "r = 0.1", "r = 0.5"] * 2
     assert axes.get_xlabel() == "Training time (seconds)"
     assert axes.get_ylabel() == "nDCG@100 on 400 test users"
@@ -201,14 +203,28 @@ def test_tradeoff_has_a_line_per_sparsity_and_a_label_per_point(tmp_path: Path, 
     assert title_of(drawn[0]) == "strong generalisation, 400 + 400 users held out"
 
 
-def test_tradeoff_labels_lie_inside_and_do_not_cover_each_other(tmp_path: Path, drawn: list[Figure]) -> None:
-    plot_tradeoff(made_tradeoff(), "ndcg@100", tmp_path / "figure")
+@pytest.mark.parametrize("spread", [1.0, 0.2])
+def test_tradeoff_labels_stay_with_their_points_and_cover_nothing(
+    spread: float, tmp_path: Path, drawn: list[Figure]
+) -> None:
+    points = made_tradeoff().points
+    crowded = tuple(
+        replace(p, evaluation=replace(p.evaluation, seconds={"training": 100 * (p.seconds / 100) ** spread}))
+        for p in points
+    )
+    plot_tradeoff(Tradeoff(crowded), "ndcg@100", tmp_path / "figure")
     (axes,) = drawn[0].axes
-    boxes = [text.get_window_extent() for text in axes.texts]
-    for place, box in enumerate(boxes):
+    texts: list[Any] = list(axes.texts)
+    boxes = [text.get_window_extent() for text in texts]
+    markers = [axes.transData.transform(text.xy) for text in texts]
+    for place, (box, (x, y)) in enumerate(zip(boxes, markers, strict=True)):
         assert box.count_overlaps(boxes[:place]) == 0
+        assert not any(box.contains(*marker) for marker in markers)
         assert axes.bbox.x0 <= box.x0
         assert box.x1 <= axes.bbox.x1
+        gap = max(box.x0 - x, x - box.x1, box.y0 - y, y - box.y1)
+        assert gap <= figures._GAPS[-1] + 1
+        assert texts[place].arrow_patch.get_visible() == (gap > figures._GAPS[0] + 1)  # a line leads back
 
 
 def test_tradeoff_without_dense_without_errors_and_with_a_title(tmp_path: Path, drawn: list[Figure]) -> None:

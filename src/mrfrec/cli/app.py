@@ -14,7 +14,7 @@ from mrfrec import __version__
 from mrfrec.checks import check_count
 from mrfrec.cli.evaluating import compare, evaluate, tune
 from mrfrec.cli.fitting import fit
-from mrfrec.cli.options import GroupedCommand, Threads
+from mrfrec.cli.options import GroupedCommand, Threads, new_app
 from mrfrec.cli.paper import paper_app
 from mrfrec.errors import DataError
 
@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "run"]
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
+app = new_app()
 
 _REASONS = 3  # shown for each item with --explain
 _TABLE_USERS = 50  # at most this many users are shown as a table

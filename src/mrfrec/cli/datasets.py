@@ -6,17 +6,12 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from mrfrec.cli.options import Folder
+from mrfrec.cli.options import Folder, new_app
 from mrfrec.errors import DataError
 
 __all__ = ["datasets_app"]
 
-datasets_app = typer.Typer(
-    name="datasets",
-    add_completion=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
+datasets_app = new_app("datasets")
 
 Name = Annotated[str, Argument(help="A name from mrfrec paper datasets list.", metavar="NAME")]
 

@@ -7,10 +7,7 @@ from typer import Option
 
 from mrfrec.cli.data import Data, takes_data
 from mrfrec.cli.options import (
-    MACHINE,
     MEASURED_MODEL,
-    MODEL,
-    OUTPUT,
     Device,
     MemoryLimit,
     Metrics,
@@ -35,9 +32,7 @@ _TRIALS = 50
 @takes_data
 def evaluate(
     data: Data,
-    model: Annotated[
-        list[str] | None, Option(metavar="MODEL", help=MEASURED_MODEL, rich_help_panel=MODEL)
-    ] = None,
+    model: Annotated[list[str] | None, Option(metavar="MODEL", help=MEASURED_MODEL)] = None,
     metrics: Metrics = None,
     ties: TieRule = "popularity",
     form: ReportFormat = None,
@@ -80,9 +75,7 @@ def evaluate(
 @takes_data
 def compare(
     data: Data,
-    model: Annotated[
-        list[str], Option(metavar="MODEL", help=MEASURED_MODEL + " Twice or more.", rich_help_panel=MODEL)
-    ],
+    model: Annotated[list[str], Option(metavar="MODEL", help=MEASURED_MODEL + " Twice or more.")],
     metrics: Metrics = None,
     ties: TieRule = "popularity",
     form: ReportFormat = None,
@@ -131,14 +124,7 @@ def models_to_compare(texts: list[str], machine: dict[str, Any]) -> "dict[str, R
 def tune(
     data: Data,
     best: Annotated[
-        Path,
-        Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Where to write the best parameters (.json).",
-            rich_help_panel=OUTPUT,
-        ),
+        Path, Option("-o", "--output", metavar="FILE", help="Where to write the best parameters (.json).")
     ],
     model: Annotated[
         list[str] | None,
@@ -146,20 +132,14 @@ def tune(
             metavar="MODEL",
             help="The model and parameters that all trials share: 'SLIM: l1=1'.",
             show_default="MRF",
-            rich_help_panel=MODEL,
         ),
     ] = None,
     metric: Annotated[
-        str | None,
-        Option(
-            metavar="NAME", help="The metric to maximise.", show_default="ndcg@100", rich_help_panel=OUTPUT
-        ),
+        str | None, Option(metavar="NAME", help="The metric to maximise.", show_default="ndcg@100")
     ] = None,
     method: Annotated[
         Literal["grid", "search"],
-        Option(
-            help="Try all combinations, or let Optuna choose (needs the extra tune).", rich_help_panel=MODEL
-        ),
+        Option(help="Try all combinations, or let Optuna choose (needs the extra tune)."),
     ] = "grid",
     vary: Annotated[
         list[str] | None,
@@ -167,53 +147,29 @@ def tune(
             metavar="NAME=LIST",
             help="Values of a parameter: l1=0.5,5; with --method search also a range: l1=0.1..10. May be "
             "repeated. Parameters that are neither varied nor fixed by --model vary as usual for the model.",
-            rich_help_panel=MODEL,
         ),
     ] = None,
     alpha: Annotated[
-        str | None,
-        Option(
-            metavar="LIST", help="Values of alpha.", show_default="0,0.25,0.5,0.75,1", rich_help_panel=MODEL
-        ),
+        str | None, Option(metavar="LIST", help="Values of alpha.", show_default="0,0.25,0.5,0.75,1")
     ] = None,
     l2: Annotated[
-        str | None,
-        Option(
-            metavar="LIST", help="Values of l2.", show_default="a few for each alpha", rich_help_panel=MODEL
-        ),
+        str | None, Option(metavar="LIST", help="Values of l2.", show_default="a few for each alpha")
     ] = None,
     sparsity: Annotated[
-        str | None,
-        Option(
-            metavar="LIST",
-            help="Values of sparsity, as for mrfrec fit.",
-            show_default="auto",
-            rich_help_panel=MODEL,
-        ),
+        str | None, Option(metavar="LIST", help="Values of sparsity, as for mrfrec fit.", show_default="auto")
     ] = None,
-    r: Annotated[
-        str | None, Option(metavar="LIST", help="Values of r, for sparse models.", rich_help_panel=MODEL)
-    ] = None,
+    r: Annotated[str | None, Option(metavar="LIST", help="Values of r, for sparse models.")] = None,
     trials: Annotated[
-        int | None,
-        Option(
-            metavar="N", help="search: number of trials.", show_default=str(_TRIALS), rich_help_panel=MODEL
-        ),
+        int | None, Option(metavar="N", help="search: number of trials.", show_default=str(_TRIALS))
     ] = None,
     max_seconds: Annotated[
-        float | None,
-        Option(
-            metavar="X",
-            help="Longest training time of the best model, on this machine.",
-            rich_help_panel=MACHINE,
-        ),
+        float | None, Option(metavar="X", help="Longest training time of the best model, on this machine.")
     ] = None,
     study: Annotated[
         Path | None,
         Option(
             metavar="FILE",
             help="Keep the trials in this .jsonl file, to continue if interrupted.",
-            rich_help_panel=OUTPUT,
         ),
     ] = None,
     ties: TieRule = "popularity",

@@ -19,7 +19,7 @@ from mrfrec.cli.data import (
     Values,
     text_options,
 )
-from mrfrec.cli.options import MACHINE, MODEL, OUTPUT, Device, MemoryLimit, Threads, file_name
+from mrfrec.cli.options import Device, MemoryLimit, Threads, file_name
 from mrfrec.errors import ParameterError
 
 __all__ = ["fit"]
@@ -33,14 +33,9 @@ def fit(
             metavar="DATA",
         ),
     ],
-    output: Annotated[
-        Path,
-        Option("-o", "--output", metavar="FILE", help="The model file to write.", rich_help_panel=OUTPUT),
-    ],
+    output: Annotated[Path, Option("-o", "--output", metavar="FILE", help="The model file to write.")],
     histories: Annotated[
-        bool,
-        Option("--histories", help="Store the users' histories: recommend --user and --all need them.",
-               rich_help_panel=OUTPUT),
+        bool, Option("--histories", help="Store the users' histories: recommend --user and --all need them.")
     ] = False,
     user_column: Annotated[
         str | None, Option(metavar="NAME", help="Column of the users, if its name does not tell.")
@@ -70,77 +65,59 @@ def fit(
             help="MRF, EASE, EDLAE, Popularity, ItemKNN, SLIM, FsSLIM, WMF, CDAE, MultDAE or MultVAE, also "
             "with parameters: 'SLIM: l1=1'.",
             show_default="MRF",
-            rich_help_panel=MODEL,
         ),
     ] = None,
     params: Annotated[
         Path | None,
         Option(metavar="FILE", help="Model and parameters from mrfrec tune; other options override them.",
-               parser=file_name, rich_help_panel=MODEL),
+               parser=file_name),
     ] = None,
     l2: Annotated[
-        float | None,
-        Option(metavar="X", help="Ridge, the first parameter to tune: larger for less data.",
-               rich_help_panel=MODEL),
+        float | None, Option(metavar="X", help="Ridge, the first parameter to tune: larger for less data.")
     ] = None,
     alpha: Annotated[
-        float | None,
-        Option(metavar="X", help="Rescaling: 0 for covariances, 1 for correlations.", rich_help_panel=MODEL),
+        float | None, Option(metavar="X", help="Rescaling: 0 for covariances, 1 for correlations.")
     ] = None,
     sparsity: Annotated[
         str | None,
-        Option(metavar="X", help="Share of the weights to keep, such as 0.005; dense for all of them.",
-               rich_help_panel=MODEL),
+        Option(metavar="X", help="Share of the weights to keep, such as 0.005; dense for all of them."),
     ] = None,
     threshold: Annotated[
         float | None,
-        Option(metavar="X", help="Instead of --sparsity: keep pairs that correlate more than this.",
-               rich_help_panel=MODEL),
+        Option(metavar="X", help="Instead of --sparsity: keep pairs that correlate more than this."),
     ] = None,
     max_neighbors: Annotated[
-        int | None,
-        Option(metavar="N", help="Sparse: largest number of weights of an item.", rich_help_panel=MODEL),
+        int | None, Option(metavar="N", help="Sparse: largest number of weights of an item.")
     ] = None,
-    r: Annotated[
-        float | None,
-        Option(metavar="X", help="Sparse: 0 is most accurate, 1 fastest.", rich_help_panel=MODEL),
-    ] = None,
+    r: Annotated[float | None, Option(metavar="X", help="Sparse: 0 is most accurate, 1 fastest.")] = None,
     l2_flat: Annotated[
-        float | None,
-        Option(metavar="X", help="A second ridge, the same for all items.", rich_help_panel=MODEL),
+        float | None, Option(metavar="X", help="A second ridge, the same for all items.")
     ] = None,
     dropout: Annotated[
         float | None,
-        Option(metavar="X", help="A third ridge, proportional to the popularity of an item; below 1.",
-               rich_help_panel=MODEL),
+        Option(metavar="X", help="A third ridge, proportional to the popularity of an item; below 1."),
     ] = None,
     user_weight: Annotated[
-        float | None, Option(metavar="X", help="Above 0, long histories count less.", rich_help_panel=MODEL)
+        float | None, Option(metavar="X", help="Above 0, long histories count less.")
     ] = None,
     center: Annotated[
-        bool | None,
-        Option("--center/--no-center", help="Whether to subtract each item's mean.", rich_help_panel=MODEL),
+        bool | None, Option("--center/--no-center", help="Whether to subtract each item's mean.")
     ] = None,
     mean_constraint: Annotated[
-        bool | None,
-        Option("--mean-constraint", help="Dense: make predictions reproduce the items' means.",
-               rich_help_panel=MODEL),
+        bool | None, Option("--mean-constraint", help="Dense: make predictions reproduce the items' means.")
     ] = None,
     offset: Annotated[
         bool | None,
-        Option("--offset", help="Score by the exact conditional mean; popular items score higher.",
-               rich_help_panel=MODEL),
+        Option("--offset", help="Score by the exact conditional mean; popular items score higher."),
     ] = None,
-    dtype: Annotated[
-        Literal["float32", "float64"] | None, Option(help="Precision of the weights.", rich_help_panel=MODEL)
-    ] = None,
+    dtype: Annotated[Literal["float32", "float64"] | None, Option(help="Precision of the weights.")] = None,
     threads: Threads = None,
     memory_limit: MemoryLimit = None,
     device: Device = None,
     checkpoint: Annotated[
         Path | None,
         Option(metavar="FILE", help="Keep the state of an autoencoder's training in this file, to continue "
-               "after an interruption.", parser=file_name, rich_help_panel=MACHINE),
+               "after an interruption.", parser=file_name),
     ] = None,
 ) -> None:  # fmt: skip
     """Fit a model to a table of users and items.

@@ -8,25 +8,23 @@ from typer import Option
 from typer.core import TyperCommand
 
 __all__ = [
-    "MACHINE",
-    "MEASURED_MODEL",
-    "MODEL",
-    "OUTPUT",
-    "Device",
-    "Folder",
-    "GroupedCommand",
-    "MemoryLimit",
-    "Metrics",
-    "PerUser",
-    "Plot",
-    "ReportFile",
-    "ReportFormat",
-    "Threads",
-    "TieRule",
-    "file_name",
-]
+    "MEASURED_MODEL", "Device", "Folder", "GroupedCommand", "MemoryLimit", "Metrics", "PerUser", "Plot",
+    "ReportFile", "ReportFormat", "Threads", "TieRule", "file_name", "new_app",
+]  # fmt: skip
 
-MODEL, MACHINE, OUTPUT = "Model", "Machine", "Output"  # groups of options; the others are about the data
+# Parameters of commands by group; the others are about the data.
+_GROUPS = {
+    "Model": "model params l2 alpha sparsity threshold max_neighbors r l2_flat dropout user_weight center "
+    "mean_constraint offset dtype method vary trials dense sparse ranks",
+    "Machine": "threads memory_limit device checkpoint max_seconds",
+    "Output": "output best histories metrics metric ties form per_user plot study help",
+}
+
+
+def new_app(name: str | None = None) -> typer.Typer:
+    """Create an application or a group of commands with plain-text help."""
+    settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    return typer.Typer(name=name, add_completion=False, rich_markup_mode=None, context_settings=settings)
 
 
 class GroupedCommand(TyperCommand):
@@ -34,18 +32,15 @@ class GroupedCommand(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, then one section for each group of options."""
-        groups: dict[str, list[tuple[str, str]]] = {
-            title: [] for title in ("Arguments", "Data", MODEL, MACHINE, OUTPUT)
-        }
+        group_of = {name: title for title, names in _GROUPS.items() for name in names.split()}
+        groups: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Arguments", "Data", *_GROUPS)}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None:
-                is_help = parameter.name == "help"
-                panel = OUTPUT if is_help else getattr(parameter, "rich_help_panel", None) or "Data"
-                if parameter.param_type_name == "argument":
-                    panel = "Arguments"
-                default = _model_default(parameter) if panel == MODEL else ""
-                groups[panel].append((record[0], record[1] + default))
+                title = group_of.get(str(parameter.name), "Data")
+                title = "Arguments" if parameter.param_type_name == "argument" else title
+                default = _model_default(parameter) if title == "Model" else ""
+                groups[title].append((record[0], record[1] + default))
         for title, records in groups.items():
             if records:
                 with formatter.section(title):
@@ -82,14 +77,12 @@ Metrics = Annotated[
         metavar="NAMES",
         help="ndcg, recall, recall_all, precision, hit, mrr, map, coverage, popularity, tail; each with @k.",
         show_default="ndcg@100,recall@20,recall@50",
-        rich_help_panel=OUTPUT,
     ),
 ]
 TieRule = Annotated[
     Literal["index", "popularity"],
     Option(
         help="Order of items with equal scores: the more popular first, as recommend does, or by index.",
-        rich_help_panel=OUTPUT,
     ),
 ]
 ReportFormat = Annotated[
@@ -98,36 +91,24 @@ ReportFormat = Annotated[
         "--format",
         help="Format of the results.",
         show_default="by the name of the output file, or a table",
-        rich_help_panel=OUTPUT,
     ),
 ]
 ReportFile = Annotated[
     Path | None,
-    Option("-o", "--output", metavar="FILE", help="A .json, .md or .txt file.", show_default="stdout",
-           rich_help_panel=OUTPUT),
+    Option("-o", "--output", metavar="FILE", help="A .json, .md or .txt file.", show_default="stdout"),
 ]  # fmt: skip
-Plot = Annotated[
-    Path | None,
-    Option("--plot", metavar="FILE", help="Draw the results, as PNG and SVG.", rich_help_panel=OUTPUT),
-]
+Plot = Annotated[Path | None, Option("--plot", metavar="FILE", help="Draw the results, as PNG and SVG.")]
 PerUser = Annotated[
-    Path | None,
-    Option("--per-user", metavar="FILE", help="Write each test user's metrics, as CSV.",
-           rich_help_panel=OUTPUT),
+    Path | None, Option("--per-user", metavar="FILE", help="Write each test user's metrics, as CSV.")
 ]  # fmt: skip
-Threads = Annotated[
-    int | None,
-    Option(metavar="N", help="Number of threads.", show_default="all cores", rich_help_panel=MACHINE),
-]
+Threads = Annotated[int | None, Option(metavar="N", help="Number of threads.", show_default="all cores")]
 MemoryLimit = Annotated[
-    str | None,
-    Option(metavar="SIZE", help="Memory to use, such as 8GB.", show_default="what is free",
-           rich_help_panel=MACHINE),
+    str | None, Option(metavar="SIZE", help="Memory to use, such as 8GB.", show_default="what is free")
 ]  # fmt: skip
 Device = Annotated[
     str | None,
     Option(metavar="NAME", help="Where to train autoencoders: cpu or cuda.",
-           show_default="a GPU if there is one", rich_help_panel=MACHINE),
+           show_default="a GPU if there is one"),
 ]  # fmt: skip
 Folder = Annotated[
     Path | None,

@@ -11,7 +11,6 @@ from mrfrec.cli.datasets import datasets_app
 from mrfrec.cli.evaluating import models_to_compare
 from mrfrec.cli.options import (
     MEASURED_MODEL,
-    MODEL,
     Device,
     Folder,
     GroupedCommand,
@@ -22,18 +21,14 @@ from mrfrec.cli.options import (
     ReportFormat,
     Threads,
     TieRule,
+    new_app,
 )
 from mrfrec.cli.running import check_output, data_title, measuring, note_plots, report_format, show
 from mrfrec.errors import ParameterError
 
 __all__ = ["paper_app"]
 
-paper_app = typer.Typer(
-    name="paper",
-    add_completion=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
+paper_app = new_app("paper")
 paper_app.add_typer(datasets_app)
 
 
@@ -64,7 +59,6 @@ def reproduce(
             "--model",
             metavar="KIND",
             help="Tables: only this model, such as SLIM. May be repeated.",
-            rich_help_panel=MODEL,
         ),
     ] = None,
     form: ReportFormat = None,
@@ -107,21 +101,14 @@ def reproduce(
 def tradeoff(
     data: Data,
     sparsity: Annotated[
-        str | None,
-        Option(
-            metavar="LIST",
-            help="Shares of the weights to keep.",
-            show_default="0.001,0.005",
-            rich_help_panel=MODEL,
-        ),
+        str | None, Option(metavar="LIST", help="Shares of the weights to keep.", show_default="0.001,0.005")
     ] = None,
-    r: Annotated[str, Option(metavar="LIST", help="Values of r.", rich_help_panel=MODEL)] = "0,0.1,0.5",
+    r: Annotated[str, Option(metavar="LIST", help="Values of r.")] = "0,0.1,0.5",
     dense: Annotated[
         str,
         Option(
             metavar="MODEL",
             help="Parameters of the dense model, or a .json file; none leaves it out.",
-            rich_help_panel=MODEL,
         ),
     ] = "",
     sparse: Annotated[
@@ -129,7 +116,6 @@ def tradeoff(
         Option(
             metavar="MODEL",
             help="Parameters of the sparse models, or a .json file; its sparsity and r are ignored.",
-            rich_help_panel=MODEL,
         ),
     ] = "",
     metrics: Metrics = None,
@@ -194,17 +180,10 @@ def _mrf_parameters(option: str, text: str) -> dict[str, Any]:
 def lowrank(
     data: Data,
     ranks: Annotated[
-        str | None,
-        Option(
-            metavar="LIST",
-            help="Ranks to cut the weights to.",
-            show_default="200,1000,3000",
-            rich_help_panel=MODEL,
-        ),
+        str | None, Option(metavar="LIST", help="Ranks to cut the weights to.", show_default="200,1000,3000")
     ] = None,
     model: Annotated[
-        list[str] | None,
-        Option(metavar="MODEL", help=MEASURED_MODEL, show_default="a dense MRF", rich_help_panel=MODEL),
+        list[str] | None, Option(metavar="MODEL", help=MEASURED_MODEL, show_default="a dense MRF")
     ] = None,
     metrics: Metrics = None,
     ties: TieRule = "popularity",
@@ -245,9 +224,7 @@ def lowrank(
 @takes_data
 def exposure(
     data: Data,
-    model: Annotated[
-        list[str], Option(metavar="MODEL", help=MEASURED_MODEL + " Twice or more.", rich_help_panel=MODEL)
-    ],
+    model: Annotated[list[str], Option(metavar="MODEL", help=MEASURED_MODEL + " Twice or more.")],
     metrics: Metrics = None,
     ties: TieRule = "popularity",
     form: ReportFormat = None,

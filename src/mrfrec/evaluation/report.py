@@ -42,7 +42,6 @@ class Report:
     about: Sequence[str]
     sections: Sequence[Section]
     data: dict[str, Any]
-    title: str = ""
     notes: Sequence[str] = field(default_factory=tuple)
 
     def on(self, data: dict[str, Any]) -> "Report":
@@ -53,8 +52,7 @@ class Report:
 
     def markdown(self) -> str:
         """Return the report as Markdown."""
-        parts = [f"# {self.title}"] if self.title else []
-        parts += ["\n".join(f"- {line}" for line in self.about)] if self.about else []
+        parts = ["\n".join(f"- {line}" for line in self.about)] if self.about else []
         for section in self.sections:
             parts += [f"## {section.title}"] if section.title else []
             parts.append(
@@ -88,7 +86,7 @@ def mean_text(metric: Metric, value: Mean) -> str:
     return str(value)
 
 
-def of_evaluations(evaluations: Sequence[Evaluation], title: str = "") -> Report:
+def of_evaluations(evaluations: Sequence[Evaluation]) -> Report:
     """Report evaluations, one row each."""
     first = evaluations[0]
     metrics = list(first.values)
@@ -107,7 +105,7 @@ def of_evaluations(evaluations: Sequence[Evaluation], title: str = "") -> Report
         "models": [_as_data(evaluation) for evaluation in evaluations],
     }
     notes = [_legend(evaluation) for evaluation in evaluations]
-    return Report(_about(first), [Section(columns, rows)], data, title, notes)
+    return Report(_about(first), [Section(columns, rows)], data, notes)
 
 
 def _legend(evaluation: Evaluation) -> str:
@@ -119,9 +117,9 @@ def _legend(evaluation: Evaluation) -> str:
     return text if is_redundant else f"{name}: {text}"
 
 
-def of_comparison(comparison: Comparison, title: str = "") -> Report:
+def of_comparison(comparison: Comparison) -> Report:
     """Report models and their differences from the first one, paired by user."""
-    report = of_evaluations(comparison.evaluations, title)
+    report = of_evaluations(comparison.evaluations)
     first, *others = comparison.evaluations
     metrics = [metric for metric in comparison.metrics if not metric.is_overall]
     rows, differences = [], []
@@ -145,10 +143,10 @@ def of_comparison(comparison: Comparison, title: str = "") -> Report:
     )
     sections = [*report.sections, section]
     data = {**report.data, "differences": differences}
-    return Report(report.about, sections, data, title, report.notes)
+    return Report(report.about, sections, data, report.notes)
 
 
-def of_tuning(tuning: Tuning, most: int = 10, title: str = "") -> Report:
+def of_tuning(tuning: Tuning, most: int = 10) -> Report:
     """Report the best trials, the best first."""
     names = list(dict.fromkeys(name for trial in tuning.trials for name in trial.parameters))
     tried = {_key(trial): trial for trial in tuning.trials}.values()
@@ -187,7 +185,7 @@ def of_tuning(tuning: Tuning, most: int = 10, title: str = "") -> Report:
         for trial in failed[:3]
     ]
     notes += _at_the_border(tuning)
-    return Report(about, [Section(columns, rows)], data, title, notes)
+    return Report(about, [Section(columns, rows)], data, notes)
 
 
 def _at_the_border(tuning: Tuning) -> list[str]:
