@@ -296,9 +296,7 @@ app.add_typer(paper_app)
 
 @app.command("compile")
 def compile_kernels(
-    to: Annotated[
-        Path | None, Option(metavar="FOLDER", help="Folder for the machine code.")
-    ] = None,
+    to: Annotated[Path | None, Option(metavar="FOLDER", help="Folder for the machine code.")] = None,
     dtype: Annotated[
         Literal["float32", "float64", "both"], Option(help="Precision of the fits to compile for.")
     ] = "float32",
