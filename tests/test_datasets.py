@@ -902,7 +902,7 @@ def test_verify_says_where_nothing_is_published(
     small("ml-20m", events=None, users=None, items=None, training_items=None, split={})
     datasets.prepare("ml-20m", write_movielens("ml-20m", ratings(), tmp_path), tmp_path)
     command("verify", "ml-20m", "--folder", tmp_path)
-    assert "nothing is published about ml-20m to compare with" in capsys.readouterr().err
+    assert "nothing is published about ml-20m: only its consistency" in capsys.readouterr().err
 
 
 def test_processes_prepare_and_verify_and_refuse(tmp_path: Path) -> None:
