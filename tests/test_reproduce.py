@@ -143,7 +143,7 @@ def test_side_checks_run_on_what_is_prepared(folder: Path, monkeypatch: pytest.M
 
 def test_nothing_prepared_unknown_experiments_and_unknown_data_are_refused(tmp_path: Path) -> None:
     for what in EXPERIMENTS:
-        with pytest.raises(DataError, match="none of the data is at hand"):
+        with pytest.raises(DataError, match="none of the data sets is prepared"):
             reproduce(what, folder=tmp_path)
     with pytest.raises(ParameterError, match="what must be one of table1, table2, lowrank, exposure"):
         reproduce("table3")
