@@ -120,7 +120,7 @@ NAMES: dict[str, Callable[[int], Any]] = {
     "digits as strings, some negative": lambda number: str(3 * number - 60),
     "strings with zeros before": lambda number: ["", "0", "00"][number % 3] + str(number),
     "letters of all kinds": lambda number: (
-        "aZ é_€Б\U0001f600"[number % 8] + "zA9"[number // 8 % 3] + str(number)
+        "aZ~é_€Б\U0001f600"[number % 8] + "zA9"[number // 8 % 3] + str(number)
     ),
 }
 named = pytest.mark.parametrize("name", NAMES.values(), ids=list(NAMES))
