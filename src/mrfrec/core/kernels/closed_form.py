@@ -9,7 +9,7 @@ from mrfrec.core.kernels.rows import add_firsts
 
 @kernel
 def dense_rows(X, scaling, diagonal, first, last, accumulator, S):
-    """Rows of the lower triangle of S, diagonal included."""
+    """Compute rows of the lower triangle of S, diagonal included."""
     a, g = scaling.a, scaling.g
     for i in range(first, last):
         add_firsts(X, X.rank, i, accumulator)
@@ -37,10 +37,10 @@ def factor_update(lapack, A, k0, k1, i0, i1):
 
 @kernel
 def factor_diagonal(lapack, A, k0, k1, pair_end):
-    """L[k, k] = the Cholesky factor of A[k, k]. False if there is none.
+    """Compute L[k, k], the Cholesky factor of A[k, k]; return False if there is none.
 
-    Zeros take the place of what is above the diagonal, up to the end of the pair of tiles this one is in:
-    a product can then take both tiles at once.
+    Entries above the diagonal become zero, up to the end of the pair of tiles that this one belongs to, so
+    that a product can take both tiles at once.
     """
     info = fortran(lapack.potrf, (_U, k1 - k0, A[k0:, k0:], A.shape[0], 0))
     for i in range(k0, k1):
@@ -116,7 +116,7 @@ def multiply_factor_tiles(lapack, A, tile, i0, i1, j0, j1):
 
 @kernel
 def symmetric_product(C, i0, i1, x):
-    """What rows i0 to i1 of the lower triangle of a symmetric C add to C·x."""
+    """Return the contribution of rows i0 to i1 of the lower triangle of a symmetric C to C·x."""
     y = np.zeros(C.shape[0], np.float64)
     for i in range(i0, i1):
         total = 0.0

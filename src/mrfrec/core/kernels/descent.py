@@ -7,16 +7,16 @@ from mrfrec.core.kernels.compile import kernel
 
 @kernel
 def _descend(A, b, l1, l2, tolerance, passes, w, r):
-    """min over w ≥ 0 of ½wᵀAw − bᵀw + l1·Σw + ½l2·Σw², from the w there is; False if it did not settle.
+    """Minimise ½wᵀAw − bᵀw + l1·Σw + ½l2·Σw² over w ≥ 0, starting from w; return whether it converged.
 
-    r = b − A·w is kept up to date. It has settled when no step of a pass moves A^½·w by more than the
+    r = b − A·w is kept up to date. Converged means that no step of a pass moves A^½·w by more than the
     tolerance.
     """
     for _ in range(passes):
         largest = 0.0
         for t in range(len(w)):
             a = A[t, t]
-            # The minimum over w_t alone: soft-thresholded, and never below zero.
+            # The minimum over w_t alone: soft-thresholded and clipped at zero.
             new = max((r[t] + a * w[t] - l1) / (a + l2), 0.0)
             step = new - w[t]
             if step != 0.0:
@@ -31,10 +31,10 @@ def _descend(A, b, l1, l2, tolerance, passes, w, r):
 
 @kernel
 def _candidates(G, i, l1, screened, candidates):
-    """Items that may weigh in the regression of item i; how many.
+    """List the items that may have a weight in the regression of item i; return their number.
 
-    Where all values are 0 or more, so is G, and r_j = G_ji − Σ_k G_jk·w_k never exceeds G_ji: with G_ji ≤ l1
-    a weight can never leave zero.
+    If no value is negative, neither is G, and r_j = G_ji − Σ_k G_jk·w_k is at most G_ji: with G_ji ≤ l1 the
+    weight stays zero.
     """
     count = 0
     for j in range(len(G)):
@@ -46,7 +46,7 @@ def _candidates(G, i, l1, screened, candidates):
 
 @kernel
 def _residuals(G, i, candidates, working, w, r):
-    """r = G_·i − Σ_k G_·k·w_k over the candidates."""
+    """Compute r = G_·i − Σ_k G_·k·w_k over the candidates."""
     row = G[i]
     for t in range(len(candidates)):
         r[t] = row[candidates[t]]
@@ -57,15 +57,15 @@ def _residuals(G, i, candidates, working, w, r):
                 r[t] -= weight * row[candidates[t]]
 
 
-_FIRST = 32  # items the working set begins with
+_FIRST = 32  # items in the first working set
 
 
 @kernel
 def _regress(G, i, l1, l2, tolerance, passes, candidates, r, gain, chosen):
-    """The items with a weight in the regression of item i, these weights, and whether it settled.
+    """Return the items in the regression of item i, their weights, and whether it converged.
 
-    Only a working set of the candidates is descended on. The candidates outside it that would leave zero join
-    it, those with the most to gain first; when there are none, the solution is that of all candidates.
+    The descent runs on a working set. Candidates outside it that would become non-zero join it, those with
+    the largest gain first; when there are none, the solution is that of all candidates.
     """
     working = np.empty(0, np.int64)
     w = np.empty(0, np.float64)
@@ -81,7 +81,7 @@ def _regress(G, i, l1, l2, tolerance, passes, candidates, r, gain, chosen):
                 continue
             a = G[candidates[t], candidates[t]]
             if excess / (a + l2) * np.sqrt(a) > tolerance:
-                gain[t] = excess * excess / (a + l2)  # twice what the objective would gain
+                gain[t] = excess * excess / (a + l2)  # twice the decrease of the objective
                 waiting += 1
         if waiting == 0:
             return working, w, settled
@@ -111,8 +111,10 @@ def _regress(G, i, l1, l2, tolerance, passes, candidates, r, gain, chosen):
 
 @kernel
 def regress_columns(G, first, last, l1, l2, tolerance, passes, screened):
-    """Regressions of items first to last: how many weights each has, their items and values; how many of the
-    regressions did not settle.
+    """Regress items first to last.
+
+    Return the number of weights of each, their items and values, and the number of regressions that did not
+    converge.
     """
     m = len(G)
     candidates = np.empty(m, np.int64)
@@ -142,9 +144,9 @@ def regress_columns(G, first, last, l1, l2, tolerance, passes, screened):
 
 @kernel
 def regress_blocks(blocks, batch, heads, diagonal, l1, l2, tolerance, passes, store, column_ptr, values):
-    """The regressions of the items that head some blocks on the other items of the block.
+    """Regress the head of each block on its other items; return the number that did not converge.
 
-    A block's part of XᵀX is packed as `core/blocks.py` packs it: the strict lower triangle, row by row.
+    A block's part of XᵀX is packed as in `core/blocks.py`: the strict lower triangle, row by row.
     """
     failed = 0
     for b in blocks:

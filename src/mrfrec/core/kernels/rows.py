@@ -12,11 +12,11 @@ from mrfrec.core.kernels.intrinsics import prefetch
 class Incidence(NamedTuple):
     """X from both sides: the items of each user, and the users of each item."""
 
-    items: Any  # (nnz) uint32: the histories, one user after the other, ascending within each
-    values: Any  # (nnz) float64, √w_u·x_uj; empty where every entry is 1 and counts as 1
-    item_ptr: Any  # (m+1) int64: what follows is, for item i, at item_ptr[i] to item_ptr[i+1]
-    begin: Any  # (nnz) where the history of each of its users begins, ascending
-    rank: Any  # (nnz) uint32: how many of that user's items come before item i
+    items: Any  # (nnz) uint32: the items of each user, ascending, one user after the other
+    values: Any  # (nnz) float64, √w_u·x_uj; empty if all are 1
+    item_ptr: Any  # (m+1) int64: the entries of item i in `begin` and `rank` are item_ptr[i] to item_ptr[i+1]
+    begin: Any  # (nnz) start of the history of each user of the item, ascending
+    rank: Any  # (nnz) uint32: number of that user's items before item i
 
 
 class Scaling(NamedTuple):
@@ -29,7 +29,7 @@ class Scaling(NamedTuple):
 
 @kernel
 def count_items(user_ptr, items, first_user, last_user, counts):
-    """How often each item occurs among a range of users."""
+    """Count how often each item occurs among a range of users."""
     for q in range(uint64(user_ptr[first_user]), uint64(user_ptr[last_user])):
         counts[items[q]] += 1
 
@@ -49,7 +49,7 @@ def transpose(user_ptr, items, first_user, last_user, slot, begin, rank):
 
 @kernel
 def weighted_sums(user_ptr, items, x, w, center, sums, squares, weights):
-    """Per item over its users: Σ w·x, Σ w·(x − center)² and Σ w."""
+    """Compute Σ w·x, Σ w·(x − center)² and Σ w of each item over its users."""
     for u in range(uint64(len(w))):
         for q in range(uint64(user_ptr[u]), uint64(user_ptr[u + 1])):
             i = items[q]
@@ -68,7 +68,7 @@ def scale_users(user_ptr, factor, x):
 
 @kernel
 def hash_columns(X, first, last, hashes):
-    """A number per item that is the same for items with the same users and values."""
+    """Compute a hash of the users and values of each item."""
     prime = uint64(0x9E3779B97F4A7C15)
     binary = len(X.values) == 0
     for i in range(first, last):
@@ -85,7 +85,7 @@ def hash_columns(X, first, last, hashes):
 
 @inner
 def _same_column(X, i, j):
-    """Whether two items have the same users with the same values."""
+    """Return whether two items have the same users with the same values."""
     p, q = X.item_ptr[i], X.item_ptr[j]
     length = X.item_ptr[i + 1] - p
     if X.item_ptr[j + 1] - q != length:
@@ -112,14 +112,14 @@ def first_twins(X, hashes, by_hash, twin):
         i = by_hash[s]
         t = s - 1
         while t >= 0 and hashes[by_hash[t]] == hashes[i]:
-            # Only different columns of the same hash, which chance hardly ever makes, take a second step.
+            # Takes a second step only if different columns have the same hash, which is very rare.
             if _same_column(X, twin[by_hash[t]], i):
                 twin[i] = twin[by_hash[t]]
                 break
             t -= 1
 
 
-_AHEAD = 8  # how many users ahead their items are asked for
+_AHEAD = 8  # prefetch the items of users this far ahead
 _LINE = 64  # bytes of a cache line
 
 
