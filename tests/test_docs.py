@@ -34,6 +34,8 @@ PROMISES = {
         "test_sparse_fit_that_does_not_fit_names_the_largest_sparsity",
         "test_dense_fit_is_refused_by_what_the_machine_has",
         "test_container_limits_count_with_cache_as_free",
+        "test_the_plan_does_not_depend_on_the_number_of_threads",
+        "test_a_fit_holds_what_its_plan_says",
     ],
     "Bad input is refused.": [
         "test_any_bytes_give_interactions_or_an_error_of_ours",
