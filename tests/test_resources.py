@@ -1,5 +1,8 @@
 """Memory figures, and threads that hand over results and errors."""
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -45,8 +48,48 @@ def test_sizes_are_written_for_people() -> None:
     ]
 
 
-def test_available_memory_is_positive_and_below_the_machine() -> None:
-    assert 0 < machine.available_memory() < 2**50
+def test_the_machine_offers_some_of_what_is_built_in() -> None:
+    built_in = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert built_in // 1000 < machine._machine_memory() < built_in
+
+
+@pytest.mark.parametrize(
+    ("of_machine", "of_process", "of_containers", "least"),
+    [(9, [], [], 9), (9, [7], [8], 7), (9, [8], [6, 7], 6), (5, [8], [8], 5), (9, [], [-2], 0)],
+)
+def test_the_narrowest_limit_is_what_is_available(
+    of_machine: int,
+    of_process: list[int],
+    of_containers: list[int],
+    least: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(machine, "_machine_memory", lambda: of_machine)
+    monkeypatch.setattr(machine, "_process_memory", lambda _: iter(of_process))
+    monkeypatch.setattr(machine, "_container_memory", lambda *_: iter(of_containers))
+    assert machine.available_memory() == least
+    assert memory_budget(None).limit == least
+
+
+UNDER_A_LIMIT = """
+import resource
+from pathlib import Path
+from mrfrec.engines.machine import _process_memory
+usage = Path("/proc/self/statm")
+assert list(_process_memory(usage)) == []
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, resource.RLIM_INFINITY))
+(before,) = _process_memory(usage)
+block = bytearray(500 << 20)
+(after,) = _process_memory(usage)
+print(before, before - after)
+"""
+
+
+def test_what_ulimit_leaves_of_the_address_space_falls_with_what_is_taken() -> None:
+    done = subprocess.run([sys.executable, "-c", UNDER_A_LIMIT], capture_output=True, text=True, check=True)
+    before, taken = map(int, done.stdout.split())
+    assert 2 << 30 < before < 4 << 30
+    assert abs(taken - (500 << 20)) < 1 << 20
 
 
 def test_container_limits_count_with_cache_as_free(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def available_memory() -> int:
     """Return the bytes this process can still take: of the machine, its containers and its own limit."""
     own = _process_memory(Path("/proc/self/statm"))
     containers = _container_memory(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))
-    return max(min(_machine_memory(), *own, *containers), 0)
+    return max(min([_machine_memory(), *own, *containers]), 0)
 
 
 def _machine_memory() -> int:
