@@ -120,7 +120,9 @@ def test_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert not re.findall(
         r'<(?:script|link|img)[^>]+(?:src|href)="(?:https?:)?//', home
     )  # nothing is fetched
-    assert 'id="mrfrec.Recommender.recommend"' in (tmp_path / "api" / "index.html").read_text()
+    reference = (tmp_path / "api" / "index.html").read_text()
+    for name in ("fit", "recommend", "explain", "save"):
+        assert f'id="mrfrec.Recommender.{name}"' in reference
 
 
 def test_page_of_the_models_names_every_parameter_and_its_default() -> None:

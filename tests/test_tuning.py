@@ -93,7 +93,7 @@ def test_a_new_l2_repeats_nothing_but_the_solution(
 def test_what_is_known_of_other_data_is_not_taken() -> None:
     reuse: dict[str, Any] = {}
     MRF().fit(Interactions(sp.csr_array(random_matrix(3))), reuse=reuse)
-    with pytest.raises(DataError, match="reuse holds what is known of other data"):
+    with pytest.raises(DataError, match="reuse holds results of other data"):
         MRF().fit(Interactions(sp.csr_array(random_matrix(4))), reuse=reuse)
 
 

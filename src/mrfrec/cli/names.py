@@ -1,4 +1,4 @@
-"""Items and users as people name them: by id or by title, on the command line or in files."""
+"""Find items and users named by id or title on the command line or in files."""
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -20,13 +20,13 @@ _GUESSES = 5
 
 
 class ItemNames:
-    """Finds items by id or by title, and offers a guess where neither fits."""
+    """Finds items by id or title; suggests close matches if neither fits."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
 
     def find_all(self, texts: Iterable[str]) -> list[Id]:
-        """Ids of the items named: one by one, several with commas between them, or @FILE, one to a line."""
+        """Return the ids of items named one by one, separated by commas, or in @FILE, one per line."""
         found: list[Id] = []
         for text in texts:
             if text.startswith("@") and self._is_file(text):
@@ -36,7 +36,7 @@ class ItemNames:
         return found
 
     def _is_file(self, text: str) -> bool:
-        """There are ids that begin like a file: @types/node."""
+        """Return whether a text means a file; ids may also start with @, such as @types/node."""
         return self._known(text) is None and ("," not in text or expanded(text[1:]).is_file())
 
     def find(self, text: str) -> Id:
@@ -67,7 +67,7 @@ class ItemNames:
         return None
 
     def _split(self, text: str) -> Iterator[Id]:
-        """Names with commas between them, and maybe in them: the longest that is known comes first."""
+        """Split names at commas; names may contain commas, so the longest known name wins."""
         pieces = text.split(",")
         if not text.strip(" ,"):
             raise DataError(f"{text!r} names no item.")
@@ -83,7 +83,7 @@ class ItemNames:
                     yield known
                     break
                 if stop == start + 1 and name:
-                    self.find(name)  # says that there is none
+                    self.find(name)  # raises
             start = stop
 
     @cached_property
@@ -103,13 +103,13 @@ class ItemNames:
 def find_users(
     model: Recommender, users: list[str] | None, path: Path | None, known: bool = False
 ) -> list[Id]:
-    """User ids given one by one, or in a file: one to a line, or in a column of a table.
+    """Return user ids given one by one, or in a file: one per line, or as a column of a table.
 
     `known` refuses those the model was not trained on.
     """
     ids = model.users_
     if ids is None:
-        model._query()  # says what is missing
+        model._query()  # raises if histories are missing
     assert ids is not None
     if path is None:
         found = [ids.parse(text, "user") for text in users or []]
@@ -128,19 +128,19 @@ def find_users(
 def read_histories(
     path: Path, items: Ids, binary: bool, user_column: str | None, item_column: str | None
 ) -> "Interactions":
-    """A table of histories, with item ids of the type the model has."""
+    """Read a table of histories, with item ids of the model's type."""
     from mrfrec.data.interactions import Interactions
     from mrfrec.io.tables import read_interactions
 
     data = read_interactions(path, user_column, item_column, binary=binary)
     if items.is_text and not data.items.is_text:
-        # A text file whose ids are all digits: read as numbers only where that loses nothing.
+        # Read ids that are all digits as numbers only if nothing is lost.
         data = Interactions(data.matrix, data.users, [str(item) for item in data.items])
     return data
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of a text file that are not empty."""
+    """Return the non-empty lines of a text file."""
     try:
         text = expanded(path).read_text(encoding="utf-8-sig")
     except OSError as error:

@@ -31,33 +31,33 @@ Ties = Literal["index", "popularity"]
 
 
 class FitContext(NamedTuple):
-    """What comes with the data of a fit."""
+    """The arguments of a fit besides its data."""
 
-    copied: int  # bytes of the matrix that are not the caller's
+    copied: int  # bytes of the matrix, unless the caller holds it
     progress: "Progress | None"
     reuse: dict[str, Any] | None
-    validation: tuple[Rows, Rows] | None  # what some people show, and what is to be guessed of them
+    validation: tuple[Rows, Rows] | None  # shown and hidden items of validation users
 
 
 class Model(Configurable, ABC):
-    """A model of which items go together, with the ids of what it was trained on. It says how to learn from a
-    matrix and how to score histories; what is common to all models is here and in `Recommender`.
+    """Base class of all models: fitting, scores by position, saving. `Recommender` adds ids.
 
-    The parameters of a model are those of its constructor, kept as attributes of the same names. Changing one
-    takes effect with the next `fit`; until then answers and `save` use `fitted_parameters_`. A fitted model
-    may be asked by several threads at once.
+    A subclass implements `_fit`, `_scorer`, `_base_scores`, `_state` and `_restore`. The parameters of a
+    model are those of its constructor, stored as attributes of the same names. Changing one takes effect with
+    the next `fit`; until then answers and `save` use `fitted_parameters_`. Several threads may use a fitted
+    model.
     """
 
-    # What a class says of itself. A grid lists the values `tune` tries, the last parameter varying fastest;
-    # a search goes between these values, unless `search_space` says otherwise.
+    # The values that `tune` tries, the last parameter varying fastest. A search uses the ranges between them,
+    # unless `search_space` overrides them.
     tuning_grid: ClassVar[Mapping[str, Axis]] = {}
     search_space: ClassVar[Mapping[str, Axis]] = {}
-    extra: ClassVar[str | None] = None  # the extra of the package that fitting needs
+    extra: ClassVar[str | None] = None  # optional dependency group that fitting needs
     threads: int | None = None
     memory_limit: int | None = None
     timings_: dict[str, float]  # seconds of each stage of a fit, and "total"; empty in a loaded model
     dtype: Literal["float32", "float64"] = "float32"  # of scores
-    memory_plan_: dict[str, int]  # bytes that each stage of a fit planned to hold; empty in a loaded model
+    memory_plan_: dict[str, int]  # planned bytes of each stage of a fit; empty in a loaded model
     fitted_parameters_: dict[str, Any]  # `parameters` at the time of the fit
     _catalogue: Catalogue
     _training: "Training | Callable[[], Training] | None" = None
@@ -69,29 +69,29 @@ class Model(Configurable, ABC):
 
     @abstractmethod
     def _fit(self, data: "Interactions", given: FitContext) -> None:
-        """Learn from a matrix; only when all is done, change the model."""
+        """Learn from a matrix; change the model only at the end, when nothing can fail."""
 
     @abstractmethod
     def _scorer(self, histories: Rows) -> ranking.Scorer:
-        """Return what scores these histories."""
+        """Return the scorer of these histories."""
 
     @property
     @abstractmethod
     def _base_scores(self) -> npt.NDArray[Any]:
-        """The score of each item before a history adds to it."""
+        """The score of each item without any contribution of a history."""
 
     @property
     def _stranger_scores(self) -> npt.NDArray[Any]:
-        """The score of each item for somebody without a history."""
+        """The score of each item for a user without a history."""
         return self._base_scores
 
     @abstractmethod
     def _state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        """Return arrays and facts to be saved."""
+        """Return the arrays and facts to save."""
 
     @abstractmethod
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
-        """Take back what `_state` returned, for m items."""
+        """Restore what `_state` returned, for m items."""
 
     # ── fitting ───────────────────────────────────────────────────────────────────────────────────
 
@@ -103,31 +103,33 @@ class Model(Configurable, ABC):
         reuse: dict[str, Any] | None = None,
         validation: object = None,
     ) -> Self:
-        """Learn from who-used-what.
+        """Fit the model. A fit that fails or is interrupted leaves the model as it was.
 
-        `data` is anything `read_interactions` reads with its defaults (a path, a data frame), or
-        `Interactions`, or a `scipy.sparse` matrix of users × items, whose values count as they are.
-        `progress(stage, done, total)` is called as the work goes on. A fit that fails or is interrupted
-        leaves the model as it was.
-
-        `reuse`, an empty dictionary at first, keeps what fits to the same `Interactions` with other
-        parameters have in common: with a new l2, only the systems are solved anew.
-
-        `validation` is for models that are trained step by step, to stop when they are best: people who are
-        not among the users, as two matrices of people × items, what they show and what is to be guessed of
-        them. The other models do not look at it.
+        Parameters
+        ----------
+        data
+            `Interactions`, anything `read_interactions` reads with its defaults (a path, a data frame), or a
+            `scipy.sparse` matrix of users × items, whose values are used.
+        progress
+            Called as `progress(stage, done, total)`.
+        reuse
+            A dict, empty at first, in which fits on the same `Interactions` share intermediate results: for a
+            new l2, only the systems are solved again.
+        validation
+            Two matrices of validation users × items, shown and hidden, for models trained in epochs: the best
+            epoch is kept. The users must not be in the training data. Other models ignore it.
         """
         from mrfrec.io.tables import as_interactions
 
         if progress is not None and not callable(progress):
-            raise ParameterError("progress", "a function of (stage, done, total), or None", progress)
+            raise ParameterError("progress", "a function of (stage, done, total) or None", progress)
         if reuse is not None and not isinstance(reuse, dict):
             raise ParameterError("reuse", "a dictionary, empty at first, or None", reuse)
         interactions = as_interactions(data)
         if reuse is not None and reuse.setdefault("data", interactions) is not interactions:
             raise DataError(
-                "reuse holds what is known of other data: begin with an empty dictionary. To share it, give "
-                "the same Interactions to every fit, as mrfrec.read_interactions makes them."
+                "reuse holds results of other data. Start with an empty dict; to share it, pass the same "
+                "Interactions, as mrfrec.read_interactions returns them, to every fit."
             )
         n, m, pairs = interactions.n_users, interactions.n_items, len(interactions)
         if pairs == 0:
@@ -135,7 +137,7 @@ class Model(Configurable, ABC):
                 f"the data must have at least one interaction; got {n} users × {m} items with none."
             )
         matrix = interactions.matrix
-        # What the caller holds already is not counted against the memory limit.
+        # The memory limit does not include what the caller already holds.
         given = getattr(data, "data", None) if getattr(data, "format", "") == "csr" else None
         held = data is interactions or (given is not None and np.shares_memory(matrix.data, given))
         copied = 0 if held else matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes
@@ -151,15 +153,15 @@ class Model(Configurable, ABC):
         return self
 
     def check_ready(self) -> None:
-        """Refuse, before anything takes long, what cannot be fitted here for want of a library or device."""
+        """Raise if a library or device that fitting needs is missing."""
         return
 
     def warm_up(self) -> None:
-        """Compile or load what fitting needs, so that it is no part of a fit that is timed."""
+        """Compile or load what fitting needs, for example before timing a fit."""
         return
 
     def _limit(self, threads: int | None, memory_limit: int | str | None) -> None:
-        """Check and keep what a model may use."""
+        """Check and set `threads` and `memory_limit`."""
         from mrfrec.engines.machine import parse_bytes
 
         self.threads = None if threads is None else check_count("threads", threads)
@@ -178,44 +180,44 @@ class Model(Configurable, ABC):
         call, _, fitted = repr(self).partition(" fitted on ")
         return f"<code>{escape(call)}</code> {escape(f'fitted on {fitted}' if fitted else 'not fitted')}"
 
-    def __getstate__(self) -> dict[str, Any]:  # without what can be built again
+    def __getstate__(self) -> dict[str, Any]:  # without caches
         return {name: value for name, value in self.__dict__.items() if name != "_bases"}
 
     @property
     def _training_facts(self) -> dict[str, Any]:
-        """About the training data: users, items, pairs, and whether each of these counts 1."""
+        """Number of users, items and pairs of the training data, and whether it is binary."""
         self._fitted()
         return {name: self._facts[name] for name in ("users", "items", "pairs", "binary")}
 
     @property
     def catalogue(self) -> Catalogue:
-        """Ids, titles and popularity of the items together."""
+        """Ids, titles and popularity of the items."""
         return self._fitted()
 
     @property
     def items_(self) -> Ids:
-        """The ids of the items, in the order of the model's columns."""
+        """Ids of the items, in the order of the model's columns."""
         return self._fitted().items
 
     @property
     def titles_(self) -> Texts | None:
-        """A title for each item, "" where there is none; None if there are none at all."""
+        """Titles of the items, "" if an item has none; None if no item has one."""
         return self._fitted().titles
 
     @property
     def popularity_(self) -> npt.NDArray[np.int64]:
-        """Training users of each item."""
+        """Number of training users of each item."""
         return self._fitted().popularity
 
     @property
     def users_(self) -> Ids | None:
-        """The ids of the training users; None in a model saved without histories."""
+        """Ids of the training users; None in a model saved without histories."""
         self._fitted()
         return None if self._training is None else self._trained_on("users_").users
 
     @property
     def _score_type(self) -> str:
-        """The dtype of scores, that of the last fit."""
+        """The dtype of scores, from the last fit."""
         return str(self.fitted_parameters_.get("dtype", self.dtype))
 
     @property
@@ -225,7 +227,7 @@ class Model(Configurable, ABC):
 
     def _fitted(self) -> Catalogue:
         if not hasattr(self, "_catalogue"):
-            raise NotFittedError(f"this {type(self).__name__} has learned nothing yet: call fit first.")
+            raise NotFittedError(f"this {type(self).__name__} is not fitted: call fit first.")
         return self._catalogue
 
     def _trained_on(self, what: str) -> Training:

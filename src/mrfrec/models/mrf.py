@@ -32,33 +32,33 @@ _log = logging.getLogger("mrfrec")
 class MRF(Linear):
     """A Gaussian Markov random field of items, fitted by pseudo-likelihood in closed form.
 
-    Each item is regressed on the others; a user with history x is scored by x·B. The model is dense (Eq. 4
-    of the paper) or sparse (§3): left to itself, dense where that fits; `plan_` says which, and why.
+    Each item is regressed on the others, and a user with history x gets the scores x·B. The model is dense
+    (Eq. 4 of the paper) or sparse (§3); `plan_` says which and why.
 
     Parameters
     ----------
     l2
         Ridge on the rescaled item-item matrix. Published: dense 6 on ML-20M and Netflix, 3 on MSD; sparse 1
-        on MSD. More for less data.
+        on MSD. Use more for less data.
     alpha
         Exponent of the rescaling, 0 (covariances) to 1 (correlations).
     l2_flat
         A second ridge, in the original space: the diagonal gets `l2 + l2_flat/s²`.
     dropout
-        p: a third ridge, in proportion to the diagonal of S: p/(1 − p) times it. As if each item of a history
-        were left out with this probability in training (EDLAE).
+        p: a third ridge, p/(1 − p) times the diagonal of S. Equals, in expectation, dropping each item of a
+        history with this probability in training (EDLAE).
     user_weight
-        β: a user with a history of length h counts h^(−β), so that long histories do not drown short ones.
+        β: a user with a history of length h gets the weight h^(−β), so that long histories do not dominate.
     center
         Subtract the column means. `center=False, alpha=0` is EASE.
     sparsity
-        Share of the m² entries to keep, diagonal included, before `max_neighbors` cuts. None for a dense
-        model. "auto": dense up to 25,000 items where that fits in memory, otherwise as many entries as give
-        an item 200 neighbours, or as the memory has room for.
+        Share of the m² entries to keep, diagonal included, before `max_neighbors` applies. None for a dense
+        model. "auto": dense up to 25,000 items if that fits in memory, otherwise 200 neighbours per item, or
+        as many as fit.
     threshold
-        Keep the entries with |S| above this; instead of `sparsity`.
+        Keep the entries with |S| above this, instead of `sparsity`.
     max_neighbors
-        Entries kept in a column of the sparse model, diagonal included.
+        Most entries per column of the sparse model, diagonal included.
     r
         0 solves one system per item; up to 1, each system also gives the columns of that share of the
         item's neighbours: faster, less accurate.
@@ -68,36 +68,36 @@ class MRF(Linear):
         Score by the exact conditional mean μ + (x − μ)·B instead of x·B. An item without evidence scores its
         mean given that none of its neighbors were used, μ − μ·B; an empty history scores μ.
     dtype
-        Of the weights and of the linear algebra: "float32" or "float64".
+        Precision of the weights and of the linear algebra, "float32" or "float64".
     threads
-        Threads to use; all cores if None. Results do not depend on it.
+        Number of threads, all cores by default. Results do not depend on it.
     memory_limit
-        Bytes, or a text such as "8GB", that a fit (or `score`) may use beyond the matrix it is given; what
-        the machine has available if None. A fit that needs more is refused with `MemoryPlanError`: before
-        it starts, or, where only the data can tell, as soon as that shows.
+        Memory that a fit or `score` may use beyond the matrix it is given, in bytes or as "8GB"; by default
+        what is available. A fit that needs more raises `MemoryPlanError`: before it starts, or as soon as the
+        data shows it.
 
     Attributes
     ----------
     plan_
-        Dense or sparse, why, and what it takes; as a text, one line, which is also logged.
+        Dense or sparse, why, and the memory it takes. `str(plan_)` is one line, which is also logged.
     weights_
         B, m × m with a zero diagonal: B[j, i] is the weight of item j in the score of item i. An ndarray
         (dense) or a `scipy.sparse.csr_array` (sparse).
     pattern_
-        A, the entries that may be non-zero, diagonal included (`csc_array` of booleans); None if dense, and
-        in a model that was loaded.
+        A, the entries that may be non-zero, diagonal included (`csc_array` of booleans); None if dense or
+        loaded.
     n_blocks_
-        Systems solved; None if dense.
+        Number of systems solved; None if dense.
     threshold_
         Every entry kept has |S| above it; of those that tie just above it, some may be cut. None if dense.
     mean_, scale_
         μ and s, per item.
     items_, titles_, popularity_, users_
-        Ids and titles of the items, training users of each, ids of the users.
+        Ids and titles of the items, number of training users of each, ids of the users.
     timings_
-        Seconds per stage, and "total"; empty in a model that was loaded.
+        Seconds per stage, and "total"; empty in a loaded model.
     memory_plan_
-        Bytes each stage was planned to hold; empty in a model that was loaded.
+        Planned bytes of each stage; empty in a loaded model.
     """
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {
