@@ -27,11 +27,16 @@ logging.getLogger("mrfrec").setLevel("INFO")
 handler = logging.Handler()
 handler.emit = lambda record: notes.append(record.getMessage())
 logging.getLogger("mrfrec").addHandler(handler)
-if len(sys.argv) > 1:
+if sys.argv[1:2] > [""]:
     compile.keep_in(compile.Path(sys.argv[1]))
 heads, neighbors = np.array([4], np.int32), np.array([9, 9, 9, 9, 7, 2], np.int32)
 found = np.empty(3, np.int32)
 blocks.list_dependents(heads, np.array([0, 3]), np.arange(6), neighbors, found)
+long = np.random.default_rng(0).permutation(5000).astype(np.int32)
+many = np.empty(5001, np.int32)
+blocks.list_dependents(heads, np.array([0, 5001]), np.zeros(6, np.int64), long, many)
+if len(sys.argv) < 3:
+    assert (np.diff(many) >= 0).all()
 print(json.dumps([found.tolist(), compile._compiled, notes]))
 """
 
@@ -82,7 +87,7 @@ def test_compiled_once_read_where_nothing_can_be_written_and_anew_when_a_callee_
     text = callee.read_text()
     assert text.count("values[s - 1] > value") == 1
     callee.write_text(text.replace("values[s - 1] > value", "values[s - 1] < value"))
-    ordered, compiled, _ = installation.run()
+    ordered, compiled, _ = installation.run("", "in another order")
     assert ordered == [7, 4, 2]
     assert sorted(compiled) == ["list_dependents", "sort"]
     (new,) = installation.beside.glob("kernels-*")  # the old one is gone

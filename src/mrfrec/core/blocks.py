@@ -201,9 +201,10 @@ def gather(
     item_ptr = np.concatenate([[0], np.cumsum(np.bincount(blocks.kinds, minlength=m))])
     block, place = np.empty(len(blocks.kinds), np.int32), np.empty(len(blocks.kinds), np.int32)
     kernels.memberships(blocks.kind_ptr, blocks.kinds, item_ptr[:-1].copy(), block, place)
-    where = item_ptr, block, place
+    scaling = statistics.scaling
+    where = item_ptr, block, place, blocks.kind_ptr, blocks.kinds, blocks.store_ptr
     engine.run(
-        lambda t, space: kernels.gather(statistics.X, statistics.scaling, *t, *where, blocks, store, *space),
+        lambda t, space: kernels.gather(statistics.X, scaling.a, scaling.g, *t, *where, store, *space),
         tasks,
         scratch=lambda: (statistics.accumulator(), np.empty(m, store.dtype)),
         scratch_bytes=(8 + store.itemsize) * m,

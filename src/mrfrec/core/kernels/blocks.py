@@ -130,9 +130,8 @@ def memberships(kind_ptr, kinds, slot, block, place):
 
 
 @kernel
-def gather(X, scaling, first, last, item_ptr, block, place, batch, store, accumulator, row):
+def gather(X, a, g, first, last, item_ptr, block, place, kind_ptr, kinds, store_ptr, store, accumulator, row):
     """Rows of S into the blocks that hold the item: the strict lower triangle of each, row by row."""
-    a, g = scaling.a, scaling.g
     for i in range(first, last):
         wanted = 0
         for s in range(item_ptr[i], item_ptr[i + 1]):
@@ -150,14 +149,14 @@ def gather(X, scaling, first, last, item_ptr, block, place, batch, store, accumu
         for s in range(uint64(item_ptr[i]), uint64(item_ptr[i + 1])):
             b = block[s]
             length = uint64(place[s])
-            source = uint64(batch.kind_ptr[b])
-            target = uint64(batch.store_ptr[b]) + length * (length - uint64(1)) // uint64(2)
+            source = uint64(kind_ptr[b])
+            target = uint64(store_ptr[b]) + length * (length - uint64(1)) // uint64(2)
             if whole:
                 for t in range(length):
-                    store[target + t] = row[uint64(batch.kinds[source + t])]
+                    store[target + t] = row[uint64(kinds[source + t])]
             else:
                 for t in range(length):
-                    j = uint64(batch.kinds[source + t])
+                    j = uint64(kinds[source + t])
                     store[target + t] = accumulator[j] * (ai * a[j]) - gi * g[j]
         if not whole:
             clear_row(X, i, accumulator, cost)

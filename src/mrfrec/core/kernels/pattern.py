@@ -7,7 +7,7 @@ from mrfrec.core.kernels.compile import inner, kernel
 from mrfrec.core.kernels.rows import add_firsts
 from mrfrec.core.kernels.sorting import sort
 
-_LOW = uint64(0xFFFFFFFF)
+_LOW, _ALL = uint64(0xFFFFFFFF), uint64(0xFFFFFFFFFFFFFFFF)
 
 
 @inner
@@ -151,10 +151,10 @@ def _sort_largest(keys, start, stop, most):
     """
     end = stop if stop - start < most else start + most
     for t in range(start, stop):
-        keys[t] = ~keys[t]
+        keys[t] ^= _ALL
     sort(keys, start, stop, end)
     for t in range(start, end):
-        keys[t] = ~keys[t]
+        keys[t] ^= _ALL
     return end - start
 
 

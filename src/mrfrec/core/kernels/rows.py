@@ -166,7 +166,8 @@ def row_cost(X, i):
 def clear_row(X, i, accumulator, cost):
     """Set the row before its diagonal back to zero: the items touched if these are few, else all."""
     if cost > i // 8:
-        accumulator[:i] = 0
+        for j in range(i):
+            accumulator[j] = 0
         return
     for t in range(uint64(X.item_ptr[i]), uint64(X.item_ptr[i + 1])):
         start = uint64(X.begin[t])
