@@ -91,7 +91,7 @@ def test_repr_shows_what_differs_from_the_defaults() -> None:
     ("X", "message"),
     [
         (np.eye(3), r"must be a scipy\.sparse matrix of users × items; got ndarray.*csr_array"),
-        ([[1, 0]], "a path, a list of paths, a data frame .* got list"),
+        ([[1, 0]], "a path, a list of paths, .* got list"),
         (None, "got NoneType"),
         (sp.csr_array((5, 4)), "at least one interaction; got 5 users × 4 items with none"),
         (sp.csr_array((0, 4)), "at least one interaction; got 0 users × 4 items"),

@@ -1,53 +1,87 @@
-"""Peak memory of fits of the paper's other models, each in a process of its own, against their plans."""
+"""Peak memory of fits, each in a process of its own, against their plans; what plans depend on."""
 
-import json
-import subprocess
+import re
 import sys
+from typing import Any
 
-import pytest
-
-FIT = """
-import json, sys
-from pathlib import Path
 import numpy as np
+import pytest
 import scipy.sparse as sp
-from mrfrec import Interactions
-from mrfrec.models.registry import build
 
-def status(name):
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+from benchmarks import peaks
+from mrfrec import MRF, Interactions, MemoryPlanError
+from mrfrec.engines.local import LocalEngine
 
-kind, parameters, users, items, pairs = json.loads(sys.argv[1])
-rng = np.random.default_rng(0)
-u, taste = rng.integers(0, users, pairs), rng.random(pairs) < 0.6
-spread = rng.random(pairs) ** 2
-i = np.where(taste, u % 40 * (items // 40) + items // 40 * spread, items * spread).astype(np.int64) % items
-X = sp.csr_array((np.ones(pairs, np.float32), (u, i)), shape=(users, items))
-X.data[:] = 1
-data = Interactions(X, range(users), range(items))
-data.popularity
-small = {"factors": 4, "iterations": 1} if kind == "WMF" else parameters
-build(kind, small, {"threads": 2}).fit(X[:200, :60])  # compile and load first
-Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-before = status("VmRSS:")
-model = build(kind, parameters, {"threads": 2}).fit(data)
-print(max(model.memory_plan_.values()), status("VmHWM:") - before)
-"""
+
+def data(users: int = 2_000, items: int = 3_000, pairs: int = 60_000) -> Any:
+    rng = np.random.default_rng(0)
+    where = rng.integers(0, users, pairs), (items * rng.random(pairs) ** 2).astype(np.int64)
+    X = sp.csr_array((np.ones(pairs, np.float32), where), shape=(users, items))
+    X.data[:] = 1
+    return X
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize(
-    "fit",
-    [
-        ("ItemKNN", {"neighbors": 100}, 20_000, 30_000, 400_000),
-        ("SLIM", {"l1": 1.0}, 8_000, 2_000, 200_000),
-        ("FsSLIM", {"neighbors": 100}, 10_000, 5_000, 400_000),
-        ("WMF", {"factors": 100, "iterations": 2}, 30_000, 20_000, 300_000),
-    ],
-    ids=lambda fit: fit[0],
+    "name", ["MRF, dense", "MRF, sparse, r=0.5", "MRF, 90 MB", "ItemKNN", "SLIM", "FsSLIM", "WMF"]
 )
-def test_a_fit_holds_what_its_plan_says(fit: tuple[object, ...]) -> None:
-    command = [sys.executable, "-c", FIT, json.dumps(fit)]
-    plan, peak = map(int, subprocess.run(command, capture_output=True, check=True, text=True).stdout.split())
-    assert peak <= plan <= 1.5 * peak + 60e6
+def test_a_fit_holds_what_its_plan_says(name: str) -> None:
+    plan, peak = peaks.measure(name)
+    assert peaks.fits(plan, peak), f"planned {plan / 1e6:.0f} MB, peak {peak / 1e6:.0f} MB"
+
+
+@pytest.mark.parametrize("parameters", [{}, {"sparsity": 0.02}, {"memory_limit": "70MB"}])
+def test_plan_and_weights_do_not_depend_on_the_number_of_threads(parameters: dict[str, Any]) -> None:
+    X = data()
+    one, many = (MRF(**parameters, threads=threads).fit(X) for threads in (1, 64))
+    assert one.memory_plan_ == many.memory_plan_
+    assert (one.plan_.kind, one.plan_.sparsity) == (many.plan_.kind, many.plan_.sparsity)
+    B, C = (sp.csr_array(model.weights_) for model in (one, many))
+    np.testing.assert_array_equal(B.data, C.data)
+
+
+@pytest.mark.parametrize("limit", [35, 45, 60, 75, 90, 120])
+@pytest.mark.parametrize("parameters", [{}, {"sparsity": None}, {"sparsity": 0.5}, {"r": 0.5}])
+def test_choices_and_advice_within_a_limit_are_not_refused(limit: int, parameters: dict[str, Any]) -> None:
+    X, allowed = data(), f"{limit}MB"
+    message = ""
+    try:
+        model = MRF(**parameters, memory_limit=allowed).fit(X)
+    except MemoryPlanError as error:
+        message = str(error)
+    if "more memory" in message:  # indeed, not even the least is possible
+        with pytest.raises(MemoryPlanError):
+            MRF(sparsity=1.5 / X.shape[1], memory_limit=allowed).fit(X)
+        return
+    if message:
+        advice = re.search(r"(?:sparsity=|is about )([\d.e-]+\d)", message)
+        assert advice is not None, message
+        model = MRF(sparsity=float(advice[1]), memory_limit=allowed).fit(X)
+    assert max(model.memory_plan_.values()) <= limit * 10**6
+
+
+def test_what_is_kept_for_further_fits_is_counted_and_dropped_where_it_stands_in_the_way() -> None:
+    interactions, reuse = Interactions(data()), {}  # type: ignore[var-annotated]
+    alone = MRF(sparsity=0.02).fit(interactions)
+    for alpha in (0.25, 0.5, 0.75):
+        shared = MRF(sparsity=0.02, alpha=alpha).fit(interactions, reuse=reuse)
+    assert max(shared.memory_plan_.values()) > max(alone.memory_plan_.values())
+    tight = MRF(sparsity=0.02, alpha=1.0, memory_limit=max(alone.memory_plan_.values()) + 1_000_000)
+    tight.fit(interactions, reuse=reuse)
+    assert max(tight.memory_plan_.values()) <= max(alone.memory_plan_.values()) + 1_000_000
+
+
+def test_no_more_threads_run_than_the_scratch_space_has_room_for() -> None:
+    running, most = [0], [0]
+
+    def work(task: int, space: object) -> None:
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        running[0] -= 1
+
+    made: list[int] = []
+    with LocalEngine(8) as engine:
+        engine.scratch = 250
+        engine.run(work, range(200), scratch=lambda: made.append(1), scratch_bytes=100)
+    assert len(made) <= 2
+    assert most[0] <= 2

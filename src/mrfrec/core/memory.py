@@ -25,6 +25,10 @@ class Budget:
     def require(self, stage: str, needed: int, advice: str, who: str = "the fit") -> None:
         """Plan `needed` bytes in all for a stage; raise `MemoryPlanError` if the limit does not allow it."""
         self.stages[stage] = max(needed, self.stages.get(stage, 0))
+        self.check(stage, needed, advice, who)
+
+    def check(self, stage: str, needed: int, advice: str, who: str = "the fit") -> None:
+        """Raise `MemoryPlanError` if the limit does not allow `needed` bytes."""
         if needed > self.limit:
             raise MemoryPlanError(
                 f"{who} needs about {human_bytes(needed)} ({stage}) and {human_bytes(self.limit)} "

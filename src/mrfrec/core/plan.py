@@ -173,7 +173,8 @@ def decide(settings: Settings, sizes: Sizes, memory: Budget) -> Plan:
         # A threshold says nothing of how many entries it keeps: what it needs shows when they are found.
         entries = m if settings.sparsity is None else min(settings.sparsity * m, settings.max_neighbors) * m
         needed = sizes.sparse(entries, settings.max_neighbors, settings.r)
-        memory.require(
+        # The stages plan what they need when they know it; this is the most it can be.
+        memory.check(
             "sparse",
             needed,
             f"The largest sparsity that would fit is about {_round_down(largest)}."
