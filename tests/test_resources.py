@@ -92,6 +92,14 @@ def test_what_ulimit_leaves_of_the_address_space_falls_with_what_is_taken() -> N
     assert abs(taken - (500 << 20)) < 1 << 20
 
 
+def test_threads_are_as_many_as_cores_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 5, 6}, raising=False)
+    assert machine.usable_threads() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    assert machine.usable_threads() == 4
+
+
 def test_container_limits_count_with_cache_as_free(tmp_path: Path) -> None:
     membership = tmp_path / "cgroup"
     membership.write_text("0::/outer/inner\n")
