@@ -98,7 +98,7 @@ def test_parameters_are_checked(parameters: dict[str, Any], message: str) -> Non
 def test_what_does_not_fit_is_refused_before_it_is_begun() -> None:
     X = sp.csr_array(random_matrix(5, users=100, items=400))
     with pytest.raises(MemoryPlanError, match="fewer neighbors"):
-        ItemKNN(neighbors=400, memory_limit="2MB").fit(X)
+        ItemKNN(neighbors=400, memory_limit="13MB").fit(X)
 
 
 def test_popularity_gives_everybody_what_most_have() -> None:

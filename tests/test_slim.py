@@ -151,15 +151,15 @@ def test_regressions_that_do_not_converge_are_counted_in_a_warning() -> None:
 def test_what_does_not_fit_is_refused_with_what_would() -> None:
     X = sp.csr_array(random_matrix(9, users=50, items=600))
     with pytest.raises(MemoryPlanError, match="Use FsSLIM"):
-        SLIM(memory_limit="1MB").fit(X)
-    FsSLIM(neighbors=10, memory_limit="1MB", threads=1).fit(X)
+        SLIM(memory_limit="13MB").fit(X)
+    FsSLIM(neighbors=10, memory_limit="13MB", threads=1).fit(X)
 
 
 def test_weights_that_do_not_fit_are_refused_as_soon_as_that_shows() -> None:
-    # XᵀX takes 0.25 MB; what is fixed beside it, 8.3 MB; the 250,000 weights of alike items, 11 MB.
+    # XᵀX takes 1 MB; what is fixed beside it, 12.4 MB; the 250,000 weights of alike items, 11 MB.
     X = sp.csr_array(np.ones((30, 500)) - sp.random_array((30, 500), density=0.1, rng=1).todense().round())
     with pytest.raises(MemoryPlanError, match=r"\(regress\).*Use a larger l1, or FsSLIM"):
-        SLIM(l1=0.0, l2=100.0, memory_limit="11MB").fit(X)
+        SLIM(l1=0.0, l2=100.0, memory_limit="15MB").fit(X)
 
 
 @pytest.mark.parametrize("make", [SLIM, FsSLIM, ItemKNN])

@@ -310,7 +310,7 @@ def test_pattern_that_outgrows_its_forecast_is_stopped(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(pattern._Search, "sample", blind)
     with pytest.raises(MemoryPlanError, match="larger threshold"):
-        fit(X, l2=1.0, threshold=0.001, max_neighbors=3000, memory_limit="70MB", threads=1)
+        fit(X, l2=1.0, threshold=0.001, max_neighbors=1500, memory_limit="80MB", threads=1)
 
 
 def test_cap_bites_within_the_limit_where_all_pairs_would_not_fit() -> None:

@@ -27,7 +27,6 @@ _TILE = 1024
 # A weight of B: as found (item and float64, in arrays that double as they grow), together, and by row.
 _PER_WEIGHT = 44
 _SCRATCH_THREADS = 8  # threads whose scratch space is counted: plans must not depend on their number
-_ALLOCATOR = 8_000_000  # bytes that memory once freed may keep, and small arrays
 _LEAST_BATCH, _MOST_BATCH = 250_000_000, 2_000_000_000
 
 
@@ -43,7 +42,7 @@ class Penalties:
 
 def bytes_for_all(m: int, dtype: str, weights: int = 0) -> int:
     """Return what regressions on all items hold: G, scratch space, and what is found of B so far."""
-    return np.dtype(dtype).itemsize * m * m + _SCRATCH_THREADS * 48 * m + _PER_WEIGHT * weights + _ALLOCATOR
+    return np.dtype(dtype).itemsize * m * m + _SCRATCH_THREADS * 48 * m + _PER_WEIGHT * weights
 
 
 def gram(facts: Statistics, dtype: str, workers: Engine) -> npt.NDArray[Any]:
@@ -118,7 +117,8 @@ def regress_on_some(
     places = members * (members - 1) // 2
     block_bytes = places * np.dtype(dtype).itemsize + members * 32
     largest = int(members.max())
-    held += 16 * len(pattern.neighbors) + _SCRATCH_THREADS * (24 * m + 16 * largest**2)
+    workers.scratch = _SCRATCH_THREADS * (24 * m + 16 * largest**2)
+    held += 16 * len(pattern.neighbors) + workers.scratch
     plan.require("blocks", held + int(block_bytes.max()), "Use fewer neighbors.")
     budget = min(max(_LEAST_BATCH, 100 * len(facts.X.items)), _MOST_BATCH, plan.limit - held)
     plan.require("blocks", held + min(budget, int(block_bytes.sum())), "")

@@ -42,7 +42,7 @@ class Neighbors:
         return Pattern(ptr, ordered[ordered < np.iinfo(np.int32).max], 0.0)
 
 
-def bytes_for_raw(X: sp.csr_array, threads: int) -> int:
+def bytes_for_raw(X: sp.csr_array) -> int:
     """Return the bytes that `raw_statistics` holds beyond the matrix."""
     n, m = X.shape
     return Sizes(n, m, X.nnz, statistics.is_binary(X, 0.0), itemsize=4, limit=0).statistics
@@ -71,7 +71,8 @@ def nearest(
     """
     m = facts.m
     most = max(min(neighbors, m - 1), 1)
-    needed = held + 8 * X.nnz + m * (_PER_NEIGHBOR * most + 24) + _SCRATCH_THREADS * 8 * m
+    workers.scratch = _SCRATCH_THREADS * 8 * m
+    needed = held + 8 * X.nnz + m * (_PER_NEIGHBOR * most + 24) + workers.scratch
     plan.require("neighbors", needed, "Keep fewer neighbors.")
     of_user = np.diff(X.indptr)
     size_at = np.zeros(X.nnz, np.uint32)  # length of a history, at its first entry
@@ -85,6 +86,7 @@ def nearest(
             lambda t, space: kernels.nearest(facts.X, sizes, lengths, shrink, *t, *space, items, nearness),
             tasks,
             scratch=lambda: (facts.accumulator(), np.empty(2 * most, np.uint64)),
+            scratch_bytes=8 * m,
             costs=[stop - start for start, stop in tasks],
         )
     return Neighbors(items, nearness)

@@ -82,8 +82,8 @@ class ItemKNN(Linear):
         X, start = data.matrix, time.perf_counter()
         plan = memory_budget(self.memory_limit)
         with LocalEngine(self.threads, self.memory_limit, given.progress) as workers:
-            held = given.copied + neighbors.bytes_for_raw(X, workers.threads)
-            plan.require("statistics", held, "Use fewer threads, or drop users or items.")
+            held = given.copied + neighbors.bytes_for_raw(X)
+            plan.require("statistics", held, "Use fewer users or items, or more memory.")
             found = neighbors.nearest(
                 X, neighbors.raw_statistics(X, workers), neighbors=self.neighbors, shrink=self.shrink,
                 workers=workers, plan=plan, held=held,

@@ -79,8 +79,8 @@ class _Regressions(Linear):
         penalties = Penalties(self.l1, self.l2, self.tolerance, self.passes)
         kept = {} if given.reuse is None else given.reuse.setdefault(type(self).__name__, {})
         with LocalEngine(self.threads, self.memory_limit, given.progress) as workers:
-            held = given.copied + bytes_for_raw(X, workers.threads)
-            plan.require("statistics", held, "Use fewer threads, or drop users or items.")
+            held = given.copied + bytes_for_raw(X)
+            plan.require("statistics", held, "Use fewer users or items, or more memory.")
             weights, unsettled = self._regress(X, penalties, workers, plan, held, kept)
             timings, saved = workers.timings, workers.saved
         if unsettled:
