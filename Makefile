@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
+# The many processes of a run share the bytecode of what they import.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help install demo docs test lint types unit format reference bench bench-product experiment table1 clean
 
 help:
