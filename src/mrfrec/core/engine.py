@@ -23,11 +23,11 @@ Result = TypeVar("Result")
 class Engine(ABC):
     """Runs the parts of a fit, and owns its threads, memory and progress.
 
-    There are three ways to run work. `run` loops over arrays that its tasks share, on the threads of this
-    machine. `map` applies a pure function to many small tasks, and `fold` to a few large ones; these
-    functions, their arguments and their results can be pickled, so that an engine may run them anywhere.
-    Tasks are cut by the size of the problem, never by the number of threads, and results are reduced in the
-    order of the tasks: the engine cannot change a result.
+    There are two ways to run work. `run` loops over many small tasks on the threads of this machine, which
+    share arrays. `fold` applies a pure function to a few large tasks; the function, the tasks and the
+    results can be pickled, so that an engine may run them anywhere. Tasks are cut by the size of the
+    problem, never by the number of threads, and results are reduced in the order of the tasks: the engine
+    cannot change a result.
     """
 
     threads: int
@@ -69,17 +69,6 @@ class Engine(ABC):
         the second argument. No more threads run than `self.scratch` has room for. `costs` are the steps of
         progress that each task counts for, or a function of its result.
         """
-
-    @abstractmethod
-    def map(
-        self,
-        function: Callable[..., Result],
-        tasks: Sequence[Task],
-        *,
-        task_bytes: int = 0,
-        costs: Sequence[int] | Callable[[Result], int] | None = None,
-    ) -> list[Result]:
-        """Return `[function(task) for task in tasks]` for a pure function; each task needs `task_bytes`."""
 
     @abstractmethod
     def fold(

@@ -174,16 +174,6 @@ class LocalEngine(Engine):
             wait(futures)
         return results
 
-    def map(
-        self,
-        function: Callable[..., Result],
-        tasks: Sequence[Task],
-        *,
-        task_bytes: int = 0,
-        costs: Sequence[int] | Callable[[Result], int] | None = None,
-    ) -> list[Result]:
-        return self.run(function, tasks, scratch_bytes=task_bytes, costs=costs)
-
     def fold(
         self,
         function: Callable[[Task, Engine], Result],
