@@ -320,10 +320,13 @@ class _Search:
     def tasks(self, counts: npt.NDArray[Any]) -> tuple[list[tuple[int, int]], list[int]]:
         """Split the rows into ranges of about equal work; return them and their steps of progress."""
         item_ptr = self.statistics.X.item_ptr
-        used = np.flatnonzero(np.diff(item_ptr))
         additions = np.ones(self.statistics.m, np.int64)
-        if len(used):
-            additions[used] += np.add.reduceat(counts, item_ptr[used], dtype=np.int64)
+        # A part at a time, since NumPy converts what it adds up to 64 bits.
+        for first, last in split_evenly(np.diff(item_ptr) + 1, _TASKS):
+            used = first + np.flatnonzero(np.diff(item_ptr[first : last + 1]))
+            if len(used):
+                part = counts[item_ptr[first] : item_ptr[last]]
+                additions[used] += np.add.reduceat(part, item_ptr[used] - item_ptr[first], dtype=np.int64)
         tasks = split_evenly(additions, _TASKS)
         done = np.cumsum(additions)[[stop - 1 for _, stop in tasks]]
         return tasks, np.diff(done * _STEPS // done[-1], prepend=0).tolist()
