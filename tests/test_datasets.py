@@ -871,7 +871,7 @@ def test_commands_prepare_list_and_verify(
     command("prepare", "ml-20m", "--from", home, "--folder", kept, "--vae-cf", files)
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f"mrfrec: ml-20m is prepared: {kept / 'ml-20m.parquet'} (")
+    assert f"mrfrec: ml-20m is prepared: {kept / 'ml-20m.parquet'} (" in err
     assert len(listing(files)) == 6
     command("prepare", "ml-20m", "--folder", kept)  # is prepared
     command("list", "--folder", kept)

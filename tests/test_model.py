@@ -512,7 +512,7 @@ def test_what_fits_share_belongs_to_one_interactions() -> None:
     X = sp.csr_array(random_matrix(24))
     reuse: dict[str, Any] = {}
     MRF().fit(X, reuse=reuse)
-    with pytest.raises(DataError, match="give the same Interactions to every fit"):
+    with pytest.raises(DataError, match="pass the same Interactions"):
         MRF().fit(X, reuse=reuse)
     with pytest.raises(ParameterError, match="reuse must be a dictionary"):
         MRF().fit(X, reuse=3)  # type: ignore[arg-type]

@@ -79,7 +79,7 @@ def test_a_new_l2_repeats_nothing_but_the_solution(
         raise AssertionError("done again")
 
     for module, name in (
-        (statistics, "compute"),
+        (statistics, "moments"),
         (pattern, "find_pattern"),
         (closed_form, "scaled_matrix"),
         (blocks, "gather"),
