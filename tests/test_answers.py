@@ -312,3 +312,10 @@ def test_parameters_are_set_under_the_rules_of_the_constructor() -> None:
         model.set_params(l3=1)
     with pytest.raises(ParameterError, match="threshold must be None when sparsity is given"):
         model.set_params(threshold=0.1, sparsity=0.5)
+
+
+@pytest.mark.parametrize("history", [1, np.int64(1), np.array(1), 1.5])
+def test_one_number_is_no_history(history: object) -> None:
+    model = MRF().fit(sp.csr_array(np.eye(4, dtype=np.float32)))
+    with pytest.raises(ParameterError, match="history must be item ids in a list"):
+        model.recommend(history=history)

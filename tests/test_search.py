@@ -97,3 +97,12 @@ def test_without_names_nothing_is_found() -> None:
 def test_a_query_of_many_words_is_answered_as_quickly() -> None:
     items = catalogue([f"word{i} the a of {i % 7}" for i in range(3000)])
     assert items.search("the a of " * 3000, 3) == items.search("the a of", 3) == [0, 1, 2]
+
+
+def test_a_number_finds_the_item_with_this_id_before_titles() -> None:
+    catalogue = Catalogue(
+        Ids.of([7, 12, 1984], "item"), Texts.of(["12 Monkeys", "Alien", ""]), np.ones(3, int), 5
+    )
+    assert catalogue.search("12", 5) == [1, 0]
+    assert catalogue.search("1984", 5) == [2]
+    assert catalogue.search("99999999999999999999", 5) == []

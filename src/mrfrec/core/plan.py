@@ -203,8 +203,8 @@ def _choose(settings: Settings, sizes: Sizes, largest: float) -> tuple[Settings,
     else:
         return dense, f"{m:,} items fit the closed form"
     sparsity = min(_NEIGHBORS / m, 1.0)
-    if sparsity > largest and largest * m >= 2:
-        sparsity = _round_down(largest)
+    if sparsity > largest:  # if not even two neighbours fit, the refusal says what these need
+        sparsity = _round_down(largest) if largest * m >= 2 else min(2 / m, 1.0)
         reason += "; kept within the memory there is"
     return replace(settings, sparsity=sparsity), reason
 

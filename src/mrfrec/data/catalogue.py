@@ -42,8 +42,15 @@ class Catalogue:
         return NameIndex(self.items, self.titles, self.by_popularity)
 
     def search(self, text: str, k: int) -> list[int]:
-        """Return up to k items by position whose id or title matches the text, the best match first."""
-        return self.index.search(text, k)
+        """Return up to k items by position whose id or title matches the text, the best match first.
+
+        An id that is a number matches as a whole only.
+        """
+        number = text.strip()
+        if self.items.is_text or not (number.isascii() and number.isdigit()):
+            return self.index.search(text, k)
+        known = [place for place in self.items.find([int(number)], "item").tolist() if place >= 0]
+        return list(dict.fromkeys([*known, *self.index.search(text, k)]))[:k]
 
     def title(self, item: int) -> str | None:
         """Return the title of an item, by its position."""

@@ -89,8 +89,10 @@ def query_users(users: object, training: Training) -> Query:
 
 def query_histories(history: object, items: Ids, binary: bool) -> Query:
     """Ask for histories in any of the forms `Recommender.recommend` takes, for a model of these items."""
-    if isinstance(history, str | bytes):
-        raise ParameterError("history", "item ids in a list, not one text", history, f"Try [{history!r}].")
+    if isinstance(history, str | bytes | int | float | np.generic):
+        raise ParameterError("history", "item ids in a list, not one alone", history, f"Try [{history!r}].")
+    if isinstance(history, np.ndarray) and history.ndim == 0:
+        return query_histories(history.item(), items, binary)
     if isinstance(history, PathLike) or _is_table(history) or not isinstance(history, Iterable):
         return _query_table(history, items, binary)
     if isinstance(history, Mapping):
