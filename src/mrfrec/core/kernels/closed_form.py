@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mrfrec.core.kernels.compile import kernel
+from mrfrec.core.kernels.compile import array_kernel, kernel
 from mrfrec.core.kernels.intrinsics import fortran
 from mrfrec.core.kernels.rows import add_firsts
 
@@ -114,7 +114,7 @@ def multiply_factor_tiles(lapack, A, tile, i0, i1, j0, j1):
     )
 
 
-@kernel
+@array_kernel
 def symmetric_product(C, i0, i1, x):
     """Return the contribution of rows i0 to i1 of the lower triangle of a symmetric C to C·x."""
     y = np.zeros(C.shape[0], np.float64)

@@ -24,7 +24,7 @@ from typing import Any
 from numba import njit
 from numba.core import caching, config
 
-__all__ = ["cache_folders", "can_write", "has_compiled", "inner", "keep_in", "kernel"]
+__all__ = ["array_kernel", "cache_folders", "can_write", "has_compiled", "inner", "keep_in", "kernel"]
 
 _log = logging.getLogger(__package__)
 _HERE = Path(__file__).resolve().parent
@@ -35,16 +35,23 @@ _compiled: list[str] = []  # those it has compiled
 
 
 def kernel(function: Any) -> Any:
-    """Compile without the interpreter's lock, and keep the machine code.
+    """Compile a function that reads and writes the elements of its arguments and makes no arrays.
 
-    Division by zero gives ±∞ or NaN, as in NumPy: no code to raise an error, which takes time to compile.
+    It runs without the interpreter's lock, and the machine code is kept. To be quick to compile it gets no
+    code for arrays that it makes (`_nrt`) or treats as wholes (`no_rewrites`), nor for raising an error:
+    division by zero gives ±∞ or NaN, as in NumPy.
     """
-    return _dispatcher(function)
+    return _dispatcher(function, _nrt=False, no_rewrites=True)
 
 
 def inner(function: Any) -> Any:
-    """Compile a function that only kernels call: quicker, since Python need not be able to call it."""
-    return _dispatcher(function, no_cpython_wrapper=True)
+    """Compile a `kernel` that only kernels call: quicker, since Python need not be able to call it."""
+    return _dispatcher(function, _nrt=False, no_rewrites=True, no_cpython_wrapper=True)
+
+
+def array_kernel(function: Any) -> Any:
+    """Compile a function that makes arrays, which takes longer than a `kernel` does."""
+    return _dispatcher(function, _nrt=True)
 
 
 def _dispatcher(function: Any, **options: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mrfrec.core.kernels.compile import kernel
+from mrfrec.core.kernels.compile import array_kernel, kernel
 
 
 @kernel
@@ -60,7 +60,7 @@ def _residuals(G, i, candidates, working, w, r):
 _FIRST = 32  # items in the first working set
 
 
-@kernel
+@array_kernel
 def _regress(G, i, l1, l2, tolerance, passes, candidates, r, gain, chosen):
     """Return the items in the regression of item i, their weights, and whether it converged.
 
@@ -109,7 +109,7 @@ def _regress(G, i, l1, l2, tolerance, passes, candidates, r, gain, chosen):
         settled = _descend(A, b, l1, l2, tolerance, passes, w, b - A @ w)
 
 
-@kernel
+@array_kernel
 def regress_columns(G, first, last, l1, l2, tolerance, passes, screened):
     """Regress items first to last.
 
@@ -142,7 +142,7 @@ def regress_columns(G, first, last, l1, l2, tolerance, passes, screened):
     return counts, items[:total].copy(), values[:total].copy(), failed
 
 
-@kernel
+@array_kernel
 def regress_blocks(blocks, batch, heads, diagonal, l1, l2, tolerance, passes, store, column_ptr, values):
     """Regress the head of each block on its other items; return the number that did not converge.
 

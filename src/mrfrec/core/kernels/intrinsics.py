@@ -1,4 +1,4 @@
-"""Two things compiled code needs and numba does not offer: a cache hint and a call into LAPACK.
+"""What kernels need and numba does not offer, or compiles slowly.
 
 Addresses of LAPACK routines travel as plain integers, so that kernels using them stay cacheable
 (numba refuses to cache a function that holds a ctypes pointer).
@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba import extending, types
 from numba.core import cgutils
 
-__all__ = ["Lapack", "fortran", "lapack", "prefetch"]
+__all__ = ["Lapack", "bits", "fortran", "from_bits", "integers_128", "lapack", "prefetch"]
 
 # The decorated functions are called without their first parameter, which a type checker cannot know.
 intrinsic: Any = extending.intrinsic
@@ -101,3 +101,36 @@ def prefetch(typingctx: Any, address: Any) -> Any:
         return context.get_dummy_value()
 
     return signature, codegen
+
+
+_WORD = {types.float32: types.uint32, types.float64: types.uint64}
+_FLOAT = {word: number for number, word in _WORD.items()}
+
+
+def _cast(result: Any, kind: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.bitcast(values[0], context.get_value_type(result))
+
+    return result(kind), codegen
+
+
+@intrinsic
+def bits(typingctx: Any, number: Any) -> Any:
+    """Return the bits of a float as an unsigned integer of the same width."""
+    return _cast(_WORD[number], number)
+
+
+@intrinsic
+def from_bits(typingctx: Any, word: Any) -> Any:
+    """Return the float with these bits."""
+    return _cast(_FLOAT[word], word)
+
+
+@intrinsic
+def integers_128(typingctx: Any) -> Any:
+    """Return a pointer to 128 integers of 64 bits, which last until the function returns."""
+
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return cgutils.alloca_once(builder, ir.IntType(64), 128)
+
+    return types.CPointer(types.int64)(), codegen

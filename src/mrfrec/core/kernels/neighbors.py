@@ -4,6 +4,7 @@ import numpy as np
 from numba import uint64
 
 from mrfrec.core.kernels.compile import inner, kernel
+from mrfrec.core.kernels.intrinsics import bits, from_bits
 from mrfrec.core.kernels.rows import add_firsts
 from mrfrec.core.kernels.sorting import sort
 
@@ -18,8 +19,7 @@ def _add(keys, found, worst, i, j, m, nearness):
     order. When the room is full, the better half stays.
     """
     distance = j - i if j > i else j - i + m
-    bits = uint64(np.float32(nearness).view(np.uint32))
-    key = ((uint64(_ONES) - bits) << uint64(32)) | uint64(distance)
+    key = ((uint64(_ONES) - uint64(bits(np.float32(nearness)))) << uint64(32)) | uint64(distance)
     if key > worst:
         return found, worst
     keys[found] = key
@@ -66,4 +66,4 @@ def nearest(X, sizes, lengths, shrink, first, last, row, keys, items, values):
             items[i, s], values[i, s] = -1, 0
             if s < found:
                 items[i, s] = (i + np.int64(keys[s] & uint64(_ONES))) % m
-                values[i, s] = np.uint32(uint64(_ONES) - (keys[s] >> uint64(32))).view(np.float32)
+                values[i, s] = from_bits(np.uint32(uint64(_ONES) - (keys[s] >> uint64(32))))

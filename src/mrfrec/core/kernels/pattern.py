@@ -4,6 +4,7 @@ import numpy as np
 from numba import uint64
 
 from mrfrec.core.kernels.compile import inner, kernel
+from mrfrec.core.kernels.intrinsics import bits, from_bits
 from mrfrec.core.kernels.rows import add_firsts
 from mrfrec.core.kernels.sorting import sort
 
@@ -14,7 +15,7 @@ _LOW, _ALL = uint64(0xFFFFFFFF), uint64(0xFFFFFFFFFFFFFFFF)
 def _key(i, j, m, size):
     """Encode neighbour j of item i so that keys sort by magnitude, then by nearness in cyclic order."""
     distance = j - i if j > i else j - i + m
-    return (uint64(np.float32(size).view(np.uint32)) << uint64(32)) | (_LOW - uint64(distance))
+    return (uint64(bits(np.float32(size))) << uint64(32)) | (_LOW - uint64(distance))
 
 
 @inner
@@ -77,7 +78,7 @@ def _row(X, scaling, counts, i, end, threshold, accumulator, items, sizes):
 def _tally(sizes, shift, histogram):
     """Count magnitudes in bins; those that share all but their last `shift` bits share a bin."""
     for s in range(len(sizes)):
-        histogram[np.float32(sizes[s]).view(np.uint32) >> np.uint32(shift)] += 1
+        histogram[bits(np.float32(sizes[s])) >> np.uint32(shift)] += 1
 
 
 @kernel
@@ -162,7 +163,7 @@ def _sort_largest(keys, start, stop, most):
 def _count_above(keys, start, stop, threshold):
     """Count the keys of a sorted column with |S| > threshold."""
     t = start
-    while t < stop and np.uint32(keys[t] >> uint64(32)).view(np.float32) > threshold:
+    while t < stop and from_bits(np.uint32(keys[t] >> uint64(32))) > threshold:
         t += 1
     return t - start
 

@@ -6,7 +6,7 @@ import numpy as np
 from numba import uint64
 
 from mrfrec.core.kernels.compile import inner, kernel
-from mrfrec.core.kernels.intrinsics import prefetch
+from mrfrec.core.kernels.intrinsics import bits, prefetch
 
 
 class Incidence(NamedTuple):
@@ -78,7 +78,7 @@ def hash_columns(X, first, last, hashes):
             h ^= h >> uint64(29)
             if not binary:
                 value = X.values[uint64(X.begin[t]) + uint64(X.rank[t])]
-                h = (h ^ np.float64(value).view(np.uint64)) * prime
+                h = (h ^ bits(np.float64(value))) * prime
                 h ^= h >> uint64(32)
         hashes[i] = h
 

@@ -3,9 +3,8 @@
 numba's `np.sort` and `np.partition` take seconds to compile for each type; these take a fraction of one.
 """
 
-import numpy as np
-
 from mrfrec.core.kernels.compile import inner
+from mrfrec.core.kernels.intrinsics import integers_128
 
 _FEW = 16  # values, up to which insertion is quicker
 
@@ -18,7 +17,7 @@ def sort(values, start, stop, until):
     `until = start + k` it selects the k smallest and sorts them. There is no recursion, which machine code
     that is loaded from disk does not survive.
     """
-    waiting = np.empty(128, np.int64)  # parts to be sorted later, the larger of two: log2 of the length
+    waiting = integers_128()  # parts to be sorted later, the larger of two: log2 of the length
     depth = 0
     while True:
         while stop - start > _FEW and start < until:
