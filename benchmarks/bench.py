@@ -1,11 +1,11 @@
-"""Time and peak memory of every fit the README speaks of.
+"""Measure time and peak memory of the fits in docs/performance.md.
 
-    python -m benchmarks.bench                 the sparse fits, the ratio to the naive way, the real data
-    python -m benchmarks.bench msd dense       some of the groups only (dense, beyond: ten minutes each)
+    python -m benchmarks.bench                 sparse fits, comparison with a plain implementation, real data
+    python -m benchmarks.bench msd dense       only these groups (dense and beyond take ten minutes each)
 
-Each fit runs in a process of its own, on data loaded from `benchmarks/cache`, after a warm-up that loads the
-compiled kernels. "peak" is the resident memory of that process at its highest, Python and the data included.
-Real data is read from the folder given by --data, and skipped where that is absent.
+Each fit runs in its own process, on data from `benchmarks/cache`, after a warm-up that loads the compiled
+kernels. The peak is the resident memory of that process, Python and data included. Groups on real data are
+skipped if the folder --data does not have it.
 """
 
 import argparse
@@ -31,7 +31,7 @@ MSD = {"users": 571_355, "items": 41_140, "count": 34e6}
 
 
 def msd() -> sp.csr_array:
-    """Synthetic data with the size of the Million Song data, made once."""
+    """Return synthetic data of the size of the Million Song data, cached on disk."""
     path = CACHE / "msd.npz"
     if not path.exists():
         from benchmarks.synthetic import interactions
@@ -42,7 +42,7 @@ def msd() -> sp.csr_array:
 
 
 def msd_quarter() -> sp.csr_array:
-    """A quarter of its items: a size at which the naive way can run."""
+    """Return a quarter of the items of `msd`, small enough for the plain implementation."""
     path = CACHE / "msd-quarter.npz"
     if not path.exists() or not (CACHE / "msd.npz").exists():
         quarter = msd()[:, :10_285]
@@ -51,14 +51,14 @@ def msd_quarter() -> sp.csr_array:
 
 
 def beyond() -> sp.csr_array:
-    """More items than a 32-bit product of indices can take (46,341² > 2³¹)."""
+    """Return data with so many items that a product of two indices exceeds 32 bits (46,341² > 2³¹)."""
     from benchmarks.synthetic import interactions
 
     return interactions(100_000, 47_000, 3e6)
 
 
 def table(path: Path, shape: tuple[int, int] | None = None) -> sp.csr_array:
-    """user, item columns of a Parquet file as a binary matrix; ids are numbered unless a shape is given."""
+    """Read user and item of a Parquet file as a binary matrix; renumber the ids unless `shape` is given."""
     import polars as pl
 
     frame = pl.read_parquet(path, columns=["user", "item"])
@@ -72,7 +72,7 @@ def table(path: Path, shape: tuple[int, int] | None = None) -> sp.csr_array:
 
 
 def peak_gb() -> float:
-    """The highest resident memory of this process so far."""
+    """Return the peak resident memory of this process, in GB."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024 / 1e9
@@ -113,7 +113,7 @@ def fit(X: sp.csr_array, **parameters: Any) -> dict[str, Any]:
 
 
 def fit_dense(X: sp.csr_array, **parameters: Any) -> dict[str, Any]:
-    """Also the rate of a large float32 product on all cores, before and after: what the machine gives."""
+    """Fit, and compare with the rate of a large float32 product on all cores, measured before and after."""
     a, b = np.random.default_rng(0).random((2, 4096, 4096), dtype=np.float32)
     out = np.empty_like(a)
 
@@ -135,7 +135,7 @@ def fit_dense(X: sp.csr_array, **parameters: Any) -> dict[str, Any]:
 
 
 def fit_and_check(X: sp.csr_array, **parameters: Any) -> dict[str, Any]:
-    """How far some of the regressions are from solving their own equations (S + ridge)·B' = S, off item i."""
+    """Fit, and return the largest residual of sampled equations (S + ridge)·B' = S off the item itself."""
     model, result = measure_fit(X, parameters)
     result["peak_gb"] = peak_gb()
     rng = np.random.default_rng(0)
@@ -167,7 +167,7 @@ def fit_naive(X: sp.csr_array, *, compare: str, **parameters: Any) -> dict[str, 
 
 
 def fit_and_keep(X: sp.csr_array, *, keep: str, **parameters: Any) -> dict[str, Any]:
-    """A fit this short is made three times, and the median taken."""
+    """Fit three times, return the median and save the weights to `keep`."""
     runs = [measure_fit(X, parameters) for _ in range(3)]
     peak = peak_gb()
     sp.save_npz(keep, runs[0][0].weights_, compressed=False)
@@ -175,7 +175,7 @@ def fit_and_keep(X: sp.csr_array, *, keep: str, **parameters: Any) -> dict[str, 
 
 
 def fit_and_evaluate(X: sp.csr_array, *, test: str, **parameters: Any) -> dict[str, Any]:
-    """Recall@20 (hits ÷ targets) and nDCG@20 as published with LightGCN's split."""
+    """Fit, and return Recall@20 (hits ÷ targets) and nDCG@20 as published for LightGCN's split."""
     model, result = measure_fit(X, parameters)
     result["peak_gb"] = peak_gb()
     targets = table(Path(test), X.shape).toarray() > 0

@@ -1,6 +1,6 @@
-"""The sparse fit as one would write it first: everything dense, one general inverse per block.
+"""A plain implementation of the sparse fit: dense covariances, one general inverse per block.
 
-This is the way of the paper's notebook, and the yardstick for the ratio in `benchmarks.bench`.
+It works like the paper's notebook; `benchmarks.bench` compares against it.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ import scipy.sparse as sp
 def fit(
     X: sp.csr_array, *, l2: float, alpha: float, threshold: float, r: float, max_neighbors: int = 1000
 ) -> tuple[npt.NDArray[np.float64], int]:
-    """B (dense) and the number of blocks."""
+    """Return B (dense) and the number of blocks."""
     n, m = X.shape
     X = X.astype(np.float64)
     S = np.asarray((X.T @ X).todense())
@@ -51,5 +51,5 @@ def fit(
 
 
 def _largest_first(size: npt.NDArray[Any], items: npt.NDArray[Any], i: Any, m: int) -> npt.NDArray[Any]:
-    """Items by magnitude, i itself first; ties to the one that follows i most closely."""
+    """Sort items by magnitude, i first; ties in cyclic order after i."""
     return items[np.lexsort(((items - i) % m, -size))]

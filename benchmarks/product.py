@@ -1,11 +1,11 @@
-"""What a user waits for around the fit: reading tables, recommending to everybody, one answer from the shell.
+"""Measure everything around a fit: reading tables, recommending to all users, one answer from the shell.
 
-    python -m benchmarks.product               all of it (the text file takes a few minutes to make, once)
-    python -m benchmarks.product read all      some of the groups: read, text, all, answer,
+    python -m benchmarks.product               all groups (creating the text file takes minutes, once)
+    python -m benchmarks.product read all      only these groups: read, text, all, answer,
                                                answers, evaluate, start
 
-Commands are timed as a shell sees them, start-up included. Memory is what reading adds at its highest to
-what the process held before, against the bytes of the matrix that comes out of it.
+Times of commands include start-up. Memory is the peak increase of resident memory while reading, compared
+with the bytes of the resulting matrix.
 """
 
 import argparse
@@ -20,11 +20,11 @@ from typing import Any
 
 from benchmarks.bench import CACHE, DATA, msd
 
-TEXT_ROWS = 48_000_000  # as many as the taste profile of the Million Song data has
+TEXT_ROWS = 48_000_000  # as in the taste profile of the Million Song data
 
 
 def in_a_process(function: str, *arguments: object) -> dict[str, Any]:
-    """A function of this module in a process of its own, whose memory nobody else has touched."""
+    """Run a function of this module in a fresh process and return the JSON it prints."""
     code = f"from benchmarks import product; product.{function}(*{[str(a) for a in arguments]!r})"
     output = subprocess.run(
         [sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True
@@ -33,7 +33,7 @@ def in_a_process(function: str, *arguments: object) -> dict[str, Any]:
 
 
 def status(field: str) -> int:
-    """A line of /proc/self/status, in bytes."""
+    """Return a field of /proc/self/status, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":"))
 
@@ -62,7 +62,7 @@ def read(path: str) -> None:
 
 
 def write_text(path: str, rows: str) -> None:
-    """Lines as the taste profile has them: a user of 40 characters, a song of 18, a count."""
+    """Write lines like those of the taste profile: a user of 40 characters, a song of 18, a count."""
     import numpy as np
     import polars as pl
 
@@ -71,7 +71,7 @@ def write_text(path: str, rows: str) -> None:
     users = pl.Series([f"{a:020x}{b:020x}" for a, b in rng.integers(0, 2**62, (X.shape[0], 2)).tolist()])
     songs = pl.Series([f"SO{number:016X}" for number in range(X.shape[1])])
     owner = np.repeat(np.arange(X.shape[0], dtype=np.int32), np.diff(X.indptr))
-    again = rng.integers(0, X.nnz, int(rows) - X.nnz)  # pairs that come a second time
+    again = rng.integers(0, X.nnz, int(rows) - X.nnz)  # repeated pairs
     places = np.sort(np.concatenate([np.arange(X.nnz), again]))
     with Path(path).open("wb") as file:
         for start in range(0, len(places), 2_000_000):
@@ -86,7 +86,7 @@ def write_text(path: str, rows: str) -> None:
 
 
 def timed(*command: str, times: int = 1) -> tuple[float, str]:
-    """Median seconds of a command, and what it said."""
+    """Return the median seconds of a command and its output."""
     seconds = []
     for _ in range(times):
         start = time.perf_counter()
@@ -212,7 +212,7 @@ def answers(path: str) -> None:
 
 
 def evaluate(model: str) -> None:
-    """10,000 users of synthetic data the size of MSD, a fifth of whose items is to be guessed."""
+    """Measure a model on 10,000 synthetic users, predicting a fifth of their items."""
     import numpy as np
 
     import mrfrec

@@ -1,10 +1,10 @@
-"""Synthetic interactions of any size: Zipf popularity, a few clusters of items per user, long tails.
+"""Generate synthetic interactions of any size: Zipf popularity, a few clusters of items per user, long tails.
 
     python -m benchmarks.synthetic --users 571355 --items 41140 --interactions 34e6
 
-With the default shape and the size of the Million Song data (571,355 × 41,140, 34 million), the item-item
-matrix costs about what the real one does: 2.5 billion co-occurrences, and the threshold that keeps 0.5 % of S
-is 0.13, where 0.11 was published for the real data. (At 0.1 % they differ more: 0.57 and 0.375.)
+At the size of the Million Song data (571,355 × 41,140, 34 million), the item-item matrix costs about as much
+as the real one: 2.5 billion co-occurrences, and the threshold that keeps 0.5 % of S is 0.13, compared with
+the published 0.11. (At 0.1 % they differ more: 0.57 and 0.375.)
 """
 
 import argparse
@@ -29,11 +29,11 @@ def interactions(
     tail: float = 1.15,
     shortest: int = 15,
 ) -> sp.csr_array:
-    """A binary users × items matrix with about `count` entries.
+    """Return a binary users × items matrix with about `count` entries.
 
-    `interests` clusters are drawn for each user, the first one used most; a `background` share of a history
-    comes from all items. `zipf` is the exponent of popularity, `tail` the spread (log-normal σ) of history
-    lengths above the `shortest`.
+    Each user draws `interests` clusters and uses the first one most; a `background` share of each history
+    comes from all items. `zipf` is the exponent of popularity, `tail` the spread (log-normal σ) of the
+    history lengths above the `shortest`.
     """
     rng = np.random.default_rng(seed)
     longest = max(items // 8, shortest)
@@ -47,7 +47,7 @@ def interactions(
     by_cluster = np.argsort(cluster, kind="stable")
     cumulated = np.concatenate([[0.0], np.cumsum(popularity[by_cluster])])
     cluster_start = np.searchsorted(cluster[by_cluster], np.arange(clusters + 1))
-    name = rng.permutation(items)  # so that the index says nothing
+    name = rng.permutation(items)  # the index carries no information
 
     user_ptr = np.concatenate([[0], np.cumsum(lengths)])
     drawn = np.empty(user_ptr[-1], np.int32)
@@ -81,7 +81,7 @@ def _draw(
         filled = user_ptr[u]
         while filled < user_ptr[u + 1]:
             low, high = 0.0, cumulated[items]
-            # Whoever has used up a cluster goes on with the rest.
+            # A user who has exhausted a cluster draws from all items.
             if misses < 200 and np.random.random() >= background:  # noqa: NPY002
                 s = 0
                 while s + 1 < interests and np.random.random() < 0.6:  # noqa: NPY002

@@ -1,13 +1,12 @@
-"""Trains CDAE, Mult-DAE and Mult-VAE on a machine with a GPU, with numpy, PyTorch and safetensors alone.
+"""Train CDAE, Mult-DAE and Mult-VAE on a GPU machine that has only numpy, PyTorch and safetensors.
 
     PYTHONPATH=src python3 experiments/autoencoders.py data.npz results --jobs jobs.json
     PYTHONPATH=src python3 experiments/autoencoders.py data.npz results --jobs jobs.json --only 0,3
 
 `export` writes data.npz from a split. jobs.json is a list of {"name", "kind", "parameters"}, where kind is
-MultVAE, MultDAE or CDAE and the parameters are those of that model; with "rank": true, the 100 best items of
-every test user are kept in results/NAME.npz as well. Figures are in results/results.json after every job; of
-a run with --only 0,3 in results/results-0-3.json, so that several can run at once: one alone does not fill
-a GPU.
+MultVAE, MultDAE or CDAE. With "rank": true, the 100 best items of every test user are also written to
+results/NAME.npz. Results are written to results/results.json after every job; with --only 0,3 to
+results/results-0-3.json, so that several processes can share a GPU.
 """
 
 import argparse
@@ -37,11 +36,11 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "hidden": 200, "weight": 10.0, "activation": "tanh", "user_vectors": True, "l2": 0.01, **COMMON,
     },
 }  # fmt: skip
-"""Those of the models, which cannot be asked where the rest of the package is not installed."""
+"""Defaults of the models, repeated here because the rest of the package is not installed."""
 
 
 def export(split: Any, path: str | Path) -> None:
-    """Write a `mrfrec.evaluation.Split` of data whose values are all 1."""
+    """Write a `mrfrec.evaluation.Split` of binary data."""
     from mrfrec.io.atomic import writing
 
     parts = {"train": split.training.matrix, "test_shown": split.test.shown}
@@ -62,7 +61,7 @@ def rows(data: Any, name: str) -> Rows:
 
 
 class Report:
-    """A line on the screen every few seconds, from the figures of progress."""
+    """Print progress every few seconds."""
 
     def __init__(self, name: str) -> None:
         self.name, self.began, self.next = name, time.monotonic(), time.monotonic() + 5
@@ -94,9 +93,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--jobs", type=Path, required=True)
-    parser.add_argument("--only", default="", help="places of jobs in the list, from 0: 0,3")
+    parser.add_argument("--only", default="", help="positions of jobs in the list, from 0: 0,3")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--tf32", action="store_true", help="faster matrix products, of 10 bits' precision")
+    parser.add_argument(
+        "--tf32", action="store_true", help="faster matrix products with 10 bits of precision"
+    )
     asked = parser.parse_args(arguments)
     jobs = json.loads(asked.jobs.read_text())
     chosen = [int(place) for place in asked.only.split(",") if place] or range(len(jobs))

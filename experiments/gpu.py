@@ -1,9 +1,9 @@
-"""Runs the jobs of experiments/autoencoders.py several at a time: one alone does not fill a GPU.
+"""Run several jobs of experiments/autoencoders.py at a time: one alone does not fill a GPU.
 
     PYTHONPATH=src python3 experiments/gpu.py data.npz results --jobs jobs.json --at-once 5 --seconds 540
 
-Of each kind of model, the rankings of the job that is best on the validation users are kept, those of the
-others removed; results.json holds the figures of all jobs that were finished in time.
+For each kind of model, only the rankings of the job that is best on the validation users are kept.
+results.json has the results of all jobs that finished in time.
 """
 
 import argparse
@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--jobs", type=Path, required=True)
     parser.add_argument("--at-once", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=540.0, help="after which no job goes on")
+    parser.add_argument("--seconds", type=float, default=540.0, help="stop all jobs after this time")
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     jobs, end = json.loads(asked.jobs.read_text()), time.monotonic() + asked.seconds

@@ -1,10 +1,10 @@
-"""Runs the experiments on real data step by step, and writes what they gave to experiments/results.
+"""Run the experiments on real data step by step and write the results to experiments/results.
 
-    python -m experiments.run ../data mtg-players            # all steps that have not been run
+    python -m experiments.run ../data mtg-players            # all steps not run yet
     python -m experiments.run ../data mtg-players tradeoff   # this step, again
 
-Every step is one `mrfrec` command. Its output is kept in experiments/cache, so that a run can be interrupted,
-and the page is put together from what is there.
+Every step is one `mrfrec` command. Its output is cached in experiments/cache, so that an interrupted run can
+be continued, and the page is assembled from the cache.
 """
 
 import argparse
@@ -27,26 +27,26 @@ PAPER = "ndcg@100,recall@20,recall@50"
 
 @dataclass(frozen=True)
 class Step:
-    """One command, and what it is for."""
+    """One command of an experiment."""
 
     name: str
     title: str
-    command: str  # {data} is the folder of the data, {results} that of the results
+    command: str  # {data} and {results} stand for the two folders
     remark: str = ""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A page."""
+    """A page of results and the steps that produce it."""
 
     title: str
     about: str
-    needs: tuple[str, ...]  # files below the folder of the data
+    needs: tuple[str, ...]  # files below the data folder
     steps: tuple[Step, ...]
 
 
 def _strong(folder: str, title: str, about: str, heldout: int, levels: str, ranks: str) -> Experiment:
-    """The paper's protocol and both its tables, on a table of events."""
+    """Return the steps of the paper's protocol and both its tables."""
     file, name = f"{folder}/interactions.parquet", folder.removesuffix("-5k-users")
     data = f"{{data}}/{file} --heldout {heldout}"
     dense, sparse = f"{{results}}/{name}-dense.json", f"{{results}}/{name}-sparse.json"
@@ -159,10 +159,10 @@ EXPERIMENTS = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Run the experiments on real data.")
-    parser.add_argument("data", type=Path, help="the folder that holds the data sets' folders")
+    parser.add_argument("data", type=Path, help="folder with one folder per data set")
     parser.add_argument("name", choices=EXPERIMENTS)
     parser.add_argument(
-        "steps", nargs="*", help="only these steps, again; all that were not run, if none is named"
+        "steps", nargs="*", help="run only these steps, again; by default all steps not run yet"
     )
     asked = parser.parse_args(arguments)
     experiment = EXPERIMENTS[asked.name]
@@ -182,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(step: Step, data: Path, kept: Path) -> None:
-    """Run a step, and keep what it wrote."""
+    """Run a step and cache its output."""
     print(f"── {step.name}", file=sys.stderr, flush=True)
     typed = step.command.format(data="{data}", results=_from_here(RESULTS), cache=_from_here(CACHE))
     typed += " --ties index"  # as in the published experiments
@@ -205,7 +205,7 @@ def _from_here(folder: Path) -> str:
 
 
 def page(name: str, experiment: Experiment) -> str:
-    """What the steps that were run have given."""
+    """Assemble the page from the cached outputs."""
     parts = [f"# {experiment.title}", experiment.about]
     for step in experiment.steps:
         kept = CACHE / f"{name}.{step.name}.json"
@@ -222,7 +222,7 @@ def page(name: str, experiment: Experiment) -> str:
 
 
 def machine() -> str:
-    """What it ran on, in a line."""
+    """Describe this machine in one line."""
     model = "unknown processor"
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():

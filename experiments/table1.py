@@ -1,10 +1,10 @@
-"""Table 1 on real data: every model of the paper, tuned on the validation users, measured on the test users.
+"""Table 1 on real data: tune every model on the validation users, measure it on the test users.
 
-    python -m experiments.table1 ../data mtg-players            # all that has not been run, then the page
+    python -m experiments.table1 ../data mtg-players            # all models not measured yet, then the page
     python -m experiments.table1 ../data mtg-players SLIM WMF   # these models, measured again
 
-Trials and measurements are kept in experiments/cache, so that a run can be interrupted. The autoencoders are
-trained elsewhere, with experiments/gpu.py; what that wrote is looked for in experiments/cache/gpu-results.
+Trials and measurements are cached in experiments/cache, so that an interrupted run can be continued. The
+autoencoders are trained with experiments/gpu.py; its results are read from experiments/cache/gpu-results.
 """
 
 import argparse
@@ -34,26 +34,26 @@ GPU = CACHE / "gpu-results"
 
 @dataclass(frozen=True)
 class Row:
-    """A model of the table, and what was tried for it."""
+    """A model of the table and its tuning grid."""
 
     name: str
     kind: str
     fixed: dict[str, Any]
-    grid: dict[str, Sequence[Any]]  # tried on the validation users; empty: the fixed parameters are used
+    grid: dict[str, Sequence[Any]]  # tried on the validation users; if empty, only `fixed` is used
     remark: str = ""
-    then: dict[str, Any] | None = None  # changed after tuning
+    then: dict[str, Any] | None = None  # overrides after tuning
 
 
 @dataclass(frozen=True)
 class Table:
-    """A page."""
+    """A page of results and the models on it."""
 
     title: str
     about: str
     split: Callable[[Path], Split]
     rows: tuple[Row, ...]
-    extra: dict[str, str]  # further metrics and their titles
-    trained_elsewhere: tuple[str, ...]  # folders of experiments/gpu.py's results
+    extra: dict[str, str]  # additional metrics and their titles
+    trained_elsewhere: tuple[str, ...]  # result folders of experiments/gpu.py
     closing: str = ""
 
 
@@ -98,24 +98,24 @@ TABLES = {
         ),
         {},
         ("mtg-a", "mtg-b"),
-        "The picture is the paper's: the closed forms are ahead of the deep models, at a fraction of the "
-        "time, on two cores. Of the family, EDLAE is a little ahead of the MRF. Its ridge alone does not "
-        "explain it: with a share of that ridge beside its own (α = ½, dropout = 0.1 and 0.2, l2 = 4 and "
-        "2), the centered MRF has .8239 and .8231 on the validation users, where it has .8234 without and"
-        " EDLAE .8261. SLIM is far behind EASE, from which it differs by its penalty on the sum of the "
-        "weights and by having none below zero. The smallest l1 was best and the values are close to each"
-        " other, so it is most likely the sign that it lacks: cards replace each other in a deck.\n\n"
-        "The autoencoders were trained up to six at a time on one GPU, so their times are those of a "
-        "shared one; alone, a Mult-VAE made 41,637 steps (190 epochs) in 160 s. The caps of 0.2 and 0.4 "
-        "are not reached in the steps there were, and gave the same models; Mult-DAE with 600 units did "
-        "not end in the time there was. Mult-VAE and Mult-DAE still gained a little when their 200 epochs"
-        " ended.",
+        "The order is the paper's: the closed forms are ahead of the deep models and train in a fraction "
+        "of the time, on two cores. Within the family, EDLAE is slightly ahead of the MRF. Its ridge alone "
+        "does not explain that: with a share of EDLAE's ridge added to its own (α = ½, dropout = 0.1 and "
+        "0.2, l2 = 4 and 2), the centered MRF reaches .8239 and .8231 on the validation users, compared "
+        "with .8234 without it and .8261 for EDLAE. SLIM is far behind EASE, from which it differs by its "
+        "penalty on the sum of the weights and by having no negative weights. The smallest l1 was best and "
+        "all values of l1 were close, so the missing negative weights are the likely cause: cards replace "
+        "each other in a deck.\n\n"
+        "Up to six autoencoders were trained at a time on one GPU, so their times are those of a shared "
+        "GPU; alone, a Mult-VAE made 41,637 steps (190 epochs) in 160 s. The caps of 0.2 and 0.4 were not "
+        "reached and gave the same models. Mult-DAE with 600 units did not finish in the available time. "
+        "Mult-VAE and Mult-DAE were still improving slightly after 200 epochs.",
     ),
     "gowalla": Table(
         "Gowalla, the split of NGCF and LightGCN: every model of the paper's Table 1",
         "Check-ins, 29,858 users × 40,981 places, in the two files published with NGCF and LightGCN: all "
-        "users are trained on, and asked about the rest of what they have. To tune, a tenth of each training "
-        "history is hidden. Published on this split (Recall@20 over all targets / nDCG@20): "
+        "users are training users, and the rest of what they have is predicted. For tuning, a tenth of each "
+        "training history is hidden. Published on this split (Recall@20 over all targets / nDCG@20): "
         "EASE .1765 / .1467, SLIM .1699 / .1382.",
         _gowalla,
         (
@@ -151,28 +151,29 @@ TABLES = {
         ),
         {"recall_all@20": "Recall@20, all targets", "ndcg@20": "nDCG@20"},
         ("gowalla",),
-        "Here the best are close together: in nDCG@100 the sparse MRF and CDAE are level (the difference "
-        "is less than its standard error), in Recall@20 the MRFs are ahead of all others. An epoch is "
-        "short on this data, so that the autoencoders take seconds on a GPU, where the sparse MRF takes "
-        "seconds on two cores. The published EASE is met (.1764 / .1466 against .1765 / .1467); SLIM, "
-        "tuned, is a little better than published (.1699 / .1382). MRF, sparse and EDLAE, sparse keep 0.5"
-        " % of the weights. With l2 = 40 the dense MRF has .1825 / .1516, but no tuning on the hidden "
-        "tenth would have told.\n\n"
+        "The best models are close together: in nDCG@100 the sparse MRF and CDAE are level (their "
+        "difference is less than its standard error); in Recall@20 the MRFs are ahead of all others. "
+        "Epochs are short on this data, so the autoencoders train in seconds on a GPU; the sparse MRF "
+        "trains in seconds on two cores. EASE matches its published numbers (.1764 / .1466 against .1765 / "
+        ".1467); the tuned SLIM is slightly better than published (.1699 / .1382). The sparse MRF and the "
+        "sparse EDLAE keep 0.5 % of the weights. With l2 = 40 the dense MRF reaches .1825 / .1516, but "
+        "tuning on the hidden tenth would not have found that value.\n\n"
         "The autoencoders were tuned on the same hidden tenth, several at a time on one GPU; the best of "
-        "each was then trained alone on all of the training data, for as many epochs as were best before."
-        " With the published annealing, β = step ÷ 200,000, Mult-VAE is at its best before the KL term "
-        "counts at all (β below 0.01), and the caps make no difference. Trials with a faster annealing "
-        "did not end in the time there was on the GPU: so this Mult-VAE is not as good as it could be "
-        "made.",
+        "each was then trained alone on all of the training data, for the number of epochs that was best "
+        "before. With the published annealing, β = step ÷ 200,000, Mult-VAE is best before the KL term has "
+        "any weight (β below 0.01), and the caps make no difference. Trials with faster annealing did not "
+        "finish in the available GPU time, so this Mult-VAE could be improved.",
     ),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Table 1 of the paper on real data.")
-    parser.add_argument("data", type=Path, help="the folder that holds the data sets' folders")
+    parser.add_argument("data", type=Path, help="folder with one folder per data set")
     parser.add_argument("name", choices=TABLES)
-    parser.add_argument("models", nargs="*", help="only these, measured again; all not measured, if none")
+    parser.add_argument(
+        "models", nargs="*", help="measure only these, again; by default all models not measured yet"
+    )
     asked = parser.parse_args(arguments)
     table = TABLES[asked.name]
     CACHE.mkdir(exist_ok=True)
@@ -195,7 +196,7 @@ def _kept(table: str, row: str) -> Path:
 
 
 def _measure(row: Row, split: Split, wanted: list[str], table: str) -> dict[str, Any]:
-    """Tune a model, and measure the best of it."""
+    """Tune a model and measure the best trial."""
     parameters, trials = dict(row.fixed), 1
     print(f"── {row.name}", file=sys.stderr, flush=True)
     value = None
@@ -233,7 +234,7 @@ def _tell(stage: str, done: int, total: int) -> None:
 
 
 def _measure_rankings(folder: Path, split: Split, wanted: list[str], table: str) -> None:
-    """What was trained elsewhere: its rankings, measured here like all others."""
+    """Measure the rankings of models trained by experiments/gpu.py like those of all others."""
     jobs = json.loads((folder / "results.json").read_text())
     for job in jobs:
         ranking = folder / f"{job['name']}.npz"
@@ -269,7 +270,7 @@ def _distinct(values: list[Any]) -> list[Any]:
 
 
 def page(name: str, table: Table) -> str:
-    """All that was measured, best first; and what was tried."""
+    """Assemble the page: results, best first, and what was tried."""
     order = [row.name for row in table.rows] + ["Mult-VAE", "Mult-DAE", "CDAE"]
     found = [json.loads(_kept(name, row).read_text()) for row in order if _kept(name, row).exists()]
     found.sort(key=lambda row: -float(np.mean(row["values"][AIM])))

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import tarfile
-import venv
 import zipfile
 from dataclasses import dataclass
 from email import message_from_string
@@ -38,27 +37,19 @@ class Package:
         return done.stdout
 
 
-def pip(*arguments: object) -> None:
-    settings = ["--quiet", "--disable-pip-version-check"]
-    subprocess.run([sys.executable, "-m", "pip", *map(str, arguments), *settings], check=True)
+def uv(*arguments: object) -> None:
+    subprocess.run([Path(sys.executable).parent / "uv", *map(str, arguments), "--quiet"], check=True)
 
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Package:
     """A source archive of the repository, a wheel of that, an environment with that."""
     folder = tmp_path_factory.mktemp("package")
-    tools, built, environment = folder / "tools", folder / "built", folder / "environment"
-    built.mkdir()
-    pip("install", "--target", tools, "hatchling")
-    subprocess.run(
-        [sys.executable, "-c", "import sys, hatchling.build as b; b.build_sdist(sys.argv[1])", str(built)],
-        cwd=ROOT, env=ENVIRONMENT | {"PYTHONPATH": str(tools)}, check=True, capture_output=True,
-    )  # fmt: skip
-    (sdist,) = built.glob("*.tar.gz")
-    pip("wheel", sdist, "--no-deps", "--wheel-dir", built)
-    (wheel,) = built.glob("*.whl")
-    venv.create(environment, with_pip=False)
-    pip("--python", environment / "bin" / "python", "install", wheel)
+    built, environment = folder / "built", folder / "environment"
+    uv("build", ROOT, "--out-dir", built)
+    (sdist,), (wheel,) = built.glob("*.tar.gz"), built.glob("*.whl")
+    uv("venv", environment, "--python", sys.executable)
+    uv("pip", "install", wheel, "--python", environment)
     return Package(folder, sdist, wheel, environment / "bin")
 
 

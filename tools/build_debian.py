@@ -1,10 +1,10 @@
-"""Builds the demo data from Debian's package index: source packages and what they need to be built.
+"""Build the Debian data set from Debian's package index.
 
 python tools/build_debian.py [-o FILE]
 
-A user is a source package of Debian 12, an item a package it is built with. The index comes through apt, from
-the mirror this machine uses for that release, and is checked against Debian's keys; apt's own settings and
-lists are left as they are.
+A user is a source package of Debian 12, an item a package it is built with. The index is downloaded with apt
+from the mirror configured for that release and verified with Debian's keys. apt's own settings and lists do
+not change.
 """
 
 import argparse
@@ -22,14 +22,14 @@ RELEASE = "bookworm"
 ARCHITECTURE = "amd64"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 FIELDS = ("Build-Depends", "Build-Depends-Arch", "Build-Depends-Indep")
-LEAST = 5  # pairs a user and an item need to stay
+LEAST = 5  # minimum number of pairs per user and per item
 OUTPUT = Path(__file__).parents[1] / "src" / "mrfrec" / "datasets" / "debian.parquet"
 
 Stanza = dict[str, str]
 
 
 def fetch(folder: Path) -> tuple[Path, Path]:
-    """The files `Sources` and `Packages` of the release, downloaded by an apt that lives in `folder`."""
+    """Download the files `Sources` and `Packages` of the release, with apt's state in `folder`."""
     mirrors = _apt(
         "apt-get", "indextargets", "--no-release-info", "--format", "$(REPO_URI)",
         "Created-By: Packages", f"Release: {RELEASE}", "Component: main",
@@ -37,14 +37,14 @@ def fetch(folder: Path) -> tuple[Path, Path]:
     if not mirrors:
         sys.exit(f"apt on this machine has no source for the component main of {RELEASE}: add one")
 
-    folder.chmod(0o755)  # as root, apt downloads as a user of its own, who has to get in here
+    folder.chmod(0o755)  # when run as root, apt downloads as the user _apt
     (folder / "lists" / "partial").mkdir(parents=True)
     sources, settings = folder / "sources.list", folder / "apt.conf"
     sources.write_text(
         f"deb [target=Packages arch={ARCHITECTURE} signed-by={KEYRING}] {mirrors[0]} {RELEASE} main\n"
         f"deb-src [target=Sources signed-by={KEYRING}] {mirrors[0]} {RELEASE} main\n"
     )
-    # Of the machine's settings only how it reaches the network: its hooks would act on the machine.
+    # Copy only the machine's network settings: its hooks would act on the machine.
     settings.write_text(f"""{_apt("apt-config", "dump", "Acquire")}
 Acquire::GzipIndexes "false";
 APT::Update::Error-Mode "any";
@@ -67,7 +67,7 @@ def _apt(*command: str, settings: Path | None = None) -> str:
 
 
 def stanzas(lines: Iterable[str]) -> Iterator[Stanza]:
-    """The stanzas of a deb822 file, field by field; lines that continue a field stay lines of its value."""
+    """Yield the stanzas of a deb822 file as dicts; continuation lines stay separate lines of the value."""
     stanza: Stanza = {}
     field = ""
     for line in lines:
@@ -86,10 +86,10 @@ def stanzas(lines: Iterable[str]) -> Iterator[Stanza]:
 
 
 def names(relation: str) -> Iterator[str]:
-    """The packages of a dependency field, of alternatives the first, bare of versions and architectures.
+    """Yield the package names of a dependency field; of alternatives, the first.
 
-    A clause in force only under some build profile, such as `<cross>`, is no dependency of an ordinary build
-    and left out; one that a profile can turn off, such as `<!nocheck>`, counts.
+    A clause that applies only to some build profile, such as `<cross>`, is left out: an ordinary build does
+    not need it. A clause that a profile can turn off, such as `<!nocheck>`, counts.
     """
     for clause in relation.split(","):
         first = re.sub(r"\(.*?\)|\[.*?\]", "", clause.partition("|")[0], flags=re.DOTALL)
@@ -101,7 +101,7 @@ def names(relation: str) -> Iterator[str]:
 
 
 def titles(packages: Iterable[Stanza]) -> dict[str, str]:
-    """One line about each package; about a virtual one, that of its first provider by name."""
+    """Return the short description of each package; for a virtual one, that of its first provider by name."""
     real: dict[str, str] = {}
     provider: dict[str, str] = {}
     for package in packages:
@@ -113,7 +113,7 @@ def titles(packages: Iterable[Stanza]) -> dict[str, str]:
 
 
 def core(pairs: pl.DataFrame, least: int) -> pl.DataFrame:
-    """The largest part of the pairs in which every user and every item has at least so many."""
+    """Return the largest subset of the pairs in which every user and every item has at least `least`."""
     while True:
         kept = pairs.filter(pl.len().over("user") >= least, pl.len().over("item") >= least)
         if kept.height == pairs.height:
@@ -122,8 +122,8 @@ def core(pairs: pl.DataFrame, least: int) -> pl.DataFrame:
 
 
 def table(sources: Iterable[Stanza], packages: Iterable[Stanza], least: int = LEAST) -> pl.DataFrame:
-    """The data: user, item, and at the first row of an item its title, sorted by user and item."""
-    # The index lists the versions of a source from old to new: the newest is what stays.
+    """Return user, item and title, sorted by user and item; the title stands in the item's first row only."""
+    # The index lists the versions of a source from old to new; the newest wins.
     needs = {
         source["Package"]: {name for field in FIELDS for name in names(source.get(field, ""))}
         for source in sources
@@ -142,7 +142,7 @@ def table(sources: Iterable[Stanza], packages: Iterable[Stanza], least: int = LE
 
 
 def write(data: pl.DataFrame, path: Path) -> None:
-    """Writes the file whole or not at all, and as small as polars can."""
+    """Write the file atomically, with the strongest compression."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     try:
@@ -155,7 +155,6 @@ def write(data: pl.DataFrame, path: Path) -> None:
 
 
 def main() -> None:
-    """Runs the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("-o", "--output", type=Path, default=OUTPUT, help="default: %(default)s")
     output: Path = parser.parse_args().output

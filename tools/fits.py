@@ -1,10 +1,9 @@
-"""Record the weights of some twenty fits, and compare later code with them, bit for bit.
+"""Record the weights of fits with many settings, and compare later code with them bit for bit.
 
     python tools/fits.py record before.npz      # before a change that must not change results
     python tools/fits.py compare before.npz     # after it
 
-Bits depend on the machine and its BLAS, so both runs must take place on one machine. Models that need an
-extra which is not installed are left out.
+Run both on the same machine: bits depend on its BLAS. Models whose extra is not installed are left out.
 """
 
 import sys
@@ -52,7 +51,6 @@ _OTHERS: dict[str, dict[str, Any]] = {
 
 
 def main() -> None:
-    """Record or compare, as the command line says."""
     command, path = sys.argv[1:]
     fits = dict(_fits())
     if command == "record":

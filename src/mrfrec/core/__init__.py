@@ -1,1 +1,1 @@
-"""The paper: arrays in, arrays out. Nothing in here knows about ids, files or tables."""
+"""The paper's algorithms on arrays, without ids, files or tables."""

@@ -1,7 +1,7 @@
-"""Rows of a matrix as plain arrays: sparse (what scipy calls CSR) or dense.
+"""Matrix rows as plain arrays, sparse (CSR) or dense.
 
-Ranking needs no more than these, so that answering one user loads neither scipy nor numba. Rows that lie in
-a file are checked against its checksums before they are read: `verify` says which are about to be.
+Ranking works on these, so that answering one user loads neither scipy nor numba. Rows of a mapped file are
+checked against its checksums: call `verify` before reading `items`, `values` or `array`.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["DenseRows", "Rows"]
 
 CheckSpan = Callable[[int, int], None]
-"""Checks the elements from one place to another, flat."""
+"""Checks the elements `start` to `stop` of the flattened array, and raises if they are damaged."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Rows:
 
     @classmethod
     def of(cls, matrix: "sp.csr_array") -> "Rows":
-        """The arrays of a canonical CSR matrix, shared."""
+        """Wrap the arrays of a canonical CSR matrix without copying."""
         ptr = matrix.indptr.astype(np.int64, copy=False)
         return cls(ptr, matrix.indices, matrix.data, matrix.shape[1])
 
@@ -50,7 +50,7 @@ class Rows:
         return len(self.ptr) - 1
 
     def matrix(self) -> "sp.csr_array":
-        """As scipy knows it; the arrays are shared where their types allow."""
+        """Return a `csr_array` that shares the arrays if their types allow."""
         import scipy.sparse as sp
 
         self.verify()
@@ -61,7 +61,7 @@ class Rows:
         return out
 
     def verify(self, rows: npt.NDArray[Any] | None = None) -> None:
-        """Check some rows, or all, before they are read."""
+        """Check these rows, or all of them."""
         if self.check is None:
             return
         if rows is None:
@@ -71,7 +71,7 @@ class Rows:
                 self.check(start, stop)
 
     def take(self, rows: npt.NDArray[np.int64]) -> "Rows":
-        """Some rows, in any order."""
+        """Return a copy of these rows, in this order."""
         self.verify(rows)
         lengths = self.ptr[rows + 1] - self.ptr[rows]
         ptr = np.concatenate([[0], np.cumsum(lengths)])
@@ -79,7 +79,7 @@ class Rows:
         return Rows(ptr, self.items[source], self.values[source], self.width)
 
     def span(self, start: int, stop: int) -> "Rows":
-        """The rows from start to stop, without a copy."""
+        """Return the rows `start` to `stop` without copying."""
         first, last = int(self.ptr[start]), int(self.ptr[stop])
         if self.check is not None:
             self.check(first, last)
@@ -94,7 +94,7 @@ def _unpickled(ptr: Any, items: Any, values: Any, width: int) -> Rows:
 
 @dataclass(frozen=True)
 class DenseRows:
-    """All of a matrix."""
+    """The rows of a dense matrix."""
 
     array: npt.NDArray[Any]
     check: CheckSpan | None = None
@@ -108,16 +108,14 @@ class DenseRows:
 
     @property
     def width(self) -> int:
-        """Columns."""
         return int(self.array.shape[1])
 
     def matrix(self) -> npt.NDArray[Any]:
-        """The array itself."""
         self.verify()
         return self.array
 
     def verify(self, rows: npt.NDArray[Any] | None = None) -> None:
-        """Check some rows, or all, before they are read."""
+        """Check these rows, or all of them."""
         if self.check is None:
             return
         if rows is None:

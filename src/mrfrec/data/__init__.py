@@ -1,1 +1,1 @@
-"""What comes in, and the names of things: ids, interactions, events, the catalogue."""
+"""Input data and names: ids, interactions, events and the catalogue."""

@@ -1,4 +1,4 @@
-"""Data to try things on, and the data sets of the paper."""
+"""The Debian data set that comes with the package, and the data sets of the paper."""
 
 from mrfrec.datasets.prepared import (
     Check,

@@ -1,1 +1,1 @@
-"""Tables in, tables out, models on disk."""
+"""Reading tables, writing results, and the model file."""

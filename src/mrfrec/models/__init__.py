@@ -1,4 +1,4 @@
-"""The paper's other models, on the same footing: what the MRF is compared with.
+"""The models that the paper compares the MRF with.
 
     from mrfrec.models import SLIM
 
