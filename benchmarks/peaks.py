@@ -7,6 +7,7 @@ The peak is what the fit adds to the resident memory of a process that has loade
 plan must not be below the peak, nor above 1.5 times the peak plus 60 MB.
 """
 
+import ctypes
 import json
 import subprocess
 import sys
@@ -78,6 +79,7 @@ def here(name: str, threads: int) -> tuple[int, int]:
         quick = {**quick, "sparsity": 0.1, "memory_limit": None}
     build(kind, quick, {"threads": threads}).fit(X[:200, :60])  # compile and load first
     del user, has_taste, place, item
+    ctypes.CDLL(None).malloc_trim(0)  # or the fit would reuse memory that is freed but still resident
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
     before = _status("VmRSS:")
     model: Any = build(kind, parameters, {"threads": threads}).fit(data)

@@ -314,6 +314,22 @@ def test_parameters_are_set_under_the_rules_of_the_constructor() -> None:
         model.set_params(threshold=0.1, sparsity=0.5)
 
 
+def test_set_params_reaches_what_a_constructor_derives() -> None:
+    class Halved(MRF):
+        def __init__(self, ridge: float = 1.0) -> None:
+            super().__init__(l2=ridge / 2)
+            self.ridge = ridge
+
+    model = Halved().set_params(ridge=8.0)
+    assert (model.ridge, model.l2) == (8.0, 4.0)
+
+
+def test_repr_tells_when_parameters_were_changed_after_the_fit() -> None:
+    model = MRF(l2=1.0).fit(shop())
+    assert "changed" not in repr(model)
+    assert repr(model.set_params(l2=2.0)).endswith("dense, before parameters were changed")
+
+
 @pytest.mark.parametrize("history", [1, np.int64(1), np.array(1), 1.5])
 def test_one_number_is_no_history(history: object) -> None:
     model = MRF().fit(sp.csr_array(np.eye(4, dtype=np.float32)))

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 
 from mrfrec import MRF, MemoryPlanError, NumericalError, ParameterError
 from mrfrec.core import blocks, pattern
+from mrfrec.errors import MrfrecWarning
 
 import naive
 from conftest import random_matrix
@@ -313,6 +314,7 @@ def test_pattern_that_outgrows_its_forecast_is_stopped(monkeypatch: pytest.Monke
         fit(X, l2=1.0, threshold=0.001, max_neighbors=1500, memory_limit="80MB", threads=1)
 
 
+@pytest.mark.filterwarnings("ignore:one user has")
 def test_cap_bites_within_the_limit_where_all_pairs_would_not_fit() -> None:
     # One user with 3000 items nobody else has: 4.5 million pairs of magnitude 1.
     X = sp.lil_array((100, 20_000))
@@ -323,3 +325,14 @@ def test_cap_bites_within_the_limit_where_all_pairs_would_not_fit() -> None:
     tight = MRF(l2=1.0, threshold=0.3, max_neighbors=10, threads=1, memory_limit=needed - 90_000_000).fit(X)
     np.testing.assert_array_equal(tight.weights_.data, free.weights_.data)
     assert tight.memory_plan_["pattern"] <= needed - 90_000_000
+
+
+def test_one_user_with_everything_is_mentioned(caplog: pytest.LogCaptureFixture) -> None:
+    X = sp.random_array((300, 1200), density=0.01, rng=np.random.default_rng(0), format="lil")
+    X[0] = 1
+    with pytest.warns(MrfrecWarning, match=r"one user has 1,200 items, and so \d\d% of .*max_history=1000"):
+        MRF(sparsity=0.01, max_neighbors=20).fit(X.tocsr() != 0)
+    with caplog.at_level("INFO", "mrfrec"):
+        MRF(sparsity=0.01, max_neighbors=20).fit(X.tocsr()[1:] != 0)  # no warning, or this fails
+    assert "max_neighbors=20 limits" in caplog.text
+    MRF(sparsity=None).fit(X.tocsr() != 0)

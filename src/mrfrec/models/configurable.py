@@ -53,9 +53,8 @@ class Configurable:
             if name not in current:
                 known = ", ".join(current) or "none"
                 raise ParameterError("parameters", f"among those of {type(self).__name__} ({known})", name)
-        checked = type(self)(**{**current, **parameters})
-        for name, value in checked.get_params().items():
-            setattr(self, name, value)
+        # All that a constructor sets, which may be more than its parameters; nothing of a fit is in there.
+        self.__dict__.update(type(self)(**{**current, **parameters}).__dict__)
         return self
 
     @property

@@ -174,7 +174,8 @@ class Model(Configurable, ABC):
             return self._call
         kind = {True: ", sparse", False: ", dense"}.get(getattr(self, "is_sparse", None), "")  # type: ignore[arg-type]
         size = f"{self._facts['users']:,} users × {self._facts['items']:,} items"
-        return f"{self._call} fitted on {size}{kind}"
+        changed = "" if self.parameters == self.fitted_parameters_ else ", before parameters were changed"
+        return f"{self._call} fitted on {size}{kind}{changed}"
 
     def _repr_html_(self) -> str:
         call, _, fitted = repr(self).partition(" fitted on ")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.checks import check_count, check_dtype, check_flag, check_number
+from mrfrec.checks import check_count, check_dtype, check_flag, check_number, warn
 from mrfrec.core.plan import Plan, Settings
 from mrfrec.errors import ParameterError
 from mrfrec.models.axes import Axis, Range, Ridges
@@ -198,11 +198,27 @@ class MRF(Linear):
             shift = (fitted.mean - fitted.mean.astype(self.dtype) @ fitted.weights.matrix()).astype(
                 self.dtype
             )
+        if fitted.pattern is not None:
+            self._mention_odd_data(data, np.diff(fitted.pattern.indptr))
         # Everything is there: from here on nothing can fail.
         self._weights, self._shift = fitted.weights, shift
         self.plan_, self.timings_, self.memory_plan_ = fitted.plan, timings, engine.memory.stages
         self.pattern_, self.threshold_, self.n_blocks_ = fitted.pattern, fitted.threshold, fitted.n_blocks
         self.mean_, self.scale_ = fitted.mean, fitted.scale
+
+    def _mention_odd_data(self, data: "Interactions", column_sizes: npt.NDArray[Any]) -> None:
+        """Say what may make a sparse model less accurate than its sparsity suggests."""
+        full = int((column_sizes >= self.max_neighbors).sum())
+        if full:
+            _log.info("max_neighbors=%d limits %d of %d items", self.max_neighbors, full, data.n_items)
+        lengths = np.diff(data.matrix.indptr).astype(np.float64)
+        longest, share = int(lengths.max()), float(lengths.max() ** 2 / (lengths**2).sum())
+        if longest > 1000 and share > 0.1:
+            warn(
+                f"one user has {longest:,} items, and so {share:.0%} of all pairs of items. Items that only this "
+                "user has look alike, and in a sparse model take the place of others. Read the data with "
+                "max_history=1000 (--max-history 1000) to leave such users out."
+            )
 
     def warm_up(self) -> None:
         """Compile or load what fitting and ranking need, so that it is no part of a fit that is timed."""
