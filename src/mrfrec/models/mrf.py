@@ -215,9 +215,9 @@ class MRF(Linear):
         longest, share = int(lengths.max()), float(lengths.max() ** 2 / (lengths**2).sum())
         if longest > 1000 and share > 0.1:
             warn(
-                f"one user has {longest:,} items, and so {share:.0%} of all pairs of items. Items that only this "
-                "user has look alike, and in a sparse model take the place of others. Read the data with "
-                "max_history=1000 (--max-history 1000) to leave such users out."
+                f"one user has {longest:,} items, and so {share:.0%} of all pairs of items. Items that only "
+                "this user has look alike, and in a sparse model take the place of others. Read the data "
+                "with max_history=1000 (--max-history 1000) to leave such users out."
             )
 
     def warm_up(self) -> None:
