@@ -502,7 +502,7 @@ def test_original_without_a_row_that_counts_is_refused(tmp_path: Path, small: Sm
 def test_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "inside"):
-        with pytest.raises(ParameterError, match=r"^folder must be a folder, new or old"):
+        with pytest.raises(ParameterError, match=r"^folder must be a folder; got"):
             datasets.prepare("ml-20m", tmp_path, folder)
 
 

@@ -1,6 +1,6 @@
 """The items and users of a model, and answers about them as columns and rows."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -9,10 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.core.sparse import Rows
-from mrfrec.data.ids import Id, Ids, Texts
+from mrfrec.data.ids import Id, Ids, Texts, positions_in
 from mrfrec.data.search import NameIndex
-
-__all__ = ["Catalogue", "Contribution", "Recommendations", "Training", "rows_of"]
 
 Columns = dict[str, Any]
 
@@ -32,9 +30,7 @@ class Catalogue:
     @cached_property
     def by_popularity(self) -> npt.NDArray[np.int32]:
         """The place of each item in the list of the most popular; ties by index."""
-        place = np.empty(len(self.items), np.int32)
-        place[np.argsort(-self.popularity, kind="stable")] = np.arange(len(self.items), dtype=np.int32)
-        return place
+        return positions_in(np.argsort(-self.popularity, kind="stable"), len(self.items))
 
     @cached_property
     def index(self) -> NameIndex:
@@ -64,11 +60,8 @@ class Catalogue:
 
     def columns(self, items: npt.NDArray[Any]) -> Columns:
         """Return the ids and titles of items, by position."""
-        if self.titles is None:
-            titles: list[str | None] = [None] * len(items)
-        else:
-            titles = [title or None for title in self.titles.take(items)]
-        return {"item": self.items.take(items), "title": titles}
+        titles = [""] * len(items) if self.titles is None else self.titles.take(items)
+        return {"item": self.items.take(items), "title": [title or None for title in titles]}
 
     def recommendation_columns(self, batch: "Recommendations") -> Columns:
         """Return user, item, title, score, rank, source and, if there are reasons, because."""
@@ -109,15 +102,15 @@ class Catalogue:
 
 def rows_of(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Turn columns into rows of plain Python values, for JSON and for people."""
-    plain = [_plain(values) for values in columns.values()]
-    return (dict(zip(columns, row, strict=True)) for row in zip(*plain, strict=True))
 
+    def plain(values: Any) -> list[Any]:
+        if not isinstance(values, np.ndarray):
+            return list(values)
+        # A number of 32 bits with the digits it has, and not those of its neighbour of 64 bits.
+        return [float(str(x)) for x in values] if values.dtype == np.float32 else list(values.tolist())
 
-def _plain(values: Any) -> Iterable[Any]:
-    if not isinstance(values, np.ndarray):
-        return list(values)
-    # A number of 32 bits with the digits it has, and not those of its neighbour of 64 bits.
-    return [float(str(x)) for x in values] if values.dtype == np.float32 else values.tolist()
+    lists = [plain(values) for values in columns.values()]
+    return (dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True))
 
 
 @dataclass(frozen=True)

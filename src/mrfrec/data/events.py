@@ -7,13 +7,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec.data.ids import Ids, Texts
+from mrfrec.data.ids import Ids, Places, Texts, positions_in
 from mrfrec.data.interactions import Interactions, filter_pairs
 from mrfrec.errors import DataError
-
-__all__ = ["Events", "Places"]
-
-Places = npt.NDArray[np.integer[Any]]  # positions of rows, users or items
 
 
 @dataclass(frozen=True)
@@ -72,14 +68,11 @@ class Events:
             item=item.astype(np.int32),
             value=None if self.value is None else self.value[rows],
             time=None if self.time is None else self.time[rows],
-            titles=None if self.titles is None else Texts.of(self.titles[i] for i in items.tolist()),
+            titles=None if self.titles is None else Texts.of(self.titles.take(items)),
         )
 
     def filtered(self, *, max_history: int | None = None, min_users: int = 0, min_items: int = 0) -> "Events":
-        """Leave out users with giant histories, rare items and users with few items, in this order.
-
-        The same rules as those of `Interactions.filtered`.
-        """
+        """Leave out users with giant histories, rare items and users with few items; see `Interactions`."""
         keep, left_out = filter_pairs(
             self.user, self.item, max_history=max_history, min_users=min_users, min_items=min_items
         )
@@ -90,13 +83,10 @@ class Events:
 
         `users` and `items` must contain all users and items of the rows.
         """
-        places = []
-        for column, chosen, count in ((self.user, users, self.n_users), (self.item, items, self.n_items)):
-            place = np.full(count, -1)
-            place[chosen] = np.arange(len(chosen))
-            places.append(place[column[rows]])
+        user = positions_in(users, self.n_users)[self.user[rows]]
+        item = positions_in(items, self.n_items)[self.item[rows]]
         data = np.ones(len(rows), np.float32) if binary or self.value is None else self.value[rows]
-        return sp.coo_array((data, tuple(places)), shape=(len(users), len(items))).tocsr()
+        return sp.coo_array((data, (user, item)), shape=(len(users), len(items))).tocsr()
 
     def interactions(self) -> Interactions:
         """Return the matrix of all users and items, as `read_interactions` reads it from the same table."""

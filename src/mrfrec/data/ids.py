@@ -14,9 +14,8 @@ import numpy.typing as npt
 
 from mrfrec.errors import DataError
 
-__all__ = ["Id", "Ids", "Texts"]
-
 Id = int | str
+Places = npt.NDArray[np.integer[Any]]  # positions of rows, users or items
 
 # Strings are decoded one by one, or found by bisection, where they are fewer than one in so many: the time
 # per string is then below that of a list or table of all of them.
@@ -63,7 +62,7 @@ class Texts(Sequence[str]):
     def _all(self) -> list[str]:
         return list(self)
 
-    def take(self, positions: npt.NDArray[np.integer[Any]]) -> list[str]:
+    def take(self, positions: Places) -> list[str]:
         """Return the strings at these positions."""
         if len(positions) * _ONE_IN < len(self):
             return [self.raw(i).decode() for i in positions.tolist()]
@@ -93,29 +92,28 @@ class Ids(Sequence[Id]):
         """
         if isinstance(ids, Ids):
             return ids
-        if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
-            raise DataError(f"{name} ids must be a list; got {ids!r}.")
-        given: Any = ids if isinstance(ids, np.ndarray) else list(ids)
+        given: Any = _listed(ids, name)
         if isinstance(given, np.ndarray):
             if given.ndim != 1:
                 raise DataError(f"{name} ids must be a list; got an array of {given.ndim} dimensions.")
             if given.dtype.kind in "mMV":
                 raise DataError(f"{name} ids must be integers or strings; got an array of {given.dtype}.")
             given = given if given.dtype.kind in "iu" else given.tolist()
-        if not isinstance(given, np.ndarray):
-            kinds = {
-                str if isinstance(value, str) else int if _is_integer(value) else None for value in given
-            }
-            if not kinds <= {int} and not kinds <= {str}:
-                odd = next((v for v in given if not isinstance(v, str) and not _is_integer(v)), None)
-                raise DataError(
-                    f"{name} ids must be all integers or all strings; "
-                    + (f"got {odd!r}." if odd is not None or None in kinds else "got some of each.")
-                )
-            if kinds == {str}:
+        if isinstance(given, list):
+            odd = [value for value in given if not isinstance(value, str) and not _is_integer(value)]
+            kinds = {isinstance(value, str) for value in given}
+            if odd or len(kinds) > 1:
+                got = repr(odd[0]) if odd else "some of each"
+                raise DataError(f"{name} ids must be all integers or all strings; got {got}.")
+            if kinds == {True}:
                 return cls._ordered(Texts.of(given), name)
-            given = _integers(given, name)
-        wide = np.uint64 if len(given) and int(given.max()) > np.iinfo(np.int64).max else np.int64
+            low, high = min(given, default=0), max(given, default=0)
+            if low < -(2**63) or high >= 2**64 or (low < 0 and high >= 2**63):
+                raise DataError(
+                    f"{name} ids must fit 64 bits; got {low} to {high}. Use strings for such ids."
+                )
+            given = np.array(given, np.uint64 if high >= 2**63 else np.int64)
+        wide = np.uint64 if len(given) and int(given.max()) >= 2**63 else np.int64
         return cls._ordered(given.astype(wide, copy=False), name)
 
     @classmethod
@@ -186,23 +184,22 @@ class Ids(Sequence[Id]):
             pass
         raise DataError(f"{name} ids are integers here; got {text!r}.")
 
-    def take(self, positions: npt.NDArray[np.integer[Any]]) -> list[Id]:
+    def take(self, positions: Places) -> list[Id]:
         """Return the ids at these positions."""
         taken: list[Any] = (
             self.values.take(positions) if isinstance(self.values, Texts) else self.values[positions].tolist()
         )
         return taken
 
-    def subset(self, keep: npt.NDArray[np.integer[Any]]) -> "Ids":
+    def subset(self, keep: Places) -> "Ids":
         """Return the ids at these positions as `Ids`."""
         values = self.values
         return Ids.of(values.take(keep) if isinstance(values, Texts) else values[keep], "kept")
 
-    def find(self, wanted: Iterable[Any], name: str) -> npt.NDArray[np.int64]:
+    def find(self, wanted: Any, name: str) -> npt.NDArray[np.int64]:
         """Return the positions of ids, −1 for unknown ones. `name` says whose they are, in errors."""
-        if isinstance(wanted, str | bytes) or not isinstance(wanted, Iterable):
-            raise DataError(f"{name} ids must be a list; got {wanted!r}.")
-        ids = wanted.tolist() if isinstance(wanted, np.ndarray) else list(wanted)
+        wanted = _listed(wanted, name)
+        ids = wanted.tolist() if isinstance(wanted, np.ndarray) else wanted
         wanted_type = str if self.is_text else int
         if {*map(type, ids)} - {wanted_type}:  # something else, which may still be one of numpy's
             for value in ids:
@@ -258,12 +255,14 @@ def _is_integer(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def _integers(values: list[Any], name: str) -> npt.NDArray[Any]:
-    integers = [int(value) for value in values]
-    wide = max(integers, default=0) > np.iinfo(np.int64).max
-    try:
-        return np.array(integers, np.uint64 if wide else np.int64)
-    except OverflowError:
-        raise DataError(
-            f"{name} ids must fit 64 bits; got {min(integers)} to {max(integers)}. Use strings for such ids."
-        ) from None
+def _listed(ids: Any, name: str) -> Any:
+    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+        raise DataError(f"{name} ids must be a list; got {ids!r}.")
+    return ids if isinstance(ids, np.ndarray) else list(ids)
+
+
+def positions_in(order: Places, count: int) -> npt.NDArray[np.int32]:
+    """Invert a list of positions: entry i says where i is in the list, −1 where it is not."""
+    found = np.full(count, -1, np.int32)
+    found[order] = np.arange(len(order), dtype=np.int32)
+    return found

@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -13,8 +13,6 @@ import scipy.sparse as sp
 from mrfrec.checks import check_count
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.errors import DataError
-
-__all__ = ["Interactions", "as_histories", "combine", "filter_pairs", "only"]
 
 _log = logging.getLogger("mrfrec")
 
@@ -47,14 +45,6 @@ class Interactions:
         Data frame library the interactions came from, in which results are returned; None for files.
     """
 
-    matrix: "sp.csr_array"
-    users: Ids
-    items: Ids
-    titles: Texts | None
-    skipped: dict[str, int]
-    left_out: dict[str, int]
-    library: str | None
-
     def __init__(
         self,
         matrix: object,
@@ -70,8 +60,9 @@ class Interactions:
             if len(ids) != count:
                 raise DataError(f"{name} must have one id for each of the {count:,}; got {len(ids):,}.")
         self.titles = _titles(titles, self.items)
-        self.skipped, self.left_out = {}, {}
-        self.library = None
+        self.skipped: dict[str, int] = {}
+        self.left_out: dict[str, int] = {}
+        self.library: str | None = None
 
     @property
     def n_users(self) -> int:
@@ -145,13 +136,11 @@ def _titles(titles: Iterable[str | None] | Mapping[Any, str] | Texts | None, ite
         return None
     if isinstance(titles, str | bytes) or not isinstance(titles, Iterable):
         raise DataError(f"titles must be a list or a mapping from item ids; got {type(titles).__name__}.")
-    given: Any = titles
+    given: Any = titles if isinstance(titles, Texts) else list(titles)
     if isinstance(titles, Mapping):
         given = [titles.get(item) for item in items]
         if titles and len(items) and not any(item in titles for item in items):
             raise DataError("titles names none of the items: are the ids the same?")
-    elif not isinstance(titles, Texts):
-        given = list(titles)
     if len(given) != len(items):
         raise DataError(f"titles must be one for each of the {len(items):,} items; got {len(given):,}.")
     if isinstance(given, Texts):
@@ -221,8 +210,8 @@ def combine(
         pair = np.sort(rows.astype(np.int64) * shape[1] + columns)
         u, i = divmod(int(pair[1:][pair[1:] == pair[:-1]][0]), shape[1])
         raise DataError(
-            f"the table has {len(rows) - matrix.nnz:,} rows too many: user {users[u]!r} has item "
-            f'{items[i]!r} more than once. Combine them with duplicates="sum" or "last".'
+            f"{len(rows) - matrix.nnz:,} rows repeat an earlier pair, such as user {users[u]!r} and item "
+            f'{items[i]!r}. Combine them with duplicates="sum" or "last".'
         )
     if data.dtype == np.float32 and matrix.nnz < len(rows) and not _is_exact(data, matrix.data):
         matrix = _summed(rows, columns, data, shape)
@@ -270,7 +259,7 @@ def only(
     used = np.flatnonzero(np.bincount(matrix.indices, minlength=len(items)))
     if len(used) < len(items):
         matrix, items = matrix[:, used], items.subset(used)
-        titles = None if titles is None else Texts.of(titles[i] for i in used.tolist())
+        titles = None if titles is None else Texts.of(titles.take(used))
     return matrix, users, items, titles
 
 
@@ -294,21 +283,16 @@ def filter_pairs(
     min_users = check_count("min_users", min_users, least=0)
     min_items = check_count("min_items", min_items, least=0)
     keep, left_out = np.ones(len(user), np.bool_), dict[str, int]()
-
-    def apply(ids: npt.NDArray[np.integer[Any]], rule: str, holds: Callable[[Any], Any]) -> None:
-        counts = np.bincount(ids, weights=keep)
-        fails = (counts > 0) & ~holds(counts)
-        if fails.any():
-            left_out[rule] = int(fails.sum())
-            keep[fails[ids]] = False
-
-    if max_history is not None:
-        limit = max_history
-        apply(user, f"users with more than {limit:,} items", lambda count: count <= limit)
-    if min_users > 1 and keep.any():
-        apply(item, f"items with fewer than {min_users:,} users", lambda count: count >= min_users)
-    if min_items > 1 and keep.any():
-        apply(user, f"users with fewer than {min_items:,} items", lambda count: count >= min_items)
+    for ids, limit, fails, rule in (
+        (user, max_history, np.greater, "users with more than {:,} items"),
+        (item, min_users if min_users > 1 else None, np.less, "items with fewer than {:,} users"),
+        (user, min_items if min_items > 1 else None, np.less, "users with fewer than {:,} items"),
+    ):
+        if limit is not None:
+            counts = np.bincount(ids, weights=keep)
+            drop = (counts > 0) & fails(counts, limit)
+            keep &= ~drop[ids]
+            left_out |= {rule.format(limit): int(drop.sum())} if drop.any() else {}
     if not keep.any():
         raise DataError(f"no interactions are left without {', '.join(left_out)}. Relax these limits.")
     for rule, count in left_out.items():

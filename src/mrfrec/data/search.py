@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from mrfrec.data.ids import Ids, Texts
 
-__all__ = ["NameIndex"]
-
 # Bounds on the work for one query.
 _MOST_QUERY_WORDS = 10
 _MOST_CANDIDATES = 5_000  # items with one word of the query, the most popular, to look for the others

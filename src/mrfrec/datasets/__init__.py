@@ -1,16 +1,26 @@
-"""The Debian data set that comes with the package, and the data sets of the paper."""
+"""The Debian data set that comes with the package, and the data sets of the paper.
 
-from mrfrec.datasets.prepared import (
-    Check,
-    Listed,
-    available,
-    events,
-    load,
-    prepare,
-    split,
-    verify,
-    write_vae_cf,
-)
+The latter are filtered once and stored as Parquet; then they can be loaded, split and verified.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mrfrec.datasets.registry import DATA_SETS, EMBEDDED, DataSet, find
+from mrfrec.errors import DataError, ParameterError
+from mrfrec.io.atomic import check_writable, expanded, writing
+
+if TYPE_CHECKING:
+    from mrfrec.core.engine import Progress
+    from mrfrec.data.events import Events
+    from mrfrec.data.interactions import Interactions
+    from mrfrec.evaluation.splits import Split
 
 __all__ = [
     "Check",
@@ -23,3 +33,176 @@ __all__ = [
     "verify",
     "write_vae_cf",
 ]
+
+Folder = str | PathLike[str] | None
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A data set and whether it is prepared."""
+
+    name: str
+    title: str
+    prepared: bool
+    size: int | None  # bytes of the prepared file
+
+
+@dataclass(frozen=True)
+class Check:
+    """A published fact about a data set and the value found; None if it could not be computed."""
+
+    what: str
+    expected: int | str
+    found: int | str | None
+
+    @property
+    def ok(self) -> bool:
+        return self.expected == self.found
+
+
+def available(folder: Folder = None) -> list[Listed]:
+    """List the data sets: those included in the package and those that can be prepared."""
+    listed = []
+    for name, title in EMBEDDED.items():
+        with _tables(name, folder) as (table, _):
+            listed.append(Listed(name, title, True, table.stat().st_size))
+    for name, data_set in DATA_SETS.items():
+        path, _ = _paths(data_set, folder)
+        prepared = path.is_file()
+        listed.append(Listed(name, data_set.title, prepared, path.stat().st_size if prepared else None))
+    return listed
+
+
+def prepare(
+    name: str, source: Folder = None, folder: Folder = None, progress: "Progress | None" = None
+) -> Path:
+    """Prepare a data set: read its original files, filter, and write one Parquet file.
+
+    Parameters
+    ----------
+    name
+        A name listed by `available`.
+    source
+        The published archive, the folder it unpacks to, or the file with the ratings. If None, use the
+        archive in the folder or download it there; if the data set is already prepared, do nothing.
+    folder
+        Where prepared data sets are stored; ~/.cache/mrfrec/datasets if None. Created if missing.
+    progress
+        Called as `progress("download", bytes_done, bytes_total)` and `progress("read", rows_done,
+        rows_total)`.
+    """
+    from mrfrec.datasets.files import download
+    from mrfrec.datasets.originals import read_original, write_events
+
+    data_set = find(name)
+    path, titles = _paths(data_set, folder)
+    if source is None and path.is_file():
+        return path
+    _make(path.parent, "folder")
+    check_writable(path)
+    original = download(data_set, path.parent, progress) if source is None else expanded(source)
+    read = read_original(data_set, original, progress)
+    write_events(read.filtered(min_users=data_set.min_users, min_items=data_set.min_items), path, titles)
+    return path
+
+
+def events(name: str, folder: Folder = None) -> "Events":
+    """Load a data set as `Events`, with rows in the order of the original."""
+    from mrfrec.io.tables import read_events
+
+    with _tables(name, folder) as (table, titles):
+        return read_events(table, time=name not in EMBEDDED and find(name).has_times, items=titles)
+
+
+def load(name: str, folder: Folder = None) -> "Interactions":
+    """Load a data set as `Interactions`.
+
+    "debian" is included in the package: the users are the source packages of Debian 12, the items the
+    packages they are built with, and the titles their one-line descriptions. Every user has at least five
+    items and every item at least five users. tools/build_debian.py builds it from Debian's package index.
+    """
+    from mrfrec.io.tables import read_interactions
+
+    with _tables(name, folder) as (table, titles):
+        return read_interactions(table, items=titles)
+
+
+def split(name: str, folder: Folder = None) -> "Split":
+    """Return the published split of a prepared data set, by strong generalisation."""
+    from mrfrec.evaluation.splits import strong_generalisation
+
+    heldout = find(name).heldout
+    return strong_generalisation(events(name, folder), heldout, min_items=0, min_users=0)
+
+
+def verify(name: str, folder: Folder = None) -> list[Check]:
+    """Compare a prepared data set and its split with the published numbers."""
+    import numpy as np
+
+    from mrfrec.datasets.vae_cf import vae_cf_files
+
+    data_set, found = find(name), events(name, folder)
+    few = int((np.bincount(found.user) < data_set.min_items).sum())
+    made = vae_cf_files(found, data_set.heldout) if found.n_users > 2 * data_set.heldout else {}
+    wanted = {"unique_sid.txt", *data_set.split}
+    contents = {file: b"".join(pieces) for file, pieces in made.items() if file in wanted}
+    lines = {file: content.count(b"\n") for file, content in contents.items()}
+    checks: list[tuple[str, int | str | None, int | str | None]] = [
+        ("rows of a pair that was there before", 0, found.repeated),
+        (f"users with fewer than {data_set.min_items} items", 0, few),
+        ("events", data_set.events, len(found)),
+        ("users", data_set.users, found.n_users),
+        ("items", data_set.items, found.n_items),
+        ("items of the training users", data_set.training_items, lines.get("unique_sid.txt")),
+    ]
+    for file, known in data_set.split.items():
+        content = contents.get(file)
+        md5 = None if content is None else hashlib.md5(content, usedforsecurity=False).hexdigest()
+        rows = None if content is None else lines[file] - 1  # without the header
+        checks += [(f"rows of {file}", known.rows, rows), (f"MD5 of {file}", known.md5, md5)]
+    return [Check(what, known, value) for what, known, value in checks if known is not None]
+
+
+def write_vae_cf(name: str, target: str | PathLike[str], folder: Folder = None) -> list[Path]:
+    """Write the split of a prepared data set in the file layout of Liang et al.'s vae_cf."""
+    from mrfrec.datasets.vae_cf import vae_cf_files
+
+    contents = vae_cf_files(events(name, folder), find(name).heldout)
+    place = expanded(target)
+    _make(place, "target")
+    for file, pieces in contents.items():
+        with writing(place / file) as unfinished, unfinished.open("wb") as out:
+            out.writelines(pieces)
+    return [place / file for file in contents]
+
+
+# ── paths ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _paths(data_set: DataSet, folder: Folder) -> tuple[Path, Path]:
+    """Return the paths of the prepared events and of their titles."""
+    place = Path.home() / ".cache" / "mrfrec" / "datasets" if folder is None else expanded(folder)
+    return place / f"{data_set.name}.parquet", place / f"{data_set.name}.items.parquet"
+
+
+@contextmanager
+def _tables(name: str, folder: Folder) -> Iterator[tuple[Path, Path | None]]:
+    """Yield the paths of the tables of events and of titles; None if there is no separate table of titles."""
+    from mrfrec.datasets.files import advice
+
+    if name in tuple(EMBEDDED):
+        with resources.as_file(resources.files("mrfrec.datasets") / f"{name}.parquet") as path:
+            yield path, None
+        return
+    data_set = find(name)
+    path, titles = _paths(data_set, folder)
+    if not path.is_file():
+        raise DataError(f"{data_set.title} is not prepared: there is no {path}. {advice(data_set, folder)}")
+    yield path, titles if titles.is_file() else None
+
+
+def _make(folder: Path, parameter: str) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise ParameterError(parameter, "a folder", str(folder), "A file has that name.") from None

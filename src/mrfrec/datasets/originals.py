@@ -5,12 +5,12 @@ Text is read in chunks. Only a few numbers per kept row stay in memory, in the o
 
 import csv
 import io
+import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -24,23 +24,15 @@ from mrfrec.errors import DataError
 from mrfrec.io.atomic import writing
 from mrfrec.io.tables import read_events
 
-__all__ = ["read_original", "write_events", "write_titles"]
-
 _PIECE = 2**25  # bytes of text
 
 
-@dataclass(frozen=True)
-class _Form:
+class _Form(NamedTuple):
     """The format of a row."""
 
     separator: str
     columns: Mapping[str, type[pl.DataType]]
     header: str | None = None
-
-    @property
-    def shape(self) -> str:
-        """The format to show in messages."""
-        return (self.header or self.separator.join(self.columns)).replace("\t", "<tab>")
 
 
 _RATING = {"user": pl.Int32, "item": pl.Int32, "value": pl.Float32, "time": pl.Int64}
@@ -62,8 +54,7 @@ def read_original(data_set: DataSet, source: Path, progress: Progress | None = N
                 reader.titles = reader.titles or _read_titles(data_set, original)
             else:
                 reader.read(original)
-    reader.check(source)
-    return reader.events()
+    return reader.events(source)
 
 
 class _Reader:
@@ -104,8 +95,17 @@ class _Reader:
                 if movie in self._movies:
                     raise DataError(f"movie {movie} is in {self._movies[movie]} and again in {place}.")
                 self._movies[movie] = place
-            self._keep(rows)
             line += piece.count(b"\n")
+            self._done += len(rows)
+            if self._progress is not None:
+                self._progress("read", self._done, self._data_set.rows or 0)
+            if self._data_set.above is not None:
+                rows = rows.filter(pl.col("value") > self._data_set.above)
+            if len(rows):
+                small = [pl.col(name).cast(kind) for name, kind in self._types.items()]
+                if self._is_netflix:
+                    small.append(pl.col("time").dt.epoch("s"))
+                self._frames.append(rows.drop("value").with_columns(small))
 
     def _rows(self, piece: bytes, movie: int | None) -> tuple[pl.DataFrame, list[int]] | None:
         """Parse a chunk into rows and the movies that start in it; None if a line is malformed."""
@@ -141,18 +141,6 @@ class _Reader:
         is_whole = len(rows) == piece.count(b"\n") and not any(column.null_count() for column in rows)
         return rows if is_whole and rows["value"].is_finite().all() else None
 
-    def _keep(self, rows: pl.DataFrame) -> None:
-        self._done += len(rows)
-        if self._progress is not None:
-            self._progress("read", self._done, self._data_set.rows or 0)
-        if self._data_set.above is not None:
-            rows = rows.filter(pl.col("value") > self._data_set.above)
-        if len(rows):
-            small = [pl.col(name).cast(kind) for name, kind in self._types.items()]
-            if self._is_netflix:
-                small.append(pl.col("time").dt.epoch("s"))
-            self._frames.append(rows.drop("value").with_columns(small))
-
     def _first_bad_line(self, place: str, before: int, piece: bytes, movie: int | None) -> DataError:
         lines = piece.split(b"\n")[:-1]
 
@@ -163,32 +151,30 @@ class _Reader:
         return self._bad_line(place, before + bad + 1, lines[bad])
 
     def _bad_line(self, place: str, number: int, line: bytes) -> DataError:
-        rule = self._form.shape + (", or item:" if self._is_netflix else "")
+        rule = self._form.header or self._form.separator.join(self._form.columns).replace("\t", "<tab>")
+        rule += ", or item:" if self._is_netflix else ""
         shown = line[:80].decode(errors="replace")
         return DataError(f"{place}, line {number:,}: it must be {rule}; got {shown!r}.")
 
-    def check(self, source: Path) -> None:
-        """Refuse incomplete data, or another data set of the same format."""
-        missing = next(number for number in range(1, len(self._movies) + 2) if number not in self._movies)
-        if missing <= len(self._movies):
-            raise DataError(f"{source} lacks movie {missing}: {self._data_set.title} is incomplete.")
-        if self._data_set.rows not in (None, self._done):
+    def events(self, source: Path) -> Events:
+        """Return what was read, each pair once; refuse incomplete data or another data set of this format."""
+        data_set, count = self._data_set, len(self._movies)
+        missing = next(number for number in range(1, count + 2) if number not in self._movies)
+        if missing <= count:
+            raise DataError(f"{source} lacks movie {missing}: {data_set.title} is incomplete.")
+        if data_set.rows not in (None, self._done):
             raise DataError(
-                f"{source} has {self._done:,} rows, but {self._data_set.title} has {self._data_set.rows:,}: "
+                f"{source} has {self._done:,} rows, but {data_set.title} has {data_set.rows:,}: "
                 "it is another data set, or incomplete."
             )
         if not self._frames:
             raise DataError(f"{source}: none of its {self._done:,} rows passes the filter.")
-
-    def events(self) -> Events:
-        """Return what was read, each pair once."""
         rows = pl.concat(self._frames, rechunk=True)
         self._frames.clear()
         if any(first > second for first, second in pairwise(self._movies)):
             rows = rows.sort("item", maintain_order=True)
         table = {"item": list(self.titles), "title": list(self.titles.values())}
-        titles = pl.DataFrame(table) if self.titles else None
-        return read_events(rows, time=self._data_set.has_times, items=titles)
+        return read_events(rows, time=data_set.has_times, items=pl.DataFrame(table) if self.titles else None)
 
 
 def _pieces(file: IO[bytes]) -> Iterator[bytes]:
@@ -212,16 +198,22 @@ def _read_titles(data_set: DataSet, original: Original) -> dict[int, str]:
         text = original.file.read().decode(data_set.encoding).replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise DataError(f"{place} is not text in {data_set.encoding}: {error}.") from error
-    titles: dict[int, str] = {}
     if form == "csv":
         rows = csv.reader(io.StringIO(text, newline=""))
         if next(rows, [])[:2] != ["movieId", "title"]:
             raise DataError(f"{place}, line 1: it must begin with movieId,title.")
-        found = ((rows.line_num, fields[:2]) for fields in rows)
+        found: Iterable[tuple[int, Sequence[str]]] = ((rows.line_num, fields[:2]) for fields in rows)
     else:
+        pattern = {
+            "dat": "(.*?)::(.*)::.*",  # titles may contain the separator; the last field holds genres
+            "tab": r"(.*?)\|(.*?)(?:\|.*)?",
+            "netflix": "(.*?),.*?,(.*)",  # number, year, title
+        }[form]
         # Not splitlines, which also splits at characters that are letters in other encodings.
         lines = text.removesuffix("\n").split("\n")
-        found = ((number, _title_fields(line, form)) for number, line in enumerate(lines, 1))
+        matches = (re.fullmatch(pattern, line) for line in lines)
+        found = ((number, match.groups() if match else ()) for number, match in enumerate(matches, 1))
+    titles: dict[int, str] = {}
     for number, fields in found:
         if len(fields) != 2 or not fields[0].isdigit():
             raise DataError(f"{place}, line {number:,}: it must have an item number and a title.")
@@ -229,34 +221,23 @@ def _read_titles(data_set: DataSet, original: Original) -> dict[int, str]:
     return titles
 
 
-def _title_fields(line: str, form: str) -> list[str]:
-    """Return number and title; titles may contain the separator, except in u.item."""
-    if form == "tab":
-        return line.split("|")[:2]
-    if form == "netflix":  # number, year, title
-        return line.split(",", 2)[::2]
-    number, *title = line.split("::")[:-1] or [""]  # the last field holds genres
-    return [number, "::".join(title)] if title else []
-
-
 # ── Parquet ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def write_events(events: Events, path: Path) -> None:
-    """Write one row per event: user, item and, if known, time in seconds since 1970."""
-    columns: dict[str, Any] = {
-        "user": _series(events.users).gather(events.user),
-        "item": _series(events.items).gather(events.item),
-    }
+def write_events(events: Events, path: Path, titles: Path) -> None:
+    """Write user, item and, if known, time (seconds since 1970) of each event; titles to their own file."""
+    items, tables = _series(events.items), dict[Path, dict[str, pl.Series]]()
+    if events.titles is None:
+        titles.unlink(missing_ok=True)
+    else:
+        tables[titles] = {"item": items, "title": pl.Series(list(events.titles))}
+    # Written last: its presence means that everything is there.
+    tables[path] = {"user": _series(events.users).gather(events.user), "item": items.gather(events.item)}
     if events.time is not None:
-        columns["time"] = pl.Series(events.time).cast(pl.Int64)
-    with writing(path) as unfinished, unfinished.open("r+b") as file:
-        pl.DataFrame(columns).write_parquet(file)
-
-
-def write_titles(items: Ids, titles: Texts, path: Path) -> None:
-    with writing(path) as unfinished, unfinished.open("r+b") as file:
-        pl.DataFrame({"item": _series(items), "title": list(titles)}).write_parquet(file)
+        tables[path]["time"] = pl.Series(events.time).cast(pl.Int64)
+    for target, columns in tables.items():
+        with writing(target) as unfinished, unfinished.open("r+b") as file:
+            pl.DataFrame(columns).write_parquet(file)
 
 
 def _series(ids: Ids) -> pl.Series:

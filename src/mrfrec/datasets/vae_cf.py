@@ -3,16 +3,13 @@
 https://github.com/dawenl/vae_cf
 """
 
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import numpy as np
 
-from mrfrec.data.events import Events, Places
+from mrfrec.data.events import Events
+from mrfrec.data.ids import Places, positions_in
 from mrfrec.evaluation.splits import strong_rows
-from mrfrec.io.atomic import writing
-
-__all__ = ["vae_cf_files", "write_files"]
 
 _ROWS = 100_000  # rows per chunk
 _PARTS = {
@@ -33,7 +30,7 @@ def vae_cf_files(events: Events, heldout: int) -> dict[str, Iterator[bytes]]:
     rows = strong_rows(events, heldout)
     found, first = np.unique(events.item[rows["training"]], return_index=True)
     items = found[np.argsort(first)]
-    uid, sid = _places(rows["users"], events.n_users), _places(items, events.n_items)
+    uid, sid = positions_in(rows["users"], events.n_users), positions_in(items, events.n_items)
 
     def pairs(chosen: Places) -> Iterator[bytes]:
         yield b"uid,sid\n"
@@ -44,20 +41,3 @@ def vae_cf_files(events: Events, heldout: int) -> dict[str, Iterator[bytes]]:
 
     lines = (f"{events.items[item]}\n".encode() for item in items.tolist())
     return {"unique_sid.txt": lines} | {name: pairs(rows[part]) for name, part in _PARTS.items()}
-
-
-def _places(order: Places, count: int) -> Places:
-    place = np.full(count, -1)
-    place[order] = np.arange(len(order))
-    return place
-
-
-def write_files(files: dict[str, Iterator[bytes]], folder: Path) -> list[Path]:
-    """Write each file atomically."""
-    return [_write(folder / name, pieces) for name, pieces in files.items()]
-
-
-def _write(path: Path, pieces: Iterable[bytes]) -> Path:
-    with writing(path) as unfinished, unfinished.open("wb") as file:
-        file.writelines(pieces)
-    return path

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.checks import check_count, check_number, check_seed
-from mrfrec.data.events import Events, Places
-from mrfrec.data.ids import Ids
+from mrfrec.data.events import Events
+from mrfrec.data.ids import Ids, Places
 from mrfrec.data.interactions import Interactions
 from mrfrec.errors import DataError
 
