@@ -8,9 +8,9 @@ of the blocks. That order, and every block's own arithmetic, is the same whateve
 are, and so is the result, to the bit.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,15 +26,7 @@ from mrfrec.core.schedule import Schedule
 from mrfrec.core.statistics import Statistics, split_evenly
 from mrfrec.errors import NumericalError
 
-__all__ = [
-    "BlockBatch",
-    "Gathered",
-    "batches",
-    "estimate_weights",
-    "estimates_of_blocks",
-    "gather",
-    "lay_out",
-]
+__all__ = ["BlockBatch", "Gathered", "batches", "estimate_weights", "gather_blocks", "lay_out"]
 
 # Every batch costs a pass over the data, so the more interactions there are, the more a batch may hold: a
 # rule of thumb, in bytes, within bounds that leave room for others on an ordinary machine.
@@ -94,33 +86,21 @@ def estimate_weights(
     `gathered` are the blocks' parts of S from an earlier fit. With `keep`, also return those of this fit, if
     they are one batch and there is room for a copy.
     """
-    values, gathered = _estimate_columns(
-        statistics, pattern, schedule, ridge, dtype, engine, held, gathered, keep
-    )
-    with engine.stage("rows", 1):
-        weights = square_csc(values, pattern.neighbors, pattern.column_ptr).tocsr()
-        weights.eliminate_zeros()
-    return weights, gathered
-
-
-def _estimate_columns(
-    statistics: Statistics,
-    pattern: Pattern,
-    schedule: Schedule,
-    ridge: npt.NDArray[np.float64],
-    dtype: str,
-    engine: Engine,
-    held: int,
-    gathered: Gathered | None,
-    keep: bool,
-) -> tuple[npt.NDArray[Any], Gathered | None]:
-    """Return the values of B, in the order of the entries of A."""
     m, memory = statistics.m, engine.memory
     column_ptr, columns = pattern.column_ptr, pattern.neighbors
     with engine.stage("kinds", 1):
         twin = statistics.first_twins(engine)
         members = np.diff(column_ptr)[schedule.heads] + 1
-        kinds, targets = _distinct_sizes(pattern, schedule, twin, engine)
+        kinds, targets = members, np.diff(schedule.dependent_ptr)
+        if (twin != np.arange(m)).any():
+            kinds, targets = np.empty((2, len(schedule)), np.int64)
+            where = column_ptr, columns, schedule.heads, schedule.dependent_ptr, schedule.dependents, twin
+            engine.run(
+                lambda t, last_set: kernels.distinct_sizes(*t, *where, kinds, targets, last_set),
+                split_evenly(members, 256),
+                scratch=lambda: np.full(m, -1, np.int64),
+                scratch_bytes=8 * m,
+            )
     # A block's place holds first the strict lower triangle of S, then the estimates.
     places = np.where(members > 1, np.maximum(kinds * (kinds - 1) // 2, targets * kinds), 0)
 
@@ -131,10 +111,8 @@ def _estimate_columns(
     held += (4 + itemsize + counts.itemsize) * len(columns) + 120 * m + 4 * len(schedule.dependents)
     memory.require("rows", held + 2 * (4 + itemsize) * len(columns), advice)
     held += max(engine.scratch, 5 * int(kinds.max()) ** 2 // 4 * itemsize)
-    memory.require("blocks", held + int(block_bytes.max()), advice)
     worthwhile = min(max(_LEAST_BATCH, _BATCH_PER_INTERACTION * len(statistics.X.items)), _MOST_BATCH)
-    budget = min(worthwhile, memory.limit - held)
-    memory.require("blocks", held + min(budget, int(block_bytes.sum())), advice)
+    ranges = batches(block_bytes, worthwhile, held, engine, advice)
 
     total, count = np.zeros(len(columns), dtype), np.zeros(len(columns), counts)
     column_tasks = split_evenly(np.diff(column_ptr) + 1, 64)
@@ -154,7 +132,6 @@ def _estimate_columns(
                 costs=[cost * (batch.last - batch.first) for cost in costs],
             )
 
-    ranges = list(batches(block_bytes, budget))
     lay = partial(lay_out, pattern, schedule, members, kinds, places, twin, engine)
     keep = keep and len(ranges) == 1 and held + 2 * int(block_bytes.sum()) <= memory.limit
     if gathered is None and keep:
@@ -181,35 +158,30 @@ def _estimate_columns(
             column_tasks,
             costs=costs,
         )
-    return total, gathered
+    with engine.stage("rows", 1):
+        weights = square_csc(total, columns, column_ptr).tocsr()
+        weights.eliminate_zeros()
+    return weights, gathered
 
 
 def gather_blocks(statistics: Statistics, dtype: str, batch: BlockBatch, engine: Engine) -> npt.NDArray[Any]:
-    """Return the blocks' parts of S: of each, the strict lower triangle."""
-    m = statistics.m
+    """Stream the rows of S into the blocks: return the strict lower triangle of each block's part."""
+    m, blocks, scaling = statistics.m, batch.blocks, statistics.scaling
+    tasks = statistics.row_tasks()
     with engine.stage("gather", m * batch.of, (m * batch.first, m * batch.last)):
-        store = np.empty(int(batch.blocks.store_ptr[-1]), dtype)
-        gather(statistics, batch.blocks, store, engine, batch.last - batch.first)
+        store = np.empty(int(blocks.store_ptr[-1]), dtype)
+        item_ptr = np.concatenate([[0], np.cumsum(np.bincount(blocks.kinds, minlength=m))])
+        block, place = np.empty((2, len(blocks.kinds)), np.int32)
+        kernels.memberships(blocks.kind_ptr, blocks.kinds, item_ptr[:-1].copy(), block, place)
+        where = item_ptr, block, place, blocks.kind_ptr, blocks.kinds, blocks.store_ptr
+        engine.run(
+            lambda t, space: kernels.gather(statistics.X, scaling.a, scaling.g, *t, *where, store, *space),
+            tasks,
+            scratch=lambda: (statistics.accumulator(), np.empty(m, store.dtype)),
+            scratch_bytes=(8 + store.itemsize) * m,
+            costs=[(stop - start) * (batch.last - batch.first) for start, stop in tasks],
+        )
     return store
-
-
-def gather(
-    statistics: Statistics, blocks: Blocks, store: npt.NDArray[Any], engine: Engine, steps: int = 1
-) -> None:
-    """Stream the rows of S into the blocks; each row counts for some steps of progress."""
-    m, tasks = statistics.m, statistics.row_tasks()
-    item_ptr = np.concatenate([[0], np.cumsum(np.bincount(blocks.kinds, minlength=m))])
-    block, place = np.empty(len(blocks.kinds), np.int32), np.empty(len(blocks.kinds), np.int32)
-    kernels.memberships(blocks.kind_ptr, blocks.kinds, item_ptr[:-1].copy(), block, place)
-    scaling = statistics.scaling
-    where = item_ptr, block, place, blocks.kind_ptr, blocks.kinds, blocks.store_ptr
-    engine.run(
-        lambda t, space: kernels.gather(statistics.X, scaling.a, scaling.g, *t, *where, store, *space),
-        tasks,
-        scratch=lambda: (statistics.accumulator(), np.empty(m, store.dtype)),
-        scratch_bytes=(8 + store.itemsize) * m,
-        costs=[(stop - start) * steps for start, stop in tasks],
-    )
 
 
 def solve_blocks(
@@ -247,33 +219,6 @@ def solve_blocks(
             "other, or nearly so: raise l2; or (b) the precision is too low for this data: use "
             'dtype="float64".'
         )
-
-
-def _distinct_sizes(
-    pattern: Pattern, schedule: Schedule, twin: npt.NDArray[np.int32], engine: Engine
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return for each block how many kinds of items it has, and how many of these are targets."""
-    if (twin == np.arange(len(twin))).all():
-        return np.diff(pattern.column_ptr)[schedule.heads] + 1, np.diff(schedule.dependent_ptr)
-    kinds, targets = np.empty(len(schedule), np.int64), np.empty(len(schedule), np.int64)
-    engine.run(
-        lambda t, last_set: kernels.distinct_sizes(
-            *t,
-            pattern.column_ptr,
-            pattern.neighbors,
-            schedule.heads,
-            schedule.dependent_ptr,
-            schedule.dependents,
-            twin,
-            kinds,
-            targets,
-            last_set,
-        ),
-        split_evenly(np.diff(pattern.column_ptr)[schedule.heads] + 1, 256),
-        scratch=lambda: np.full(len(twin), -1, np.int64),
-        scratch_bytes=8 * len(twin),
-    )
-    return kinds, targets
 
 
 def lay_out(
@@ -315,12 +260,16 @@ def lay_out(
     return BlockBatch(blocks, schedule.heads[some], first, last, len(schedule))
 
 
-def batches(block_bytes: npt.NDArray[np.int64], budget: int) -> Iterator[tuple[int, int]]:
-    """Cut the blocks into ranges that fit the budget, in order; each has one block at least."""
-    ends = np.cumsum(block_bytes)
-    start = 0
-    while start < len(ends):
-        before = int(ends[start - 1]) if start else 0
-        stop = max(int(np.searchsorted(ends, before + budget, "right")), start + 1)
-        yield start, stop
-        start = stop
+def batches(
+    block_bytes: npt.NDArray[np.int64], worthwhile: int, held: int, engine: Engine, advice: str
+) -> list[tuple[int, int]]:
+    """Cut the blocks into ranges of `worthwhile` bytes, or what the memory allows, in order."""
+    memory = engine.memory
+    memory.require("blocks", held + int(block_bytes.max()), advice)
+    budget = min(worthwhile, memory.limit - held)
+    memory.require("blocks", held + min(budget, int(block_bytes.sum())), advice)
+    ends, cuts = np.cumsum(block_bytes), [0]
+    while cuts[-1] < len(ends):
+        before = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
+        cuts.append(max(int(np.searchsorted(ends, before + budget, "right")), cuts[-1] + 1))
+    return list(pairwise(cuts))

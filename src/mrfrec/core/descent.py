@@ -6,8 +6,7 @@ Only G = XᵀX is needed. With all items as candidates, all of G is held and the
 With few candidates per item, their parts of G are streamed as for the sparse model of §3.2.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,6 @@ import scipy.sparse as sp
 from mrfrec.core import blocks, closed_form
 from mrfrec.core.engine import Engine
 from mrfrec.core.kernels import descent as kernels
-from mrfrec.core.memory import Budget
 from mrfrec.core.pattern import Pattern, square_csc
 from mrfrec.core.schedule import make_schedule
 from mrfrec.core.statistics import Statistics, split_evenly
@@ -30,8 +28,7 @@ _SCRATCH_THREADS = 8  # threads whose scratch space is counted: plans must not d
 _LEAST_BATCH, _MOST_BATCH = 250_000_000, 2_000_000_000
 
 
-@dataclass(frozen=True)
-class Penalties:
+class Penalties(NamedTuple):
     """The penalties and the stopping rule."""
 
     l1: float
@@ -45,9 +42,9 @@ def bytes_for_all(m: int, dtype: str, weights: int = 0) -> int:
     return np.dtype(dtype).itemsize * m * m + _SCRATCH_THREADS * 48 * m + _PER_WEIGHT * weights
 
 
-def gram(facts: Statistics, dtype: str, workers: Engine) -> npt.NDArray[Any]:
+def gram(facts: Statistics, dtype: str, engine: Engine) -> npt.NDArray[Any]:
     """Return G = XᵀX, both triangles."""
-    G = closed_form.scaled_matrix(facts, dtype, workers)
+    G = closed_form.scaled_matrix(facts, dtype, engine)
     m = len(G)
     tiles = [(i, j) for i in range(0, m, _TILE) for j in range(0, i + 1, _TILE)]
 
@@ -59,19 +56,13 @@ def gram(facts: Statistics, dtype: str, workers: Engine) -> npt.NDArray[Any]:
         else:
             G[j, i] = G[i, j].T
 
-    with workers.stage("mirror", 1):
-        workers.run(mirror, tiles)
+    with engine.stage("mirror", 1):
+        engine.run(mirror, tiles)
     return G
 
 
 def regress_on_all(
-    G: npt.NDArray[Any],
-    facts: Statistics,
-    penalties: Penalties,
-    *,
-    workers: Engine,
-    plan: Budget,
-    held: int,
+    facts: Statistics, G: npt.NDArray[Any], penalties: Penalties, held: int, engine: Engine
 ) -> tuple[sp.csr_array, int]:
     """Return B and the number of columns that did not converge. Stop as soon as B gets too large."""
     m, weights_found = len(G), 0
@@ -80,18 +71,14 @@ def regress_on_all(
         nonlocal weights_found
         weights_found += len(part[1])
         needed = held + bytes_for_all(m, str(G.dtype), weights_found)
-        plan.require("regress", needed, "Use a larger l1, or FsSLIM.")
+        engine.memory.require("regress", needed, "Use a larger l1, or FsSLIM.")
         return len(part[0])
 
     screened = len(facts.X.values) == 0 or bool((facts.X.values >= 0).all())
     tasks = split_evenly(facts.popularity + 1, max(min(m // 8, 1024), 1))
-    with workers.stage("regress", m):
-        found = workers.run(
-            lambda t: kernels.regress_columns(
-                G, *t, penalties.l1, penalties.l2, penalties.tolerance, penalties.passes, screened
-            ),
-            tasks,
-            costs=columns_done,
+    with engine.stage("regress", m):
+        found = engine.run(
+            lambda t: kernels.regress_columns(G, *t, *penalties, screened), tasks, costs=columns_done
         )
     counts, items, values = (np.concatenate([part[place] for part in found]) for place in range(3))
     unsettled = sum(part[3] for part in found)
@@ -101,51 +88,36 @@ def regress_on_all(
 
 
 def regress_on_some(
-    facts: Statistics,
-    pattern: Pattern,
-    penalties: Penalties,
-    *,
-    dtype: str,
-    workers: Engine,
-    plan: Budget,
-    held: int,
+    facts: Statistics, pattern: Pattern, penalties: Penalties, held: int, engine: Engine, dtype: str
 ) -> tuple[sp.csr_array, int]:
     """Return B restricted to the pattern, and the number of columns that did not converge."""
     m = facts.m
-    schedule = make_schedule(pattern, facts.popularity, 0.0, workers)
+    schedule = make_schedule(pattern, facts.popularity, 0.0, engine)
     members = np.diff(pattern.column_ptr)[schedule.heads] + 1
     places = members * (members - 1) // 2
+    engine.scratch = _SCRATCH_THREADS * (24 * m + 16 * int(members.max()) ** 2)
+    held += 16 * len(pattern.neighbors) + engine.scratch
     block_bytes = places * np.dtype(dtype).itemsize + members * 32
-    largest = int(members.max())
-    workers.scratch = _SCRATCH_THREADS * (24 * m + 16 * largest**2)
-    held += 16 * len(pattern.neighbors) + workers.scratch
-    plan.require("blocks", held + int(block_bytes.max()), "Use fewer neighbors.")
-    budget = min(max(_LEAST_BATCH, 100 * len(facts.X.items)), _MOST_BATCH, plan.limit - held)
-    plan.require("blocks", held + min(budget, int(block_bytes.sum())), "")
+    least = max(_LEAST_BATCH, 100 * len(facts.X.items))
     each_alone = np.arange(m, dtype=np.int32)
     values = np.zeros(len(pattern.neighbors))
     failed = 0
-    ranges = list(blocks.batches(block_bytes, budget))
-    store = np.empty(max(int(places[b0:b1].sum()) for b0, b1 in ranges), dtype)
-    for turn, (b0, b1) in enumerate(ranges):
-        with workers.stage("gather", m * len(ranges), (m * turn, m * (turn + 1))):
-            batch = blocks.lay_out(
-                pattern, schedule, members, members, places, each_alone, workers, b0, b1
-            ).blocks
-            blocks.gather(facts, batch, store, workers)
-        with workers.stage("regress", m, (b0, b1)):
-            heads = schedule.heads[b0:b1]
-            pieces = [np.arange(*part) for part in split_evenly(members[b0:b1] ** 2 + 100, 256)]
+    for some in blocks.batches(block_bytes, min(least, _MOST_BATCH), held, engine, "Use fewer neighbors."):
+        batch = blocks.lay_out(pattern, schedule, members, members, places, each_alone, engine, *some)
+        store = blocks.gather_blocks(facts, dtype, batch, engine)
+        pieces = [np.arange(*part) for part in split_evenly(members[slice(*some)] ** 2 + 100, 256)]
+        with engine.stage("regress", m, some):
             failed += sum(
-                workers.run(
-                    lambda piece, batch=batch, heads=heads: kernels.regress_blocks(
-                        piece, batch, heads, facts.S_diagonal, penalties.l1, penalties.l2,
-                        penalties.tolerance, penalties.passes, store, pattern.column_ptr, values,
+                engine.run(
+                    lambda piece, batch=batch, store=store: kernels.regress_blocks(
+                        piece, batch.blocks, batch.heads, facts.S_diagonal, *penalties, store,
+                        pattern.column_ptr, values,
                     ),
                     pieces,
                     costs=[len(piece) for piece in pieces],
                 )
             )  # fmt: skip
+        del batch, store  # before the next ones are made
     weights = square_csc(values.astype(dtype), pattern.neighbors, pattern.column_ptr).tocsr()
     weights.eliminate_zeros()
     return weights, failed

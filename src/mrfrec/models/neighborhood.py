@@ -1,24 +1,26 @@
 """Popularity and item-kNN."""
 
 import time
+from abc import abstractmethod
 from collections.abc import Mapping
-from functools import cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from mrfrec.checks import check_count, check_number
 from mrfrec.core.sparse import Rows
 from mrfrec.engines.local import LocalEngine
-from mrfrec.engines.machine import memory_budget
 from mrfrec.models.axes import Axis
 from mrfrec.models.linear import Linear
 from mrfrec.models.recommender import FitContext
 
 if TYPE_CHECKING:
+    import scipy.sparse as sp
+
+    from mrfrec.core.engine import Engine
     from mrfrec.data.interactions import Interactions
 
-__all__ = ["ItemKNN", "Popularity"]
+__all__ = ["FromGram", "ItemKNN", "Popularity"]
 
 
 class Popularity(Linear):
@@ -31,16 +33,43 @@ class Popularity(Linear):
         return
 
     def _fit(self, data: "Interactions", given: FitContext) -> None:
-        m = data.n_items
-        start = time.perf_counter()
+        m, start = data.n_items, time.perf_counter()
         shift = data.popularity.astype(self.dtype)
-        nothing = np.empty(0, np.int32), np.empty(0, self.dtype)
-        self._weights, self._shift = Rows(np.zeros(m + 1, np.int64), *nothing, m), shift
+        self._weights, self._shift = Rows.empty(m, m), shift
         self.memory_plan_ = {}
         self.timings_ = {"total": time.perf_counter() - start}
 
 
-class ItemKNN(Linear):
+class FromGram(Linear):
+    """A model whose sparse weights are learned from XᵀX; a subclass says how."""
+
+    @abstractmethod
+    def _learn(
+        self, X: "sp.csr_array", held: int, reuse: dict[str, Any] | None, engine: "Engine"
+    ) -> "sp.csr_array":
+        """Return B; `held` bytes are in use with the statistics of X."""
+
+    def _fit(self, data: "Interactions", given: FitContext) -> None:
+        from mrfrec.core.neighbors import bytes_for_raw
+
+        start = time.perf_counter()
+        with LocalEngine(self.threads, self.memory_limit, given.progress) as engine:
+            held = given.copied + bytes_for_raw(data.matrix)
+            engine.memory.require("statistics", held, "Use fewer users or items, or more memory.")
+            weights = Rows.of(self._learn(data.matrix, held, given.reuse, engine))
+        self._weights, self._shift = weights, np.zeros(data.n_items, self.dtype)
+        self.memory_plan_ = engine.memory.stages
+        self.timings_ = {**engine.timings, "total": time.perf_counter() - start + engine.saved}
+
+    def warm_up(self) -> None:
+        """Compile or load what fitting needs."""
+        import scipy.sparse as sp
+
+        model = type(self)(**{**self.get_params(), "memory_limit": None})
+        model.fit(sp.csr_array(np.eye(20, dtype=np.float32)))
+
+
+class ItemKNN(FromGram):
     """Score items by the sum of their cosines to those items of the history that are among their nearest.
 
     B_ji = x_j·x_i ÷ (‖x_j‖·‖x_i‖ + shrink) if j is one of the `neighbors` items nearest to i, else 0; x_i is
@@ -52,11 +81,8 @@ class ItemKNN(Linear):
         Most items with a weight in an item's score.
     shrink
         Added to the denominator: lowers the cosine of pairs that few users have in common.
-    threads
-        Number of threads, all cores by default. Results do not depend on it.
-    memory_limit
-        Memory a fit may use beyond the matrix it is given, in bytes or as "8GB"; by default what is
-        available.
+    threads, memory_limit
+        As in `MRF`.
     """
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {
@@ -76,32 +102,12 @@ class ItemKNN(Linear):
         self.shrink = check_number("shrink", shrink, "a finite number, 0 or more", lambda x: x >= 0)
         self._limit(threads, memory_limit)
 
-    def _fit(self, data: "Interactions", given: FitContext) -> None:
+    def _learn(
+        self, X: "sp.csr_array", held: int, reuse: dict[str, Any] | None, engine: "Engine"
+    ) -> "sp.csr_array":
         from mrfrec.core import neighbors
 
-        X, start = data.matrix, time.perf_counter()
-        plan = memory_budget(self.memory_limit)
-        with LocalEngine(self.threads, self.memory_limit, given.progress) as workers:
-            held = given.copied + neighbors.bytes_for_raw(X)
-            plan.require("statistics", held, "Use fewer users or items, or more memory.")
-            found = neighbors.nearest(
-                X, neighbors.raw_statistics(X, workers), neighbors=self.neighbors, shrink=self.shrink,
-                workers=workers, plan=plan, held=held,
-            )  # fmt: skip
-            with workers.stage("rows", 1):
-                weights = Rows.of(found.weights())
-            timings = workers.timings
-        self._weights, self._shift = weights, np.zeros(data.n_items, self.dtype)
-        self.memory_plan_ = plan.stages
-        self.timings_ = {**timings, "total": time.perf_counter() - start}
-
-    def warm_up(self) -> None:
-        """Compile or load what fitting needs."""
-        _warm_up(type(self))
-
-
-@cache
-def _warm_up(kind: type[ItemKNN]) -> None:
-    import scipy.sparse as sp
-
-    kind(neighbors=2, threads=1).fit(sp.csr_array(np.eye(20, dtype=np.float32)))
+        facts = neighbors.raw_statistics(X, engine)
+        found = neighbors.nearest(X, facts, self.neighbors, self.shrink, held, engine)
+        with engine.stage("rows", 1):
+            return found.tocsr()

@@ -1,30 +1,18 @@
 """SLIM and fsSLIM: sparse linear methods, fitted by coordinate descent."""
 
-import time
-from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from mrfrec.checks import check_count, check_dtype, check_number, warn
-from mrfrec.core.memory import Budget
-from mrfrec.core.sparse import Rows
-from mrfrec.engines.local import LocalEngine
-from mrfrec.engines.machine import memory_budget
 from mrfrec.models.axes import Axis, Ridges
-from mrfrec.models.linear import Linear
-from mrfrec.models.recommender import FitContext
+from mrfrec.models.neighborhood import FromGram
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
-    from mrfrec.core.descent import Penalties
-    from mrfrec.core.pattern import Pattern
-    from mrfrec.core.statistics import Statistics
-    from mrfrec.data.interactions import Interactions
+    from mrfrec.core.engine import Engine
 
 __all__ = ["SLIM", "FsSLIM"]
 
@@ -32,90 +20,7 @@ __all__ = ["SLIM", "FsSLIM"]
 _RIDGES = Ridges((0.003, 0.03, 0.3), (0.001, 3.0))
 
 
-class _Regressions(Linear):
-    """Base class of the two models, which differ in the items that each item is regressed on."""
-
-    l1: float
-    l2: float
-    tolerance: float
-    passes: int
-    unsettled_: int
-
-    def _set(
-        self,
-        l1: float,
-        l2: float,
-        tolerance: float,
-        passes: int,
-        dtype: Literal["float32", "float64"],
-        threads: int | None,
-        memory_limit: int | str | None,
-    ) -> None:
-        self.l1 = check_number("l1", l1, "a finite number, 0 or more", lambda x: x >= 0)
-        self.l2 = check_number("l2", l2, "a finite number, 0 or more", lambda x: x >= 0)
-        self.tolerance = check_number("tolerance", tolerance, "above 0 and below 1", lambda x: 0 < x < 1)
-        self.passes = check_count("passes", passes)
-        self.dtype = check_dtype(dtype)
-        self._limit(threads, memory_limit)
-
-    @abstractmethod
-    def _regress(
-        self,
-        X: "sp.csr_array",
-        penalties: "Penalties",
-        workers: LocalEngine,
-        plan: Budget,
-        held: int,
-        kept: dict[str, Any],
-    ) -> "tuple[sp.csr_array, int]":
-        """Return B and the number of columns that did not converge."""
-
-    def _fit(self, data: "Interactions", given: FitContext) -> None:
-        from mrfrec.core.descent import Penalties
-        from mrfrec.core.neighbors import bytes_for_raw
-
-        X, start = data.matrix, time.perf_counter()
-        plan = memory_budget(self.memory_limit)
-        penalties = Penalties(self.l1, self.l2, self.tolerance, self.passes)
-        kept = {} if given.reuse is None else given.reuse.setdefault(type(self).__name__, {})
-        with LocalEngine(self.threads, self.memory_limit, given.progress) as workers:
-            held = given.copied + bytes_for_raw(X)
-            plan.require("statistics", held, "Use fewer users or items, or more memory.")
-            weights, unsettled = self._regress(X, penalties, workers, plan, held, kept)
-            timings, saved = workers.timings, workers.saved
-        if unsettled:
-            warn(
-                f"{unsettled:,} of {data.n_items:,} regressions did not converge within passes={self.passes}."
-                " Use a larger l2, more passes, or a larger tolerance."
-            )
-        self._weights, self._shift = Rows.of(weights), np.zeros(data.n_items, self.dtype)
-        self.unsettled_ = unsettled
-        self.memory_plan_ = plan.stages
-        self.timings_ = {**timings, "total": time.perf_counter() - start + saved}
-
-    def warm_up(self) -> None:
-        """Compile or load what fitting needs."""
-        _warm_up(type(self), self.dtype)
-
-
-def _reused(kept: dict[Any, Any], key: Any, workers: LocalEngine, prepare: Callable[[], Any]) -> Any:
-    """Return what `prepare` returns, or returned in an earlier fit with the same key."""
-    if key in kept:
-        workers.count(kept[key][1])
-    else:
-        kept.clear()
-        kept[key] = prepare(), dict(workers.timings)
-    return kept[key][0]
-
-
-@cache
-def _warm_up(kind: type[Any], dtype: str) -> None:
-    import scipy.sparse as sp
-
-    kind(threads=1, dtype=dtype).fit(sp.csr_array(np.eye(20, dtype=np.float32)))
-
-
-class SLIM(_Regressions):
+class SLIM(FromGram):
     """Ning & Karypis, *SLIM: Sparse Linear Methods for Top-N Recommender Systems*, ICDM 2011.
 
     Each item is regressed on all others with non-negative weights:
@@ -140,11 +45,8 @@ class SLIM(_Regressions):
     dtype
         Precision of the weights and of XᵀX, "float32" or "float64". Counts up to 16 million are exact in
         both.
-    threads
-        Number of threads, all cores by default. Results do not depend on it.
-    memory_limit
-        Memory a fit may use beyond the matrix it is given, in bytes or as "8GB"; by default what is
-        available.
+    threads, memory_limit
+        As in `MRF`.
 
     Attributes
     ----------
@@ -155,6 +57,8 @@ class SLIM(_Regressions):
     """
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {"l1": (0.1, 0.5, 1.0, 5.0), "l2": _RIDGES}
+    neighbors: int | None = None  # regress on all other items
+    unsettled_: int
 
     def __init__(
         self,
@@ -167,36 +71,54 @@ class SLIM(_Regressions):
         threads: int | None = None,
         memory_limit: int | str | None = None,
     ) -> None:
-        self._set(l1, l2, tolerance, passes, dtype, threads, memory_limit)
+        self.l1 = check_number("l1", l1, "a finite number, 0 or more", lambda x: x >= 0)
+        self.l2 = check_number("l2", l2, "a finite number, 0 or more", lambda x: x >= 0)
+        self.tolerance = check_number("tolerance", tolerance, "above 0 and below 1", lambda x: 0 < x < 1)
+        self.passes = check_count("passes", passes)
+        self.dtype = check_dtype(dtype)
+        self._limit(threads, memory_limit)
 
-    def _regress(
-        self,
-        X: "sp.csr_array",
-        penalties: "Penalties",
-        workers: LocalEngine,
-        plan: Budget,
-        held: int,
-        kept: dict[str, Any],
-    ) -> "tuple[sp.csr_array, int]":
-        from mrfrec.core import descent
-        from mrfrec.core.neighbors import raw_statistics
+    def _learn(
+        self, X: "sp.csr_array", held: int, reuse: dict[str, Any] | None, engine: "Engine"
+    ) -> "sp.csr_array":
+        from mrfrec.core import descent, neighbors
+        from mrfrec.core.pattern import Pattern
 
         m = X.shape[1]
-        plan.require(
-            "gram",
-            held + descent.bytes_for_all(m, self.dtype),
-            "Use FsSLIM, which looks at a few neighbors of each item.",
-        )
+        if self.neighbors is None:
+            advice = "Use FsSLIM, which looks at a few neighbors of each item."
+            engine.memory.require("gram", held + descent.bytes_for_all(m, self.dtype), advice)
+        kept = {} if reuse is None else reuse.setdefault(type(self).__name__, {})
+        key = self.dtype if self.neighbors is None else self.neighbors
+        if key in kept:
+            engine.count(kept[key][2])
+        else:
+            kept.clear()
+            facts = neighbors.raw_statistics(X, engine)
+            if self.neighbors is None:
+                candidates: Any = descent.gram(facts, self.dtype, engine)
+            else:
+                near = neighbors.nearest(X, facts, self.neighbors, 0.0, held, engine)
+                candidates = Pattern(near.indptr.astype(np.int64), near.indices, 0.0)
+            kept[key] = facts, candidates, dict(engine.timings)
+        facts, candidates, _ = kept[key]
+        penalties = descent.Penalties(self.l1, self.l2, self.tolerance, self.passes)
+        if self.neighbors is None:
+            weights, unsettled = descent.regress_on_all(facts, candidates, penalties, held, engine)
+        else:
+            weights, unsettled = descent.regress_on_some(
+                facts, candidates, penalties, held, engine, self.dtype
+            )
+        if unsettled:
+            warn(
+                f"{unsettled:,} of {m:,} regressions did not converge within passes={self.passes}."
+                " Use a larger l2, more passes, or a larger tolerance."
+            )
+        self.unsettled_ = unsettled
+        return weights
 
-        def prepare() -> "tuple[Statistics, npt.NDArray[Any]]":
-            facts = raw_statistics(X, workers)
-            return facts, descent.gram(facts, self.dtype, workers)
 
-        facts, G = _reused(kept, self.dtype, workers, prepare)
-        return descent.regress_on_all(G, facts, penalties, workers=workers, plan=plan, held=held)
-
-
-class FsSLIM(_Regressions):
+class FsSLIM(SLIM):
     """SLIM with feature selection: each item is regressed only on its `neighbors` nearest items.
 
     The nearest items have the largest cosine, as in `ItemKNN` (Ning & Karypis 2011, §4.2). Nothing of size m
@@ -211,10 +133,8 @@ class FsSLIM(_Regressions):
 
     Attributes
     ----------
-    weights_
-        B, sparse.
-    unsettled_
-        Number of regressions that did not converge.
+    weights_, unsettled_
+        As in `SLIM`.
     """
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {"neighbors": (50, 200), "l1": (0.1, 1.0), "l2": _RIDGES}
@@ -232,28 +152,7 @@ class FsSLIM(_Regressions):
         memory_limit: int | str | None = None,
     ) -> None:
         self.neighbors = check_count("neighbors", neighbors)
-        self._set(l1, l2, tolerance, passes, dtype, threads, memory_limit)
-
-    def _regress(
-        self,
-        X: "sp.csr_array",
-        penalties: "Penalties",
-        workers: LocalEngine,
-        plan: Budget,
-        held: int,
-        kept: dict[str, Any],
-    ) -> "tuple[sp.csr_array, int]":
-        from mrfrec.core import descent
-        from mrfrec.core.neighbors import nearest, raw_statistics
-
-        def prepare() -> "tuple[Statistics, Pattern]":
-            facts = raw_statistics(X, workers)
-            found = nearest(
-                X, facts, neighbors=self.neighbors, shrink=0.0, workers=workers, plan=plan, held=held
-            )
-            return facts, found.pattern()
-
-        facts, pattern = _reused(kept, self.neighbors, workers, prepare)
-        return descent.regress_on_some(
-            facts, pattern, penalties, dtype=self.dtype, workers=workers, plan=plan, held=held
-        )
+        super().__init__(
+            l1=l1, l2=l2, tolerance=tolerance, passes=passes, dtype=dtype, threads=threads,
+            memory_limit=memory_limit,
+        )  # fmt: skip
