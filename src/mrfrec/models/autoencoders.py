@@ -17,7 +17,7 @@ from mrfrec.checks import check_count, check_flag, check_number, check_seed
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.engines.local import LocalEngine
 from mrfrec.engines.machine import memory_budget, usable_threads
-from mrfrec.errors import DataError, MissingLibraryError, ParameterError
+from mrfrec.errors import DataError, ParameterError
 from mrfrec.models.axes import Axis
 from mrfrec.models.latent import Latent
 from mrfrec.models.recommender import FitContext
@@ -34,18 +34,9 @@ _BLOCK = 32
 
 
 class _Autoencoder(Latent):
-    """Base class of the three models.
-
-    Attributes
-    ----------
-    history_
-        For each epoch its number, the mean loss, and nDCG@100 on the validation users (or None).
-    best_epoch_
-        The epoch whose weights are kept.
-    """
-
     explains: ClassVar[bool] = False
     extra: ClassVar[str | None] = "torch"
+    _trained_by: ClassVar[tuple[str, str]] = ("mrfrec.models.networks", "PyTorch")
     _machine_parameters: ClassVar[tuple[str, ...]] = ("device", "checkpoint", "threads", "memory_limit")
     history_: list[dict[str, Any]]
     best_epoch_: int
@@ -56,46 +47,27 @@ class _Autoencoder(Latent):
     _first: DenseRows  # W of the first layer, one row per item
     _layers: dict[str, npt.NDArray[Any]]  # its bias, and the layers between the first and the last
 
-    def _keep(
-        self,
-        *,
-        hidden: int,
-        dropout: float,
-        l2: float,
-        learning_rate: float,
-        batch: int,
-        epochs: int,
-        patience: int | None,
-        validation: float,
-        seed: int,
-        device: str,
-        checkpoint: "str | os.PathLike[str] | None",
-        threads: int | None,
-        memory_limit: int | str | None,
-    ) -> None:
-        """Check and keep the parameters that all three have."""
-        self.hidden = check_count("hidden", hidden)
-        self.dropout = check_number("dropout", dropout, "0 or more and below 1", lambda x: 0 <= x < 1)
-        self.l2 = check_number("l2", l2, "a finite number, 0 or more", lambda x: x >= 0)
-        self.learning_rate = check_number(
-            "learning_rate", learning_rate, "a finite number above 0", lambda x: x > 0
-        )
-        self.batch = check_count("batch", batch)
-        self.epochs = check_count("epochs", epochs)
-        self.patience = None if patience is None else check_count("patience", patience)
-        self.validation = check_number(
-            "validation", validation, "0 or more and below 1", lambda x: 0 <= x < 1
-        )
-        self.seed = check_seed(seed)
+    def _keep(self, given: Mapping[str, Any]) -> None:
+        """Check and keep the parameters that all three have, from the `locals()` of a constructor."""
+        for name in ("hidden", "batch", "epochs"):
+            setattr(self, name, check_count(name, given[name]))
+        for name in ("dropout", "validation"):
+            share = check_number(name, given[name], "0 or more and below 1", lambda x: 0 <= x < 1)
+            setattr(self, name, share)
+        self.l2 = check_number("l2", given["l2"], "a finite number, 0 or more", lambda x: x >= 0)
+        rate = given["learning_rate"]
+        self.learning_rate = check_number("learning_rate", rate, "a finite number above 0", lambda x: x > 0)
+        self.patience = None if given["patience"] is None else check_count("patience", given["patience"])
+        self.seed = check_seed(given["seed"])
+        device, checkpoint = given["device"], given["checkpoint"]
         if not isinstance(device, str) or re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", device) is None:
             raise ParameterError(
                 "device", '"auto", "cpu", "cuda", or a numbered device such as "cuda:1"', device
             )
-        self.device = device
         if checkpoint is not None and not isinstance(checkpoint, str | os.PathLike):
             raise ParameterError("checkpoint", "a path, or None", checkpoint)
-        self.checkpoint = None if checkpoint is None else os.fspath(checkpoint)
-        self._limit(threads, memory_limit)
+        self.device, self.checkpoint = device, None if checkpoint is None else os.fspath(checkpoint)
+        self._limit(given["threads"], given["memory_limit"])
 
     # ── fitting ───────────────────────────────────────────────────────────────────────────────────
 
@@ -135,18 +107,10 @@ class _Autoencoder(Latent):
 
     def check_ready(self) -> None:
         """Raise if PyTorch or the device is missing."""
-        try:
-            from mrfrec.models.networks import chosen_device
-        except ImportError as error:
-            kind = type(self).__name__
-            raise MissingLibraryError(
-                f'{kind} needs PyTorch to be trained: pip install "mrfrec[{self.extra}]".'
-            ) from error
-        chosen_device(self.device)
+        super().check_ready()
+        from mrfrec.models.networks import chosen_device
 
-    def warm_up(self) -> None:
-        """Load PyTorch, which takes seconds."""
-        self.check_ready()
+        chosen_device(self.device)
 
     # ── using the network ─────────────────────────────────────────────────────────────────────────
 
@@ -291,11 +255,7 @@ class MultVAE(_Autoencoder):
         self.latent = check_count("latent", latent)
         self.kl_cap = check_number("kl_cap", kl_cap, "a finite number, 0 or more", lambda x: x >= 0)
         self.kl_steps = check_count("kl_steps", kl_steps, least=0)
-        self._keep(
-            hidden=hidden, dropout=dropout, l2=l2, learning_rate=learning_rate, batch=batch, epochs=epochs,
-            patience=patience, validation=validation, seed=seed, device=device, checkpoint=checkpoint,
-            threads=threads, memory_limit=memory_limit,
-        )  # fmt: skip
+        self._keep(locals())
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         h, z = self.hidden, self.latent
@@ -350,11 +310,7 @@ class MultDAE(_Autoencoder):
         threads: int | None = None,
         memory_limit: int | str | None = None,
     ) -> None:
-        self._keep(
-            hidden=hidden, dropout=dropout, l2=l2, learning_rate=learning_rate, batch=batch, epochs=epochs,
-            patience=patience, validation=validation, seed=seed, device=device, checkpoint=checkpoint,
-            threads=threads, memory_limit=memory_limit,
-        )  # fmt: skip
+        self._keep(locals())
 
 
 class CDAE(_Autoencoder):
@@ -414,8 +370,4 @@ class CDAE(_Autoencoder):
             raise ParameterError("activation", '"sigmoid" or "tanh"', activation)
         self.activation = activation
         self.user_vectors = check_flag("user_vectors", user_vectors)
-        self._keep(
-            hidden=hidden, dropout=dropout, l2=l2, learning_rate=learning_rate, batch=batch, epochs=epochs,
-            patience=patience, validation=validation, seed=seed, device=device, checkpoint=checkpoint,
-            threads=threads, memory_limit=memory_limit,
-        )  # fmt: skip
+        self._keep(locals())

@@ -2,12 +2,14 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.errors import MissingLibraryError
 from mrfrec.models import ranking
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.stored import shaped
@@ -27,12 +29,27 @@ class Latent(Recommender):
         V, one row for each item.
     """
 
+    _trained_by: ClassVar[tuple[str, str]]  # the module that training imports, and its library in words
     _vectors: DenseRows  # V
     _bias: npt.NDArray[Any]  # b
 
     @abstractmethod
     def _embed(self, histories: Rows) -> npt.NDArray[Any]:
         """Return h(x) of each history, users × factors; other histories must not change it."""
+
+    def check_ready(self) -> None:
+        """Raise if the library that training needs is missing."""
+        module, library = self._trained_by
+        try:
+            import_module(module)
+        except ImportError as error:
+            raise MissingLibraryError(
+                f'{type(self).__name__} needs {library} to be trained: pip install "mrfrec[{self.extra}]".'
+            ) from error
+
+    def warm_up(self) -> None:
+        """Load the library that training needs, which may take seconds."""
+        self.check_ready()
 
     @property
     def item_vectors_(self) -> npt.NDArray[Any]:
@@ -74,8 +91,7 @@ class Latent(Recommender):
         return {"vectors": self._vectors.array, "bias": self._bias}, {}
 
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
-        vectors = arrays["vectors"]
-        stored = shaped(arrays, "vectors", m, *vectors.array.shape[1:2])
+        stored = shaped(arrays, "vectors", m, *arrays["vectors"].array.shape[1:2])
         self._vectors = DenseRows(stored.array, stored.check)
         self._bias = shaped(arrays, "bias", m).read()
         self.timings_ = {}

@@ -21,19 +21,6 @@ from torch.nn.functional import embedding, embedding_bag
 from mrfrec.core.sparse import Rows
 from mrfrec.errors import NumericalError, ParameterError
 
-__all__ = [
-    "DeviceRows",
-    "Recipe",
-    "Trainer",
-    "UserBatch",
-    "Weights",
-    "chosen_device",
-    "needed_bytes",
-    "ranked",
-    "seed_of",
-    "top_items",
-]
-
 _LIBRARY = 24_000_000  # bytes that PyTorch's own buffers take, measured
 _REPORTS = 100  # progress reports per epoch, at most
 
@@ -198,7 +185,7 @@ def seed_of(recipe: Recipe, epoch: int) -> int:
 def _hidden(
     weights: Mapping[str, Tensor], recipe: Recipe, batch: UserBatch, random: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the last hidden layer, users × hidden, and Mult-VAE's KL divergence per user.
+    """Return the last hidden layer, users × hidden, and Mult-VAE's KL(q‖N(0, 1)) per user.
 
     With `random`, as in training: with dropout, user vectors and a sampled z.
     """
@@ -227,18 +214,13 @@ def _hidden(
     if random is not None:
         noise = torch.randn(mean.shape, generator=random, dtype=mean.dtype, device=mean.device)
         z = mean + noise * torch.exp(log_variance / 2)
-        divergence = _divergence(mean, log_variance)
+        divergence = (mean.square() + log_variance.exp() - log_variance - 1).sum(1) / 2
     return torch.tanh(torch.addmm(weights["decoder.bias"], z, weights["decoder"])), divergence
 
 
 def _outputs(weights: Mapping[str, Tensor], hidden: Tensor, out: Tensor) -> Tensor:
     """Compute the outputs, users × items, into the first rows of `out`: logits, or CDAE's predictions."""
     return torch.addmm(weights["bias"], hidden, weights["vectors"].T, out=out[: len(hidden)])
-
-
-def _divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
-    """Return KL(q‖N(0, 1)) per user."""
-    return (mean.square() + log_variance.exp() - log_variance - 1).sum(1) / 2
 
 
 def _multinomial(outputs: Tensor, batch: UserBatch, totals: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,20 +12,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mrfrec.core.memory import human_bytes
 from mrfrec.core.sparse import Rows
 from mrfrec.errors import DataError, MemoryPlanError, ModelFileError, ParameterError
 from mrfrec.io.artifact import open_file, write_file
 from mrfrec.io.atomic import check_writable, expanded
-from mrfrec.models.networks import (
-    DeviceRows,
-    Recipe,
-    Trainer,
-    Weights,
-    chosen_device,
-    needed_bytes,
-    ranked,
-    seed_of,
-)
+from mrfrec.models.networks import DeviceRows, Recipe, Trainer, Weights, needed_bytes, ranked, seed_of
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
@@ -51,8 +43,8 @@ def train(
     rows: Rows,
     recipe: Recipe,
     *,
+    device: str,
     validation: tuple[Rows, Rows] | None = None,
-    device: str = "auto",
     threads: int | None = None,
     checkpoint: str | None = None,
     progress: "Progress | None" = None,
@@ -62,124 +54,78 @@ def train(
     `validation` holds shown and hidden items of validation users. If None, the share `recipe.validation` of
     the users is held out. With a share of 0 all epochs are trained and the last is kept.
     """
-    place = chosen_device(device)
     saved = None if checkpoint is None else _Checkpoint(checkpoint, recipe, rows, validation)
     if validation is None and recipe.validation > 0:
         rows, validation = _set_aside(rows, recipe)
     needed = needed_bytes(recipe, (len(rows), rows.width), len(rows.items), checkpoint=saved is not None)
-    with _memory_errors(needed, place), _settings(threads):
-        training = Trainer(recipe, rows, place)
-        questions = None if validation is None else _Questions(validation, recipe, place)
+    with _settings(threads, device, needed):
+        trainer = Trainer(recipe, rows, device)
+        questions = None if validation is None else _Questions(validation, recipe, device)
+        patience = recipe.epochs if questions is None else recipe.patience or recipe.epochs
+        steps = recipe.epochs * trainer.steps_per_epoch  # unless it stops early
+
+        def report(done: int) -> None:
+            if progress is not None:
+                progress("train", done, steps)
+
         began = time.perf_counter()
-        run = _Run(training, questions, saved, progress)
+        history: list[dict[str, Any]] = []
+        best: Weights = {}
+        best_epoch = 0
+        if saved is not None and saved.found:
+            arrays, facts = saved.read()
+            trainer.restore(arrays, facts["steps"])
+            history, best_epoch = facts["history"], facts["best_epoch"]
+            found = {name: array for name, array in arrays.items() if name.startswith("best.")}
+            best = {name[5:]: torch.from_numpy(array).to(device) for name, array in found.items()}
         try:
-            run.to_the_end()
+            report(trainer.steps)
+            while (epoch := len(history) + 1) <= recipe.epochs and epoch - 1 - best_epoch < patience:
+                loss = trainer.epoch(epoch, report)
+                ndcg = None if questions is None else questions.ndcg(trainer.weights)
+                before = history[best_epoch - 1]["ndcg"] if best_epoch else None
+                if before is None or ndcg is None or ndcg > before:
+                    best, best_epoch = trainer.predicting(), epoch
+                history.append({"epoch": epoch, "loss": loss, "ndcg": ndcg})
+                if saved is not None:
+                    state = trainer.state() | {f"best.{name}": w for name, w in best.items()}
+                    facts = {"steps": trainer.steps, "history": [*history], "best_epoch": best_epoch}
+                    saved.keep(state, facts)
+                report(trainer.steps)
+            report(steps)
         except BaseException:  # also Ctrl-C
-            run.save()
+            if saved is not None:
+                saved.write()
             raise
-        weights = {name: w.cpu().numpy() for name, w in run.best.items()}
+        weights = {name: w.cpu().numpy() for name, w in best.items()}
     seconds = time.perf_counter() - began
     if saved is not None:
         saved.remove()
-    return Trained(weights, run.history, run.best_epoch, seconds)
-
-
-class _Run:
-    """A training in progress."""
-
-    def __init__(
-        self,
-        training: Trainer,
-        questions: "_Questions | None",
-        saved: "_Checkpoint | None",
-        progress: "Progress | None",
-    ) -> None:
-        self.training, self._questions, self._saved, self._progress = training, questions, saved, progress
-        self.history: list[dict[str, Any]] = []
-        self.best: Weights = {}
-        self.best_epoch = 0
-        self._last: tuple[Weights, dict[str, Any]] | None = None  # state not yet in the checkpoint
-        self._written = float("-inf")  # the first epoch is saved at once
-        self._steps = training.recipe.epochs * training.steps_per_epoch  # unless it stops early
-        if saved is not None and saved.found:
-            arrays, facts = saved.read()
-            training.restore(arrays, facts["steps"])
-            self.history, self.best_epoch = facts["history"], facts["best_epoch"]
-            self.best = {
-                name.removeprefix("best."): torch.from_numpy(array).to(training.device)
-                for name, array in arrays.items()
-                if name.startswith("best.")
-            }
-
-    def to_the_end(self) -> None:
-        """Train until the last epoch or until there is no improvement."""
-        self._report(self.training.steps)
-        while not self._done():
-            epoch = len(self.history) + 1
-            loss = self.training.epoch(epoch, self._report)
-            ndcg = None if self._questions is None else self._questions.ndcg(self.training.weights)
-            best = self.history[self.best_epoch - 1]["ndcg"] if self.best_epoch else None
-            if best is None or ndcg is None or ndcg > best:
-                self.best, self.best_epoch = self.training.predicting(), epoch
-            self.history.append({"epoch": epoch, "loss": loss, "ndcg": ndcg})
-            if self._saved is not None:
-                facts = {
-                    "steps": self.training.steps,
-                    "history": [*self.history],
-                    "best_epoch": self.best_epoch,
-                }
-                best_weights = {f"best.{name}": w for name, w in self.best.items()}
-                self._last = self.training.state() | best_weights, facts
-                if time.monotonic() - self._written > _SECONDS_BETWEEN_CHECKPOINTS:
-                    self.save()
-            self._report(self.training.steps)
-        self._report(self._steps)
-
-    def _done(self) -> bool:
-        epoch, patience = len(self.history), self.training.recipe.patience
-        tired = self._questions is not None and patience is not None and epoch - self.best_epoch >= patience
-        return epoch >= self.training.recipe.epochs or (epoch > 0 and tired)
-
-    def _report(self, steps: int) -> None:
-        if self._progress is not None:
-            self._progress("train", steps, self._steps)
-
-    def save(self) -> None:
-        """Write the state after the last complete epoch, unless already written."""
-        if self._saved is not None and self._last is not None:
-            self._saved.write(*self._last)
-            self._last, self._written = None, time.monotonic()
+    return Trained(weights, history, best_epoch, seconds)
 
 
 @contextmanager
-def _memory_errors(needed: int, device: str) -> Iterator[None]:
-    """Raise `MemoryPlanError` where PyTorch runs out of memory."""
-    try:
-        yield
-    except RuntimeError as error:
-        on_device = isinstance(error, torch.cuda.OutOfMemoryError)
-        if not on_device and "can't allocate memory" not in str(error):
-            raise
-        from mrfrec.core.memory import human_bytes
+def _settings(threads: int | None, device: str, needed: int) -> Iterator[None]:
+    """Enable gradients and set the number of threads; restore the caller's settings afterwards.
 
-        limit = torch.cuda.mem_get_info(device)[0] if on_device and torch.cuda.is_available() else 0
-        advice = 'a smaller batch or hidden, or device="cpu"' if on_device else "a smaller batch or hidden"
-        raise MemoryPlanError(
-            f"training ran out of memory on {device}: it needs about {human_bytes(needed)}. Use {advice}.",
-            needed=needed,
-            limit=limit,
-        ) from error
-
-
-@contextmanager
-def _settings(threads: int | None) -> Iterator[None]:
-    """Enable gradients and set the number of threads; restore the caller's settings afterwards."""
+    Where PyTorch runs out of memory, raise `MemoryPlanError`.
+    """
     before = torch.get_num_threads()
     try:
         if threads is not None:
             torch.set_num_threads(threads)
         with torch.inference_mode(False), torch.enable_grad():
             yield
+    except RuntimeError as error:
+        on_device = isinstance(error, torch.cuda.OutOfMemoryError)
+        if not on_device and "can't allocate memory" not in str(error):
+            raise
+        advice = 'a smaller batch or hidden, or device="cpu"' if on_device else "a smaller batch or hidden"
+        raise MemoryPlanError(
+            f"training ran out of memory on {device}: it needs about {human_bytes(needed)}. Use {advice}.",
+            needed=needed,
+            limit=torch.cuda.mem_get_info(device)[0] if on_device and torch.cuda.is_available() else 0,
+        ) from error
     finally:
         if threads is not None:
             torch.set_num_threads(before)
@@ -249,7 +195,7 @@ class _Questions:
 
 
 class _Checkpoint:
-    """A file with the state after an epoch and the training it belongs to."""
+    """A file with the state after the last complete epoch and the training it belongs to."""
 
     def __init__(self, path: str, recipe: Recipe, rows: Rows, validation: tuple[Rows, Rows] | None) -> None:
         try:
@@ -264,6 +210,8 @@ class _Checkpoint:
             "validation users": None if validation is None else [_fingerprint(part) for part in validation],
         }
         self.found = expanded(path).exists()
+        self._last: tuple[Weights, dict[str, Any]] | None = None  # not yet written
+        self._written = float("-inf")  # the first epoch is written at once
 
     def read(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
         """Return arrays and facts; refuse those of another training."""
@@ -289,10 +237,18 @@ class _Checkpoint:
             )
         return arrays, known
 
-    def write(self, state: Weights, facts: dict[str, Any]) -> None:
-        """Write a state atomically."""
-        arrays = {name: array.cpu().numpy() for name, array in state.items()}
-        write_file(self._path, arrays, {"training": self._training, **facts})
+    def keep(self, state: Weights, facts: dict[str, Any]) -> None:
+        """Take the state after an epoch, and write it if the last one was long ago."""
+        self._last = state, facts
+        if time.monotonic() - self._written > _SECONDS_BETWEEN_CHECKPOINTS:
+            self.write()
+
+    def write(self) -> None:
+        """Write the last state atomically, unless already written."""
+        if self._last is not None:
+            arrays = {name: array.cpu().numpy() for name, array in self._last[0].items()}
+            write_file(self._path, arrays, {"training": self._training, **self._last[1]})
+            self._last, self._written = None, time.monotonic()
 
     def remove(self) -> None:
         with suppress(OSError):

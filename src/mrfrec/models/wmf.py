@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -12,7 +11,7 @@ from mrfrec.checks import check_count, check_number, check_seed
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.engines.local import LocalEngine
 from mrfrec.engines.machine import memory_budget
-from mrfrec.errors import DataError, MissingLibraryError, NumericalError
+from mrfrec.errors import DataError, NumericalError
 from mrfrec.models.axes import Axis
 from mrfrec.models.latent import Latent
 from mrfrec.models.recommender import FitContext
@@ -48,11 +47,8 @@ class WMF(Latent):
         Number of times that all users and then all items are solved for.
     seed
         Seed of the initial vectors.
-    threads
-        Number of threads, all cores by default. Results do not depend on it.
-    memory_limit
-        Memory a fit may use beyond the matrix it is given, in bytes or as "8GB"; by default what is
-        available.
+    threads, memory_limit
+        As in `MRF`.
 
     Attributes
     ----------
@@ -69,6 +65,7 @@ class WMF(Latent):
         "l2": (10.0, 100.0),
     }
     extra: ClassVar[str | None] = "wmf"
+    _trained_by: ClassVar[tuple[str, str]] = ("implicit.cpu.als", "the library implicit")
     _gram: npt.NDArray[np.float64]  # YᵀY
     _fitted_l2: float  # λ and α at the time of the fit
     _fitted_weight: float
@@ -157,19 +154,6 @@ class WMF(Latent):
                     f"small, or weight={self.weight:g} or a value too large."
                 ) from error
         return np.ascontiguousarray(als.item_factors)
-
-    def check_ready(self) -> None:
-        """Raise if the library implicit is missing."""
-        try:
-            import_module("implicit.cpu.als")
-        except ImportError as error:
-            raise MissingLibraryError(
-                f'WMF needs the library implicit to be trained: pip install "mrfrec[{self.extra}]".'
-            ) from error
-
-    def warm_up(self) -> None:
-        """Load implicit."""
-        self.check_ready()
 
     # ── using the vectors ─────────────────────────────────────────────────────────────────────────
 
