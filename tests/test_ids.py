@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mrfrec import DataError
 from mrfrec.data.ids import Ids, Texts
 
-texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6)
 signed, unsigned = st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**64 - 1)
 several = st.one_of(*(st.lists(ids, unique=True, max_size=90) for ids in (texts, signed, unsigned)))
 
@@ -90,7 +90,8 @@ def test_any_sequence_of_one_type_gives_ids(given_ids: Any) -> None:
         ([2**64], "item ids must fit 64 bits; got 18446744073709551616"),
         ([-1, 2**63], "must fit 64 bits; got -1 to 9223372036854775808"),
         ([np.int64(-1), np.uint64(2**63)], "must fit 64 bits"),
-        (["\ud800"], r"text must be valid Unicode; got '\\ud800'"),
+        (["\ud800"], r"ids and titles must be valid Unicode; got '\\ud800'"),
+        (["a", "b\0"], r"ids and titles must not contain NUL characters; got 'b\\x00'"),
     ],
 )
 def test_what_are_no_ids_is_refused(given_ids: Any, message: str) -> None:

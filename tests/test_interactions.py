@@ -51,7 +51,7 @@ def test_titles_come_by_place_or_by_id(titles: Any) -> None:
         ({"titles": "xyz"}, "titles must be a list or a mapping from item ids; got str"),
         ({"titles": 5}, "titles must be a list or a mapping"),
         ({"titles": {"0": "x"}}, "titles names none of the items: are the ids the same"),
-        ({"titles": ["x", "\ud800", "z"]}, "text must be valid Unicode"),
+        ({"titles": ["x", "\ud800", "z"]}, "ids and titles must be valid Unicode"),
     ],
 )
 def test_names_that_do_not_fit_are_refused(names: dict[str, Any], message: str) -> None:

@@ -37,10 +37,14 @@ class Texts(Sequence[str]):
         try:
             encoded = [text.encode() for text in strings]
         except UnicodeEncodeError as error:
-            raise DataError(f"text must be valid Unicode; got {error.object!r}.") from None
+            raise DataError(f"ids and titles must be valid Unicode; got {error.object!r}.") from None
         ptr = np.zeros(len(encoded) + 1, np.int64)
         np.cumsum([len(text) for text in encoded], out=ptr[1:])
-        return cls(np.frombuffer(b"".join(encoded), np.uint8), ptr)
+        data = b"".join(encoded)
+        if b"\0" in data:
+            odd = next(text.decode() for text in encoded if b"\0" in text)
+            raise DataError(f"ids and titles must not contain NUL characters; got {odd!r}.")
+        return cls(np.frombuffer(data, np.uint8), ptr)
 
     def __len__(self) -> int:
         return len(self.ptr) - 1

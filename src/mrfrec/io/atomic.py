@@ -10,8 +10,6 @@ from pathlib import Path
 
 from mrfrec.errors import ParameterError
 
-__all__ = ["check_writable", "expanded", "refuse_own_input", "writing"]
-
 
 @contextmanager
 def writing(path: str | os.PathLike[str]) -> Iterator[Path]:

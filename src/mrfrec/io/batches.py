@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,29 +12,10 @@ import polars as pl
 
 from mrfrec.errors import DataError, MrfrecError
 
-__all__ = [
-    "BATCH_ROWS",
-    "BLANK",
-    "FAULT",
-    "ID_ROLES",
-    "INT64_MAX",
-    "POLARS_ERRORS",
-    "Roles",
-    "Source",
-    "Types",
-    "batch_of",
-    "reading",
-    "stream",
-]
-
-FAULT = "fault"
-"""Name of an extra column of a batch: what is wrong with the shape of a row, or null."""
-
-BLANK = "blank line"
-"""Fault of a row without any content, which is passed over."""
-
-BATCH_ROWS = 250_000
-"""Most rows in a batch."""
+FAULT = "fault"  # name of an extra column of a batch: what is wrong with the shape of a row, or null
+BLANK = "blank line"  # fault of a row without any content, which is passed over
+BATCH_ROWS = 250_000  # most rows in a batch
+PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # how gzip and zstd files begin
 ID_ROLES = ("user", "item")
 INT64_MAX = np.iinfo(np.int64).max
 _EXACT = 2**53  # floats below this represent whole numbers exactly
@@ -56,24 +38,34 @@ class Source:
 
 
 @contextmanager
-def reading(name: str) -> Iterator[None]:
+def reading(name: str, where: str = "") -> Iterator[None]:
     """Report what goes wrong as an error of the data."""
     try:
         yield
     except MrfrecError:
         raise
     except _UNREADABLE as error:
-        raise DataError(f"{name} cannot be read: {_reason(error)}.") from error
+        raise DataError(f"{name} cannot be read{where}: {_reason(error)}.") from error
 
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, UnicodeEncodeError):
         return "a text holds half of a surrogate pair, which is not a character"
     if re.search("utf-?8", str(error), re.IGNORECASE):
-        return "the text is not UTF-8. Convert it, for example with iconv -f latin1 -t utf-8"
+        return "the text is not UTF-8. Convert it; if it is Latin-1: iconv -f latin1 -t utf-8"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error).split("\n")[0][:300].rstrip(".") or type(error).__name__
+
+
+def check_text(path: Path, name: str) -> None:
+    """Refuse a file that is not text, or text in UTF-16."""
+    with path.open("rb") as file:
+        head = file.read(1 << 16)
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise DataError(f"{name} is text in UTF-16. Convert it to UTF-8: iconv -f utf-16 -t utf-8.")
+    if b"\0" in head and not head.startswith(PACKED):
+        raise DataError(f"{name} is not a text file: it contains NUL bytes.")
 
 
 def stream(name: str, rows: pl.LazyFrame) -> Iterator[pl.DataFrame]:

@@ -8,8 +8,6 @@ from itertools import pairwise
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.batches import Source
 
-__all__ = ["check_that_rows_may_be_counted", "find_roles", "find_titles"]
-
 # Names of columns that are recognised, without case, spaces and punctuation. The first two of each role win
 # where a table has several.
 _NAMES = {
@@ -47,8 +45,9 @@ def find_roles(
                     (other for other, name in roles.items() if _plain(name) in _NAMES[role].split()), ""
                 )
                 if table.is_text and all(re.match(r"[-+.\d]+( \(|$)", name) for name in table.columns):
+                    line = [re.sub(r" \(column \d+\)$", "", name) for name in table.columns]
                     raise DataError(
-                        f"{table.name}: the first line, {_listed(table.columns)}, looks like data. Name the "
+                        f"{table.name}: the first line, {_listed(line)}, looks like data. Name the "
                         "columns: columns=…, or at the command line --columns user,item,rating,timestamp."
                     )
                 which = (

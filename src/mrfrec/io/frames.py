@@ -16,8 +16,6 @@ from polars.io.plugins import register_io_source
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import writing
 
-__all__ = ["FILE_FORMATS", "frame", "write"]
-
 FILE_FORMATS = (".parquet", ".csv", ".jsonl")
 
 Batches = Iterable[Mapping[str, Any]]

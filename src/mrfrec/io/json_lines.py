@@ -23,8 +23,6 @@ from mrfrec.io.batches import (
     stream,
 )
 
-__all__ = ["open_json"]
-
 _SAMPLE = 1000  # lines of JSON from which the columns and their types are inferred
 
 

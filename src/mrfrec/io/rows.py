@@ -6,7 +6,7 @@ Of each row only two small integers, a value and a time are kept, in the order o
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +18,18 @@ from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids, Texts
 from mrfrec.data.interactions import combine
 from mrfrec.errors import DataError
-from mrfrec.io.batches import BLANK, FAULT, Roles, Source, Types
+from mrfrec.io.batches import BLANK, FAULT, INT64_MAX, Roles, Source, Types
 
-__all__ = ["RowReader"]
-
-_INT64 = np.iinfo(np.int64).max
 _EXACT = {"Float16": 2**11, "Float32": 2**24, "Float64": 2**53}  # below, whole numbers are all distinct
+_RULES = {
+    "user": "user ids must be integers or strings",
+    "item": "item ids must be integers or strings",
+    "value": "values must be numbers",
+    "title": "titles must be text",
+    "time": "times must be numbers, dates, or texts such as 2019-12-08 or 2019-12-08T10:30:00",
+}
+_DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f%z")
+_MIXED_TIMES = "times are numbers in some rows and dates in others. Make them the same."
 
 
 class _Numbering:
@@ -45,26 +51,24 @@ class _Numbering:
             self._types.add("integers" if is_integer else "strings")
             self._check(len(self._types) < 2, f"{table.name}: ")
         if is_integer and not self._as_text:
-            codes = self._encode_numbers(ids, table)
+            if ids.dtype == pl.UInt64 and not (ids > INT64_MAX).any():
+                ids = ids.cast(pl.Int64)
+            known = self._numbers
+            if ids.dtype != known.schema["id"]:  # some are above the range of signed integers
+                if (ids < 0).any() or (known["id"] < 0).any():
+                    raise DataError(
+                        f"{table.name}: {self.role} ids are both below 0 and above 2**63. Make them strings."
+                    )
+                ids, known = ids.cast(pl.UInt64), known.with_columns(pl.col("id").cast(pl.UInt64))
+            new = ids.unique().to_frame("id").join(known, on="id", how="anti")
+            codes = pl.int_range(len(known), len(known) + len(new), dtype=pl.UInt32, eager=True)
+            self._numbers = pl.concat([known, new.with_columns(code=codes)])
+            both = ids.to_frame("id").join(self._numbers, on="id", how="left", maintain_order="left")
+            codes = both["code"]
         else:
             text = ids.cast(pl.String) if is_integer else ids
             codes = text.cast(self.texts.dtype).to_physical()
         return codes.to_numpy().astype(np.int32)
-
-    def _encode_numbers(self, ids: pl.Series, table: Source) -> pl.Series:
-        if ids.dtype == pl.UInt64 and not (ids > _INT64).any():
-            ids = ids.cast(pl.Int64)
-        known = self._numbers
-        if ids.dtype != known.schema["id"]:  # some are above the range of signed integers
-            if (ids < 0).any() or (known["id"] < 0).any():
-                raise DataError(
-                    f"{table.name}: {self.role} ids are both below 0 and above 2**63. Make them strings."
-                )
-            ids, known = ids.cast(pl.UInt64), known.with_columns(pl.col("id").cast(pl.UInt64))
-        new = ids.unique().to_frame("id").join(known, on="id", how="anti")
-        codes = pl.int_range(len(known), len(known) + len(new), dtype=pl.UInt32, eager=True)
-        self._numbers = pl.concat([known, new.with_columns(code=codes)])
-        return ids.to_frame("id").join(self._numbers, on="id", how="left", maintain_order="left")["code"]
 
     def finish(self, parts: list[npt.NDArray[np.int32]]) -> None:
         used = np.zeros(max(int(part.max()) for part in parts) + 1, np.bool_)
@@ -99,18 +103,9 @@ class _Numbering:
 
 
 class RowReader:
-    """Collects the rows of tables.
+    """Collects the rows of tables, some of which have no types if `as_text`.
 
-    Parameters
-    ----------
-    on_bad
-        "refuse" bad rows, or "skip" them.
-    as_text
-        Some of the tables have no types.
-    min_value
-        Leave out rows with a value below this, before anything else is done with them.
-    binary
-        Do not keep values.
+    Rows with a value below `min_value` are left out before anything else is done with them.
     """
 
     def __init__(
@@ -139,21 +134,18 @@ class RowReader:
                 if "value" in roles and not self._binary:
                     self._parts["value"].append(batch["value"].to_numpy())
                 if "time" in roles:
-                    self._add_times(batch["time"], table)
+                    times = batch["time"]
+                    if self._are_dates not in (None, times.dtype.is_temporal()):
+                        raise DataError(f"{table.name}: {_MIXED_TIMES}")
+                    self._are_dates = times.dtype.is_temporal()
+                    times = times.dt.epoch("us") if self._are_dates else times
+                    self._parts["time"].append(times.to_numpy())
                 if "title" in roles:
-                    named = pl.DataFrame({"code": codes, "title": batch["title"]}).filter(
-                        pl.col("title") != ""
-                    )
-                    self._titles = pl.concat([self._titles, named]).group_by("code").min()
+                    named = pl.DataFrame({"code": codes, "title": batch["title"]})
+                    named = pl.concat([self._titles, named.filter(pl.col("title") != "")])
+                    self._titles = named.group_by("code").min()
             if progress is not None:
                 progress("read", self.read_rows, 0)
-
-    def _add_times(self, times: pl.Series, table: Source) -> None:
-        are_dates = times.dtype.is_temporal()
-        if self._are_dates not in (None, are_dates):
-            raise DataError(f"{table.name}: {_MIXED}")
-        self._are_dates = are_dates
-        self._parts["time"].append((times.dt.epoch("us") if are_dates else times).to_numpy())
 
     def good(
         self, table: Source, roles: Roles, types: Types | None = None, prefix: str = ""
@@ -161,37 +153,30 @@ class RowReader:
         """Yield the good rows in batches; raise at the first bad one, or count them in `skipped`."""
         row = 0
         for batch in table.batches(roles, types or {}):
-            columns, faults = _rules(batch, table, roles, types or {})
-            bad = pl.repeat(False, len(batch), eager=True)
-            for fault in faults:
-                bad |= fault.where.fill_null(False)
-            drop = bad
-            if FAULT in batch.columns:
-                bad = bad & (batch[FAULT] != BLANK).fill_null(True)
-            if bad.any():
-                first = int(bad.arg_true()[0])
-                if self.on_bad == "refuse":
-                    words = next(fault.words for fault in faults if fault.where[first])
-                    shown = batch[first : first + 1].select(words).item()
-                    raise DataError(
-                        f"{table.name}, row {row + first + 1:,}: {shown}. Mend it, or leave such rows out: "
-                        'read_interactions(…, on_bad="skip"), or --on-bad skip at the command line.'
-                    )
-                left = bad
-                for fault in faults:  # a row counts once, for the first thing that is wrong with it
-                    mine = left & fault.where.fill_null(False)
-                    reasons = (
-                        batch.filter(mine)[FAULT]
-                        if fault.reason is None
-                        else [fault.reason] * int(mine.sum())
-                    )
-                    for reason, count in Counter(reasons).items():
-                        self.skipped[prefix + reason] = self.skipped.get(prefix + reason, 0) + count
-                    left &= ~mine
+            typed, faults = _typed(batch, table, roles, types or {})
+            # What is wrong with each row, or null: the first thing only, so that a row counts once.
+            no_fault = pl.repeat(None, len(batch), dtype=pl.String, eager=True)
+            why = batch[FAULT] if FAULT in batch.columns else no_fault
+            for reason, (where, _) in faults.items():
+                if where.any():
+                    first = pl.when(where & why.is_null()).then(pl.lit(reason)).otherwise(why)
+                    why = pl.select(first).to_series()
+            bad = (why != BLANK).fill_null(False)
+            if bad.any() and self.on_bad == "refuse":
+                place = int(bad.arg_true()[0])
+                shown = why[place]
+                if shown in faults:
+                    texts = batch[place : place + 1].select(pl.col(*roles).cast(pl.String))
+                    shown = faults[shown][1].format_map(texts.row(0, named=True))
+                raise DataError(
+                    f"{table.name}, row {row + place + 1:,}: {shown}. Correct it, or leave such rows out: "
+                    'read_interactions(…, on_bad="skip"), or --on-bad skip at the command line.'
+                )
+            for reason, count in Counter(why.filter(bad).to_list()).items():
+                self.skipped[prefix + reason] = self.skipped.get(prefix + reason, 0) + count
             row += len(batch)
-            self.read_rows += len(batch) - int(drop.sum()) + int(bad.sum())
-            typed = pl.DataFrame(columns)
-            yield typed.filter(~drop) if drop.any() else typed
+            self.read_rows += len(batch) - int((why == BLANK).sum())
+            yield typed.filter(why.is_null()) if why.null_count() < len(why) else typed
 
     def finish(self) -> None:
         """Number the ids in ascending order, once all tables are read."""
@@ -248,20 +233,12 @@ class RowReader:
         return Texts.of(texts) if any(texts) else None
 
 
-class _Fault(NamedTuple):
-    where: pl.Series
-    words: pl.Expr  # the reason, with what the row holds
-    reason: str | None  # the same for all such rows; None where column FAULT of the batch holds it
-
-
-def _rules(
+def _typed(
     batch: pl.DataFrame, table: Source, roles: Roles, types: Types
-) -> tuple[dict[str, pl.Series], list[_Fault]]:
-    """Return the columns as they are stored, and which rows are bad, and why."""
+) -> tuple[pl.DataFrame, dict[str, tuple[pl.Series, str]]]:
+    """Return the columns as they are stored, and by reason which rows are bad and what to say of them."""
     columns: dict[str, pl.Series] = {}
-    faults = []
-    if FAULT in batch.columns:
-        faults.append(_Fault(batch[FAULT].is_not_null(), pl.col(FAULT), None))
+    faults: dict[str, tuple[pl.Series, str]] = {}
     for role, name in roles.items():
         raw = batch[role]
         is_numbered = role in types and raw.dtype == types[role]
@@ -269,15 +246,9 @@ def _rules(
             raw = raw.cast(pl.String)
         kind = raw.dtype
         is_text = kind == pl.String
-        is_number = kind.is_integer() or kind.is_float()
         of_role = {"value": (pl.Boolean, pl.Decimal), "time": (pl.Date, pl.Datetime)}.get(role, ())
-        if not (is_text or is_numbered or is_number or kind in of_role):
-            rule = {
-                "value": "values must be numbers",
-                "title": "titles must be text",
-                "time": "times must be numbers, dates, or texts such as 2019-12-08 or 2019-12-08T10:30:00",
-            }.get(role, f"{role} ids must be integers or strings")
-            raise DataError(f"{table.name}: {rule}; column {name!r} is {kind}.")
+        if not (is_text or is_numbered or kind.is_integer() or kind.is_float() or kind in of_role):
+            raise DataError(f"{table.name}: {_RULES[role]}; column {name!r} is {kind}.")
         if role == "title":
             columns[role] = raw.cast(pl.String)
             continue
@@ -296,10 +267,8 @@ def _rules(
             ]
         elif role == "time":
             columns[role] = moment = _moments(raw, table)
-            odd = moment.is_null()
-            wrong = [
-                (odd if moment.dtype.is_temporal() else odd | ~moment.is_finite(), "no number and no date")
-            ]
+            odd = moment.is_null() if moment.dtype.is_temporal() else moment.is_null() | ~moment.is_finite()
+            wrong = [(odd, "neither a number nor a date")]
         elif is_text or is_numbered:
             columns[role] = raw
         else:
@@ -311,14 +280,10 @@ def _rules(
                     (raw.abs() >= _EXACT[str(kind)], "too large for a float to be exact"),
                 ]
             wrong.append((columns[role].is_null(), "not a whole number of 64 bits"))
-        faults.append(_Fault(missing, pl.lit(f"no {noun}"), f"no {noun}"))
+        faults[f"no {noun}"] = missing.fill_null(False), f"no {noun}"
         for where, what in wrong:
-            words = pl.format(f"{noun} {{}} is {what}", pl.col(role).cast(pl.String))
-            faults.append(_Fault(where, words, f"{noun} {what}"))
-    return columns, faults
-
-
-_DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f%z")
+            faults[f"{noun} {what}"] = where.fill_null(False), f"{noun} {{{role}}} is {what}"
+    return pl.DataFrame(columns), faults
 
 
 def _moments(raw: pl.Series, table: Source) -> pl.Series:
@@ -327,8 +292,7 @@ def _moments(raw: pl.Series, table: Source) -> pl.Series:
     Only dates in ISO 8601 are recognised: 01/12 may be in January or in December.
     """
     if raw.dtype != pl.String:
-        temporal = isinstance(raw.dtype, pl.Date | pl.Datetime)
-        return raw.cast(pl.Datetime("us")) if temporal else raw
+        return raw.cast(pl.Datetime("us")) if raw.dtype.is_temporal() else raw
     text = raw.str.strip_chars()
     whole, number = text.cast(pl.Int64, strict=False), text.cast(pl.Float64, strict=False).fill_nan(None)
     dates = pl.repeat(None, len(text), dtype=pl.Datetime("us"), eager=True)
@@ -340,8 +304,5 @@ def _moments(raw: pl.Series, table: Source) -> pl.Series:
     if dates.null_count() == len(dates):
         return whole if whole.null_count() == number.null_count() else number
     if number.null_count() < len(number):
-        raise DataError(f"{table.name}: {_MIXED}")
+        raise DataError(f"{table.name}: {_MIXED_TIMES}")
     return dates
-
-
-_MIXED = "times are numbers in some rows and dates in others. Make them the same."

@@ -18,11 +18,9 @@ import polars.selectors as cs
 
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io import batches as tables
-from mrfrec.io.batches import POLARS_ERRORS, Roles, Source, Types, batch_of, reading, stream
+from mrfrec.io.batches import POLARS_ERRORS, Roles, Source, Types, batch_of, check_text, reading, stream
 from mrfrec.io.json_lines import open_json
 from mrfrec.io.text import open_text
-
-__all__ = ["open_sources", "paths_of"]
 
 _SUFFIXES = {
     ".csv": "csv", ".txt": "csv", ".dat": "csv", ".data": "csv", ".tsv": "tsv", ".tab": "tsv",
@@ -155,6 +153,8 @@ def _open_file(
     if form not in ("csv", "tsv"):
         _refuse_text_options(separator, columns)
     with reading(name):
+        if form not in ("parquet", "arrow"):
+            check_text(path, name)
         if form in ("csv", "tsv"):
             return open_text(path, name, separator or ("\t" if form == "tsv" else None), columns)
         if form == "jsonl":

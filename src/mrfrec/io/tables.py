@@ -25,8 +25,6 @@ from mrfrec.io.columns import check_that_rows_may_be_counted, find_roles, find_t
 from mrfrec.io.rows import RowReader
 from mrfrec.io.sources import open_sources
 
-__all__ = ["as_interactions", "read_events", "read_interactions", "read_users"]
-
 _log = logging.getLogger("mrfrec")
 
 

@@ -8,15 +8,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-import numpy as np
 import polars as pl
 
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.io.batches import BLANK, FAULT, ID_ROLES, Roles, Source, Types, stream
-
-__all__ = ["open_text"]
+from mrfrec.io.batches import BLANK, FAULT, ID_ROLES, PACKED, Roles, Source, Types, stream
 
 _SPARE = 4  # columns beyond the last, to notice rows with too many fields
 _LONGEST = 100_000  # characters in the first line; lines in one quoted field
@@ -27,17 +23,17 @@ def open_text(path: Path, label: str, separator: str | None, columns: list[str] 
     if not len(first):
         raise DataError(f"{label} is empty.")
     head = str(first.item()).removeprefix("\ufeff")
-    if "\r" in head:
-        raise DataError(
-            f"{label}, line 1 holds a carriage return. If lines end in carriage returns alone, convert them: "
-            "tr '\\r' '\\n'."
-        )
-    if len(head) > _LONGEST:
-        raise DataError(
-            f"{label}, line 1 has {len(head):,} characters: is this a table, with a row to a line?"
-        )
-    if head.count('"') % 2:
-        raise DataError(f"{label}, line 1: a quotation mark is not closed.")
+    for is_wrong, what in (
+        (
+            "\r" in head,
+            " holds a carriage return. If lines end in carriage returns alone, convert them: tr '\\r' '\\n'.",
+        ),
+        (len(head) > _LONGEST, f" has {len(head):,} characters: is this a table, with a row to a line?"),
+        (head.count('"') % 2, ": a quotation mark is not closed."),
+        (not head.strip() and columns is None, " is blank: it must name the columns, such as user,item."),
+    ):
+        if is_wrong:
+            raise DataError(f"{label}, line 1{what}")
     mark = separator or max(
         (",", "\t", ";", "|", "::"), key=lambda mark: (len(_fields(head, mark)), mark == ",")
     )
@@ -53,8 +49,8 @@ def open_text(path: Path, label: str, separator: str | None, columns: list[str] 
 
     def batches(roles: Roles, types: Types) -> Iterator[pl.DataFrame]:
         places = [str(i) for i in range(len(names) + _SPARE)]
+        is_plain = len(mark) == 1 and _is_plain(path, label, mark, first_row=1 - skip)
         if len(mark) == 1:
-            look = _inspect(path, label, mark, first_row=1 - skip)
             rows = pl.scan_csv(
                 path,
                 has_header=False,
@@ -67,19 +63,17 @@ def open_text(path: Path, label: str, separator: str | None, columns: list[str] 
                 raise_if_empty=False,
             )
         else:  # polars splits at single bytes only; quotation marks are characters like others here
-            look = _Look(has_empty=True, has_spaces=True)
             line = pl.col("line").str.strip_prefix("\ufeff").str.split_exact(mark, len(places) - 1)
             rows = pl.scan_lines(path, glob=False).slice(skip)
             rows = rows.select(line.struct.rename_fields(places)).unnest("line")
         fields = {role: pl.col(places[names.index(name)]) for role, name in roles.items()}
-        if look.has_spaces:
-            fields |= {role: fields[role].str.strip_chars(" \t") for role in ID_ROLES if role in fields}
-        fields |= {role: pl.when(fields[role] != "").then(fields[role]).cast(types[role]) for role in types}
         beyond = pl.any_horizontal(pl.col(places[len(names) :]).str.len_bytes() > 0)
         fault: pl.Expr = pl.when(beyond).then(pl.lit(f"more than {len(names)} fields"))
-        if look.has_empty:
+        if not is_plain:
+            fields |= {role: fields[role].str.strip_chars(" \t") for role in ID_ROLES if role in fields}
             is_empty = pl.all_horizontal(pl.col(places).fill_null("") == "")
             fault = pl.when(is_empty).then(pl.lit(BLANK)).otherwise(fault)
+        fields |= {role: pl.when(fields[role] != "").then(fields[role]).cast(types[role]) for role in types}
         yield from stream(label, rows.select(**fields, **{FAULT: fault}))
 
     return Source(label, tuple(names), batches, is_text=True)
@@ -91,39 +85,36 @@ def _fields(line: str, separator: str) -> list[str]:
     )
 
 
-class _Look(NamedTuple):
-    """What a text table may contain, and needs more work."""
+def _is_plain(path: Path, label: str, separator: str, first_row: int) -> bool:
+    """Return whether a text has no spaces, no quotation marks and no rows that begin with an empty field.
 
-    has_empty: bool  # rows whose fields are all empty
-    has_spaces: bool
-
-
-def _inspect(path: Path, label: str, separator: str, first_row: int) -> _Look:
-    """Look for empty rows and spaces; refuse what polars would repair.
-
-    That is: quotation marks that do not match, and carriage returns outside of quotation marks.
+    Refuses what polars would repair: quotation marks that do not match, and carriage returns outside of them.
     """
-    empty, spaces, odd, last = False, False, False, b"\n"
+    plain, odd, last = True, False, b""
+    begins_empty = re.compile(rb"\n[\r\n" + re.escape(separator).encode() + b"]")
     with path.open("rb") as file:
-        packed = file.read(4).startswith((b"\x1f\x8b", b"\x28\xb5\x2f\xfd"))
+        packed = file.read(4).startswith(PACKED)
         file.seek(0)
         while not packed and (piece := file.read(1 << 16)):
-            spaces = spaces or b" " in piece or (separator != "\t" and b"\t" in piece)
+            plain = plain and not (b" " in piece or (separator != "\t" and b"\t" in piece))
+            plain = plain and not begins_empty.search(last + piece)
             odd = odd or b'"' in piece or (b"\r" in piece and piece.count(b"\r") > piece.count(b"\r\n"))
-            empty = empty or _has_empty_first_field(last + piece, separator)
             last = piece[-1:]
     if not packed and not odd:
-        return _Look(empty, spaces)
-    spaces = True  # at least a tab may stand in quotation marks
+        return plain
     mark = re.escape(separator)
     field = rf'(?:"[^"]*(?:""[^"]*)*"|[^"{mark}\r\n][^{mark}\r\n]*)?'
     record = rf"{field}(?:{mark}{field})*"
     row, parts, marks = first_row, list[str](), 0
+
+    def mismatch() -> DataError:
+        return DataError(
+            f"{label}, row {row:,}: quotation marks that do not match, or a carriage return outside of them. "
+            "A field that begins with a quotation mark must end with one and have those inside doubled."
+        )
+
     for batch in stream(label, pl.scan_lines(path, glob=False)):
         lines = batch["line"]
-        if packed:
-            starts_empty = lines.str.starts_with(separator) | lines.str.starts_with('""')
-            empty = empty or bool((starts_empty | (lines == "")).any())
         some = lines.filter(lines.str.contains(r'["\r]'))
         even = some.str.count_matches('"', literal=True) % 2 == 0
         if not parts and (even & some.str.contains(rf"^(?:\x{{feff}})?{record}$")).all():
@@ -136,22 +127,8 @@ def _inspect(path: Path, label: str, separator: str, first_row: int) -> _Look:
                 if marks % 2 and len(parts) < _LONGEST:
                     continue  # a quoted field goes on in the next line
                 if not re.fullmatch(record, "\n".join(parts)):
-                    raise _mismatch(label, row)
+                    raise mismatch()
             row, parts, marks = row + 1, [], 0
     if parts:
-        raise _mismatch(label, row)
-    return _Look(empty, spaces)
-
-
-def _has_empty_first_field(piece: bytes, separator: str) -> bool:
-    codes = np.frombuffer(piece, np.uint8)
-    start, first = codes[:-1] == ord("\n"), codes[1:]
-    is_empty = (first == ord("\n")) | (first == ord("\r")) | (first == ord(separator))
-    return bool((start & is_empty).any()) or (b'"' in piece and b'\n""' in piece)
-
-
-def _mismatch(label: str, row: int) -> DataError:
-    return DataError(
-        f"{label}, row {row:,}: quotation marks that do not match, or a carriage return outside of them. A "
-        "field that begins with a quotation mark must end with one and have those inside doubled."
-    )
+        raise mismatch()
+    return False
