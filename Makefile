@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The many processes of a run share the bytecode of what they import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo docs test lint types unit format reference bench bench-product experiment table1 clean
+.PHONY: help install demo docs test lint types kernels unit format reference bench bench-product experiment table1 clean
 
 help:
 	@echo "make demo           try the package on the Debian data set: fit, compare, recommend, explain"
@@ -37,10 +37,18 @@ $(VENV)/base: pyproject.toml | $(BIN)/uv
 	$(UV) --editable .
 	touch $@
 
-$(VENV)/dev: pyproject.toml tests/constraints.txt | $(BIN)/uv
-	$(PIP) --requirement tests/constraints.txt
-	$(UV) --constraint tests/constraints.txt --editable ".[dev]"
+# Everything but torch, which is unpacked meanwhile.
+$(VENV)/tools: pyproject.toml | $(BIN)/uv
+	$(UV) --editable ".[tools]"
 	touch $(VENV)/base $@
+
+$(VENV)/torch: tests/constraints.txt | $(BIN)/uv
+	$(PIP) --requirement $<
+	touch $@
+
+$(VENV)/dev: $(VENV)/tools $(VENV)/torch
+	$(UV) --requirement tests/constraints.txt
+	touch $@
 
 demo: $(VENV)/base
 	$(BIN)/mrfrec demo
@@ -48,11 +56,11 @@ demo: $(VENV)/base
 docs: install
 	$(BIN)/mkdocs build --strict
 
-# All at once: the type checker fills the core that compiling leaves idle.
-test: install
-	$(MAKE) --jobs=3 lint types unit
+# All at once: compiling leaves a core idle, and torch and the type checker need one.
+test:
+	$(MAKE) --jobs=4 lint types unit
 
-lint: install
+lint: $(VENV)/tools
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
@@ -60,8 +68,10 @@ types: install
 	$(BIN)/mypy
 
 # Kernels are compiled once, for all processes that the tests run in.
-unit: install
+kernels: $(VENV)/tools
 	$(BIN)/mrfrec compile --dtype both
+
+unit: install kernels
 	$(BIN)/pytest -q --numprocesses=auto --maxprocesses=8 --dist=worksteal
 
 format: install

@@ -114,9 +114,9 @@ def test_the_home_folder_is_used_when_the_package_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "__pycache__").write_text("a file where the folder should be")
-    (tmp_path / "kernel.py").write_text("x = 1\n")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr(kernels, "_HERE", tmp_path)
+    monkeypatch.setattr(kernels, "_hash_of_sources", lambda: "of other sources")  # the true one is kept
     monkeypatch.setattr(kernels, "_given_folders", list)
     usable = [folder for folder in kernels.cache_folders() if kernels.can_write(folder)]
     assert len(usable) == 1
