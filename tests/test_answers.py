@@ -209,7 +209,7 @@ def test_search_finds_items_by_title_as_a_table() -> None:
     assert model.search("amelie")["item"].to_list() == [20]
     assert model.search("godfathr", k=1)["item"].to_list() == [30]
     assert model.search("")["item"].to_list() == []
-    with pytest.raises(ParameterError, match="text must be a text; got 3"):
+    with pytest.raises(ParameterError, match="text must be a string; got 3"):
         model.search(3)  # type: ignore[arg-type]
 
 

@@ -560,6 +560,9 @@ SPARSE_FORGERIES = {
     "no ids": without("items.ids"),
     "a mean too few": shorten("mean"),
     "a popularity too few": shorten("popularity"),
+    "a negative popularity": put("popularity", 3, -1),
+    "more users of an item than users": put("popularity", 3, USERS + 1),
+    "an item twice": put("items.ids", 3, 6),
 }
 DENSE_FORGERIES = {
     "a row of weights too few": shorten("weights"),
@@ -568,6 +571,7 @@ DENSE_FORGERIES = {
     "a text that ends before it begins": put("items.ptr", 7, 1),
     "a scale too few": shorten("scale"),
     "no scale": without("scale"),
+    "a negative scale": put("scale", 2, -1),
     "no titles but their places": without("titles.ptr"),
 }
 
@@ -610,6 +614,8 @@ def facts_with(**changes: Any) -> Change:
         ({"data": {}}, "lacks a part of a model"),
         ({"state": {}}, "lacks a part of a model"),
         ({"state": []}, "lacks a part of a model"),
+        ({"parameters": {"l2": -1.0}}, r"got -1\.0\.$"),
+        ({"histories": "yes"}, "does not know: 'histories'"),
     ],
 )
 def test_facts_that_are_not_those_of_a_model_are_refused(
@@ -617,6 +623,18 @@ def test_facts_that_are_not_those_of_a_model_are_refused(
 ) -> None:
     rewrite(originals["dense", False], tmp_path / "model.mrf", facts_with(**changes))
     with pytest.raises(ModelFileError, match=message):
+        mrfrec.load(tmp_path / "model.mrf")
+
+
+@pytest.mark.parametrize("kind", ["sparse", "zz"])
+def test_a_plan_that_does_not_go_with_the_weights_is_refused(
+    originals: dict[Any, bytes], kind: str, tmp_path: Path
+) -> None:
+    def change(arrays: dict[str, npt.NDArray[Any]], facts: dict[str, Any]) -> None:
+        facts["state"]["plan"]["kind"] = kind
+
+    rewrite(originals["dense", False], tmp_path / "model.mrf", change)
+    with pytest.raises(ModelFileError, match="does not know: 'plan'"):
         mrfrec.load(tmp_path / "model.mrf")
 
 
@@ -719,7 +737,7 @@ def test_a_forged_file_is_refused_by_name_or_answers(
             rewrite(originals[file], path, lambda arrays, _: forge_array(arrays, rng))
         else:
             reseal(originals[file], path, forge_metadata)
-        with suppress(DataError):  # an id was changed, and is not where the order of the ids says
+        with suppress(DataError):  # the id of a user was changed, and is not where the order says
             refused += result_of(path) is None
     assert 60 < refused < 120  # some forgeries are models, such as one with another popularity
 
@@ -1145,7 +1163,7 @@ def test_places_where_no_file_can_be_are_refused(fitted: dict[str, MRF], tmp_pat
     model: Any = fitted["dense"]
     with pytest.raises(ParameterError, match="in a folder that exists"):
         model.save(tmp_path / "missing" / "model.mrf")
-    with pytest.raises(ParameterError, match=r"a file, new or old.*Something else has that name"):
+    with pytest.raises(ParameterError, match=r"the name of a file.*Something else has that name"):
         model.save(tmp_path)
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
     with pytest.raises(ParameterError, match="The link leads nowhere"):
@@ -1154,6 +1172,9 @@ def test_places_where_no_file_can_be_are_refused(fitted: dict[str, MRF], tmp_pat
         model.save(tmp_path / ("long" * 100))
     with pytest.raises(ModelFileError, match=r"/proc/self/model\.mrf could not be written"):
         model.save("/proc/self/model.mrf")
+    for use in (model.save, mrfrec.load, describe):
+        with pytest.raises(ParameterError, match=r"^path must be the name of a file; got ''\.$"):
+            use("")
     with pytest.raises(ParameterError, match="include_histories must be True or False"):
         model.save(tmp_path / "model.mrf", include_histories=1)
     assert folder_of(tmp_path) == ["circle"]

@@ -454,7 +454,7 @@ def test_checkpoints_of_another_training_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=f"lacks 'training'.*{advice}"):
         made("MultDAE", checkpoint=file).fit(X)
     load(file)
-    for path, rule in ((tmp_path, "a file, new or old"), (tmp_path / "no" / "x", "in a folder that exists")):
+    for path, rule in ((tmp_path, "the name of a file"), (tmp_path / "no" / "x", "in a folder that exists")):
         with pytest.raises(ParameterError, match=f"checkpoint must be {rule}"):
             made("MultDAE", checkpoint=path).fit(X)
 

@@ -855,7 +855,7 @@ REFUSED = {
         "fit events.csv -o no/x.mrf",
         r"--output must be in a folder that exists; got 'no/x\.mrf'",
     ),
-    "a model onto a folder": ("fit events.csv -o .", r"--output must be a file, new or old"),
+    "a model onto a folder": ("fit events.csv -o .", r"--output must be the name of a file"),
     "a demo into a missing folder": ("demo -o no/x.mrf", r"--output must be in a folder that exists"),
     "nobody": (
         "recommend shop.mrf",

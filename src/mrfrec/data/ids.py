@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
+from operator import lt
 from typing import Any, overload
 
 import numpy as np
@@ -176,6 +177,15 @@ class Ids(Sequence[Id]):
     def __repr__(self) -> str:
         shown = ", ".join(repr(value) for value in self[:3]) + (", …" if len(self) > 3 else "")
         return f"Ids([{shown}], {len(self):,} {'strings' if self.is_text else 'integers'})"
+
+    def is_ordered(self) -> bool:
+        """Return whether the ids ascend as `order` says, and so are distinct; not so in a forged file."""
+        if not isinstance(self.values, Texts):
+            return bool((self._ascending[1:] > self._ascending[:-1]).all())
+        blob = self.values.data.tobytes()
+        texts = [blob[a:b] for a, b in pairwise(self.values.ptr.tolist())]
+        texts = texts if self.order is None else [texts[i] for i in self.order.tolist()]
+        return all(map(lt, texts, texts[1:]))
 
     def parse(self, text: str, name: str) -> Id:
         """An id typed by a person, as the type these ids have."""

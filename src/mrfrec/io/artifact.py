@@ -19,9 +19,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
 from mrfrec.errors import ModelFileError
-from mrfrec.io.atomic import expanded, writing
-
-__all__ = ["FORMAT_VERSION", "Stored", "StoredArrays", "describe", "open_file", "write_file"]
+from mrfrec.io.atomic import file_path, writing
 
 FORMAT = "mrfrec"
 FORMAT_VERSION = 1
@@ -42,7 +40,6 @@ class Stored:
         self.name, self.path, self.array = name, path, array
         self._flat = array.reshape(-1)
         self._checksums = checksums
-        self._size = array.itemsize
         self._block = block // array.itemsize  # in elements
         self._below: int | None = None
         self._checked = bytearray(len(checksums))  # 1 for each block that was checked
@@ -50,13 +47,8 @@ class Stored:
             raise self.damaged()
 
     def __reduce__(self) -> tuple[Any, ...]:  # checked, and then by value: the file may be gone by then
-        return Stored, (
-            self.name,
-            self.path,
-            np.array(self.read()),
-            self._checksums,
-            self._block * self._size,
-        )
+        size = self._block * self.array.itemsize
+        return Stored, (self.name, self.path, np.array(self.read()), self._checksums, size)
 
     def bound(self, below: int) -> "Stored":
         """Also check that every element is a position from 0 to `below`, exclusive.
@@ -81,14 +73,12 @@ class Stored:
             with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashing releases the interpreter's lock
                 list(pool.map(self._check_block, unread))
         else:
-            for block in unread:
-                self._check_block(block)
+            list(map(self._check_block, unread))
 
     def _check_block(self, block: int) -> None:
         part = self._flat[block * self._block : (block + 1) * self._block]
-        if _checksum(part.view(np.uint8)) != self._checksums[block]:
-            raise self.damaged()
-        if self._below is not None and not (part.min() >= 0 and part.max() < self._below):
+        is_bound = self._below is None or (part.min() >= 0 and part.max() < self._below)
+        if _checksum(part.view(np.uint8)) != self._checksums[block] or not is_bound:
             raise self.damaged()
         if part.dtype.kind == "f" and not np.isfinite(part).all():
             raise self.damaged("holds numbers that are not finite")
@@ -186,7 +176,7 @@ def _check_arrays(path: str | os.PathLike[str], arrays: Mapping[str, npt.NDArray
 
 def open_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], StoredArrays]:
     """Return the facts and arrays of a file; refuse anything but a whole model of a known version."""
-    file = expanded(path)
+    file = file_path(path)
     try:
         if file.is_dir():
             raise ModelFileError(f"{path} is a folder, not a model file.")
@@ -218,24 +208,21 @@ def open_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], StoredArray
         facts, table, block = (json.loads(metadata[name]) for name in ("facts", "tensors", "block"))
         if not isinstance(facts, dict) or type(block) is not int:
             raise TypeError("facts or block")
-        return facts, StoredArrays(file, _placed(file, raw[8 + length :], header, table, block))
+        stored = StoredArrays(file, {})
+        for name, entry in table.items():
+            found = header.get(name, {})
+            if [found.get("dtype"), found.get("shape")] != [entry["dtype"], entry["shape"]]:
+                raise ModelFileError(
+                    f"{path} is damaged: {name!r} is not where it was written. Use another copy."
+                )
+            start, stop = (8 + length + offset for offset in found["data_offsets"])
+            array = raw[start:stop].view(_TYPES[entry["dtype"]]).reshape(entry["shape"])
+            stored[name] = Stored(name, file, array, list(entry["checksums"]), block)
+        return facts, stored
     except ModelFileError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         raise ModelFileError(f"{path} lacks a part of a model, or has one that is not valid.") from error
-
-
-def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Describe a file: its facts, and the type and shape of each array."""
-    facts, arrays = open_file(path)
-    shapes = {
-        name: f"{stored.array.dtype} {list(stored.array.shape)}" for name, stored in sorted(arrays.items())
-    }
-    return {
-        **facts,
-        "file": {"format_version": FORMAT_VERSION, "bytes": expanded(path).stat().st_size},
-        "arrays": shapes,
-    }
 
 
 def _mapped(file: Path) -> npt.NDArray[np.uint8]:
@@ -244,25 +231,14 @@ def _mapped(file: Path) -> npt.NDArray[np.uint8]:
     The mapping is copy on write, though never written to: numba compiles again for read-only arrays. No
     memory is reserved for copies; otherwise a model larger than the memory could not be opened.
     """
+    flags, access = mmap.MAP_PRIVATE | _NO_RESERVE, mmap.PROT_READ | mmap.PROT_WRITE
     with file.open("rb") as opened:
-        mapping = mmap.mmap(
-            opened.fileno(), 0, flags=mmap.MAP_PRIVATE | _NO_RESERVE, prot=mmap.PROT_READ | mmap.PROT_WRITE
-        )
-    return np.frombuffer(mapping, np.uint8)
+        return np.frombuffer(mmap.mmap(opened.fileno(), 0, flags=flags, prot=access), np.uint8)
 
 
-def _placed(
-    file: Path, data: npt.NDArray[np.uint8], header: dict[str, Any], table: dict[str, Any], block: int
-) -> dict[str, Stored]:
-    """Return every array where it lies; the header must place it as the sealed table says."""
-    stored = {}
-    for name, entry in table.items():
-        found = header.get(name, {})
-        if [found.get("dtype"), found.get("shape")] != [entry["dtype"], entry["shape"]]:
-            raise ModelFileError(
-                f"{file} is damaged: {name!r} is not where it was written. Use another copy."
-            )
-        start, stop = found["data_offsets"]
-        array = data[start:stop].view(_TYPES[entry["dtype"]]).reshape(entry["shape"])
-        stored[name] = Stored(name, file, array, list(entry["checksums"]), block)
-    return stored
+def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Describe a file: its facts, and the type and shape of each array."""
+    facts, arrays = open_file(path)
+    shapes = {name: f"{one.array.dtype} {list(one.array.shape)}" for name, one in sorted(arrays.items())}
+    file = {"format_version": FORMAT_VERSION, "bytes": file_path(path).stat().st_size}
+    return {**facts, "file": file, "arrays": shapes}

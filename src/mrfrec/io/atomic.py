@@ -20,20 +20,15 @@ def writing(path: str | os.PathLike[str]) -> Iterator[Path]:
     replaced by another, its lock is lost. To a library that writes in threads of its own, pass the open file
     and not its name: after Ctrl-C, a thread that comes late would create the file again.
     """
-    target = _target(path)
-    temporary = _Unfinished(target)
-    try:
-        temporary.create(path)
+    with _unfinished(path) as (target, temporary):
         # The mode of the old file, or the default for new ones.
-        mode = (target if target.exists() else temporary.path).stat().st_mode & 0o777
-        yield temporary.path
-        temporary.path.chmod(mode)
-        _flush(temporary.path, os.O_RDWR)
-        temporary.path.replace(target)
+        mode = (target if target.exists() else temporary).stat().st_mode & 0o777
+        yield temporary
+        temporary.chmod(mode)
+        _flush(temporary, os.O_RDWR)
+        temporary.replace(target)
         with suppress(OSError):  # not every file system can flush a folder
             _flush(target.parent, os.O_RDONLY)
-    finally:
-        temporary.remove()
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:
@@ -44,13 +39,17 @@ def expanded(path: str | os.PathLike[str]) -> Path:
         return Path(path)
 
 
+def file_path(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a file; an empty name, which would be the current folder, is refused."""
+    if not os.fspath(path):
+        raise ParameterError("path", "the name of a file", path)
+    return expanded(path)
+
+
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Refuse a path that cannot be written to, before long work is started."""
-    temporary = _Unfinished(_target(path))
-    try:
-        temporary.create(path)
-    finally:
-        temporary.remove()
+    with _unfinished(path):
+        pass
 
 
 def refuse_own_input(path: str | os.PathLike[str] | None, inputs: Iterable[Path | None]) -> None:
@@ -62,60 +61,48 @@ def refuse_own_input(path: str | os.PathLike[str] | None, inputs: Iterable[Path 
             raise ParameterError("path", "another file than the input", str(path), "Give it its own name.")
 
 
-def _target(path: str | os.PathLike[str]) -> Path:
-    """Return the file to write: the target of a link, so that the link stays."""
-    target = expanded(path)
+@contextmanager
+def _unfinished(path: str | os.PathLike[str]) -> Iterator[tuple[Path, Path]]:
+    """Yield the file to write, and a temporary file beside it, locked as long as its writer lives.
+
+    A link stays: its target is written. The name of the temporary file is known before it exists, so that it
+    can be removed whenever Ctrl-C comes.
+    """
+    target = file_path(path)
     try:
         target = target.resolve() if target.is_symlink() else target
     except RuntimeError:  # links in a circle
-        raise ParameterError("path", "a file, new or old", str(path), "The link leads nowhere.") from None
+        raise ParameterError("path", "the name of a file", str(path), "The link leads nowhere.") from None
     if target.exists() and not target.is_file():
-        raise ParameterError("path", "a file, new or old", str(path), "Something else has that name.")
+        raise ParameterError("path", "the name of a file", str(path), "Something else has that name.")
     if not target.parent.is_dir():
         raise ParameterError("path", "in a folder that exists", str(path), "Make the folder first.")
-    return target
-
-
-class _Unfinished:
-    """A temporary file beside the target, locked as long as its writer lives.
-
-    Its name is known before it exists, so that it can be removed whenever Ctrl-C comes.
-    """
-
-    def __init__(self, target: Path) -> None:
-        self._start = f".{target.name[:40]}."
-        self._target = target
-        self._lock: FileIO | None = None
-        self._rename()
-
-    def _rename(self) -> None:
-        self.path = self._target.with_name(f"{self._start}{secrets.token_hex(4)}.unfinished")
-
-    def create(self, path: str | os.PathLike[str]) -> None:
-        """Create the file, empty; errors name `path`."""
+    start = f".{target.name[:40]}."
+    temporary, lock = target, None
+    try:
         try:
-            _remove_abandoned(self._target.parent, self._start)
-            while True:
-                self._lock = FileIO(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666), "r+")
-                if _locked(self._lock, unsure=True) and self.path.exists():
-                    return
-                self._lock.close()  # another process took it for abandoned before it was locked
-                self._rename()
+            _remove_abandoned(target.parent, start)
+            while lock is None or not (_locked(lock, unsure=True) and temporary.exists()):
+                if lock is not None:  # another process took it for abandoned before it was locked
+                    lock.close()
+                temporary = target.with_name(f"{start}{secrets.token_hex(4)}.unfinished")
+                lock = FileIO(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666), "r+")
         except OSError as error:  # names the temporary file, which the caller does not know
             raise type(error)(error.errno, error.strerror, str(path)) from error
-
-    def remove(self) -> None:
-        """Remove the file if it exists."""
+        yield target, temporary
+    finally:
         try:
-            self._remove()
+            _remove(target, temporary, lock)
         finally:  # once more after a second Ctrl-C, or the second exception that polars makes of the first
-            self._remove()
+            _remove(target, temporary, lock)
 
-    def _remove(self) -> None:
-        with suppress(OSError):  # in a read-only folder there is nothing to remove
-            self.path.unlink(missing_ok=True)
-        if self._lock is not None:
-            self._lock.close()
+
+def _remove(target: Path, temporary: Path, lock: FileIO | None) -> None:
+    with suppress(OSError):  # in a read-only folder there is nothing to remove
+        if temporary != target:
+            temporary.unlink(missing_ok=True)
+    if lock is not None:
+        lock.close()
 
 
 def _remove_abandoned(folder: Path, start: str) -> None:

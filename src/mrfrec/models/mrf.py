@@ -251,7 +251,11 @@ class MRF(Linear):
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
         super()._restore(arrays, facts, m)
         self.mean_, self.scale_ = (shaped(arrays, name, m).read() for name in ("mean", "scale"))
+        if (self.scale_ < 0).any():
+            raise arrays["scale"].damaged()
         self.plan_ = Plan(**facts["plan"])
+        if self.plan_.kind != ("dense" if "weights" in arrays else "sparse"):
+            raise KeyError("plan")
         self.threshold_, self.n_blocks_ = facts["threshold"], facts["blocks"]
         self.pattern_, self.memory_plan_ = None, {}
 

@@ -316,7 +316,7 @@ class Recommender(Model):
         from mrfrec.io.frames import frame
 
         if not isinstance(text, str):
-            raise ParameterError("text", "a text", text)
+            raise ParameterError("text", "a string", text)
         items = np.array(self._fitted().search(text, check_count("k", k)), np.int64)
         columns = {**self._catalogue.columns(items), "users": self.popularity_[items]}
         return frame([columns], _SEARCH_COLUMNS, {"item": self.items_.kind}, library=self._library)

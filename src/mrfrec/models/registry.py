@@ -140,7 +140,7 @@ def load(path: str | PathLike[str]) -> Recommender:
     except ModelFileError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
-        reason = f": {error}" if isinstance(error, KeyError | ParameterError) else ""
+        reason = f": {str(error).rstrip('.')}" if isinstance(error, KeyError | ParameterError) else ""
         raise ModelFileError(
             f"{path} lacks a part of a model, or has one that this mrfrec does not know{reason}."
         ) from error
@@ -154,7 +154,8 @@ def _restored(kind: type[Recommender], facts: Mapping[str, Any], arrays: StoredA
     known = kind.defaults().keys() - set(kind._machine_parameters)
     wrong = [name for name, wanted in _DATA_TYPES.items() if type(data[name]) is not wanted]
     wrong += [name for name in parameters if name not in known]
-    if wrong or data["items"] != len(items):
+    wrong += [] if type(facts["histories"]) is bool else ["histories"]
+    if wrong or data["items"] != len(items) or not items.is_ordered():
         raise KeyError(*(wrong or ["items"]))
     model = kind(**parameters)
     model.memory_plan_ = {}
@@ -165,7 +166,7 @@ def _restored(kind: type[Recommender], facts: Mapping[str, Any], arrays: StoredA
     if "titles.data" in arrays:
         shaped(arrays, "titles.ptr", len(items) + 1, kind="i")
         titles = read_texts(arrays, "titles")
-    popularity = shaped(arrays, "popularity", len(items), kind="i").read()
+    popularity = shaped(arrays, "popularity", len(items), kind="i").bound(data["users"] + 1).read()
     model._catalogue = Catalogue(items, titles, popularity, data["users"])
     if facts["histories"]:
         # Only the arrays it needs, so that a pickled model holds each array once.
