@@ -7,12 +7,13 @@ import gzip
 import hashlib
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.error import HTTPError
 from urllib.request import urlopen
 from zipfile import BadZipFile, ZipFile
@@ -24,8 +25,6 @@ from mrfrec.io.atomic import writing
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
-
-__all__ = ["Original", "advice", "damage_named", "download", "open_originals"]
 
 _PIECE = 2**20  # bytes
 _PATIENCE = 60  # seconds to wait for the server
@@ -55,62 +54,48 @@ def advice(data_set: DataSet, folder: object = None) -> str:
 
 def download(data_set: DataSet, folder: Path, progress: "Progress | None" = None) -> Path:
     """Return the archive in `folder`, downloaded if missing, after checking its MD5."""
-    path = folder / data_set.archive
+    path, url = folder / data_set.archive, data_set.url
     if path.exists():
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, _md5).hexdigest()
-        _check(data_set, found, f"{path} is not the published file. Delete it or replace it.")
+        _check_md5(data_set, path, f"{path} is not the published file. Delete it or replace it.")
         return path
-    if data_set.url is None:
+    if url is None:
         raise DataError(
             f"{data_set.title} cannot be downloaded from here. {advice(data_set)}. Or put {data_set.archive} "
             f"into {folder}."
         )
     try:
         with writing(path) as unfinished:
-            found = _fetch(data_set.url, unfinished, progress)
-            _check(
-                data_set,
-                found,
-                f"{data_set.url} returned a different file than the published one. Try again.",
-            )
+            done = 0
+            with urlopen(url, timeout=_PATIENCE) as answer, unfinished.open("wb") as file:
+                total = int(answer.headers.get("Content-Length") or 0)
+                while piece := answer.read(_PIECE):
+                    done += file.write(piece)
+                    if progress is not None:
+                        progress("download", done, total)
+            if done < total:
+                raise OSError(f"the download stopped after {done:,} of {total:,} bytes")
+            complaint = f"{url} returned a different file than the published one. Try again."
+            md5 = _check_md5(data_set, unfinished, complaint)
     except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", error)
         if isinstance(error, HTTPError):  # the server answered with an error status
             reason = str(error)
             error.close()
         raise DataError(
-            f"{data_set.url} could not be downloaded to {folder}: {reason}. Without a network, copy the "
+            f"{url} could not be downloaded to {folder}: {reason}. Without a network, copy the "
             f"archive from elsewhere and run: mrfrec paper datasets prepare {data_set.name} --from PATH"
         ) from error
     if data_set.md5 is None:
-        warn(f"{data_set.archive} has no published checksum; the MD5 of the download is {found}.")
+        warn(f"{data_set.archive} has no published checksum; the MD5 of the download is {md5}.")
     return path
 
 
-def _fetch(url: str, path: Path, progress: "Progress | None") -> str:
-    """Download to a file and return its MD5."""
-    digest, done = _md5(), 0
-    with urlopen(url, timeout=_PATIENCE) as answer, path.open("wb") as file:
-        total = int(answer.headers.get("Content-Length") or 0)
-        while piece := answer.read(_PIECE):
-            file.write(piece)
-            digest.update(piece)
-            done += len(piece)
-            if progress is not None:
-                progress("download", done, total)
-    if done < total:
-        raise OSError(f"the download stopped after {done:,} of {total:,} bytes")
-    return digest.hexdigest()
-
-
-def _md5() -> "hashlib._Hash":
-    return hashlib.md5(usedforsecurity=False)
-
-
-def _check(data_set: DataSet, found: str, complaint: str) -> None:
+def _check_md5(data_set: DataSet, path: Path, complaint: str) -> str:
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
     if data_set.md5 not in (None, found):
         raise DataError(f"{complaint} Its MD5 should be {data_set.md5}; it is {found}.")
+    return found
 
 
 # ── finding ───────────────────────────────────────────────────────────────────────────────────────
@@ -176,59 +161,49 @@ def _opened(paths: list[Path], is_titles: bool) -> Iterator[Original]:
 
 
 def _in_archive(data_set: DataSet, path: Path) -> Iterator[Original]:
-    rated = named = False
+    kinds = set()
     members = _zipped if path.suffix == ".zip" else _tarred
     # Decompress here: tarfile would take a truncated file for a complete one.
     opened = gzip.open if path.suffix in (".gz", ".tgz") else open
     with opened(path, "rb") as file:
         for original in members(data_set, cast(IO[bytes], file), str(path)):
-            rated, named = rated or not original.is_titles, named or original.is_titles
+            kinds.add(original.is_titles)
             yield original
-    if not rated:
+    if False not in kinds:
         wanted = " or ".join((*data_set.ratings, *data_set.inner))
         raise DataError(f"{data_set.title} is not in {path}: there is no {wanted} in it. {advice(data_set)}")
-    if not named:
+    if True not in kinds:
         yield from _opened(_titles_beside(data_set, [path.parent]), is_titles=True)
 
 
 def _zipped(data_set: DataSet, file: IO[bytes], place: str) -> Iterator[Original]:
     with ZipFile(file) as archive:
-        for info in archive.infolist():
-            if not info.is_dir() and (kind := _kind(data_set, info.filename)):
-                where = f"{place}: {info.filename}"
-                try:
-                    member = archive.open(info)
-                except RuntimeError as error:  # a password or an unsupported compression
-                    raise DataError(
-                        f"{where} cannot be read: {error}. Unpack it and pass the folder."
-                    ) from error
-                with member:
-                    yield from _member(data_set, member, where, kind)
+        for name in archive.namelist():
+            try:
+                yield from _member(data_set, name, partial(archive.open, name), place)
+            except RuntimeError as error:  # a password or an unsupported compression
+                raise DataError(
+                    f"{place}: {name} cannot be read: {error}. Unpack it and pass the folder."
+                ) from error
 
 
 def _tarred(data_set: DataSet, file: IO[bytes], place: str) -> Iterator[Original]:
     with tarfile.open(fileobj=file, mode="r|") as archive:  # as a stream, without seeking back
         for info in archive:
-            if info.isfile() and (kind := _kind(data_set, info.name)):
-                member = archive.extractfile(info)
-                assert member is not None
-                with member:
-                    yield from _member(data_set, member, f"{place}: {info.name}", kind)
+            if info.isfile():
+                yield from _member(data_set, info.name, partial(archive.extractfile, info), place)
     while file.read(_PIECE):  # to the end: gzip's checksum comes last
         pass
 
 
-def _kind(data_set: DataSet, path: str) -> str | None:
-    name = PurePosixPath(path).name
-    if any(fnmatchcase(name, wanted) for wanted in data_set.ratings):
-        return "ratings"
-    if name in data_set.titles:
-        return "titles"
-    return "archive" if name in data_set.inner else None
-
-
-def _member(data_set: DataSet, member: IO[bytes], place: str, kind: str) -> Iterator[Original]:
-    if kind == "archive":
-        yield from _tarred(data_set, member, place)
-    else:
-        yield Original(place, kind == "titles", member)
+def _member(data_set: DataSet, path: str, opened: Callable[[], Any], place: str) -> Iterator[Original]:
+    """Yield a member of an archive if it is one of the files wanted, or those in an archive within it."""
+    name, place = PurePosixPath(path).name, f"{place}: {path}"
+    is_ratings = any(fnmatchcase(name, wanted) for wanted in data_set.ratings)
+    if path.endswith("/") or not (is_ratings or name in (*data_set.titles, *data_set.inner)):
+        return
+    with opened() as member:
+        if name in data_set.inner:
+            yield from _tarred(data_set, member, place)
+        else:
+            yield Original(place, not is_ratings, member)

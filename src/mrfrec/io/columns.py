@@ -30,12 +30,8 @@ def find_roles(
     table: Source, named: Mapping[str, str | None], needed: tuple[str, ...] = ("user", "item")
 ) -> dict[str, str]:
     """Return the column of each role: as named, or else as its name tells."""
-    roles = {}
-    named = {role: named.get(role) for role in _NAMES}
-    for role, given in named.items():
-        if given is not None:
-            roles[role] = _named(table, role, given)
-    for role in named:
+    roles = {role: _named(table, role, name) for role in _NAMES if (name := named.get(role)) is not None}
+    for role in _NAMES:
         if role not in roles:
             fitting = _recognised(table, role, taken=set(roles.values()))
             if len(fitting) == 1 and not (role == "title" and _plain(fitting[0]) == "name"):

@@ -4,10 +4,10 @@ Files are written a few thousand users at a time, so that recommendations for ev
 as a whole.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import narwhals as nw
 import polars as pl
@@ -29,15 +29,27 @@ _KINDS = {
 }  # fmt: skip
 
 
-def frame(columns: Batches, names: Iterable[str], kinds: Mapping[str, str], library: str | None) -> Any:
+def frame(columns: Batches, names: Iterable[str], kinds: Mapping[str, str], library: Any) -> Any:
     """Put batches of columns into one data frame of the library (polars if None).
 
     `kinds` are the types of columns that differ from model to model.
     """
     schema = _schema(names, kinds)
     frames = [_frame(batch, schema) for batch in columns]
-    whole = frames[0] if len(frames) == 1 else pl.concat([pl.DataFrame(schema=schema), *frames])
-    return _to_library(whole, library)
+    table = frames[0] if len(frames) == 1 else pl.concat([pl.DataFrame(schema=schema), *frames])
+    if library in (None, "polars"):
+        return table
+    lists = {
+        # Without a detour through pyarrow, which not everybody with pandas has.
+        column.name: column.to_numpy()
+        if column.dtype.is_numeric() and not column.null_count()
+        else column.to_list()
+        for column in table
+    }
+    try:
+        return nw.from_dict(lists, backend=library).to_native()
+    except (ValueError, ModuleNotFoundError):  # a library that cannot be made from columns
+        return table
 
 
 def _frame(batch: Mapping[str, Any], schema: dict[str, Any]) -> pl.DataFrame:
@@ -46,22 +58,6 @@ def _frame(batch: Mapping[str, Any], schema: dict[str, Any]) -> pl.DataFrame:
 
 def _schema(names: Iterable[str], kinds: Mapping[str, str]) -> dict[str, Any]:
     return {name: _KINDS[kinds[name]] if name in kinds else _TYPES[name] for name in names}
-
-
-def _to_library(table: pl.DataFrame, library: Any) -> Any:
-    if library in (None, "polars"):
-        return table
-    columns = {
-        # Without a detour through pyarrow, which not everybody with pandas has.
-        column.name: column.to_numpy()
-        if column.dtype.is_numeric() and not column.null_count()
-        else column.to_list()
-        for column in table
-    }
-    try:
-        return nw.from_dict(columns, backend=library).to_native()
-    except (ValueError, ModuleNotFoundError):  # a library that cannot be made from columns
-        return table
 
 
 def write(
@@ -76,41 +72,26 @@ def write(
     if suffix not in FILE_FORMATS:
         rule = f"a name that ends in {', '.join(FILE_FORMATS)}"
         raise ParameterError("path", rule, str(path), "Or say which of them with form=….")
-    schema = _schema(names, kinds)
-    # Writers get an open file: given a name, a thread of polars may create the file again after an interrupt
-    # has removed it.
-    writers: dict[str, Callable[[Iterator[pl.DataFrame], BinaryIO], None]] = {
-        # polars asks this for its batches, one by one, as it writes them.
-        ".parquet": lambda frames, file: register_io_source(lambda *_: frames, schema=schema).sink_parquet(
-            file
-        ),
-        ".csv": _write_csv,
-        ".jsonl": _write_lines,
-    }
-    rows = 0
+    schema, rows = _schema(names, kinds), 0
 
-    def counted() -> Iterator[pl.DataFrame]:
+    def frames() -> Iterator[pl.DataFrame]:
         nonlocal rows
         for batch in columns:
             piece = _frame(batch, schema)
             rows += len(piece)
             yield piece
 
+    # polars asks this for its batches, one by one, as it writes them. It gets an open file: given a name, a
+    # thread of polars may create the file again after an interrupt has removed it.
+    lazy = register_io_source(lambda *_: frames(), schema=schema)
+    sinks: dict[str, Any] = {
+        ".parquet": lazy.sink_parquet, ".csv": lazy.sink_csv, ".jsonl": lazy.sink_ndjson,
+    }  # fmt: skip
     try:
         with writing(path) as unfinished, unfinished.open("r+b") as file:
-            writers[suffix](counted(), file)
+            sinks[suffix](file)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise DataError(
             f"{path} could not be written: {error}. What was there before is untouched."
         ) from error
     return rows
-
-
-def _write_csv(frames: Iterator[pl.DataFrame], file: BinaryIO) -> None:
-    for place, piece in enumerate(frames):
-        piece.write_csv(file, include_header=place == 0)
-
-
-def _write_lines(frames: Iterator[pl.DataFrame], file: BinaryIO) -> None:
-    for piece in frames:
-        piece.write_ndjson(file)

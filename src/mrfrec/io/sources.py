@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +49,9 @@ def open_sources(
         raise ParameterError("columns", "a list of distinct names", columns)
     if input_format is not None and input_format not in _FORMATS:
         raise ParameterError("input_format", f"one of {', '.join(_FORMATS)}, or None", input_format)
-    options = (input_format, separator, names if columns is not None else None)
-    given: Any = [source] if isinstance(source, str | Path) or hasattr(source, "read") else source
-    if (
-        isinstance(given, list | tuple)
-        and given
-        and all(isinstance(one, str | Path) or hasattr(one, "read") for one in given)
-    ):
+    options = (input_format, separator, names or None)
+    given: Any = source if isinstance(source, list | tuple) else [source]
+    if given and all(isinstance(one, str | Path) or hasattr(one, "read") for one in given):
         opened = []
         for one in given:
             if hasattr(one, "read"):
@@ -66,7 +62,7 @@ def open_sources(
                 opened += [_open_path(path, *options) for path in paths_of(str(one))]
         return opened
     try:
-        frame = nw.from_native(given)
+        frame: Any = nw.from_native(source)
     except TypeError:
         raise DataError(
             "the data must be a path, a list of paths, a file object, a data frame (pandas, polars, pyarrow, "
@@ -133,10 +129,9 @@ def _open_stream(stream: Any, name: str, form: str | None, *options: Any) -> Sou
 def _format_of(name: str, form: str | None) -> str:
     if form is not None:
         return form
-    suffixes = [suffix.lower() for suffix in Path(name).suffixes]
-    packed = bool(suffixes) and suffixes[-1] in (".gz", ".zst")
-    suffix = suffixes[-2] if packed and len(suffixes) > 1 else suffixes[-1] if suffixes else ""
-    form = _SUFFIXES.get(suffix)
+    path = Path(name.lower())
+    packed = path.suffix in (".gz", ".zst")
+    form = _SUFFIXES.get(Path(path.stem).suffix if packed else path.suffix)
     if form is None or (packed and form in ("parquet", "arrow")):
         raise DataError(
             f"{name}: cannot tell the format from the name. Say input_format=… (--input-format at the "
@@ -165,37 +160,30 @@ def _open_file(
             raise DataError(f"{name} cannot be read: it is damaged, or not {form.capitalize()}.") from error
 
 
-# ── columns with types ────────────────────────────────────────────────────────────────────────────
-
-
 def _open_columns(path: Path, label: str, form: str) -> Source:
     with path.open("rb") as file:
         is_stream = form == "arrow" and file.read(6) != b"ARROW1"
     if is_stream:  # cannot be scanned: the columns in use are held in memory
-
-        def batches(roles: Roles, types: Types) -> Iterator[pl.DataFrame]:
-            with reading(label):
-                rows = pl.read_ipc_stream(path, columns=list(roles.values()))
-            yield from stream(label, _select(rows.lazy(), roles, types))
-
-        return Source(label, tuple(pl.read_ipc_stream(path, n_rows=0).columns), batches)
+        columns = pl.read_ipc_stream(path, n_rows=0).columns
+        return _lazy(label, columns, lambda names: pl.read_ipc_stream(path, columns=names).lazy())
     rows = pl.scan_parquet(path, glob=False) if form == "parquet" else pl.scan_ipc(path, glob=False)
-    return _lazy(label, rows)
+    return _lazy(label, rows.collect_schema().names(), lambda _: rows)
 
 
-def _lazy(name: str, rows: pl.LazyFrame, library: str | None = None) -> Source:
+def _lazy(
+    name: str, columns: list[str], scan: Callable[[list[str]], pl.LazyFrame], library: str | None = None
+) -> Source:
     def batches(roles: Roles, types: Types) -> Iterator[pl.DataFrame]:
-        yield from stream(name, _select(rows, roles, types))
+        with reading(name):
+            # Selectors take a name literally; pl.col("*") would be all columns.
+            rows = scan(list(roles.values())).select(**{r: cs.by_name(column) for r, column in roles.items()})
+            texts = [
+                role for role, kind in rows.collect_schema().items() if kind == pl.String and role in types
+            ]
+            ids = {role: pl.when(pl.col(role) != "").then(pl.col(role)).cast(types[role]) for role in texts}
+        yield from stream(name, rows.with_columns(**ids))
 
-    return Source(name, tuple(rows.collect_schema().names()), batches, library=library)
-
-
-def _select(rows: pl.LazyFrame, roles: Roles, types: Types) -> pl.LazyFrame:
-    # Selectors take a name literally; pl.col("*") would be all columns.
-    rows = rows.select(**{role: cs.by_name(name) for role, name in roles.items()})
-    texts = [role for role, kind in rows.collect_schema().items() if kind == pl.String and role in types]
-    empty = {role: pl.when(pl.col(role) != "").then(pl.col(role)).cast(types[role]) for role in texts}
-    return rows.with_columns(**empty)
+    return Source(name, tuple(columns), batches, library=library)
 
 
 def _open_frame(frame: "nw.DataFrame[Any] | nw.LazyFrame[Any]") -> Source:
@@ -205,17 +193,16 @@ def _open_frame(frame: "nw.DataFrame[Any] | nw.LazyFrame[Any]") -> Source:
         if isinstance(frame, nw.LazyFrame):
             native = frame.to_native()
             if isinstance(native, pl.LazyFrame):
-                return _lazy(name, native, library)
+                return _lazy(name, native.collect_schema().names(), lambda _: native, library)
         eager = frame.collect() if isinstance(frame, nw.LazyFrame) else frame
         columns = {str(column): column for column in eager.columns}
         if len(columns) < len(eager.columns):
             raise DataError(f"{name} has several columns of one name: {', '.join(columns)}.")
 
     def batches(roles: Roles, types: Types) -> Iterator[pl.DataFrame]:
-        size = tables.BATCH_ROWS
-        for start in range(0, len(eager), size):
+        for start in range(0, len(eager), tables.BATCH_ROWS):
             with reading(name):
-                part = eager[start : start + size]
+                part = eager[start : start + tables.BATCH_ROWS]
                 series = {role: _series(part.get_column(columns[column])) for role, column in roles.items()}
                 batch = batch_of(series, [None] * len(part), name)
             yield batch
@@ -232,9 +219,6 @@ def _series(column: "nw.Series[Any]") -> pl.Series | list[Any]:
         return pl.Series(native)
     if column.dtype.is_float() or (column.dtype.is_integer() and column.null_count() == 0):
         return pl.Series(column.to_numpy(), nan_to_null=True)
-    return [None if _is_missing(value) else value for value in column.to_list()]
-
-
-def _is_missing(value: object) -> bool:
-    """Return whether a value is None, NaN, or pandas' NA (which cannot be compared) or NaT."""
-    return value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
+    # None, NaN, and pandas' NaT and NA, which cannot be compared, are missing.
+    odd = ("NAType", "NaTType")
+    return [None if type(x).__name__ in odd or x is None or x != x else x for x in column.to_list()]
