@@ -82,6 +82,7 @@ import mrfrec.io.artifact, mrfrec.io.frames, mrfrec.io.tables, mrfrec.models.mrf
 try:
     mrfrec.cli.app.run(["info", "."], threading.Event())  # loads what parsing takes
 except mrfrec.MrfrecError:
+    mrfrec.MRF(sparsity=None).warm_up()  # and machine code
     gc.freeze()
 for line in sys.stdin:
     folder, arguments, out, err = json.loads(line)
@@ -150,7 +151,7 @@ def listing(folder: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shop(quick: Forking, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with events.csv, shop.mrf and shop-only.mrf, which holds no histories."""
     folder = tmp_path_factory.mktemp("shop")
     rng = np.random.default_rng(0)
@@ -162,14 +163,13 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 if rng.random() < (0.5 if item % 3 == user % 3 else 0.1):
                     title = TITLES.get(item, f"Title {item}") if item != 11 else ""
                     writer.writerow([f"u{user:02d}", f"i{item:02d}", title])
-    done = run("fit", "events.csv", "-o", "shop.mrf", "--histories", cwd=folder)
-    assert done.out == ""
-    run("fit", "events.csv", "-o", "shop-only.mrf", cwd=folder)
+    quick("fit", "events.csv", "-o", "shop.mrf", "--histories", cwd=folder)
+    quick("fit", "events.csv", "-o", "shop-only.mrf", cwd=folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def films(quick: Forking, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with ratings.csv, movies.csv and movies.mrf; a title that is also a number."""
     folder = tmp_path_factory.mktemp("films")
     rng = np.random.default_rng(1)
@@ -180,17 +180,8 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     titles = ["1984" if i == 3 else f"Film {i}" for i in range(15)]
     pl.DataFrame({"movieId": range(0, 150, 10), "title": titles}).write_csv(folder / "movies.csv")
-    run(
-        "fit",
-        "ratings.csv",
-        "-o",
-        "movies.mrf",
-        "--values",
-        "--items",
-        "movies.csv",
-        "--histories",
-        cwd=folder,
-    )
+    titled = ["--items", "movies.csv", "--histories"]
+    quick("fit", "ratings.csv", "-o", "movies.mrf", "--values", *titled, cwd=folder)
     return folder
 
 
@@ -356,8 +347,10 @@ def test_info_shows_parameters_as_they_are_typed(quick: Forking, shop: Path, tmp
     assert re.search(r"^parameters\.max_neighbors +20000$", table, re.MULTILINE)
 
 
-def test_an_autoencoder_is_trained_shown_and_asked_but_cannot_explain(shop: Path, tmp_path: Path) -> None:
-    run(
+def test_an_autoencoder_is_trained_shown_and_asked_but_cannot_explain(
+    quick: Forking, shop: Path, tmp_path: Path
+) -> None:
+    quick(
         "fit", shop / "events.csv", "-o", "vae.mrf", "--model", "Mult-VAE: hidden=6, latent=3, epochs=2",
         "--device", "cpu", "--checkpoint", "training.ckpt", "--threads", "1", cwd=tmp_path,
     )  # fmt: skip
@@ -366,13 +359,13 @@ def test_an_autoencoder_is_trained_shown_and_asked_but_cannot_explain(shop: Path
     assert (facts["model"], facts["parameters"]["epochs"]) == ("MultVAE", 2)
     assert not {"device", "checkpoint", "threads"} & facts["parameters"].keys()
     assert re.search(r"^state\.history +2 entries, which --format json shows$",
-                     run("info", "vae.mrf", cwd=tmp_path).out, re.MULTILINE)  # fmt: skip
-    assert len(run("similar", "vae.mrf", "i01", "-k", "3", "--format", "json", cwd=tmp_path).rows) <= 3
+                     quick("info", "vae.mrf", cwd=tmp_path).out, re.MULTILINE)  # fmt: skip
+    assert len(quick("similar", "vae.mrf", "i01", "-k", "3", "--format", "json", cwd=tmp_path).rows) <= 3
     for command in (
         ["recommend", "vae.mrf", "--history", "i01", "--explain"],
         ["explain", "vae.mrf", "--history", "i01", "--item", "i02"],
     ):
-        assert "a MultVAE cannot explain" in refusal(run(*command, cwd=tmp_path, code=2))
+        assert "a MultVAE cannot explain" in refusal(quick(*command, cwd=tmp_path, code=2))
 
 
 def test_fit_reads_several_files_without_a_header_and_counts_what_it_skips(
@@ -414,13 +407,21 @@ def test_doctor_finds_this_machine_well(tmp_path: Path) -> None:
     assert listing(tmp_path) == []
 
 
-def test_doctor_finds_a_library_that_cannot_be_imported(tmp_path: Path) -> None:
+def test_doctor_finds_a_library_that_cannot_be_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "optuna").mkdir()
     (tmp_path / "optuna" / "__init__.py").write_text("raise ImportError('libfoo.so: no such file')")
-    done = run("doctor", cwd=tmp_path, code=2, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "optuna", raising=False)
+    monkeypatch.setattr(sys, "argv", ["mrfrec", "doctor"])
+    with pytest.raises(SystemExit) as end:
+        mrfrec.cli.main()
+    assert end.value.code == 2
+    out, err = capsys.readouterr()
     wanted = r"^optuna +\d\S+ +cannot be imported: libfoo\.so: no such file\. Install it again$"
-    assert re.search(wanted, done.out, re.MULTILINE)
-    assert done.err == "mrfrec: something needs attention: see the last column.\n"
+    assert re.search(wanted, out, re.MULTILINE)
+    assert err == "mrfrec: something needs attention: see the last column.\n"
 
 
 # ── for whom ──────────────────────────────────────────────────────────────────────────────────────
@@ -1011,8 +1012,16 @@ def in_a_shell(command: str, cwd: Path, **settings: Any) -> Done:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-@pytest.mark.parametrize("name", ["o.parquet", "o.csv", "o.json", "o.jsonl"])
-@pytest.mark.parametrize("command", ["recommend shop.mrf --history i01", "similar shop.mrf i01"])
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        *[
+            ("recommend shop.mrf --history i01", f"o.{ending}")
+            for ending in ("parquet", "csv", "json", "jsonl")
+        ],
+        ("similar shop.mrf i01", "o.csv"),
+    ],
+)
 def test_a_full_disk_leaves_the_old_output_and_nothing_else(
     shop: Path, command: str, name: str, tmp_path: Path
 ) -> None:
@@ -1174,14 +1183,14 @@ def test_a_terminal_of_another_encoding_is_one_line(shop: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def many(quick: Forking, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a table of many items, and a model of many users."""
     folder = tmp_path_factory.mktemp("many")
     rng = np.random.default_rng(0)
     users = np.repeat(np.arange(30_000), 20)
     items = (rng.beta(0.7, 3.0, len(users)) * 6000).astype(np.int64)
     pl.DataFrame({"user": users, "item": items}).write_parquet(folder / "many.parquet")
-    run("fit", "many.parquet", "-o", "many.mrf", "--histories", "--sparsity", "0.002", cwd=folder)
+    quick("fit", "many.parquet", "-o", "many.mrf", "--histories", "--sparsity", "0.002", cwd=folder)
     return folder
 
 

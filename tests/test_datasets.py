@@ -927,6 +927,3 @@ def test_processes_prepare_and_verify_and_refuse(tmp_path: Path) -> None:
     out, err = run("verify", "ml-20m", "--folder", tmp_path, code=2)
     assert "NO" in out
     assert re.fullmatch(r"mrfrec: 9 of 11 checks of ml-20m failed, .*\n", err)
-    out, err = run("verify", "ml-100k", "--folder", tmp_path, code=2)
-    assert (out, err.count("\n")) == ("", 1)
-    assert err.startswith("mrfrec: MovieLens 100K is not prepared: there is no ")

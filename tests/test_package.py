@@ -16,8 +16,9 @@ import mrfrec
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
-# Nothing of this project's own environment, nor of the tests'.
+# Nothing of this project's own environment, nor of the tests', but machine code that is compiled already.
 ENVIRONMENT = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+ENVIRONMENT["NUMBA_CACHE_DIR"] = str(SOURCE / "mrfrec" / "core" / "kernels" / "__pycache__")
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,13 @@ def test_a_fit_holds_what_its_plan_says(name: str) -> None:
     assert peaks.fits(plan, peak), f"planned {plan / 1e6:.0f} MB, peak {peak / 1e6:.0f} MB"
 
 
-@pytest.mark.parametrize("parameters", [{}, {"sparsity": 0.02}, {"memory_limit": "70MB"}])
-def test_plan_and_weights_do_not_depend_on_the_number_of_threads(parameters: dict[str, Any]) -> None:
-    X = data()
+@pytest.mark.parametrize(
+    ("parameters", "items"), [({}, 1_000), ({"sparsity": 0.02}, 3_000), ({"memory_limit": "70MB"}, 3_000)]
+)
+def test_plan_and_weights_do_not_depend_on_the_number_of_threads(
+    parameters: dict[str, Any], items: int
+) -> None:
+    X = data(items=items)
     one, many = (MRF(**parameters, threads=threads).fit(X) for threads in (1, 64))
     assert one.memory_plan_ == many.memory_plan_
     assert (one.plan_.kind, one.plan_.sparsity) == (many.plan_.kind, many.plan_.sparsity)
@@ -40,7 +44,7 @@ def test_plan_and_weights_do_not_depend_on_the_number_of_threads(parameters: dic
     np.testing.assert_array_equal(B.data, C.data)
 
 
-@pytest.mark.parametrize("limit", [35, 45, 60, 75, 90, 120])
+@pytest.mark.parametrize("limit", [35, 45, 60, 75, 85])
 @pytest.mark.parametrize("parameters", [{}, {"sparsity": None}, {"sparsity": 0.5}, {"r": 0.5}])
 def test_choices_and_advice_within_a_limit_are_not_refused(limit: int, parameters: dict[str, Any]) -> None:
     X, allowed = data(), f"{limit}MB"
