@@ -84,17 +84,13 @@ class Interactions:
     def filtered(
         self, *, max_history: int | None = None, min_users: int = 0, min_items: int = 0
     ) -> "Interactions":
-        """Leave out users with giant histories, rare items and users with few items, in this order.
+        """Leave out users with giant histories, rare items and users with few items.
 
-        Parameters
-        ----------
-        max_history
-            Leave out users with more items than this: robots and shared accounts, each of which costs the
-            square of its length and says little about anybody's taste.
-        min_users
-            Then leave out items with fewer users.
-        min_items
-            Then leave out users with fewer items. One pass each.
+        First users with more than `max_history` items go, then items with fewer than `min_users` users, then
+        users with fewer than `min_items` items; one pass each.
+
+        Giant histories, of robots and shared accounts, cost the square of their length each and say little
+        about anybody's taste.
         """
         if max_history is None and not min_users and not min_items:
             return self
@@ -201,9 +197,8 @@ def combine(
     """
     shape = (len(users), len(items))
     if duplicates == "last" and data.dtype != np.bool_:
-        pair = rows.astype(np.int64) * shape[1] + columns
-        order = np.argsort(pair, kind="stable")
-        last = order[np.append(pair[order[1:]] != pair[order[:-1]], True)]
+        _, last = np.unique((rows.astype(np.int64) * shape[1] + columns)[::-1], return_index=True)
+        last = len(rows) - 1 - last
         rows, columns, data = rows[last], columns[last], data[last]
     matrix = sp.coo_array((data, (rows, columns)), shape=shape).tocsr()
     if duplicates == "error" and matrix.nnz < len(rows):
@@ -214,13 +209,17 @@ def combine(
             f'{items[i]!r}. Combine them with duplicates="sum" or "last".'
         )
     if data.dtype == np.float32 and matrix.nnz < len(rows) and not _is_exact(data, matrix.data):
-        matrix = _summed(rows, columns, data, shape)
+        # Add up the values of each pair in a fixed order, so that the order of the rows does not matter.
+        order = np.lexsort((data, columns, rows))
+        rows, columns, data = rows[order], columns[order], data[order]
+        new = np.flatnonzero(np.append(True, (rows[1:] != rows[:-1]) | (columns[1:] != columns[:-1])))
+        with np.errstate(over="ignore"):
+            matrix.data = np.add.reduceat(data, new, dtype=np.float64).astype(np.float32)
         if not np.isfinite(matrix.data).all():
-            place = int(np.flatnonzero(~np.isfinite(matrix.data))[0])
-            u, i = int(np.searchsorted(matrix.indptr, place, "right")) - 1, int(matrix.indices[place])
+            place = new[np.flatnonzero(~np.isfinite(matrix.data))[0]]
             raise DataError(
-                f"the values of user {users[u]!r} and item {items[i]!r} add up to more than single precision "
-                "holds. Scale them."
+                f"the values of user {users[rows[place]]!r} and item {items[columns[place]]!r} add up to "
+                "more than single precision holds. Scale them."
             )
     return matrix if data.dtype == np.bool_ else matrix.astype(np.float32, copy=False)
 
@@ -229,22 +228,6 @@ def _is_exact(data: npt.NDArray[np.float32], sums: npt.NDArray[np.float32]) -> b
     """Return whether no sum was rounded, in any order: true of counts, ratings and the like."""
     parts = next((p for p in (1, 64) if not np.any(data * np.float32(p) % 1)), None)
     return parts is not None and bool(data.min() >= 0 and sums.max() < 2**24 / parts)
-
-
-def _summed(
-    rows: npt.NDArray[np.int32],
-    columns: npt.NDArray[np.int32],
-    data: npt.NDArray[np.float32],
-    shape: tuple[int, int],
-) -> sp.csr_array:
-    """Add up the values of each pair in a fixed order, so that the order of the rows does not matter."""
-    order = np.lexsort((data, columns, rows))
-    rows, columns, data = rows[order], columns[order], data[order]
-    new = np.append(True, (rows[1:] != rows[:-1]) | (columns[1:] != columns[:-1]))
-    sums = np.add.reduceat(data, np.flatnonzero(new), dtype=np.float64)
-    with np.errstate(over="ignore"):
-        sums = sums.astype(np.float32)
-    return sp.coo_array((sums, (rows[new], columns[new])), shape=shape).tocsr()
 
 
 def only(
@@ -271,12 +254,9 @@ def filter_pairs(
     min_users: int,
     min_items: int,
 ) -> tuple[npt.NDArray[np.bool_], dict[str, int]]:
-    """Choose pairs by how many items their user and how many users their item has.
+    """Return which pairs `Interactions.filtered` keeps, and how many users or items each rule left out.
 
-    Users with more than `max_history` items go first, then items with fewer than `min_users` users, then
-    users with fewer than `min_items` items. Each rule is applied once, so an item may end up with fewer users
-    than asked for. No pair may occur twice. Returns which pairs to keep, and how many users or items each
-    rule left out.
+    Each rule is applied once, so an item may end up with fewer users than asked for. No pair may occur twice.
     """
     if max_history is not None:
         max_history = check_count("max_history", max_history)

@@ -41,7 +41,19 @@ def open_json(path: Path, label: str) -> Source:
 
     def batches(roles: Roles, types: Types) -> Iterator[pl.DataFrame]:
         for batch in stream(label, lines):
-            yield _parse_lines(batch["line"], roles, kinds, label)
+            texts = batch["line"]
+            blank = texts.str.strip_chars() == ""
+            if blank.any():
+                texts = pl.select(pl.when(blank).then(pl.lit("{}")).otherwise(texts)).to_series()
+            rows = _parse_fast(texts, roles, kinds)
+            if rows is None:
+                parsed = [_parse(line) for line in texts]
+                columns = {role: [fields.get(name) for fields, _ in parsed] for role, name in roles.items()}
+                rows = batch_of(columns, [fault for _, fault in parsed], label)
+            if blank.any():
+                fault = pl.col(FAULT) if FAULT in rows.columns else None
+                rows = rows.with_columns(pl.when(blank).then(pl.lit(BLANK)).otherwise(fault).alias(FAULT))
+            yield rows
 
     return Source(label, tuple(names), batches)
 
@@ -54,27 +66,10 @@ def _json_kind(values: list[Any]) -> type[pl.DataType]:
     return pl.UInt64 if max(integers, default=0) > INT64_MAX else pl.Int64
 
 
-def _parse_lines(
-    lines: pl.Series, roles: Roles, kinds: Mapping[str, type[pl.DataType]], label: str
-) -> pl.DataFrame:
-    """Parse these fields of each line; one by one if polars would fail, or turn other types into text."""
-    blank = lines.str.strip_chars() == ""
-    if blank.any():
-        lines = pl.select(pl.when(blank).then(pl.lit("{}")).otherwise(lines)).to_series()
-    rows = _parse_fast(lines, roles, kinds)
-    if rows is None:
-        parsed = [_parse(line) for line in lines]
-        columns = {role: [fields.get(column) for fields, _ in parsed] for role, column in roles.items()}
-        rows = batch_of(columns, [fault for _, fault in parsed], label)
-    if blank.any():
-        fault = pl.col(FAULT) if FAULT in rows.columns else None
-        rows = rows.with_columns(pl.when(blank).then(pl.lit(BLANK)).otherwise(fault).alias(FAULT))
-    return rows
-
-
 def _parse_fast(
     lines: pl.Series, roles: Roles, kinds: Mapping[str, type[pl.DataType]]
 ) -> pl.DataFrame | None:
+    """Parse these fields of each line; None where polars would fail, or turn other types into text."""
     schema = {column: kinds[column] if role in ID_ROLES else pl.String for role, column in roles.items()}
     odd = [r"\\ud[89a-f]", r"\x{feff}"]
     for role, column in roles.items():

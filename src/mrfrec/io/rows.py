@@ -210,8 +210,7 @@ class RowReader:
         user, item, value = self._pairs()
         time = self._column("time") if self._parts["time"] else None
         pair = user.astype(np.int64) * len(self.items.ids) + item
-        order = np.argsort(pair, kind="stable")
-        first = order[np.append(True, pair[order[1:]] != pair[order[:-1]])]
+        _, first = np.unique(pair, return_index=True)
         rows, values = np.sort(first), None
         if not self._binary or duplicates == "error":
             matrix = combine(user, item, value, self.users.ids, self.items.ids, duplicates)

@@ -59,7 +59,12 @@ def open_sources(
             elif str(one) == "-":
                 opened.append(_open_stream(sys.stdin.buffer, "standard input", *options))
             else:
-                opened += [_open_path(path, *options) for path in paths_of(str(one))]
+                for path in paths_of(str(one)):
+                    if path.is_file():
+                        opened.append(_open_file(path, str(path), *options))
+                    else:
+                        with reading(str(path)), path.open("rb") as pipe:
+                            opened.append(_open_stream(pipe, str(path), *options))
         return opened
     try:
         frame: Any = nw.from_native(source)
@@ -89,7 +94,7 @@ def paths_of(name: str) -> list[Path]:
     with reading(name):
         path = Path(name).expanduser()
         if path.is_dir():
-            raise DataError(f"{name} is a folder; name its files, or give a pattern such as {name}/*.csv.")
+            raise DataError(f"{path} is a folder; name its files, or give a pattern such as {path}/*.csv.")
         if path.exists():
             return [path]
         is_pattern = any(mark in name for mark in "*?[")
@@ -100,13 +105,6 @@ def paths_of(name: str) -> list[Path]:
         what = "no file matches the pattern" if is_pattern else "there is no file"
         raise DataError(f"{what} {name}. Relative paths start from {Path.cwd()}.")
     return matches
-
-
-def _open_path(path: Path, form: str | None, separator: str | None, columns: list[str] | None) -> Source:
-    if path.is_file():
-        return _open_file(path, str(path), form, separator, columns)
-    with reading(str(path)), path.open("rb") as pipe:
-        return _open_stream(pipe, str(path), form, separator, columns)
 
 
 def _open_stream(stream: Any, name: str, form: str | None, *options: Any) -> Source:
