@@ -34,7 +34,6 @@ class Catalogue:
 
     @cached_property
     def index(self) -> NameIndex:
-        """Finds items by id and title."""
         return NameIndex(self.items, self.titles, self.by_popularity)
 
     def search(self, text: str, k: int) -> list[int]:
@@ -49,7 +48,6 @@ class Catalogue:
         return list(dict.fromkeys([*known, *self.index.search(text, k)]))[:k]
 
     def title(self, item: int) -> str | None:
-        """Return the title of an item, by its position."""
         return (self.titles[item] or None) if self.titles is not None else None
 
     def name(self, item: int) -> str:

@@ -34,7 +34,6 @@ class Texts(Sequence[str]):
 
     @classmethod
     def of(cls, strings: Iterable[str]) -> "Texts":
-        """From strings."""
         try:
             encoded = [text.encode() for text in strings]
         except UnicodeEncodeError as error:
@@ -68,14 +67,12 @@ class Texts(Sequence[str]):
         return list(self)
 
     def take(self, positions: Places) -> list[str]:
-        """Return the strings at these positions."""
         if len(positions) * _ONE_IN < len(self):
             return [self.raw(i).decode() for i in positions.tolist()]
         strings = self._all
         return [strings[i] for i in positions.tolist()]
 
     def raw(self, index: int) -> bytes:
-        """Return the bytes of one string."""
         return self.data[self.ptr[index] : self.ptr[index + 1]].tobytes()
 
 
@@ -142,7 +139,6 @@ class Ids(Sequence[Id]):
 
     @property
     def is_text(self) -> bool:
-        """Whether the ids are strings."""
         return isinstance(self.values, Texts)
 
     @property
@@ -199,7 +195,6 @@ class Ids(Sequence[Id]):
         raise DataError(f"{name} ids are integers here; got {text!r}.")
 
     def take(self, positions: Places) -> list[Id]:
-        """Return the ids at these positions."""
         taken: list[Any] = (
             self.values.take(positions) if isinstance(self.values, Texts) else self.values[positions].tolist()
         )

@@ -143,7 +143,6 @@ class NameIndex:
         return _first(np.concatenate(found), _MOST_CANDIDATES) if found else []
 
     def _frequency(self, word: str) -> int:
-        """Return the number of items with a word."""
         vocabulary, ptr, _ = self._index
         place = bisect_left(vocabulary, word)
         known = place < len(vocabulary) and vocabulary[place] == word

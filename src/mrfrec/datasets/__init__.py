@@ -6,11 +6,10 @@ The latter are filtered once and stored as Parquet; then they can be loaded, spl
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import resources
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mrfrec.datasets.registry import DATA_SETS, EMBEDDED, DataSet, find
 from mrfrec.errors import DataError, ParameterError
@@ -37,8 +36,7 @@ __all__ = [
 Folder = str | PathLike[str] | None
 
 
-@dataclass(frozen=True)
-class Listed:
+class Listed(NamedTuple):
     """A data set and whether it is prepared."""
 
     name: str
@@ -47,8 +45,7 @@ class Listed:
     size: int | None  # bytes of the prepared file
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """A published fact about a data set and the value found; None if it could not be computed."""
 
     what: str
@@ -174,9 +171,6 @@ def write_vae_cf(name: str, target: str | PathLike[str], folder: Folder = None) 
         with writing(place / file) as unfinished, unfinished.open("wb") as out:
             out.writelines(pieces)
     return [place / file for file in contents]
-
-
-# ── paths ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _paths(data_set: DataSet, folder: Folder) -> tuple[Path, Path]:

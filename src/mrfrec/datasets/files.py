@@ -49,9 +49,6 @@ def advice(data_set: DataSet, folder: object = None) -> str:
     return f"Get {data_set.url} and run: {command}. Without --from PATH it is downloaded."
 
 
-# ── downloading ───────────────────────────────────────────────────────────────────────────────────
-
-
 def download(data_set: DataSet, folder: Path, progress: "Progress | None" = None) -> Path:
     """Return the archive in `folder`, downloaded if missing, after checking its MD5."""
     path, url = folder / data_set.archive, data_set.url
@@ -96,9 +93,6 @@ def _check_md5(data_set: DataSet, path: Path, complaint: str) -> str:
     if data_set.md5 not in (None, found):
         raise DataError(f"{complaint} Its MD5 should be {data_set.md5}; it is {found}.")
     return found
-
-
-# ── finding ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def open_originals(data_set: DataSet, source: Path) -> Iterator[Original]:

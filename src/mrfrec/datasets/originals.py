@@ -65,7 +65,7 @@ class _Reader:
         self._is_netflix = data_set.form == "netflix"
         self._done = 0  # rows
         self._frames: list[pl.DataFrame] = []  # kept rows
-        self._places: list[str] = []  # files read so far
+        self._place = ""  # of the last file
         self._movies: dict[int, str] = {}  # Netflix only: movie → file
         # Strings as categories: polars keeps the mapping as long as a column has the type.
         self._types = {
@@ -75,11 +75,10 @@ class _Reader:
         }
 
     def read(self, original: Original) -> None:
-        """Add the rows of one file."""
         place, file = original.place, original.file
-        if self._places and not self._is_netflix:
-            raise DataError(f"both {self._places[0]} and {place} hold ratings: pass one of them.")
-        self._places.append(place)
+        if self._place and not self._is_netflix:
+            raise DataError(f"both {self._place} and {place} hold ratings: pass one of them.")
+        self._place = place
         line = 0  # lines read so far
         if self._form.header is not None:
             head, line = file.readline(1000).rstrip(b"\r\n"), 1
@@ -188,11 +187,7 @@ def _pieces(file: IO[bytes]) -> Iterator[bytes]:
         yield rest.removesuffix(b"\r") + b"\n"
 
 
-# ── titles ────────────────────────────────────────────────────────────────────────────────────────
-
-
 def _read_titles(data_set: DataSet, original: Original) -> dict[int, str]:
-    """Return titles by item."""
     place, form = original.place, data_set.form
     try:
         text = original.file.read().decode(data_set.encoding).replace("\r\n", "\n")
@@ -219,9 +214,6 @@ def _read_titles(data_set: DataSet, original: Original) -> dict[int, str]:
             raise DataError(f"{place}, line {number:,}: it must have an item number and a title.")
         titles[int(fields[0])] = fields[1]
     return titles
-
-
-# ── Parquet ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def write_events(events: Events, path: Path, titles: Path) -> None:

@@ -5,6 +5,7 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from glob import escape
 from io import FileIO, IOBase
 from pathlib import Path
 
@@ -106,17 +107,12 @@ def _remove(target: Path, temporary: Path, lock: FileIO | None) -> None:
 
 
 def _remove_abandoned(folder: Path, start: str) -> None:
-    candidates = []
-    with suppress(OSError), os.scandir(folder) as entries:
-        candidates = [
-            folder / entry.name
-            for entry in entries
-            if entry.name.startswith(start) and entry.name.endswith(".unfinished") and entry.is_file()
-        ]
-    for path in candidates:
-        with suppress(OSError), path.open("rb") as file:
-            if _locked(file, unsure=False):
-                path.unlink()
+    for path in [*folder.glob(f"{escape(start)}*.unfinished")]:
+        with suppress(OSError):
+            if path.is_file():
+                with path.open("rb") as file:
+                    if _locked(file, unsure=False):
+                        path.unlink()
 
 
 def _locked(file: IOBase, unsure: bool) -> bool:

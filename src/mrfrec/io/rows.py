@@ -122,7 +122,6 @@ class RowReader:
         self._titles = pl.DataFrame(schema={"code": pl.Int32, "title": pl.String})
 
     def read(self, table: Source, roles: Roles, progress: Progress | None) -> None:
-        """Add the rows of a table."""
         types = {"user": self.users.texts.dtype, "item": self.items.texts.dtype}
         for batch in self.good(table, roles, types):
             if self._min_value is not None:

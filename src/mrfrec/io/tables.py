@@ -171,8 +171,12 @@ def read_events(
 def _check_options(
     min_value: float | None, binary: bool, duplicates: str, on_bad: str, progress: Progress | None
 ) -> float | None:
-    _one_of("duplicates", duplicates, ("sum", "last", "error"))
-    _one_of("on_bad", on_bad, ("refuse", "skip"))
+    for name, given, allowed in (
+        ("duplicates", duplicates, ("sum", "last", "error")),
+        ("on_bad", on_bad, ("refuse", "skip")),
+    ):
+        if not isinstance(given, str) or given not in allowed:
+            raise ParameterError(name, " or ".join(f'"{choice}"' for choice in allowed), given)
     check_flag("binary", binary)
     if progress is not None and not callable(progress):
         raise ParameterError("progress", "a function or None", progress)
@@ -196,11 +200,10 @@ def _read(
     """Read the rows of all tables; return them, and the data frame library of the first table."""
     sources = open_sources(source, **reading)
     uses_values = min_value is not None or not binary
-    needed = ("user", "item", "time") if timed else ("user", "item")
     wanted = {"value": uses_values, "time": timed, "title": items is None}
     tables: list[tuple[Source, dict[str, str]]] = []
     for table in sources:
-        roles = find_roles(table, named, needed)
+        roles = find_roles(table, named, ("user", "item", "time") if timed else ("user", "item"))
         if uses_values and "value" not in roles:
             check_that_rows_may_be_counted(table, roles)
             if min_value is not None:
@@ -217,9 +220,8 @@ def _read(
     without = [table.name for table, roles in tables if "value" not in roles]
     if without and len(without) < len(tables):
         raise DataError(f"{without[0]} has no column of values, but other files have. Read them apart.")
-    rows = RowReader(
-        on_bad, as_text=any(table.is_text for table in sources), min_value=min_value, binary=binary
-    )
+    as_text = any(table.is_text for table in sources)
+    rows = RowReader(on_bad, as_text=as_text, min_value=min_value, binary=binary)
     for table, roles in tables:
         rows.read(table, roles, progress)
     rows.finish()
@@ -244,11 +246,6 @@ def read_users(path: Path, known: Ids) -> list[Id]:
             texts = batch["user"].cast(pl.String)
             users += texts.to_list() if known.is_text else [known.parse(text, "user") for text in texts]
     return users
-
-
-def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if not isinstance(value, str) or value not in allowed:
-        raise ParameterError(name, " or ".join(f'"{choice}"' for choice in allowed), value)
 
 
 def _titles_from(table: object, items: Ids, item: str | None, title: str | None, rows: RowReader) -> Texts:
