@@ -153,6 +153,15 @@ def test_a_stored_weight_of_zero_is_no_evidence() -> None:
         assert table["source"].to_list() == ["model", "popular"] * count
 
 
+def test_only_items_that_speak_for_a_recommendation_are_its_reasons() -> None:
+    model = MRF(threshold=0.0).fit(tiny(5))
+    B = np.zeros((5, 5), np.float32)
+    B[0, 3], B[1, 3], B[2, 3] = 0.5, -0.25, 0.75
+    model._weights = Rows.of(sp.csr_array(B))
+    (row,) = model.answer(history=[0, 1, 2], k=1, explain=3).rows
+    assert (row["item"], row["because"]) == (3, "2 (+0.75), 0 (+0.50)")
+
+
 @pytest.mark.parametrize("threshold", [None, 0.3])
 def test_with_an_offset_all_scores_are_means_on_one_scale(threshold: float | None) -> None:
     data = shop()
