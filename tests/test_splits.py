@@ -930,7 +930,7 @@ def test_a_time_that_is_none_is_a_bad_row_among_numbers_and_among_dates(odd: str
     for others in (["5", "7"], ["2019-12-08", "2019-12-09T10:30:00+02:00"]):
         path = tmp_path / "a.csv"
         timed([others[0], odd, others[1]]).write_csv(path)
-        with pytest.raises(DataError, match=r"row 2: (no time|time .* is no number and no date)"):
+        with pytest.raises(DataError, match=r"row 2: (no time|time .* is neither a number nor a date)"):
             read_events(path, time=True)
         assert len(read_events(path, time=True, on_bad="skip")) == 2
         assert len(read_events(path)) == 3  # nobody asked for times

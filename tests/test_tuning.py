@@ -82,7 +82,7 @@ def test_a_new_l2_repeats_nothing_but_the_solution(
         (statistics, "moments"),
         (pattern, "find_pattern"),
         (closed_form, "scaled_matrix"),
-        (blocks, "gather"),
+        (blocks, "gather_blocks"),
     ):
         monkeypatch.setattr(module, name, again)
     MRF(l2=2.0, sparsity=sparsity).fit(data, reuse=reuse)
