@@ -12,8 +12,6 @@ from typing import TextIO
 
 from mrfrec.errors import MrfrecError, ParameterError
 
-__all__ = ["main"]
-
 # Parameters and the options that set them.
 _OPTIONS = {
     "path": "--output",

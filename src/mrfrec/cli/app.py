@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from mrfrec.data.catalogue import Recommendations
     from mrfrec.models.recommender import Recommender
 
-__all__ = ["app", "run"]
-
 app = new_app()
 
 _REASONS = 3  # shown for each item with --explain

@@ -17,22 +17,6 @@ if TYPE_CHECKING:
     from mrfrec.data.events import Events
     from mrfrec.evaluation.splits import Split
 
-__all__ = [
-    "Columns",
-    "Data",
-    "Duplicates",
-    "InputFormat",
-    "MaxHistory",
-    "MinItems",
-    "MinUsers",
-    "MinValue",
-    "OnBad",
-    "Separator",
-    "Values",
-    "takes_data",
-    "text_options",
-]
-
 _HELDOUT = 10_000  # users at most, if not said
 _OF_FILES = (
     "user_column", "item_column", "value_column", "time_column", "min_value", "values", "duplicates",

@@ -9,8 +9,6 @@ from typer import Argument, Option
 from mrfrec.cli.options import Folder, new_app
 from mrfrec.errors import DataError
 
-__all__ = ["datasets_app"]
-
 datasets_app = new_app("datasets")
 
 Name = Annotated[str, Argument(help="A name from mrfrec paper datasets list.", metavar="NAME")]

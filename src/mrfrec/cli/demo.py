@@ -15,8 +15,6 @@ from mrfrec.io.atomic import check_writable, expanded
 from mrfrec.models import Popularity
 from mrfrec.models.mrf import MRF
 
-__all__ = ["run"]
-
 _HISTORY = ("python3-numpy", "python3-scipy", "cython3")
 _HELD_OUT = 2000
 _SPARSE: dict[str, Any] = {"sparsity": 0.02}

@@ -14,8 +14,6 @@ from pathlib import Path
 from mrfrec.cli.show import print_table
 from mrfrec.errors import DataError
 
-__all__ = ["Finding", "examine", "print_findings"]
-
 _NEEDED = ("numpy", "scipy", "numba", "polars", "narwhals", "safetensors", "threadpoolctl", "typer", "rich")
 _OPTIONAL = {
     "pandas": "",

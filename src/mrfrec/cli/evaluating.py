@@ -24,8 +24,6 @@ from mrfrec.errors import ParameterError
 if TYPE_CHECKING:
     from mrfrec.models.recommender import Recommender
 
-__all__ = ["compare", "evaluate", "models_to_compare", "tune"]
-
 _TRIALS = 50
 
 

@@ -22,8 +22,6 @@ from mrfrec.cli.data import (
 from mrfrec.cli.options import Device, MemoryLimit, Threads, file_name
 from mrfrec.errors import ParameterError
 
-__all__ = ["fit"]
-
 
 def fit(
     data: Annotated[

@@ -17,21 +17,6 @@ if TYPE_CHECKING:
     from mrfrec.models.axes import Range
     from mrfrec.models.recommender import Recommender
 
-__all__ = [
-    "Spec",
-    "check_limits",
-    "check_machine",
-    "make",
-    "numbers",
-    "only",
-    "parse_model",
-    "parse_models",
-    "parse_vary",
-    "read_parameters",
-    "refuse_option",
-    "with_options",
-]
-
 _WORDS: dict[str, Any] = {"none": None, "dense": None, "true": True, "false": False, "yes": True, "no": False}
 
 

@@ -14,8 +14,6 @@ from mrfrec.models.recommender import Recommender
 if TYPE_CHECKING:
     from mrfrec.data.interactions import Interactions
 
-__all__ = ["ItemNames", "find_users", "read_histories"]
-
 _GUESSES = 5
 
 

@@ -7,11 +7,6 @@ import typer
 from typer import Option
 from typer.core import TyperCommand
 
-__all__ = [
-    "MEASURED_MODEL", "Device", "Folder", "GroupedCommand", "MemoryLimit", "Metrics", "PerUser", "Plot",
-    "ReportFile", "ReportFormat", "Threads", "TieRule", "file_name", "new_app",
-]  # fmt: skip
-
 # Parameters of commands by group; the others are about the data.
 _GROUPS = {
     "Model": "model params l2 alpha sparsity threshold max_neighbors r l2_flat dropout user_weight center "

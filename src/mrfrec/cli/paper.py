@@ -26,8 +26,6 @@ from mrfrec.cli.options import (
 from mrfrec.cli.running import check_output, data_title, measuring, note_plots, report_format, show
 from mrfrec.errors import ParameterError
 
-__all__ = ["paper_app"]
-
 paper_app = new_app("paper")
 paper_app.add_typer(datasets_app)
 

@@ -14,17 +14,6 @@ if TYPE_CHECKING:
     from mrfrec.evaluation.report import Report
     from mrfrec.evaluation.splits import Split
 
-__all__ = [
-    "check_output",
-    "data_title",
-    "measuring",
-    "naming",
-    "note_plots",
-    "report_format",
-    "resumable",
-    "show",
-]
-
 _FORMATS = {".json": "json", ".md": "markdown", ".txt": "table"}
 _METRICS = ("ndcg@100", "recall@20", "recall@50")
 

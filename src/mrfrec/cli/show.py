@@ -27,20 +27,6 @@ if TYPE_CHECKING:
     from mrfrec.evaluation.protocol import Evaluation
     from mrfrec.evaluation.report import Report
 
-__all__ = [
-    "kind_of",
-    "note",
-    "print_table",
-    "progress_bar",
-    "show_explanation",
-    "show_facts",
-    "show_recommendations",
-    "show_report",
-    "show_similar",
-    "size_of",
-    "write_per_user",
-]
-
 _BY_NAME = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".txt": "table"}
 
 

@@ -7,8 +7,6 @@ from mrfrec.checks import check_seed
 from mrfrec.errors import MissingLibraryError, ParameterError
 from mrfrec.models.axes import Range
 
-__all__ = ["Chooser"]
-
 
 class Chooser:
     """Chooses points of a space: a range or a list of choices for each parameter.

@@ -26,11 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "BLACK", "Label", "add_labels", "add_legend", "add_title", "check_drawable", "grid_shape", "line_style",
-    "new_figure", "output_paths", "plot_means", "save_figure", "scale_axis",
-]  # fmt: skip
-
 _SETTINGS: Any = {
     "font.size": 12,
     "legend.fontsize": 11,

@@ -12,20 +12,6 @@ from mrfrec.evaluation.splits import Split, check_split
 from mrfrec.models.axes import RIDGES, Axis, Range, Ridges
 from mrfrec.models.registry import build, model_class
 
-__all__ = [
-    "Parameters",
-    "axes_of",
-    "check_values",
-    "grid",
-    "has_numbers",
-    "plain",
-    "ridges",
-    "rounded",
-    "scale_exponent",
-    "space_of",
-    "usual_points",
-]
-
 Parameters = Mapping[str, Any]
 
 

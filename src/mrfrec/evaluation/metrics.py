@@ -17,19 +17,6 @@ import scipy.sparse as sp
 from mrfrec.checks import check_count
 from mrfrec.errors import DataError, ParameterError
 
-__all__ = [
-    "DEFAULTS",
-    "NAMES",
-    "Lists",
-    "Mean",
-    "Metric",
-    "Paired",
-    "long_tail",
-    "mean_of",
-    "paired",
-    "parse",
-]
-
 DEFAULTS = ("ndcg@100", "recall@20", "recall@50")  # of the paper's tables
 _HEAD = 0.8  # share of the interactions with items that are not long tail
 

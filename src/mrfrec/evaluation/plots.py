@@ -9,8 +9,6 @@ from mrfrec.errors import ParameterError
 from mrfrec.evaluation import figures
 from mrfrec.evaluation.metrics import Mean, Metric, parse
 
-__all__ = ["plot_tuning"]
-
 _PANELS = 4  # at most
 _LINES = 6  # at most, in one panel
 _BEST = "best:"  # how the legend of the best point begins

@@ -26,8 +26,6 @@ from mrfrec.evaluation.metrics import (
 from mrfrec.evaluation.splits import Questions, Split, check_split
 from mrfrec.models.recommender import Recommender
 
-__all__ = ["Comparison", "Evaluation", "Ties", "compare", "evaluate", "measure", "rank"]
-
 _USERS_AT_ONCE = 4096
 
 Ties = Literal["index", "popularity"]

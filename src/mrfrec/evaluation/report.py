@@ -11,18 +11,6 @@ from mrfrec.evaluation.protocol import Comparison, Evaluation
 from mrfrec.evaluation.tuning import Trial, Tuning
 from mrfrec.models.registry import kind_named, model_class
 
-__all__ = [
-    "Report",
-    "Section",
-    "mean_text",
-    "of_comparison",
-    "of_evaluations",
-    "of_tuning",
-    "parameters_text",
-    "percent",
-    "seconds_text",
-]
-
 _UNBOUNDED = ("l2", "l1", "neighbors", "shrink", "factors", "weight")  # parameters without an upper limit
 
 

@@ -19,19 +19,6 @@ from mrfrec.data.ids import Ids, Places
 from mrfrec.data.interactions import Interactions
 from mrfrec.errors import DataError
 
-__all__ = [
-    "SEED",
-    "Questions",
-    "Split",
-    "by_time",
-    "check_split",
-    "filtered",
-    "given",
-    "leave_out",
-    "strong_generalisation",
-    "strong_rows",
-]
-
 SEED = 98765  # of the published splits
 _FEWEST = 5  # rows a user needs for some of them to be hidden
 

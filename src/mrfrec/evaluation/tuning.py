@@ -27,8 +27,6 @@ from mrfrec.io.atomic import writing
 from mrfrec.models.axes import Range
 from mrfrec.models.registry import build
 
-__all__ = ["Trial", "Tuning", "points_of", "search", "tune"]
-
 _SEED = 98765
 
 

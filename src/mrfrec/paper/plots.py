@@ -10,8 +10,6 @@ from mrfrec.evaluation.metrics import Metric, parse
 from mrfrec.paper.side_checks import Exposure
 from mrfrec.paper.tradeoff import Tradeoff
 
-__all__ = ["plot_exposure", "plot_tradeoff"]
-
 _TICKS = 12  # most labels on the axis of groups
 
 

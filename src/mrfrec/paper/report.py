@@ -18,8 +18,6 @@ from mrfrec.evaluation.report import (
 from mrfrec.paper.side_checks import Exposure
 from mrfrec.paper.tradeoff import Tradeoff
 
-__all__ = ["of_exposure", "of_low_rank", "of_tradeoff"]
-
 
 def of_tradeoff(tradeoff: Tradeoff) -> Report:
     """Report accuracy and training time as in the paper's Table 2, also relative to the dense model."""

@@ -26,8 +26,6 @@ from mrfrec.models.registry import build, model_class
 from mrfrec.paper.report import of_exposure, of_low_rank
 from mrfrec.paper.side_checks import exposure, low_rank
 
-__all__ = ["EXPERIMENTS", "Published", "reproduce"]
-
 EXPERIMENTS = ("table1", "table2", "lowrank", "exposure")
 
 

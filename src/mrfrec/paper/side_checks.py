@@ -20,8 +20,6 @@ from mrfrec.evaluation.splits import Questions
 from mrfrec.models import ranking
 from mrfrec.models.mrf import MRF
 
-__all__ = ["Exposure", "exposure", "low_rank"]
-
 _EXACT = 3000  # items up to which the full decomposition takes only seconds
 _PASSES = 2  # power iterations; each squares the ratio of the leading to the trailing singular values
 _USERS_AT_ONCE = 1000

@@ -12,8 +12,6 @@ from mrfrec.evaluation.protocol import Evaluation, Ties, evaluate
 from mrfrec.evaluation.splits import Split
 from mrfrec.models.mrf import MRF
 
-__all__ = ["Tradeoff", "TradeoffPoint", "tradeoff"]
-
 _VARIED = ("sparsity", "threshold", "r")
 
 
