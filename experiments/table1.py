@@ -222,7 +222,7 @@ def _measure(row: Row, split: Split, wanted: list[str], table: str) -> dict[str,
         "trials": trials,
         "validation": value,
         "remark": row.remark,
-        "values": {name: [float(x) for x in measured.of(name)] for name in wanted},
+        "values": {name: [float(x) for x in measured.per_user(name)] for name in wanted},
         "seconds": measured.seconds,
         "machine": machine(),
         "date": datetime.date.today().isoformat(),
@@ -257,7 +257,7 @@ def _measure_rankings(folder: Path, split: Split, wanted: list[str], table: str)
             "remark": f"the best of {job['epochs']} epochs is number {job['best_epoch']}"
             if "tuned" not in job
             else f"{job['epochs']} epochs, as many as were best for validation",
-            "values": {name: [float(x) for x in metrics.parse(name).of(lists)] for name in wanted},
+            "values": {name: [float(x) for x in metrics.parse(name).per_user(lists)] for name in wanted},
             "seconds": {"training": job["seconds"]},
             "machine": f"{job['device']}, PyTorch {job['torch']}",
             "date": datetime.date.today().isoformat(),

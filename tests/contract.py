@@ -298,7 +298,7 @@ def it_can_be_evaluated(make: Make, split: Split) -> None:
     assert found.facts["kind"] == type(model).__name__
     assert found.seconds["training"] > 0
     again = measure(model, split.test, "ndcg@10")
-    np.testing.assert_array_equal(again.of("ndcg@10"), found.of("ndcg@10"))
+    np.testing.assert_array_equal(again.per_user("ndcg@10"), found.per_user("ndcg@10"))
 
 
 def negative_values_are_refused(make: Make, data: Interactions) -> None:

@@ -776,14 +776,17 @@ REFUSED = {
         "fit events.csv -o x.mrf --user-column who",
         r"--user-column must be a column of events\.csv: 'user_id', 'item_id', 'title'; got 'who'",
     ),
-    "no number": ("fit events.csv -o x.mrf --l2 six", r"Invalid value for '--l2'.*See mrfrec fit"),
+    "no number": ("fit events.csv -o x.mrf --l2 six", r"--l2 must be a number; got 'six'\."),
     "a number beyond its rule": ("fit events.csv -o x.mrf --alpha 2", r"alpha must be between 0 and 1"),
     "no sparsity": (
         "fit events.csv -o x.mrf --sparsity some",
         r"sparsity must be a number above 0 and at most 1, auto, or dense; got 'some'",
     ),
     "a sparsity above one": ("fit events.csv -o x.mrf --sparsity 7", r"sparsity must be above 0"),
-    "no choice": ("fit events.csv -o x.mrf --dtype int8", r"Invalid value for '--dtype'"),
+    "no choice": (
+        "fit events.csv -o x.mrf --dtype int8",
+        r"--dtype must be one of float32, float64; got 'int8'\.",
+    ),
     "a misspelt model": (
         "fit events.csv -o x.mrf --model 'SLIN: l1=1'",
         r"--model must be of a kind that knows l1, which MRF does not; .* Did you mean SLIM\?",
@@ -818,11 +821,11 @@ REFUSED = {
     ),
     "a checkpoint without a name": (
         "fit events.csv -o x.mrf --model MultVAE --checkpoint ''",
-        r"Invalid value for '--checkpoint': it must be the name of a file; got ''\. See mrfrec fit",
+        r"--checkpoint must be a file, new or old; got '\.'",
     ),
     "parameters without a name": (
         "fit events.csv -o x.mrf --params ''",
-        r"Invalid value for '--params': it must be the name of a file; got ''",
+        r"\. cannot be read: Is a directory",
     ),
     "a model without a name": (
         "fit events.csv -o x.mrf --model ''",
@@ -870,8 +873,8 @@ REFUSED = {
         "explain shop.mrf --item i01 --user u01 --history i02",
         r"exactly one of --history and --user",
     ),
-    "no k": ("recommend shop.mrf --user u01 -k 0", r"k must be a whole number, 1 or more; got 0"),
-    "a k of letters": ("similar shop.mrf i01 -k ten", r"Invalid value for '-k'"),
+    "no k": ("recommend shop.mrf --user u01 -k 0", r"-k must be a whole number, 1 or more; got 0"),
+    "a k of letters": ("similar shop.mrf i01 -k ten", r"-k must be a whole number; got 'ten'"),
     "no threads": ("recommend shop.mrf --all --threads 0 -o x.csv", r"--threads must be"),
     "a misspelt item": (
         "similar shop.mrf Ameli",

@@ -196,8 +196,8 @@ def test_every_model_is_evaluated_by_name_as_python_does_it(run: Any, kind: str)
         (["--split", "time", "--heldout", "9"], "--heldout must be left out with --split time"),
         (["-o", "events.csv", "--format", "json"], "another file than the input"),
         (["--test", "nothing.csv"], "there is no file nothing.csv"),
-        (["--value-column", "stars", "--min-value", "3"], "value must be a column of"),
-        (["--on-bad", "skip", "--time-column", "when"], "time must be a column of"),
+        (["--value-column", "stars", "--min-value", "3"], "--value-column must be a column of"),
+        (["--on-bad", "skip", "--time-column", "when"], "--time-column must be a column of"),
     ],
 )
 def test_wrong_input_is_refused_before_anything_is_fitted(
@@ -265,7 +265,7 @@ def test_numbers_of_each_user_go_to_a_file(run: Any, folder: Path) -> None:
     for name in ("a", "b"):
         mine = table.filter(pl.col("model") == name)
         assert mine["user"].to_list() == list(split.test.users)
-        assert mine["ndcg@10"].to_list() == pytest.approx(expected[name].of("ndcg@10").tolist())
+        assert mine["ndcg@10"].to_list() == pytest.approx(expected[name].per_user("ndcg@10").tolist())
 
 
 def test_compare_needs_two_models_with_names_of_their_own(run: Any) -> None:
@@ -285,7 +285,7 @@ def test_models_of_all_kinds_are_compared_and_the_device_is_for_those_that_have_
     )  # fmt: skip
     for name in ("MRF", "popularity", "Mult-VAE"):
         assert re.search(rf"^{name} +0\.", out, re.MULTILINE)
-    assert "popularity: Popularity, as by default" in out
+    assert "popularity: Popularity, default parameters" in out
     assert "Mult-VAE: MultVAE, hidden=6, latent=3, epochs=1" in out
     with pytest.raises(ParameterError, match="--device must be left out with MRF, Popularity"):
         run("compare", "events.csv", "--model", "MRF", "--model", "Popularity", "--device", "cpu")
@@ -408,7 +408,7 @@ def test_results_say_of_which_kind_the_models_are(run: Any, form: str) -> None:
     out = run("compare", "events.csv", *small, "--metrics", "ndcg@10", "--model", "käse: model=SLIM, l1=3",
               "--model", "SLIM", "--model", "MRF: l2=3", "--model", "sparsity=0.3")  # fmt: skip
     lines = [line.removeprefix("- ") for line in out.splitlines() if line.strip()][-4:]
-    assert lines == ["käse: SLIM, l1=3", "SLIM, as by default", "MRF, l2=3", "MRF, sparsity=0.3"]
+    assert lines == ["käse: SLIM, l1=3", "SLIM, default parameters", "MRF, l2=3", "MRF, sparsity=0.3"]
     out = run("tune", "events.csv", *small, "--metric", "ndcg@10", "--model", "SLIM: l1=1", "--vary",
               "l2=1,9", "-o", "kinds.json")  # fmt: skip
     assert "SLIM: 2 points tried" in out
@@ -529,7 +529,7 @@ def test_a_missing_extra_ends_the_tuning(run: Any, folder: Path, monkeypatch: py
         (["--plot", "a.pdf"], r"--plot must be a name that ends in \.png or \.svg"),
         (["--trials", "3"], "--trials must be left out with --method grid"),
         (["--model", "alpha=0.5", "--alpha", "1"], "--model must be without alpha when --alpha 1 is given"),
-        (["--max-seconds", "-1"], "max_seconds must be above 0"),
+        (["--max-seconds", "-1"], "--max-seconds must be above 0"),
         (["--model", "SLIM", "--alpha", "0.5"], "--alpha must be left out with SLIM, .* own are l1, l2"),
         (["--model", "ItemKNN", "--l2", "1"], "--l2 must be left out with ItemKNN, .* neighbors, shrink"),
         (["--model", "EASE", "--r", "0.5"], "--r must be given with sparsity levels alone"),
@@ -630,7 +630,7 @@ def test_reproduce_without_the_data_says_what_to_put_where(run: Any, tmp_path: P
         "train_triplets.txt.zip",
     ):
         assert words in str(error.value)
-    with pytest.raises(ParameterError, match="names must be among msd for table2"):
+    with pytest.raises(ParameterError, match="--data must be among msd for table2"):
         run("paper", "reproduce", "table2", "--data", "ml-20m", "--folder", str(tmp_path))
     with pytest.raises(ParameterError, match=r"models must be among MRF, MultVAE, .* for table1; got 'EASE'"):
         run("paper", "reproduce", "table1", "--model", "ease", "--folder", str(tmp_path))

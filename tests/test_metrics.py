@@ -107,7 +107,7 @@ LOG3, LOG4, LOG5 = math.log2(3), 2.0, math.log2(5)
     ],
 )
 def test_by_hand(name: str, expected: Sequence[float]) -> None:
-    np.testing.assert_allclose(parse(name).of(BY_HAND.lists()), expected, atol=1e-6)
+    np.testing.assert_allclose(parse(name).per_user(BY_HAND.lists()), expected, atol=1e-6)
 
 
 def test_the_long_tail_by_hand() -> None:
@@ -146,7 +146,7 @@ def test_metrics_equal_naive(name: str, k: int) -> None:
         case = random_case(seed)
         assert any(-1 in ranked for ranked in case.ranked)
         assert any(len(targets) > 12 for targets in case.targets)
-        found = parse(f"{name}@{k}").of(case.lists())
+        found = parse(f"{name}@{k}").per_user(case.lists())
         assert found.dtype == np.float64
         np.testing.assert_allclose(found, case.expected(name, k), rtol=1e-12)
 
@@ -172,7 +172,7 @@ def test_a_share_of_exactly_four_fifths_is_enough_for_the_head() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_users_with_an_empty_list_get_nothing(name: str) -> None:
     case = Case([[-1, -1, -1]], [{2}], [3, 2, 1])
-    assert parse(f"{name}@3").of(case.lists()).tolist() == [0.0]
+    assert parse(f"{name}@3").per_user(case.lists()).tolist() == [0.0]
     assert case.expected(name, 3) == [0.0]
 
 
@@ -181,7 +181,7 @@ def test_users_with_an_empty_list_get_nothing(name: str) -> None:
 def test_a_perfect_list_is_worth_one(name: str, n_targets: int) -> None:
     best = [5, 3, 1, 0, 2, 4, 6, 7, 8]
     case = Case([best[:4]], [set(best[:n_targets])], [1] * 9)
-    assert parse(f"{name}@{min(n_targets, 4)}").of(case.lists()).tolist() == [1.0]
+    assert parse(f"{name}@{min(n_targets, 4)}").per_user(case.lists()).tolist() == [1.0]
 
 
 def test_the_order_of_stored_targets_changes_nothing() -> None:
@@ -193,14 +193,14 @@ def test_the_order_of_stored_targets_changes_nothing() -> None:
     targets = sp.csr_array((np.ones(len(backwards)), backwards, indptr), shape=shape)
     other = Lists(lists.ranked, targets, lists.popularity)
     for name in naive.ACCURACY:
-        np.testing.assert_array_equal(parse(f"{name}@7").of(other), parse(f"{name}@7").of(lists))
+        np.testing.assert_array_equal(parse(f"{name}@7").per_user(other), parse(f"{name}@7").per_user(lists))
 
 
 def test_users_times_items_may_be_beyond_32_bits() -> None:
     many = 2**30
     targets = sp.csr_array((np.ones(5), [0, 7, many - 1, 0, 7], [0, 1, 2, 3, 4, 5]), shape=(5, many))
     ranked = np.array([[0, 7], [0, 7], [0, many - 1], [7, many - 1], [7, 0]], np.int32)
-    found = parse("mrr@2").of(Lists(ranked, targets, np.zeros(1, np.int64)))
+    found = parse("mrr@2").per_user(Lists(ranked, targets, np.zeros(1, np.int64)))
     assert found.tolist() == [1, 0.5, 0.5, 0, 1]
 
 
@@ -208,7 +208,7 @@ def test_hits_are_the_users_own() -> None:
     """Item 1 is a target of user 0 and recommended to user 1; −1 of user 1 is not the last item of user 0."""
     case = Case([[0, -1], [1, -1]], [{1, 2}, {0}], [1, 1, 1])
     for name in naive.ACCURACY:
-        assert parse(f"{name}@2").of(case.lists()).tolist() == [0, 0]
+        assert parse(f"{name}@2").per_user(case.lists()).tolist() == [0, 0]
 
 
 # Names.
@@ -409,7 +409,7 @@ def test_evaluation_equals_naive(make: Any, weak: bool) -> None:
     assert [str(metric) for metric in found.values] == metrics
     for metric in found.values:
         expected = case.expected(metric.kind, metric.k)
-        np.testing.assert_allclose(found.of(metric), expected, rtol=1e-12, err_msg=str(metric))
+        np.testing.assert_allclose(found.per_user(metric), expected, rtol=1e-12, err_msg=str(metric))
         np.testing.assert_allclose(found.mean(metric), naive.mean_and_error(expected), rtol=1e-9, atol=1e-15)
     assert found.users == split.test.users
     assert found.left_out == split.test.left_out > 0
@@ -446,7 +446,7 @@ def test_ties_by_index_are_measured_where_asked_for() -> None:
     model = MRF(l2=2.0, threshold=10.0)  # without weights: all scores are equal
     found = evaluate(model, split, ["ndcg@10"], ties="index")
     case = case_of(model, split, 10, ties="index")
-    np.testing.assert_allclose(found.of("ndcg@10"), case.expected("ndcg", 10), rtol=1e-12)
+    np.testing.assert_allclose(found.per_user("ndcg@10"), case.expected("ndcg", 10), rtol=1e-12)
     assert found.mean("ndcg@10").mean < evaluate(model, split, ["ndcg@10"]).mean("ndcg@10").mean
 
 
@@ -487,7 +487,7 @@ def test_fitted_models_are_measured_without_fitting() -> None:
     model = MRF(l2=2.0)
     fitted = evaluate(model, split, ["ndcg@10"])
     measured = measure(model, split.test, ["ndcg@10"])
-    np.testing.assert_array_equal(measured.of("ndcg@10"), fitted.of("ndcg@10"))
+    np.testing.assert_array_equal(measured.per_user("ndcg@10"), fitted.per_user("ndcg@10"))
     assert split.validation is not None
     other = measure(model, split.validation, ["ndcg@10"])
     assert other.users == split.validation.users
@@ -500,13 +500,13 @@ def test_models_are_compared_user_by_user() -> None:
     assert [str(metric) for metric in found.metrics] == ["ndcg@10", "recall@5"]
     for name in makes:
         alone = evaluate(MODELS[name](), split, ["ndcg@10", "recall@5"])
-        np.testing.assert_array_equal(found[name].of("ndcg@10"), alone.of("ndcg@10"))
+        np.testing.assert_array_equal(found[name].per_user("ndcg@10"), alone.per_user("ndcg@10"))
     for name, against, other in (
         ("sparse", None, "dense"),
         ("all scores equal", None, "dense"),
         ("dense", "all scores equal", "all scores equal"),
     ):
-        values, others = found[name].of("ndcg@10"), found[other].of("ndcg@10")
+        values, others = found[name].per_user("ndcg@10"), found[other].per_user("ndcg@10")
         difference, _, p = found.paired(name, "ndcg@10", against)
         assert difference == pytest.approx(values.mean() - others.mean(), abs=1e-12)
         assert p == pytest.approx(scipy.stats.ttest_rel(values, others).pvalue)

@@ -258,38 +258,28 @@ def test_exposure_labels_groups_and_takes_a_log_scale_where_shares_need_it(
 
 
 def test_tuning_has_a_line_per_alpha_and_marks_the_best(tmp_path: Path, drawn: list[Figure]) -> None:
-    trials = [*made_trials(), ({"alpha": 0.5, "l2": 10.0, "user_weight": 0.5}, 0.4, 0.0)]
+    trials = [*made_trials(), ({"user_weight": 0.0, "alpha": 0.5, "l2": 30.0}, 0.4, 0.0)]
     plot_tuning(trials, "ndcg@100", tmp_path / "figure", title="Books")
     (axes,) = drawn[0].axes
-    assert legend_of(drawn[0]) == ["α = 0.25", "α = 0.5", "α = 0.75", "best: α = 0.5, l2 = 10"]
+    assert legend_of(drawn[0]) == ["α = 0.25", "α = 0.5", "α = 0.75", "best: α = 0.5, l2 = 30"]
     assert (axes.get_xscale(), axes.get_xlabel(), axes.get_ylabel()) == ("log", "l2", "nDCG@100 (validation)")
     assert title_of(drawn[0]) == "Books"
-    # Of two trials that differ in nothing drawn, the better one.
     line: Any = axes.containers[1]
     assert line.get_label() == "α = 0.5"
-    assert [round(y, 3) for y in line.lines[0].get_ydata()] == [0.3, 0.4, 0.3]
+    assert line.lines[0].get_xdata().tolist() == [1.0, 10.0, 30.0, 100.0]
+    assert [round(y, 3) for y in line.lines[0].get_ydata()] == [0.3, 0.3, 0.4, 0.3]
 
 
-def test_tuning_has_a_panel_per_sparsity_the_best_of_many(tmp_path: Path, drawn: list[Figure]) -> None:
-    plot_tuning(made_trials(sparsity=[None, 0.01, 0.1]), "ndcg@100", tmp_path / "three")
-    plot_tuning(
-        made_trials(sparsity=[0.1, 0.01, 0.2, 0.3, "auto"]), "ndcg@100", tmp_path / "five", title="Books"
-    )
-    assert [axes.get_title() for axes in drawn[0].axes] == [
-        "dense", "sparsity 1 %, r = 0", "sparsity 10 %, r = 0",
-    ]  # fmt: skip
-    assert title_of(drawn[0]) == ""
-    assert [axes.get_title().split(",")[0] for axes in drawn[1].axes] == [
-        "sparsity 1 %", "sparsity 20 %", "sparsity 30 %", "sparsity auto",
-    ]  # fmt: skip
-    assert title_of(drawn[1]) == "Books; the best 4 of 5 panels"
-
-
-def test_tuning_of_many_alphas_draws_the_best_of_them(tmp_path: Path, drawn: list[Figure]) -> None:
-    trials: Trials = [({"alpha": a / 20, "l2": 3.0 * a}, a / 100, float("nan")) for a in range(1, 16)]
-    plot_tuning(trials, "ndcg@100", tmp_path / "figure")
-    assert legend_of(drawn[0])[:-1] == [f"α = {a / 20:g}" for a in range(10, 16)]
-    assert title_of(drawn[0]) == "the best 6 of 15 α"
+def test_tuning_of_many_combinations_draws_the_best_of_them(tmp_path: Path, drawn: list[Figure]) -> None:
+    trials: Trials = [
+        ({"alpha": a / 20, "sparsity": 0.01 if a % 2 else None, "l2": l2}, a / 100 + l2 / 1000, float("nan"))
+        for a in range(1, 16)
+        for l2 in (1.0, 2.0)
+    ]
+    plot_tuning(trials, "ndcg@100", tmp_path / "figure", title="Books")
+    expected = [f"α = {a / 20:g}" + (", sparsity = 0.01" if a % 2 else "") for a in range(10, 16)]
+    assert legend_of(drawn[0])[:-1] == expected
+    assert title_of(drawn[0]) == "Books; the best 6 of 15 combinations"
 
 
 def test_tuning_takes_an_l2_of_zero_and_trials_without_alpha(tmp_path: Path, drawn: list[Figure]) -> None:

@@ -72,7 +72,7 @@ def test_low_rank_equals_the_decomposition_by_hand(model: MRF, split: Split) -> 
         expected = naive_low_rank(model, split.test, rank)
         for metric in METRICS:
             # In float32 two items of a user may be too near to tell apart.
-            close = np.isclose(found[f"rank {rank}"].of(metric), expected[metric])
+            close = np.isclose(found[f"rank {rank}"].per_user(metric), expected[metric])
             assert close.all() if model.dtype == "float64" else close.mean() > 0.98
 
 
@@ -81,7 +81,7 @@ def test_the_first_is_the_model_as_it_is(split: Split) -> None:
     same = evaluate(model, split, METRICS)
     full = low_rank(model, split.test, [4], METRICS).evaluations[0]
     for metric in METRICS:
-        np.testing.assert_array_equal(full.of(metric), same.of(metric))
+        np.testing.assert_array_equal(full.per_user(metric), same.per_user(metric))
     np.testing.assert_array_equal(full.recommended, same.recommended)
 
 
@@ -90,7 +90,7 @@ def test_all_ranks_together_are_the_model_as_it_is(split: Split) -> None:
     m = split.training.n_items
     found = low_rank(model, split.test, [m], METRICS)
     for metric in METRICS:
-        np.testing.assert_allclose(found[f"rank {m}"].of(metric), found["full rank"].of(metric))
+        np.testing.assert_allclose(found[f"rank {m}"].per_user(metric), found["full rank"].per_user(metric))
     assert found[f"rank {m}"].facts["energy"] == pytest.approx(1.0)
 
 
@@ -114,7 +114,7 @@ def test_batches_of_users_change_nothing(split: Split, monkeypatch: pytest.Monke
     parts = low_rank(model, split.test, RANKS, METRICS, progress=lambda *step: told.append(step))
     for one, other in zip(whole.evaluations, parts.evaluations, strict=True):
         for metric in METRICS:
-            np.testing.assert_allclose(one.of(metric), other.of(metric))
+            np.testing.assert_allclose(one.per_user(metric), other.per_user(metric))
     assert told[-1] == ("rank", len(split.test), len(split.test))
     assert {stage for stage, _, _ in told} == {"decompose", "rank"}
 
@@ -148,7 +148,7 @@ def test_the_randomized_decomposition_is_as_good_as_the_exact_one(
         assert near[name].facts["energy"] == pytest.approx(exact[name].facts["energy"], abs=1e-3)
         for metric in METRICS:
             assert near[name].mean(metric).mean == pytest.approx(exact[name].mean(metric).mean, abs=1e-3)
-            np.testing.assert_array_equal(near[name].of(metric), again[name].of(metric))
+            np.testing.assert_array_equal(near[name].per_user(metric), again[name].per_user(metric))
 
 
 def test_the_randomized_decomposition_works_up_to_full_rank(
@@ -159,7 +159,7 @@ def test_the_randomized_decomposition_works_up_to_full_rank(
     model = MRF(sparsity=None, dtype="float64").fit(split.training)
     found = low_rank(model, split.test, [m, 3], METRICS)
     for metric in METRICS:
-        np.testing.assert_allclose(found[f"rank {m}"].of(metric), found["full rank"].of(metric))
+        np.testing.assert_allclose(found[f"rank {m}"].per_user(metric), found["full rank"].per_user(metric))
     model = MRF(sparsity=0.05, dtype="float64").fit(split.training)  # many of its columns are empty
     assert low_rank(model, split.test, [m], METRICS)[f"rank {m}"].facts["energy"] == pytest.approx(1.0)
 

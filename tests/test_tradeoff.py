@@ -60,7 +60,7 @@ def test_points_equal_evaluations_of_the_same_models(split: Split, found: Tradeo
         assert point.evaluation.split == split.name
         assert point.blocks == model.n_blocks_
         for metric in METRICS:
-            np.testing.assert_array_equal(point.evaluation.of(metric), same.of(metric))
+            np.testing.assert_array_equal(point.evaluation.per_user(metric), same.per_user(metric))
         if sp.issparse(B):
             assert point.share == (B.nnz + m) / m**2 <= (point.sparsity or 0.0) + 1 / m
             assert point.bytes == B.data.nbytes + B.indices.nbytes + B.indptr.nbytes

@@ -480,7 +480,7 @@ def test_what_is_no_split_is_refused(split: Split) -> None:
         lambda: grids.ridges(None, 0.5),  # type: ignore[arg-type]
         lambda: evaluate(MRF(), split.training),  # type: ignore[arg-type]
     ):
-        with pytest.raises(DataError, match="split must be a Split"):
+        with pytest.raises(DataError, match="split must be Split"):
             call()
     with pytest.raises(ParameterError, match="model must be a model such as MRF"):
         evaluate(MRF, split, "ndcg@10")  # type: ignore[arg-type]

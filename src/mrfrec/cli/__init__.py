@@ -8,48 +8,10 @@ import traceback
 import warnings
 from contextlib import suppress
 from threading import Event
-from typing import TextIO
+from typing import Any
 
 from mrfrec.errors import MrfrecError, ParameterError
 
-# Parameters and the options that set them.
-_OPTIONS = {
-    "path": "--output",
-    "user": "--user-column",
-    "item": "--item-column",
-    "value": "--value-column",
-    "title": "--title-column",
-    "time": "--time-column",
-    "folder": "--folder",
-    "target": "--vae-cf",
-    **{
-        name: f"--{name.replace('_', '-')}"
-        for name in (
-            "checkpoint",
-            "device",
-            "heldout",
-            "input_format",
-            "max_history",
-            "hidden",
-            "max_seconds",
-            "memory_limit",
-            "metrics",
-            "min_items",
-            "min_users",
-            "ranks",
-            "seed",
-            "threads",
-            "trials",
-        )
-    },
-    "model": "--model",
-    "models": "--model",
-    "names": "--data",
-    "rs": "--r",
-    "sparsities": "--sparsity",
-    "source": "--from",
-    "vary": "--vary",
-}
 _LESS_MEMORY = "make the model smaller, as with --sparsity 0.005, or use fewer --threads"
 
 
@@ -79,7 +41,7 @@ def _listen_to_interrupts(stop: Event) -> None:
 
 
 def _run(arguments: list[str], stop: Event, debug: bool) -> int:
-    warnings.showwarning = _show_warning
+    warnings.showwarning = lambda message, *_: _say(f"note: {message}")  # type: ignore[assignment]
     log = logging.getLogger("mrfrec")
     log.addHandler(_Notes())
     log.setLevel(logging.INFO)
@@ -104,12 +66,10 @@ def _run(arguments: list[str], stop: Event, debug: bool) -> int:
         return _say(message, code)
 
 
-def _in_words(error: Exception) -> tuple[str, int]:
-    """Return the message for an error, naming options instead of parameters, and the exit code."""
-    if isinstance(error, ParameterError) and error.name in _OPTIONS:
-        return _OPTIONS[error.name] + str(error).removeprefix(error.name), 2
+def _in_words(error: Any) -> tuple[str, int]:
+    """Return the message for an error, in the words of the shell, and the exit code."""
     if isinstance(error, MrfrecError):
-        return str(error), 2
+        return str(error).replace('"auto", or None for dense', "auto, or dense"), 2
     if isinstance(error, MemoryError):
         details = f" ({error})" if str(error) else ""
         return f"there is not enough memory{details}. Close other programs, or {_LESS_MEMORY}.", 2
@@ -118,11 +78,15 @@ def _in_words(error: Exception) -> tuple[str, int]:
         return f"{name}{error.strerror or error}.", 2
     if isinstance(error, UnicodeEncodeError):
         odd = error.object[error.start : error.end]
-        return (
-            f"{odd!a} cannot be shown in the encoding {error.encoding}: set PYTHONUTF8=1, or give -o FILE.",
-            2,
-        )
+        advice = "set PYTHONUTF8=1, or give -o FILE"
+        return f"{odd!a} cannot be shown in the encoding {error.encoding}: {advice}.", 2
     if hasattr(error, "format_message"):  # a usage error of typer
+        # Pydantic refused the value of an option: its words are for programmers.
+        for refused in getattr(error.__cause__, "errors", tuple)():
+            choices = refused["msg"].partition("is not one of ")[2].replace("'", "").rstrip(".")
+            rule = "a whole number" if "integer" in refused["msg"] else "a number"
+            option = error.param.opts[-1]
+            return str(ParameterError(option, f"one of {choices}" if choices else rule, refused["input"])), 2
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "mrfrec"
         return f"{error.format_message().rstrip('.')}. See {command} --help.", 2
@@ -150,14 +114,3 @@ def _say(message: str, code: int = 0) -> int:
 class _Notes(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         _say(record.getMessage())
-
-
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    _say(f"note: {message}")

@@ -14,7 +14,7 @@ from mrfrec import __version__
 from mrfrec.checks import check_count
 from mrfrec.cli.evaluating import compare, evaluate, tune
 from mrfrec.cli.fitting import fit
-from mrfrec.cli.options import GroupedCommand, Threads, new_app
+from mrfrec.cli.options import Command, Threads, new_app
 from mrfrec.cli.paper import paper_app
 from mrfrec.errors import DataError
 
@@ -79,7 +79,7 @@ def _about(
 # ── demo, fit ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@app.command()
+@app.command(cls=Command)
 def demo(
     output: Annotated[Path, Option("-o", "--output", metavar="FILE", help="The model file to write.")] = Path(
         "debian.mrf"
@@ -101,13 +101,13 @@ def demo(
     run_demo(output)
 
 
-app.command(cls=GroupedCommand)(fit)
+app.command(cls=Command)(fit)
 
 
 # ── recommend, similar, explain ───────────────────────────────────────────────────────────────────
 
 
-@app.command()
+@app.command(cls=Command)
 def recommend(
     context: typer.Context,
     model: Model,
@@ -201,7 +201,7 @@ def _until(stop: Event | None, pieces: "Iterator[Recommendations]") -> "Iterator
         yield piece
 
 
-@app.command()
+@app.command(cls=Command)
 def similar(
     model: Model,
     item: Annotated[str, Argument(help="An item, by id or title.", metavar="ITEM")],
@@ -226,7 +226,7 @@ def similar(
     show_similar(opened, ItemNames(opened.catalogue).find(item), k, kind, output)
 
 
-@app.command()
+@app.command(cls=Command)
 def explain(
     model: Model,
     item: Annotated[str, Option(help="The item whose score to explain, by id or title.", metavar="ITEM")],
@@ -265,7 +265,7 @@ def explain(
 # ── info, doctor ──────────────────────────────────────────────────────────────────────────────────
 
 
-@app.command()
+@app.command(cls=Command)
 def info(
     model: Model,
     form: Annotated[
@@ -288,11 +288,11 @@ def info(
 
 
 for command in (evaluate, compare, tune):
-    app.command(cls=GroupedCommand)(command)
+    app.command(cls=Command)(command)
 app.add_typer(paper_app)
 
 
-@app.command("compile")
+@app.command("compile", cls=Command)
 def compile_kernels(
     to: Annotated[Path | None, Option(metavar="FOLDER", help="Folder for the machine code.")] = None,
     dtype: Annotated[
@@ -319,7 +319,7 @@ def compile_kernels(
     typer.echo(str(kept))
 
 
-@app.command()
+@app.command(cls=Command)
 def doctor() -> None:
     """Check the machine and the installation.
 

@@ -1,11 +1,10 @@
-"""Options that several commands share: which data, and how it is split."""
+"""Options about data: how tables are read, and how the measuring commands split them."""
 
-import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Option
 
@@ -17,43 +16,66 @@ if TYPE_CHECKING:
     from mrfrec.data.events import Events
     from mrfrec.evaluation.splits import Split
 
-_HELDOUT = 10_000  # users at most, if not said
-_OF_FILES = (
-    "user_column", "item_column", "value_column", "time_column", "min_value", "values", "duplicates",
-    "on_bad", "separator", "columns", "input_format",
-)  # fmt: skip
+_HELDOUT = 10_000  # users held out at most by default
 
 
-# Options that `mrfrec fit` has, too.
-MaxHistory = Annotated[
-    int | None, Option(metavar="N", help="Leave out users with more items than this, such as robots.")
-]
-MinUsers = Annotated[int, Option(metavar="N", help="Then leave out items with fewer users.")]
-MinItems = Annotated[int, Option(metavar="N", help="Then leave out users with fewer items.")]
-MinValue = Annotated[
-    float | None, Option(metavar="X", help="Leave out rows with a value below this: 4 for ratings.")
-]
-Values = Annotated[bool, Option("--values", help="Learn from the values; else every pair counts 1.")]
-Duplicates = Annotated[
-    Literal["sum", "last", "error"],
-    Option(help="Of several rows of one user and item: add the values, keep the last, or refuse."),
-]
-OnBad = Annotated[
-    Literal["refuse", "skip"], Option(help="What to do with a row that has no id, or no number as value.")
-]
-Separator = Annotated[str | None, Option(metavar="TEXT", help="Between columns of a text file.")]
-Columns = Annotated[
-    str | None, Option(metavar="NAMES", help="Columns of a text file without a header: user,item,plays.")
-]
-InputFormat = Annotated[
-    Literal["csv", "tsv", "jsonl", "parquet", "arrow"] | None,
-    Option(help="Format of DATA; told by the name of a file, needed for standard input (-)."),
-]
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How tables are read, as typed."""
+
+    user_column: Annotated[
+        str | None, Option(metavar="NAME", help="Column of the users, if its name does not tell.")
+    ] = None
+    item_column: Annotated[str | None, Option(metavar="NAME", help="Column of the items.")] = None
+    value_column: Annotated[
+        str | None, Option(metavar="NAME", help="Column of the values: ratings, counts, plays.")
+    ] = None
+    min_value: Annotated[
+        float | None, Option(metavar="X", help="Leave out rows with a value below this: 4 for ratings.")
+    ] = None
+    values: Annotated[bool, Option("--values", help="Learn from the values; else every pair counts 1.")] = (
+        False
+    )
+    duplicates: Annotated[
+        Literal["sum", "last", "error"],
+        Option(help="Of several rows of one user and item: add the values, keep the last, or refuse."),
+    ] = "sum"
+    max_history: Annotated[
+        int | None, Option(metavar="N", help="Leave out users with more items than this, such as robots.")
+    ] = None
+    min_users: Annotated[int, Option(metavar="N", help="Then leave out items with fewer users.")] = 0
+    min_items: Annotated[int, Option(metavar="N", help="Then leave out users with fewer items.")] = 0
+    on_bad: Annotated[
+        Literal["refuse", "skip"], Option(help="What to do with a row that has no id, or no number as value.")
+    ] = "refuse"
+    separator: Annotated[str | None, Option(metavar="TEXT", help="Between columns of a text file.")] = None
+    columns: Annotated[
+        str | None, Option(metavar="NAMES", help="Columns of a text file without a header: user,item,plays.")
+    ] = None
+    input_format: Annotated[
+        Literal["csv", "tsv", "jsonl", "parquet", "arrow"] | None,
+        Option(help="Format of DATA; told by the name of a file, needed for standard input (-)."),
+    ] = None
+
+    def rows(self) -> dict[str, Any]:
+        """Return the parameters of the readers that choose and parse rows."""
+        return {
+            "min_value": self.min_value, "binary": not self.values, "duplicates": self.duplicates,
+            "on_bad": self.on_bad, "input_format": self.input_format,
+            "separator": self.separator.replace("\\t", "\t") if self.separator else None,
+            "columns": [name.strip() for name in self.columns.split(",")] if self.columns else None,
+        }  # fmt: skip
+
+    def limits(self) -> dict[str, Any]:
+        """Return the parameters that leave out users and items."""
+        return {
+            "max_history": self.max_history, "min_users": self.min_users, "min_items": self.min_items
+        }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Data:
-    """The data of a command and how it is split, as typed."""
+@dataclass(frozen=True, kw_only=True)
+class Data(Reading):
+    """The data of a command that measures, and how it is split, as typed."""
 
     data: Annotated[
         list[str],
@@ -64,13 +86,11 @@ class Data:
     ]
     test: Annotated[
         Path | None,
-        Option(
-            metavar="FILE", help="A split as given: DATA is trained on, what FILE holds is to be guessed."
-        ),
+        Option(metavar="FILE", help="Train on DATA and test on FILE, which holds the items to predict."),
     ] = None
     shown: Annotated[
         Path | None,
-        Option(metavar="FILE", help="With --test: what its users are shown, where DATA has none of them."),
+        Option(metavar="FILE", help="With --test: the known items of its users, if they are not in DATA."),
     ] = None
     split: Annotated[
         Literal["strong", "leave-out", "time"],
@@ -80,23 +100,15 @@ class Data:
         int | None,
         Option(metavar="N", help="strong: users for validation, and for test; a tenth, at most 10,000."),
     ] = None
-    hidden: Annotated[float, Option(metavar="X", help="strong: share of their items to be guessed.")] = 0.2
+    hidden: Annotated[float, Option(metavar="X", help="strong: share of their items to predict.")] = 0.2
     k: Annotated[int, Option("--leave", metavar="K", help="leave-out, time: items of each user.")] = 1
-    max_history: MaxHistory = None
-    min_users: MinUsers = 0
-    min_items: MinItems = 5
-    seed: Annotated[int, Option(metavar="N", help="Of the split; that of the published ones.")] = 98765
-    user_column: Annotated[str | None, Option(metavar="NAME", help="Column of the users.")] = None
-    item_column: Annotated[str | None, Option(metavar="NAME", help="Column of the items.")] = None
-    value_column: Annotated[str | None, Option(metavar="NAME", help="Column of the values.")] = None
+    seed: Annotated[int, Option(metavar="N", help="Seed of the split; the default is the published one.")] = (
+        98765
+    )
+    min_items: Annotated[
+        int, Option(metavar="N", help="Then leave out users with fewer items. mrfrec fit keeps them: 0.")
+    ] = 5
     time_column: Annotated[str | None, Option(metavar="NAME", help="Column of the times.")] = None
-    min_value: MinValue = None
-    values: Values = False
-    duplicates: Duplicates = "sum"
-    on_bad: OnBad = "refuse"
-    separator: Separator = None
-    columns: Columns = None
-    input_format: InputFormat = None
     folder: Annotated[
         Path | None, Option(metavar="FOLDER", help="Where data sets are prepared, if not the usual place.")
     ] = None
@@ -126,34 +138,36 @@ class Data:
         return splits.leave_out(events, self.k, seed=self.seed)
 
     def _events(self, progress: "Progress | None") -> "tuple[Events, int | None]":
-        """Filtered, and how many users of a data set are held out by those who published it."""
+        """Return the filtered data, and how many users of a published data set are held out."""
         from mrfrec import datasets
+        from mrfrec.cli.show import note
         from mrfrec.datasets.registry import DATA_SETS, EMBEDDED
         from mrfrec.io.tables import read_events
 
         name = self.data[0]
         names = [*DATA_SETS, *EMBEDDED]
-        if len(self.data) == 1 and name in names and not Path(name).exists():
-            self._refuse(_OF_FILES, f"the data set {name}, which is read as it was prepared")
+        if len(self.data) == 1 and not Path(name).exists():
+            near = get_close_matches(name, names, 1)
+            if name in names:
+                of_files = {field.name for field in fields(Reading)} - self.limits().keys() | {"time_column"}
+                self._refuse(of_files, f"the data set {name}, which is read as it was prepared")
+            elif near:
+                raise DataError(
+                    f"there is no file {name}, and no data set of that name: did you mean {near[0]}?"
+                )
+            if name in DATA_SETS:
+                self._refuse(self.limits(), f"the data set {name}, which is filtered as published")
+                return datasets.events(name, self.folder), DATA_SETS[name].heldout
             if name in EMBEDDED:
-                return self._filtered(datasets.events(name, self.folder)), None
-            limits = ("max_history", "min_items", "min_users")
-            self._refuse(limits, f"the data set {name}, which is filtered as published")
-            return datasets.events(name, self.folder), DATA_SETS[name].heldout
-        near = get_close_matches(name, names, 1)
-        if len(self.data) == 1 and near and not Path(name).exists():
-            raise DataError(f"there is no file {name}, and no data set of that name: did you mean {near[0]}?")
+                return datasets.events(name, self.folder).filtered(**self.limits()), None
         events = read_events(
             self.data, self.user_column, self.item_column, self.value_column,
-            self.time_column or self.split == "time", progress=progress, **self._reading(),
+            self.time_column or self.split == "time", progress=progress, **self.rows(),
         )  # fmt: skip
-        _tell(events.skipped, 0 if self.values else events.repeated)
-        return self._filtered(events), None
-
-    def _filtered(self, events: "Events") -> "Events":
-        return events.filtered(
-            max_history=self.max_history, min_users=self.min_users, min_items=self.min_items
-        )
+        note_skipped(events.skipped)
+        if events.repeated and not self.values:
+            note(f"left out {events.repeated:,} rows of pairs that came before")
+        return events.filtered(**self.limits()), None
 
     def _given(self, progress: "Progress | None") -> "Split":
         from mrfrec.evaluation import splits
@@ -162,20 +176,18 @@ class Data:
         def read(source: object) -> Any:
             data = read_interactions(
                 source, self.user_column, self.item_column, self.value_column,
-                progress=progress, **self._reading(),
+                progress=progress, **self.rows(),
             )  # fmt: skip
-            _tell(data.skipped, 0)
+            note_skipped(data.skipped)
             return data
 
-        unused = (
-            "split", "heldout", "hidden", "k", "max_history", "min_items", "min_users", "seed", "time_column"
-        )  # fmt: skip
+        unused = ("split", "heldout", "hidden", "k", *self.limits(), "seed", "time_column")
         self._refuse(unused, "--test, which gives the split as it is")
         shown = None if self.shown is None else read(self.shown)
         return splits.given(read(self.data), read(self.test), shown)
 
     def _refuse(self, names: Iterable[str], where: str) -> None:
-        """What was typed and would change nothing."""
+        """Refuse options that would change nothing."""
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name in names and value != field.default:
@@ -183,65 +195,32 @@ class Data:
                 raise ParameterError(option, f"left out with {where}", value)
 
     def files(self) -> list[Path]:
-        """What is read, as far as it is files; not to be written over."""
+        """Return the files that are read, which must not be written to."""
         from mrfrec.io.sources import paths_of
 
         named = [path for name in self.data if Path(name).expanduser().exists() for path in paths_of(name)]
         return [*named, *(path for path in (self.test, self.shown) if path is not None)]
 
-    def facts(self) -> dict[str, Any]:
-        """What was typed, for whoever reads the results."""
+    def typed(self) -> dict[str, Any]:
+        """Return the options that differ from their defaults, for reports."""
         given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
         return {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
 
-    def _reading(self) -> dict[str, Any]:
-        return {
-            "min_value": self.min_value,
-            "binary": not self.values,
-            "duplicates": self.duplicates,
-            "on_bad": self.on_bad,
-            "input_format": self.input_format,
-            **text_options(self.separator, self.columns),
-        }
+    def title(self, split: str) -> str:
+        """Return the title of a figure: the data set, or the file and its folder, and below it the split."""
+        from mrfrec.datasets.registry import DATA_SETS, EMBEDDED
+
+        name, *others = self.data
+        path = Path(name)
+        title = "/".join([*path.parent.parts[-1:], path.name.partition(".")[0]]).lstrip("/")
+        if not path.exists():
+            title = DATA_SETS[name].title if name in DATA_SETS else EMBEDDED.get(name, title)
+        return f"{title}{f' and {len(others)} more' if others else ''}\n{split}"
 
 
-def text_options(separator: str | None, columns: str | None) -> dict[str, Any]:
-    """Convert --separator and --columns to parameters of the readers."""
-    return {
-        "separator": separator.replace("\\t", "\t") if separator else None,
-        "columns": [name.strip() for name in columns.split(",")] if columns else None,
-    }
-
-
-def _tell(skipped: dict[str, int], repeated: int) -> None:
+def note_skipped(skipped: dict[str, int]) -> None:
+    """Say how many rows were left out, and why."""
     from mrfrec.cli.show import note
 
     for reason, count in skipped.items():
         note(f"left out {count:,} rows: {reason}")
-    if repeated:
-        note(f"left out {repeated:,} rows of pairs that came before")
-
-
-def takes_data(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose first parameter is `Data`, with the options of that in its place."""
-    _, *own = inspect.signature(command).parameters.values()
-    names = [field.name for field in fields(Data)]
-
-    def typed(**given: Any) -> None:
-        command(Data(**{name: given.pop(name) for name in names}), **given)
-
-    hints = get_type_hints(Data, include_extras=True)
-    kind = inspect.Parameter.KEYWORD_ONLY
-    shared = [
-        inspect.Parameter(field.name, kind, default=field.default, annotation=hints[field.name])
-        if field.name != "data"
-        else inspect.Parameter(field.name, kind, annotation=hints[field.name])
-        for field in fields(Data)
-    ]
-    own_hints = get_type_hints(command, include_extras=True)
-    mine = [p.replace(kind=kind, annotation=own_hints[p.name]) for p in own]
-    parameters = [shared[0], *mine, *shared[1:]]
-    typed.__name__, typed.__doc__ = command.__name__, command.__doc__
-    typed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    typed.__annotations__ = {p.name: p.annotation for p in parameters}
-    return typed

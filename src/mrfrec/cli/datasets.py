@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from mrfrec.cli.options import Folder, new_app
+from mrfrec.cli.options import Command, Folder, new_app
 from mrfrec.errors import DataError
 
 datasets_app = new_app("datasets")
@@ -21,7 +21,7 @@ def _about(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-@datasets_app.command("list")
+@datasets_app.command("list", cls=Command)
 def list_data_sets(folder: Folder = None) -> None:
     """List the data sets, and which of them are prepared.
 
@@ -45,7 +45,7 @@ def list_data_sets(folder: Folder = None) -> None:
     print_table(rows, ["name", "title", "prepared", "size"])
 
 
-@datasets_app.command()
+@datasets_app.command(cls=Command)
 def prepare(
     name: Name,
     source: Annotated[
@@ -80,7 +80,7 @@ def prepare(
             note(f"wrote {file} ({size_of(file)})")
 
 
-@datasets_app.command()
+@datasets_app.command(cls=Command)
 def verify(name: Name, folder: Folder = None) -> None:
     """Compare a prepared data set with the published counts and checksums.
 

@@ -5,21 +5,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Option
 
-from mrfrec.cli.data import Data, takes_data
+from mrfrec.cli.data import Data
 from mrfrec.cli.options import (
-    MEASURED_MODEL,
     Device,
+    MeasuredModel,
+    MeasuredModels,
+    Measuring,
     MemoryLimit,
-    Metrics,
     PerUser,
     Plot,
-    ReportFile,
     ReportFormat,
     Threads,
     TieRule,
+    takes_options,
 )
-from mrfrec.cli.running import data_title, measuring, note_plots, resumable, show
-from mrfrec.errors import ParameterError
+from mrfrec.cli.running import measuring, resumable, show
+from mrfrec.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
     from mrfrec.models.recommender import Recommender
@@ -27,17 +28,12 @@ if TYPE_CHECKING:
 _TRIALS = 50
 
 
-@takes_data
+@takes_options
 def evaluate(
     data: Data,
-    model: Annotated[list[str] | None, Option(metavar="MODEL", help=MEASURED_MODEL)] = None,
-    metrics: Metrics = None,
-    ties: TieRule = "popularity",
-    form: ReportFormat = None,
-    output: ReportFile = None,
+    options: Measuring,
+    model: MeasuredModel = None,
     per_user: PerUser = None,
-    threads: Threads = None,
-    memory_limit: MemoryLimit = None,
     device: Device = None,
 ) -> None:
     """Measure how well a model predicts held-out items.
@@ -59,28 +55,24 @@ def evaluate(
     from mrfrec.evaluation import protocol, report
 
     spec = parse_model(only(model))
-    machine = {"threads": threads, "memory_limit": memory_limit, "device": device}
+    machine = options.machine(device)
     check_machine(machine, [spec.kind])
     recommender = make(spec, machine)
-    checked = measuring(data, form, output, metrics, written={"--per-user": per_user})
-    with checked as (split, wanted, progress):
-        result = protocol.evaluate(recommender, split, wanted, name=spec.name, ties=ties, progress=progress)
-        show(report.of_evaluations([result]), form, output, data)
+    with measuring(data, options, written={"--per-user": per_user}) as (split, wanted, progress):
+        result = protocol.evaluate(
+            recommender, split, wanted, name=spec.name, ties=options.ties, progress=progress
+        )
+        show(report.of_evaluations([result]), options, data)
         if per_user is not None:
             write_per_user([result], per_user)
 
 
-@takes_data
+@takes_options
 def compare(
     data: Data,
-    model: Annotated[list[str], Option(metavar="MODEL", help=MEASURED_MODEL + " Twice or more.")],
-    metrics: Metrics = None,
-    ties: TieRule = "popularity",
-    form: ReportFormat = None,
-    output: ReportFile = None,
+    options: Measuring,
+    model: MeasuredModels,
     per_user: PerUser = None,
-    threads: Threads = None,
-    memory_limit: MemoryLimit = None,
     device: Device = None,
 ) -> None:
     """Measure several models on the same users, and test how much they differ.
@@ -97,11 +89,10 @@ def compare(
     from mrfrec.cli.show import write_per_user
     from mrfrec.evaluation import protocol, report
 
-    models = models_to_compare(model, {"threads": threads, "memory_limit": memory_limit, "device": device})
-    checked = measuring(data, form, output, metrics, written={"--per-user": per_user})
-    with checked as (split, wanted, progress):
-        comparison = protocol.compare(models, split, wanted, ties=ties, progress=progress)
-        show(report.of_comparison(comparison), form, output, data)
+    models = models_to_compare(model, options.machine(device))
+    with measuring(data, options, written={"--per-user": per_user}) as (split, wanted, progress):
+        comparison = protocol.compare(models, split, wanted, ties=options.ties, progress=progress)
+        show(report.of_comparison(comparison), options, data)
         if per_user is not None:
             write_per_user(comparison.evaluations, per_user)
 
@@ -118,12 +109,15 @@ def models_to_compare(texts: list[str], machine: dict[str, Any]) -> "dict[str, R
     return {spec.name: make(spec, machine) for spec in specs}
 
 
-@takes_data
+@takes_options
 def tune(
     data: Data,
     best: Annotated[
-        Path, Option("-o", "--output", metavar="FILE", help="Where to write the best parameters (.json).")
-    ],
+        Path | None,
+        Option(
+            "-o", "--output", metavar="FILE", help="Required: where to write the best parameters (.json)."
+        ),
+    ] = None,
     model: Annotated[
         list[str] | None,
         Option(
@@ -165,10 +159,7 @@ def tune(
     ] = None,
     study: Annotated[
         Path | None,
-        Option(
-            metavar="FILE",
-            help="Keep the trials in this .jsonl file, to continue if interrupted.",
-        ),
+        Option(metavar="FILE", help="Keep the trials in this .jsonl file, to continue if interrupted."),
     ] = None,
     ties: TieRule = "popularity",
     form: ReportFormat = None,
@@ -191,17 +182,19 @@ def tune(
       mrfrec tune events.csv -o wmf.json --model 'WMF: factors=64' --vary weight=1,5,20
     """  # fmt: skip
     from mrfrec.cli.models import check_machine, make, only, parse_model, parse_vary
-    from mrfrec.cli.show import note
+    from mrfrec.cli.show import note, note_plots
     from mrfrec.evaluation import grids, report, tuning
     from mrfrec.evaluation.chooser import Chooser
 
     spec = parse_model(only(model))
-    machine = {"threads": threads, "memory_limit": memory_limit, "device": device}
+    settings = Measuring(metrics=metric, ties=ties, form=form, threads=threads, memory_limit=memory_limit)
+    machine = settings.machine(device)
     check_machine(machine, [spec.kind])
     make(spec, machine)
     searched = method == "search"
-    options = {"sparsity": sparsity, "r": r, "alpha": alpha, "l2": l2}
-    varied = parse_vary(vary or (), options, spec, searched=searched)
+    varied = parse_vary(
+        vary or (), {"sparsity": sparsity, "r": r, "alpha": alpha, "l2": l2}, spec, searched=searched
+    )
     try:
         axes = grids.axes_of(spec.kind, varied, spec.parameters, searched=searched)
     except ParameterError as error:
@@ -214,12 +207,14 @@ def tune(
         raise ParameterError("--plot", "left out where no number varies", str(plot))
     if trials is not None and not searched:
         raise ParameterError("--trials", "left out with --method grid, which tries all points", trials)
+    if best is None:
+        raise DataError("give -o FILE.json, where the best parameters are written.")
     if study is not None and study.resolve() == best.resolve():
         raise ParameterError("--study", "another file than --output", str(study))
     if best.suffix.lower() != ".json":
         raise ParameterError("--output", "a name that ends in .json", str(best))
     written = {"--output": best, "--study": study}
-    checked = measuring(data, form, None, metric, plot, default_metrics=("ndcg@100",), written=written)
+    checked = measuring(data, settings, plot, default_metrics=("ndcg@100",), written=written)
     with checked as (split, (aim, *_), progress):
         shared: dict[str, Any] = {
             "model": spec.kind, "fixed": spec.parameters, "max_seconds": max_seconds, "study": study,
@@ -232,11 +227,11 @@ def tune(
             else:
                 points = grids.usual_points(split, spec.kind, varied, spec.parameters)
                 result = tuning.tune(split, points, aim, **shared)
-        show(report.of_tuning(result), form, None, data)
+        show(report.of_tuning(result), settings, data)
         result.save(best)
         note(f"wrote the best parameters to {best}; use them with mrfrec fit --params {best}")
         if plot is not None:
             from mrfrec.evaluation.plots import plot_tuning
 
             tried = list(tuning.points_of(result.trials))
-            note_plots(plot_tuning(tried, result.metric, plot, title=data_title(data, result.split)))
+            note_plots(plot_tuning(tried, result.metric, plot, title=data.title(result.split)))

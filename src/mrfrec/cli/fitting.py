@@ -6,23 +6,12 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from mrfrec.cli.data import (
-    Columns,
-    Duplicates,
-    InputFormat,
-    MaxHistory,
-    MinItems,
-    MinUsers,
-    MinValue,
-    OnBad,
-    Separator,
-    Values,
-    text_options,
-)
-from mrfrec.cli.options import Device, MemoryLimit, Threads, file_name
+from mrfrec.cli.data import Reading, note_skipped
+from mrfrec.cli.options import Device, MemoryLimit, Threads, takes_options
 from mrfrec.errors import ParameterError
 
 
+@takes_options
 def fit(
     data: Annotated[
         list[str],
@@ -32,30 +21,14 @@ def fit(
         ),
     ],
     output: Annotated[Path, Option("-o", "--output", metavar="FILE", help="The model file to write.")],
+    reading: Reading,
     histories: Annotated[
         bool, Option("--histories", help="Store the users' histories: recommend --user and --all need them.")
     ] = False,
-    user_column: Annotated[
-        str | None, Option(metavar="NAME", help="Column of the users, if its name does not tell.")
-    ] = None,
-    item_column: Annotated[str | None, Option(metavar="NAME", help="Column of the items.")] = None,
-    value_column: Annotated[
-        str | None, Option(metavar="NAME", help="Column of the values: ratings, counts, plays.")
-    ] = None,
     title_column: Annotated[str | None, Option(metavar="NAME", help="Column of the items' titles.")] = None,
     items: Annotated[
         Path | None, Option(metavar="FILE", help="Another table, of the items and their titles.")
     ] = None,
-    min_value: MinValue = None,
-    values: Values = False,
-    duplicates: Duplicates = "sum",
-    max_history: MaxHistory = None,
-    min_users: MinUsers = 0,
-    min_items: MinItems = 0,
-    on_bad: OnBad = "refuse",
-    separator: Separator = None,
-    columns: Columns = None,
-    input_format: InputFormat = None,
     model: Annotated[
         list[str] | None,
         Option(
@@ -67,8 +40,7 @@ def fit(
     ] = None,
     params: Annotated[
         Path | None,
-        Option(metavar="FILE", help="Model and parameters from mrfrec tune; other options override them.",
-               parser=file_name),
+        Option(metavar="FILE", help="Model and parameters from mrfrec tune; other options override them."),
     ] = None,
     l2: Annotated[
         float | None, Option(metavar="X", help="Ridge, the first parameter to tune: larger for less data.")
@@ -115,7 +87,7 @@ def fit(
     checkpoint: Annotated[
         Path | None,
         Option(metavar="FILE", help="Keep the state of an autoencoder's training in this file, to continue "
-               "after an interruption.", parser=file_name),
+               "after an interruption."),
     ] = None,
 ) -> None:  # fmt: skip
     """Fit a model to a table of users and items.
@@ -164,14 +136,11 @@ def fit(
     recommender = make(spec, machine)
     with progress_bar() as progress:
         interactions = read_interactions(
-            data, user_column, item_column, value_column, title_column,
-            items=items, min_value=min_value, binary=not values, duplicates=duplicates,
-            max_history=max_history, min_users=min_users, min_items=min_items, on_bad=on_bad,
-            progress=progress, input_format=input_format, **text_options(separator, columns),
+            data, reading.user_column, reading.item_column, reading.value_column, title_column,
+            items=items, progress=progress, **reading.rows(), **reading.limits(),
         )  # fmt: skip
         note(f"{interactions.n_users:,} users × {interactions.n_items:,} items, {len(interactions):,} pairs")
-        for reason, count in interactions.skipped.items():
-            note(f"left out {count:,} rows: {reason}")
+        note_skipped(interactions.skipped)
         if checkpoint is not None and expanded(checkpoint).exists():
             note(f"continuing from {checkpoint}")
         start = time.perf_counter()

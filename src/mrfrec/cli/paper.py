@@ -6,24 +6,25 @@ from typing import Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from mrfrec.cli.data import Data, takes_data
+from mrfrec.cli.data import Data
 from mrfrec.cli.datasets import datasets_app
 from mrfrec.cli.evaluating import models_to_compare
 from mrfrec.cli.options import (
     MEASURED_MODEL,
+    Command,
     Device,
     Folder,
-    GroupedCommand,
+    MeasuredModels,
+    Measuring,
     MemoryLimit,
-    Metrics,
     Plot,
     ReportFile,
     ReportFormat,
     Threads,
-    TieRule,
     new_app,
+    takes_options,
 )
-from mrfrec.cli.running import check_output, data_title, measuring, note_plots, report_format, show
+from mrfrec.cli.running import check_output, measuring, report_format, show
 from mrfrec.errors import ParameterError
 
 paper_app = new_app("paper")
@@ -40,7 +41,7 @@ def _about(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-@paper_app.command(cls=GroupedCommand)
+@paper_app.command(cls=Command)
 def reproduce(
     what: Annotated[
         Literal["table1", "table2", "lowrank", "exposure"],
@@ -53,11 +54,7 @@ def reproduce(
     folder: Folder = None,
     model: Annotated[
         list[str] | None,
-        Option(
-            "--model",
-            metavar="KIND",
-            help="Tables: only this model, such as SLIM. May be repeated.",
-        ),
+        Option("--model", metavar="KIND", help="Tables: only this model, such as SLIM. May be repeated."),
     ] = None,
     form: ReportFormat = None,
     output: ReportFile = None,
@@ -65,7 +62,7 @@ def reproduce(
     memory_limit: MemoryLimit = None,
     device: Device = None,
 ) -> None:
-    """Run the paper's experiments on its data, and show published next to measured numbers.
+    """Run the paper's experiments on its data, published next to measured numbers.
 
     table1: all models on ML-20M, Netflix and MSD. table2: sparse MRFs on MSD. lowrank: weights cut to a low
     rank. exposure: how often the MRF and Mult-VAE recommend popular and rare items.
@@ -81,33 +78,31 @@ def reproduce(
       mrfrec paper reproduce table2 -o table2.md
     """  # fmt: skip
     from mrfrec.cli.models import check_limits
-    from mrfrec.cli.show import note, progress_bar
+    from mrfrec.cli.show import note, progress_bar, show_report
     from mrfrec.paper.reproduce import reproduce as run
 
     machine = {"threads": threads, "memory_limit": memory_limit, "device": device}
     check_limits(machine)
-    report_format(form, output)
+    kind = report_format(form, output)
     check_output("--output", output)
     logging.getLogger("mrfrec").setLevel(logging.WARNING)
     with progress_bar() as progress:
         page = run(what, data, models=model, folder=folder, machine=machine, progress=progress, tell=note)
-        show(page, form, output, None)
+        show_report(page, kind, output)
 
 
-@paper_app.command(cls=GroupedCommand)
-@takes_data
+@paper_app.command(cls=Command)
+@takes_options
 def tradeoff(
     data: Data,
+    options: Measuring,
     sparsity: Annotated[
         str | None, Option(metavar="LIST", help="Shares of the weights to keep.", show_default="0.001,0.005")
     ] = None,
     r: Annotated[str, Option(metavar="LIST", help="Values of r.")] = "0,0.1,0.5",
     dense: Annotated[
         str,
-        Option(
-            metavar="MODEL",
-            help="Parameters of the dense model, or a .json file; none leaves it out.",
-        ),
+        Option(metavar="MODEL", help="Parameters of the dense model, or a .json file; none leaves it out."),
     ] = "",
     sparse: Annotated[
         str,
@@ -116,13 +111,7 @@ def tradeoff(
             help="Parameters of the sparse models, or a .json file; its sparsity and r are ignored.",
         ),
     ] = "",
-    metrics: Metrics = None,
-    ties: TieRule = "popularity",
-    form: ReportFormat = None,
-    output: ReportFile = None,
     plot: Plot = None,
-    threads: Threads = None,
-    memory_limit: MemoryLimit = None,
 ) -> None:
     """Measure accuracy against training time: the paper's Table 2, for your data.
 
@@ -137,22 +126,23 @@ def tradeoff(
     from mrfrec.paper.report import of_tradeoff
     from mrfrec.paper.tradeoff import tradeoff as run
 
-    machine = {"threads": threads, "memory_limit": memory_limit}
-    check_limits(machine)
+    check_limits(options.machine())
+    machine = {"threads": options.threads, "memory_limit": options.memory_limit}
     with_dense = dense.strip().lower() != "none"
     reference = {**_mrf_parameters("--dense", dense), **machine} if with_dense else {}
     others = {**_mrf_parameters("--sparse", sparse), **machine}
     levels = numbers("--sparsity", sparsity)
-    with measuring(data, form, output, metrics, plot) as (split, wanted, progress):
+    with measuring(data, options, plot) as (split, wanted, progress):
         result = run(
             split, levels or _levels(split.training.n_items), numbers("--r", r) or [], dense=reference,
-            sparse=others, with_dense=with_dense, metrics=wanted, ties=ties, progress=progress,
+            sparse=others, with_dense=with_dense, metrics=wanted, ties=options.ties, progress=progress,
         )  # fmt: skip
-        show(of_tradeoff(result), form, output, data)
+        show(of_tradeoff(result), options, data)
         if plot is not None:
+            from mrfrec.cli.show import note_plots
             from mrfrec.paper.plots import plot_tradeoff
 
-            note_plots(plot_tradeoff(result, wanted[0], plot, title=data_title(data, split.name)))
+            note_plots(plot_tradeoff(result, wanted[0], plot, title=data.title(split.name)))
 
 
 def _levels(m: int) -> list[float]:
@@ -173,22 +163,17 @@ def _mrf_parameters(option: str, text: str) -> dict[str, Any]:
     return shared
 
 
-@paper_app.command(cls=GroupedCommand)
-@takes_data
+@paper_app.command(cls=Command)
+@takes_options
 def lowrank(
     data: Data,
+    options: Measuring,
     ranks: Annotated[
         str | None, Option(metavar="LIST", help="Ranks to cut the weights to.", show_default="200,1000,3000")
     ] = None,
     model: Annotated[
         list[str] | None, Option(metavar="MODEL", help=MEASURED_MODEL, show_default="a dense MRF")
     ] = None,
-    metrics: Metrics = None,
-    ties: TieRule = "popularity",
-    form: ReportFormat = None,
-    output: ReportFile = None,
-    threads: Threads = None,
-    memory_limit: MemoryLimit = None,
 ) -> None:
     """Measure how much accuracy is lost when the weights are cut to a low rank.
 
@@ -204,32 +189,26 @@ def lowrank(
     from mrfrec.paper.side_checks import low_rank
 
     text = only(model) or "sparsity=dense"
-    machine = {"threads": threads, "memory_limit": memory_limit}
-    check_limits(machine)
+    check_limits(options.machine())
     cuts: list[Any] = [int(x) if x == int(x) else x for x in numbers("--ranks", ranks) or []]
-    recommender = make(parse_model(text), machine)
+    recommender = make(parse_model(text), options.machine())
     if not isinstance(recommender, MRF):
         raise ParameterError("--model", "an MRF, EASE or EDLAE, whose weights can be cut", text)
-    with measuring(data, form, output, metrics) as (split, wanted, progress):
+    with measuring(data, options) as (split, wanted, progress):
         m = split.training.n_items
         cuts = cuts or [rank for rank in (200, 1000, 3000) if rank < m] or [max(m // 2, 1)]
         recommender.fit(split.training, progress=progress)
-        comparison = low_rank(recommender, split.test, cuts, wanted, ties=ties, progress=progress)
-        show(of_low_rank(comparison, split.name), form, output, data)
+        comparison = low_rank(recommender, split.test, cuts, wanted, ties=options.ties, progress=progress)
+        show(of_low_rank(comparison, split.name), options, data)
 
 
-@paper_app.command(cls=GroupedCommand)
-@takes_data
+@paper_app.command(cls=Command)
+@takes_options
 def exposure(
     data: Data,
-    model: Annotated[list[str], Option(metavar="MODEL", help=MEASURED_MODEL + " Twice or more.")],
-    metrics: Metrics = None,
-    ties: TieRule = "popularity",
-    form: ReportFormat = None,
-    output: ReportFile = None,
+    options: Measuring,
+    model: MeasuredModels,
     plot: Plot = None,
-    threads: Threads = None,
-    memory_limit: MemoryLimit = None,
     device: Device = None,
 ) -> None:
     """Compare models, and show how often each recommends popular and rare items.
@@ -244,12 +223,13 @@ def exposure(
     from mrfrec.paper.report import of_exposure
     from mrfrec.paper.side_checks import exposure as shares_of
 
-    models = models_to_compare(model, {"threads": threads, "memory_limit": memory_limit, "device": device})
-    with measuring(data, form, output, metrics, plot) as (split, wanted, progress):
-        comparison = compare(models, split, wanted, ties=ties, progress=progress)
+    models = models_to_compare(model, options.machine(device))
+    with measuring(data, options, plot) as (split, wanted, progress):
+        comparison = compare(models, split, wanted, ties=options.ties, progress=progress)
         shares = shares_of(comparison, split.test)
-        show(of_exposure(comparison, shares), form, output, data)
+        show(of_exposure(comparison, shares), options, data)
         if plot is not None:
+            from mrfrec.cli.show import note_plots
             from mrfrec.paper.plots import plot_exposure
 
-            note_plots(plot_exposure(shares, plot, title=data_title(data, split.name)))
+            note_plots(plot_exposure(shares, plot, title=data.title(split.name)))

@@ -1,12 +1,13 @@
 """What the measuring commands share: checks before the work, reading and splitting data, showing reports."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mrfrec.cli.data import Data
+from mrfrec.cli.options import Measuring
 from mrfrec.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -21,9 +22,7 @@ _METRICS = ("ndcg@100", "recall@20", "recall@50")
 @contextmanager
 def measuring(
     data: Data,
-    form: str | None,
-    output: Path | None,
-    metrics: str | None,
+    options: Measuring,
     plot: Path | None = None,
     *,
     default_metrics: tuple[str, ...] = _METRICS,
@@ -36,11 +35,12 @@ def measuring(
     from mrfrec.cli.show import note, progress_bar
     from mrfrec.evaluation.metrics import parse
 
-    report_format(form, output)
+    report_format(options.form, options.output)
+    names = default_metrics if options.metrics is None else options.metrics.split(",")
     with naming("--metrics" if len(default_metrics) > 1 else "--metric"):
-        wanted = [str(parse(name)) for name in (default_metrics if metrics is None else metrics.split(","))]
+        wanted = [str(parse(name)) for name in names]
     files = data.files()
-    for option, path in {"--output": output, **(written or {})}.items():
+    for option, path in {"--output": options.output, **(written or {})}.items():
         check_output(option, path, files)
     if plot is not None:
         from mrfrec.evaluation.figures import check_drawable
@@ -51,7 +51,7 @@ def measuring(
         split = data.read(progress)
         note(str(split))
         m = split.training.n_items
-        if metrics is None and any(parse(name).k > m for name in wanted):  # defaults adapt, requests do not
+        if options.metrics is None and any(parse(name).k > m for name in wanted):  # requests do not adapt
             kinds = [(parse(name).kind, min(parse(name).k, m)) for name in wanted]
             wanted = [f"{kind}@{k}" for kind, k in dict.fromkeys(kinds)]
             note(f"there are {m:,} items: measuring {', '.join(wanted)}")
@@ -99,33 +99,9 @@ def report_format(form: str | None, output: Path | None) -> str:
     return kind_of(form, output, _FORMATS)
 
 
-def show(report: "Report", form: str | None, output: Path | None, data: Data | None) -> None:
+def show(report: "Report", options: Measuring, data: Data) -> None:
     """Write a report, with the source of its data."""
     from mrfrec.cli.show import show_report
 
-    if data is not None:
-        report = report.on(data.facts())
-    show_report(report, report_format(form, output), output)
-
-
-def data_title(data: Data, split: str) -> str:
-    """Return the title of a figure: the data set, or the file and its folder, and below it the split."""
-    from mrfrec.datasets.registry import DATA_SETS, EMBEDDED
-
-    name = data.data[0]
-    if name in DATA_SETS and not Path(name).exists():
-        title = DATA_SETS[name].title
-    elif name in EMBEDDED and not Path(name).exists():
-        title = EMBEDDED[name]
-    else:
-        path = Path(name)
-        title = "/".join([*path.parent.parts[-1:], path.name.partition(".")[0]]).lstrip("/")
-    more = f" and {len(data.data) - 1} more" if len(data.data) > 1 else ""
-    return f"{title}{more}\n{split}"
-
-
-def note_plots(paths: Iterable[Path]) -> None:
-    """Name the figures that were drawn."""
-    from mrfrec.cli.show import note
-
-    note(f"drew {' and '.join(str(path) for path in paths)}")
+    kind = report_format(options.form, options.output)
+    show_report(report.on(data.typed()), kind, options.output)

@@ -32,23 +32,24 @@ _BY_NAME = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "js
 
 def kind_of(form: str | None, output: Path | None, by_name: Mapping[str, str] = _BY_NAME) -> str:
     """Return the format that was requested, or the one of the output file's suffix."""
-    if output is None:
-        if form == "parquet":
-            raise ParameterError(
-                "--format", "table, json or csv on the screen", form, "Give -o FILE for Parquet."
-            )
-        return form or "table"
-    found = form or by_name.get(output.suffix.lower())
+    if output is None and form == "parquet":
+        rule, advice = "table, json or csv on the screen", "Give -o FILE for Parquet."
+        raise ParameterError("--format", rule, form, advice)
+    found = form or ("table" if output is None else by_name.get(output.suffix.lower()))
     if found is None:
-        raise ParameterError(
-            "--output", f"a name that ends in {', '.join(by_name)}", str(output), "Or give --format."
-        )
+        rule = f"a name that ends in {', '.join(by_name)}"
+        raise ParameterError("--output", rule, str(output), "Or give --format.")
     return found
 
 
 def note(message: str) -> None:
     """Write a line to stderr, above a progress bar if there is one."""
     sys.stderr.write(f"mrfrec: {message}\n")
+
+
+def note_plots(paths: Iterable[Path]) -> None:
+    """Name the figures that were drawn."""
+    note(f"drew {' and '.join(str(path) for path in paths)}")
 
 
 def size_of(path: Path) -> str:
@@ -68,13 +69,8 @@ def progress_bar(results: bool = False) -> Iterator[Progress | None]:
     from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
+    text = TextColumn("{task.description}")
+    columns = (SpinnerColumn(), text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     # redirect_stdout would send results to stderr, where the bars are.
     with Bars(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as bars:
         tasks: dict[str, Any] = {}
@@ -102,9 +98,8 @@ def show_recommendations(
 ) -> None:
     """Show recommendations as "table", "json" or "csv"."""
     names = ["user", "item", "title", "score", "rank", "source", *(["because"] if explain else [])]
-    hidden = {"user"} if users == 1 else set()
     rows = (row for piece in pieces for row in rows_of(catalogue.recommendation_columns(piece)))
-    _write((list(row.values()) for row in rows), names, hidden, catalogue, kind, output)
+    _write(rows, names, {"user"} if users == 1 else set(), catalogue, kind, output)
 
 
 def show_similar(model: Recommender, item: Id, k: int, kind: str, output: Path | None) -> None:
@@ -130,13 +125,16 @@ def show_explanation(
 
 
 def _write_columns(columns: dict[str, Any], catalogue: Catalogue, kind: str, output: Path | None) -> None:
-    if kind in ("parquet", "jsonl"):
-        from mrfrec.io.frames import frame
+    if output is None or kind not in ("parquet", "jsonl"):
+        _write(rows_of(columns), list(columns), set(), catalogue, kind, output)
+        return
+    from mrfrec.io.frames import frame
 
-        _write_frame(frame([columns], columns, {"item": catalogue.items.kind}, None), output, kind)
-    else:
-        rows = (list(row.values()) for row in rows_of(columns))
-        _write(rows, list(columns), set(), catalogue, kind, output)
+    table = frame([columns], columns, {"item": catalogue.items.kind}, None)
+    content = io.BytesIO()
+    table.write_parquet(content) if kind == "parquet" else table.write_ndjson(content)
+    with _file(output) as file:
+        file.buffer.write(content.getvalue())
 
 
 def show_facts(facts: dict[str, Any], name: str, kind: str) -> None:
@@ -178,7 +176,7 @@ def write_per_user(evaluations: "Sequence[Evaluation]", path: Path) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["model", "user", *map(str, metrics)])
         for found in evaluations:
-            columns = [found.of(metric).tolist() for metric in metrics]
+            columns = [found.per_user(metric).tolist() for metric in metrics]
             writer.writerows(
                 [found.model, user, *values] for user, *values in zip(found.users, *columns, strict=True)
             )
@@ -188,8 +186,8 @@ def write_per_user(evaluations: "Sequence[Evaluation]", path: Path) -> None:
 
 
 def _write(
-    rows: Iterable[Sequence[Any]],
-    columns: Sequence[str],
+    rows: Iterable[Mapping[str, Any]],
+    names: Sequence[str],
     hidden: set[str],
     catalogue: Catalogue,
     kind: str,
@@ -199,27 +197,21 @@ def _write(
 
     A table leaves out the `hidden` columns, and the titles if there are none.
     """
-    hidden = hidden | ({"title"} if catalogue.titles is None else set()) if kind == "table" else set()
-    shown = [place for place, name in enumerate(columns) if name not in hidden]
-    names = [columns[place] for place in shown]
-    lines = ([row[place] for place in shown] for row in rows)
     with nullcontext(sys.stdout) if output is None else _file(output) as file:
         if kind == "csv":
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(names)
-            writer.writerows(lines)
+            writer.writerows(row.values() for row in rows)
         elif kind == "json":
-            _write_json(lines, names, file)
+            before = "["
+            for row in rows:
+                file.write(f"{before}\n{json.dumps(row, ensure_ascii=False)}")
+                before = ","
+            file.write("[]\n" if before == "[" else "\n]\n")
         else:
-            print_table(lines, names, file)
-
-
-def _write_frame(frame: Any, output: Path | None, kind: str) -> None:
-    assert output is not None
-    content = io.BytesIO()
-    frame.write_parquet(content) if kind == "parquet" else frame.write_ndjson(content)
-    with _file(output) as file:
-        file.buffer.write(content.getvalue())
+            hidden = hidden | ({"title"} if catalogue.titles is None else set())
+            shown = [name for name in names if name not in hidden]
+            print_table(([row[name] for name in shown] for row in rows), shown, file)
 
 
 @contextmanager
@@ -229,23 +221,9 @@ def _file(path: Path) -> Iterator[TextIO]:
         with writing(path) as unfinished, unfinished.open("w", encoding="utf-8", newline="") as file:
             yield file
     except OSError as error:
-        reason = error.strerror or error
-        raise DataError(
-            f"{path} could not be written: {reason}. What was there before is untouched."
-        ) from error
+        message = f"{path} could not be written: {error.strerror or error}."
+        raise DataError(f"{message} What was there before is untouched.") from error
     note(f"wrote {path} ({size_of(path)})")
-
-
-def _write_json(rows: Iterable[Sequence[Any]], names: Sequence[str], file: TextIO) -> None:
-    first = True
-    for row in rows:
-        file.write(
-            ("[" if first else ",")
-            + "\n"
-            + json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False)
-        )
-        first = False
-    file.write("[]\n" if first else "\n]\n")
 
 
 def print_table(rows: Iterable[Sequence[Any]], names: Sequence[str], file: TextIO | None = None) -> None:

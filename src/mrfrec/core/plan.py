@@ -61,7 +61,7 @@ class Plan:
             kept = f", sparsity={self.sparsity:.3g}"
         elif self.threshold is not None:
             kept = f", threshold={self.threshold:.3g}"
-        memory = f", at least {human_bytes(self.needed)} of {human_bytes(self.limit)}" if self.limit else ""
+        memory = f", needs {human_bytes(self.needed)} of {human_bytes(self.limit)}" if self.limit else ""
         return f"{self.kind} model (l2={self.l2:g}{kept}){memory}: {self.reason}"
 
 
@@ -154,7 +154,7 @@ def decide(settings: Settings, sizes: Sizes, memory: Budget) -> Plan:
     if settings.sparsity is not None and settings.sparsity * m < 1 - 1e-9:
         raise ParameterError(
             "sparsity",
-            f"at least 1/items, {_round_up(1 / m):g} for this data, since the diagonal is always kept",
+            f"at least 1/items, {round_up(1 / m):g} for this data, since the diagonal is always kept",
             settings.sparsity,
         )
     if settings.sparsity is None and settings.threshold is None:
@@ -215,7 +215,7 @@ def _round_down(value: float) -> float:
     return float(math.floor(value * 10**digits) / 10**digits)
 
 
-def _round_up(value: float) -> float:
+def round_up(value: float) -> float:
     """Round to three significant digits, upwards."""
     digits = 2 - math.floor(math.log10(value))
     return float(math.ceil(value * 10**digits) / 10**digits)

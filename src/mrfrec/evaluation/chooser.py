@@ -1,6 +1,7 @@
 """Choose the next point to try with Optuna's tree-structured Parzen estimator."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from mrfrec.checks import check_seed
@@ -35,13 +36,8 @@ class Chooser:
 
     def next(self, past: Iterable[tuple[dict[str, Any] | None, float]]) -> dict[str, Any]:
         """Return the next point, given earlier points and their values."""
-        trials = [
-            self._optuna.trial.create_trial(
-                params=dict(chosen), distributions=self._distributions, value=value
-            )
-            for chosen, value in past
-            if chosen is not None
-        ]
+        create = partial(self._optuna.trial.create_trial, distributions=self._distributions)
+        trials = [create(params=dict(chosen), value=value) for chosen, value in past if chosen is not None]
         sampler = self._optuna.samplers.TPESampler(seed=self._seed + len(trials))
         verbosity = self._optuna.logging.get_verbosity()
         self._optuna.logging.set_verbosity(self._optuna.logging.WARNING)  # no message about a new study

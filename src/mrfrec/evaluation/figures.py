@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -57,23 +57,17 @@ Paths = tuple[Path, Path]
 
 
 @contextmanager
-def new_figure(panels: int = 1) -> "Iterator[Figure]":
+def new_figure() -> "Iterator[Figure]":
     """Create a figure; inside the context, matplotlib uses this module's settings."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingLibraryError('plots need matplotlib: pip install "mrfrec[plot]".') from None
-    rows, columns = grid_shape(panels)
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_SETTINGS)
-        yield Figure(figsize=(6.0 if columns == 1 else 8.5, 0.9 + 3.1 * rows), layout="constrained")
-
-
-def grid_shape(panels: int) -> tuple[int, int]:
-    """Return the rows and columns that hold this many panels, two in a row."""
-    return math.ceil(panels / 2), min(panels, 2)
+        yield Figure(figsize=(6.0, 4.0), layout="constrained")
 
 
 def line_style(number: int) -> Style:
@@ -114,7 +108,7 @@ def scale_axis(axes: "Axes", which: Literal["x", "y"], values: Sequence[float]) 
 
 
 def add_title(figure: "Figure", title: str) -> None:
-    """Write a title above all panels, wrapped to the width of the figure."""
+    """Write a title above the axes, wrapped to the width of the figure."""
     width = round(10.5 * figure.get_figwidth())  # in characters, 10.5 to an inch
     lines = [textwrap.fill(line, width) for line in title.splitlines()]
     if lines:
@@ -122,11 +116,9 @@ def add_title(figure: "Figure", title: str) -> None:
 
 
 def add_legend(figure: "Figure", last: str | None = None) -> None:
-    """Add one legend below all panels, each name once; the entry that starts with `last` comes last."""
-    entries: dict[str, Any] = {}
-    for axes in figure.axes:
-        handles, names = axes.get_legend_handles_labels()
-        entries |= dict(zip(names, handles, strict=True))
+    """Add a legend below the axes; the entry that starts with `last` comes last."""
+    handles, names = figure.axes[0].get_legend_handles_labels()
+    entries = dict(zip(names, handles, strict=True))
     if last is not None:
         entries = dict(sorted(entries.items(), key=lambda entry: entry[0].startswith(last)))
     width, height = figure.get_size_inches()
@@ -152,58 +144,40 @@ class Label(NamedTuple):
 
 _DIRECTIONS = ((0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (1, -1), (-1, 1), (-1, -1))
 _GAPS = (9, 18, 30, 44)  # pixels between a point and its label; from the second on, a line joins them
-_PASSES = 4  # each label is placed anew among the others this often
 
 
 def add_labels(figure: "Figure", axes: "Axes", labels: Sequence[Label]) -> None:
     """Write a label beside each point, where it covers no other label or marker and least of the lines."""
     figure.draw_without_rendering()  # settles the layout, so that pixels are final
-    points = axes.transData.transform([(label.x, label.y) for label in labels])
+    marks, strokes = _drawn(axes)
+    frame = np.array(axes.bbox.extents)
     leader = {"arrowstyle": "-", "linewidth": 0.7, "shrinkA": 1, "shrinkB": 5}
-    notes = [
-        axes.annotate(
+    placed: list[Pixels] = []
+    for label in labels:
+        note = axes.annotate(
             label.text, (label.x, label.y), xytext=(0, 0), textcoords="offset points", fontsize=10,
             color=label.color, ha="center", va="center", in_layout=False,
             arrowprops={**leader, "color": label.color},
-        )
-        for label in labels
-    ]  # fmt: skip
-    sizes = [(box.width, box.height) for box in (note.get_window_extent() for note in notes)]
-    marks, strokes = _drawn(axes)
-    frame = np.array(axes.bbox.extents)
-    choices = [_choices(point, size) for point, size in zip(points, sizes, strict=True)]
-    costs = [
-        [
-            100.0 * bool((box[:2] < frame[:2]).any() or (box[2:] > frame[2:]).any())
-            + 30.0 * _inside(marks, box, 5.0)
-            + 3.0 * _inside(strokes, box, 1.0)
-            + 0.5 * gap
-            for gap, box in boxes
-        ]
-        for boxes in choices
-    ]
-    chosen = [int(np.argmin(cost)) for cost in costs]
-    for _ in range(_PASSES):
-        for one, boxes in enumerate(choices):
-            others = [choices[other][chosen[other]][1] for other in range(len(labels)) if other != one]
-            clashes = [200.0 * sum(_overlap(box, other) for other in others) for _, box in boxes]
-            chosen[one] = int(np.argmin(np.add(costs[one], clashes)))
-    for note, point, boxes, choice in zip(notes, points, choices, chosen, strict=True):
-        gap, box = boxes[choice]
-        middle = (box[:2] + box[2:]) / 2
+        )  # fmt: skip
+        point = axes.transData.transform((label.x, label.y))
+        extent = note.get_window_extent()
+        half = np.array([extent.width, extent.height]) / 2
+        choices = []
+        for gap, direction in product(_GAPS, _DIRECTIONS):
+            middle = point + np.array(direction) * (half + gap)
+            box = np.concatenate([middle - half, middle + half])  # left, bottom, right, top
+            is_outside = (box[:2] < frame[:2]).any() or (box[2:] > frame[2:]).any()
+            covered = sum(np.all([box[:2] - 1 < b[2:], b[:2] - 1 < box[2:]]) for b in placed)
+            cost = 100.0 * is_outside + 200.0 * covered + 30.0 * _inside(marks, box, 5.0)
+            choices.append((cost + 3.0 * _inside(strokes, box, 1.0) + 0.5 * gap, gap, middle, box))
+        _, gap, middle, box = min(choices, key=lambda choice: choice[0])
+        placed.append(box)
         note.set_position(tuple((middle - point) * 72 / figure.dpi))
-        if gap == _GAPS[0] and note.arrow_patch is not None:
-            note.arrow_patch.set_visible(False)
+        if note.arrow_patch is not None:
+            note.arrow_patch.set_visible(gap > _GAPS[0])
 
 
 Pixels = npt.NDArray[np.float64]
-
-
-def _choices(point: Pixels, size: tuple[float, float]) -> list[tuple[int, Pixels]]:
-    """Return the boxes (left, bottom, right, top) that a label may take, with their gaps."""
-    half = np.array(size) / 2
-    middles = [(gap, point + np.array(way) * (half + gap)) for gap in _GAPS for way in _DIRECTIONS]
-    return [(gap, np.concatenate([middle - half, middle + half])) for gap, middle in middles]
 
 
 def _drawn(axes: "Axes") -> tuple[Pixels, Pixels]:
@@ -221,10 +195,6 @@ def _drawn(axes: "Axes") -> tuple[Pixels, Pixels]:
 
 def _inside(points: Pixels, box: Pixels, margin: float) -> int:
     return int(((points > box[:2] - margin) & (points < box[2:] + margin)).all(axis=1).sum())
-
-
-def _overlap(box: Pixels, other: Pixels) -> bool:
-    return bool((box[:2] < other[2:] + 1).all() and (other[:2] < box[2:] + 1).all())
 
 
 # ── files ─────────────────────────────────────────────────────────────────────────────────────────

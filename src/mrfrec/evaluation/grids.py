@@ -118,12 +118,13 @@ def usual_points(
 
 def space_of(axes: Mapping[str, Axis]) -> dict[str, Range | Sequence[Any]]:
     """Return the space for `search`."""
-    return {
-        "ridge" if isinstance(axis, Ridges) else name: Range(*axis.searched, log=True)
-        if isinstance(axis, Ridges)
-        else axis
-        for name, axis in axes.items()
-    }
+    space: dict[str, Range | Sequence[Any]] = {}
+    for name, axis in axes.items():
+        if isinstance(axis, Ridges):
+            space["ridge"] = Range(*axis.searched, log=True)
+        else:
+            space[name] = axis
+    return space
 
 
 def scale_exponent(model: str, parameters: Parameters) -> float:
@@ -137,17 +138,12 @@ def ridges(split: Split, alpha: float, multiples: Iterable[float] = RIDGES) -> l
     A ridge scales with the diagonal it is added to: 100 for covariances corresponds to 1 for correlations.
     """
     alpha = check_number("alpha", alpha, "between 0 and 1", lambda x: 0 <= x <= 1)
-    typical = _typical_variance(check_split(split)) ** (1 - alpha)
-    return [
-        rounded(check_number("multiples", multiple, "above 0", lambda x: x > 0) * typical, 2)
-        for multiple in multiples
-    ]
-
-
-def _typical_variance(split: Split) -> float:
-    """Return the mean over interactions of v = n × variance of their item."""
-    n, c = split.training.n_users, split.training.popularity.astype(np.float64)
-    return float(np.average(c - c * c / n, weights=c)) or 1.0
+    data = check_split(split).training
+    c = data.popularity.astype(np.float64)
+    # The mean over interactions of v = n × variance of their item.
+    v = float(np.average(c - c * c / data.n_users, weights=c)) or 1.0
+    checked = [check_number("multiples", multiple, "above 0", lambda x: x > 0) for multiple in multiples]
+    return [rounded(multiple * v ** (1 - alpha), 2) for multiple in checked]
 
 
 def rounded(value: float, digits: int) -> float:

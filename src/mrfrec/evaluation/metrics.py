@@ -27,10 +27,7 @@ class Lists:
     """Ranked items of test users (users × k, best first, −1 for empty places) and their targets."""
 
     def __init__(
-        self,
-        ranked: npt.NDArray[np.int32],
-        targets: sp.csr_array,
-        popularity: npt.NDArray[np.int64],
+        self, ranked: npt.NDArray[np.int32], targets: sp.csr_array, popularity: npt.NDArray[np.int64]
     ) -> None:
         self.ranked = ranked
         self.popularity = popularity  # training users of each item
@@ -132,18 +129,10 @@ def _tail(lists: Lists, k: int) -> Numbers:
     return lists.mean_over(lists.is_tail, k)
 
 
-_METRICS: dict[str, Callable[[Lists, int], Numbers]] = {
-    "ndcg": _ndcg,
-    "recall": _recall,
-    "recall_all": _recall_all,
-    "precision": _precision,
-    "hit": _hit,
-    "mrr": _mrr,
-    "map": _map,
-    "coverage": _coverage,
-    "popularity": _popularity,
-    "tail": _tail,
-}
+_FUNCTIONS: tuple[Callable[[Lists, int], Numbers], ...] = (
+    _ndcg, _recall, _recall_all, _precision, _hit, _mrr, _map, _coverage, _popularity, _tail
+)  # fmt: skip
+_METRICS = {function.__name__[1:]: function for function in _FUNCTIONS}
 _SHOWN = {"ndcg": "nDCG", "mrr": "MRR", "map": "MAP", "recall_all": "Recall (all)", "tail": "Long tail"}
 NAMES = tuple(_METRICS)
 
@@ -178,7 +167,7 @@ class Metric:
         """Whether larger is better."""
         return self.kind not in ("coverage", "popularity", "tail")
 
-    def of(self, lists: Lists) -> Numbers:
+    def per_user(self, lists: Lists) -> Numbers:
         """Return one number per user."""
         return _METRICS[self.kind](lists, self.k)
 

@@ -11,19 +11,9 @@ import numpy.typing as npt
 from mrfrec.core.engine import Progress
 from mrfrec.data.ids import Ids
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.evaluation.metrics import (
-    DEFAULTS,
-    Lists,
-    Mean,
-    Metric,
-    Numbers,
-    Paired,
-    mean_of,
-    paired,
-    parse,
-    parse_all,
-)
-from mrfrec.evaluation.splits import Questions, Split, check_split
+from mrfrec.evaluation import metrics as measures
+from mrfrec.evaluation.metrics import DEFAULTS, Mean, Metric, Numbers, Paired, parse_all
+from mrfrec.evaluation.splits import Questions, Split, check_split, check_type
 from mrfrec.models.recommender import Recommender
 
 _USERS_AT_ONCE = 4096
@@ -48,16 +38,15 @@ class Evaluation:
 
     def mean(self, metric: "str | Metric") -> Mean:
         """Return the mean over users, with its standard error."""
-        return mean_of(self.of(metric))
+        return measures.mean_of(self.per_user(metric))
 
-    def of(self, metric: "str | Metric") -> Numbers:
+    def per_user(self, metric: "str | Metric") -> Numbers:
         """Return one number per user."""
-        found = parse(metric)
-        if found not in self.values:
-            raise ParameterError(
-                "metric", f"among those measured: {', '.join(map(str, self.values))}", metric
-            )
-        return self.values[found]
+        found = self.values.get(measures.parse(metric))
+        if found is None:
+            rule = f"among those measured: {', '.join(map(str, self.values))}"
+            raise ParameterError("metric", rule, metric)
+        return found
 
     def __repr__(self) -> str:
         found = ", ".join(f"{metric} {self.mean(metric)}" for metric in self.values)
@@ -78,7 +67,7 @@ class Comparison:
     def paired(self, model: str, metric: "str | Metric", against: str | None = None) -> Paired:
         """Compare a model with another, by default the first, user by user."""
         other = self[against] if against is not None else self.evaluations[0]
-        return paired(self[model].of(metric), other.of(metric))
+        return measures.paired(self[model].per_user(metric), other.per_user(metric))
 
     def __getitem__(self, model: str) -> Evaluation:
         for evaluation in self.evaluations:
@@ -135,8 +124,7 @@ def measure(
 ) -> Evaluation:
     """Measure a fitted model; the columns of the questions must be its items."""
     m = len(model.items_)
-    if not isinstance(questions, Questions):
-        raise DataError(f"questions must be Questions, as split.test is; got {type(questions).__name__}.")
+    check_type("questions", questions, Questions, "as split.test is")
     if questions.shown.shape[1] != m:
         raise DataError(
             f"the questions are about {questions.shown.shape[1]:,} items, but the model was fitted on {m:,}. "
@@ -145,8 +133,8 @@ def measure(
     wanted = parse_all(metrics, m)
     start = time.perf_counter()
     ranked = rank(model, questions, max(metric.k for metric in wanted), ties=ties, progress=progress)
-    lists = Lists(ranked, questions.targets, model.popularity_)
-    values = {metric: metric.of(lists) for metric in wanted}
+    lists = measures.Lists(ranked, questions.targets, model.popularity_)
+    values = {metric: metric.per_user(lists) for metric in wanted}
     return Evaluation(
         model=name if name is not None else model._call,
         parameters=model.parameters,
@@ -199,9 +187,8 @@ def compare(
     for model in named.values():
         if isinstance(model, Recommender):
             model.check_ready()  # before any model is trained
-    return Comparison(
-        tuple(
-            evaluate(model, split, wanted, name=name, ties=ties, progress=progress)
-            for name, model in named.items()
-        )
+    measured = (
+        evaluate(model, split, wanted, name=name, ties=ties, progress=progress)
+        for name, model in named.items()
     )
+    return Comparison(tuple(measured))

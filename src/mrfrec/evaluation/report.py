@@ -8,7 +8,7 @@ from typing import Any
 from mrfrec import __version__
 from mrfrec.evaluation.metrics import Mean, Metric, p_text
 from mrfrec.evaluation.protocol import Comparison, Evaluation
-from mrfrec.evaluation.tuning import Trial, Tuning
+from mrfrec.evaluation.tuning import Tuning
 from mrfrec.models.registry import kind_named, model_class
 
 _UNBOUNDED = ("l2", "l1", "neighbors", "shrink", "factors", "weight")  # parameters without an upper limit
@@ -67,38 +67,41 @@ def seconds_text(seconds: float | None) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def mean_text(metric: Metric, value: Mean) -> str:
-    """Format a mean and its error; a mean popularity is a count and gets one decimal."""
-    if metric.kind == "popularity":
-        return f"{value.mean:,.1f} ± {value.error:,.1f}"
-    return str(value)
+def means_text(evaluation: Evaluation) -> list[str]:
+    """Return the name of a model and its means with their errors; a mean popularity gets one decimal."""
+    means = {metric: evaluation.mean(metric) for metric in evaluation.values}
+    return [
+        evaluation.model,
+        *(
+            f"{mean.mean:,.1f} ± {mean.error:,.1f}" if metric.kind == "popularity" else str(mean)
+            for metric, mean in means.items()
+        ),
+    ]
 
 
 def of_evaluations(evaluations: Sequence[Evaluation]) -> Report:
     """Report evaluations, one row each."""
     first = evaluations[0]
-    metrics = list(first.values)
     rows = [
-        [
-            evaluation.model,
-            *(mean_text(metric, evaluation.mean(metric)) for metric in metrics),
-            seconds_text(evaluation.seconds.get("training")),
-        ]
+        [*means_text(evaluation), seconds_text(evaluation.seconds.get("training"))]
         for evaluation in evaluations
     ]
-    columns = ["model", *(metric.title for metric in metrics), "training"]
-    data = {
-        "split": first.split,
-        "ties": first.facts["ties"],
-        "models": [_as_data(evaluation) for evaluation in evaluations],
-    }
+    columns = ["model", *(metric.title for metric in first.values), "training"]
+    models = [_as_data(evaluation) for evaluation in evaluations]
+    data = {"split": first.split, "ties": first.facts["ties"], "models": models}
     notes = [_legend(evaluation) for evaluation in evaluations]
-    return Report(_about(first), [Section(columns, rows)], data, notes)
+    left_out = f" ({first.left_out:,} left out, without a target)" if first.left_out else ""
+    about = [
+        f"split: {first.split}",
+        "training: {users:,} users × {items:,} items, {pairs:,} pairs".format_map(first.facts),
+        f"test: {len(first.users):,} users{left_out}",
+    ]
+    return Report(about, [Section(columns, rows)], data, notes)
 
 
 def _legend(evaluation: Evaluation) -> str:
     """Describe a model by name, kind and parameters; a name that only repeats these is left out."""
-    name, kind = evaluation.model, _kind(evaluation)
+    name, kind = evaluation.model, str(evaluation.facts.get("kind", ""))
     parameters = parameters_text(evaluation.parameters, kind)
     text = f"{kind}, {parameters}" if kind else parameters
     is_redundant = name in (kind, parameters) or name.startswith((f"{kind}:", f"{kind}("))
@@ -114,30 +117,21 @@ def of_comparison(comparison: Comparison) -> Report:
     for other in others:
         pairs = {metric: comparison.paired(other.model, metric) for metric in metrics}
         rows.append([other.model, *(_difference_text(metric, pair) for metric, pair in pairs.items())])
-        differences.append(
-            {
-                "model": other.model,
-                "against": first.model,
-                "metrics": {
-                    str(metric): {
-                        "difference": pair.difference, "error": _or_none(pair.error), "p": _or_none(pair.p)
-                    }
-                    for metric, pair in pairs.items()
-                },
-            }
-        )  # fmt: skip
-    section = Section(
-        ["model", *(metric.title for metric in metrics)], rows, f"Difference from {first.model}, user by user"
-    )
-    sections = [*report.sections, section]
+        found = {
+            str(metric): {name: _or_none(x) for name, x in pair._asdict().items()}
+            for metric, pair in pairs.items()
+        }
+        differences.append({"model": other.model, "against": first.model, "metrics": found})
+    columns = ["model", *(metric.title for metric in metrics)]
+    section = Section(columns, rows, f"Difference from {first.model}, user by user")
     data = {**report.data, "differences": differences}
-    return Report(report.about, sections, data, report.notes)
+    return replace(report, sections=[*report.sections, section], data=data)
 
 
 def of_tuning(tuning: Tuning, most: int = 10) -> Report:
     """Report the best trials, the best first."""
     names = list(dict.fromkeys(name for trial in tuning.trials for name in trial.parameters))
-    tried = {_key(trial): trial for trial in tuning.trials}.values()
+    tried = {json.dumps(trial.parameters, sort_keys=True): trial for trial in tuning.trials}.values()
     ranked = sorted((t for t in tried if t.value is not None), key=lambda t: -(t.value or 0.0))
     failed = [trial for trial in tried if trial.value is None]
     rows = [
@@ -154,18 +148,16 @@ def of_tuning(tuning: Tuning, most: int = 10) -> Report:
         + (f", of which {len(failed):,} could not be fitted" if failed else "")
         + (f"; shown: the best {most}" if len(ranked) > most else ""),
     ]
+    trials = [
+        {
+            "parameters": trial.parameters, "value": trial.value, "error": trial.error,
+            "training_seconds": trial.seconds, "failure": trial.failure,
+        }
+        for trial in tried
+    ]  # fmt: skip
     data = {
-        "model": tuning.model,
-        "metric": str(tuning.metric),
-        "split": tuning.split,
-        "best": tuning.best.parameters,
-        "trials": [
-            {
-                "parameters": trial.parameters, "value": trial.value, "error": trial.error,
-                "training_seconds": trial.seconds, "failure": trial.failure,
-            }
-            for trial in tried
-        ],
+        "model": tuning.model, "metric": str(tuning.metric), "split": tuning.split,
+        "best": tuning.best.parameters, "trials": trials,
     }  # fmt: skip
     columns = [*names, f"{tuning.metric.title} (validation)", "training"]
     notes = [
@@ -198,15 +190,11 @@ def _at_the_border(tuning: Tuning) -> list[str]:
     return notes
 
 
-def _kind(evaluation: Evaluation) -> str:
-    return str(evaluation.facts.get("kind", ""))
-
-
 def parameters_text(parameters: dict[str, Any], kind: str) -> str:
     """List the parameters that differ from the defaults of this kind of model."""
     defaults = model_class(kind).defaults() if kind_named(kind) else {}
     own = {n: v for n, v in parameters.items() if n not in defaults or defaults[n] != v}
-    return ", ".join(f"{name}={_parameter_text(name, v)}" for name, v in own.items()) or "as by default"
+    return ", ".join(f"{name}={_parameter_text(name, v)}" for name, v in own.items()) or "default parameters"
 
 
 def percent(share: float, digits: int = 1) -> str:
@@ -214,24 +202,10 @@ def percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def _key(trial: Trial) -> str:
-    return json.dumps(trial.parameters, sort_keys=True)
-
-
 def _parameter_text(name: str, value: object) -> str:
     if value is None:
         return "dense" if name == "sparsity" else "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _about(evaluation: Evaluation) -> list[str]:
-    facts = evaluation.facts
-    left_out = f" ({evaluation.left_out:,} left out, without a target)" if evaluation.left_out else ""
-    return [
-        f"split: {evaluation.split}",
-        f"training: {facts['users']:,} users × {facts['items']:,} items, {facts['pairs']:,} pairs",
-        f"test: {len(evaluation.users):,} users{left_out}",
-    ]
 
 
 def _difference_text(metric: Metric, pair: Any) -> str:
@@ -241,14 +215,12 @@ def _difference_text(metric: Metric, pair: Any) -> str:
 
 
 def _as_data(evaluation: Evaluation) -> dict[str, Any]:
-    means = {metric: evaluation.mean(metric) for metric in evaluation.values}
+    means = {str(metric): evaluation.mean(metric) for metric in evaluation.values}
     return {
         "name": evaluation.model,
-        "kind": _kind(evaluation),
+        "kind": evaluation.facts.get("kind", ""),
         "parameters": evaluation.parameters,
-        "metrics": {
-            str(metric): {"mean": mean.mean, "error": _or_none(mean.error)} for metric, mean in means.items()
-        },
+        "metrics": {name: {"mean": m.mean, "error": _or_none(m.error)} for name, m in means.items()},
         "test_users": len(evaluation.users),
         "left_out": evaluation.left_out,
         "training": {name: evaluation.facts[name] for name in ("users", "items", "pairs")},

@@ -8,6 +8,7 @@ Where the data has values, the training matrix and what users show hold values; 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,8 @@ from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids, Places
 from mrfrec.data.interactions import Interactions
 from mrfrec.errors import DataError
+
+T = TypeVar("T")
 
 SEED = 98765  # of the published splits
 _FEWEST = 5  # rows a user needs for some of them to be hidden
@@ -258,11 +261,11 @@ def given(training: Interactions, targets: Interactions, shown: Interactions | N
     Targets that nobody has in the training data stay targets, as items without users.
     """
     for name, data in (("training", training), ("targets", targets), ("shown", shown)):
-        if not isinstance(data, Interactions) and not (name == "shown" and data is None):
-            kind = type(data).__name__
-            raise DataError(f"{name} must be Interactions, as read_interactions gives them; got {kind}.")
+        if name == "shown" and data is None:
+            continue
+        check_type(name, data, Interactions, "as read_interactions gives them")
         for kind in ("users", "items"):
-            if data is not None and getattr(data, kind).is_text != getattr(training, kind).is_text:
+            if getattr(data, kind).is_text != getattr(training, kind).is_text:
                 raise DataError(
                     f"the ids of {kind} are strings in one of training and {name} and integers in the other. "
                     "Make them the same."
@@ -326,24 +329,20 @@ def _over(items: Ids, data: Interactions) -> sp.csr_array:
     ).tocsr()
 
 
+def check_type(name: str, value: object, kind: type[T], source: str) -> T:
+    """Return a value if it is of this type, otherwise say where to get one."""
+    if not isinstance(value, kind):
+        raise DataError(f"{name} must be {kind.__name__}, {source}; got {type(value).__name__}.")
+    return value
+
+
 def check_split(split: object) -> Split:
-    """Refuse anything but a split."""
-    if not isinstance(split, Split):
-        raise DataError(
-            f"split must be a Split, as evaluation.strong_generalisation(…) makes one; got "
-            f"{type(split).__name__}."
-        )
-    return split
+    return check_type("split", split, Split, "as evaluation.strong_generalisation(…) gives it")
 
 
 def check_events(events: object) -> Events:
-    """Refuse anything but events."""
-    if not isinstance(events, Events):
-        raise DataError(
-            f"events must be Events, as evaluation.read_events(…) or datasets.events(…) gives them; got "
-            f"{type(events).__name__}."
-        )
-    return events
+    source = "as evaluation.read_events(…) or datasets.events(…) gives them"
+    return check_type("events", events, Events, source)
 
 
 # ── parts ─────────────────────────────────────────────────────────────────────────────────────────

@@ -20,7 +20,7 @@ from mrfrec.core.engine import Progress
 from mrfrec.errors import DataError, MemoryPlanError, NumericalError, ParameterError
 from mrfrec.evaluation.chooser import Chooser
 from mrfrec.evaluation.grids import Parameters, check_values, plain, ridges, rounded, scale_exponent
-from mrfrec.evaluation.metrics import Mean, Metric, parse_all
+from mrfrec.evaluation.metrics import Metric, parse_all
 from mrfrec.evaluation.protocol import Ties, evaluate
 from mrfrec.evaluation.splits import Questions, Split, check_split
 from mrfrec.io.atomic import writing
@@ -74,19 +74,11 @@ class Tuning:
     def save(self, path: "str | os.PathLike[str]") -> None:
         """Write the best parameters for `mrfrec fit --params` and `--model`."""
         best = self.best
-        found = {
-            "model": self.model,
-            "parameters": best.parameters,
-            "tuned": {
-                "metric": str(self.metric),
-                "value": best.value,
-                "error": best.error,
-                "training_seconds": best.seconds,
-                "trials": len(self.trials),
-                "split": self.split,
-                **self.facts,
-            },
-        }
+        tuned = {
+            "metric": str(self.metric), "value": best.value, "error": best.error,
+            "training_seconds": best.seconds, "trials": len(self.trials), "split": self.split, **self.facts,
+        }  # fmt: skip
+        found = {"model": self.model, "parameters": best.parameters, "tuned": tuned}
         with writing(Path(path)) as temporary:
             temporary.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
@@ -116,7 +108,7 @@ def tune(
     wanted = [] if isinstance(points, Mapping) else list(points)
     if not wanted or not all(isinstance(point, Mapping) for point in wanted):
         raise ParameterError("points", "a list of parameters such as grid(l2=[1, 3])", points)
-    run = _Study(split, model, metric, fixed or {}, max_seconds, study, ties, machine or {}, progress)
+    run = _Study(split, metric, model, fixed, max_seconds, study, ties, machine, progress)
     for point in wanted:  # refuse bad parameters before the first trial
         build(run.model, {**run.fixed, **plain(point)})
     trials = []
@@ -149,7 +141,7 @@ def search(
     """
     trials = check_count("trials", trials)
     choose = Chooser(space, seed)
-    run = _Study(split, model, metric, fixed or {}, max_seconds, study, ties, machine or {}, progress)
+    run = _Study(split, metric, model, fixed, max_seconds, study, ties, machine, progress)
     for name, of in space.items():
         if name != "ridge":
             check_values(run.model, name, of, run.fixed)
@@ -157,7 +149,10 @@ def search(
     while len(past) < trials:
         run.report(len(past), trials)
         chosen = choose.next([(trial.chosen, run.worth(trial)) for trial in past])
-        point = {name: _short(x, space[name]) for name, x in chosen.items()}
+        point = dict(chosen)
+        for name, of in space.items():
+            if isinstance(point[name], float) and isinstance(of, Range):  # three digits, within the range
+                point[name] = float(min(max(rounded(point[name], 3), of.low), of.high))
         if "ridge" in point:
             alpha = scale_exponent(run.model, {**run.fixed, **point})
             (point["l2"],) = ridges(split, alpha, [point.pop("ridge")])
@@ -166,45 +161,35 @@ def search(
     return run.result(past)
 
 
-def _short(x: Any, of: Range | Sequence[Any]) -> Any:
-    """Round a number to three digits within its range."""
-    if not isinstance(x, float) or not isinstance(of, Range):
-        return x
-    return float(min(max(rounded(x, 3), of.low), of.high))
-
-
 class _Study:
-    """The trials so far, in memory and as lines of a file."""
+    """The trials so far, in memory and as lines of a file. Takes the parameters of `tune`."""
 
     def __init__(
         self,
         split: Split,
-        model: str,
         metric: str,
-        fixed: Parameters,
+        model: str,
+        fixed: Parameters | None,
         max_seconds: float | None,
         path: "str | os.PathLike[str] | None",
         ties: Ties,
-        machine: Parameters,
+        machine: Parameters | None,
         progress: Progress | None,
     ) -> None:
         if max_seconds is not None:
             max_seconds = check_number("max_seconds", max_seconds, "above 0", lambda x: x > 0)
         self.split = check_split(split).for_tuning()
         (self.metric,) = parse_all([metric], split.training.n_items)
-        made = build(model, fixed)
+        made = build(model, fixed or {})
         self.model, self.max_seconds, self.ties = type(made).__name__, max_seconds, ties
         # Parameters that change no result do not identify a trial.
-        own = {name: value for name, value in fixed.items() if name in made._machine_parameters}
-        self.fixed = plain({name: value for name, value in fixed.items() if name not in own})
-        self.machine = {**own, **machine}
+        given = plain(fixed or {})
+        self.fixed = {name: value for name, value in given.items() if name not in made._machine_parameters}
+        self.machine = {name: given[name] for name in given.keys() - self.fixed.keys()} | dict(machine or {})
         self._progress = progress
         self._reuse: dict[str, Any] = {}
         self.trials: list[Trial] = []
-        self.facts = {
-            "data": self.split.training.fingerprint,
-            "questions": _fingerprint(self.split.test),
-        }
+        self.facts = {"data": self.split.training.fingerprint, "questions": _fingerprint(self.split.test)}
         self._file = None if path is None else Path(path).expanduser()
         if self._file is not None:
             self._open(self._file)
@@ -257,8 +242,9 @@ class _Study:
             found = evaluate(model, self.split, [str(self.metric)], ties=self.ties, reuse=self._reuse)
         except (NumericalError, MemoryPlanError) as error:
             return Trial(parameters, None, failure=str(error))
-        value: Mean = found.mean(self.metric)
-        return Trial(parameters, value.mean, _finite(value.error), found.seconds["training"])
+        mean = found.mean(self.metric)
+        spread = mean.error if math.isfinite(mean.error) else None
+        return Trial(parameters, mean.mean, spread, found.seconds["training"])
 
     def worth(self, trial: Trial) -> float:
         """Return the value of a trial for the search: 0 if it failed or trained too long."""
@@ -290,10 +276,6 @@ def _trial(path: Path, number: int, line: bytes) -> Trial:
     if not whole or not isinstance(trial.parameters, dict) or not isinstance(trial.chosen, dict | None):
         raise DataError(f"{path}, line {number}: not a trial of mrfrec tune. Remove the line.")
     return trial
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _fingerprint(questions: Questions) -> str:

@@ -40,14 +40,15 @@ class Published:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _dense(values: tuple[float, float, float], training: str, l2: float) -> Published:
+Values = tuple[float, float, float]
+
+
+def _dense(values: Values, training: str, l2: float) -> Published:
     parameters = {"l2": l2, "alpha": 0.75, "sparsity": None}
     return Published("MRF, dense", values, training, "MRF", parameters)
 
 
-def _sparse(
-    share: str, r: float, values: tuple[float, float, float], training: str, threshold: float
-) -> Published:
+def _sparse(share: str, r: float, values: Values, training: str, threshold: float) -> Published:
     parameters = {"l2": 1.0, "alpha": 0.75, "threshold": threshold, "max_neighbors": 1000, "r": r}
     return Published(f"MRF, {share} sparse, r = {r:g}", values, training, "MRF", parameters)
 
@@ -143,7 +144,10 @@ def reproduce(
             raise ParameterError("names", f"among {', '.join(tables)} for {what}", name)
     kinds = _kinds(what, tables[chosen[0]] if chosen else (), models)
     changes = {model_class(kind).__name__: dict(changed) for kind, changed in (parameters or {}).items()}
-    build_row = partial(_build_row, changes=changes, machine=dict(machine or {}))
+
+    def build_row(row: Published) -> Recommender:
+        return build(row.kind, {**row.parameters, **changes.get(row.kind, {})}, machine)
+
     rows = {name: [row for row in tables[name] if row.kind in kinds] for name in chosen}
     for row in (row for name in chosen for row in rows[name]):
         build_row(row)  # a wrong parameter shows before anything is trained
@@ -163,7 +167,7 @@ def reproduce(
             f"The parameters of {', '.join(unknown)} are not published: these are mrfrec's defaults. To find "
             f"better ones: mrfrec tune NAME --model {unknown[-1]} -o best.json.",
         )
-    run = _table if what in ("table1", "table2") else _low_rank if what == "lowrank" else _exposure
+    run = {"lowrank": _low_rank, "exposure": _exposure}.get(what, _table)
     sections, data = [], {}
     for name in (name for name in chosen if name in prepared):
         title = DATA_SETS[name].title
@@ -190,22 +194,15 @@ def _kinds(what: str, rows: Sequence[Published], models: Iterable[str] | None) -
     return wanted
 
 
-def _build_row(
-    row: Published, changes: Mapping[str, Mapping[str, Any]], machine: Mapping[str, Any]
-) -> Recommender:
-    return build(row.kind, {**row.parameters, **changes.get(row.kind, {})}, machine)
-
-
-def _tell(tell: Callable[[str], None], title: str, evaluation: Evaluation) -> None:
-    values = ", ".join(f"{metric} {_short(evaluation.mean(metric))}" for metric in evaluation.values)
-    tell(f"{title}, {evaluation.model}: {values}; trained in {seconds_text(evaluation.seconds['training'])}")
+def _tell(tell: Callable[[str], None], title: str, line: str) -> None:
+    tell(f"{title}, {line}")
 
 
 # ── the experiments on one data set ───────────────────────────────────────────────────────────────
 
 Outcome = tuple[Report | None, list[str]]  # a report, and what could not be done and why
 Build = Callable[[Published], Recommender]
-Tell = Callable[[Evaluation], None]
+Tell = Callable[[str], None]
 _FAILURES = (DataError, MemoryPlanError, MissingLibraryError, NumericalError)
 
 
@@ -221,7 +218,9 @@ def _table(
             failures.append(f"{row.model}: {error}")
         else:
             measured[row.model] = evaluation
-            tell(evaluation)
+            values = ", ".join(f"{metric} {_short(evaluation.mean(metric))}" for metric in evaluation.values)
+            seconds = seconds_text(evaluation.seconds["training"])
+            tell(f"{row.model}: {values}; trained in {seconds}")
     if not measured:
         return None, failures
     page = of_evaluations(list(measured.values()))

@@ -52,16 +52,25 @@ def low_rank(
     if not isinstance(model, MRF):
         raise ParameterError("model", "an MRF", model)
     m = len(model.items_)
-    cuts = _ranks(ranks, m)
-    _require_memory(model, cuts[-1], m)
+    given = [ranks] if isinstance(ranks, int) else list(ranks)
+    cuts = sorted(check_count("ranks", rank) for rank in given)
+    if not cuts or len(set(cuts)) < len(cuts) or cuts[-1] > m:
+        rule = f"at least one, none of them twice, each at most the {m:,} items"
+        raise ParameterError("ranks", rule, given)
+    columns = 8 * m if m <= _EXACT else 4 * _width(cuts[-1], m)  # includes LAPACK's copies
+    needed = np.dtype(model.dtype).itemsize * m * (columns + 2 * _USERS_AT_ONCE)
+    plan = memory_budget(model.memory_limit)
+    plan.require("factors of the weights", needed, "Ask for smaller ranks.", who="low_rank")
     full = measure(model, questions, metrics, name="full rank", ties=ties, progress=progress)
     wanted = list(full.values)
 
     start = time.perf_counter()
     left, right = _factors(model.weights_, cuts[-1], seed, progress)
     seconds = time.perf_counter() - start
-    # The columns of `left` are orthogonal, so their squared norms add up.
-    energy = np.cumsum(np.einsum("ij,ij->j", left, left, dtype=np.float64)) / _square(model.weights_)
+    # The columns of `left` are orthogonal, so their squared norms add up. Row by row: B is not copied.
+    rows = [model.weights_.data] if model.is_sparse else model.weights_
+    square = float(sum(np.sum(np.square(row, dtype=np.float64)) for row in rows)) or 1.0
+    energy = np.cumsum(np.einsum("ij,ij->j", left, left, dtype=np.float64)) / square
 
     order = model.catalogue.by_popularity if ties == "popularity" else np.arange(m, dtype=np.int32)
     ranked = _rank(model, questions.shown, left, right, cuts, max(w.k for w in wanted), order, progress)
@@ -72,7 +81,7 @@ def low_rank(
             replace(
                 full,
                 model=f"rank {rank:,}",
-                values={metric: metric.of(answers) for metric in wanted},
+                values={metric: metric.per_user(answers) for metric in wanted},
                 seconds={"decomposition": seconds, "ranking": took},
                 recommended=np.bincount(lists[lists >= 0], minlength=m),
                 facts={**full.facts, "rank": rank, "energy": float(energy[rank - 1])},
@@ -81,33 +90,9 @@ def low_rank(
     return Comparison(tuple(evaluations))
 
 
-def _ranks(ranks: Iterable[int], m: int) -> list[int]:
-    given = [ranks] if isinstance(ranks, int) else list(ranks)
-    cuts = sorted(check_count("ranks", rank) for rank in given)
-    if not cuts or len(set(cuts)) < len(cuts) or cuts[-1] > m:
-        raise ParameterError(
-            "ranks", f"at least one, none of them twice, each at most the {m:,} items", given
-        )
-    return cuts
-
-
 def _width(rank: int, m: int) -> int:
     """Return the number of directions to compute: a margin makes the last ones kept more accurate."""
     return min(rank + max(rank // 10, 20), m)
-
-
-def _require_memory(model: MRF, rank: int, m: int) -> None:
-    itemsize = np.dtype(model.dtype).itemsize
-    columns = 8 * m if m <= _EXACT else 4 * _width(rank, m)  # includes LAPACK's copies
-    needed = itemsize * m * (columns + 2 * _USERS_AT_ONCE)
-    plan = memory_budget(model.memory_limit)
-    plan.require("factors of the weights", needed, "Ask for smaller ranks.", who="low_rank")
-
-
-def _square(B: Any) -> float:
-    """Return the sum of squared weights, without copying a dense B."""
-    rows = [B.data] if sp.issparse(B) else B
-    return float(sum(np.sum(np.square(row, dtype=np.float64)) for row in rows)) or 1.0
 
 
 def _factors(B: Any, rank: int, seed: int, progress: Progress | None) -> tuple[Array, Array]:
@@ -116,7 +101,7 @@ def _factors(B: Any, rank: int, seed: int, progress: Progress | None) -> tuple[A
     Let Q be an orthonormal basis of the leading right singular vectors and W the eigenvectors of
     (B·Q)ᵀ(B·Q). Then B ≈ (B·Q·W)·(Q·W)ᵀ. Up to 3,000 items Q is the identity and the result exact.
     """
-    from scipy.linalg import eigh
+    from scipy.linalg import eigh, qr
 
     m = B.shape[0]
     steps = 2 * _PASSES + 2
@@ -139,22 +124,14 @@ def _factors(B: Any, rank: int, seed: int, progress: Progress | None) -> tuple[A
         BQ = B @ Q
         tell(2 * turn + 1)
         # Once per pass is enough: rounding loses only directions with less than 1e-6 of the first's energy.
-        Q = _orthonormal(Bt @ BQ)
+        Q, _ = qr(Bt @ BQ, mode="economic", overwrite_a=True, check_finite=False)
         tell(2 * turn + 2)
     BQ = B @ Q
     tell(steps - 1)
     _, W = eigh(BQ.T @ BQ, overwrite_a=True)
     W = W[:, ::-1][:, :rank]
-    factors = BQ @ W, W.T @ Q.T
     tell(steps)
-    return factors
-
-
-def _orthonormal(Y: Array) -> Array:
-    from scipy.linalg import qr
-
-    Q, _ = qr(Y, mode="economic", overwrite_a=True, check_finite=False)
-    return np.asarray(Q)
+    return BQ @ W, W.T @ Q.T
 
 
 def _rank(
@@ -252,16 +229,13 @@ def exposure(
         total = np.bincount(group, weights=counts, minlength=groups)
         return np.asarray(total / (total.sum() or 1.0))
 
-    targets = None
-    if questions is not None:
-        targets = shares(np.bincount(questions.targets.indices, minlength=m))
     return Exposure(
         split=first.split,
         places=_places(first),
         items=np.bincount(group, minlength=groups),
         models={evaluation.model: shares(evaluation.recommended) for evaluation in evaluations},
         training=shares(first.popularity),
-        targets=targets,
+        targets=None if questions is None else shares(np.bincount(questions.targets.indices, minlength=m)),
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from mrfrec.checks import check_flag, check_number
 from mrfrec.core.engine import Progress
+from mrfrec.core.plan import round_up
 from mrfrec.errors import MemoryPlanError, ParameterError
 from mrfrec.evaluation.metrics import DEFAULTS, Metric, parse_all
 from mrfrec.evaluation.protocol import Evaluation, Ties, evaluate
@@ -28,12 +29,12 @@ class TradeoffPoint:
 
     @property
     def name(self) -> str:
-        """Return a name such as "0.5 %, r = 0.1"."""
+        """A name such as "0.5 %, r = 0.1"."""
         return self.evaluation.model
 
     @property
     def seconds(self) -> float:
-        """Return the training time, from scratch."""
+        """Training time, from scratch."""
         return self.evaluation.seconds["training"]
 
 
@@ -79,7 +80,7 @@ def tradeoff(
         Whether to fit the dense model.
     """
     least = 1 / split.training.n_items
-    rule = f"at least 1/items = {least:.3g} for this data, since the diagonal is always kept, and at most 1"
+    rule = f"at least 1/items, {round_up(least):g} for this data (the diagonal is always kept), and at most 1"
     # 1e-9: a share typed as 0.333333333 counts as 1/3.
     levels = _levels("sparsities", sparsities, rule, lambda x: (1 - 1e-9) * least <= x <= 1)[::-1]
     shares = _levels("rs", rs, "between 0 and 1", lambda x: 0 <= x <= 1)
