@@ -28,7 +28,7 @@ from mrfrec.datasets.originals import read_original
 from mrfrec.datasets.registry import DATA_SETS, DataSet, SplitFile
 from mrfrec.datasets.vae_cf import vae_cf_files
 from mrfrec.errors import DataError, MrfrecWarning, ParameterError
-from mrfrec.evaluation.splits import filtered, strong_generalisation
+from mrfrec.evaluation.splits import strong_generalisation
 
 Row = tuple[Any, Any, float, int]  # user, item, value, seconds since 1970
 Small = Callable[..., DataSet]
@@ -432,7 +432,7 @@ def test_prepared_set_is_what_was_read_and_filtered(tmp_path: Path, small: Small
     assert path == kept / "ml-20m.parquet"
     assert listing(kept) == ["ml-20m.items.parquet", "ml-20m.parquet"]
     assert told == [("read", len(rows), len(rows))]
-    expected = filtered(read_original(data_set, home), min_users=5, min_items=3)
+    expected = read_original(data_set, home).filtered(min_users=5, min_items=3)
     assert len(expected) < sum(row[2] > 3.5 for row in rows)
     table = pl.read_parquet(path)
     assert table.columns == ["user", "item", "time"]
@@ -792,7 +792,9 @@ def test_vae_cf_files_are_the_notebooks_for_strings(tmp_path: Path, small: Small
 def test_vae_cf_files_are_the_same_in_small_pieces(
     tmp_path: Path, small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    events = filtered(read_original(small("ml-1m"), write_movielens("ml-1m", ratings(), tmp_path)))
+    events = read_original(small("ml-1m"), write_movielens("ml-1m", ratings(), tmp_path)).filtered(
+        min_items=5
+    )
     whole = {name: b"".join(pieces) for name, pieces in vae_cf_files(events, 10).items()}
     monkeypatch.setattr("mrfrec.datasets.vae_cf._ROWS", 7)
     assert {name: b"".join(pieces) for name, pieces in vae_cf_files(events, 10).items()} == whole

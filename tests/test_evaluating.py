@@ -632,7 +632,7 @@ def test_reproduce_without_the_data_says_what_to_put_where(run: Any, tmp_path: P
         assert words in str(error.value)
     with pytest.raises(ParameterError, match="--data must be among msd for table2"):
         run("paper", "reproduce", "table2", "--data", "ml-20m", "--folder", str(tmp_path))
-    with pytest.raises(ParameterError, match=r"models must be among MRF, MultVAE, .* for table1; got 'EASE'"):
+    with pytest.raises(ParameterError, match=r"--model must be among MRF, .* for table1; got 'EASE'"):
         run("paper", "reproduce", "table1", "--model", "ease", "--folder", str(tmp_path))
 
 

@@ -21,7 +21,6 @@ from mrfrec.evaluation.splits import (
     Questions,
     Split,
     by_time,
-    filtered,
     given,
     leave_out,
     strong_generalisation,
@@ -292,7 +291,7 @@ def test_a_user_without_any_known_item_is_counted_as_left_out() -> None:
 def test_filters_equal_naive(min_users: int, min_items: int) -> None:
     rows = random_rows(14)
     expected = naive.filtered(rows, min_users, min_items)
-    found = filtered(events_of(rows), min_users=min_users, min_items=min_items)
+    found = events_of(rows).filtered(min_users=min_users, min_items=min_items)
     assert pairs_of(found) == expected  # in the same order
     assert list(found.users) == sorted({user for user, _ in expected})
     assert list(found.items) == sorted({item for _, item in expected})
@@ -303,15 +302,15 @@ def test_filters_equal_naive(min_users: int, min_items: int) -> None:
 def test_an_item_that_falls_below_the_minimum_with_its_users_stays() -> None:
     """Item "x" has two users; "c" goes because "y" goes first, and "x" stays with one user."""
     rows = [("a", "x"), ("a", "v"), ("b", "v"), ("b", "w"), ("a", "w"), ("c", "x"), ("c", "y")]
-    found = filtered(events_of(rows), min_users=2, min_items=2)
+    found = events_of(rows).filtered(min_users=2, min_items=2)
     assert pairs_of(found) == [("a", "x"), ("a", "v"), ("b", "v"), ("b", "w"), ("a", "w")]
 
 
 def test_users_are_counted_after_items_are_gone() -> None:
     """User "c" has two items, one of which nobody else has."""
     rows = [("a", "v"), ("a", "w"), ("b", "v"), ("b", "w"), ("c", "v"), ("c", "y")]
-    assert {user for user, _ in pairs_of(filtered(events_of(rows), min_users=2, min_items=2))} == {"a", "b"}
-    assert {user for user, _ in pairs_of(filtered(events_of(rows), min_items=2))} == {"a", "b", "c"}
+    assert {user for user, _ in pairs_of(events_of(rows).filtered(min_users=2, min_items=2))} == {"a", "b"}
+    assert {user for user, _ in pairs_of(events_of(rows).filtered(min_items=2))} == {"a", "b", "c"}
 
 
 def test_users_need_five_items_by_default() -> None:

@@ -131,7 +131,7 @@ def test_progress_tells_which_of_the_models(split: Split) -> None:
         ([0.1, 0.2, 0.1], {}, "sparsities must be .* none of them twice"),
         ([0.0], {}, "sparsities must be at least 1/items"),
         ([1.5], {}, "sparsities must be .* at most 1; got 1.5"),
-        ([0.001], {}, "since the diagonal is always kept, and at most 1; got 0.001"),
+        ([0.001], {}, r"0\.0228 for this data \(the diagonal is always kept\), and at most 1; got 0.001"),
         (["0.1"], {}, "sparsities must be"),
         ([0.1], {"rs": []}, "rs must be at least one number"),
         ([0.1], {"rs": [0.0, 0.0]}, "rs must be .* none of them twice"),

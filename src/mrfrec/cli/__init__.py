@@ -21,23 +21,18 @@ def main() -> None:
     end = given.index("--") if "--" in given else len(given)
     arguments = [argument for argument in given[:end] if argument != "--debug"] + given[end:]
     stop = Event()
-    _listen_to_interrupts(stop)
+
+    def interrupt(*_: object) -> None:
+        stop.set()  # a library may swallow the exception in a callback and continue
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if it is ignored
+        signal.signal(signal.SIGINT, interrupt)
     try:
         code = _run(arguments, stop, debug=len(arguments) < len(given))
     except KeyboardInterrupt:  # a second Ctrl-C, while the first was being handled
         code = _interrupted()
     sys.exit(code)
-
-
-def _listen_to_interrupts(stop: Event) -> None:
-    """Record Ctrl-C in `stop`: a library may swallow the exception in a callback and continue."""
-
-    def interrupt(*_: object) -> None:
-        stop.set()
-        raise KeyboardInterrupt
-
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if it is ignored
-        signal.signal(signal.SIGINT, interrupt)
 
 
 def _run(arguments: list[str], stop: Event, debug: bool) -> int:

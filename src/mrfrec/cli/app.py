@@ -14,7 +14,7 @@ from mrfrec import __version__
 from mrfrec.checks import check_count
 from mrfrec.cli.evaluating import compare, evaluate, tune
 from mrfrec.cli.fitting import fit
-from mrfrec.cli.options import Command, Threads, new_app
+from mrfrec.cli.options import Command, ModelFile, Threads, new_app
 from mrfrec.cli.paper import paper_app
 from mrfrec.errors import DataError
 
@@ -22,7 +22,16 @@ if TYPE_CHECKING:
     from mrfrec.data.catalogue import Recommendations
     from mrfrec.models.recommender import Recommender
 
-app = new_app()
+_ABOUT = """Learn which items are used together, and recommend items.
+
+Results go to stdout, everything else to stderr. Errors are one line, with exit code 2.
+
+\b
+Try:   mrfrec demo
+Then:  mrfrec fit events.csv -o shop.mrf
+       mrfrec recommend shop.mrf --history milk,bread
+"""
+app = new_app(None, _ABOUT)
 
 _REASONS = 3  # shown for each item with --explain
 _TABLE_USERS = 50  # at most this many users are shown as a table
@@ -61,30 +70,14 @@ def _about(
     version: Annotated[bool, Option("--version", help="Print the version and exit.")] = False,
     debug: Annotated[bool, Option("--debug", help="Show the traceback of an error (any command).")] = False,
 ) -> None:
-    """Learn which items are used together, and recommend items.
-
-    Results go to stdout, everything else to stderr. Errors are one line, with exit code 2.
-
-    \b
-    Try:   mrfrec demo
-    Then:  mrfrec fit events.csv -o shop.mrf
-           mrfrec recommend shop.mrf --history milk,bread
-    """
     if version:
         typer.echo(f"mrfrec {__version__}")
     elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
 
-# ── demo, fit ─────────────────────────────────────────────────────────────────────────────────────
-
-
 @app.command(cls=Command)
-def demo(
-    output: Annotated[Path, Option("-o", "--output", metavar="FILE", help="The model file to write.")] = Path(
-        "debian.mrf"
-    ),
-) -> None:
+def demo(output: ModelFile = Path("debian.mrf")) -> None:
     """Fit, compare, recommend and explain on a small built-in data set.
 
     Users are the source packages of Debian 12, items the packages they are built with. Takes a few seconds,
@@ -102,9 +95,6 @@ def demo(
 
 
 app.command(cls=Command)(fit)
-
-
-# ── recommend, similar, explain ───────────────────────────────────────────────────────────────────
 
 
 @app.command(cls=Command)
@@ -174,17 +164,15 @@ def recommend(
         binary = bool(opened._facts["binary"])
         whose = read_histories(history_file, opened.items_, binary, user_column, item_column)
     asked = opened._query(find_users(opened, user, users) if user or users else None, whose)
-    filters: dict[str, Any] = {
-        "exclude_seen": not seen,
-        "allow": names.find_all(allow) if allow else None,
-        "exclude": names.find_all(exclude) if exclude else None,
-        "explain": _REASONS if explain else 0,
-    }
+    allowed, excluded = (names.find_all(texts) if texts else None for texts in (allow, exclude))
     many = len(asked) > _TABLE_USERS
     if kind == "table" and many:
         raise DataError(f"{len(asked):,} users are too many for a table: give -o FILE.csv, or --format csv.")
     with progress_bar(results=output is None) as progress:
-        ranked = opened._batches(asked, k, **filters, progress=progress if many else None)
+        ranked = opened._batches(
+            asked, k, exclude_seen=not seen, allow=allowed, exclude=excluded,
+            explain=_REASONS if explain else 0, progress=progress if many else None,
+        )  # fmt: skip
         pieces = _until(context.obj, ranked)
         if kind in ("parquet", "csv", "jsonl") and output is not None:
             rows = opened._write(pieces, asked, output, kind, explain)
@@ -262,9 +250,6 @@ def explain(
     show_explanation(opened, names.find(item), whose, kind, output)
 
 
-# ── info, doctor ──────────────────────────────────────────────────────────────────────────────────
-
-
 @app.command(cls=Command)
 def info(
     model: Model,
@@ -334,9 +319,6 @@ def doctor() -> None:
 
     logging.getLogger("mrfrec").setLevel(logging.WARNING)
     print_findings()
-
-
-# ── shared ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _load(path: Path, threads: int | None = None) -> "Recommender":

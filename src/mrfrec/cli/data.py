@@ -114,15 +114,13 @@ class Data(Reading):
     ] = None
 
     def read(self, progress: "Progress | None") -> "Split":
-        """Read the data and split it."""
         from mrfrec.evaluation import splits
 
         if self.test is not None:
             return self._given(progress)
         if self.shown is not None:
-            raise ParameterError(
-                "--shown", "given together with --test", str(self.shown), "Or split DATA: --split."
-            )
+            advice = "Or split DATA: --split."
+            raise ParameterError("--shown", "given together with --test", str(self.shown), advice)
         check_count("--leave", self.k)
         unused = ("k",) if self.split == "strong" else ("heldout", "hidden")
         self._refuse(unused, f"--split {self.split}, which has no use for it")
@@ -131,7 +129,7 @@ class Data(Reading):
             usual = known or max(min(events.n_users // 10, _HELDOUT), 1)
             heldout = usual if self.heldout is None else self.heldout
             return splits.strong_generalisation(
-                events, heldout, min_items=0, min_users=0, hidden=self.hidden, seed=self.seed
+                events, heldout, min_items=0, hidden=self.hidden, seed=self.seed
             )
         if self.split == "time":
             return splits.by_time(events, self.k)
@@ -152,9 +150,8 @@ class Data(Reading):
                 of_files = {field.name for field in fields(Reading)} - self.limits().keys() | {"time_column"}
                 self._refuse(of_files, f"the data set {name}, which is read as it was prepared")
             elif near:
-                raise DataError(
-                    f"there is no file {name}, and no data set of that name: did you mean {near[0]}?"
-                )
+                meant = f"did you mean {near[0]}?"
+                raise DataError(f"there is no file {name}, and no data set of that name: {meant}")
             if name in DATA_SETS:
                 self._refuse(self.limits(), f"the data set {name}, which is filtered as published")
                 return datasets.events(name, self.folder), DATA_SETS[name].heldout

@@ -3,22 +3,14 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from typer import Argument, Option
 
 from mrfrec.cli.options import Command, Folder, new_app
 from mrfrec.errors import DataError
 
-datasets_app = new_app("datasets")
+datasets_app = new_app("datasets", "List, prepare and verify the data sets of the paper.")
 
 Name = Annotated[str, Argument(help="A name from mrfrec paper datasets list.", metavar="NAME")]
-
-
-@datasets_app.callback(invoke_without_command=True)
-def _about(context: typer.Context) -> None:
-    """List, prepare and verify the data sets of the paper."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
 
 
 @datasets_app.command("list", cls=Command)
@@ -34,12 +26,7 @@ def list_data_sets(folder: Folder = None) -> None:
     from mrfrec.core.memory import human_bytes
 
     rows = [
-        (
-            one.name,
-            one.title,
-            "yes" if one.prepared else "no",
-            None if one.size is None else human_bytes(one.size),
-        )
+        (one.name, one.title, "yes" if one.prepared else "no", one.size and human_bytes(one.size))
         for one in datasets.available(folder)
     ]
     print_table(rows, ["name", "title", "prepared", "size"])

@@ -4,7 +4,8 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+
+import typer
 
 from mrfrec import datasets
 from mrfrec.cli.show import print_table, size_of
@@ -17,33 +18,31 @@ from mrfrec.models.mrf import MRF
 
 _HISTORY = ("python3-numpy", "python3-scipy", "cython3")
 _HELD_OUT = 2000
-_SPARSE: dict[str, Any] = {"sparsity": 0.02}
 
 
 def run(output: Path) -> None:
     """Run the demo, and save its model to `output`."""
     check_writable(output)
     data = datasets.load("debian")
-    _say(
+    typer.echo(
         f"Debian 12: {data.n_users:,} source packages (the users) and the {data.n_items:,} packages they are "
         f"built with (the items),\n{len(data):,} pairs.\n"
     )
     MRF().warm_up()  # compile before anything is timed
-    _say(
+    typer.echo(
         f"For {_HELD_OUT:,} packages that the models were not trained on, how well is a fifth of their "
         "build dependencies\npredicted from the rest?"
     )
     _compare(strong_generalisation(datasets.events("debian"), _HELD_OUT))
 
     model = MRF().fit(data)
-    _say(f"\nA package is built with {', '.join(_HISTORY)}. What else will it need?")
+    typer.echo(f"\nA package is built with {', '.join(_HISTORY)}. What else will it need?")
     answer = model.answer(history=_HISTORY, k=8, explain=3)
-    names = ("rank", "item", "title", "score", "because")
-    rows = [[row[name] for name in names] for row in answer.rows]
-    print_table(rows, ["rank", "item", "title", "score", "because of"])
+    names = ["rank", "item", "title", "score", "because"]
+    print_table([[row[name] for name in names] for row in answer.rows], [*names[:-1], "because of"])
 
     model.save(output, include_histories=True)
-    _say(f"\nThe model is in {output} ({size_of(output)}). Try next:\n")
+    typer.echo(f"\nThe model is in {output} ({size_of(output)}). Try next:\n")
     file = shlex.quote(str(expanded(output)))
     for command in (
         f"recommend {file} --history {','.join(_HISTORY)} --explain",
@@ -54,34 +53,23 @@ def run(output: Path) -> None:
         f"info {file}",
         "fit YOUR_TABLE.csv -o your.mrf",
     ):
-        _say(f"  {_program()} {command}")
+        typer.echo(f"  {_program()} {command}")
 
 
 def _program() -> str:
     """Return the command to type: `mrfrec` if that finds this program, otherwise its path."""
     called = sys.argv[0]
     found = shutil.which("mrfrec")
-    if (found and Path(found).resolve() == Path(called).resolve()) or Path(called).name != "mrfrec":
-        return "mrfrec"
-    return shlex.quote(called)
-
-
-def _say(text: str) -> None:
-    """Write a line to stdout and flush it, since the next step may take a while."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    is_found = found is not None and Path(found).resolve() == Path(called).resolve()
+    return "mrfrec" if is_found or Path(called).name != "mrfrec" else shlex.quote(called)
 
 
 def _compare(split: Split) -> None:
     wanted = ("ndcg@100", "recall@20")
     popular = evaluate(Popularity(), split, wanted)
     rows = [["most popular", *(str(popular.mean(metric)) for metric in wanted), "–", "–"]]
-    kinds: list[tuple[str, dict[str, Any]]] = [
-        ("MRF, dense", {"sparsity": None}),
-        ("MRF, 2 % of the weights", _SPARSE),
-    ]
-    for name, parameters in kinds:
-        model = MRF(**parameters)
+    for name, sparsity in (("MRF, dense", None), ("MRF, 2 % of the weights", 0.02)):
+        model = MRF(sparsity=sparsity)
         result = evaluate(model, split, wanted)
         weights = model.weights_
         size = weights.nbytes if not model.is_sparse else weights.data.nbytes + weights.indices.nbytes

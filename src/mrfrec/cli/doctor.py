@@ -6,18 +6,18 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import NamedTuple
 
 from mrfrec.cli.show import print_table
 from mrfrec.errors import DataError
 
 _NEEDED = ("numpy", "scipy", "numba", "polars", "narwhals", "safetensors", "threadpoolctl", "typer", "rich")
 _OPTIONAL = {
-    "pandas": "",
-    "pyarrow": "",
+    "pandas": "not needed",
+    "pyarrow": "not needed",
     "implicit": "to train WMF: the extra wmf",
     "torch": "to train autoencoders: the extra torch",
     "optuna": "for tune --method search: the extra tune",
@@ -25,8 +25,7 @@ _OPTIONAL = {
 }
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """A line of the report: what was checked, its value, and advice if something is wrong."""
 
     name: str
@@ -37,7 +36,7 @@ class Finding:
 def print_findings() -> None:
     """Print all findings as a table; raise if one needs attention."""
     findings = list(examine())
-    print_table([[finding.name, finding.value, finding.advice or "ok"] for finding in findings], ["", "", ""])
+    print_table([(name, value, advice or "ok") for name, value, advice in findings], ["", "", ""])
     if any(finding.advice for finding in findings):
         raise DataError("something needs attention: see the last column.")
 
@@ -51,15 +50,18 @@ def examine() -> Iterator[Finding]:
 
     yield Finding("mrfrec", f"{__version__} in {Path(__file__).parents[1]}")
     yield Finding("python", f"{sys.version.split()[0]} ({platform.platform()})")
-    for name in _NEEDED:
-        found = _version(name)
-        advice = _import_problem(name) if found else "needed: install mrfrec again"
-        yield Finding(name, found or "not installed", advice)
-    for name, use in _OPTIONAL.items():
-        found = _version(name)
-        advice = _import_problem(name) if found else ""
-        yield Finding(name, found or f"not installed ({use or 'not needed'})", advice)
-    yield Finding("GPU", _gpu())
+    for name in (*_NEEDED, *_OPTIONAL):
+        if found := _version(name):
+            yield Finding(name, found, _import_problem(name))
+        elif name in _OPTIONAL:
+            yield Finding(name, f"not installed ({_OPTIONAL[name]})")
+        else:
+            yield Finding(name, "not installed", "needed: install mrfrec again")
+    gpu = "none found; autoencoders are trained on the CPU"
+    if shutil.which("nvidia-smi") is not None:
+        for_cpu = _version("torch").endswith("+cpu")
+        gpu = "of NVIDIA" + (", which this torch, built for the CPU, does not use" if for_cpu else "")
+    yield Finding("GPU", gpu)
     yield Finding("cores", str(usable_threads()))
     memory = available_memory()
     low = "less than 1 GB is free: fits will be refused early" if memory < 1_000_000_000 else ""
@@ -89,22 +91,12 @@ def _import_problem(name: str) -> str:
     return ""
 
 
-def _gpu() -> str:
-    if shutil.which("nvidia-smi") is None:
-        return "none found; autoencoders are trained on the CPU"
-    for_cpu = _version("torch").endswith("+cpu")
-    return "of NVIDIA" + (", which this torch, built for the CPU, does not use" if for_cpu else "")
-
-
 def _machine_code() -> Finding:
     from mrfrec.core.kernels.compile import cache_folders, can_write
 
     used = [folder for folder in cache_folders() if any(folder.glob("*.nbi"))]
-    writable = next(filter(can_write, cache_folders()), None)
-    if writable is None:
-        advice = "no folder for it can be written: new processes compile anew. See mrfrec compile --help"
-    else:
-        used, advice = used or [writable], ""
+    used = used or list(filter(can_write, cache_folders()))[:1]
+    advice = "no folder for it can be written: new processes compile anew. See mrfrec compile --help"
     kept = [f"{len(list(folder.glob('*.nbi')))} functions in {folder}" for folder in used]
     return Finding("compiled code", ", ".join(kept) or "not kept", "" if used else advice)
 

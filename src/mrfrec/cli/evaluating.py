@@ -5,20 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Option
 
+from mrfrec.cli import options as opt
 from mrfrec.cli.data import Data
-from mrfrec.cli.options import (
-    Device,
-    MeasuredModel,
-    MeasuredModels,
-    Measuring,
-    MemoryLimit,
-    PerUser,
-    Plot,
-    ReportFormat,
-    Threads,
-    TieRule,
-    takes_options,
-)
+from mrfrec.cli.options import Measuring, takes_options
 from mrfrec.cli.running import measuring, resumable, show
 from mrfrec.errors import DataError, ParameterError
 
@@ -32,9 +21,9 @@ _TRIALS = 50
 def evaluate(
     data: Data,
     options: Measuring,
-    model: MeasuredModel = None,
-    per_user: PerUser = None,
-    device: Device = None,
+    model: opt.MeasuredModel = None,
+    per_user: opt.PerUser = None,
+    device: opt.Device = None,
 ) -> None:
     """Measure how well a model predicts held-out items.
 
@@ -71,9 +60,9 @@ def evaluate(
 def compare(
     data: Data,
     options: Measuring,
-    model: MeasuredModels,
-    per_user: PerUser = None,
-    device: Device = None,
+    model: opt.MeasuredModels,
+    per_user: opt.PerUser = None,
+    device: opt.Device = None,
 ) -> None:
     """Measure several models on the same users, and test how much they differ.
 
@@ -161,12 +150,12 @@ def tune(
         Path | None,
         Option(metavar="FILE", help="Keep the trials in this .jsonl file, to continue if interrupted."),
     ] = None,
-    ties: TieRule = "popularity",
-    form: ReportFormat = None,
-    plot: Plot = None,
-    threads: Threads = None,
-    memory_limit: MemoryLimit = None,
-    device: Device = None,
+    ties: opt.TieRule = "popularity",
+    form: opt.ReportFormat = None,
+    plot: opt.Plot = None,
+    threads: opt.Threads = None,
+    memory_limit: opt.MemoryLimit = None,
+    device: opt.Device = None,
 ) -> None:
     """Find good parameters on validation users, without looking at the test users.
 
@@ -214,7 +203,7 @@ def tune(
     if best.suffix.lower() != ".json":
         raise ParameterError("--output", "a name that ends in .json", str(best))
     written = {"--output": best, "--study": study}
-    checked = measuring(data, settings, plot, default_metrics=("ndcg@100",), written=written)
+    checked = measuring(data, settings, plot, aim="ndcg@100", written=written)
     with checked as (split, (aim, *_), progress):
         shared: dict[str, Any] = {
             "model": spec.kind, "fixed": spec.parameters, "max_seconds": max_seconds, "study": study,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from typer import Argument, Option
 
 from mrfrec.cli.data import Reading, note_skipped
-from mrfrec.cli.options import Device, MemoryLimit, Threads, takes_options
+from mrfrec.cli.options import Device, MemoryLimit, ModelFile, Threads, takes_options
 from mrfrec.errors import ParameterError
 
 
@@ -20,7 +20,7 @@ def fit(
             metavar="DATA",
         ),
     ],
-    output: Annotated[Path, Option("-o", "--output", metavar="FILE", help="The model file to write.")],
+    output: ModelFile,
     reading: Reading,
     histories: Annotated[
         bool, Option("--histories", help="Store the users' histories: recommend --user and --all need them.")
@@ -107,7 +107,7 @@ def fit(
       mrfrec fit events.csv -o shop.mrf --model 'SLIM: l1=1, l2=50'
       mrfrec fit events.csv -o shop.mrf --model MultVAE --device cuda --checkpoint training.ckpt
     """
-    from mrfrec.cli.models import check_machine, make, only, parse_model, with_options
+    from mrfrec.cli.models import check_machine, make, only, parse_model, parse_value, with_options
     from mrfrec.cli.running import check_output, resumable
     from mrfrec.cli.show import note, progress_bar, size_of
     from mrfrec.io.atomic import check_writable, expanded, refuse_own_input
@@ -127,7 +127,7 @@ def fit(
     }  # fmt: skip
     typed = {name: value for name, value in parameters.items() if value is not None}
     if sparsity is not None:
-        typed["sparsity"] = _sparsity(sparsity)
+        typed["sparsity"] = parse_value(sparsity)
     machine = {
         "threads": threads, "memory_limit": memory_limit, "device": device, "checkpoint": checkpoint
     }  # fmt: skip
@@ -149,12 +149,3 @@ def fit(
     seconds = time.perf_counter() - start
     recommender.save(output, include_histories=histories)
     note(f"fitted {spec.kind} in {seconds:.1f} s; wrote {output} ({size_of(output)})")
-
-
-def _sparsity(text: str) -> float | Literal["auto"] | None:
-    if text in ("auto", "dense"):
-        return "auto" if text == "auto" else None
-    try:
-        return float(text)
-    except ValueError:
-        raise ParameterError("--sparsity", "a number above 0 and at most 1, auto, or dense", text) from None

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,11 +35,9 @@ class Spec(NamedTuple):
 
 def only(texts: Sequence[str] | None) -> str:
     """Return the model of a command that takes one, or "" if none was typed."""
-    if not texts:
-        return ""
-    if len(texts) > 1:
+    if texts and len(texts) > 1:
         raise ParameterError("--model", "given once", " and ".join(texts), "mrfrec compare takes several.")
-    return _something(texts[0])
+    return _something(texts[0]) if texts else ""
 
 
 def _something(text: str) -> str:
@@ -87,32 +86,28 @@ def parse_model(text: str, file: Path | None = None, option: str = "--model") ->
             except ParameterError as error:
                 raise error.named(option) from None
         else:
-            take(f"{option} {text!r}", {key: _value(value)})
+            take(f"{option} {text!r}", {key: parse_value(value)})
     said = {where: kind for where, kind in kinds.items() if kind is not None}
     if len(set(said.values())) > 1:
         each = " and ".join(f"{kind} by {where}" for where, kind in said.items())
         raise ParameterError(option, "of one kind", text, f"It is {each}.")
     spec = Spec(name or what or "MRF", next(iter(said.values()), "MRF"), parameters, sources)
-    unknown = [parameter for parameter in parameters if parameter not in model_class(spec.kind).defaults()]
-    near = None if said else nearest_kind(name)
-    if unknown and near:  # the name may be a misspelt kind
-        rule = f"of a kind that knows {unknown[0]}, which MRF does not"
-        raise ParameterError(option, rule, text, f"Did you mean {near}?")
-    if unknown:
-        raise DataError(_unknown(spec, unknown[0]))
+    known = model_class(spec.kind).defaults()
+    for parameter in (key for key in parameters if key not in known):
+        near = None if said else nearest_kind(name)
+        if near:  # the name may be a misspelt kind
+            rule = f"of a kind that knows {parameter}, which MRF does not"
+            raise ParameterError(option, rule, text, f"Did you mean {near}?")
+        raise DataError(_unknown(spec, parameter))
     return spec
 
 
 def _meant(parts: Sequence[str]) -> str | None:
     """Guess what was meant if the colon was forgotten, or a kind misspelt."""
-    first, *others = parts
-    words = first.split(" ")
-    for stop in range(len(words), 0, -1):
-        kind = " ".join(words[:stop])
-        if kind_named(kind):
-            rest = [" ".join(words[stop:]).strip(), *others]
-            return f"{kind}: {', '.join(part for part in rest if part)}"
-    return nearest_kind(first)
+    kind, _, rest = parts[0].partition(" ")
+    if kind_named(kind):
+        return f"{kind}: {', '.join(part for part in (rest.strip(), *parts[1:]) if part)}"
+    return nearest_kind(parts[0])
 
 
 def _unknown(spec: Spec, parameter: str) -> str:
@@ -190,7 +185,6 @@ def with_options(spec: Spec, typed: Mapping[str, Any]) -> Spec:
 
 
 def _option(name: str, value: object = None) -> str:
-    """Return the option that sets a parameter."""
     return f"--{'no-' if name == 'center' and value is False else ''}{name.replace('_', '-')}"
 
 
@@ -206,20 +200,12 @@ def refuse_option(kind: str, name: str, value: object) -> None:
     raise ParameterError(option, f"left out with {kind}, which has no such parameter", shown, advice)
 
 
-def check_limits(machine: Mapping[str, Any]) -> None:
-    """Check --threads and --memory-limit, also for models that ignore them."""
+def check_machine(machine: Mapping[str, Any], kinds: Iterable[str]) -> None:
+    """Check machine options, also for models that ignore them; refuse those that none of the models has."""
     if machine.get("threads") is not None:
         check_count("--threads", machine["threads"])
     if machine.get("memory_limit") is not None:
-        try:
-            parse_bytes(machine["memory_limit"])
-        except ParameterError as error:
-            raise error.named("--memory-limit") from None
-
-
-def check_machine(machine: Mapping[str, Any], kinds: Iterable[str]) -> None:
-    """Check machine options; refuse those for autoencoders if none of the models is one."""
-    check_limits(machine)
+        parse_bytes(machine["memory_limit"])
     given = list(kinds)
     for name in ("device", "checkpoint"):
         used = any(name in model_class(kind).defaults() for kind in given)
@@ -276,7 +262,7 @@ def _values(option: str, text: str, values: str, default: Any) -> "list[Any] | R
     from mrfrec.models.axes import Range
 
     low, dots, high = values.partition("..")
-    parsed = [_value(part.strip()) for part in ([low, high] if dots else values.split(","))]
+    parsed = [parse_value(part.strip()) for part in ([low, high] if dots else values.split(","))]
     if dots and not all(type(x) in (int, float) for x in parsed):
         raise ParameterError(option, "a range of numbers, as 0.1..10", text)
     if type(default) is float:
@@ -297,12 +283,11 @@ def numbers(option: str, text: str | None) -> list[float] | None:
         raise ParameterError(option, "numbers, separated by commas", text) from None
 
 
-def _value(text: str) -> Any:
+def parse_value(text: str) -> Any:
+    """Parse a number or a word such as dense; leave other texts as they are."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     for kind in (int, float):
-        try:
+        with suppress(ValueError):
             return kind(text)
-        except ValueError:
-            pass
     return text.strip("\"'")

@@ -27,15 +27,13 @@ class ItemNames:
         """Return the ids of items named one by one, separated by commas, or in @FILE, one per line."""
         found: list[Id] = []
         for text in texts:
-            if text.startswith("@") and self._is_file(text):
+            # Ids may also start with @, such as @types/node.
+            is_file = text.startswith("@") and self._known(text) is None
+            if is_file and ("," not in text or expanded(text[1:]).is_file()):
                 found += [self.find(line) for line in _lines(Path(text[1:]))]
             else:
                 found += self._split(text)
         return found
-
-    def _is_file(self, text: str) -> bool:
-        """Return whether a text means a file; ids may also start with @, such as @types/node."""
-        return self._known(text) is None and ("," not in text or expanded(text[1:]).is_file())
 
     def find(self, text: str) -> Id:
         """Return the id of the item that has this id or this title."""
@@ -57,9 +55,8 @@ class ItemNames:
         folded = [place for place, title in named.items() if title.casefold() == text.casefold()]
         for matches in ([place for place in folded if named[place] == text], folded):
             if len(matches) > 1:
-                raise DataError(
-                    f"several items have the title {text!r}: {self._shown(matches)}. Name one by id."
-                )
+                shown = self._shown(matches)
+                raise DataError(f"several items have the title {text!r}: {shown}. Name one by id.")
             if matches:
                 return items[matches[0]]
         return None
@@ -90,12 +87,11 @@ class ItemNames:
         return max((str(name).count(",") for name in names), default=0)
 
     def _shown(self, positions: list[int]) -> str:
-        def one(position: int) -> str:
-            title = self._catalogue.title(position)
-            return f"{self._catalogue.items[position]}" + (f" ({title})" if title else "")
-
+        named = [
+            (self._catalogue.items[place], self._catalogue.title(place)) for place in positions[:_GUESSES]
+        ]
         more = "" if len(positions) <= _GUESSES else f" and {len(positions) - _GUESSES} more"
-        return "; ".join(one(position) for position in positions[:_GUESSES]) + more
+        return "; ".join(f"{item} ({title})" if title else f"{item}" for item, title in named) + more
 
 
 def find_users(
@@ -109,10 +105,8 @@ def find_users(
     if ids is None:
         model._query()  # raises if histories are missing
     assert ids is not None
-    if path is None:
-        found = [ids.parse(text, "user") for text in users or []]
-    elif path.suffix.lower() in (".txt", ""):
-        found = [ids.parse(line, "user") for line in _lines(path)]
+    if path is None or path.suffix.lower() in (".txt", ""):
+        found = [ids.parse(text, "user") for text in (users or [] if path is None else _lines(path))]
     else:
         from mrfrec.io.tables import read_users
 

@@ -30,10 +30,18 @@ _OPTIONS = {
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 
-def new_app(name: str | None = None) -> typer.Typer:
+def new_app(name: str | None, about: str) -> typer.Typer:
     """Create an application or a group of commands with plain-text help."""
     settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-    return typer.Typer(name=name, add_completion=False, rich_markup_mode=None, context_settings=settings)
+    return typer.Typer(
+        name=name, help=about, callback=_show_help, invoke_without_command=True, add_completion=False,
+        rich_markup_mode=None, context_settings=settings,
+    )  # fmt: skip
+
+
+def _show_help(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 class Command(TyperCommand):
@@ -128,6 +136,7 @@ ReportFile = Annotated[
     Path | None,
     Option("-o", "--output", metavar="FILE", help="A .json, .md or .txt file.", show_default="stdout"),
 ]
+ModelFile = Annotated[Path, Option("-o", "--output", metavar="FILE", help="The model file to write.")]
 Plot = Annotated[Path | None, Option("--plot", metavar="FILE", help="Draw the results, as PNG and SVG.")]
 PerUser = Annotated[
     Path | None, Option("--per-user", metavar="FILE", help="Write each test user's metrics, as CSV.")

@@ -3,42 +3,22 @@
 import logging
 from typing import Annotated, Any, Literal
 
-import typer
 from typer import Argument, Option
 
+from mrfrec.cli import options as opt
 from mrfrec.cli.data import Data
 from mrfrec.cli.datasets import datasets_app
 from mrfrec.cli.evaluating import models_to_compare
-from mrfrec.cli.options import (
-    MEASURED_MODEL,
-    Command,
-    Device,
-    Folder,
-    MeasuredModels,
-    Measuring,
-    MemoryLimit,
-    Plot,
-    ReportFile,
-    ReportFormat,
-    Threads,
-    new_app,
-    takes_options,
-)
+from mrfrec.cli.options import Command, Measuring, new_app, takes_options
 from mrfrec.cli.running import check_output, measuring, report_format, show
 from mrfrec.errors import ParameterError
 
-paper_app = new_app("paper")
+_ABOUT = """Reproduce the paper's experiments, on its data or on yours.
+
+Steck, "Markov Random Fields for Collaborative Filtering", NeurIPS 2019.
+"""
+paper_app = new_app("paper", _ABOUT)
 paper_app.add_typer(datasets_app)
-
-
-@paper_app.callback(invoke_without_command=True)
-def _about(context: typer.Context) -> None:
-    """Reproduce the paper's experiments, on its data or on yours.
-
-    Steck, "Markov Random Fields for Collaborative Filtering", NeurIPS 2019.
-    """
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
 
 
 @paper_app.command(cls=Command)
@@ -51,16 +31,16 @@ def reproduce(
         list[str] | None,
         Option("--data", metavar="NAME", help="Only this data set of the paper. May be repeated."),
     ] = None,
-    folder: Folder = None,
+    folder: opt.Folder = None,
     model: Annotated[
         list[str] | None,
         Option("--model", metavar="KIND", help="Tables: only this model, such as SLIM. May be repeated."),
     ] = None,
-    form: ReportFormat = None,
-    output: ReportFile = None,
-    threads: Threads = None,
-    memory_limit: MemoryLimit = None,
-    device: Device = None,
+    form: opt.ReportFormat = None,
+    output: opt.ReportFile = None,
+    threads: opt.Threads = None,
+    memory_limit: opt.MemoryLimit = None,
+    device: opt.Device = None,
 ) -> None:
     """Run the paper's experiments on its data, published next to measured numbers.
 
@@ -77,12 +57,13 @@ def reproduce(
       mrfrec paper reproduce table1 --data ml-20m --model MRF --model SLIM
       mrfrec paper reproduce table2 -o table2.md
     """  # fmt: skip
-    from mrfrec.cli.models import check_limits
+    from mrfrec.cli.models import check_machine
     from mrfrec.cli.show import note, progress_bar, show_report
+    from mrfrec.models.registry import MODELS
     from mrfrec.paper.reproduce import reproduce as run
 
     machine = {"threads": threads, "memory_limit": memory_limit, "device": device}
-    check_limits(machine)
+    check_machine(machine, MODELS)
     kind = report_format(form, output)
     check_output("--output", output)
     logging.getLogger("mrfrec").setLevel(logging.WARNING)
@@ -111,7 +92,7 @@ def tradeoff(
             help="Parameters of the sparse models, or a .json file; its sparsity and r are ignored.",
         ),
     ] = "",
-    plot: Plot = None,
+    plot: opt.Plot = None,
 ) -> None:
     """Measure accuracy against training time: the paper's Table 2, for your data.
 
@@ -122,12 +103,12 @@ def tradeoff(
       mrfrec paper tradeoff events.csv --plot tradeoff.png
       mrfrec paper tradeoff ml-20m --sparsity 0.002,0.01 --r 0,0.5 --dense l2=6 --sparse l2=3 -o table2.md
     """  # fmt: skip
-    from mrfrec.cli.models import check_limits, numbers
+    from mrfrec.cli.models import check_machine, numbers
     from mrfrec.paper.report import of_tradeoff
     from mrfrec.paper.tradeoff import tradeoff as run
 
-    check_limits(options.machine())
     machine = {"threads": options.threads, "memory_limit": options.memory_limit}
+    check_machine(machine, ["MRF"])
     with_dense = dense.strip().lower() != "none"
     reference = {**_mrf_parameters("--dense", dense), **machine} if with_dense else {}
     others = {**_mrf_parameters("--sparse", sparse), **machine}
@@ -172,7 +153,7 @@ def lowrank(
         str | None, Option(metavar="LIST", help="Ranks to cut the weights to.", show_default="200,1000,3000")
     ] = None,
     model: Annotated[
-        list[str] | None, Option(metavar="MODEL", help=MEASURED_MODEL, show_default="a dense MRF")
+        list[str] | None, Option(metavar="MODEL", help=opt.MEASURED_MODEL, show_default="a dense MRF")
     ] = None,
 ) -> None:
     """Measure how much accuracy is lost when the weights are cut to a low rank.
@@ -183,13 +164,13 @@ def lowrank(
     Examples:
       mrfrec paper lowrank events.csv --ranks 50,200
     """  # fmt: skip
-    from mrfrec.cli.models import check_limits, make, numbers, only, parse_model
+    from mrfrec.cli.models import check_machine, make, numbers, only, parse_model
     from mrfrec.models.mrf import MRF
     from mrfrec.paper.report import of_low_rank
     from mrfrec.paper.side_checks import low_rank
 
     text = only(model) or "sparsity=dense"
-    check_limits(options.machine())
+    check_machine(options.machine(), ["MRF"])
     cuts: list[Any] = [int(x) if x == int(x) else x for x in numbers("--ranks", ranks) or []]
     recommender = make(parse_model(text), options.machine())
     if not isinstance(recommender, MRF):
@@ -207,9 +188,9 @@ def lowrank(
 def exposure(
     data: Data,
     options: Measuring,
-    model: MeasuredModels,
-    plot: Plot = None,
-    device: Device = None,
+    model: opt.MeasuredModels,
+    plot: opt.Plot = None,
+    device: opt.Device = None,
 ) -> None:
     """Compare models, and show how often each recommends popular and rare items.
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from mrfrec.evaluation.splits import Split
 
 _FORMATS = {".json": "json", ".md": "markdown", ".txt": "table"}
-_METRICS = ("ndcg@100", "recall@20", "recall@50")
 
 
 @contextmanager
@@ -25,19 +24,20 @@ def measuring(
     options: Measuring,
     plot: Path | None = None,
     *,
-    default_metrics: tuple[str, ...] = _METRICS,
+    aim: str | None = None,
     written: Mapping[str, Path | None] | None = None,
 ) -> "Iterator[tuple[Split, list[str], Progress | None]]":
     """Check the options, then read and split the data. Gives the split, the metrics and a progress callback.
 
-    `written` are further files that the command writes, by option.
+    `aim` is the default of a command that takes one metric. `written` are further files, by option.
     """
     from mrfrec.cli.show import note, progress_bar
-    from mrfrec.evaluation.metrics import parse
+    from mrfrec.evaluation.metrics import DEFAULTS, parse
 
     report_format(options.form, options.output)
-    names = default_metrics if options.metrics is None else options.metrics.split(",")
-    with naming("--metrics" if len(default_metrics) > 1 else "--metric"):
+    default = DEFAULTS if aim is None else [aim]
+    with naming("--metrics" if aim is None else "--metric"):
+        names = default if options.metrics is None else options.metrics.split(",")
         wanted = [str(parse(name)) for name in names]
     files = data.files()
     for option, path in {"--output": options.output, **(written or {})}.items():

@@ -48,7 +48,6 @@ def note(message: str) -> None:
 
 
 def note_plots(paths: Iterable[Path]) -> None:
-    """Name the figures that were drawn."""
     note(f"drew {' and '.join(str(path) for path in paths)}")
 
 

@@ -28,7 +28,6 @@ class Chooser:
         self._distributions = {name: _distribution(optuna, name, of) for name, of in space.items()}
 
     def holds(self, chosen: Mapping[str, Any]) -> bool:
-        """Return whether a point is in the space."""
         return chosen.keys() == self._space.keys() and all(
             of.holds(chosen[name]) if isinstance(of, Range) else chosen[name] in of
             for name, of in self._space.items()
@@ -51,9 +50,8 @@ class Chooser:
 
 def _distribution(optuna: Any, name: str, of: Range | Sequence[Any]) -> Any:
     if isinstance(of, Range):
-        if of.is_whole:
-            return optuna.distributions.IntDistribution(of.low, of.high, log=of.log, step=of.step)
-        return optuna.distributions.FloatDistribution(of.low, of.high, log=of.log, step=of.step)
+        kind = optuna.distributions.IntDistribution if of.is_whole else optuna.distributions.FloatDistribution
+        return kind(of.low, of.high, log=of.log, step=of.step)
     if isinstance(of, str) or not isinstance(of, Sequence) or not len(of):
         raise ParameterError(name, "a Range, or a list with at least one choice", of)
     return optuna.distributions.CategoricalDistribution(tuple(of))

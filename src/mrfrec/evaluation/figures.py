@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from io import BytesIO
 from itertools import pairwise, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -133,15 +133,7 @@ def add_legend(figure: "Figure", last: str | None = None) -> None:
 # ── labels of points ──────────────────────────────────────────────────────────────────────────────
 
 
-class Label(NamedTuple):
-    """A text that belongs to a point, in the coordinates of the axes."""
-
-    x: float
-    y: float
-    text: str
-    color: str
-
-
+Label = tuple[float, float, str, str]  # a point in the coordinates of the axes, its text and its colour
 _DIRECTIONS = ((0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (1, -1), (-1, 1), (-1, -1))
 _GAPS = (9, 18, 30, 44)  # pixels between a point and its label; from the second on, a line joins them
 
@@ -153,13 +145,12 @@ def add_labels(figure: "Figure", axes: "Axes", labels: Sequence[Label]) -> None:
     frame = np.array(axes.bbox.extents)
     leader = {"arrowstyle": "-", "linewidth": 0.7, "shrinkA": 1, "shrinkB": 5}
     placed: list[Pixels] = []
-    for label in labels:
+    for x, y, text, color in labels:
         note = axes.annotate(
-            label.text, (label.x, label.y), xytext=(0, 0), textcoords="offset points", fontsize=10,
-            color=label.color, ha="center", va="center", in_layout=False,
-            arrowprops={**leader, "color": label.color},
+            text, (x, y), xytext=(0, 0), textcoords="offset points", fontsize=10, color=color, ha="center",
+            va="center", in_layout=False, arrowprops={**leader, "color": color},
         )  # fmt: skip
-        point = axes.transData.transform((label.x, label.y))
+        point = axes.transData.transform((x, y))
         extent = note.get_window_extent()
         half = np.array([extent.width, extent.height]) / 2
         choices = []

@@ -23,8 +23,7 @@ def grid(**choices: Any) -> list[dict[str, Any]]:
     return [plain(dict(zip(choices, point, strict=True))) for point in product(*choices.values())]
 
 
-def plain(point: Parameters) -> dict[str, Any]:
-    """Convert numpy numbers to Python numbers."""
+def plain(point: Parameters) -> dict[str, Any]:  # with Python numbers in place of numpy's
     return {name: x.item() if isinstance(x, np.generic) else x for name, x in point.items()}
 
 
@@ -147,5 +146,4 @@ def ridges(split: Split, alpha: float, multiples: Iterable[float] = RIDGES) -> l
 
 
 def rounded(value: float, digits: int) -> float:
-    """Round to significant digits."""
     return float(f"{value:.{digits}g}")

@@ -26,16 +26,8 @@ def plot_tuning(
     drawn, which the title then says. Trials of which no two share a line are drawn as points. The best trial
     is marked. Bars are standard errors.
 
-    Parameters
-    ----------
-    trials
-        Parameters, mean of the metric and its standard error, for each trial.
-    metric
-        What was measured, such as "ndcg@100".
-    path
-        Where to write: `path`.png and `path`.svg, which are returned.
-    title
-        Written above the figure; put the name of the data there.
+    `trials` holds parameters, mean and standard error of each. Writes `path`.png and `path`.svg and returns
+    both paths.
     """
     paths = figures.output_paths(path)
     measured = [(parameters, Mean(float(value), float(error))) for parameters, value, error in trials]

@@ -61,7 +61,6 @@ class Comparison:
 
     @property
     def metrics(self) -> list[Metric]:
-        """The metrics."""
         return list(self.evaluations[0].values)
 
     def paired(self, model: str, metric: "str | Metric", against: str | None = None) -> Paired:
@@ -70,11 +69,10 @@ class Comparison:
         return measures.paired(self[model].per_user(metric), other.per_user(metric))
 
     def __getitem__(self, model: str) -> Evaluation:
-        for evaluation in self.evaluations:
-            if evaluation.model == model:
-                return evaluation
-        known = ", ".join(evaluation.model for evaluation in self.evaluations)
-        raise ParameterError("model", f"among {known}", model)
+        named = {evaluation.model: evaluation for evaluation in self.evaluations}
+        if model not in named:
+            raise ParameterError("model", f"among {', '.join(named)}", model)
+        return named[model]
 
 
 def evaluate(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mrfrec import __version__
-from mrfrec.evaluation.metrics import Mean, Metric, p_text
+from mrfrec.evaluation.metrics import Mean, Metric, Paired, p_text
 from mrfrec.evaluation.protocol import Comparison, Evaluation
 from mrfrec.evaluation.tuning import Tuning
 from mrfrec.models.registry import kind_named, model_class
@@ -39,7 +39,6 @@ class Report:
         return replace(self, about=about, data={"mrfrec": __version__, "data": data, **self.data})
 
     def markdown(self) -> str:
-        """Return the report as Markdown."""
         parts = ["\n".join(f"- {line}" for line in self.about)] if self.about else []
         for section in self.sections:
             parts += [f"## {section.title}"] if section.title else []
@@ -170,23 +169,21 @@ def of_tuning(tuning: Tuning, most: int = 10) -> Report:
 
 def _at_the_border(tuning: Tuning) -> list[str]:
     """Note parameters whose best value is the smallest or largest tried: the optimum may lie beyond it."""
-    best = tuning.best.parameters
-    if tuning.best.chosen is not None:  # a search explores beyond a grid on its own
-        return []
-    notes = []
-    for name in (name for name in _UNBOUNDED if name in best):
-        others = {n: value for n, value in best.items() if n != name}
-        beside = [t for t in tuning.trials if {**t.parameters, name: None} == {**others, name: None}]
-        values = {t.parameters[name]: t.value for t in beside if name in t.parameters}
-        tried = sorted(values)
-        if len(tried) < 2 or best[name] not in (tried[0], tried[-1]) or best[name] == 0:
+    best, notes = tuning.best, []
+    for name in _UNBOUNDED if best.chosen is None else ():  # a search explores beyond a grid on its own
+        if not best.parameters.get(name):
             continue
-        inside = values[tried[1] if best[name] == tried[0] else tried[-2]]
-        if inside is None or (tuning.best.value or 0.0) > inside:  # not if the next value is as good
-            which, more = ("smallest", "smaller") if best[name] == tried[0] else ("largest", "larger")
-            notes.append(
-                f"The best {name} is the {which} that was tried with its other parameters: try {more} ones."
-            )
+        alike = [t for t in tuning.trials if {**t.parameters, name: 0} == {**best.parameters, name: 0}]
+        values = {trial.parameters[name]: trial.value for trial in alike if name in trial.parameters}
+        tried = sorted(values)
+        for inner, border, which, more in ((1, 0, "smallest", "smaller"), (-2, -1, "largest", "larger")):
+            if len(tried) > 1 and best.parameters[name] == tried[border]:
+                beside = values[tried[inner]]
+                if beside is None or (best.value or 0.0) > beside:  # not if the next value is as good
+                    notes.append(
+                        f"The best {name} is the {which} that was tried with its other parameters: "
+                        f"try {more} ones."
+                    )
     return notes
 
 
@@ -208,10 +205,9 @@ def _parameter_text(name: str, value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _difference_text(metric: Metric, pair: Any) -> str:
-    if metric.kind == "popularity":
-        return f"{pair.difference:+,.1f} ± {pair.error:,.1f} (p {p_text(pair.p)})"
-    return str(pair)
+def _difference_text(metric: Metric, pair: Paired) -> str:
+    is_count = metric.kind == "popularity"
+    return f"{pair.difference:+,.1f} ± {pair.error:,.1f} (p {p_text(pair.p)})" if is_count else str(pair)
 
 
 def _as_data(evaluation: Evaluation) -> dict[str, Any]:

@@ -51,10 +51,7 @@ class Split:
     inner: "Callable[[], Split] | None" = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
-        asked = f"{len(self.test):,} test users"
-        if self.validation is not None:
-            asked = f"{len(self.validation):,} validation and {asked}"
-        return f"Split({self.name}: {self.training!r}, {asked})"
+        return f"Split({self.name}: {self})"
 
     def __str__(self) -> str:
         X = self.training
@@ -111,25 +108,23 @@ def strong_generalisation(
     the validation users. Held-out users lose the items that no training user has. A share of the items of a
     user with five or more is hidden, rounded down; the others show all they have, and so have no target.
     """
-    events = filtered(events, min_users=min_users, min_items=min_items)
+    events = check_events(events).filtered(min_users=min_users, min_items=min_items)
     rows = strong_rows(events, heldout, hidden=hidden, seed=seed)
     items = np.unique(events.item[rows["training"]])
-    return Split(
-        training=_training(events, rows["training"], items),
-        validation=_held_out(events, rows, "validation", items),
-        test=_held_out(events, rows, "test", items),
-        name=f"strong generalisation, {heldout:,} + {heldout:,} users held out",
-    )
-
-
-def filtered(
-    events: Events, *, min_users: int = 0, min_items: int = 5, max_history: int | None = None
-) -> Events:
-    """Leave out users with more than `max_history` items, then rare items, then users with few items.
-
-    One pass each, as `Interactions.filtered` and `read_interactions` do.
-    """
-    return check_events(events).filtered(max_history=max_history, min_users=min_users, min_items=min_items)
+    training = _training(events, rows["training"], items)
+    asked = []
+    for part, drawn in (("validation", slice(-2 * heldout, -heldout)), ("test", slice(-heldout, None))):
+        users = np.sort(rows["users"][drawn])
+        shown = events.matrix(rows[f"{part} shown"], users, items)
+        targets = events.matrix(rows[f"{part} targets"], users, items, binary=True)
+        nothing = (
+            f"there is nothing to ask the {heldout:,} {part} users: of those with {_FEWEST} items of the "
+            "training data or more, the share to be guessed, rounded down, is none. Hold out more users, or "
+            "raise hidden or min_items (--hidden, --min-items)."
+        )
+        asked.append(_questions(events.users.subset(users), shown, targets, nothing))
+    name = f"strong generalisation, {heldout:,} + {heldout:,} users held out"
+    return Split(training, validation=asked[0], test=asked[1], name=name)
 
 
 def strong_rows(events: Events, heldout: int, *, hidden: float = 0.2, seed: int = SEED) -> dict[str, Places]:
@@ -179,27 +174,6 @@ def _by_user(events: Events, rows: Places) -> Iterator[Places]:
     return (group for group in np.split(order, borders) if len(group))
 
 
-def _held_out(events: Events, rows: dict[str, Places], part: str, items: Places) -> Questions:
-    shown, targets = rows[f"{part} shown"], rows[f"{part} targets"]
-    heldout = (len(rows["users"]) - len(np.unique(events.user[rows["training"]]))) // 2
-    users = np.unique(events.user[targets])
-    is_asked = np.zeros(events.n_users, np.bool_)
-    is_asked[users] = True
-    shown = shown[is_asked[events.user[shown]]]
-    if not len(users):
-        raise DataError(
-            f"there is nothing to ask the {heldout:,} {part} users: of those with {_FEWEST} items of the "
-            "training data or more, the share to be guessed, rounded down, is none. Hold out more users, or "
-            "raise hidden or min_items (--hidden, --min-items)."
-        )
-    return Questions(
-        events.users.subset(users),
-        events.matrix(shown, users, items),
-        events.matrix(targets, users, items, binary=True),
-        heldout - len(users),
-    )
-
-
 # ── weak generalisation: what is asked about training users ───────────────────────────────────────
 
 
@@ -219,13 +193,11 @@ def by_time(events: Events, k: int = 1) -> Split:
             "a split by time needs times: read them with read_events(…, time=True), or time= the name of "
             "their column (--time-column at the command line)."
         )
-    return _last_of_each(
-        events,
-        k,
-        lambda group: group[np.argsort(time[group], kind="stable")],
-        f"the last {k} of each user",
-        lambda rest: by_time(rest, k),
-    )
+
+    def by_age(group: Places) -> Places:
+        return group[np.argsort(time[group], kind="stable")]
+
+    return _last_of_each(events, k, by_age, f"the last {k} of each user", lambda rest: by_time(rest, k))
 
 
 def _last_of_each(
@@ -355,11 +327,13 @@ def _training(events: Events, rows: Places, items: Places) -> Interactions:
     return Interactions(X, events.users.subset(users), events.items.subset(items), titles)
 
 
-def _questions(users: Ids, shown: sp.csr_array, targets: sp.csr_array) -> Questions:
-    """Ask about the users who have a target, and count the others."""
+def _questions(users: Ids, shown: sp.csr_array, targets: sp.csr_array, nothing: str = "") -> Questions:
+    """Ask about the users who have a target, and count the others; raise `nothing` if nobody has one."""
     asked = np.flatnonzero(np.diff(targets.indptr))
     if not len(asked):
-        raise DataError(f"none of {len(users):,} test users has a target: there is nothing to guess.")
+        raise DataError(
+            nothing or f"none of {len(users):,} test users has a target: there is nothing to guess."
+        )
     if len(asked) == len(users):
         return Questions(users, shown, targets)
     return Questions(users.subset(asked), shown[asked], targets[asked], len(users) - len(asked))

@@ -58,12 +58,9 @@ class Tuning:
         """The trial with the largest value among those within `max_seconds`; the first of equals."""
         eligible = [trial for trial in self.trials if self.is_eligible(trial)]
         if not eligible:
-            reasons = {trial.failure for trial in self.trials if trial.failure}
-            raise DataError(
-                "no trial succeeded"
-                + (f" within {self.max_seconds:g} s of training" if self.max_seconds is not None else "")
-                + (f": {'; '.join(sorted(reasons))}" if reasons else ".")
-            )
+            limit = "" if self.max_seconds is None else f" within {self.max_seconds:g} s of training"
+            reasons = "; ".join(sorted({trial.failure for trial in self.trials if trial.failure}))
+            raise DataError(f"no trial succeeded{limit}{f': {reasons}' if reasons else '.'}")
         return max(eligible, key=lambda trial: trial.value or 0.0)
 
     def is_eligible(self, trial: Trial) -> bool:
@@ -209,11 +206,9 @@ class _Study:
         found = _line(path, 1, lines[0], header.keys())
         for name, value in header.items():
             if found[name] != json.loads(json.dumps(value)):
-                differs = (
-                    "it was made with other data or another split"
-                    if name in self.facts
-                    else f"its {name} is {found[name]!r}, now it is {value!r}"
-                )
+                differs = f"its {name} is {found[name]!r}, now it is {value!r}"
+                if name in self.facts:
+                    differs = "it was made with other data or another split"
                 raise DataError(f"{path} is a different study: {differs}. Use another file, or remove it.")
         for number, line in enumerate(lines[1:-1], 2):  # a last line without line feed was not finished
             self.trials.append(_trial(path, number, line))

@@ -78,7 +78,7 @@ def read_interactions(
     min_users
         Then leave out items with fewer users.
     min_items
-        Then leave out users with fewer items; one pass each, as `evaluation.filtered` does.
+        Then leave out users with fewer items; one pass each, as `Events.filtered` does.
     on_bad
         A row without ids, with a value that is no number, or with too many fields: "refuse" the table and
         name the row, or "skip" it and count it in `Interactions.skipped`.
@@ -146,7 +146,7 @@ def read_events(
 
     The parameters are those of `read_interactions`, and so is the resulting matrix. A pair with several rows
     has the place and the time of the first one that `min_value` keeps; the others are counted in
-    `Events.repeated`. To leave out users and items, see `evaluation.filtered`.
+    `Events.repeated`. To leave out users and items, see `Events.filtered`.
 
     Parameters
     ----------

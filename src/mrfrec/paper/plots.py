@@ -39,10 +39,7 @@ def plot_tradeoff(
             style = figures.line_style(number)
             x, y = [p.seconds for p in line], [means[p.name] for p in line]
             figures.plot_means(axes, x, y, label=f"sparsity {100 * sparsity:g} %", **style)
-            labels += [
-                figures.Label(p.seconds, mean.mean, f"r = {p.r:g}", style["color"])
-                for p, mean in zip(line, y, strict=True)
-            ]
+            labels += [(p.seconds, means[p.name].mean, f"r = {p.r:g}", style["color"]) for p in line]
         axes.set_xlabel("Training time (seconds)")
         axes.set_ylabel(f"{parse(metric).title} on {len(first.users):,} test users")
         axes.margins(0.12)
@@ -69,7 +66,7 @@ def plot_exposure(
     lines["of training data"] = exposure.training, {"marker": "x", **reference}
     if exposure.targets is not None:
         lines["of test targets"] = exposure.targets, {"marker": "+", **reference}
-    groups = np.arange(1, exposure.groups + 1)
+    groups = np.arange(1, len(exposure.items) + 1)
     with figures.new_figure() as figure:
         axes = figure.add_subplot()
         for name, (shares, style) in lines.items():

@@ -65,10 +65,10 @@ def of_exposure(comparison: Comparison, exposure: Exposure) -> Report:
             f"{exposure.items[group]:,}",
             *(percent(share[group], 2) for share in lines.values()),
         ]
-        for group in range(exposure.groups)
+        for group in range(len(exposure.items))
     ]
     title = f"By popularity of the items, first {exposure.places} places"
-    columns = ["decile" if exposure.groups == 10 else "group", "items", *lines]
+    columns = ["decile" if len(rows) == 10 else "group", "items", *lines]
     shares = {name: share.tolist() for name, share in lines.items()}
     data = {"places": exposure.places, "items": exposure.items.tolist(), "shares": shares}
     sections = [*page.sections, Section(columns, rows, title)]

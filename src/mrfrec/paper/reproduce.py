@@ -142,7 +142,14 @@ def reproduce(
     for name in chosen:
         if name not in tables:
             raise ParameterError("names", f"among {', '.join(tables)} for {what}", name)
-    kinds = _kinds(what, tables[chosen[0]] if chosen else (), models)
+    known = dict.fromkeys(row.kind for name in chosen for row in tables[name])
+    kinds = set(known)
+    if models is not None:
+        if what not in ("table1", "table2"):
+            raise ParameterError("models", f"left out with {what}", list(models))
+        kinds = {model_class(kind).__name__ for kind in models}
+        for kind in kinds - set(known):
+            raise ParameterError("models", f"among {', '.join(known)} for {what}", kind)
     changes = {model_class(kind).__name__: dict(changed) for kind, changed in (parameters or {}).items()}
 
     def build_row(row: Published) -> Recommender:
@@ -179,19 +186,6 @@ def reproduce(
             sections += [replace(section, title=title) for section in page.sections]
             data[name] = page.data
     return Report([], sections, {"experiment": what, "data_sets": data, "notes": notes}, notes=notes)
-
-
-def _kinds(what: str, rows: Sequence[Published], models: Iterable[str] | None) -> set[str]:
-    """Return the kinds of models to measure."""
-    known = list(dict.fromkeys(row.kind for row in rows))
-    if models is None:
-        return set(known)
-    if what not in ("table1", "table2"):
-        raise ParameterError("models", f"left out with {what}", list(models))
-    wanted = {model_class(kind).__name__ for kind in models}
-    for kind in wanted - set(known):
-        raise ParameterError("models", f"among {', '.join(known)} for {what}", kind)
-    return wanted
 
 
 def _tell(tell: Callable[[str], None], title: str, line: str) -> None:

@@ -75,14 +75,14 @@ def low_rank(
     order = model.catalogue.by_popularity if ties == "popularity" else np.arange(m, dtype=np.int32)
     ranked = _rank(model, questions.shown, left, right, cuts, max(w.k for w in wanted), order, progress)
     evaluations = [full]
-    for rank, (lists, took) in zip(cuts[::-1], ranked[::-1], strict=True):
+    for rank, lists in zip(cuts[::-1], ranked[::-1], strict=True):
         answers = Lists(lists, questions.targets, model.popularity_)
         evaluations.append(
             replace(
                 full,
                 model=f"rank {rank:,}",
                 values={metric: metric.per_user(answers) for metric in wanted},
-                seconds={"decomposition": seconds, "ranking": took},
+                seconds={"decomposition": seconds},
                 recommended=np.bincount(lists[lists >= 0], minlength=m),
                 facts={**full.facts, "rank": rank, "energy": float(energy[rank - 1])},
             )
@@ -143,19 +143,14 @@ def _rank(
     k: int,
     order: npt.NDArray[np.int32],
     progress: Progress | None,
-) -> list[tuple[npt.NDArray[np.int32], float]]:
-    """Return, for each rank, the ranked items (users × k) and the seconds taken.
-
-    Ranks ascend, so that each adds its directions to the scores of the one before.
-    """
+) -> list[npt.NDArray[np.int32]]:
+    """Return the ranked items, users × k, of each rank; each adds its directions to the scores before."""
     n, m = shown.shape
     lists = [np.empty((n, k), np.int32) for _ in cuts]
-    seconds = [0.0 for _ in cuts]
     threads = model.threads or usable_threads()
     mean = model.mean_.astype(left.dtype) if model.offset else None
     for first in range(0, n, _USERS_AT_ONCE):
         part = slice(first, min(first + _USERS_AT_ONCE, n))
-        start = time.perf_counter()
         X = shown[part].astype(left.dtype)
         seen = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr)), X.indices
         reduced = X @ left
@@ -168,11 +163,9 @@ def _rank(
         for place, (done, rank) in enumerate(pairwise([0, *cuts])):
             scores += reduced[:, done:rank] @ right[done:rank]
             lists[place][part], _, _ = ranking.top_k(ranking.KnownScores(scores), k, base, threads=threads)
-            seconds[place] += time.perf_counter() - start
-            start = time.perf_counter()
         if progress is not None:
             progress("rank", part.stop, n)
-    return list(zip(lists, seconds, strict=True))
+    return lists
 
 
 # ── exposure ──────────────────────────────────────────────────────────────────────────────────────
@@ -189,15 +182,8 @@ class Exposure:
     training: Numbers  # shares of all training interactions
     targets: Numbers | None  # shares of the test users' targets
 
-    @property
-    def groups(self) -> int:
-        """Return the number of groups."""
-        return len(self.items)
 
-
-def exposure(
-    results: Evaluation | Comparison, questions: Questions | None = None, *, groups: int | None = None
-) -> Exposure:
+def exposure(results: Evaluation | Comparison, questions: Questions | None = None) -> Exposure:
     """Count how often models recommend popular items and rare ones.
 
     Items are put into groups of equal size by popularity (of equally popular items the lower index first):
@@ -208,11 +194,10 @@ def exposure(
     evaluations = results.evaluations if isinstance(results, Comparison) else (results,)
     first = evaluations[0]
     m = len(first.popularity)
-    groups = min(10, m) if groups is None else check_count("groups", groups)
-    if groups > m:
-        raise ParameterError("groups", f"at most the {m:,} items there are", groups)
+    groups = min(10, m)
+    places = first.facts["places"]
     for other in evaluations[1:]:
-        if not np.array_equal(other.popularity, first.popularity) or _places(other) != _places(first):
+        if not np.array_equal(other.popularity, first.popularity) or other.facts["places"] != places:
             raise DataError(
                 f"{other.model} and {first.model} cannot be compared: they were measured on other data, or "
                 "with lists of another length. Evaluate both on one split, with the same metrics."
@@ -231,13 +216,9 @@ def exposure(
 
     return Exposure(
         split=first.split,
-        places=_places(first),
+        places=places,
         items=np.bincount(group, minlength=groups),
         models={evaluation.model: shares(evaluation.recommended) for evaluation in evaluations},
         training=shares(first.popularity),
         targets=None if questions is None else shares(np.bincount(questions.targets.indices, minlength=m)),
     )
-
-
-def _places(evaluation: Evaluation) -> int:
-    return int(evaluation.facts["places"])

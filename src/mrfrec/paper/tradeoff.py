@@ -105,8 +105,14 @@ def tradeoff(
         except MemoryPlanError as error:
             notes.append(f"{name}: {error}")
             refusal = error.with_traceback(None)  # the traceback would keep the fit's arrays alive
+            continue
+        B, m = model.weights_, len(model.items_)
+        if model.is_sparse:
+            size, share = B.data.nbytes + B.indices.nbytes + B.indptr.nbytes, (B.nnz + m) / m**2
+            level = model.parameters["sparsity"]
+            points.append(TradeoffPoint(evaluation, level, model.r, share, model.n_blocks_, size))
         else:
-            points.append(_point(model, evaluation))
+            points.append(TradeoffPoint(evaluation, None, None, 1.0, None, B.nbytes))
     if progress is not None:
         progress("models", total, total)
     if not points and refusal is not None:
@@ -130,12 +136,3 @@ def _model(name: str, parameters: Mapping[str, Any] | None, **varied: Any) -> MR
         if parameter not in MRF.defaults():
             raise ParameterError(name, "parameters of MRF", given, f"It has no {parameter!r}.")
     return MRF(**given, **varied)
-
-
-def _point(model: MRF, evaluation: Evaluation) -> TradeoffPoint:
-    B, m = model.weights_, len(model.items_)
-    if not model.is_sparse:
-        return TradeoffPoint(evaluation, None, None, 1.0, None, B.nbytes)
-    size = B.data.nbytes + B.indices.nbytes + B.indptr.nbytes
-    sparsity = model.parameters["sparsity"]
-    return TradeoffPoint(evaluation, sparsity, model.r, (B.nnz + m) / m**2, model.n_blocks_, size)
