@@ -780,9 +780,22 @@ REFUSED = {
     "a number beyond its rule": ("fit events.csv -o x.mrf --alpha 2", r"alpha must be between 0 and 1"),
     "no sparsity": (
         "fit events.csv -o x.mrf --sparsity some",
-        r"sparsity must be a number above 0 and at most 1, auto, or dense; got 'some'",
+        r"--sparsity must be above 0 and at most 1, auto, or dense; got 'some'",
     ),
-    "a sparsity above one": ("fit events.csv -o x.mrf --sparsity 7", r"sparsity must be above 0"),
+    "a sparsity above one": (
+        "fit events.csv -o x.mrf --sparsity 7",
+        r"--sparsity must be above 0 and at most 1, auto, or dense; got 7",
+    ),
+    "a least value without values": (
+        "fit events.csv -o x.mrf --min-value 4",
+        r"--min-value must be left out for events\.csv, which has no column of values; got 4\.0",
+    ),
+    "no such split": (
+        "evaluate events.csv --split x",
+        r"--split must be one of strong, leave-out, time; got 'x'\.",
+    ),
+    "an unknown model before a missing file": ("tune events.csv --model Nope", r"--model must be .*'Nope'"),
+    "nowhere to write the best": ("tune events.csv --model SLIM", r"give -o FILE\.json"),
     "no choice": (
         "fit events.csv -o x.mrf --dtype int8",
         r"--dtype must be one of float32, float64; got 'int8'\.",

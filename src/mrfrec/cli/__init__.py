@@ -12,6 +12,12 @@ from typing import Any
 
 from mrfrec.errors import MrfrecError, ParameterError
 
+_SHELL = {  # words of Python in messages, and what they are in a shell
+    '"auto", or None for dense': "auto, or dense",
+    "must be None for": "must be left out for",
+    "memory_limit allows": "--memory-limit allows",
+    "model: sparsity=": "model: --sparsity ",
+}
 _LESS_MEMORY = "make the model smaller, as with --sparsity 0.005, or use fewer --threads"
 
 
@@ -37,8 +43,9 @@ def main() -> None:
 
 def _run(arguments: list[str], stop: Event, debug: bool) -> int:
     warnings.showwarning = lambda message, *_: _say(f"note: {message}")  # type: ignore[assignment]
-    log = logging.getLogger("mrfrec")
-    log.addHandler(_Notes())
+    log, handler = logging.getLogger("mrfrec"), logging.Handler()
+    handler.emit = lambda record: _say(record.getMessage())  # type: ignore[method-assign, assignment]
+    log.addHandler(handler)
     log.setLevel(logging.INFO)
     logging.getLogger("mrfrec.core.kernels").setLevel(logging.INFO)  # also where a command silences the fits
     try:
@@ -64,7 +71,10 @@ def _run(arguments: list[str], stop: Event, debug: bool) -> int:
 def _in_words(error: Any) -> tuple[str, int]:
     """Return the message for an error, in the words of the shell, and the exit code."""
     if isinstance(error, MrfrecError):
-        return str(error).replace('"auto", or None for dense', "auto, or dense"), 2
+        message = str(error)
+        for python, shell in _SHELL.items():
+            message = message.replace(python, shell)
+        return message, 2
     if isinstance(error, MemoryError):
         details = f" ({error})" if str(error) else ""
         return f"there is not enough memory{details}. Close other programs, or {_LESS_MEMORY}.", 2
@@ -104,8 +114,3 @@ def _say(message: str, code: int = 0) -> int:
     with suppress(OSError):  # stderr is closed
         sys.stderr.write("mrfrec: " + " ".join(message.split()) + "\n")
     return code
-
-
-class _Notes(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        _say(record.getMessage())

@@ -33,9 +33,7 @@ class Reading:
     min_value: Annotated[
         float | None, Option(metavar="X", help="Leave out rows with a value below this: 4 for ratings.")
     ] = None
-    values: Annotated[bool, Option("--values", help="Learn from the values; else every pair counts 1.")] = (
-        False
-    )
+    values: Annotated[bool, Option("--values", help="Learn from the values; else pairs count 1.")] = False
     duplicates: Annotated[
         Literal["sum", "last", "error"],
         Option(help="Of several rows of one user and item: add the values, keep the last, or refuse."),
@@ -68,9 +66,7 @@ class Reading:
 
     def limits(self) -> dict[str, Any]:
         """Return the parameters that leave out users and items."""
-        return {
-            "max_history": self.max_history, "min_users": self.min_users, "min_items": self.min_items
-        }  # fmt: skip
+        return {name: getattr(self, name) for name in ("max_history", "min_users", "min_items")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,9 +98,7 @@ class Data(Reading):
     ] = None
     hidden: Annotated[float, Option(metavar="X", help="strong: share of their items to predict.")] = 0.2
     k: Annotated[int, Option("--leave", metavar="K", help="leave-out, time: items of each user.")] = 1
-    seed: Annotated[int, Option(metavar="N", help="Seed of the split; the default is the published one.")] = (
-        98765
-    )
+    seed: Annotated[int, Option(metavar="N", help="Seed of the split.")] = 98765
     min_items: Annotated[
         int, Option(metavar="N", help="Then leave out users with fewer items. mrfrec fit keeps them: 0.")
     ] = 5

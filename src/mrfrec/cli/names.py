@@ -125,8 +125,7 @@ def read_histories(
     from mrfrec.io.tables import read_interactions
 
     data = read_interactions(path, user_column, item_column, binary=binary)
-    if items.is_text and not data.items.is_text:
-        # Read ids that are all digits as numbers only if nothing is lost.
+    if items.is_text and not data.items.is_text:  # ids of digits alone were read as numbers
         data = Interactions(data.matrix, data.users, [str(item) for item in data.items])
     return data
 

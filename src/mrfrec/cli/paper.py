@@ -10,7 +10,7 @@ from mrfrec.cli.data import Data
 from mrfrec.cli.datasets import datasets_app
 from mrfrec.cli.evaluating import models_to_compare
 from mrfrec.cli.options import Command, Measuring, new_app, takes_options
-from mrfrec.cli.running import check_output, measuring, report_format, show
+from mrfrec.cli.running import check_output, measuring, show
 from mrfrec.errors import ParameterError
 
 _ABOUT = """Reproduce the paper's experiments, on its data or on yours.
@@ -58,13 +58,13 @@ def reproduce(
       mrfrec paper reproduce table2 -o table2.md
     """  # fmt: skip
     from mrfrec.cli.models import check_machine
-    from mrfrec.cli.show import note, progress_bar, show_report
+    from mrfrec.cli.show import REPORT_FORMATS, kind_of, note, progress_bar, show_report
     from mrfrec.models.registry import MODELS
     from mrfrec.paper.reproduce import reproduce as run
 
     machine = {"threads": threads, "memory_limit": memory_limit, "device": device}
     check_machine(machine, MODELS)
-    kind = report_format(form, output)
+    kind = kind_of(form, output, REPORT_FORMATS)
     check_output("--output", output)
     logging.getLogger("mrfrec").setLevel(logging.WARNING)
     with progress_bar() as progress:

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from mrfrec.evaluation.report import Report
     from mrfrec.evaluation.splits import Split
 
-_FORMATS = {".json": "json", ".md": "markdown", ".txt": "table"}
-
 
 @contextmanager
 def measuring(
@@ -31,10 +29,10 @@ def measuring(
 
     `aim` is the default of a command that takes one metric. `written` are further files, by option.
     """
-    from mrfrec.cli.show import note, progress_bar
+    from mrfrec.cli.show import REPORT_FORMATS, kind_of, note, progress_bar
     from mrfrec.evaluation.metrics import DEFAULTS, parse
 
-    report_format(options.form, options.output)
+    kind_of(options.form, options.output, REPORT_FORMATS)
     default = DEFAULTS if aim is None else [aim]
     with naming("--metrics" if aim is None else "--metric"):
         names = default if options.metrics is None else options.metrics.split(",")
@@ -92,16 +90,9 @@ def check_output(option: str, path: Path | None, inputs: Sequence[Path] = ()) ->
             check_writable(path)
 
 
-def report_format(form: str | None, output: Path | None) -> str:
-    """Return the format of a report: as requested, or by the name of the file."""
-    from mrfrec.cli.show import kind_of
-
-    return kind_of(form, output, _FORMATS)
-
-
 def show(report: "Report", options: Measuring, data: Data) -> None:
     """Write a report, with the source of its data."""
-    from mrfrec.cli.show import show_report
+    from mrfrec.cli.show import REPORT_FORMATS, kind_of, show_report
 
-    kind = report_format(options.form, options.output)
+    kind = kind_of(options.form, options.output, REPORT_FORMATS)
     show_report(report.on(data.typed()), kind, options.output)

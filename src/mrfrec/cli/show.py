@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mrfrec.evaluation.report import Report
 
 _BY_NAME = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".txt": "table"}
+REPORT_FORMATS = {".json": "json", ".md": "markdown", ".txt": "table"}
 
 
 def kind_of(form: str | None, output: Path | None, by_name: Mapping[str, str] = _BY_NAME) -> str:

@@ -49,7 +49,6 @@ _DASHES = ("-", "--", "-.", (0, (6, 1.5, 1.5, 1.5, 1.5, 1.5)))
 _LOG_RATIO = 5  # largest ÷ smallest value from which an axis is logarithmic
 _OTHER_FORMATS = (".jpg", ".jpeg", ".pdf", ".eps", ".ps", ".gif", ".tif", ".tiff", ".webp")
 
-Style = dict[str, Any]
 Paths = tuple[Path, Path]
 
 
@@ -70,7 +69,7 @@ def new_figure() -> "Iterator[Figure]":
         yield Figure(figsize=(6.0, 4.0), layout="constrained")
 
 
-def line_style(number: int) -> Style:
+def line_style(number: int) -> dict[str, Any]:
     """Return the colour, marker and dashes of the line with this number."""
     return {
         "color": _COLORS[number % len(_COLORS)],

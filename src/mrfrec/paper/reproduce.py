@@ -90,7 +90,6 @@ TABLE_2 = {
         _sparse("0.1 %", 0.5, (0.381, 0.327, 0.417), "39 s", 0.375),
     )
 }
-_RANKS = (200, 1000, 3000)
 _PROTOCOL: dict[str, Any] = {"metrics": DEFAULTS, "ties": "index"}  # as in the published code
 _NOTES = {
     "table1": "Published standard errors: about 0.002 (ML-20M), 0.001 (Netflix), 0.001 (MSD). Published "
@@ -226,7 +225,7 @@ def _low_rank(
 ) -> Outcome:
     model, m = build_row(rows[0]), data.training.n_items
     assert isinstance(model, MRF)
-    ranks = [rank for rank in _RANKS if rank < m] or [max(m // 2, 1)]
+    ranks = [rank for rank in (200, 1000, 3000) if rank < m] or [max(m // 2, 1)]
     try:
         model.fit(data.training, progress=progress)
         comparison = low_rank(model, data.test, ranks, **_PROTOCOL, progress=progress)

@@ -13,8 +13,6 @@ from mrfrec.evaluation.protocol import Evaluation, Ties, evaluate
 from mrfrec.evaluation.splits import Split
 from mrfrec.models.mrf import MRF
 
-_VARIED = ("sparsity", "threshold", "r")
-
 
 @dataclass(frozen=True)
 class TradeoffPoint:
@@ -131,7 +129,7 @@ def _levels(name: str, values: Iterable[float], rule: str, holds: Callable[[floa
 def _model(name: str, parameters: Mapping[str, Any] | None, **varied: Any) -> MRF:
     given = dict(parameters or {})
     for parameter in given:
-        if parameter in _VARIED:
+        if parameter in ("sparsity", "threshold", "r"):
             raise ParameterError(name, f"without {parameter}, which the trade-off itself sets", given)
         if parameter not in MRF.defaults():
             raise ParameterError(name, "parameters of MRF", given, f"It has no {parameter!r}.")
