@@ -248,6 +248,16 @@ def test_help_comes_without_a_command_with_one_and_through_a_pipe(tmp_path: Path
     assert module.stdout == bare.out
 
 
+@pytest.mark.parametrize("group", [[], ["paper"], ["paper", "datasets"]])
+def test_descriptions_of_commands_fit_into_80_columns(
+    group: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tool := reference(), "WIDTH", 80)
+    commands = tool.help_text(*group).split("Commands:\n")[1]
+    assert commands
+    assert "..." not in commands
+
+
 def test_version_is_that_of_the_package(tmp_path: Path) -> None:
     assert run("--version", cwd=tmp_path) == Done(0, f"mrfrec {mrfrec.__version__}\n", "")
 

@@ -27,13 +27,14 @@ HOME_OF = {
     "narwhals": {f"io/{room}.py" for room in ("sources", "frames")},
     "safetensors": {"io/artifact.py"},
     "typer": {
-        f"cli/{room}.py" for room in ("app", "data", "datasets", "evaluating", "fitting", "options", "paper")
+        f"cli/{room}.py"
+        for room in ("app", "data", "datasets", "demo", "evaluating", "fitting", "options", "paper")
     },
     "implicit": {"models/wmf.py"},
     "torch": {"models/networks.py", "models/training.py"},
     "optuna": {"evaluation/chooser.py"},
     "matplotlib": {"evaluation/figures.py"},
-    "rich": {"cli/show.py", "cli/demo.py"},
+    "rich": {"cli/show.py"},
 }
 ALLOWED = {"numpy", "scipy", "mrfrec", *HOME_OF}
 # Data flows down this list; a package imports only itself and what stands above it.

@@ -78,7 +78,7 @@ def _about(
 
 @app.command(cls=Command)
 def demo(output: ModelFile = Path("debian.mrf")) -> None:
-    """Fit, compare, recommend and explain on a small built-in data set.
+    """Fit, compare, recommend and explain on built-in data.
 
     Users are the source packages of Debian 12, items the packages they are built with. Takes a few seconds,
     and about ten seconds more the first time, to compile. Ends with commands to try next.
@@ -129,7 +129,7 @@ def recommend(
     output: Output = None,
     threads: Threads = None,
 ) -> None:
-    """Recommend items for a history, or for users of the training data.
+    """Recommend items for a history, or for training users.
 
     Give exactly one of --history, --history-file, --user, --users and --all. The last three need a model
     fitted with --histories. Each user gets k items, or fewer if there are not enough. Items about which the
@@ -225,7 +225,7 @@ def explain(
     form: Form = None,
     output: Output = None,
 ) -> None:
-    """Show what each item of a history contributes to the score of an item.
+    """Show how the items of a history add up to a score.
 
     A contribution is the value of the item in the history times its weight. Contributions sum to the score.
 
@@ -284,11 +284,12 @@ def compile_kernels(
         Literal["float32", "float64", "both"], Option(help="Precision of the fits to compile for.")
     ] = "float32",
 ) -> None:
-    """Compile the kernels ahead of the first fit, for example for a container image.
+    """Compile the kernels ahead of the first fit.
 
-    The machine code is stored next to the package if that is writable, otherwise in ~/.cache/mrfrec/kernels;
-    fits find it there, also on a read-only file system. After --to FOLDER, set NUMBA_CACHE_DIR to that folder
-    when fitting. The code is specific to this processor model; another one compiles again.
+    Saves a container the seconds of compiling. The machine code is stored next to the package if that is
+    writable, otherwise in ~/.cache/mrfrec/kernels; fits find it there, also on a read-only file system.
+    After --to FOLDER, set NUMBA_CACHE_DIR to that folder when fitting. The code is specific to this
+    processor model; another one compiles again.
 
     \b
     Examples:

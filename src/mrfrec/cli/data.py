@@ -20,7 +20,7 @@ _HELDOUT = 10_000  # users held out at most by default
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class TableOptions:
     """How tables are read, as typed."""
 
     user_column: Annotated[
@@ -70,7 +70,7 @@ class Reading:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Data(Reading):
+class Data(TableOptions):
     """The data of a command that measures, and how it is split, as typed."""
 
     data: Annotated[
@@ -141,7 +141,9 @@ class Data(Reading):
         if len(self.data) == 1 and not Path(name).exists():
             near = get_close_matches(name, names, 1)
             if name in names:
-                of_files = {field.name for field in fields(Reading)} - self.limits().keys() | {"time_column"}
+                of_files = {field.name for field in fields(TableOptions)} - self.limits().keys() | {
+                    "time_column"
+                }
                 self._refuse(of_files, f"the data set {name}, which is read as it was prepared")
             elif near:
                 meant = f"did you mean {near[0]}?"

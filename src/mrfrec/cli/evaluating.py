@@ -64,7 +64,7 @@ def compare(
     per_user: opt.PerUser = None,
     device: opt.Device = None,
 ) -> None:
-    """Measure several models on the same users, and test how much they differ.
+    """Measure several models on the same users, and compare them.
 
     All models are trained and tested on the same data. Differences from the first model are taken user by
     user and come with their standard error and the p-value of a paired t-test.
@@ -157,10 +157,10 @@ def tune(
     memory_limit: opt.MemoryLimit = None,
     device: opt.Device = None,
 ) -> None:
-    """Find good parameters on validation users, without looking at the test users.
+    """Find good parameters on validation users.
 
-    Works for every model. Trials share statistics, so that a new l2 is cheap. Prints the best trials and
-    writes the best parameters for mrfrec fit --params and for --model.
+    Does not look at the test users. Works for every model. Trials share statistics, so that a new l2 is
+    cheap. Prints the best trials and writes the best parameters for mrfrec fit --params and for --model.
 
     \b
     Examples:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from mrfrec.cli.data import Reading, note_skipped
+from mrfrec.cli.data import TableOptions, note_skipped
 from mrfrec.cli.options import Device, MemoryLimit, ModelFile, Threads, takes_options
 from mrfrec.errors import ParameterError
 
@@ -21,7 +21,7 @@ def fit(
         ),
     ],
     output: ModelFile,
-    reading: Reading,
+    reading: TableOptions,
     histories: Annotated[
         bool, Option("--histories", help="Store the users' histories: recommend --user and --all need them.")
     ] = False,

@@ -42,10 +42,11 @@ def reproduce(
     memory_limit: opt.MemoryLimit = None,
     device: opt.Device = None,
 ) -> None:
-    """Run the paper's experiments on its data, published next to measured numbers.
+    """Run the paper's experiments on its data.
 
-    table1: all models on ML-20M, Netflix and MSD. table2: sparse MRFs on MSD. lowrank: weights cut to a low
-    rank. exposure: how often the MRF and Mult-VAE recommend popular and rare items.
+    Shows published next to measured numbers. table1: all models on ML-20M, Netflix and MSD. table2: sparse
+    MRFs on MSD. lowrank: weights cut to a low rank. exposure: how often the MRF and Mult-VAE recommend
+    popular and rare items.
 
     Uses the published parameters where there are any, and breaks ties by index, as the published code does.
     Runs on the data sets that are prepared (mrfrec paper datasets prepare) and says how to get the others. A
@@ -94,7 +95,7 @@ def tradeoff(
     ] = "",
     plot: opt.Plot = None,
 ) -> None:
-    """Measure accuracy against training time: the paper's Table 2, for your data.
+    """Measure accuracy against training time, as in Table 2.
 
     Trains an MRF from scratch for each sparsity and each r, and compares it with the dense model.
 
@@ -156,7 +157,7 @@ def lowrank(
         list[str] | None, Option(metavar="MODEL", help=opt.MEASURED_MODEL, show_default="a dense MRF")
     ] = None,
 ) -> None:
-    """Measure how much accuracy is lost when the weights are cut to a low rank.
+    """Measure the accuracy of weights cut to a low rank.
 
     Replaces B by its best approximation of each rank (singular value decomposition) and measures again.
 
@@ -192,7 +193,7 @@ def exposure(
     plot: opt.Plot = None,
     device: opt.Device = None,
 ) -> None:
-    """Compare models, and show how often each recommends popular and rare items.
+    """Compare how often models recommend popular and rare items.
 
     Adds to the report of mrfrec compare the share of recommendations that each tenth of the items gets.
 
