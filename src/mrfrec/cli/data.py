@@ -141,9 +141,7 @@ class Data(TableOptions):
         if len(self.data) == 1 and not Path(name).exists():
             near = get_close_matches(name, names, 1)
             if name in names:
-                of_files = {field.name for field in fields(TableOptions)} - self.limits().keys() | {
-                    "time_column"
-                }
+                of_files = {f.name for f in fields(TableOptions)} - self.limits().keys() | {"time_column"}
                 self._refuse(of_files, f"the data set {name}, which is read as it was prepared")
             elif near:
                 meant = f"did you mean {near[0]}?"
