@@ -28,8 +28,9 @@ def evaluate(
     """Measure how well a model predicts held-out items.
 
     Trains on one part of the data and tests on the rest, split as in Liang et al. (2018) unless --split says
-    otherwise. Reports the mean over test users and its standard error. Test users without held-out items are
-    left out and counted.
+    otherwise. Users with fewer than 5 items are left out first (--min-items), which mrfrec fit does not do.
+    Reports the mean over test users and its standard error. Test users without held-out items are left out
+    and counted.
 
     \b
     Examples:
@@ -103,9 +104,7 @@ def tune(
     data: Data,
     best: Annotated[
         Path | None,
-        Option(
-            "-o", "--output", metavar="FILE", help="Required: where to write the best parameters (.json)."
-        ),
+        Option("-o", "--output", metavar="FILE", help="Required: the .json file for the best parameters."),
     ] = None,
     model: Annotated[
         list[str] | None,
