@@ -844,7 +844,7 @@ REFUSED = {
     ),
     "a checkpoint without a name": (
         "fit events.csv -o x.mrf --model MultVAE --checkpoint ''",
-        r"--checkpoint must be a file, new or old; got '\.'",
+        r"--checkpoint must be the name of a file; got '\.'",
     ),
     "parameters without a name": (
         "fit events.csv -o x.mrf --params ''",

@@ -69,7 +69,7 @@ def prepare(
 
 @datasets_app.command(cls=Command)
 def verify(name: Name, folder: Folder = None) -> None:
-    """Compare a prepared data set with the published counts and checksums.
+    """Compare a prepared data set with published numbers.
 
     Checks the counts after filtering, the items of the training users and the files of the split, as far as
     these are published.
