@@ -104,9 +104,10 @@ def parse_model(text: str, file: Path | None = None, option: str = "--model") ->
 
 def _meant(parts: Sequence[str]) -> str | None:
     """Guess what was meant if the colon was forgotten, or a kind misspelt."""
-    kind = parts[0].partition("=")[0].strip().rpartition(" ")[0]
-    if kind_named(kind):
-        return f"{kind}: {', '.join([parts[0].removeprefix(kind).strip(), *parts[1:]])}"
+    head = parts[0].partition("=")[0].strip()
+    for kind in (head, head.rpartition(" ")[0]):
+        if kind_named(kind):
+            return f"{kind}: {', '.join(filter(None, [parts[0].removeprefix(kind).strip(), *parts[1:]]))}"
     return nearest_kind(parts[0])
 
 
