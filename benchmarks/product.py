@@ -216,7 +216,7 @@ def evaluate(model: str) -> None:
     import numpy as np
 
     import mrfrec
-    from mrfrec.core.kernels.compile import has_compiled
+    from mrfrec.core.kernels.compile import cache_folders
     from mrfrec.data.ids import Ids
     from mrfrec.evaluation.protocol import measure
     from mrfrec.evaluation.splits import Questions
@@ -231,6 +231,7 @@ def evaluate(model: str) -> None:
     targets.eliminate_zeros()
     opened = mrfrec.load(model)
     questions = Questions(Ids.range(X.shape[0]), shown, targets)
+    compiled = any(any(folder.glob("*.nbi")) for folder in cache_folders())
     before = status("VmRSS")
     start = time.perf_counter()
     found = measure(opened, questions)
@@ -238,7 +239,7 @@ def evaluate(model: str) -> None:
     print(
         json.dumps(
             {
-                "what": f"{len(questions):,} users × {X.shape[1]:,} items, compiled before: {has_compiled()}",
+                "what": f"{len(questions):,} users × {X.shape[1]:,} items, compiled before: {compiled}",
                 "seconds": seconds,
                 "grown_mb": (status("VmHWM") - before) / 1e6,
                 "ndcg": found.mean("ndcg@100").mean,

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from mrfrec.core.sparse import Rows
-from mrfrec.models.networks import Recipe, chosen_device, top_items
+from mrfrec.models.networks import DeviceRows, Recipe, chosen_device, ranked
 from mrfrec.models.training import Trained, train
 
 DEPTH = 100
@@ -58,6 +59,15 @@ def export(split: Any, path: str | Path) -> None:
 def rows(data: Any, name: str) -> Rows:
     items = data[f"{name}_items"]
     return Rows(data[f"{name}_ptr"].astype(np.int64), items, np.ones(len(items), np.float32), int(data["m"]))
+
+
+def top_items(
+    weights: dict[str, npt.NDArray[np.float32]], recipe: Recipe, shown: Rows, k: int, device: str
+) -> npt.NDArray[np.int32]:
+    """Return the k best unseen items of each history, best first. Ties come in any order."""
+    placed = {name: torch.from_numpy(np.array(w)).to(device) for name, w in weights.items()}
+    found = [block.cpu() for block in ranked(placed, recipe, DeviceRows(shown, recipe, device), k)]
+    return torch.cat(found).numpy().astype(np.int32)
 
 
 class Report:
@@ -126,8 +136,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             flush=True,
         )
         if job.get("rank"):
-            ranked = top_items(trained.weights, recipe, test, min(DEPTH, test.width), device)
-            np.savez_compressed(asked.out / f"{job['name']}.npz", ranked=ranked)
+            best_items = top_items(trained.weights, recipe, test, min(DEPTH, test.width), device)
+            np.savez_compressed(asked.out / f"{job['name']}.npz", ranked=best_items)
 
 
 if __name__ == "__main__":

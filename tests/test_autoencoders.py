@@ -214,7 +214,7 @@ def test_validation_is_the_mean_ndcg() -> None:
     found = training_loop._Questions((rows_of(shown), rows_of(targets)), r, "cpu").ndcg(training.weights)
     arrays = {name: w.detach().numpy() for name, w in training.weights.items()}
     m = shown.shape[1]
-    ranked = networks.top_items(arrays, r, rows_of(shown), m, "cpu")
+    ranked = script.top_items(arrays, r, rows_of(shown), m, "cpu")
     each = []
     for items, seen, wanted in zip(ranked, shown, targets, strict=True):
         assert sorted(items) == list(range(m))

@@ -16,7 +16,7 @@ SOURCE = Path(mrfrec.__file__).parent
 HOME_OF = {
     "numba": {
         f"core/kernels/{room}.py"
-        for room in ("compile", "intrinsics", "rows", "pattern", "blocks", "neighbors", "ranking")
+        for room in ("compile", "intrinsics", "rows", "pattern", "blocks", "ranking")
     },
     "llvmlite": {"core/kernels/intrinsics.py"},
     "threadpoolctl": {"engines/local.py"},

@@ -21,12 +21,13 @@ from mrfrec.core.engine import Engine
 from mrfrec.core.kernels import blocks as kernels
 from mrfrec.core.kernels.blocks import Blocks
 from mrfrec.core.kernels.intrinsics import lapack
+from mrfrec.core.kernels.pattern import columns_with_diagonal
 from mrfrec.core.pattern import Pattern, square_csc
 from mrfrec.core.schedule import Schedule
 from mrfrec.core.statistics import Statistics, split_evenly
 from mrfrec.errors import NumericalError
 
-__all__ = ["BlockBatch", "Gathered", "batches", "estimate_weights", "gather_blocks", "lay_out"]
+__all__ = ["Gathered", "batches", "estimate_weights", "gather_blocks", "lay_out"]
 
 # Every batch costs a pass over the data, so the more interactions there are, the more a batch may hold: a
 # rule of thumb, in bytes, within bounds that leave room for others on an ordinary machine.
@@ -36,32 +37,20 @@ _PER_MEMBER, _PER_KIND = 8, 20  # bytes an item, and a kind, of a block takes be
 
 
 @dataclass(frozen=True)
-class BlockBatch:
-    """Blocks that are solved together: `first` to `last` of those of the schedule."""
-
-    blocks: Blocks
-    heads: npt.NDArray[np.int32]
-    first: int
-    last: int
-    of: int  # blocks in all, for progress
-
-
-@dataclass(frozen=True)
 class Gathered:
     """The parts of S of all blocks, kept for further fits that differ in the ridge alone."""
 
-    batch: BlockBatch
+    batch: Blocks
     store: npt.NDArray[Any]
     seconds: float
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        return int(self.store.nbytes) + sum(int(array.nbytes) for array in self.batch.blocks)
+        return int(self.store.nbytes) + sum(int(np.asarray(part).nbytes) for part in self.batch)
 
 
 def estimates_of_blocks(
-    statistics: Statistics, ridge: npt.NDArray[np.float64], dtype: str, batch: BlockBatch, engine: Engine
+    statistics: Statistics, ridge: npt.NDArray[np.float64], dtype: str, batch: Blocks, engine: Engine
 ) -> npt.NDArray[Any]:
     """Return the estimates of a batch of blocks, at the places its `store_ptr` says."""
     store = gather_blocks(statistics, dtype, batch, engine)
@@ -118,13 +107,12 @@ def estimate_weights(
     column_tasks = split_evenly(np.diff(column_ptr) + 1, 64)
     costs = [stop - start for start, stop in column_tasks]
 
-    def add(batch: BlockBatch, estimates: npt.NDArray[Any]) -> None:
+    def add(batch: Blocks, estimates: npt.NDArray[Any]) -> None:
         """Add a batch of estimates to the entries of A, block by block."""
-        whole = m * batch.of
-        with engine.stage("average", whole, (m * batch.first, m * batch.last)):
+        with engine.stage("average", m * batch.of, (m * batch.first, m * batch.last)):
             engine.run(
                 lambda t, kind_of: kernels.add_estimates(
-                    *t, column_ptr, columns, batch.blocks, estimates, total, count, kind_of
+                    *t, column_ptr, columns, batch, estimates, total, count, kind_of
                 ),
                 column_tasks,
                 scratch=lambda: np.full(m, -1, np.int32),
@@ -164,18 +152,19 @@ def estimate_weights(
     return weights, gathered
 
 
-def gather_blocks(statistics: Statistics, dtype: str, batch: BlockBatch, engine: Engine) -> npt.NDArray[Any]:
+def gather_blocks(statistics: Statistics, dtype: str, batch: Blocks, engine: Engine) -> npt.NDArray[Any]:
     """Stream the rows of S into the blocks: return the strict lower triangle of each block's part."""
-    m, blocks, scaling = statistics.m, batch.blocks, statistics.scaling
-    tasks = statistics.row_tasks()
+    m, tasks = statistics.m, statistics.row_tasks()
     with engine.stage("gather", m * batch.of, (m * batch.first, m * batch.last)):
-        store = np.empty(int(blocks.store_ptr[-1]), dtype)
-        item_ptr = np.concatenate([[0], np.cumsum(np.bincount(blocks.kinds, minlength=m))])
-        block, place = np.empty((2, len(blocks.kinds)), np.int32)
-        kernels.memberships(blocks.kind_ptr, blocks.kinds, item_ptr[:-1].copy(), block, place)
-        where = item_ptr, block, place, blocks.kind_ptr, blocks.kinds, blocks.store_ptr
+        store = np.empty(int(batch.store_ptr[-1]), dtype)
+        # For each item, the blocks in which it stands for a kind, and its place there.
+        starts = batch.kind_ptr.astype(np.int32)
+        place = np.arange(starts[-1], dtype=np.int32) - np.repeat(starts[:-1], np.diff(starts))
+        of_item = sp.csr_array((place, batch.kinds, starts), (len(starts) - 1, m)).tocsc()
+        del place
+        where = of_item.indptr.astype(np.int64), of_item.indices, of_item.data, batch
         engine.run(
-            lambda t, space: kernels.gather(statistics.X, scaling.a, scaling.g, *t, *where, store, *space),
+            lambda t, space: kernels.gather(statistics.X, statistics.scaling, *t, *where, store, *space),
             tasks,
             scratch=lambda: (statistics.accumulator(), np.empty(m, store.dtype)),
             scratch_bytes=(8 + store.itemsize) * m,
@@ -187,13 +176,12 @@ def gather_blocks(statistics: Statistics, dtype: str, batch: BlockBatch, engine:
 def solve_blocks(
     statistics: Statistics,
     ridge: npt.NDArray[np.float64],
-    batch: BlockBatch,
+    batch: Blocks,
     store: npt.NDArray[Any],
     engine: Engine,
 ) -> None:
     """Turn each block's part of S into its estimates, in place, largest blocks first."""
-    blocks = batch.blocks
-    size = np.diff(blocks.kind_ptr)
+    size = np.diff(batch.kind_ptr)
     largest = int(size.max())
     by_size = np.argsort(-size, kind="stable")
     # The time of a block of k kinds grows with k² where it is small (copying) and k³ where it is large
@@ -203,7 +191,7 @@ def solve_blocks(
     with engine.stage("solve", batch.of, (batch.first, batch.last)):
         failed = engine.run(
             lambda piece, space: kernels.solve_blocks(
-                lapack(store.dtype.name), piece, blocks, statistics.S_diagonal, ridge, store, *space
+                lapack(store.dtype.name), piece, batch, statistics.S_diagonal, ridge, store, *space
             ),
             pieces,
             scratch=lambda: (np.empty(work_size, store.dtype), np.empty(largest, np.int64)),
@@ -212,7 +200,7 @@ def solve_blocks(
         )
     block = next((b for b in failed if b >= 0), None)
     if block is not None:
-        k = int(blocks.member_ptr[block + 1] - blocks.member_ptr[block])
+        k = int(batch.member_ptr[block + 1] - batch.member_ptr[block])
         raise NumericalError(
             f"the block of item {batch.heads[block]} ({k} items) is not positive definite in "
             f"{store.dtype.name}. It may be because (a) l2 is too small for items that are copies of each "
@@ -231,14 +219,18 @@ def lay_out(
     engine: Engine,
     first: int,
     last: int,
-) -> BlockBatch:
+) -> Blocks:
     """Prepare a batch of blocks: everything about them but their parts of S."""
     some = slice(first, last)
     member_ptr, kind_ptr, store_ptr = (
         np.concatenate([[0], np.cumsum(sizes[some])]) for sizes in (members, kinds, places)
     )
     start, stop = schedule.dependent_ptr[first], schedule.dependent_ptr[last]
-    blocks = Blocks(
+    batch = Blocks(
+        first=first,
+        last=last,
+        of=len(schedule),
+        heads=schedule.heads[some],
         member_ptr=member_ptr,
         members=np.empty(member_ptr[-1], np.int32),
         member_kind=np.empty(member_ptr[-1], np.int32),
@@ -250,14 +242,14 @@ def lay_out(
         dependents=schedule.dependents[start:stop],
         store_ptr=store_ptr,
     )
-    pattern.columns_with_diagonal(schedule.heads[some], member_ptr, blocks.members)
+    columns_with_diagonal(pattern.column_ptr, pattern.neighbors, batch.heads, member_ptr, batch.members)
     engine.run(
-        lambda t, place: kernels.find_kinds(blocks, twin, *t, place),
+        lambda t, place: kernels.find_kinds(batch, twin, *t, place),
         split_evenly(members[some], 256),
         scratch=lambda: np.full(len(twin), -1, np.int32),
         scratch_bytes=4 * len(twin),
     )
-    return BlockBatch(blocks, schedule.heads[some], first, last, len(schedule))
+    return batch
 
 
 def batches(

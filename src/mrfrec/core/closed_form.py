@@ -8,6 +8,7 @@ products of one or two tiles with a long inner dimension, where BLAS is at its b
 with one BLAS thread, so that the threads share no arithmetic and the result does not depend on their number.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,79 +64,57 @@ def _invert(A: npt.NDArray[Any], engine: Engine) -> None:
 
     Progress counts rows (or columns) times inner dimension, so that its steps take equal time.
     """
-    m = len(A)
-    tiles = _ranges(0, m, tile_size(m))
+    routines, m, side = lapack(A.dtype.name), len(A), tile_size(len(A))
+    tiles = _ranges(0, m, side)
     with engine.stage("factorise", sum((m - k0) * k1 for k0, k1 in tiles)):
-        _factorise(A, tiles, engine)
-    with engine.stage("invert factor", sum(i0 * i0 // 2 for i0, _ in tiles)):
-        _invert_factor(A, tiles, engine)
-    with engine.stage("multiply factor", sum(i1 * (m - i0) for i0, i1 in tiles)):
-        _multiply_factor(A, tiles, engine)
-
-
-def _factorise(A: npt.NDArray[Any], tiles: list[tuple[int, int]], engine: Engine) -> None:
-    """A = L·Lᵀ, one column of tiles after the other."""
-    routines, m, side = lapack(A.dtype.name), len(A), tile_size(len(A))
-    for k in tiles:
-        k0, k1 = k
-        below = _ranges(k0, m, 2 * side)
-        engine.run(
-            lambda rows, k=k: kernels.factor_update(routines, A, *k, *rows),
-            below,
-            costs=[(i1 - i0) * k1 for i0, i1 in below],
-        )
-        pair_end = min(k0 // (2 * side) * 2 * side + 2 * side, m)
-        if not kernels.factor_diagonal(routines, A, k0, k1, pair_end):
-            raise NumericalError(
-                f"the item-item matrix of {m} items is not positive definite in {A.dtype.name}. It may be "
-                "because (a) l2 is too small for items that are nearly copies of each other: raise l2; "
-                'or (b) the precision is too low for this data: use dtype="float64".'
+        for k0, k1 in tiles:  # A = L·Lᵀ, one column of tiles after the other
+            below = _ranges(k0, m, 2 * side)
+            engine.run(
+                lambda rows, k=(k0, k1): kernels.factor_update(routines, A, *k, *rows),
+                below,
+                costs=[(i1 - i0) * k1 for i0, i1 in below],
             )
-        engine.run(
-            lambda rows, k=k: kernels.factor_panel(routines, A, *k, *rows),
-            _ranges(k1, m, side),
-        )
+            pair_end = min(k0 // (2 * side) * 2 * side + 2 * side, m)
+            if not kernels.factor_diagonal(routines, A, k0, k1, pair_end):
+                raise NumericalError(
+                    f"the item-item matrix of {m} items is not positive definite in {A.dtype.name}. It may "
+                    "be because (a) l2 is too small for items that are nearly copies of each other: raise "
+                    'l2; or (b) the precision is too low for this data: use dtype="float64".'
+                )
+            engine.run(
+                lambda rows, k=(k0, k1): kernels.factor_panel(routines, A, *k, *rows), _ranges(k1, m, side)
+            )
+    with engine.stage("invert factor", sum(i0 * i0 // 2 for i0, _ in tiles)):
+        panel = np.empty((side, m), A.dtype)
+        for i0, i1 in tiles:  # W = L⁻¹, one row of tiles after the other
+            panel[: i1 - i0, :i0] = A[i0:i1, :i0]
+            before = _ranges(0, i0, 2 * side)
+            engine.run(
+                lambda columns, i=(i0, i1): kernels.invert_factor_tiles(routines, A, panel, *i, *columns),
+                before,
+                costs=[(j1 - j0) * (i0 - (j0 + j1) // 2) for j0, j1 in before],
+            )
+            kernels.invert_factor_diagonal(routines, A, i0, i1)
+    with engine.stage("multiply factor", sum(i1 * (m - i0) for i0, i1 in tiles)):
+        corner = np.empty((side, side), A.dtype)
 
+        def multiply(columns: tuple[int, int], space: npt.NDArray[Any], i: tuple[int, int]) -> None:
+            if columns == i:  # an operand of all the others: replaced when they are done
+                kernels.multiply_factor_tiles(routines, A, corner, *i, *columns)
+            else:
+                kernels.multiply_factor_tiles(routines, A, space, *i, *columns)
+                A[slice(*i), slice(*columns)] = space[: i[1] - i[0], : columns[1] - columns[0]]
 
-def _invert_factor(A: npt.NDArray[Any], tiles: list[tuple[int, int]], engine: Engine) -> None:
-    """W = L⁻¹, one row of tiles after the other."""
-    routines, m, side = lapack(A.dtype.name), len(A), tile_size(len(A))
-    panel = np.empty((side, m), A.dtype)
-    for i in tiles:
-        i0, i1 = i
-        panel[: i1 - i0, :i0] = A[i0:i1, :i0]
-        before = _ranges(0, i0, 2 * side)
-        engine.run(
-            lambda columns, i=i: kernels.invert_factor_tiles(routines, A, panel, *i, *columns),
-            before,
-            costs=[(j1 - j0) * (i0 - (j0 + j1) // 2) for j0, j1 in before],
-        )
-        kernels.invert_factor_diagonal(routines, A, i0, i1)
-
-
-def _multiply_factor(A: npt.NDArray[Any], tiles: list[tuple[int, int]], engine: Engine) -> None:
-    """C = Wᵀ·W, one row of tiles after the other."""
-    routines, m, side = lapack(A.dtype.name), len(A), tile_size(len(A))
-    corner = np.empty((side, side), A.dtype)
-
-    def multiply(columns: tuple[int, int], space: npt.NDArray[Any], i: tuple[int, int]) -> None:
-        if columns == i:  # an operand of all the others: replaced when they are done
-            kernels.multiply_factor_tiles(routines, A, corner, *i, *columns)
-        else:
-            kernels.multiply_factor_tiles(routines, A, space, *i, *columns)
-            A[slice(*i), slice(*columns)] = space[: i[1] - i[0], : columns[1] - columns[0]]
-
-    for i in tiles:
-        i0, i1 = i
-        before = [*_ranges(0, i0, 2 * side), i]
-        engine.run(
-            lambda columns, space, i=i: multiply(columns, space, i),
-            before,
-            scratch=lambda: np.empty((side, 2 * side), A.dtype),
-            scratch_bytes=2 * side * side * A.itemsize,
-            costs=[(j1 - j0) * (m - i0) for j0, j1 in before],
-        )
-        A[i0:i1, i0:i1] = corner[: i1 - i0, : i1 - i0]
+        for i0, i1 in tiles:  # C = Wᵀ·W, one row of tiles after the other
+            before = [*_ranges(0, i0, 2 * side), (i0, i1)]
+            engine.run(
+                partial(multiply, i=(i0, i1)),
+                before,
+                scratch=lambda: np.empty((side, 2 * side), A.dtype),
+                scratch_bytes=2 * side * side * A.itemsize,
+                costs=[(j1 - j0) * (m - i0) for j0, j1 in before],
+            )
+            A[i0:i1, i0:i1] = corner[: i1 - i0, : i1 - i0]
 
 
 def _ranges(start: int, stop: int, step: int) -> list[tuple[int, int]]:
@@ -151,7 +130,6 @@ def _weights_in_place(
     """
     m = len(C)
     tasks = _ranges(0, m, tile_size(m))
-    costs = [stop - start for start, stop in tasks]
     z = np.zeros(m)
     if mean_constraint:
         mu = statistics.mu * statistics.scaling.a
@@ -169,5 +147,5 @@ def _weights_in_place(
     engine.run(
         lambda t: kernels.weights_from_inverse(C, z, column_factor, statistics.scaling.a, *t, tile_size(m)),
         tasks,
-        costs=costs,
+        costs=[stop - start for start, stop in tasks],
     )

@@ -6,7 +6,7 @@ Only G = XᵀX is needed. With all items as candidates, all of G is held and the
 With few candidates per item, their parts of G are streamed as for the sparse model of §3.2.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from mrfrec.core.pattern import Pattern, square_csc
 from mrfrec.core.schedule import make_schedule
 from mrfrec.core.statistics import Statistics, split_evenly
 
-__all__ = ["Penalties", "bytes_for_all", "gram", "regress_on_all", "regress_on_some"]
+__all__ = ["bytes_for_all", "gram", "regress_on_all", "regress_on_some"]
 
 _TILE = 1024
 # A weight of B: as found (item and float64, in arrays that double as they grow), together, and by row.
@@ -28,13 +28,8 @@ _SCRATCH_THREADS = 8  # threads whose scratch space is counted: plans must not d
 _LEAST_BATCH, _MOST_BATCH = 250_000_000, 2_000_000_000
 
 
-class Penalties(NamedTuple):
-    """The penalties and the stopping rule."""
-
-    l1: float
-    l2: float
-    tolerance: float  # largest change of X·w in a converged pass, as a share of ‖x_i‖
-    passes: int  # most passes over the weights
+# l1, l2, the largest change of X·w in a converged pass as a share of ‖x_i‖, and most passes over the weights.
+Penalties = tuple[float, float, float, int]
 
 
 def bytes_for_all(m: int, dtype: str, weights: int = 0) -> int:
@@ -110,13 +105,12 @@ def regress_on_some(
             failed += sum(
                 engine.run(
                     lambda piece, batch=batch, store=store: kernels.regress_blocks(
-                        piece, batch.blocks, batch.heads, facts.S_diagonal, *penalties, store,
-                        pattern.column_ptr, values,
+                        piece, batch, facts.S_diagonal, *penalties, store, pattern.column_ptr, values
                     ),
                     pieces,
                     costs=[len(piece) for piece in pieces],
                 )
-            )  # fmt: skip
+            )
         del batch, store  # before the next ones are made
     weights = square_csc(values.astype(dtype), pattern.neighbors, pattern.column_ptr).tocsr()
     weights.eliminate_zeros()

@@ -10,25 +10,13 @@ given. Magnitudes are float32. The two find the same entries:
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from mrfrec.core.kernels import pattern as kernels
 from mrfrec.core.statistics import Statistics
-
-__all__ = [
-    "Choice",
-    "Columns",
-    "Histogram",
-    "Pairs",
-    "Scratch",
-    "bytes_for_scratch",
-    "deal",
-    "list_columns",
-    "list_pairs",
-]
 
 COARSE, FINE = 16, 12  # low bits a histogram ignores: bins 0.8 % wide for a sample, 0.05 % for the choice
 _TOLERANCE = 0.01  # share of the wanted entries by which an edge between two bins may miss them
@@ -54,8 +42,7 @@ def bytes_for_scratch(m: int, most: int) -> int:
     return 8 * m + 8 * max(m, _ROOM) + 8 * (1 << (31 - FINE)) + 16 * most + 8 * max(_ROOM // 4, most)
 
 
-@dataclass(frozen=True)
-class Pairs:
+class Pairs(NamedTuple):
     """Entries before the diagonal of some rows of S: `counts` of them in each row."""
 
     rows: npt.NDArray[np.int64]
@@ -77,6 +64,16 @@ class Columns:
     counts: npt.NDArray[np.int64]
     keys: npt.NDArray[np.uint64]
     tied: npt.NDArray[np.int64]
+
+
+def history_lengths(begin: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
+    """Return the length of each history that begins at `begin`, of which there are all."""
+    is_begin = np.zeros(len(begin), np.bool_)
+    is_begin[begin] = True
+    users = np.flatnonzero(is_begin)
+    lengths = np.zeros(len(begin), np.uint32)
+    lengths[users] = np.diff(users, append=len(begin))
+    return np.asarray(lengths[begin])
 
 
 def list_pairs(
@@ -135,19 +132,6 @@ def list_columns(
     return Columns(start, np.cumsum(counts) - counts, counts, np.concatenate(parts), tied)
 
 
-# ── the threshold for a number of entries ─────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Keep the entries above `ties`, and `dealt` of the `tied` entries between `threshold` and `ties`."""
-
-    threshold: np.float32
-    ties: np.float32
-    tied: int = 0
-    dealt: int = 0
-
-
 class Histogram:
     """Counts of magnitudes: bin b holds the float32 whose bits, without the last `shift` of them, are b."""
 
@@ -163,15 +147,18 @@ class Histogram:
         """Return the largest edge of a bin with at least `wanted` entries above it, 0 if there is none."""
         return self._edge(int(np.count_nonzero(self.above_edge >= max(wanted, 1.0))) - 1)
 
-    def choose(self, wanted: int) -> Choice:
-        """Choose the edge with as near to `wanted` entries above it as can be, or else a bin to cut."""
+    def choose(self, wanted: int) -> tuple[np.float32, np.float32, int, int]:
+        """Choose the edge with as near to `wanted` entries above it as can be, or else a bin to cut.
+
+        Return the edges below and above that bin, how many entries it has, and how many of these to keep.
+        """
         nearest = int(np.abs(self.above_edge - wanted).argmin())
         miss = abs(self.above_edge[nearest] - wanted)
         if miss <= _TOLERANCE * wanted or self.above_edge[0] <= wanted:
-            return Choice(self._edge(nearest), self._edge(nearest))
+            return self._edge(nearest), self._edge(nearest), 0, 0
         cut = int(np.count_nonzero(self.above_edge > wanted)) - 1
         total, larger = (int(count) for count in self.above_edge[cut : cut + 2])
-        return Choice(self._edge(cut), self._edge(cut + 1), tied=total - larger, dealt=wanted - larger)
+        return self._edge(cut), self._edge(cut + 1), total - larger, wanted - larger
 
     def _edge(self, first_bin: int) -> np.float32:
         """Return the largest float32 below a bin, 0 below the first."""

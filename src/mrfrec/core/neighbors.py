@@ -5,7 +5,8 @@ import scipy.sparse as sp
 
 from mrfrec.core import statistics
 from mrfrec.core.engine import Engine
-from mrfrec.core.kernels import neighbors as kernels
+from mrfrec.core.entries import history_lengths
+from mrfrec.core.kernels import pattern as kernels
 from mrfrec.core.plan import Sizes
 from mrfrec.core.statistics import Statistics
 
@@ -28,9 +29,7 @@ def raw_statistics(X: sp.csr_array, engine: Engine) -> Statistics:
     return facts
 
 
-def nearest(
-    X: sp.csr_array, facts: Statistics, neighbors: int, shrink: float, held: int, engine: Engine
-) -> sp.csc_array:
+def nearest(facts: Statistics, neighbors: int, shrink: float, held: int, engine: Engine) -> sp.csc_array:
     """Return B: column i holds the largest x_i·x_j ÷ (‖x_i‖·‖x_j‖ + shrink) > 0, at most `neighbors`.
 
     Values are compared as float32; ties go to the item that follows in cyclic order, as in `core/pattern.py`.
@@ -38,18 +37,14 @@ def nearest(
     m = facts.m
     most = max(min(neighbors, m - 1), 1)
     engine.scratch = _SCRATCH_THREADS * 8 * m
-    needed = held + 8 * X.nnz + m * (_PER_NEIGHBOR * most + 24) + engine.scratch
+    needed = held + 8 * len(facts.X.items) + m * (_PER_NEIGHBOR * most + 24) + engine.scratch
     engine.memory.require("neighbors", needed, "Keep fewer neighbors.")
-    of_user = np.diff(X.indptr)
-    size_at = np.zeros(X.nnz, np.uint32)  # length of a history, at its first entry
-    size_at[X.indptr[:-1][of_user > 0]] = of_user[of_user > 0]
-    sizes = size_at[facts.X.begin]
-    lengths = np.sqrt(facts.S_diagonal)
+    lengths, norms = history_lengths(facts.X.begin), np.sqrt(facts.S_diagonal)
     items, nearness = np.empty((m, most), np.int32), np.empty((m, most), np.float32)
     tasks = facts.row_tasks()
     with engine.stage("neighbors", m):
         engine.run(
-            lambda t, space: kernels.nearest(facts.X, sizes, lengths, shrink, *t, *space, items, nearness),
+            lambda t, space: kernels.nearest(facts.X, lengths, norms, shrink, *t, *space, items, nearness),
             tasks,
             scratch=lambda: (facts.accumulator(), np.empty(2 * most, np.uint64)),
             scratch_bytes=8 * m,

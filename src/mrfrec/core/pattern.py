@@ -15,25 +15,17 @@ reached.
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from mrfrec.core import entries
 from mrfrec.core.engine import Engine
-from mrfrec.core.entries import (
-    COARSE,
-    FINE,
-    Columns,
-    Histogram,
-    Scratch,
-    bytes_for_scratch,
-    deal,
-    list_columns,
-    list_pairs,
-)
+from mrfrec.core.entries import COARSE, FINE, Columns, Histogram, Scratch
 from mrfrec.core.kernels import pattern as kernels
 from mrfrec.core.memory import Budget
 from mrfrec.core.statistics import Statistics, split_evenly
@@ -52,8 +44,6 @@ _TASKS = 512  # of about equal cost in a pass, so that all threads finish at abo
 _STEPS = 10_000  # of progress in a pass
 _NO_LIMITS = np.empty(0, np.int64)
 
-Result = TypeVar("Result")
-
 
 @dataclass(frozen=True)
 class Pattern:
@@ -65,7 +55,6 @@ class Pattern:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
         return int(self.column_ptr.nbytes + self.neighbors.nbytes)
 
     def with_sorted_columns(self, workers: Engine, *, in_place: bool) -> "Pattern":
@@ -75,18 +64,13 @@ class Pattern:
         workers.run(lambda t: kernels.sort_columns(self.column_ptr, neighbors, *t), tasks)
         return self if in_place else replace(self, neighbors=neighbors)
 
-    def columns_with_diagonal(
-        self, items: npt.NDArray[Any], ptr: npt.NDArray[np.int64], out: npt.NDArray[np.int32]
-    ) -> None:
-        """N(i) ∪ {i} of some items, ascending, from `ptr` on; of sorted columns."""
-        kernels.columns_with_diagonal(self.column_ptr, self.neighbors, items, ptr, out)
-
     def to_matrix(self) -> sp.csc_array:
         """A itself, diagonal included; of sorted columns."""
         m = len(self.column_ptr) - 1
         ptr = self.column_ptr + np.arange(m + 1)
         rows = np.empty(ptr[-1], np.int32)
-        self.columns_with_diagonal(np.arange(m, dtype=np.int32), ptr, rows)
+        everything = np.arange(m, dtype=np.int32)
+        kernels.columns_with_diagonal(self.column_ptr, self.neighbors, everything, ptr, rows)
         return square_csc(np.ones(len(rows), np.bool_), rows, ptr)
 
 
@@ -146,7 +130,6 @@ class _Search:
         self.statistics, self.most = statistics, most
         self.workers, self.plan, self.held = workers, plan, held
         self.passes_begun, self.passes_expected = 0, 1
-        self.lengths: npt.NDArray[np.uint32] | None = None
 
     def by_share(self, wanted: int) -> Pattern:
         """Keep `wanted` entries besides the diagonal, before the cap."""
@@ -167,21 +150,19 @@ class _Search:
             right = 1.5 * wanted * expected / total if total and attempt == 0 else np.inf
             lowest = sample.at_least(right)
 
-        choice = found.choose(wanted)
-        threshold, limits = max(choice.threshold, lowest), _NO_LIMITS
+        edge, ties, tied, dealt = found.choose(wanted)
+        threshold, limits = max(edge, lowest), _NO_LIMITS
         if columns is not None:
-            self.cut(columns, threshold, choice.ties, limits)
-        if choice.dealt:
+            self.cut(columns, threshold, ties, limits)
+        if dealt:
             counted = columns
-            if (
-                counted is None or sum(part.tied.sum() for part in counted) < choice.tied
-            ):  # dropped by the cap
-                counted, _ = self.by_columns(threshold, most=0, ties=choice.ties)
-            limits = deal(np.concatenate([part.tied for part in counted]), choice.dealt)
+            if counted is None or sum(part.tied.sum() for part in counted) < tied:  # dropped by the cap
+                counted, _ = self.by_columns(threshold, most=0, ties=ties)
+            limits = entries.deal(np.concatenate([part.tied for part in counted]), dealt)
         if columns is None:
-            columns, _ = self.by_columns(threshold, self.most, 1.01 * wanted, choice.ties, limits)
-        elif choice.dealt:
-            self.cut(columns, threshold, choice.ties, limits)
+            columns, _ = self.by_columns(threshold, self.most, 1.01 * wanted, ties, limits)
+        elif dealt:
+            self.cut(columns, threshold, ties, limits)
         return self.pattern(columns, float(threshold))
 
     def sample(self, size: int) -> Histogram:
@@ -191,13 +172,13 @@ class _Search:
         rows = by_popularity[((np.arange(size) + 0.5) * m / size).astype(np.int64)]
         tasks = [rows[start : start + 16] for start in range(0, size, 16)]
         with self.between_passes():
-            _, entries = self.run(
-                lambda part, scratch: list_pairs(self.statistics, part, np.float32(0), scratch, None),
+            _, bins = self.run(
+                lambda part, scratch: entries.list_pairs(self.statistics, part, np.float32(0), scratch, None),
                 tasks,
                 [0] * len(tasks),
                 COARSE,
             )
-        return Histogram(2 * entries * (m / size), COARSE)
+        return Histogram(2 * bins * (m / size), COARSE)
 
     def collect(self, threshold: np.float32, expected: float) -> tuple[list[Columns], Histogram]:
         """Collect about `expected` entries above a threshold, cut to the cap: by pairs if these are few."""
@@ -215,8 +196,8 @@ class _Search:
         m, allowance = self.statistics.m, _Allowance(allowed)
         tasks, steps = self.tasks(self.statistics.X.rank)
         with self.next_pass():
-            found, entries = self.run(
-                lambda task, scratch: list_pairs(
+            found, bins = self.run(
+                lambda task, scratch: entries.list_pairs(
                     self.statistics, np.arange(*task), threshold, scratch, allowance.take
                 ),
                 tasks,
@@ -228,16 +209,16 @@ class _Search:
             pieces = [piece for part in found for piece in part]
             counts = np.zeros(m, np.int64)
             for piece in pieces:
-                kernels.count_directed(piece.rows, piece.counts, piece.items, counts)
+                kernels.count_directed(*piece[:3], counts)
             ptr = np.concatenate([[0], np.cumsum(counts)])
             keys, slot = np.empty(ptr[-1], np.uint64), ptr[:-1].copy()
             for piece in pieces:
-                kernels.fill_directed(piece.rows, piece.counts, piece.items, piece.sizes, m, slot, keys)
+                kernels.fill_directed(*piece, m, slot, keys)
             del found, pieces
             self.workers.run(
                 lambda t: kernels.sort_keys(*t, self.most, ptr, keys, counts), split_evenly(counts + 1, 256)
             )
-        return [Columns(0, ptr[:-1], counts, keys, np.zeros(m, np.int64))], Histogram(2 * entries, FINE)
+        return [Columns(0, ptr[:-1], counts, keys, np.zeros(m, np.int64))], Histogram(2 * bins, FINE)
 
     def by_columns(
         self,
@@ -251,31 +232,24 @@ class _Search:
         fixed = _PER_INTERACTION * len(self.statistics.X.items)
         self.require(fixed + _PER_KEY * int(min(expected, self.statistics.m * most)))
         allowance = _Allowance((self.plan.limit - self.held - fixed) // _PER_KEY)
-        lengths = self.history_lengths()
+        lengths = self.lengths
         ties = threshold if ties is None else ties
 
         def work(task: tuple[int, int], scratch: Scratch) -> Columns:
-            found = list_columns(self.statistics, *task, threshold, scratch, lengths, ties, limits)
+            found = entries.list_columns(self.statistics, *task, threshold, scratch, lengths, ties, limits)
             if not allowance.take(len(found.keys)):
                 self.require(fixed + _PER_KEY * self.statistics.m * most)
             return found
 
         with self.next_pass():
-            columns, entries = self.run(work, *self.tasks(lengths), most=most)
+            columns, bins = self.run(work, *self.tasks(lengths), most=most)
         self.require(fixed + _PER_KEY * sum(len(part.keys) for part in columns))
-        return columns, Histogram(entries, FINE)
+        return columns, Histogram(bins, FINE)
 
-    def history_lengths(self) -> npt.NDArray[np.uint32]:
-        """Return, for each user of each item, the length of the user's history."""
-        if self.lengths is None:
-            begin = self.statistics.X.begin
-            is_begin = np.zeros(len(begin), np.bool_)
-            is_begin[begin] = True
-            users = np.flatnonzero(is_begin)
-            lengths = np.zeros(len(begin), np.uint32)
-            lengths[users] = np.diff(users, append=len(begin))
-            self.lengths = lengths[begin]
-        return self.lengths
+    @cached_property
+    def lengths(self) -> npt.NDArray[np.uint32]:
+        """For each user of each item, the length of the user's history."""
+        return entries.history_lengths(self.statistics.X.begin)
 
     def cut(
         self, columns: list[Columns], threshold: np.float32, ties: np.float32, limits: npt.NDArray[np.int64]
@@ -299,12 +273,12 @@ class _Search:
 
     def run(
         self,
-        work: Callable[[Any, Scratch], Result],
+        work: Callable[[Any, Scratch], Any],
         tasks: list[Any],
         steps: list[int],
         shift: int = FINE,
         most: int = 0,
-    ) -> tuple[list[Result], npt.NDArray[np.int64]]:
+    ) -> tuple[list[Any], npt.NDArray[np.int64]]:
         """Run tasks with one scratch space per thread; return their results and the histogram of all."""
         histograms: list[npt.NDArray[np.int64]] = []
 
@@ -313,7 +287,7 @@ class _Search:
             histograms.append(space.histogram)
             return space
 
-        room = bytes_for_scratch(self.statistics.m, most)
+        room = entries.bytes_for_scratch(self.statistics.m, most)
         results = self.workers.run(work, tasks, scratch=scratch, scratch_bytes=room, costs=steps)
         return results, np.sum(histograms, axis=0)
 
@@ -335,13 +309,12 @@ class _Search:
         """Time a pass and report its progress."""
         self.passes_begun += 1
         self.passes_expected = max(self.passes_begun, self.passes_expected)
-        end = _STEPS * self.passes_begun
-        return self.workers.stage("pattern", _STEPS * self.passes_expected, (end - _STEPS, end))
+        return self.between_passes(_STEPS)
 
-    def between_passes(self) -> AbstractContextManager[None]:
+    def between_passes(self, steps: int = 0) -> AbstractContextManager[None]:
         """Time what is no pass; the progress stays where it is."""
-        here = _STEPS * self.passes_begun
-        return self.workers.stage("pattern", _STEPS * self.passes_expected, (here, here))
+        end = _STEPS * self.passes_begun
+        return self.workers.stage("pattern", _STEPS * self.passes_expected, (end - steps, end))
 
     def require(self, needed: int) -> None:
         """Refuse what does not fit the memory."""

@@ -25,7 +25,6 @@ class Schedule:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
         return int(self.heads.nbytes + self.dependent_ptr.nbytes + self.dependents.nbytes)
 
 

@@ -35,10 +35,7 @@ def blas_libraries() -> list[str]:
 
 
 class _OneBlasThread:
-    """Keep BLAS to one thread while anybody is inside, and restore its threads when the last one leaves.
-
-    The number belongs to the library and holds for the whole process, so fits that overlap must share it.
-    """
+    """Keep BLAS, which the whole process shares, to one thread while anybody is inside."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -68,17 +65,8 @@ class LocalEngine(Engine):
     Plain threads rather than numba's `prange`: several fits can run at once, forked processes work, progress
     is reported between tasks, and Ctrl-C stops at the next task.
 
-    Parameters
-    ----------
-    threads
-        Number of threads; all cores if None.
-    memory_limit
-        Bytes that a fit may use; what the machine has available if None.
-    progress
-        Called as `progress(stage, done, total)`.
-    uses_blas
-        Whether any work calls BLAS. Without, the limit on its threads is not touched, which takes a
-        millisecond.
+    There are as many as the machine has cores, and they may use the bytes that it has available, unless
+    limited. Say where no work calls BLAS (`uses_blas`): limiting its threads takes a millisecond.
     """
 
     def __init__(
@@ -89,13 +77,9 @@ class LocalEngine(Engine):
         *,
         uses_blas: bool = True,
     ) -> None:
-        self.threads = threads or usable_threads()
-        self.scratch = sys.maxsize
-        self._memory_limit = memory_limit
-        self.timings = {}
-        self.saved = 0.0
-        self._uses_blas = uses_blas
-        self._progress = progress
+        self.threads, self.scratch = threads or usable_threads(), sys.maxsize
+        self.timings, self.saved = {}, 0.0
+        self._memory_limit, self._progress, self._uses_blas = memory_limit, progress, uses_blas
         self._pool: ThreadPoolExecutor | None = None
         self._stage, self._done, self._total = "", 0, 0
 

@@ -19,18 +19,16 @@ def memory_budget(limit: int | None) -> Budget:
 
 def parse_bytes(limit: float | str) -> int:
     """Return the bytes in a whole number or a text such as "8GB" or "512 MiB"."""
-    rule = 'a positive whole number of bytes, or a text such as "8GB" or "512 MiB"'
+    count = 0
     if isinstance(limit, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*(?:([KMGT])(i?)B?|B)\s*", limit, flags=re.IGNORECASE)
-        if match is None:
-            raise ParameterError("memory_limit", rule, limit)
-        number, unit, binary = match.groups()
-        count = int(float(number) * (1024 if binary else 1000) ** " KMGT".index((unit or " ").upper()))
+        if match is not None:
+            number, unit, binary = match.groups()
+            count = int(float(number) * (1024 if binary else 1000) ** " KMGT".index((unit or " ").upper()))
     elif isinstance(limit, Integral | float) and not isinstance(limit, bool) and limit == limit // 1:
         count = int(limit)
-    else:
-        raise ParameterError("memory_limit", rule, limit)
     if count <= 0:
+        rule = 'a positive whole number of bytes, or a text such as "8GB" or "512 MiB"'
         raise ParameterError("memory_limit", rule, limit)
     return count
 

@@ -43,7 +43,6 @@ class _Autoencoder(Latent):
     hidden: int
     activation: str = "tanh"
     _unit_length: ClassVar[bool] = True  # normalise histories to length 1
-    _sigmoid: bool  # activation at the time of the fit
     _first: DenseRows  # W of the first layer, one row per item
     _layers: dict[str, npt.NDArray[Any]]  # its bias, and the layers between the first and the last
 
@@ -68,8 +67,6 @@ class _Autoencoder(Latent):
             raise ParameterError("checkpoint", "a path, or None", checkpoint)
         self.device, self.checkpoint = device, None if checkpoint is None else os.fspath(checkpoint)
         self._limit(given["threads"], given["memory_limit"])
-
-    # ── fitting ───────────────────────────────────────────────────────────────────────────────────
 
     def _fit(self, data: "Interactions", given: FitContext) -> None:
         self.check_ready()
@@ -100,7 +97,7 @@ class _Autoencoder(Latent):
         weights = trained.weights
         # Nothing below can fail: the model changes completely or not at all.
         self._first, self._vectors = DenseRows(weights.pop("first")), DenseRows(weights.pop("vectors"))
-        self._bias, self._layers, self._sigmoid = weights.pop("bias"), weights, self.activation == "sigmoid"
+        self._bias, self._layers = weights.pop("bias"), weights
         self.history_, self.best_epoch_ = trained.history, trained.best_epoch
         self.memory_plan_ = plan.stages
         self.timings_ = {"train": trained.seconds, "total": time.perf_counter() - began}
@@ -111,8 +108,6 @@ class _Autoencoder(Latent):
         from mrfrec.models.networks import chosen_device
 
         chosen_device(self.device)
-
-    # ── using the network ─────────────────────────────────────────────────────────────────────────
 
     def _embed(self, histories: Rows) -> npt.NDArray[Any]:
         """Return h(x), the last hidden layer."""
@@ -138,9 +133,8 @@ class _Autoencoder(Latent):
 
     def _through(self, layer: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the last hidden layer from the sums of the first."""
-        return (1 + np.tanh(layer / 2)) / 2 if self._sigmoid else np.tanh(layer)
-
-    # ── on disk ───────────────────────────────────────────────────────────────────────────────────
+        sigmoid = self.fitted_parameters_.get("activation", self.activation) == "sigmoid"
+        return (1 + np.tanh(layer / 2)) / 2 if sigmoid else np.tanh(layer)
 
     def _state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
         arrays, facts = super()._state()
@@ -158,7 +152,6 @@ class _Autoencoder(Latent):
         self._first = DenseRows(first.array, first.check)
         self._layers = {name: shaped(arrays, name, *shape).read() for name, shape in self._shapes().items()}
         self.history_, self.best_epoch_ = facts["history"], facts["best_epoch"]
-        self._sigmoid = self.activation == "sigmoid"
 
 
 def _refuse_negative(kind: str, name: str, rows: Rows) -> None:

@@ -14,16 +14,6 @@ from mrfrec.data.catalogue import Training
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.errors import DataError, ParameterError
 
-__all__ = [
-    "Query",
-    "Unknown",
-    "find_ids",
-    "query_histories",
-    "query_users",
-    "rows_of_pairs",
-    "validation_of",
-]
-
 _USERS_AT_ONCE = 4096  # ranked and written as one batch
 
 

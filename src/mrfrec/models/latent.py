@@ -84,8 +84,6 @@ class Latent(Recommender):
         others = np.flatnonzero(np.arange(len(dots)) != item)
         return others, cosines[others]
 
-    # ── on disk ───────────────────────────────────────────────────────────────────────────────────
-
     def _state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
         self._vectors.verify()
         return {"vectors": self._vectors.array, "bias": self._bias}, {}

@@ -108,6 +108,6 @@ class ItemKNN(FromGram):
         from mrfrec.core import neighbors
 
         facts = neighbors.raw_statistics(X, engine)
-        found = neighbors.nearest(X, facts, self.neighbors, self.shrink, held, engine)
+        found = neighbors.nearest(facts, self.neighbors, self.shrink, held, engine)
         with engine.stage("rows", 1):
             return found.tocsr()

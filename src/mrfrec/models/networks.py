@@ -24,6 +24,8 @@ from mrfrec.errors import NumericalError, ParameterError
 _LIBRARY = 24_000_000  # bytes that PyTorch's own buffers take, measured
 _REPORTS = 100  # progress reports per epoch, at most
 
+_MOMENTS = {"mean": "exp_avg", "square": "exp_avg_sq"}  # of Adam, here and in PyTorch
+
 Weights = dict[str, Tensor]
 
 
@@ -92,9 +94,6 @@ def needed_bytes(recipe: Recipe, shape: tuple[int, int], pairs: int, *, checkpoi
     return 4 * (copies * parameters + outputs) + 48 * pairs + _LIBRARY
 
 
-# ── data on the device ────────────────────────────────────────────────────────────────────────────
-
-
 class UserBatch(NamedTuple):
     """The stored entries of the rows of some users."""
 
@@ -159,9 +158,6 @@ def _row_sums(values: npt.NDArray[np.float64], ptr: npt.NDArray[np.int64]) -> np
     return np.bincount(owner, values, len(ptr) - 1).astype(np.float64, copy=False)
 
 
-# ── the networks ──────────────────────────────────────────────────────────────────────────────────
-
-
 def _initial(recipe: Recipe, n: int, m: int, device: str) -> Weights:
     """Return initial weights, the same on every device: Glorot's uniform, biases near 0, user vectors 0."""
     random = torch.Generator().manual_seed(seed_of(recipe, 0))
@@ -195,14 +191,9 @@ def _hidden(
         kept = torch.rand(inputs.shape, generator=random, dtype=inputs.dtype, device=inputs.device)
         inputs = inputs * (kept >= recipe.dropout) / (1 - recipe.dropout)
     layer = embedding_bag(
-        batch.items,
-        weights["first"],
-        batch.offsets,
-        mode="sum",
-        per_sample_weights=inputs,
+        batch.items, weights["first"], batch.offsets, mode="sum", per_sample_weights=inputs,
         include_last_offset=True,
-    )
-    layer = layer + weights["first.bias"]
+    ) + weights["first.bias"]  # fmt: skip
     if random is not None and recipe.user_vectors:
         layer = layer + embedding(batch.users, weights["users"])
     layer = torch.sigmoid(layer) if recipe.activation == "sigmoid" else torch.tanh(layer)
@@ -252,17 +243,13 @@ def _weighted_square(outputs: Tensor, batch: UserBatch, weight: float) -> tuple[
     return loss, gradient
 
 
-# ── training ──────────────────────────────────────────────────────────────────────────────────────
-
-
 class Trainer:
     """A network and its optimiser on a device."""
 
     def __init__(self, recipe: Recipe, rows: Rows, device: str) -> None:
         self.recipe, self.device, self.data = recipe, device, DeviceRows(rows, recipe, device)
         self.weights = _initial(recipe, len(rows), rows.width, device)
-        matrices = [w for w in self.weights.values() if w.ndim == 2]
-        biases = [w for w in self.weights.values() if w.ndim == 1]
+        biases, matrices = ([w for w in self.weights.values() if w.ndim == n] for n in (1, 2))
         # The gradient of (l2/batch)·‖W‖² is 2·l2/batch·W: `weight_decay` times W. (Liang et al. publish code
         # with λ = l2/batch times twice TensorFlow's l2_loss, which is half the sum of squares.)
         groups: list[dict[str, Any]] = [
@@ -271,7 +258,7 @@ class Trainer:
         ]
         self._block = self.data.block(recipe.batch)
         self.adam = torch.optim.Adam(groups, lr=recipe.learning_rate, fused=True)
-        self.steps = 0
+        self.steps, self.steps_per_epoch = 0, math.ceil(len(rows) / recipe.batch)
 
     def step(self, batch: UserBatch, random: torch.Generator) -> Tensor:
         """Take one step on the mean loss of a batch; return the summed loss without penalties."""
@@ -320,10 +307,6 @@ class Trainer:
             )
         return loss
 
-    @property
-    def steps_per_epoch(self) -> int:
-        return math.ceil(len(self.data) / self.recipe.batch)
-
     def predicting(self) -> Weights:
         """Return a copy of the weights that predictions need, that is without user vectors."""
         return {name: w.detach().clone() for name, w in self.weights.items() if name != "users"}
@@ -332,10 +315,9 @@ class Trainer:
         """Return a copy of the weights and of the state of Adam, to resume from."""
         found = {}
         for name, w in self.weights.items():
-            kept = self.adam.state[w]
             found[f"weight.{name}"] = w.detach().clone()
-            found[f"mean.{name}"] = kept["exp_avg"].clone()
-            found[f"square.{name}"] = kept["exp_avg_sq"].clone()
+            for ours, theirs in _MOMENTS.items():
+                found[f"{ours}.{name}"] = self.adam.state[w][theirs].clone()
         return found
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]], steps: int) -> None:
@@ -348,14 +330,9 @@ class Trainer:
         for name, w in self.weights.items():
             with torch.no_grad():
                 w.copy_(placed(f"weight.{name}"))
-            self.adam.state[w] = {
-                "step": torch.tensor(float(steps), dtype=torch.float32, device=self.device),
-                "exp_avg": placed(f"mean.{name}"),
-                "exp_avg_sq": placed(f"square.{name}"),
-            }
-
-
-# ── rankings ──────────────────────────────────────────────────────────────────────────────────────
+            moments = {theirs: placed(f"{ours}.{name}") for ours, theirs in _MOMENTS.items()}
+            step = torch.tensor(float(steps), dtype=torch.float32, device=self.device)
+            self.adam.state[w] = {"step": step, **moments}
 
 
 @torch.no_grad()
@@ -366,13 +343,3 @@ def ranked(weights: Mapping[str, Tensor], recipe: Recipe, shown: DeviceRows, k: 
         outputs = _outputs(weights, _hidden(weights, recipe, batch)[0], block)
         outputs.view(-1).index_fill_(0, batch.places, -math.inf)
         yield outputs.topk(k, 1).indices
-
-
-def top_items(
-    weights: Mapping[str, npt.NDArray[np.float32]], recipe: Recipe, shown: Rows, k: int, device: str = "auto"
-) -> npt.NDArray[np.int32]:
-    """Return the k best unseen items of each history, best first. Ties come in any order."""
-    place = chosen_device(device)
-    placed = {name: torch.from_numpy(np.array(w)).to(place) for name, w in weights.items()}
-    found = [block.cpu() for block in ranked(placed, recipe, DeviceRows(shown, recipe, place), k)]
-    return torch.cat(found).numpy().astype(np.int32)

@@ -50,11 +50,10 @@ def register(model: Model) -> Model:
     """
     if not (inspect.isclass(model) and issubclass(model, Recommender)) or inspect.isabstract(model):
         raise ParameterError("model", "a class derived from Recommender, without abstract methods", model)
-    name = model.__name__
-    same = kind_named(name)
+    name, place = model.__name__, (model.__module__, model.__qualname__)
+    same, old = kind_named(name), _registered.get(name)
     # A notebook cell that is run again defines the class anew: the latest counts.
-    old = _registered.get(name)
-    if same is not None and (old is None or _origin(old) != _origin(model)):
+    if same is not None and (old is None or (old.__module__, old.__qualname__) != place):
         raise ParameterError(
             "model", "a class whose name no other model has", name, f"Rename it: {same} is taken."
         )
@@ -63,14 +62,9 @@ def register(model: Model) -> Model:
     return model
 
 
-def _origin(model: type[Recommender]) -> tuple[str, str]:
-    return model.__module__, model.__qualname__
-
-
 def kind_named(name: str) -> str | None:
     """Return the kind a name stands for, however it is written (Mult-VAE, item knn), or None."""
-    plain = _plain(name)
-    return next((kind for kind in (*MODELS, *_registered) if _plain(kind) == plain), None)
+    return {_plain(kind): kind for kind in (*MODELS, *_registered)}.get(_plain(name))
 
 
 def nearest_kind(name: str) -> str | None:
@@ -91,10 +85,6 @@ def model_class(kind: str) -> type[Recommender]:
         near = nearest_kind(kind)
         advice = f"Did you mean {near}?" if near else ""
         raise ParameterError("model", f"one of {', '.join((*MODELS, *_registered))}", kind, advice)
-    return _class(name)
-
-
-def _class(name: str) -> type[Recommender]:
     if name in _registered:
         return _registered[name]
     model: type[Recommender] = getattr(import_module(MODELS[name]), name)
@@ -116,13 +106,12 @@ def build(kind: str, parameters: Mapping[str, Any], machine: Mapping[str, Any] |
             rule = f"among {', '.join(known)} ({model.__name__})" if known else f"none for {model.__name__}"
             raise ParameterError("parameters", rule, name, advice)
     given = {name: value for name, value in (machine or {}).items() if name in known and value is not None}
-    missing = [
-        n for n, x in known.items() if x is inspect.Parameter.empty and n not in {**parameters, **given}
-    ]
+    given = {**parameters, **given}
+    missing = [name for name, x in known.items() if x is inspect.Parameter.empty and name not in given]
     if missing:
         rule = f"all that {model.__name__} requires: {', '.join(missing)}"
         raise ParameterError("parameters", rule, dict(parameters))
-    return model(**{**parameters, **given})
+    return model(**given)
 
 
 def load(path: str | PathLike[str]) -> Recommender:
@@ -136,7 +125,7 @@ def load(path: str | PathLike[str]) -> Recommender:
                 "it is a class of your own, import it and call mrfrec.register with it first; otherwise "
                 "upgrade mrfrec."
             )
-        return _restored(_class(kind), facts, arrays)
+        return _restored(model_class(kind), facts, arrays)
     except ModelFileError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:

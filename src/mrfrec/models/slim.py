@@ -98,11 +98,11 @@ class SLIM(FromGram):
             if self.neighbors is None:
                 candidates: Any = descent.gram(facts, self.dtype, engine)
             else:
-                near = neighbors.nearest(X, facts, self.neighbors, 0.0, held, engine)
+                near = neighbors.nearest(facts, self.neighbors, 0.0, held, engine)
                 candidates = Pattern(near.indptr.astype(np.int64), near.indices, 0.0)
             kept[key] = facts, candidates, dict(engine.timings)
         facts, candidates, _ = kept[key]
-        penalties = descent.Penalties(self.l1, self.l2, self.tolerance, self.passes)
+        penalties = (self.l1, self.l2, self.tolerance, self.passes)
         if self.neighbors is None:
             weights, unsettled = descent.regress_on_all(facts, candidates, penalties, held, engine)
         else:

@@ -1,7 +1,6 @@
 """Turn parts of a model into arrays of a file, and back."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,23 +11,11 @@ from mrfrec.data.catalogue import Catalogue, Training
 from mrfrec.data.ids import Ids, Texts
 from mrfrec.io.artifact import Stored
 
-__all__ = [
-    "catalogue_arrays",
-    "read_ids",
-    "read_texts",
-    "read_training",
-    "shaped",
-    "stored_rows",
-    "training_arrays",
-]
-
 
 def catalogue_arrays(catalogue: Catalogue) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays of the items: ids, titles, popularity."""
     arrays = {"popularity": catalogue.popularity, **_id_arrays("items", catalogue.items)}
-    if catalogue.titles is not None:
-        arrays |= {"titles.data": catalogue.titles.data, "titles.ptr": catalogue.titles.ptr}
-    return arrays
+    return arrays if catalogue.titles is None else arrays | _text_arrays("titles", catalogue.titles)
 
 
 def training_arrays(training: Training) -> dict[str, npt.NDArray[Any]]:
@@ -36,9 +23,9 @@ def training_arrays(training: Training) -> dict[str, npt.NDArray[Any]]:
     rows = training.histories
     rows.verify()
     arrays = {**_id_arrays("users", training.users), "histories.ptr": rows.ptr, "histories.items": rows.items}
-    return (
-        arrays if (rows.values == 1).all() else {**arrays, "histories.values": rows.values.astype(np.float64)}
-    )
+    if not (rows.values == 1).all():
+        arrays["histories.values"] = rows.values.astype(np.float64)
+    return arrays
 
 
 def shaped(arrays: Mapping[str, Stored], name: str, *shape: int, kind: str = "f") -> Stored:
@@ -60,18 +47,20 @@ def read_training(arrays: Mapping[str, Stored], m: int) -> Training:
 
 
 def _id_arrays(name: str, ids: Ids) -> dict[str, npt.NDArray[Any]]:
-    values = ids.values
-    arrays: dict[str, npt.NDArray[Any]] = (
-        {f"{name}.data": values.data, f"{name}.ptr": values.ptr}
-        if isinstance(values, Texts)
-        else {f"{name}.ids": values}
-    )
+    arrays = _text_arrays(name, ids.values) if isinstance(ids.values, Texts) else {f"{name}.ids": ids.values}
     return arrays if ids.order is None else {**arrays, f"{name}.order": ids.order}
+
+
+def _text_arrays(name: str, texts: Texts) -> dict[str, npt.NDArray[Any]]:
+    return {f"{name}.data": texts.data, f"{name}.ptr": texts.ptr}
 
 
 def read_ids(arrays: Mapping[str, Stored], name: str) -> Ids:
     """Read ids and their order."""
-    values = _integers(arrays[f"{name}.ids"]) if f"{name}.ids" in arrays else read_texts(arrays, name)
+    stored = arrays.get(f"{name}.ids")
+    if stored is not None and (stored.array.dtype.kind not in "iu" or stored.array.ndim != 1):
+        raise stored.damaged()
+    values = read_texts(arrays, name) if stored is None else stored.read()
     if f"{name}.order" not in arrays:
         return Ids(values)
     order = shaped(arrays, f"{name}.order", len(values), kind="i").bound(len(values)).read()
@@ -95,12 +84,6 @@ def read_texts(arrays: Mapping[str, Stored], name: str) -> Texts:
     return Texts(data, ptr)
 
 
-def _integers(stored: Stored) -> npt.NDArray[Any]:
-    if stored.array.dtype.kind not in "iu" or stored.array.ndim != 1:
-        raise stored.damaged()
-    return stored.read()
-
-
 def stored_rows(arrays: Mapping[str, Stored], name: str, width: int) -> Rows:
     """Return rows that are checked when they are first read."""
     items, values = arrays[f"{name}.items"].bound(width), arrays.get(f"{name}.values")
@@ -109,16 +92,14 @@ def stored_rows(arrays: Mapping[str, Stored], name: str, width: int) -> Rows:
     ptr = _starts(arrays[f"{name}.ptr"], len(items.array))
     if values is not None:
         shaped(arrays, f"{name}.values", len(items.array))
+
+    def check(start: int, stop: int) -> None:
+        items.check(start, stop)
+        if values is not None:
+            values.check(start, stop)
+
     ones = np.broadcast_to(np.float32(1), len(items.array))
-    return Rows(
-        ptr, items.array, ones if values is None else values.array, width, partial(_check_both, items, values)
-    )
-
-
-def _check_both(items: Stored, values: Stored | None, start: int, stop: int) -> None:
-    items.check(start, stop)
-    if values is not None:
-        values.check(start, stop)
+    return Rows(ptr, items.array, ones if values is None else values.array, width, check)
 
 
 def _starts(ptr: Stored, end: int) -> npt.NDArray[np.int64]:

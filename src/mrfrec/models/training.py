@@ -131,9 +131,6 @@ def _settings(threads: int | None, device: str, needed: int) -> Iterator[None]:
             torch.set_num_threads(before)
 
 
-# ── validation ────────────────────────────────────────────────────────────────────────────────────
-
-
 def _set_aside(rows: Rows, recipe: Recipe) -> tuple[Rows, tuple[Rows, Rows]]:
     """Hold out some users: return the others, and the shown and hidden items of those held out."""
     able = np.flatnonzero(np.diff(rows.ptr) >= 2)
@@ -189,9 +186,6 @@ class _Questions:
             total += (gains / self._ideal[start : start + len(found)]).sum()
             start += len(found)
         return float(total) / start
-
-
-# ── checkpoints ───────────────────────────────────────────────────────────────────────────────────
 
 
 class _Checkpoint:

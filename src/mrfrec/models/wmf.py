@@ -67,8 +67,6 @@ class WMF(Latent):
     extra: ClassVar[str | None] = "wmf"
     _trained_by: ClassVar[tuple[str, str]] = ("implicit.cpu.als", "the library implicit")
     _gram: npt.NDArray[np.float64]  # YᵀY
-    _fitted_l2: float  # λ and α at the time of the fit
-    _fitted_weight: float
 
     def __init__(
         self,
@@ -88,29 +86,17 @@ class WMF(Latent):
         self.seed = check_seed(seed)
         self._limit(threads, memory_limit)
 
-    # ── fitting ───────────────────────────────────────────────────────────────────────────────────
-
     def _fit(self, data: "Interactions", given: FitContext) -> None:
-        start = time.perf_counter()
-        _check_values(data.matrix.data, "the data")
-        n, m = data.matrix.shape
-        needed = bytes_for_factors(n, m, data.matrix.nnz, self.factors)
-        plan = memory_budget(self.memory_limit)
-        plan.require("vectors", given.copied + needed, "Use fewer factors.")
-        Y = self._trained(data, given)
-        trained = time.perf_counter()
-        with LocalEngine(1):  # one BLAS thread, so that the sums are always the same
-            wide = Y.astype(np.float64)
-            gram = wide.T @ wide
-        self._vectors, self._gram, self._bias = DenseRows(Y), gram, np.zeros(m, np.float32)
-        self._fitted_l2, self._fitted_weight = self.l2, self.weight
-        self.memory_plan_ = plan.stages
-        self.timings_ = {"train": trained - start, "total": time.perf_counter() - start}
-
-    def _trained(self, data: "Interactions", given: FitContext) -> npt.NDArray[np.float32]:
-        """Train and return the item vectors."""
         import scipy.sparse as sp
 
+        start, X = time.perf_counter(), data.matrix
+        _check_values(X.data, "the data")
+        plan = memory_budget(self.memory_limit)
+        n, m = X.shape
+        # The vectors, drawn in double precision one side after the other; the items' vectors in double
+        # precision for YᵀY; confidences by user and by item; a square for each of eight threads.
+        needed = 4 * self.factors * (n + m + max(n, 2 * m)) + 20 * X.nnz + 64 * self.factors**2
+        plan.require("vectors", given.copied + needed, "Use fewer factors.")
         self.check_ready()
         from implicit.cpu.als import AlternatingLeastSquares
         from implicit.recommender_base import ModelFitError
@@ -119,7 +105,6 @@ class WMF(Latent):
             if given.progress is not None:
                 given.progress("train", iteration + 1, self.iterations)
 
-        X = data.matrix
         # implicit takes the values as c, not as c − 1, and adds `regularization` to the diagonal; its `alpha`
         # would only multiply c.
         with np.errstate(over="ignore"):
@@ -128,8 +113,7 @@ class WMF(Latent):
             c += 1
         if not np.isfinite(c).all():
             raise DataError("1 + weight·value exceeds single precision. Scale the values down.")
-        if given.progress is not None:
-            given.progress("train", 0, self.iterations)
+        report(-1)
         # One BLAS thread in each of implicit's threads; the assignment of users to threads changes nothing.
         with LocalEngine(self.threads) as workers:
             als = AlternatingLeastSquares(
@@ -144,18 +128,22 @@ class WMF(Latent):
                 # factors, 0.7 s instead of 11.6 s with 200; ten are worth five or six exact ones.
                 use_cg=True,
             )
+            confidence = sp.csr_matrix((c, X.indices, X.indptr), X.shape)
             try:
-                als.fit(
-                    sp.csr_matrix((c, X.indices, X.indptr), X.shape), show_progress=False, callback=report
-                )
+                als.fit(confidence, show_progress=False, callback=report)
             except ModelFitError as error:
                 raise NumericalError(
                     f"the vectors exceed single precision ({error}). It may be because l2={self.l2:g} is too "
                     f"small, or weight={self.weight:g} or a value too large."
                 ) from error
-        return np.ascontiguousarray(als.item_factors)
-
-    # ── using the vectors ─────────────────────────────────────────────────────────────────────────
+            trained = time.perf_counter()
+            Y = np.ascontiguousarray(als.item_factors)
+            del als, confidence, c
+            wide = Y.astype(np.float64)
+            gram = wide.T @ wide
+        self._vectors, self._gram, self._bias = DenseRows(Y), gram, np.zeros(m, np.float32)
+        self.memory_plan_ = plan.stages
+        self.timings_ = {"train": trained - start, "total": time.perf_counter() - start}
 
     def _embed(self, histories: Rows) -> npt.NDArray[np.float32]:
         """Return x_u = (YᵀCᵘY + λI)⁻¹ YᵀCᵘp(u), solved exactly for each user (Hu et al., Eq. 4)."""
@@ -178,12 +166,12 @@ class WMF(Latent):
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Return YᵀCᵘY + λI, and the vectors and confidences of the items a user has."""
         Y = self._vectors.array[had].astype(np.float64)
-        more = self._fitted_weight * values.astype(np.float64)
+        more = self.fitted_parameters_.get("weight", self.weight) * values.astype(np.float64)
         # YᵀCᵘY = YᵀY + Yᵀ(Cᵘ − I)Y; only items of the history contribute to the second term.
         part = np.sqrt(more)[:, None] * Y
         A = part.T @ part
         A += self._gram
-        A.flat[:: len(A) + 1] += self._fitted_l2
+        A.flat[:: len(A) + 1] += self.fitted_parameters_.get("l2", self.l2)
         return A, Y, 1 + more
 
     def _weights_between(
@@ -200,8 +188,6 @@ class WMF(Latent):
         s = Y @ _solved(A, self._vectors.array[targets].astype(np.float64).T)
         return np.asarray(s * (c / values)[:, None], np.float64)
 
-    # ── on disk ───────────────────────────────────────────────────────────────────────────────────
-
     def _state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
         arrays, facts = super()._state()
         return {**arrays, "gram": self._gram}, facts
@@ -210,16 +196,6 @@ class WMF(Latent):
         super()._restore(arrays, facts, m)
         shaped(arrays, "vectors", m, self.factors)
         self._gram = shaped(arrays, "gram", self.factors, self.factors).read()
-        self._fitted_l2, self._fitted_weight = self.l2, self.weight
-
-
-def bytes_for_factors(n: int, m: int, pairs: int, factors: int) -> int:
-    """Return what a fit of n users and m items holds beyond the matrix it is given.
-
-    The vectors, drawn in double precision one side after the other; the items' vectors in double precision
-    for YᵀY; confidences by user and by item; a square for each of eight threads.
-    """
-    return 4 * factors * (n + m + max(n, 2 * m)) + 20 * pairs + 64 * factors**2
 
 
 def _check_values(values: npt.NDArray[Any], what: str) -> None:

@@ -72,6 +72,10 @@ def distinct_sizes(
 class Blocks(NamedTuple):
     """Blocks that are solved together. Identical items of a block are solved as one: its *kinds*."""
 
+    first: int  # first to last of those of the schedule
+    last: int
+    of: int  # blocks in all, for progress
+    heads: Any  # item i of each block N(i) ∪ {i}
     member_ptr: Any  # block b's items are members[member_ptr[b]:member_ptr[b+1]], ascending
     members: Any
     member_kind: Any  # which of the block's kinds each item is
@@ -119,26 +123,16 @@ def find_kinds(batch, twin, first, last, place):
 
 
 @kernel
-def memberships(kind_ptr, kinds, slot, block, place):
-    """Write, for each item, the blocks in which it stands for a kind, and its place there, at its `slot`."""
-    for b in range(len(kind_ptr) - 1):
-        for t in range(kind_ptr[b], kind_ptr[b + 1]):
-            s = slot[kinds[t]]
-            slot[kinds[t]] += 1
-            block[s] = b
-            place[s] = t - kind_ptr[b]
-
-
-@kernel
-def gather(X, a, g, first, last, item_ptr, block, place, kind_ptr, kinds, store_ptr, store, accumulator, row):
+def gather(X, scaling, first, last, item_ptr, block, place, batch, store, accumulator, row):
     """Rows of S into the blocks that hold the item: the strict lower triangle of each, row by row."""
+    a, g, kinds = scaling.a, scaling.g, batch.kinds
     for i in range(first, last):
         wanted = 0
         for s in range(item_ptr[i], item_ptr[i + 1]):
             wanted += place[s]
         if wanted == 0:
             continue
-        cost = row_cost(X, i)
+        cost = row_cost(X, X.rank, i)
         add_firsts(X, X.rank, i, accumulator)
         ai, gi = a[i], g[i]
         whole = wanted > i // 2  # then it is cheaper to compute the row of S once
@@ -149,8 +143,8 @@ def gather(X, a, g, first, last, item_ptr, block, place, kind_ptr, kinds, store_
         for s in range(uint64(item_ptr[i]), uint64(item_ptr[i + 1])):
             b = block[s]
             length = uint64(place[s])
-            source = uint64(kind_ptr[b])
-            target = uint64(store_ptr[b]) + length * (length - uint64(1)) // uint64(2)
+            source = uint64(batch.kind_ptr[b])
+            target = uint64(batch.store_ptr[b]) + length * (length - uint64(1)) // uint64(2)
             if whole:
                 for t in range(length):
                     store[target + t] = row[uint64(kinds[source + t])]
@@ -233,11 +227,9 @@ def solve_blocks(lapack, blocks, batch, diagonal, ridge, store, L, at):
                     for t in range(d):
                         L[L_TC + t * c + s] = L[s * k + c + t]
                 # The factor's unused corner takes the product.
-                fortran(
-                    lapack.symm,
-                    (_R, _L, c, d, one, (L, c * k + c), k, (L, L_TC), c, zero, (L, c * k), k),
-                )
-                fortran(lapack.trsm, (_L, _L, _T, _N, c, d, one, L, k, (L, c * k), k))
+                product = (L, c * k)
+                fortran(lapack.symm, (_R, _L, c, d, one, (L, c * k + c), k, (L, L_TC), c, zero, product, k))
+                fortran(lapack.trsm, (_L, _L, _T, _N, c, d, one, L, k, product, k))
 
         # Column at[t] of L now holds −R_CT above its diagonal, R_TT from there on (lower triangle).
         for t in range(k):

@@ -59,28 +59,12 @@ def factor_panel(lapack, A, k0, k1, i0, i1):
 @kernel
 def invert_factor_tiles(lapack, A, panel, i0, i1, j0, j1):
     """W[i, j] = −L[i, i]⁻¹·L[i, j:i]·W[j:i, j], with W = L⁻¹; `panel` is a copy of L[i, :i]."""
-    m, one = A.shape[0], A.dtype.type(1.0)
-    W = A[i0:, j0:]
-    width = panel.shape[1]
+    m, one, zero = A.shape[0], A.dtype.type(1.0), A.dtype.type(0.0)
+    n, k, W = j1 - j0, i1 - i0, A[i0:, j0:]
     fortran(
-        lapack.gemm,
-        (
-            _N,
-            _N,
-            j1 - j0,
-            i1 - i0,
-            i0 - j0,
-            one,
-            A[j0:, j0:],
-            m,
-            panel[:, j0:],
-            width,
-            A.dtype.type(0.0),
-            W,
-            m,
-        ),
+        lapack.gemm, (_N, _N, n, k, i0 - j0, one, A[j0:, j0:], m, panel[:, j0:], panel.shape[1], zero, W, m)
     )
-    fortran(lapack.trsm, (_R, _U, _N, _N, j1 - j0, i1 - i0, -one, A[i0:, i0:], m, W, m))
+    fortran(lapack.trsm, (_R, _U, _N, _N, n, k, -one, A[i0:, i0:], m, W, m))
 
 
 @kernel
@@ -92,26 +76,9 @@ def invert_factor_diagonal(lapack, A, i0, i1):
 @kernel
 def multiply_factor_tiles(lapack, A, tile, i0, i1, j0, j1):
     """tile = C[i, j] = W[i:, i]ᵀ·W[i:, j]."""
-    m, one = A.shape[0], A.dtype.type(1.0)
-    width = tile.shape[1]
-    fortran(
-        lapack.gemm,
-        (
-            _N,
-            _T,
-            j1 - j0,
-            i1 - i0,
-            m - i0,
-            one,
-            A[i0:, j0:],
-            m,
-            A[i0:, i0:],
-            m,
-            A.dtype.type(0.0),
-            tile,
-            width,
-        ),
-    )
+    m, one, zero = A.shape[0], A.dtype.type(1.0), A.dtype.type(0.0)
+    n, k, width = j1 - j0, i1 - i0, tile.shape[1]
+    fortran(lapack.gemm, (_N, _T, n, k, m - i0, one, A[i0:, j0:], m, A[i0:, i0:], m, zero, tile, width))
 
 
 @array_kernel

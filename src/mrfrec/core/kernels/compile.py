@@ -24,7 +24,7 @@ from typing import Any
 from numba import njit
 from numba.core import caching, config
 
-__all__ = ["array_kernel", "cache_folders", "can_write", "has_compiled", "inner", "keep_in", "kernel"]
+__all__ = ["array_kernel", "cache_folders", "can_write", "inner", "keep_in", "kernel"]
 
 _log = logging.getLogger(__package__)
 _HERE = Path(__file__).resolve().parent
@@ -91,11 +91,6 @@ def can_write(folder: Path) -> bool:
         return False
 
 
-def has_compiled() -> bool:
-    """Return whether some machine code is kept, so that the next fit need not compile all of it."""
-    return any(any(folder.glob("*.nbi")) for folder in cache_folders())
-
-
 def _given_folders() -> list[Path]:
     setting: str = config.CACHE_DIR  # type: ignore[attr-defined]
     return [*_chosen, Path(setting)] if setting else _chosen
@@ -156,14 +151,10 @@ class _MachineCode(caching._Cache):
                 _files(folder)(self._function).save_overload(sig, data)
                 return
 
-    def enable(self) -> None:
-        """Do nothing: it is."""
-
-    def disable(self) -> None:
-        """Do nothing: there is no call for it."""
-
     def flush(self) -> None:
         """Do nothing: the folder's name says what the code was compiled from."""
+
+    enable = disable = flush
 
 
 @cache

@@ -29,34 +29,6 @@ def _descend(A, b, l1, l2, tolerance, passes, w, r):
     return False
 
 
-@kernel
-def _candidates(G, i, l1, screened, candidates):
-    """List the items that may have a weight in the regression of item i; return their number.
-
-    If no value is negative, neither is G, and r_j = G_ji − Σ_k G_jk·w_k is at most G_ji: with G_ji ≤ l1 the
-    weight stays zero.
-    """
-    count = 0
-    for j in range(len(G)):
-        if j != i and G[j, j] > 0 and (not screened or G[i, j] > l1):
-            candidates[count] = j
-            count += 1
-    return count
-
-
-@kernel
-def _residuals(G, i, candidates, working, w, r):
-    """Compute r = G_·i − Σ_k G_·k·w_k over the candidates."""
-    row = G[i]
-    for t in range(len(candidates)):
-        r[t] = row[candidates[t]]
-    for s in range(len(working)):
-        if w[s] > 0.0:
-            row, weight = G[working[s]], w[s]
-            for t in range(len(candidates)):
-                r[t] -= weight * row[candidates[t]]
-
-
 _FIRST = 32  # items in the first working set
 
 
@@ -72,7 +44,13 @@ def _regress(G, i, l1, l2, tolerance, passes, candidates, r, gain, chosen):
     chosen[: len(candidates)] = False
     settled = True
     while True:
-        _residuals(G, i, candidates, working, w, r)
+        for t in range(len(candidates)):  # r = G_·i − Σ_k G_·k·w_k
+            r[t] = G[i, candidates[t]]
+        for s in range(len(working)):
+            if w[s] > 0.0:
+                row, weight = G[working[s]], w[s]
+                for t in range(len(candidates)):
+                    r[t] -= weight * row[candidates[t]]
         waiting = 0
         for t in range(len(candidates)):
             gain[t] = 0.0
@@ -125,7 +103,13 @@ def regress_columns(G, first, last, l1, l2, tolerance, passes, screened):
     for i in range(first, last):
         if G[i, i] <= 0:
             continue
-        count = _candidates(G, i, l1, screened, candidates)
+        # If no value is negative, neither is G, and r_j = G_ji − Σ_k G_jk·w_k is at most G_ji: with G_ji ≤ l1
+        # the weight stays zero.
+        count = 0
+        for j in range(m):
+            if j != i and G[j, j] > 0 and (not screened or G[i, j] > l1):
+                candidates[count] = j
+                count += 1
         limit = tolerance * np.sqrt(G[i, i])
         working, w, settled = _regress(G, i, l1, l2, limit, passes, candidates[:count], r, gain, chosen)
         failed += not settled
@@ -143,7 +127,7 @@ def regress_columns(G, first, last, l1, l2, tolerance, passes, screened):
 
 
 @array_kernel
-def regress_blocks(blocks, batch, heads, diagonal, l1, l2, tolerance, passes, store, column_ptr, values):
+def regress_blocks(blocks, batch, diagonal, l1, l2, tolerance, passes, store, column_ptr, values):
     """Regress the head of each block on its other items; return the number that did not converge.
 
     A block's part of XᵀX is packed as in `core/blocks.py`: the strict lower triangle, row by row.
@@ -151,7 +135,7 @@ def regress_blocks(blocks, batch, heads, diagonal, l1, l2, tolerance, passes, st
     failed = 0
     for b in blocks:
         members = batch.members[batch.member_ptr[b] : batch.member_ptr[b + 1]]
-        i = heads[b]
+        i = batch.heads[b]
         k = len(members) - 1
         if k == 0 or diagonal[i] <= 0:
             continue

@@ -33,18 +33,12 @@ class Lapack(NamedTuple):
 def lapack(dtype: str) -> Lapack:
     """The routines for "float32" or "float64"."""
     letter = {"float32": "s", "float64": "d"}[dtype]
-    blas = {"gemm", "symm", "trsm", "trsv"}
-    return Lapack(
-        **{
-            name: int(
-                extending.get_cython_function_address(
-                    "scipy.linalg.cython_blas" if name in blas else "scipy.linalg.cython_lapack",
-                    letter + name,
-                )
-            )
-            for name in Lapack._fields
-        }
-    )
+
+    def address(name: str) -> int:
+        module = "cython_blas" if name in ("gemm", "symm", "trsm", "trsv") else "cython_lapack"
+        return int(extending.get_cython_function_address(f"scipy.linalg.{module}", letter + name))
+
+    return Lapack(*map(address, Lapack._fields))
 
 
 @intrinsic

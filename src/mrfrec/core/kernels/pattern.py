@@ -1,11 +1,11 @@
-"""§3.1: the entries of S that pass the threshold, and the largest of each column."""
+"""§3.1: the entries of S that pass the threshold, and the largest of each column; the nearest items."""
 
 import numpy as np
 from numba import uint64
 
 from mrfrec.core.kernels.compile import inner, kernel
 from mrfrec.core.kernels.intrinsics import bits, from_bits
-from mrfrec.core.kernels.rows import add_firsts
+from mrfrec.core.kernels.rows import add_firsts, row_cost
 from mrfrec.core.kernels.sorting import sort
 
 _LOW, _ALL = uint64(0xFFFFFFFF), uint64(0xFFFFFFFFFFFFFFFF)
@@ -19,6 +19,29 @@ def _key(i, j, m, size):
 
 
 @inner
+def _item(key, i, m):
+    """Return the neighbour of item i that a key encodes."""
+    j = i + np.int64(_LOW - (key & _LOW))
+    return j if j < m else j - m
+
+
+@inner
+def _offer(key, largest, n, cutoff):
+    """Add a key to the n largest so far, unless there are enough larger ones; return n and the cutoff.
+
+    When the room is full, the larger half stays.
+    """
+    if key <= cutoff:
+        return n, cutoff
+    largest[n] = key
+    n += 1
+    if n < len(largest):
+        return n, cutoff
+    n = _sort_largest(largest, 0, n, n // 2)
+    return n, largest[n - 1]
+
+
+@inner
 def _row(X, scaling, counts, i, end, threshold, accumulator, items, sizes):
     """List the entries j < end of row i of S, j ≠ i, with |S_ij| > threshold; return how many there are.
 
@@ -28,9 +51,7 @@ def _row(X, scaling, counts, i, end, threshold, accumulator, items, sizes):
     ai, gi = a[i], g[i]
     if ai == 0.0:
         return 0
-    cost = 0
-    for t in range(uint64(X.item_ptr[i]), uint64(X.item_ptr[i + 1])):
-        cost += counts[t]
+    cost = row_cost(X, counts, i)
     add_firsts(X, counts, i, accumulator)
     accumulator[i] = 0
 
@@ -128,12 +149,7 @@ def list_columns(
             n, cutoff = 0, uint64(0)
             for s in range(found):
                 key = _key(i, np.int64(items[s]), m, sizes[s])
-                if key > cutoff:
-                    largest[n] = key
-                    n += 1
-                    if n == len(largest):
-                        n = _sort_largest(largest, 0, n, most)
-                        cutoff = largest[n - 1]
+                n, cutoff = _offer(key, largest, n, cutoff)
             n = _sort_largest(largest, 0, n, most)
             if len(limits):
                 n = min(n, _count_above(largest, 0, n, ties) + limits[i])
@@ -221,8 +237,7 @@ def decode_columns(first, m, ptr, keys, counts, out):
     t = 0
     for c in range(len(counts)):
         for s in range(ptr[c], ptr[c] + counts[c]):
-            j = first + c + np.int64(_LOW - (keys[s] & _LOW))
-            out[t] = j if j < m else j - m
+            out[t] = _item(keys[s], first + c, m)
             t += 1
 
 
@@ -235,17 +250,47 @@ def sort_columns(column_ptr, neighbors, first, last):
 
 @kernel
 def columns_with_diagonal(column_ptr, columns, items, out_ptr, out):
-    """The columns of some items, N(i) ∪ {i}, ascending."""
+    """Write the columns of some items, N(i) ∪ {i}, ascending."""
     for c in range(len(items)):
-        i = items[c]
-        slot = out_ptr[c]
-        placed = False
+        i, slot, smaller = items[c], out_ptr[c], 0
         for t in range(column_ptr[i], column_ptr[i + 1]):
-            if not placed and columns[t] > i:
-                out[slot] = i
-                slot += 1
-                placed = True
-            out[slot] = columns[t]
+            smaller += columns[t] < i
+            out[slot + (columns[t] > i)] = columns[t]
             slot += 1
-        if not placed:
-            out[slot] = i
+        out[out_ptr[c] + smaller] = i
+
+
+@kernel
+def nearest(X, lengths, norms, shrink, first, last, row, largest, items, values):
+    """For items first to last, find those with the largest (XᵀX)_ij ÷ (‖x_i‖·‖x_j‖ + shrink) above zero.
+
+    `lengths` are those of the histories in X.begin; `row` is zero before and after; `largest` has room for
+    twice as many neighbours as are kept.
+    """
+    m = len(norms)
+    most = items.shape[1]
+    for i in range(first, last):
+        add_firsts(X, lengths, i, row)
+        row[i] = 0
+        n, cutoff = 0, uint64(0)
+        if 2 * row_cost(X, lengths, i) < m:  # visit only the items of these histories
+            for t in range(uint64(X.item_ptr[i]), uint64(X.item_ptr[i + 1])):
+                start = uint64(X.begin[t])
+                for q in range(start, start + uint64(lengths[t])):
+                    k = np.int64(X.items[q])
+                    if row[k] > 0:
+                        key = _key(i, k, m, row[k] / (norms[i] * norms[k] + shrink))
+                        n, cutoff = _offer(key, largest, n, cutoff)
+                    row[k] = 0
+        else:
+            for j in range(m):
+                if row[j] > 0:
+                    key = _key(i, j, m, row[j] / (norms[i] * norms[j] + shrink))
+                    n, cutoff = _offer(key, largest, n, cutoff)
+                row[j] = 0
+        n = _sort_largest(largest, 0, n, most)
+        for s in range(most):
+            items[i, s], values[i, s] = -1, 0
+            if s < n:
+                items[i, s] = _item(largest[s], i, m)
+                values[i, s] = from_bits(np.uint32(largest[s] >> uint64(32)))

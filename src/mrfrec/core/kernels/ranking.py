@@ -21,20 +21,7 @@ def score_dense(user_ptr, items, values, first, last, B, base, out):
 
 @kernel
 def score_sparse(
-    user_ptr,
-    items,
-    values,
-    first,
-    last,
-    B_ptr,
-    B_items,
-    B_values,
-    base,
-    scores,
-    marked,
-    out_ptr,
-    out_items,
-    out_scores,
+    user_ptr, items, values, first, last, B_ptr, B_items, B_values, base, scores, marked, out_ptr, found, out
 ):
     """Write base + x·B of users first to last, for the items with evidence alone.
 
@@ -51,11 +38,11 @@ def score_sparse(
                     scores[i] += x * weight
                     if weight != 0 and not marked[i]:
                         marked[i] = True
-                        out_items[end] = i
+                        found[end] = i
                         end += 1
         for place in range(start, end):
-            i = uint64(out_items[place])
-            out_scores[place] = scores[i]
+            i = uint64(found[place])
+            out[place] = scores[i]
             scores[i], marked[i] = base[i], False
         out_ptr[u - first + 1] = end
 
@@ -116,38 +103,22 @@ def _sort(items, best, held, order):
 
 
 @kernel
-def select(scores, order, items, best):
-    """Choose the best of the scores, best first; −∞ is never chosen."""
-    k, held = len(items), 0
-    for i in range(len(scores)):
-        if held < k or scores[i] >= best[0]:  # most are not, which a call would be slow to tell
-            held = _offer(scores[i], i, items, best, held, order)
-    _sort(items, best, held, order)
-
-
-@kernel
 def select_dense(scores, hide_ptr, hide_items, order, out_items, out_scores):
-    """Choose the best items of each row of scores."""
+    """Choose the best items of each row of scores, best first; −∞ is never chosen."""
     for u in range(len(scores)):
+        row, items, best = scores[u], out_items[u], out_scores[u]
         for t in range(hide_ptr[u], hide_ptr[u + 1]):
-            scores[u, hide_items[t]] = -np.inf
-        select(scores[u], order, out_items[u], out_scores[u])
+            row[hide_items[t]] = -np.inf
+        k, held = len(items), 0
+        for i in range(len(row)):
+            if held < k or row[i] >= best[0]:  # most are not, which a call would be slow to tell
+                held = _offer(row[i], i, items, best, held, order)
+        _sort(items, best, held, order)
 
 
 @kernel
 def select_sparse(
-    ptr,
-    items,
-    scores,
-    hide_ptr,
-    hide_items,
-    base,
-    best_first,
-    order,
-    marks,
-    out_items,
-    out_scores,
-    out_evidence,
+    ptr, items, scores, hide_ptr, hide_items, base, best_first, order, marks, out_items, out_scores, evidence
 ):
     """Choose the best items of each row: those with scores of their own, and the others by base score.
 
@@ -170,7 +141,7 @@ def select_sparse(
                 held = _offer(base[i], i, found, best, held, order)
         _sort(found, best, held, order)
         for place in range(held):
-            out_evidence[u, place] = marks[found[place]] == 1
+            evidence[u, place] = marks[found[place]] == 1
         for t in range(ptr[u], ptr[u + 1]):
             marks[items[t]] = 0
         for t in range(hide_ptr[u], hide_ptr[u + 1]):

@@ -125,12 +125,10 @@ _LINE = 64  # bytes of a cache line
 
 @inner
 def add_firsts(X, counts, i, accumulator):
-    """Add to the accumulator the first items of each user of item i, as many as `counts` says, times the
-    user's value of i. With the lengths of the histories that is row i of XᵀX,
-    with the ranks of i the part before its diagonal.
+    """Add the first items of each user of item i, `counts` of them, times the user's value of i.
 
-    Nearly all of the time would go to waiting for the histories, which lie all over memory: so they are
-    asked for a few users ahead.
+    With the lengths of the histories that is row i of XᵀX, with the ranks of i the part before its diagonal.
+    Histories lie all over memory, and are asked for a few users ahead to save most of the waiting.
     """
     here, width = X.items.ctypes.data, X.items.itemsize
     end = uint64(len(X.begin))
@@ -154,11 +152,11 @@ def add_firsts(X, counts, i, accumulator):
 
 
 @inner
-def row_cost(X, i):
-    """Return how many additions `add_firsts` makes for the row before its diagonal."""
+def row_cost(X, counts, i):
+    """Return how many additions `add_firsts` makes."""
     cost = 0
     for t in range(uint64(X.item_ptr[i]), uint64(X.item_ptr[i + 1])):
-        cost += X.rank[t]
+        cost += counts[t]
     return cost
 
 
