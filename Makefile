@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The many processes of a run share the bytecode of what they import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo docs test lint types kernels unit format reference bench bench-product experiment table1 clean
+.PHONY: help install demo docs test lint types kernels unit format reference bench bench-product experiment table1 peers clean
 
 help:
 	@echo "make demo           try the package on the Debian data set: fit, compare, recommend, explain"
@@ -19,6 +19,7 @@ help:
 	@echo "make bench-product  time and memory of reading, recommending and answering"
 	@echo "make experiment DATA=folder NAME=mtg-players  run the paper's tables on real data, into experiments/results"
 	@echo "make table1 DATA=folder NAME=mtg-players      run every model of the paper's Table 1 on real data"
+	@echo "make peers DATA=folder NAME=anime             measure other libraries beside mrfrec on real data"
 	@echo "make clean          remove environments, caches and build results"
 
 # uv installs in seconds what takes pip minutes. It does not read pip's configuration, which may point to a build of
@@ -92,6 +93,9 @@ experiment: install
 
 table1: install
 	$(BIN)/python -m experiments.table1 $(DATA) $(NAME)
+
+peers: install
+	$(BIN)/python -m experiments.peers $(DATA) $(NAME) $(if $(ONLY),--only $(ONLY))
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis site benchmarks/cache experiments/cache debian.mrf

@@ -1,12 +1,15 @@
 """The scripts behind experiments/results, on small data."""
 
 import json
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
-from experiments import table1
+from experiments import peer_models, peer_trials, peers, table1
 from mrfrec import datasets, evaluation
 from mrfrec.evaluation.protocol import rank
 from mrfrec.models.registry import build
@@ -59,3 +62,128 @@ def test_all_models_are_tuned_measured_and_put_in_one_table(folder: Path) -> Non
     table1.main([str(folder), "small", "Popularity"])
     changed = {path.name for path, time in kept.items() if path.stat().st_mtime_ns > time}
     assert changed == {"table1-small.Popularity.json", "table1-small.Mult-VAE.json"}
+
+
+# ── other libraries, without them ─────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("CACHE", "RESULTS"):
+        monkeypatch.setattr(peers, name, tmp_path)
+    rows = (
+        peer_trials.Row("mrfrec", "MRF, tuned", {"kind": "ItemKNN"}, {"neighbors": [5, 20, 50]}),
+        peer_trials.Row("mrfrec", "Popularity", {"kind": "Popularity"}),
+        peer_trials.Row("mrfrec", "SLIM", {"kind": "ItemKNN"}, {"neighbors": [-1, 10]}),
+        peer_trials.Row("irspack", "EASE", {}, {"reg": [1.0]}),
+        peer_trials.Row("irspack", "SLIM"),
+    )
+    monkeypatch.setattr(peers, "ROWS", rows)
+    data = peers.Data(
+        "Packages", _split, ("ndcg@100", "recall@20"), "Closing.", {"SLIM (irspack)": "too slow"}
+    )
+    monkeypatch.setitem(peers.DATA, "debian", data)
+    environment = peer_trials.environment
+    broken = {"irspack": "not installed: no wheel"}
+    monkeypatch.setattr(peer_trials, "environment", lambda name: broken.get(name) or environment(name))
+    return tmp_path
+
+
+def _split(_: Path) -> evaluation.Split:
+    return evaluation.strong_generalisation(datasets.events("debian"), heldout=300)
+
+
+def _in_this_process(command: list[str], _: float | None) -> "subprocess.CompletedProcess[str]":
+    try:
+        peer_models.main(command[2:])
+    except ValueError as error:
+        return subprocess.CompletedProcess(command, 1, "", f"Traceback\n{error}\n")
+    return subprocess.CompletedProcess(command, 0, "", "")
+
+
+def test_split_is_written_as_it_is(tmp_path: Path) -> None:
+    split = _split(tmp_path)
+    assert split.validation is not None
+    peer_trials.write_split(split, tmp_path)
+    for stage, asked in (("validation", split.validation), ("test", split.test)):
+        expected = {"training": split.training.matrix, "shown": asked.shown, "targets": asked.targets}
+        for part, X in expected.items():
+            found = sp.load_npz(tmp_path / f"{stage}-{part}.npz")
+            np.testing.assert_array_equal(found.toarray(), X.toarray() != 0)
+
+
+def test_best_items_that_are_not_shown_come_in_the_order_of_their_scores() -> None:
+    random = np.random.default_rng(0)
+    scores = random.integers(0, 5, (40, 12)).astype(np.float32)
+    scores[3] = np.nan
+    shown = sp.csr_matrix(random.random((40, 12)) < 0.6)
+    found = peer_models.top(scores, shown, 6)
+    for row in range(40):
+        left = [i for i in range(12) if not shown[row, i] and not np.isnan(scores[row, i])]
+        best = sorted(left, key=lambda i: (-scores[row, i], i))[:6]
+        assert found[row].tolist() == best + [-1] * (6 - len(best))
+
+
+def test_returned_lists_are_measured_as_our_own_evaluation_does(cache: Path) -> None:
+    split = _split(cache)
+    peer_trials.write_split(split, cache)
+    job: dict[str, Any] = {part: str(cache / f"test-{part}.npz") for part in ("training", "shown", "targets")}
+    job |= {
+        "library": "mrfrec",
+        "model": "SLIM",
+        "parameters": {"kind": "ItemKNN", "neighbors": 20},
+        "k": 100,
+    }
+    found = peer_models.work({**job, "lists": str(cache / "lists.npy"), "save": True})
+    assert 0 < found["file_bytes"] < found["peak_bytes"]
+    wanted = ["ndcg@100", "recall@20", "coverage@100"]
+    X, targets = (sp.load_npz(job[part]) for part in ("training", "targets"))
+    values = peer_trials.measure_lists(np.load(cache / "lists.npy"), X, targets, wanted)
+    model = build("ItemKNN", {"neighbors": 20}).fit(split.training)
+    expected = evaluation.measure(model, split.test, wanted)
+    for metric in wanted:
+        np.testing.assert_array_equal(values[metric], expected.per_user(metric))
+
+
+def test_peers_are_tuned_measured_and_failures_are_told(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_trials, "_run", _in_this_process)
+    peers.main([str(cache), "debian", "--trials", "2"])
+    text = (cache / "peers-debian.md").read_text()
+    split = _split(cache)
+    points = peers.ROWS[0].points(2)
+    assert len(points) == 2
+    tuning = split.for_tuning()
+    models = [build("ItemKNN", {"neighbors": point["neighbors"]}).fit(tuning.training) for point in points]
+    values = [evaluation.measure(model, tuning.test, "ndcg@100").mean("ndcg@100").mean for model in models]
+    best = models[int(np.argmax(values))]
+    expected, other = (
+        evaluation.measure(model, split.test, ["ndcg@100", "recall@20"])
+        for model in (best, build("Popularity", {}).fit(split.training))
+    )
+    cells = " | ".join(str(expected.mean(metric)) for metric in expected.values)
+    assert f"| MRF, tuned | mrfrec 0.1.0 | {cells} | – | " in text
+    assert f"| neighbors={best.parameters['neighbors']} |" in text
+    difference = evaluation.paired(other.per_user("ndcg@100"), expected.per_user("ndcg@100"))
+    assert f"| {other.mean('recall@20')} | {difference} | " in text
+    assert "neighbors=10; 1 of 2 trials failed: neighbors must be" in text
+    assert "- EASE (irspack): not installed: no wheel." in text
+    assert "- SLIM (irspack): too slow." in text
+    assert "Closing." in text
+
+    kept = {path: path.stat().st_mtime_ns for path in cache.rglob("*.json")}
+    peers.main([str(cache), "debian", "--trials", "2"])
+    again = {path.name.split(".")[0] for path, time in kept.items() if path.stat().st_mtime_ns > time}
+    assert again == {"EASE"}  # may be installable by now
+    assert (cache / "peers-debian.md").read_text() == text
+    peers.main([str(cache), "debian", "--trials", "2", "--only", "mrfrec"])
+    again = {path.name.split(".")[0] for path, time in kept.items() if path.stat().st_mtime_ns > time}
+    assert again == {"EASE", "MRFtuned", "Popularity", "SLIM"}
+
+
+def test_trial_is_stopped_at_its_time_limit(cache: Path) -> None:
+    peer_trials.write_split(_split(cache), cache)
+    found = peer_trials.trial(peers.ROWS[1], {"kind": "Popularity"}, "test", cache, ["ndcg@100"], 1e-4)
+    assert found["failure"] == "more than 0.0001 min"
+    again = peer_trials.trial(peers.ROWS[1], {"kind": "Popularity"}, "test", cache, ["ndcg@100"], 5.0)
+    assert "failure" not in again  # a longer limit gives it another try
+    assert len(again["values"]["ndcg@100"]) == len(_split(cache).test)

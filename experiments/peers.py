@@ -1,0 +1,260 @@
+"""Measure other libraries beside mrfrec: same split, same metrics, same machine, as many trials for each.
+
+    python -m experiments.peers ../data anime                  # everything not measured yet, then the page
+    python -m experiments.peers ../data anime --only mrfrec    # this library again, then the page
+
+Each library is installed into an environment of its own in experiments/cache/environments, and each trial is
+a process in it (experiments/peer_models.py), which is stopped after a time limit. Trials are drawn from the
+grids below with a fixed seed and compared on the validation questions; the best is measured on the test
+questions. Trials are cached in experiments/cache/peers, so that an interrupted run can be continued. SANSA
+needs SuiteSparse (Debian: libsuitesparse-dev).
+"""
+
+import argparse
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from experiments.peer_trials import (
+    Row,
+    best_of,
+    cached_trial,
+    measure_row,
+    parameters_text,
+    value_text,
+    write_split,
+)
+from experiments.run import CACHE, RESULTS
+from mrfrec import datasets
+from mrfrec.evaluation import metrics, splits
+from mrfrec.evaluation.report import seconds_text
+from mrfrec.evaluation.splits import Split
+from mrfrec.io.tables import read_events, read_interactions
+
+_RIDGES = (10.0, 30.0, 60.0, 100.0, 200.0, 350.0, 600.0, 1000.0, 2000.0, 5000.0)
+_DENSITIES = (0.001, 0.003, 0.01, 0.03)
+ROWS = (
+    Row("mrfrec", "Popularity", {"kind": "Popularity"}),
+    Row(
+        "mrfrec", "item-kNN", {"kind": "ItemKNN"},
+        {"neighbors": [20, 50, 100, 200, 500], "shrink": [0.0, 10.0, 30.0, 100.0]},
+    ),
+    Row(
+        "mrfrec", "WMF", {"kind": "WMF", "iterations": 10},
+        {"factors": [64, 128, 256], "weight": [2.0, 10.0, 50.0], "l2": [3.0, 10.0, 30.0, 100.0]},
+    ),
+    Row(
+        "mrfrec", "SLIM", {"kind": "SLIM"},
+        {"l1": [0.1, 0.5, 1.0, 3.0], "l2": [10.0, 30.0, 100.0, 300.0, 1000.0]},
+    ),
+    Row("mrfrec", "EASE", {"kind": "EASE", "sparsity": None}, {"l2": _RIDGES}),
+    Row("mrfrec", "MRF()", {"kind": "MRF"}),
+    Row(
+        "mrfrec", "MRF, tuned", {"kind": "MRF", "center": False},
+        {
+            "alpha": [0.25, 0.5, 0.75], "user_weight": [0.0, 0.25, 0.5],
+            "l2": [3.0, 6.0, 10.0, 20.0, 40.0, 80.0],
+        },
+    ),
+    Row(
+        "sansa", "SANSA (CHOLMOD)", {"factorizer": "CHOLMOD"},
+        {"l2": [10.0, 30.0, 100.0, 300.0, 1000.0], "density": _DENSITIES},
+    ),
+    Row(
+        "sansa", "SANSA (ICF)", {"factorizer": "ICF"},
+        {"l2": [1.0, 3.0, 10.0, 30.0, 100.0], "density": _DENSITIES},
+    ),
+    Row(
+        "implicit", "ALS", {"iterations": 10},
+        {
+            "factors": [64, 128, 256], "alpha": [2.0, 10.0, 50.0],
+            "regularization": [0.1, 1.0, 10.0, 100.0],
+        },
+    ),
+    Row(
+        "implicit", "BM25", {},
+        {"K": [20, 50, 100, 200, 500], "K1": [0.3, 1.2, 10.0, 100.0], "B": [0.0, 0.25, 0.5, 0.75]},
+    ),
+    Row(
+        "lenskit", "ALS", {"epochs": 10},
+        {
+            "embedding_size": [64, 128, 256], "weight": [2.0, 10.0, 50.0],
+            "regularization": [0.1, 1.0, 10.0, 100.0],
+        },
+    ),
+    Row(
+        "lenskit", "item-kNN", {},
+        {"max_nbrs": [10, 20, 50, 100, 200, 500], "min_sim": [1e-6, 0.01, 0.03]},
+    ),
+    Row(
+        "lenskit", "SLIM", {},
+        {"l1_reg": [0.1, 0.5, 1.0, 3.0], "l2_reg": [10.0, 30.0, 100.0, 300.0, 1000.0]},
+    ),
+    Row("irspack", "EASE", {}, {"reg": _RIDGES}),
+    Row(
+        "irspack", "SLIM", {},
+        {"alpha": [0.0003, 0.001, 0.003, 0.01, 0.03, 0.1], "l1_ratio": [0.001, 0.01, 0.1]},
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set, how it is split and measured, and models that are left out with the reason."""
+
+    title: str
+    split: Callable[[Path], Split]
+    metrics: tuple[str, ...]  # the first is tuned
+    closing: str = ""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+def _strong(title: str, folder: str, heldout: int) -> Data:
+    def split(data: Path) -> Split:
+        return splits.strong_generalisation(read_events(data / folder / "interactions.parquet"), heldout)
+
+    return Data(title, split, ("ndcg@100", "recall@20"))
+
+
+def _gowalla(data: Path) -> Split:
+    folder = data / "gowalla-lightgcn"
+    return splits.given(*(read_interactions(folder / f"{part}.parquet") for part in ("train", "test")))
+
+
+_TOO_LARGE = "a dense fit of 40,981 items takes longer than a trial may"
+DATA = {
+    "debian": Data(
+        "Debian packages, the data set in mrfrec",
+        lambda _: splits.strong_generalisation(datasets.events("debian"), 300),
+        ("ndcg@100", "recall@20"),
+    ),
+    "movietweetings": _strong("MovieTweetings, 100,000 ratings", "movietweetings-100k", 500),
+    "anime": _strong("Anime, 5,000 users", "anime-5k-users", 500),
+    "mtg-players": _strong("Magic: The Gathering players", "mtg-players", 10_000),
+    "gowalla": Data(
+        "Gowalla, the split of NGCF and LightGCN",
+        _gowalla,
+        ("ndcg@20", "recall_all@20"),
+        "## Published, not measured here\n\n"
+        "Results that others have published for this split:\n\n"
+        "| model | Recall@20 | nDCG@20 |\n| --- | --- | --- |\n"
+        "| LightGCN | .1830 | .1554 |\n| UltraGCN | .1862 | .1580 |\n| SimpleX | .1872 | .1557 |\n"
+        "| BSPM | .1920 | .1597 |\n| EASE | .1765 | .1467 |",
+        {"EASE (irspack)": _TOO_LARGE, "SANSA (CHOLMOD) (sansa)": _TOO_LARGE},
+    ),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Measure other libraries beside mrfrec.")
+    parser.add_argument("data", type=Path, help="folder with one folder per data set")
+    parser.add_argument("name", choices=DATA)
+    libraries = list(dict.fromkeys(row.library for row in ROWS))
+    parser.add_argument(
+        "--only", action="append", choices=libraries, help="measure this library again; may be repeated"
+    )
+    parser.add_argument("--trials", type=int, default=10, help="points tried per model (default 10)")
+    parser.add_argument("--minutes", type=float, default=10.0, help="time limit of a trial (default 10)")
+    asked = parser.parse_args(arguments)
+    folder = CACHE / "peers" / asked.name
+    folder.mkdir(parents=True, exist_ok=True)
+    for library in asked.only or ():
+        shutil.rmtree(folder / library, ignore_errors=True)
+    if not (folder / "test-targets.npz").exists():
+        write_split(DATA[asked.name].split(asked.data), folder)
+    for row in ROWS:
+        if row.library in (asked.only or libraries) and row.name not in DATA[asked.name].left_out:
+            measure_row(row, folder, DATA[asked.name].metrics, asked.trials, asked.minutes)
+    text = page(asked.name, folder, asked.trials, asked.minutes)
+    (RESULTS / f"peers-{asked.name}.md").write_text(text, encoding="utf-8")
+
+
+# ── the page ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def page(name: str, folder: Path, trials: int, minutes: float) -> str:
+    """Assemble the page from the cached trials: what was measured, best first, and what was not."""
+    data = DATA[name]
+    first, *_ = wanted = [metrics.parse(metric) for metric in data.metrics]
+    rows, missing = [], [f"- {model}: {reason}." for model, reason in data.left_out.items()]
+    for row in ROWS:
+        points = [cached_trial(row, point, "validation", folder) for point in row.points(trials)]
+        tried = [found for found in points if found is not None]
+        best = best_of(tried, str(first))
+        test = None if best is None else cached_trial(row, best["parameters"], "test", folder)
+        reasons = sorted({found["failure"] for found in [*tried, test or {}] if "failure" in found})
+        if test is not None and "failure" not in test:
+            rows.append((row, test, tried, reasons))
+        elif row.name not in data.left_out:
+            missing.append(f"- {row.name}: {'; '.join(reasons) or 'not measured yet'}.")
+    rows.sort(key=lambda found: -float(np.mean(found[1]["values"][str(first)])))
+    own = next((test for row, test, *_ in rows if row.model == "MRF, tuned"), None)
+    head = ["model", "library", *(metric.title for metric in wanted), f"{first.title} − MRF, tuned", "fit",
+            "CPU", "memory", "file", "parameters"]  # fmt: skip
+    table = [head, ["---"] * len(head)]
+    for row, test, tried, reasons in rows:
+        values = {metric: np.array(test["values"][metric]) for metric in data.metrics}
+        difference = "–" if own is None or test is own else str(
+            metrics.paired(values[str(first)], np.array(own["values"][str(first)]))
+        )  # fmt: skip
+        failed = sum("failure" in found for found in tried)
+        remark = f"; {failed} of {len(tried)} trials failed: {'; '.join(reasons)}" if failed else ""
+        table.append(
+            [
+                row.model, f"{row.library} {test['version']}",
+                *(str(metrics.mean_of(values[metric])) for metric in data.metrics), difference,
+                seconds_text(test["seconds"]), seconds_text(test["cpu_seconds"]), _size(test["peak_bytes"]),
+                _size(test["file_bytes"]), (parameters_text(row, test["parameters"]) or "–") + remark,
+            ]
+        )  # fmt: skip
+    shape = sp.load_npz(folder / "test-training.npz").shape
+    users = sp.load_npz(folder / "test-shown.npz").shape[0]
+    parts = [
+        f"# {data.title}: other libraries beside mrfrec",
+        f"{shape[0]:,} training users × {shape[1]:,} items. Mean over "
+        f"{users:,} test users ± standard error; differences user by user. Each model was tuned on the "
+        f"validation questions with {trials} trials of at most {minutes:g} min; Popularity and MRF() are not "
+        "tuned.",
+        _table(table),
+        "Fit: wall-clock time from the matrix in memory to the model, imports and compiling excluded. CPU: "
+        "the sum over threads. Memory: the most that the process used until the model was fitted, with "
+        "Python, the library and the data. File: as the library saves the model, or its weights as "
+        "uncompressed arrays; – where it is saved by pickling only.",
+    ]
+    if missing:
+        parts += ["Not in the table:", "\n".join(missing)]
+    if rows:
+        load = max(test["load"] for _, test, *_ in rows)
+        parts.append(
+            f"The load average before these fits was up to {load:.1f}. Unless that is far below the number "
+            "of cores, other processes took part of them, and wall-clock times are too long."
+        )
+    parts += [data.closing] if data.closing else []
+    tried_text = [["model", "tried"], ["---"] * 2]
+    for row in ROWS:
+        axes = "; ".join(
+            f"{name} in {', '.join(map(value_text, values))}" for name, values in row.grid.items()
+        )
+        tried_text.append([row.name, axes or "–"])
+    parts += ["## Grids", _table(tried_text), f"```sh\npython -m experiments.peers $DATA {name}\n```"]
+    if rows:
+        parts.append(f"*{max(test['date'] for _, test, *_ in rows)}, {rows[0][1]['machine']}*")
+    return "\n\n".join(parts) + "\n"
+
+
+def _size(count: int | None) -> str:
+    if count is None:
+        return "–"
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+def _table(rows: list[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+
+
+if __name__ == "__main__":
+    main()
