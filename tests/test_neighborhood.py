@@ -12,31 +12,56 @@ from mrfrec.models import ItemKNN, Popularity
 from conftest import Matrix, random_matrix
 
 
-def cosine_weights(X: Matrix, neighbors: int, shrink: float) -> Matrix:
-    """Column i: the nearness of the nearest items of item i, ties to the next in cyclic order."""
+def cosine_weights(
+    X: Matrix, neighbors: int, shrink: float, user_weight: float = 0.5, normalize: bool = False
+) -> tuple[Matrix, Matrix]:
+    """B, in column i the nearness of the items nearest to item i, ties to the next; and the base scores."""
     m = X.shape[1]
-    lengths = np.sqrt((X * X).sum(axis=0))
+    used = (X != 0).sum(axis=1)
+    w = np.maximum(used, 1.0) ** -user_weight
+    w *= used.sum() / (w @ used)
+    lengths = np.sqrt(w @ (X * X))
     B = np.zeros((m, m))
     for i in range(m):
         near = []
         for step in range(1, m):
             j = (i + step) % m
-            dot = float(X[:, i] @ X[:, j])
+            dot = float((w * X[:, i]) @ X[:, j])
             if dot > 0:
                 near.append((np.float32(dot / (lengths[i] * lengths[j] + shrink)), -step, j))
         for nearness, _, j in sorted(near, reverse=True)[:neighbors]:
             B[j, i] = nearness
-    return B
+        if normalize and near:
+            B[:, i] /= B[:, i].sum()
+    mu = w @ X / w.sum()
+    return B, mu - mu @ B if normalize else np.zeros(m)
 
 
 @pytest.mark.parametrize("real", [False, True])
-@pytest.mark.parametrize(("neighbors", "shrink"), [(3, 0.0), (10, 5.0), (1, 100.0), (1000, 0.0)])
-def test_weights_are_shrunk_cosines_of_the_nearest(real: bool, neighbors: int, shrink: float) -> None:
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize(
+    ("neighbors", "shrink", "user_weight"),
+    [(3, 0.0, 0.0), (10, 5.0, 0.0), (10, 5.0, 0.5), (1, 100.0, 1.0), (1000, 0.0, 0.5)],
+)
+def test_weights_are_shrunk_cosines_of_the_nearest(
+    real: bool, normalize: bool, neighbors: int, shrink: float, user_weight: float
+) -> None:
     X = random_matrix(4, real=real)
-    model = ItemKNN(neighbors=neighbors, shrink=shrink).fit(sp.csr_array(X))
-    np.testing.assert_allclose(
-        model.weights_.toarray(), cosine_weights(X, neighbors, shrink), rtol=1e-6, atol=1e-7
-    )
+    model = ItemKNN(neighbors=neighbors, shrink=shrink, user_weight=user_weight, normalize=normalize)
+    model.fit(sp.csr_array(X))
+    B, base = cosine_weights(X, neighbors, shrink, user_weight, normalize)
+    np.testing.assert_allclose(model.weights_.toarray(), B, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(model.score(sp.csr_array(X)), X @ B + base, rtol=1e-4, atol=1e-5)
+
+
+def test_a_normalized_model_predicts_the_mean_where_all_neighbors_are_at_theirs() -> None:
+    X = random_matrix(7, users=50, items=20)
+    model = ItemKNN(neighbors=4, user_weight=0.0, normalize=True).fit(sp.csr_array(X))
+    weights, mu = model.weights_.toarray(), X.mean(axis=0)
+    np.testing.assert_allclose(weights.sum(axis=0), mu > 0, rtol=1e-6)  # one item has no users
+    np.testing.assert_allclose(model.score(sp.csr_array(mu[None]))[0], mu, rtol=1e-5)
+    popular = model.recommend(history=[], k=3)
+    assert popular["item"].to_list() == np.lexsort((np.arange(20), -mu))[:3].tolist()
 
 
 def test_of_many_that_are_as_near_those_that_follow_are_taken() -> None:
@@ -64,7 +89,8 @@ def test_shrinking_prefers_pairs_that_many_share(shrink: float, nearest: int) ->
     X = np.zeros((60, 3))
     X[:4, [0, 2]] = 1  # 0 and 2 share 4 users: 4/(√44·√4 + shrink), 0.30 and 0.17
     X[4:44, 0] = X[34:60, 1] = 1  # 0 and 1 share 10: 10/(√44·√26 + shrink), 0.296 and 0.23
-    weights = ItemKNN(neighbors=1, shrink=shrink).fit(sp.csr_array(X)).weights_.toarray()
+    model = ItemKNN(neighbors=1, shrink=shrink, user_weight=0.0).fit(sp.csr_array(X))
+    weights = model.weights_.toarray()
     assert np.flatnonzero(weights[:, 0]).tolist() == [nearest]
 
 
@@ -78,7 +104,7 @@ def test_few_touched_items_give_the_same_as_all(real: bool) -> None:
     X *= rng.normal(1, 1, X.shape) if real else 1
     for neighbors in (1, 7, 500):
         weights = ItemKNN(neighbors=neighbors, shrink=1.0).fit(sp.csr_array(X)).weights_.toarray()
-        np.testing.assert_allclose(weights, cosine_weights(X, neighbors, 1.0), rtol=1e-6)
+        np.testing.assert_allclose(weights, cosine_weights(X, neighbors, 1.0)[0], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +113,8 @@ def test_few_touched_items_give_the_same_as_all(real: bool) -> None:
         ({"neighbors": 0}, "neighbors must be a whole number, 1 or more; got 0"),
         ({"neighbors": 2.5}, "neighbors must be"),
         ({"shrink": -1}, "shrink must be a finite number, 0 or more; got -1"),
+        ({"user_weight": -1}, "user_weight must be a finite number, 0 or more; got -1"),
+        ({"normalize": 1}, "normalize must be"),
         ({"threads": 0}, "threads must be"),
     ],
 )

@@ -71,7 +71,8 @@ def test_more_items_than_the_working_set_begins_with() -> None:
 @pytest.mark.parametrize("neighbors", [1, 6, 20])
 def test_with_feature_selection_only_the_nearest_weigh(real: bool, neighbors: int) -> None:
     X = random_matrix(2, real=real)
-    nearest = ItemKNN(neighbors=neighbors, shrink=0.0).fit(sp.csr_array(X)).weights_.toarray()
+    knn = ItemKNN(neighbors=neighbors, shrink=0.0, user_weight=0.0)
+    nearest = knn.fit(sp.csr_array(X)).weights_.toarray()
     weights = FsSLIM(neighbors=neighbors, l1=0.5, l2=2.0, **EXACT).fit(sp.csr_array(X)).weights_.toarray()
     np.testing.assert_allclose(weights, elastic_nets(X, 0.5, 2.0, nearest > 0), atol=1e-8)
 

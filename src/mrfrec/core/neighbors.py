@@ -1,6 +1,7 @@
 """Find the nearest neighbours of each item by cosine, streaming rows of XᵀX."""
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.core import statistics
@@ -10,21 +11,21 @@ from mrfrec.core.kernels import pattern as kernels
 from mrfrec.core.plan import Sizes
 from mrfrec.core.statistics import Statistics
 
-__all__ = ["bytes_for_raw", "nearest", "raw_statistics"]
+__all__ = ["bytes_for_raw", "nearest", "raw_statistics", "to_means"]
 
 _SCRATCH_THREADS = 8  # threads whose rows are counted: plans must not depend on their number
 _PER_NEIGHBOR = 32  # bytes: item and cosine, then as columns, and again as rows of B
 
 
-def bytes_for_raw(X: sp.csr_array) -> int:
+def bytes_for_raw(X: sp.csr_array, user_weight: float = 0.0) -> int:
     """Return the bytes that `raw_statistics` holds beyond the matrix."""
     n, m = X.shape
-    return Sizes(n, m, X.nnz, statistics.is_binary(X, 0.0), itemsize=4, limit=0).statistics
+    return Sizes(n, m, X.nnz, statistics.is_binary(X, user_weight), itemsize=4, limit=0).statistics
 
 
-def raw_statistics(X: sp.csr_array, engine: Engine) -> Statistics:
-    """Return the statistics of XᵀX itself."""
-    facts = statistics.moments(X, 0.0, engine).scaled(0.0, center=False)
+def raw_statistics(X: sp.csr_array, engine: Engine, user_weight: float = 0.0) -> Statistics:
+    """Return the statistics of XᵀX itself, or of XᵀWX with user weights."""
+    facts = statistics.moments(X, user_weight, engine).scaled(0.0, center=False)
     statistics.check_range(facts.S_diagonal, np.zeros(facts.m))
     return facts
 
@@ -55,3 +56,14 @@ def nearest(facts: Statistics, neighbors: int, shrink: float, held: int, engine:
     found = sp.csc_array((nearness[kept], items[kept], ptr), shape=(m, m))
     found.sort_indices()
     return found
+
+
+def to_means(found: sp.csc_array, mu: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Divide each column of B by its sum, in place, and return μ − μ·B.
+
+    The score μ + (x − μ)·B is then the mean of an item, corrected by a weighted mean over its neighbors.
+    """
+    sizes = np.diff(found.indptr)
+    sums = np.bincount(np.repeat(np.arange(len(mu), dtype=np.int32), sizes), found.data, len(mu))
+    found.data /= np.repeat(sums.astype(np.float32), sizes)
+    return np.asarray(mu - found.T @ mu)

@@ -80,7 +80,7 @@ class SLIM(FromGram):
 
     def _learn(
         self, X: "sp.csr_array", held: int, reuse: dict[str, Any] | None, engine: "Engine"
-    ) -> "sp.csr_array":
+    ) -> "tuple[sp.csr_array, float]":
         from mrfrec.core import descent, neighbors
         from mrfrec.core.pattern import Pattern
 
@@ -115,7 +115,7 @@ class SLIM(FromGram):
                 " Use a larger l2, more passes, or a larger tolerance."
             )
         self.unsettled_ = unsettled
-        return weights
+        return weights, 0.0
 
 
 class FsSLIM(SLIM):
