@@ -31,7 +31,7 @@ COMMON = {
     "seed": 98765,
 }  # fmt: skip
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "MultVAE": {"hidden": 600, "latent": 200, "kl_cap": 0.2, "kl_steps": 200_000, "l2": 0.0, **COMMON},
+    "MultVAE": {"hidden": 600, "latent": 200, "kl_cap": 0.2, "kl_epochs": 20.0, "l2": 0.0, **COMMON},
     "MultDAE": {"hidden": 200, "l2": 0.01, **COMMON},
     "CDAE": {
         "hidden": 200, "weight": 10.0, "activation": "tanh", "user_vectors": True, "l2": 0.01, **COMMON,

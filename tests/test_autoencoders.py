@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from experiments import autoencoders as script
+from experiments import multvae
 from mrfrec import (
     DataError,
     Interactions,
@@ -41,7 +41,7 @@ Matrix = npt.NDArray[np.float64]
 
 SMALL: dict[str, Any] = {"batch": 32, "epochs": 4, "learning_rate": 0.01, "device": "cpu", "threads": 1}
 MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "MultVAE": (MultVAE, {"hidden": 12, "latent": 5, "kl_steps": 100, **SMALL}),
+    "MultVAE": (MultVAE, {"hidden": 12, "latent": 5, "kl_epochs": 7.0, **SMALL}),
     "MultDAE": (MultDAE, {"hidden": 12, **SMALL}),
     "CDAE": (CDAE, {"hidden": 12, "weight": 3.0, "activation": "sigmoid", **SMALL}),
 }
@@ -90,7 +90,7 @@ def dense_square(outputs: Tensor, X: Tensor, weight: float) -> Tensor:
 
 
 def dense_loss(
-    r: networks.Recipe, W: dict[str, Tensor], X: Tensor, step: int, noise: Tensor | None
+    r: networks.Recipe, W: dict[str, Tensor], X: Tensor, epochs: float, noise: Tensor | None
 ) -> Tensor:
     """The mean loss of all users, with KL divergence and penalty, as the papers write them."""
     shown = X if r.kind == "CDAE" else torch.nn.functional.normalize(X, dim=1)
@@ -108,7 +108,7 @@ def dense_loss(
         hidden = torch.tanh((mean + noise * q.scale) @ W["decoder"] + W["decoder.bias"])
     outputs = hidden @ W["vectors"].T + W["bias"]
     loss = dense_square(outputs, X, r.weight) if r.kind == "CDAE" else dense_multinomial(outputs, X)
-    beta = min(r.kl_cap, step / r.kl_steps) if r.kl_steps else 0.0
+    beta = min(r.kl_cap, r.kl_cap * epochs / r.kl_epochs) if r.kl_epochs else 0.0
     penalty = r.l2 / r.batch * sum((w**2).sum() for w in W.values() if w.ndim == 2)
     return (loss + beta * kl) / len(X) + penalty
 
@@ -147,7 +147,7 @@ def test_steps_are_those_of_a_dense_network(kind: str, more: dict[str, Any], rea
         shape = (len(X), r.latent)
         noise = torch.randn(shape, generator=torch.Generator().manual_seed(step)) if r.latent else None
         adam.zero_grad()
-        loss = dense_loss(r, W, dense, step, noise)
+        loss = dense_loss(r, W, dense, step / training.steps_per_epoch, noise)
         loss.backward()  # type: ignore[no-untyped-call]
         adam.step()
         before = {name: w.detach().clone() for name, w in training.weights.items()}
@@ -162,11 +162,39 @@ def test_steps_are_those_of_a_dense_network(kind: str, more: dict[str, Any], rea
 
 
 def test_the_weight_of_the_divergence_grows_to_its_cap() -> None:
-    found = [
-        replace(recipe("MultVAE", kl_cap=0.2), kl_steps=200_000).kl_weight(s) for s in (0, 1, 20_000, 10**6)
-    ]
-    assert found == [0.0, 1 / 200_000, 0.1, 0.2]
-    assert recipe("MultVAE", kl_cap=0.3, kl_steps=0).kl_weight(0) == 0.3
+    found = [recipe("MultVAE", kl_cap=0.2, kl_epochs=20).kl_weight(e) for e in (0, 0.5, 10, 20, 500)]
+    assert found == pytest.approx([0.0, 0.005, 0.1, 0.2, 0.2])
+    assert recipe("MultVAE", kl_cap=0.3, kl_epochs=0).kl_weight(0) == 0.3
+
+
+def test_the_divergence_counts_as_much_after_an_epoch_whatever_the_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[float] = []
+    weight = networks.Recipe.kl_weight
+
+    def noted(self: networks.Recipe, epochs: float) -> float:
+        seen.append(weight(self, epochs))
+        return seen[-1]
+
+    monkeypatch.setattr(networks.Recipe, "kl_weight", noted)
+    for batch in (9, 45):
+        made("MultVAE", batch=batch, epochs=4, kl_cap=0.4, kl_epochs=2, validation=0).fit(
+            sp.csr_array(matrix())
+        )
+        steps = -(-90 // batch)
+        assert seen == pytest.approx([min(0.4, 0.2 * step / steps) for step in range(4 * steps)])
+        seen.clear()
+
+
+def test_the_published_annealing_is_that_of_the_paper() -> None:
+    from mrfrec.paper.reproduce import TABLE_1
+
+    row = next(row for row in TABLE_1["ml-20m"] if row.kind == "MultVAE")
+    paper = recipe("MultVAE", **row.parameters)
+    assert [paper.kl_weight(step / 234) for step in (1, 20_000, 10**6)] == pytest.approx(
+        [1 / 200_000, 0.1, 0.2]
+    )
 
 
 def test_a_share_of_a_history_is_dropped_and_the_mean_stays() -> None:
@@ -583,7 +611,7 @@ def test_bad_parameters_are_refused(name: str, value: Any) -> None:
 
 def test_bad_parameters_of_one_model_are_refused() -> None:
     for kind, name, value in (
-        ("MultVAE", "latent", 0), ("MultVAE", "kl_cap", -1), ("MultVAE", "kl_steps", -1),
+        ("MultVAE", "latent", 0), ("MultVAE", "kl_cap", -1), ("MultVAE", "kl_epochs", -1),
         ("CDAE", "weight", -1), ("CDAE", "activation", "relu"), ("CDAE", "user_vectors", 1),
     ):  # fmt: skip
         with pytest.raises(ParameterError, match=f"{name} must be"):
@@ -703,3 +731,28 @@ def test_several_models_are_refused_before_the_first_is_trained(monkeypatch: pyt
     with pytest.raises(NotFittedError):
         models["popular"].recommend(history=[])
     assert issubclass(MissingLibraryError, ImportError)
+
+
+def test_mult_vae_is_tuned_from_a_file_and_measured_as_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    X, hidden = matrix(users=200), np.random.default_rng(3).random((200, 30)) < 0.3
+    data, later = (Interactions(sp.csr_array(part)) for part in (X * ~hidden, X * hidden))
+    split = evaluation.given(data, later)
+    multvae.export(split, tmp_path / "data.npz")
+    monkeypatch.setattr(multvae, "AXES", {"kl_cap": (0.1, 0.2), "dropout": (0.3,)})
+    small = {"hidden": 12, "latent": 5, "batch": 32, "epochs": 3, "learning_rate": 0.01}
+    files = [str(tmp_path / name) for name in ("data.npz", "trials.json")]
+    multvae.main([*files, "--set", json.dumps(small), "--device", "cpu"])
+    trials = json.loads((tmp_path / "trials.json").read_text())
+    assert [trial["recipe"]["kl_cap"] for trial in trials[:2]] == [0.2, 0.1]
+    assert [trial["recipe"]["dropout"] for trial in trials] == [0.5, 0.5, 0.3]
+    best = max(trials[:2], key=lambda trial: trial["validation"]["ndcg"])
+    assert trials[2]["recipe"]["kl_cap"] == best["recipe"]["kl_cap"]
+    for trial in trials:
+        chosen = {**small, **{name: trial["recipe"][name] for name in ("kl_cap", "dropout")}}
+        model = MultVAE(**{**chosen, "epochs": trial["best_epoch"]}, validation=0, device="cpu")
+        found = evaluation.evaluate(model, split, ["recall_all@20", "ndcg@20"])
+        expected = {"recall": found.mean("recall_all@20").mean, "ndcg": found.mean("ndcg@20").mean}
+        assert trial["test"] == pytest.approx(expected, rel=1e-3)
+    assert len(capsys.readouterr().out.splitlines()) == 5

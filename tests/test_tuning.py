@@ -245,7 +245,7 @@ def test_the_page_about_measuring_has_the_usual_grids(split: Split) -> None:
         for name, axis in model_class(kind).tuning_grid.items():
             values = axis.multiples if isinstance(axis, Ridges) else axis
             if not isinstance(values, Range) and len(values) > 1:
-                shown = (("no", "yes")[x] if isinstance(x, bool) else f"{x:,g}" for x in values)
+                shown = (str(x).lower() if isinstance(x, bool) else f"{x:,g}" for x in values)
                 assert f"`{name}` " + ", ".join(shown) in row[0], (kind, name)
 
 

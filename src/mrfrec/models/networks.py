@@ -45,14 +45,14 @@ class Recipe:
     seed: int
     latent: int = 0  # Mult-VAE
     kl_cap: float = 0.0
-    kl_steps: int = 0
+    kl_epochs: float = 0.0
     weight: float = 0.0  # CDAE
     activation: Literal["sigmoid", "tanh"] = "tanh"
     user_vectors: bool = False
 
-    def kl_weight(self, step: int) -> float:
-        """Return β of Liang et al. §2.2.2 at a step, from 0: it grows by 1/kl_steps up to kl_cap."""
-        return min(self.kl_cap, step / self.kl_steps) if self.kl_steps else self.kl_cap
+    def kl_weight(self, epochs: float) -> float:
+        """Return β of Liang et al. §2.2.2 after some epochs: it grows to kl_cap in kl_epochs epochs."""
+        return self.kl_cap * min(epochs / self.kl_epochs, 1.0) if self.kl_epochs else self.kl_cap
 
     def shapes(self, n: int, m: int) -> dict[str, tuple[int, ...]]:
         """Return the shape of every weight, for n training users and m items."""
@@ -279,7 +279,7 @@ class Trainer:
         self.weights["bias"].grad = gradient.sum(0)
         ends = [hidden]
         if divergence is not None:
-            kl_weight = self.recipe.kl_weight(self.steps)
+            kl_weight = self.recipe.kl_weight(self.steps / self.steps_per_epoch)
             ends.append(divergence)
             behind.append(torch.full_like(divergence, kl_weight * share))
             loss = loss + kl_weight * divergence.detach().sum()

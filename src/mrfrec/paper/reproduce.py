@@ -53,10 +53,15 @@ def _sparse(share: str, r: float, values: Values, training: str, threshold: floa
     return Published(f"MRF, {share} sparse, r = {r:g}", values, training, "MRF", parameters)
 
 
+def _vae(values: Values, training: str, steps: int) -> Published:
+    """Mult-VAE as published: β grows by 1/200,000 in each step to 0.2; `steps` make an epoch."""
+    return Published("Mult-VAE", values, training, "MultVAE", {"kl_cap": 0.2, "kl_epochs": 40_000 / steps})
+
+
 TABLE_1 = {
     "ml-20m": (
         _dense((0.423, 0.392, 0.522), "2 min 0 s", 6.0),
-        Published("Mult-VAE", (0.426, 0.395, 0.537), "28 min 10 s", "MultVAE"),
+        _vae((0.426, 0.395, 0.537), "28 min 10 s", 234),
         Published("Mult-DAE", (0.419, 0.387, 0.524), kind="MultDAE"),
         Published("CDAE", (0.418, 0.391, 0.523), kind="CDAE"),
         Published("SLIM", (0.401, 0.370, 0.495), kind="SLIM"),
@@ -64,7 +69,7 @@ TABLE_1 = {
     ),
     "netflix": (
         _dense((0.397, 0.364, 0.448), "1 min 30 s", 6.0),
-        Published("Mult-VAE", (0.386, 0.351, 0.444), "1 h 26 min", "MultVAE"),
+        _vae((0.386, 0.351, 0.444), "1 h 26 min", 767),
         Published("Mult-DAE", (0.380, 0.344, 0.438), kind="MultDAE"),
         Published("CDAE", (0.376, 0.343, 0.428), kind="CDAE"),
         Published("SLIM", (0.379, 0.347, 0.428), kind="SLIM"),
@@ -72,7 +77,7 @@ TABLE_1 = {
     ),
     "msd": (
         _dense((0.391, 0.334, 0.430), "15 min 45 s", 3.0),
-        Published("Mult-VAE", (0.316, 0.266, 0.364), "4 h 30 min", "MultVAE"),
+        _vae((0.316, 0.266, 0.364), "4 h 30 min", 943),
         Published("Mult-DAE", (0.313, 0.266, 0.363), kind="MultDAE"),
         Published("CDAE", (0.237, 0.188, 0.283), kind="CDAE"),
         Published("SLIM", None, kind="SLIM"),
