@@ -73,7 +73,17 @@ def _saved(name: str) -> dict[str, Any]:
 
 NEIGHBORHOOD = (
     Row("Popularity", "Popularity", {}, {}),
-    Row("item-kNN", "ItemKNN", {}, {"neighbors": [20, 50, 100, 200], "shrink": [0.0, 10.0, 100.0]}),
+    Row(
+        "item-kNN",
+        "ItemKNN",
+        {},
+        {
+            "neighbors": [50, 100, 200],
+            "shrink": [0.0, 10.0],
+            "user_weight": [0.5, 1.0],
+            "normalize": [False, True],
+        },
+    ),
 )
 TABLES = {
     "mtg-players": Table(
