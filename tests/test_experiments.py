@@ -80,7 +80,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     monkeypatch.setattr(peers, "ROWS", rows)
     data = peers.Data(
-        "Packages", _split, ("ndcg@100", "recall@20"), "Closing.", {"SLIM (irspack)": "too slow"}
+        "Packages", "About.", _split, ("ndcg@100", "recall@20"), "Closing.", {"SLIM (irspack)": "too slow"}
     )
     monkeypatch.setitem(peers.DATA, "debian", data)
     environment = peer_trials.environment
@@ -168,6 +168,7 @@ def test_peers_are_tuned_measured_and_failures_are_told(cache: Path, monkeypatch
     assert "neighbors=10; 1 of 2 trials failed: neighbors must be" in text
     assert "- EASE (irspack): not installed: no wheel." in text
     assert "- SLIM (irspack): too slow." in text
+    assert " items. About.\n" in text
     assert "Closing." in text
 
     kept = {path: path.stat().st_mtime_ns for path in cache.rglob("*.json")}
