@@ -41,7 +41,10 @@ ROWS = (
     Row("mrfrec", "Popularity", {"kind": "Popularity"}),
     Row(
         "mrfrec", "item-kNN", {"kind": "ItemKNN"},
-        {"neighbors": [20, 50, 100, 200, 500], "shrink": [0.0, 10.0, 30.0, 100.0]},
+        {
+            "neighbors": [50, 100, 200], "shrink": [0.0, 10.0], "user_weight": [0.0, 0.5, 1.0],
+            "normalize": [False, True],
+        },
     ),
     Row(
         "mrfrec", "WMF", {"kind": "WMF", "iterations": 10},
