@@ -151,7 +151,7 @@ def run(groups: list[str], data: Path) -> None:
 def save_large(path: str) -> None:
     from mrfrec import MRF
 
-    MRF(l2=1.0, sparsity=0.005, r=0.5).fit(msd()).save(path)
+    MRF.paper(l2=1.0, sparsity=0.005, r=0.5).fit(msd()).save(path)
     print("{}")
 
 
@@ -160,7 +160,7 @@ def save_synthetic(path: str, _: str) -> None:
     from benchmarks.synthetic import interactions
     from mrfrec import MRF
 
-    MRF(l2=1.0, sparsity=0.005, r=0.5).fit(interactions(100_000, 41_140, 6e6)).save(path)
+    MRF.paper(l2=1.0, sparsity=0.005, r=0.5).fit(interactions(100_000, 41_140, 6e6)).save(path)
     print("{}")
 
 
@@ -174,7 +174,7 @@ def save_books(path: str, data: str) -> None:
     pairs = pl.read_parquet(folder / "interactions.parquet", columns=["user", "item"])
     titles = pl.read_parquet(folder / "items.parquet", columns=["item", "title"])
     table = pairs.join(titles.with_columns(pl.col("item").cast(pl.Int32)), on="item", how="left")
-    MRF(threshold=0.5, r=0.5, l2=1.0).fit(table).save(path)
+    MRF.paper(threshold=0.5, r=0.5, l2=1.0).fit(table).save(path)
     print("{}")
 
 

@@ -85,6 +85,42 @@ def dense(
     return rescale(found, B)
 
 
+def auto_l2(X: Matrix, alpha: float, center: bool = True, user_weight: float = 0.0) -> float:
+    """30·q^(1−α)·n̄^(¼−α): q is the mean square of an entry, n̄·q the mean of v where it is not 0."""
+    found = moments(X, alpha, center, user_weight)
+    lengths = (X != 0).sum(axis=1)
+    w = np.array([max(length, 1) ** -user_weight for length in lengths])
+    w = w * lengths.sum() / (w * lengths).sum()
+    q = float((w @ X**2).sum() / (X != 0).sum())
+    users = found.v[found.active].mean() / q
+    return float(30 * q ** (1 - alpha) * users ** (0.25 - alpha))
+
+
+def low_rank(X: Matrix, rank: int) -> Matrix:
+    """L = D_i^(−½)·U·Uᵀ·D_i^(½) without its diagonal, U from the exact SVD of D_u^(−½)·X·D_i^(−½)."""
+    of_users, of_items = (X**2).sum(axis=1), (X**2).sum(axis=0)
+    users, items = (np.where(d > 0, d, 1.0) ** 0.5 for d in (of_users, of_items))
+    U = np.linalg.svd(X / users[:, None] / items[None, :], full_matrices=False)[2][:rank].T
+    L = (U / items[:, None]) @ (U * items[:, None]).T
+    np.fill_diagonal(L, 0.0)
+    return L
+
+
+def low_rank_scale(scores: Matrix, low: Matrix, seen: Matrix) -> float:
+    """How much larger the scores x·B spread than x·L, over the items that each user has not."""
+
+    def spread(S: Matrix) -> float:
+        return float(np.mean([np.var(row[had == 0]) for row, had in zip(S, seen, strict=True)]) ** 0.5)
+
+    return spread(scores) / spread(low)
+
+
+def novelty_factors(users_of_items: Matrix, novelty: float) -> Matrix:
+    """(p/p̄)^(−γ), where p̄ is the number of users of the item of a typical interaction."""
+    p = np.maximum(users_of_items, 1.0)
+    return np.asarray((p / ((p**2).sum() / p.sum())) ** -novelty)
+
+
 def ranked_neighbors(S: Matrix, i: int) -> list[int]:
     """All other items by |S|, largest first, ties to the item that follows i most closely."""
     m = len(S)

@@ -53,7 +53,7 @@ FORMS: dict[str, Callable[[], Iterable[Any]]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_history_is_any_iterable_of_ids(form: str) -> None:
-    model = MRF(l2=2.0).fit(shop())
+    model = MRF.paper(l2=2.0).fit(shop())
     wanted = model.recommend(history=[0, 1, 2], k=5)
     assert model.recommend(history=FORMS[form](), k=5).equals(wanted)
     several = model.recommend(history=[FORMS[form](), [4]], k=5)
@@ -63,7 +63,7 @@ def test_a_history_is_any_iterable_of_ids(form: str) -> None:
 
 
 def test_users_are_any_iterable_of_ids() -> None:
-    model = MRF(l2=2.0).fit(shop())
+    model = MRF.paper(l2=2.0).fit(shop())
     wanted = model.recommend([101, 102], k=3)
     for users in (range(101, 103), iter([101, 102]), {101: 0, 102: 0}.keys(), (u for u in (101, 102))):
         assert model.recommend(users, k=3).equals(wanted)
@@ -72,7 +72,7 @@ def test_users_are_any_iterable_of_ids() -> None:
 @pytest.mark.parametrize("history", ["abc", b"abc", 7, [[["x"]]]])
 def test_what_is_no_history_is_refused_by_name(history: Any) -> None:
     with pytest.raises((ParameterError, DataError), match=r"history|data"):
-        MRF(l2=2.0).fit(shop()).recommend(history=history)
+        MRF.paper(l2=2.0).fit(shop()).recommend(history=history)
 
 
 # ── filters for each user ─────────────────────────────────────────────────────────────────────────
@@ -104,7 +104,7 @@ def test_each_user_has_their_own_filters(kind: tuple[str, dict[str, Any]], count
 
 
 def test_filters_go_by_the_names_of_histories() -> None:
-    model = MRF(l2=2.0).fit(shop())
+    model = MRF.paper(l2=2.0).fit(shop())
     free = model.recommend(history={"ann": [1], "bob": [2]}, k=3)
     best = free.filter(pl.col("user") == "bob")["item"][0]
     table = model.recommend(history={"ann": [1], "bob": [2]}, k=3, exclude={"bob": [best]})
@@ -117,7 +117,7 @@ def test_filters_go_by_the_names_of_histories() -> None:
 
 
 def test_filters_for_users_who_were_not_asked_for_are_refused() -> None:
-    model = MRF(l2=2.0).fit(shop())
+    model = MRF.paper(l2=2.0).fit(shop())
     for name in ("allow", "exclude"):
         asked: dict[str, Any] = {name: {999: [1]}}
         with pytest.raises(ParameterError, match=f"{name} must be a mapping whose keys are among.*999"):
@@ -133,7 +133,7 @@ def test_filters_for_users_who_were_not_asked_for_are_refused() -> None:
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("count", [1, 20])
 def test_weights_that_cancel_are_evidence_all_the_same(sparse: bool, count: int) -> None:
-    model = MRF(l2=2.0, threshold=0.0 if sparse else None).fit(tiny(5))
+    model = MRF.paper(l2=2.0, threshold=0.0 if sparse else None).fit(tiny(5))
     B = np.zeros((5, 5), np.float32)
     B[0, 2], B[1, 2] = 0.5, -0.5
     model._weights = Rows.of(sp.csr_array(B)) if sparse else DenseRows(B)
@@ -144,7 +144,7 @@ def test_weights_that_cancel_are_evidence_all_the_same(sparse: bool, count: int)
 
 
 def test_a_stored_weight_of_zero_is_no_evidence() -> None:
-    model = MRF(threshold=0.0).fit(tiny(4))
+    model = MRF.paper(threshold=0.0).fit(tiny(4))
     values = np.array([0.0, 0.5], np.float32)
     model._weights = Rows(np.array([0, 2, 2, 2, 2]), np.array([1, 2], np.int32), values, 4)
     for count in (1, 20):
@@ -154,7 +154,7 @@ def test_a_stored_weight_of_zero_is_no_evidence() -> None:
 
 
 def test_only_items_that_speak_for_a_recommendation_are_its_reasons() -> None:
-    model = MRF(threshold=0.0).fit(tiny(5))
+    model = MRF.paper(threshold=0.0).fit(tiny(5))
     B = np.zeros((5, 5), np.float32)
     B[0, 3], B[1, 3], B[2, 3] = 0.5, -0.25, 0.75
     model._weights = Rows.of(sp.csr_array(B))
@@ -165,7 +165,7 @@ def test_only_items_that_speak_for_a_recommendation_are_its_reasons() -> None:
 @pytest.mark.parametrize("threshold", [None, 0.3])
 def test_with_an_offset_all_scores_are_means_on_one_scale(threshold: float | None) -> None:
     data = shop()
-    model = MRF(l2=2.0, threshold=threshold, offset=True, dtype="float64").fit(data)
+    model = MRF.paper(l2=2.0, threshold=threshold, offset=True, dtype="float64").fit(data)
     B = model.weights_.toarray() if model.is_sparse else model.weights_
     mean = data.matrix.mean(axis=0)
     given = np.zeros(30)
@@ -187,7 +187,7 @@ def test_with_an_offset_all_scores_are_means_on_one_scale(threshold: float | Non
 
 
 def test_similar_items_of_several_items_say_to_which() -> None:
-    model = MRF(l2=2.0).fit(shop(text=True))
+    model = MRF.paper(l2=2.0).fit(shop(text=True))
     wanted = ["item 04", "item 09"]
     table = model.similar_items(wanted, k=3)
     assert table.columns == ["similar_to", "item", "title", "score", "rank"]
@@ -200,7 +200,7 @@ def test_similar_items_of_several_items_say_to_which() -> None:
 
 
 def test_fewer_similar_items_than_asked_for_are_told() -> None:
-    model = MRF(l2=1.0).fit(sp.csr_array(np.array([[1.0, 1, 0], [0, 0, 1], [0, 0, 1], [1, 1, 0]])))
+    model = MRF.paper(l2=1.0).fit(sp.csr_array(np.array([[1.0, 1, 0], [0, 0, 1], [0, 0, 1], [1, 1, 0]])))
     with pytest.warns(MrfrecWarning, match="item 0 has fewer than k=3 similar items"):
         assert model.similar_items(0, k=3)["item"].to_list() == [1]
     with pytest.warns(MrfrecWarning, match="2 of 2 items have fewer than k=2"):
@@ -210,7 +210,7 @@ def test_fewer_similar_items_than_asked_for_are_told() -> None:
 def test_search_finds_items_by_title_as_a_table() -> None:
     X = sp.csr_array(np.array([[1.0, 1, 0], [0, 1, 1], [0, 1, 1]]))
     titles = ["The Godfather (1972)", "Amélie", "Godfather of the Kremlin"]
-    model = MRF(threshold=0.0).fit(Interactions(X, [1, 2, 3], [10, 20, 30], titles))
+    model = MRF.paper(threshold=0.0).fit(Interactions(X, [1, 2, 3], [10, 20, 30], titles))
     found = model.search("godfather")
     assert found.columns == ["item", "title", "users"]
     assert found["item"].to_list() == [30, 10]
@@ -226,7 +226,7 @@ def test_search_finds_items_by_title_as_a_table() -> None:
 
 
 def test_an_answer_has_the_rows_of_the_table_and_the_unknown_ids() -> None:
-    model = MRF(l2=2.0).fit(shop(text=True))
+    model = MRF.paper(l2=2.0).fit(shop(text=True))
     options: dict[str, Any] = {"k": 3, "exclude": ["item 09", "gone"], "allow": None}
     history = ["item 01", "nothing", "item 02", "nowhere"]
     answer = model.answer(history=history, explain=1, **options)  # without a warning
@@ -244,7 +244,7 @@ def test_an_answer_has_the_rows_of_the_table_and_the_unknown_ids() -> None:
 
 
 def test_unknown_ids_are_counted_in_an_explanation() -> None:
-    model = MRF(l2=2.0).fit(shop())
+    model = MRF.paper(l2=2.0).fit(shop())
     with pytest.warns(MrfrecWarning, match="history: 1 of 2 items are unknown"):
         model.explain(3, history=[1, 99])
 
@@ -282,7 +282,7 @@ def test_a_model_says_what_it_was_fitted_on() -> None:
     assert repr(MRF(l2=2.0)) == "MRF(l2=2.0)"
     data = shop(users=1200)
     assert repr(MRF(l2=2.0).fit(data)) == "MRF(l2=2.0) fitted on 1,200 users × 30 items, dense"
-    assert repr(MRF(threshold=0.5).fit(data)).endswith("items, sparse")
+    assert repr(MRF.paper(threshold=0.5).fit(data)).endswith("items, sparse")
     assert repr(build("WMF", {}).fit(data)) == "WMF() fitted on 1,200 users × 30 items"
 
 
@@ -294,24 +294,24 @@ def test_the_description_for_notebooks_is_escaped() -> None:
 
     assert "&lt;script&gt;" in Odd("<script>")._repr_html_()
     assert "<script>" not in Odd("<script>")._repr_html_()
-    assert "not fitted" in MRF()._repr_html_()
-    assert "60 users × 30 items" in MRF().fit(shop())._repr_html_()
+    assert "not fitted" in MRF.paper()._repr_html_()
+    assert "60 users × 30 items" in MRF.paper().fit(shop())._repr_html_()
 
 
 def test_scikit_learn_clones_a_model() -> None:
     base = pytest.importorskip("sklearn.base")
     for model in (
-        MRF(l2=2, sparsity=0.5, r=0.5, memory_limit="1GB", threads=2, dtype="float64"),
+        MRF.paper(l2=2, sparsity=0.5, r=0.5, memory_limit="1GB", threads=2, dtype="float64"),
         *(build(kind, {}) for kind in ("EASE", "EDLAE", "SLIM", "ItemKNN", "WMF", "CDAE", "MultVAE")),
     ):
         copy = base.clone(model)
         assert type(copy) is type(model)
         assert copy.get_params() == model.get_params(deep=False) == model.get_params()
-    assert not hasattr(base.clone(MRF().fit(shop())), "fitted_parameters_")
+    assert not hasattr(base.clone(MRF.paper().fit(shop())), "fitted_parameters_")
 
 
 def test_parameters_are_set_under_the_rules_of_the_constructor() -> None:
-    model = MRF(l2=2.0)
+    model = MRF.paper(l2=2.0)
     assert model.set_params(l2=3, alpha=0.5) is model
     assert (model.l2, model.alpha) == (3.0, 0.5)
     with pytest.raises(ParameterError, match="l2 must be a finite number"):
@@ -334,13 +334,13 @@ def test_set_params_reaches_what_a_constructor_derives() -> None:
 
 
 def test_repr_tells_when_parameters_were_changed_after_the_fit() -> None:
-    model = MRF(l2=1.0).fit(shop())
+    model = MRF.paper(l2=1.0).fit(shop())
     assert "changed" not in repr(model)
     assert repr(model.set_params(l2=2.0)).endswith("dense, before parameters were changed")
 
 
 @pytest.mark.parametrize("history", [1, np.int64(1), np.array(1), 1.5])
 def test_one_number_is_no_history(history: object) -> None:
-    model = MRF().fit(sp.csr_array(np.eye(4, dtype=np.float32)))
+    model = MRF.paper().fit(sp.csr_array(np.eye(4, dtype=np.float32)))
     with pytest.raises(ParameterError, match="history must be item ids in a list"):
         model.recommend(history=history)

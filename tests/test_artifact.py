@@ -49,14 +49,14 @@ def data(*, text: bool, real: bool, titles: bool) -> Interactions:
 
 
 KINDS: dict[str, tuple[Callable[[], MRF], Callable[[], Interactions]]] = {
-    "dense": (lambda: MRF(l2=2.0), lambda: data(text=True, real=False, titles=True)),
-    "sparse": (lambda: MRF(l2=2.0, threshold=0.1), lambda: data(text=False, real=True, titles=False)),
+    "dense": (lambda: MRF.paper(l2=2.0), lambda: data(text=True, real=False, titles=True)),
+    "sparse": (lambda: MRF.paper(l2=2.0, threshold=0.1), lambda: data(text=False, real=True, titles=False)),
     "dense, offset": (
-        lambda: MRF(l2=2.0, offset=True, dtype="float64"),
+        lambda: MRF.paper(l2=2.0, offset=True, dtype="float64"),
         lambda: data(text=False, real=True, titles=True),
     ),
     "sparse, r": (
-        lambda: MRF(l2=2.0, sparsity=0.2, r=0.5, dtype="float64"),
+        lambda: MRF.paper(l2=2.0, sparsity=0.2, r=0.5, dtype="float64"),
         lambda: data(text=True, real=False, titles=False),
     ),
 }
@@ -249,11 +249,11 @@ def header_length(content: bytes) -> int:
 
 
 def test_empty_histories_and_single_items_survive(tmp_path: Path) -> None:
-    one = MRF(l2=1.0).fit(Interactions(sp.csr_array(np.array([[1.0]])), ["u"], ["only"]))
+    one = MRF.paper(l2=1.0).fit(Interactions(sp.csr_array(np.array([[1.0]])), ["u"], ["only"]))
     one.save(tmp_path / "one.mrf", include_histories=True)
     loaded = mrfrec.load(tmp_path / "one.mrf")
     assert loaded.recommend(history=[], k=1)["item"].to_list() == ["only"]
-    diagonal = MRF(l2=1.0, threshold=0.9).fit(sp.csr_array(np.eye(5)))  # no weights at all
+    diagonal = MRF.paper(l2=1.0, threshold=0.9).fit(sp.csr_array(np.eye(5)))  # no weights at all
     diagonal.save(tmp_path / "diagonal.mrf")
     loaded = mrfrec.load(tmp_path / "diagonal.mrf")
     assert loaded.recommend(history=[0], k=2)["item"].to_list() == [1, 2]
@@ -262,7 +262,9 @@ def test_empty_histories_and_single_items_survive(tmp_path: Path) -> None:
 def test_ids_beyond_the_signed_integers_survive(tmp_path: Path) -> None:
     ids = [2**63 + 5, 3, 2**64 - 1]
     X = sp.csr_array(np.array([[1.0, 1, 0], [0, 0, 1], [0, 0, 1], [1, 1, 0]]))
-    MRF(l2=1.0).fit(Interactions(X, [2**63, 1, 2, 3], ids)).save(tmp_path / "m.mrf", include_histories=True)
+    MRF.paper(l2=1.0).fit(Interactions(X, [2**63, 1, 2, 3], ids)).save(
+        tmp_path / "m.mrf", include_histories=True
+    )
     loaded = mrfrec.load(tmp_path / "m.mrf")
     assert list(loaded.items_) == ids
     assert loaded.similar_items(2**63 + 5, k=1)["item"].to_list() == [3]

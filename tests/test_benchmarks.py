@@ -42,7 +42,7 @@ def test_naive_yardstick_computes_the_same_weights(r: float) -> None:
     X = interactions(1500, 300, 40_000, seed=5)
     parameters: dict[str, Any] = {"l2": 1.0, "alpha": 0.75, "threshold": 0.15, "r": r, "max_neighbors": 25}
     B, blocks = naive_fit.fit(X, **parameters)
-    model = MRF(dtype="float64", **parameters).fit(X)
+    model = MRF.paper(dtype="float64", **parameters).fit(X)
     assert model.n_blocks_ == blocks
     np.testing.assert_allclose(model.weights_.toarray(), B, atol=1e-12)
 

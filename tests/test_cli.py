@@ -82,7 +82,7 @@ import mrfrec.io.artifact, mrfrec.io.frames, mrfrec.io.tables, mrfrec.models.mrf
 try:
     mrfrec.cli.app.run(["info", "."], threading.Event())  # loads what parsing takes
 except mrfrec.MrfrecError:
-    mrfrec.MRF(sparsity=None).warm_up()  # and machine code
+    mrfrec.MRF.paper(sparsity=None).warm_up()  # and machine code
     gc.freeze()
 for line in sys.stdin:
     folder, arguments, out, err = json.loads(line)
@@ -295,7 +295,7 @@ def test_fit_says_what_it_does_on_stderr_and_leaves_one_file(shop: Path, tmp_pat
     lines = done.err.splitlines()
     assert all(line.startswith("mrfrec: ") for line in lines)
     assert re.fullmatch(r"mrfrec: 60 users × 24 items, \d+ pairs", lines[0])
-    assert lines[1].startswith("mrfrec: sparse model (l2=2, sparsity=0.3)")
+    assert lines[1].startswith("mrfrec: sparse model (l2=2, sparsity=0.3, rank=6)")
     assert re.fullmatch(r"mrfrec: fitted MRF in \d+\.\d s; wrote new\.mrf \([\d.]+ KB\)", lines[2])
     assert len(lines) == 3
     assert listing(tmp_path) == ["new.mrf"]
@@ -308,7 +308,8 @@ def test_fit_passes_every_option_on(quick: Forking, films: Path, tmp_path: Path)
         "--value-column", "rating", "--values", "--min-value", "2", "--duplicates", "last",
         "--on-bad", "skip",
         "--l2", "3", "--alpha", "0.5", "--sparsity", "dense", "--max-neighbors", "50", "--l2-flat", "0.1",
-        "--dropout", "0.3", "--user-weight", "0.2", "--no-center", "--mean-constraint", "--offset",
+        "--dropout", "0.3", "--user-weight", "0.2", "--no-center", "--mean-constraint", "--no-offset",
+        "--novelty", "0.2", "--rank", "3", "--rank-weight", "0.4",
         "--dtype", "float64", "--threads", "1", "--memory-limit", "2GB", "--items", films / "movies.csv",
         cwd=tmp_path,
     )  # fmt: skip
@@ -316,7 +317,7 @@ def test_fit_passes_every_option_on(quick: Forking, films: Path, tmp_path: Path)
     assert parameters == {
         "l2": 3.0, "alpha": 0.5, "sparsity": None, "threshold": None, "max_neighbors": 50, "r": 0.0,
         "l2_flat": 0.1, "dropout": 0.3, "user_weight": 0.2, "center": False, "mean_constraint": True,
-        "offset": True, "dtype": "float64",
+        "offset": False, "novelty": 0.2, "rank": 3, "rank_weight": 0.4, "dtype": "float64",
     }  # fmt: skip
     model = mrfrec.load(tmp_path / "m.mrf")
     assert model.titles_ is not None
@@ -503,7 +504,7 @@ def test_a_history_file_holds_people_the_model_does_not_know(
 def test_a_history_file_of_digits_fits_a_model_of_texts(quick: Forking, tmp_path: Path) -> None:
     (tmp_path / "events.csv").write_text("user,item\n1,10\n1,20\n2,10\n2,20\n3,x5\n3,007\n4,x5\n")
     (tmp_path / "people.csv").write_text("user,item\nann,10\n")
-    quick("fit", "events.csv", "-o", "m.mrf", cwd=tmp_path)
+    quick("fit", "events.csv", "-o", "m.mrf", "--l2", "1", cwd=tmp_path)
     done = quick(
         "recommend", "m.mrf", "--history-file", "people.csv", "-k", 1, "--format", "json", cwd=tmp_path
     )
@@ -786,7 +787,10 @@ REFUSED = {
         "fit events.csv -o x.mrf --user-column who",
         r"--user-column must be a column of events\.csv: 'user_id', 'item_id', 'title'; got 'who'",
     ),
-    "no number": ("fit events.csv -o x.mrf --l2 six", r"--l2 must be a number; got 'six'\."),
+    "no number": (
+        "fit events.csv -o x.mrf --l2 six",
+        r"--l2 must be a finite number, 0 or more, or \"auto\"; got 'six'\.",
+    ),
     "a number beyond its rule": ("fit events.csv -o x.mrf --alpha 2", r"alpha must be between 0 and 1"),
     "no sparsity": (
         "fit events.csv -o x.mrf --sparsity some",
@@ -824,7 +828,7 @@ REFUSED = {
     ),
     "an option of a model without any": (
         "fit events.csv -o x.mrf --model Popularity --l2 1",
-        r"--l2 must be left out with Popularity, which has no such parameter; got 1\.0\.",
+        r"--l2 must be left out with Popularity, which has no such parameter; got 1\.",
     ),
     "a device for a model without one": (
         "fit events.csv -o x.mrf --device cpu",
@@ -864,7 +868,7 @@ REFUSED = {
     ),
     "a number beyond its rule in an option": (
         "fit events.csv -o x.mrf --l2 -1",
-        r"--l2 must be a finite number, 0 or more; got -1\.0",
+        r"--l2 must be a finite number, 0 or more, or \"auto\"; got -1\.",
     ),
     "a parameter that is also an option": (
         "evaluate events.csv --model 'MultVAE: hidden=0'",
@@ -1374,7 +1378,7 @@ def test_demo_shows_accuracy_recommendations_and_what_is_next(demo: tuple[Path, 
         if re.match(r"(most popular|MRF)", row[0])
     }
     assert accuracy["MRF, dense"] > accuracy["MRF, 2 % of the weights"] > 2 * accuracy["most popular"] > 0.2
-    assert re.search(r"^ +1  python3-\S+ .*\+0\.\d\d\)", done.out, re.MULTILINE)
+    assert re.search(r"^ +\d  python3-\S+ .*\+0\.\d\d\)", done.out, re.MULTILINE)
     assert "Try next:" in done.out
 
 

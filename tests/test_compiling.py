@@ -131,9 +131,9 @@ def test_fits_and_rankings_compile_nothing_after_compiling_ahead() -> None:
     binary = sp.csr_array((rng.random((90, 50)) < 0.2).astype(np.float32))
     for X in (binary, sp.csr_array(binary * np.float64(0.5))):
         for model in (
-            mrfrec.MRF(sparsity=None),
-            mrfrec.MRF(sparsity=0.2),
-            mrfrec.MRF(threshold=0.1, r=0.3),
+            mrfrec.MRF.paper(sparsity=None),
+            mrfrec.MRF.paper(sparsity=0.2),
+            mrfrec.MRF.paper(threshold=0.1, r=0.3),
             ItemKNN(neighbors=5),
             SLIM(),
             FsSLIM(neighbors=5),

@@ -17,7 +17,7 @@ Matrix = npt.NDArray[np.float64]
 
 
 def fit(X: Matrix, **parameters: Any) -> Any:
-    return MRF(dtype="float64", **parameters).fit(sp.csr_array(X))
+    return MRF.paper(dtype="float64", **parameters).fit(sp.csr_array(X))
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.25, 0.5, 0.75, 1.0])
@@ -88,7 +88,7 @@ def test_more_items_than_a_tile_in_both_precisions() -> None:
     X = random_matrix(8, users=500, items=700)
     expected = naive.dense(X, 5.0)
     np.testing.assert_allclose(fit(X, l2=5.0).weights_, expected, atol=1e-12)
-    single = MRF(l2=5.0).fit(sp.csr_array(X)).weights_
+    single = MRF.paper(l2=5.0).fit(sp.csr_array(X)).weights_
     assert single.dtype == np.float32
     np.testing.assert_allclose(single, expected, atol=2e-6)
 
@@ -110,7 +110,7 @@ def test_constant_real_column_has_no_variance_although_it_cannot_be_represented(
 
 def test_twins_without_ridge_are_refused(binary: Matrix) -> None:
     with pytest.raises(NumericalError, match=r"not positive definite.*raise l2"):
-        MRF(l2=0.0).fit(sp.csr_array(binary))
+        MRF.paper(l2=0.0).fit(sp.csr_array(binary))
 
 
 def test_rescaling_equals_unscaled_fit_with_ridge_proportional_to_variance() -> None:

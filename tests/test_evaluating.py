@@ -169,7 +169,7 @@ def test_every_model_is_evaluated_by_name_as_python_does_it(run: Any, kind: str)
         (["--min-items", "400"], "no interactions are left without users with fewer than 400 items"),
         (["--model", "l2"], "--model must be parameter=value"),
         (["--model", "lambda=3"], r"--model 'lambda=3': MRF has no parameter lambda \(it has l2, .*\)\.$"),
-        (["--model", "l2=-1"], "--model 'l2=-1': l2 must be a finite number, 0 or more; got -1"),
+        (["--model", "l2=-1"], "--model 'l2=-1': l2 must be a finite number, 0 or more, or \"auto\"; got -1"),
         (
             ["--model", "MultVAE: hidden=0"],
             "--model 'MultVAE: hidden=0': hidden must be a whole number, 1 or",

@@ -67,8 +67,8 @@ def test_they_are_settings_of_the_mrf(parameters: dict[str, Any]) -> None:
     X = sp.csr_array(data(False))
     flat: dict[str, Any] = {"center": False, "alpha": 0.0, **parameters}
     for named, plain in (
-        (EASE(l2=7.0, **parameters), MRF(l2=7.0, **flat)),
-        (EDLAE(dropout=0.2, l2=7.0, **parameters), MRF(l2=7.0, dropout=0.2, **flat)),
+        (EASE(l2=7.0, **parameters), MRF.paper(l2=7.0, **flat)),
+        (EDLAE(dropout=0.2, l2=7.0, **parameters), MRF.paper(l2=7.0, dropout=0.2, **flat)),
     ):
         weights = [model.fit(X).weights_ for model in (named, plain)]
         dense = [w.toarray() if sp.issparse(w) else w for w in weights]
@@ -79,7 +79,7 @@ def test_they_are_settings_of_the_mrf(parameters: dict[str, Any]) -> None:
 @pytest.mark.parametrize("alpha", [0.0, 0.75, 1.0])
 def test_dropout_is_a_ridge_in_proportion_to_the_diagonal_of_s(center: bool, alpha: float) -> None:
     X = random_matrix(12)
-    model = MRF(l2=1.5, dropout=0.3, alpha=alpha, center=center, dtype="float64").fit(sp.csr_array(X))
+    model = MRF.paper(l2=1.5, dropout=0.3, alpha=alpha, center=center, dtype="float64").fit(sp.csr_array(X))
     found = naive.moments(X, alpha, center)
     ridge = naive.ridge(found, 1.5, dropout=0.3)
     A = found.S + np.diag(np.where(found.active, ridge, 1.0))

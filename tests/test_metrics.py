@@ -385,11 +385,11 @@ def case_of(model: MRF, split: Split, k: int, *, ties: str = "popularity") -> Ca
 
 
 MODELS = {
-    "dense": lambda: MRF(l2=2.0, sparsity=None),
-    "sparse": lambda: MRF(l2=2.0, threshold=0.2),
-    "double": lambda: MRF(l2=2.0, sparsity=None, dtype="float64"),
-    "all scores equal": lambda: MRF(l2=2.0, threshold=10.0),
-    "scores by popularity": lambda: MRF(l2=2.0, threshold=10.0, offset=True),
+    "dense": lambda: MRF.paper(l2=2.0, sparsity=None),
+    "sparse": lambda: MRF.paper(l2=2.0, threshold=0.2),
+    "double": lambda: MRF.paper(l2=2.0, sparsity=None, dtype="float64"),
+    "all scores equal": lambda: MRF.paper(l2=2.0, threshold=10.0),
+    "scores by popularity": lambda: MRF.paper(l2=2.0, threshold=10.0, offset=True),
 }
 models = pytest.mark.parametrize("make", MODELS.values(), ids=list(MODELS))
 
@@ -443,7 +443,7 @@ def test_what_is_measured_is_what_is_served(kind: str) -> None:
 
 def test_ties_by_index_are_measured_where_asked_for() -> None:
     split = split_of()
-    model = MRF(l2=2.0, threshold=10.0)  # without weights: all scores are equal
+    model = MRF.paper(l2=2.0, threshold=10.0)  # without weights: all scores are equal
     found = evaluate(model, split, ["ndcg@10"], ties="index")
     case = case_of(model, split, 10, ties="index")
     np.testing.assert_allclose(found.per_user("ndcg@10"), case.expected("ndcg", 10), rtol=1e-12)
@@ -452,7 +452,7 @@ def test_ties_by_index_are_measured_where_asked_for() -> None:
 
 def test_nothing_that_was_shown_is_recommended() -> None:
     split = split_of()
-    model = MRF(l2=2.0).fit(split.training)
+    model = MRF.paper(l2=2.0).fit(split.training)
     ranked = protocol.rank(model, split.test, split.training.n_items)
     for row, seen in zip(ranked.tolist(), sets_of(split.test.shown), strict=True):
         best = [item for item in row if item >= 0]
@@ -462,7 +462,7 @@ def test_nothing_that_was_shown_is_recommended() -> None:
 
 def test_users_are_ranked_in_parts_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     split = split_of()
-    model = MRF(l2=2.0).fit(split.training)
+    model = MRF.paper(l2=2.0).fit(split.training)
     whole = protocol.rank(model, split.test, 9)
     monkeypatch.setattr(protocol, "_USERS_AT_ONCE", 8)
     assert len(split.test) % 8
@@ -478,13 +478,13 @@ def test_the_defaults_are_those_of_the_paper() -> None:
 
 
 def test_a_metric_asked_for_twice_is_measured_once() -> None:
-    found = evaluate(MRF(l2=2.0), split_of(), "ndcg@10, NDCG@10,recall-all@5")
+    found = evaluate(MRF.paper(l2=2.0), split_of(), "ndcg@10, NDCG@10,recall-all@5")
     assert [str(metric) for metric in found.values] == ["ndcg@10", "recall_all@5"]
 
 
 def test_fitted_models_are_measured_without_fitting() -> None:
     split = split_of()
-    model = MRF(l2=2.0)
+    model = MRF.paper(l2=2.0)
     fitted = evaluate(model, split, ["ndcg@10"])
     measured = measure(model, split.test, ["ndcg@10"])
     np.testing.assert_array_equal(measured.per_user("ndcg@10"), fitted.per_user("ndcg@10"))
@@ -514,13 +514,13 @@ def test_models_are_compared_user_by_user() -> None:
 
 
 def asked(metrics: Any) -> Evaluation:
-    return evaluate(MRF(l2=2.0), split_of(), metrics)
+    return evaluate(MRF.paper(l2=2.0), split_of(), metrics)
 
 
 def test_more_places_than_items_are_refused_before_the_fit() -> None:
     split = split_of()
     n_items = split.training.n_items
-    model = MRF(l2=2.0)
+    model = MRF.paper(l2=2.0)
     with pytest.raises(
         ParameterError, match=rf"at most the {n_items} items there are; got 'ndcg@{n_items + 1}'"
     ):
@@ -543,13 +543,13 @@ def test_a_metric_that_was_not_measured_is_refused() -> None:
 
 def test_questions_about_other_items_are_refused() -> None:
     split = split_of()
-    model = MRF(l2=2.0).fit(split.training.matrix[:, :-1])
+    model = MRF.paper(l2=2.0).fit(split.training.matrix[:, :-1])
     with pytest.raises(DataError, match="questions are about"):
         measure(model, split.test, ["ndcg@5"])
 
 
 def test_one_model_or_two_of_one_name_cannot_be_compared() -> None:
     split = split_of()
-    for models in ({"a": MRF()}, [MRF(), MRF()]):
+    for models in ({"a": MRF.paper()}, [MRF.paper(), MRF.paper()]):
         with pytest.raises(ParameterError, match="at least two, with different names"):
             compare(models, split, ["ndcg@5"])

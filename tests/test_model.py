@@ -28,9 +28,9 @@ Matrix = npt.NDArray[np.float64]
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"l2": -1.0}, r"l2 must be a finite number, 0 or more; got -1\.0"),
+        ({"l2": -1.0}, r'l2 must be a finite number, 0 or more, or "auto"; got -1\.0'),
         ({"l2": float("nan")}, "l2 must be a finite number"),
-        ({"l2": "6"}, "l2 must be a finite number, 0 or more; got '6'"),
+        ({"l2": "6"}, "l2 must be a finite number, 0 or more, or \"auto\"; got '6'"),
         ({"l2": True}, "l2 must be a finite number"),
         ({"l2": 1, "alpha": 1.5}, r"alpha must be between 0 and 1; got 1\.5"),
         ({"l2": 1, "l2_flat": -0.1}, "l2_flat must be"),
@@ -62,21 +62,21 @@ Matrix = npt.NDArray[np.float64]
 )
 def test_bad_parameter_is_named_with_its_rule_and_value(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(ParameterError, match=message):
-        MRF(**parameters)
+        MRF.paper(**parameters)
 
 
 def test_parameters_go_by_name_only() -> None:
     with pytest.raises(TypeError):
-        MRF(6.0)  # type: ignore[call-arg]
+        MRF.paper(6.0)  # type: ignore[call-arg]
 
 
 def test_sparsity_below_the_diagonal_is_refused_with_the_least_possible(binary: Matrix) -> None:
     with pytest.raises(ParameterError, match=r"at least 1/items, 0\.0223 for"):
-        MRF(l2=1.0, sparsity=0.01).fit(sp.csr_array(binary))
+        MRF.paper(l2=1.0, sparsity=0.01).fit(sp.csr_array(binary))
 
 
 def test_numpy_scalars_are_parameters() -> None:
-    model = MRF(l2=np.float32(2), threshold=np.float64(0.5), max_neighbors=np.int64(5))  # type: ignore[arg-type]
+    model = MRF.paper(l2=np.float32(2), threshold=np.float64(0.5), max_neighbors=np.int64(5))
     assert (model.l2, model.threshold, model.max_neighbors) == (2.0, 0.5, 5)
 
 
@@ -103,17 +103,17 @@ def test_repr_shows_what_differs_from_the_defaults() -> None:
 )
 def test_bad_matrix_is_refused(X: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        MRF(l2=1.0).fit(X)
+        MRF.paper(l2=1.0).fit(X)
 
 
 def test_nan_and_infinity_are_refused_with_their_row() -> None:
     X = random_matrix(1)
     X[17, 2] = np.nan
     with pytest.raises(DataError, match="row 17 holds NaN or infinity"):
-        MRF(l2=1.0).fit(sp.csr_array(X))
+        MRF.paper(l2=1.0).fit(sp.csr_array(X))
     X[17, 2] = np.inf
     with pytest.raises(DataError, match="row 17"):
-        MRF(l2=1.0).fit(sp.csc_array(X))
+        MRF.paper(l2=1.0).fit(sp.csc_array(X))
 
 
 def test_corrupt_indices_are_refused_and_not_followed() -> None:
@@ -121,7 +121,7 @@ def test_corrupt_indices_are_refused_and_not_followed() -> None:
     X.indices = X.indices.copy()
     X.indices[5] = 10_000
     with pytest.raises(DataError, match="not a valid CSR matrix"):
-        MRF(l2=1.0).fit(X)
+        MRF.paper(l2=1.0).fit(X)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_corrupt_indices_are_refused_and_not_followed() -> None:
 @pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint16, np.int64, np.float32])
 def test_every_sparse_form_and_type_gives_the_same(binary: Matrix, form: str, dtype: type) -> None:
     X = getattr(sp, form)(binary.astype(dtype))
-    B = MRF(l2=1.0, threshold=0.2, dtype="float64").fit(X).weights_
+    B = MRF.paper(l2=1.0, threshold=0.2, dtype="float64").fit(X).weights_
     np.testing.assert_allclose(B.toarray(), naive.sparse(binary, 1.0, 0.2)[0], atol=1e-12)
 
 
@@ -148,7 +148,7 @@ def test_duplicates_are_summed_and_explicit_zeros_dropped_without_touching_the_i
     before = csr.data.copy(), csr.indices.copy(), csr.indptr.copy()
     expected = naive.dense(messy.toarray(), 2.0, user_weight=0.5)
     for given in (messy, csr):
-        B = MRF(l2=2.0, user_weight=0.5, dtype="float64").fit(given).weights_
+        B = MRF.paper(l2=2.0, user_weight=0.5, dtype="float64").fit(given).weights_
         np.testing.assert_allclose(B, expected, atol=1e-12)
     for array, copy in zip((csr.data, csr.indices, csr.indptr), before, strict=True):
         np.testing.assert_array_equal(array, copy)
@@ -157,13 +157,13 @@ def test_duplicates_are_summed_and_explicit_zeros_dropped_without_touching_the_i
 def test_sums_of_small_integers_do_not_wrap_around() -> None:
     rows, columns = np.zeros(300, np.int64), np.zeros(300, np.int64)
     X = sp.coo_array((np.ones(300, np.int8), (rows, columns)), shape=(4, 2))
-    assert MRF(l2=1.0).fit(X).mean_[0] == 75.0
+    assert MRF.paper(l2=1.0).fit(X).mean_[0] == 75.0
 
 
 def test_a_single_item_and_a_single_user_are_fitted() -> None:
-    assert MRF(l2=1.0).fit(sp.csr_array(np.array([[1.0], [0.0]]))).weights_.tolist() == [[0.0]]
-    assert not MRF(l2=1.0).fit(sp.csr_array(np.ones((1, 4)))).weights_.any()
-    sparse = MRF(l2=1.0, threshold=0.0).fit(sp.csr_array(np.ones((1, 4))))
+    assert MRF.paper(l2=1.0).fit(sp.csr_array(np.array([[1.0], [0.0]]))).weights_.tolist() == [[0.0]]
+    assert not MRF.paper(l2=1.0).fit(sp.csr_array(np.ones((1, 4)))).weights_.any()
+    sparse = MRF.paper(l2=1.0, threshold=0.0).fit(sp.csr_array(np.ones((1, 4))))
     assert sparse.weights_.nnz == 0
     assert sparse.n_blocks_ == 4
 
@@ -174,7 +174,7 @@ def test_an_item_everybody_has_has_no_variance_whatever_the_user_weights() -> No
     X[np.arange(20_000), rng.integers(1, 6, 20_000)] = 1.0
     X[:9000, 1] = 1.0
     X[:, 0] = 1.0
-    B = MRF(l2=0.5, user_weight=0.77, alpha=1.0, dtype="float64").fit(X).weights_
+    B = MRF.paper(l2=0.5, user_weight=0.77, alpha=1.0, dtype="float64").fit(X).weights_
     assert not B[0].any()
     assert not B[:, 0].any()
 
@@ -183,9 +183,9 @@ def test_an_item_everybody_has_has_no_variance_whatever_the_user_weights() -> No
 def test_values_out_of_range_are_refused(parameters: dict[str, Any]) -> None:
     X = sp.csr_array(random_matrix(1) * 1e200)
     with pytest.raises(mrfrec.NumericalError, match="divide the values by a constant"):
-        MRF(l2=1.0, alpha=0.0, **parameters).fit(X)
+        MRF.paper(l2=1.0, alpha=0.0, **parameters).fit(X)
     with pytest.raises(mrfrec.NumericalError, match="a smaller ridge"):
-        MRF(l2=1e39, **parameters).fit(sp.csr_array(random_matrix(1)))
+        MRF.paper(l2=1e39, **parameters).fit(sp.csr_array(random_matrix(1)))
 
 
 def test_extreme_user_weight_counts_the_shortest_histories_alone() -> None:
@@ -194,28 +194,28 @@ def test_extreme_user_weight_counts_the_shortest_histories_alone() -> None:
     lengths = X.sum(axis=1)
     X, lengths = X[lengths > 4], lengths[lengths > 4]
     shortest = X[lengths == lengths.min()]
-    B = MRF(l2=1.0, alpha=1.0, user_weight=5000.0, dtype="float64").fit(sp.csr_array(X)).weights_
+    B = MRF.paper(l2=1.0, alpha=1.0, user_weight=5000.0, dtype="float64").fit(sp.csr_array(X)).weights_
     np.testing.assert_allclose(B, naive.dense(shortest, 1.0, alpha=1.0), atol=1e-12)
     assert B.any()
 
 
 def test_sparsity_of_exactly_the_diagonal_is_taken() -> None:
     X = random_matrix(1, items=49)
-    pattern = MRF(l2=1.0, sparsity=1 / 49).fit(sp.csr_array(X)).pattern_
+    pattern = MRF.paper(l2=1.0, sparsity=1 / 49).fit(sp.csr_array(X)).pattern_
     assert pattern is not None
     assert pattern.nnz == 49
 
 
 def test_progress_must_be_callable(binary: Matrix) -> None:
     with pytest.raises(ParameterError, match="progress must be a function"):
-        MRF(l2=1.0).fit(sp.csr_array(binary), progress=True)  # type: ignore[arg-type]
+        MRF.paper(l2=1.0).fit(sp.csr_array(binary), progress=True)  # type: ignore[arg-type]
 
 
 # ── attributes ────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_attributes_after_a_sparse_fit(binary: Matrix) -> None:
-    model = MRF(l2=1.0, threshold=0.2, r=0.5).fit(sp.csr_array(binary))
+    model = MRF.paper(l2=1.0, threshold=0.2, r=0.5).fit(sp.csr_array(binary))
     found = naive.moments(binary)
     assert isinstance(model.weights_, sp.csr_array)
     assert model.weights_.has_sorted_indices
@@ -229,7 +229,7 @@ def test_attributes_after_a_sparse_fit(binary: Matrix) -> None:
 
 
 def test_attributes_after_a_dense_fit(binary: Matrix) -> None:
-    model = MRF(l2=1.0).fit(sp.csr_array(binary))
+    model = MRF.paper(l2=1.0).fit(sp.csr_array(binary))
     assert isinstance(model.weights_, np.ndarray)
     assert model.weights_.flags.c_contiguous
     assert (model.pattern_, model.n_blocks_, model.threshold_) == (None, None, None)
@@ -237,7 +237,7 @@ def test_attributes_after_a_dense_fit(binary: Matrix) -> None:
 
 
 def test_a_failed_fit_leaves_the_model_as_it_was(binary: Matrix) -> None:
-    model = MRF(l2=0.0, threshold=0.2).fit(sp.csr_array(random_matrix(22, real=True)[:, :11]))
+    model = MRF.paper(l2=0.0, threshold=0.2).fit(sp.csr_array(random_matrix(22, real=True)[:, :11]))
     before, ids = model._weights, model.items_
     with pytest.raises(mrfrec.NumericalError):
         model.fit(sp.csr_array(binary))
@@ -252,7 +252,7 @@ def test_a_failed_fit_leaves_the_model_as_it_was(binary: Matrix) -> None:
 @pytest.mark.parametrize("offset", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_score_is_history_times_weights(real_valued: Matrix, sparse: bool, offset: bool, dtype: Any) -> None:
-    model = MRF(l2=1.0, threshold=0.2 if sparse else None, offset=offset, dtype=dtype)
+    model = MRF.paper(l2=1.0, threshold=0.2 if sparse else None, offset=offset, dtype=dtype)
     model.fit(sp.csr_array(real_valued))
     B = model.weights_.toarray() if sparse else model.weights_
     history = real_valued[:20]
@@ -266,7 +266,7 @@ def test_score_is_history_times_weights(real_valued: Matrix, sparse: bool, offse
 
 def test_top_k_pads_where_too_few_items_are_left() -> None:
     X = random_matrix(1)
-    model = MRF(l2=1.0).fit(sp.csr_array(X))
+    model = MRF.paper(l2=1.0).fit(sp.csr_array(X))
     history = np.ones((1, X.shape[1]))
     history[0, [4, 9]] = 0.0
     items, scores = model.top_k(sp.csr_array(history), 5)
@@ -276,7 +276,7 @@ def test_top_k_pads_where_too_few_items_are_left() -> None:
 
 
 def test_top_k_of_no_users_and_of_an_empty_history(binary: Matrix) -> None:
-    model = MRF(l2=1.0, threshold=0.2).fit(sp.csr_array(binary))
+    model = MRF.paper(l2=1.0, threshold=0.2).fit(sp.csr_array(binary))
     items, scores = model.top_k(sp.csr_array((0, binary.shape[1])), 3)
     assert items.shape == scores.shape == (0, 3)
     items, scores = model.top_k(sp.csr_array((1, binary.shape[1])), 3)
@@ -285,7 +285,7 @@ def test_top_k_of_no_users_and_of_an_empty_history(binary: Matrix) -> None:
 
 
 def test_bad_history_and_k_are_refused(binary: Matrix) -> None:
-    model = MRF(l2=1.0)
+    model = MRF.paper(l2=1.0)
     with pytest.raises(NotFittedError, match="call fit first"):
         model.score(sp.csr_array(binary))
     model.fit(sp.csr_array(binary))
@@ -301,7 +301,7 @@ def test_bad_history_and_k_are_refused(binary: Matrix) -> None:
 
 
 def test_scores_that_would_not_fit_are_refused(binary: Matrix) -> None:
-    model = MRF(l2=1.0, memory_limit="30MB").fit(sp.csr_array(binary))
+    model = MRF.paper(l2=1.0, memory_limit="30MB").fit(sp.csr_array(binary))
     with pytest.raises(MemoryPlanError, match="use top_k"):
         model.score(sp.csr_array((200_000, 45)))
     assert model.top_k(sp.csr_array((200_000, 45)), 2)[0].shape == (200_000, 2)
@@ -319,7 +319,7 @@ def test_dense_fit_that_does_not_fit_is_refused_with_a_sparsity_that_does() -> N
     with pytest.raises(
         MemoryPlanError, match=r"needs about 16\d\.\d GB .* 2\.0 GB is what memory_limit"
     ) as caught:
-        MRF(l2=1.0, sparsity=None, memory_limit="2GB", threads=2).fit(X)
+        MRF.paper(l2=1.0, sparsity=None, memory_limit="2GB", threads=2).fit(X)
     assert caught.value.needed > caught.value.limit == 2_000_000_000
     advice = str(caught.value)
     sparsity = float(advice.split("sparsity=")[1].split()[0])
@@ -330,13 +330,13 @@ def test_dense_fit_that_does_not_fit_is_refused_with_a_sparsity_that_does() -> N
 
 def test_dense_fit_is_refused_by_what_the_machine_has() -> None:
     with pytest.raises(MemoryPlanError, match="is available on this machine"):
-        MRF(l2=1.0, sparsity=None).fit(wide(3_000_000))
+        MRF.paper(l2=1.0, sparsity=None).fit(wide(3_000_000))
 
 
 def test_sparse_fit_that_does_not_fit_names_the_largest_sparsity() -> None:
     X = wide(200_000)
     with pytest.raises(MemoryPlanError, match="largest sparsity that would fit is about") as caught:
-        MRF(l2=1.0, sparsity=0.01, max_neighbors=10_000, memory_limit="2GB").fit(X)
+        MRF.paper(l2=1.0, sparsity=0.01, max_neighbors=10_000, memory_limit="2GB").fit(X)
     sparsity = float(str(caught.value).rstrip(".").split()[-1])
     assert 1e-4 < sparsity < 0.01
 
@@ -345,7 +345,7 @@ def test_without_parameters_a_small_catalogue_is_dense(
     binary: Matrix, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO", logger="mrfrec"):
-        model = MRF().fit(sp.csr_array(binary))
+        model = MRF.paper().fit(sp.csr_array(binary))
     assert not model.is_sparse
     assert (model.plan_.kind, model.plan_.sparsity) == ("dense", None)
     assert [record.message for record in caplog.records] == [str(model.plan_)]
@@ -354,7 +354,7 @@ def test_without_parameters_a_small_catalogue_is_dense(
 
 def test_without_parameters_a_large_catalogue_is_sparse() -> None:
     used = wide(600)  # most items have nobody: the plan is by their number all the same
-    model = MRF().fit(sp.csr_array((used.data, used.indices, used.indptr), shape=(50, 30_000)))
+    model = MRF.paper().fit(sp.csr_array((used.data, used.indices, used.indptr), shape=(50, 30_000)))
     assert model.is_sparse
     assert model.plan_.sparsity == pytest.approx(200 / 30_000)
     assert "30,000 items are more than 25,000" in str(model.plan_)
@@ -362,9 +362,9 @@ def test_without_parameters_a_large_catalogue_is_sparse() -> None:
 
 def test_without_parameters_a_small_memory_makes_the_model_sparse_and_fits() -> None:
     X = sp.csr_array(np.random.default_rng(1).random((2000, 6000)) < 0.01)
-    dense = MRF(threads=1).fit(X)
+    dense = MRF.paper(threads=1).fit(X)
     assert not dense.is_sparse
-    model = MRF(memory_limit=dense.memory_plan_["dense"] - 1, threads=1).fit(X)
+    model = MRF.paper(memory_limit=dense.memory_plan_["dense"] - 1, threads=1).fit(X)
     assert model.is_sparse
     assert "would need" in model.plan_.reason
 
@@ -380,27 +380,27 @@ def test_without_parameters_a_huge_catalogue_keeps_what_the_memory_has_room_for(
 
 def test_parameters_of_one_kind_decide_the_kind(binary: Matrix) -> None:
     X = sp.csr_array(binary)
-    assert MRF(r=0.5).fit(X).is_sparse
-    assert not MRF(mean_constraint=True).fit(X).is_sparse
-    assert MRF(threshold=0.1).fit(X).is_sparse
-    assert not MRF(sparsity=None).fit(X).is_sparse
+    assert MRF.paper(r=0.5).fit(X).is_sparse
+    assert not MRF.paper(mean_constraint=True).fit(X).is_sparse
+    assert MRF.paper(threshold=0.1).fit(X).is_sparse
+    assert not MRF.paper(sparsity=None).fit(X).is_sparse
 
 
 def test_the_plan_does_not_depend_on_the_number_of_threads(binary: Matrix) -> None:
-    one, two = (MRF(threads=threads).fit(sp.csr_array(binary)).plan_ for threads in (1, 2))
+    one, two = (MRF.paper(threads=threads).fit(sp.csr_array(binary)).plan_ for threads in (1, 2))
     assert (one.kind, one.sparsity, one.reason) == (two.kind, two.sparsity, two.reason)
 
 
 def test_hopeless_limit_says_so() -> None:
     with pytest.raises(MemoryPlanError, match="more memory"):
-        MRF(l2=1.0, sparsity=None, memory_limit="1MB").fit(wide(200_000))
+        MRF.paper(l2=1.0, sparsity=None, memory_limit="1MB").fit(wide(200_000))
     with pytest.raises(MemoryPlanError, match="Use fewer users or items, or more memory"):
-        MRF(l2=1.0, memory_limit="1MB").fit(wide(200_000))
+        MRF.paper(l2=1.0, memory_limit="1MB").fit(wide(200_000))
 
 
 def test_small_batches_give_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     X = sp.csr_array(random_matrix(23, users=300, items=200))
-    reference = MRF(l2=1.0, threshold=0.02, threads=1).fit(X)
+    reference = MRF.paper(l2=1.0, threshold=0.02, threads=1).fit(X)
     seen: list[int] = []
     honest = blocks.batches
 
@@ -412,7 +412,7 @@ def test_small_batches_give_the_same_weights(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(blocks, "batches", counted)
     monkeypatch.setattr(blocks, "_LEAST_BATCH", 200_000)
     monkeypatch.setattr(blocks, "_BATCH_PER_INTERACTION", 0)
-    tight = MRF(l2=1.0, threshold=0.02, threads=1).fit(X)
+    tight = MRF.paper(l2=1.0, threshold=0.02, threads=1).fit(X)
     assert seen[-1] > 1
     np.testing.assert_array_equal(tight.weights_.toarray(), reference.weights_.toarray())
 
@@ -429,7 +429,7 @@ def test_progress_rises_to_the_total_in_every_stage(binary: Matrix, parameters: 
         assert threading.get_ident() == thread
         calls.append((stage, done, total))
 
-    model = MRF(l2=1.0, threads=2, **parameters).fit(sp.csr_array(binary), progress=progress)
+    model = MRF.paper(l2=1.0, threads=2, **parameters).fit(sp.csr_array(binary), progress=progress)
     stages = list(dict.fromkeys(stage for stage, _, _ in calls))
     assert set(stages) == model.timings_.keys() - {"total"}
     for name in stages:
@@ -446,7 +446,7 @@ def test_an_exception_in_progress_stops_the_fit(binary: Matrix) -> None:
         if stage == "pattern" and done > 0:
             raise KeyboardInterrupt
 
-    model = MRF(l2=1.0, threshold=0.2)
+    model = MRF.paper(l2=1.0, threshold=0.2)
     with pytest.raises(KeyboardInterrupt):
         model.fit(sp.csr_array(binary), progress=cancel)
     assert not hasattr(model, "weights_")
@@ -454,10 +454,12 @@ def test_an_exception_in_progress_stops_the_fit(binary: Matrix) -> None:
 
 def test_fits_can_run_at_the_same_time(binary: Matrix) -> None:
     X = sp.csr_array(binary)
-    expected = MRF(l2=1.0, threshold=0.1).fit(X).weights_.toarray()
+    expected = MRF.paper(l2=1.0, threshold=0.1).fit(X).weights_.toarray()
     results: list[Any] = []
     threads = [
-        threading.Thread(target=lambda: results.append(MRF(l2=1.0, threshold=0.1).fit(X).weights_.toarray()))
+        threading.Thread(
+            target=lambda: results.append(MRF.paper(l2=1.0, threshold=0.1).fit(X).weights_.toarray())
+        )
         for _ in range(4)
     ]
     for thread in threads:
@@ -473,7 +475,7 @@ def test_blas_threads_are_given_back(binary: Matrix) -> None:
     from threadpoolctl import threadpool_info
 
     before = [library["num_threads"] for library in threadpool_info()]
-    MRF(l2=1.0).fit(sp.csr_array(binary))
+    MRF.paper(l2=1.0).fit(sp.csr_array(binary))
     assert [library["num_threads"] for library in threadpool_info()] == before
 
 
@@ -484,8 +486,8 @@ import mrfrec
 assert not {"numba", "numpy", "scipy"} & sys.modules.keys()
 import numpy as np, scipy.sparse as sp
 X = sp.csr_array((np.random.default_rng(0).random((60, 20)) < 0.3).astype(float))
-mrfrec.MRF(l2=1.0, threshold=0.1).fit(X).top_k(X, 3)
-mrfrec.MRF(l2=1.0).fit(X).score(X)
+mrfrec.MRF.paper(l2=1.0, threshold=0.1).fit(X).top_k(X, 3)
+mrfrec.MRF.paper(l2=1.0).fit(X).score(X)
 """
 
 
@@ -498,7 +500,7 @@ FIRST_AND_SECOND = """
 import numpy as np, scipy.sparse as sp
 from mrfrec import MRF
 X = sp.csr_array(np.random.default_rng(0).random((4000, 600)) < 0.05)
-first, second = (MRF(sparsity=0.9).fit(X).weights_ for _ in range(2))
+first, second = (MRF.paper(sparsity=0.9).fit(X).weights_ for _ in range(2))
 assert (first.data == second.data).all()
 """
 
@@ -511,8 +513,8 @@ def test_the_first_fit_of_a_process_gives_what_the_second_does() -> None:
 def test_what_fits_share_belongs_to_one_interactions() -> None:
     X = sp.csr_array(random_matrix(24))
     reuse: dict[str, Any] = {}
-    MRF().fit(X, reuse=reuse)
+    MRF.paper().fit(X, reuse=reuse)
     with pytest.raises(DataError, match="pass the same Interactions"):
-        MRF().fit(X, reuse=reuse)
+        MRF.paper().fit(X, reuse=reuse)
     with pytest.raises(ParameterError, match="reuse must be a dictionary"):
-        MRF().fit(X, reuse=3)  # type: ignore[arg-type]
+        MRF.paper().fit(X, reuse=3)  # type: ignore[arg-type]

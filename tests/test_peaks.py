@@ -37,7 +37,7 @@ def test_plan_and_weights_do_not_depend_on_the_number_of_threads(
     parameters: dict[str, Any], items: int
 ) -> None:
     X = data(items=items)
-    one, many = (MRF(**parameters, threads=threads).fit(X) for threads in (1, 64))
+    one, many = (MRF.paper(**parameters, threads=threads).fit(X) for threads in (1, 64))
     assert one.memory_plan_ == many.memory_plan_
     assert (one.plan_.kind, one.plan_.sparsity) == (many.plan_.kind, many.plan_.sparsity)
     B, C = (sp.csr_array(model.weights_) for model in (one, many))
@@ -50,27 +50,27 @@ def test_choices_and_advice_within_a_limit_are_not_refused(limit: int, parameter
     X, allowed = data(), f"{limit}MB"
     message = ""
     try:
-        model = MRF(**parameters, memory_limit=allowed).fit(X)
+        model = MRF.paper(**parameters, memory_limit=allowed).fit(X)
     except MemoryPlanError as error:
         message = str(error)
     if "more memory" in message:  # indeed, not even the least is possible
         with pytest.raises(MemoryPlanError):
-            MRF(sparsity=1.5 / X.shape[1], memory_limit=allowed).fit(X)
+            MRF.paper(sparsity=1.5 / X.shape[1], memory_limit=allowed).fit(X)
         return
     if message:
         advice = re.search(r"(?:sparsity=|is about )([\d.e-]+\d)", message)
         assert advice is not None, message
-        model = MRF(sparsity=float(advice[1]), memory_limit=allowed).fit(X)
+        model = MRF.paper(sparsity=float(advice[1]), memory_limit=allowed).fit(X)
     assert max(model.memory_plan_.values()) <= limit * 10**6
 
 
 def test_what_is_kept_for_further_fits_is_counted_and_dropped_where_it_stands_in_the_way() -> None:
     interactions, reuse = Interactions(data()), {}  # type: ignore[var-annotated]
-    alone = MRF(sparsity=0.02).fit(interactions)
+    alone = MRF.paper(sparsity=0.02).fit(interactions)
     for alpha in (0.25, 0.5, 0.75):
-        shared = MRF(sparsity=0.02, alpha=alpha).fit(interactions, reuse=reuse)
+        shared = MRF.paper(sparsity=0.02, alpha=alpha).fit(interactions, reuse=reuse)
     assert max(shared.memory_plan_.values()) > max(alone.memory_plan_.values())
-    tight = MRF(sparsity=0.02, alpha=1.0, memory_limit=max(alone.memory_plan_.values()) + 1_000_000)
+    tight = MRF.paper(sparsity=0.02, alpha=1.0, memory_limit=max(alone.memory_plan_.values()) + 1_000_000)
     tight.fit(interactions, reuse=reuse)
     assert max(tight.memory_plan_.values()) <= max(alone.memory_plan_.values()) + 1_000_000
 

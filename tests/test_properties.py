@@ -43,7 +43,7 @@ sparse_parameters = st.fixed_dictionaries(
 
 
 def fit(X: Matrix, **parameters: Any) -> Any:
-    return MRF(l2=0.9, dtype="float64", **parameters).fit(sp.csr_array(X))
+    return MRF.paper(l2=0.9, dtype="float64", **parameters).fit(sp.csr_array(X))
 
 
 @SETTINGS

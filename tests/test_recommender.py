@@ -187,7 +187,7 @@ def test_popularity_scores_by_the_number_of_users_whatever_the_history() -> None
 @pytest.mark.parametrize("parameters", [{}, {"threshold": 0.3, "r": 0.5}])
 def test_ranking_is_that_of_plain_numpy(parameters: dict[str, Any], offset: bool, exclude_seen: bool) -> None:
     data = named_data(text=False)
-    model = MRF(l2=2.0, dtype="float64", offset=offset, **parameters).fit(data)
+    model = MRF.paper(l2=2.0, dtype="float64", offset=offset, **parameters).fit(data)
     B = model.weights_.toarray() if model.is_sparse else model.weights_
     base = model.mean_ - model.mean_ @ B if offset else np.zeros(data.n_items)
     hidden = [3, 9, 12]
@@ -211,7 +211,7 @@ def test_ranking_is_that_of_plain_numpy(parameters: dict[str, Any], offset: bool
 @pytest.mark.parametrize("exclude_seen", [True, False])
 def test_few_users_in_numpy_and_many_in_compiled_code_agree_to_the_bit(kind: str, exclude_seen: bool) -> None:
     data = named_data(text=False, real=True)
-    model = MRF(**MRFS[kind]).fit(data)
+    model = MRF.paper(**MRFS[kind]).fit(data)
     hidden = np.isin(np.arange(30), [2, 8])
     base = ranking.Base(model._shift, model.catalogue.by_popularity).without(hidden)
     rows = Rows.of(data.matrix)
@@ -233,7 +233,7 @@ def test_items_the_history_says_nothing_about_come_by_popularity() -> None:
     X = np.vstack([np.kron(np.eye(2), np.ones((10, 6))), np.zeros((500, 12))])
     X[np.arange(20), np.arange(20) % 12] = 0.0
     X[10:14, 9] = 0.0
-    model = MRF(threshold=0.4).fit(sp.csr_array(X))
+    model = MRF.paper(threshold=0.4).fit(sp.csr_array(X))
     table = model.recommend(history=[0], k=9)
     known = table.filter(pl.col("source") == "model")["item"].to_list()
     assert set(known) <= set(range(6))
@@ -246,7 +246,7 @@ def test_items_the_history_says_nothing_about_come_by_popularity() -> None:
 def test_similar_items_are_the_strongest_of_a_row_in_one_scale() -> None:
     data = named_data(text=True)
     for threshold in (None, 0.2):
-        model = MRF(l2=2.0, dtype="float64", threshold=threshold).fit(data)
+        model = MRF.paper(l2=2.0, dtype="float64", threshold=threshold).fit(data)
         B = model.weights_.toarray() if model.is_sparse else model.weights_
         for position in range(data.n_items):
             with warnings.catch_warnings():
@@ -266,7 +266,7 @@ def test_similar_items_are_the_strongest_of_a_row_in_one_scale() -> None:
 
 def test_reasons_are_the_largest_positive_contributions() -> None:
     data = named_data(text=True)
-    model = MRF(l2=2.0).fit(data)
+    model = MRF.paper(l2=2.0).fit(data)
     table = model.recommend(data.users[1], k=4, explain=2)
     for item, because in table.select("item", "because").iter_rows():
         found, _ = model._explanation(item, user=data.users[1])
@@ -282,7 +282,7 @@ def test_rows_come_back_in_the_library_of_the_frame_fitted_on(library: str) -> N
     pairs = {"user": ["a", "a", "b", "b", "c"], "item": [1, 2, 2, 3, 3], "title": ["x", "y", "y", None, None]}
     made: dict[str, Any] = {"pandas": pd.DataFrame, "polars": pl.DataFrame, "pyarrow": pa.table}
     kinds: dict[str, Any] = {"pandas": pd.DataFrame, "polars": pl.DataFrame, "pyarrow": pa.Table}
-    model = MRF(threshold=0.0).fit(made[library](pairs))
+    model = MRF.paper(threshold=0.0).fit(made[library](pairs))
     for table in (
         model.recommend("a", k=1),
         model.recommend(history=[1], k=1),
@@ -301,7 +301,7 @@ def test_rows_come_back_in_the_library_of_the_frame_fitted_on(library: str) -> N
 
 @pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
 def test_rows_come_back_in_the_library_of_the_question(library: str) -> None:
-    model = MRF(l2=2.0).fit(named_data(text=False))
+    model = MRF.paper(l2=2.0).fit(named_data(text=False))
     users: dict[str, Any] = {
         "pandas": pd.Series([1003, 1001]),
         "polars": pl.Series([1003, 1001]),
@@ -316,7 +316,7 @@ def test_rows_come_back_in_the_library_of_the_question(library: str) -> None:
 
 
 def test_unknown_items_are_counted_once_for_all_histories() -> None:
-    model = MRF(l2=2.0).fit(named_data(text=False))
+    model = MRF.paper(l2=2.0).fit(named_data(text=False))
     with pytest.warns(
         MrfrecWarning, match="history: 2 of 4 items are unknown to the model; ignored"
     ) as caught:
@@ -328,7 +328,7 @@ def test_unknown_items_are_counted_once_for_all_histories() -> None:
 def test_ids_of_64_bits_without_sign_go_through() -> None:
     users, items = [2**63 + 1, 2**64 - 1, 5], [2**64 - 2, 7, 8]
     data = Interactions(sp.csr_array(np.array([[1, 1, 0], [0, 1, 1], [1, 0, 1]])), users, items)
-    model = MRF(threshold=0.0).fit(data)
+    model = MRF.paper(threshold=0.0).fit(data)
     assert model.recommend(k=1)["user"].to_list() == users
     assert model.recommend(users[0], k=1)["item"].to_list() == [8]
     assert model.recommend(users[1], k=1)["item"].to_list() == [2**64 - 2]
@@ -339,8 +339,8 @@ def test_ids_of_64_bits_without_sign_go_through() -> None:
 
 def test_scores_keep_the_precision_of_the_model() -> None:
     data = named_data(text=False)
-    assert MRF().fit(data).recommend(k=1).schema["score"] == pl.Float32
-    model = MRF(dtype="float64").fit(data)
+    assert MRF.paper().fit(data).recommend(k=1).schema["score"] == pl.Float32
+    model = MRF.paper(dtype="float64").fit(data)
     table = model.recommend(k=1)
     assert table.schema["score"] == pl.Float64
     np.testing.assert_array_equal(table["score"].to_numpy(), model.top_k(data.matrix, 1)[1][:, 0])
@@ -348,21 +348,21 @@ def test_scores_keep_the_precision_of_the_model() -> None:
 
 def test_without_a_history_the_explanation_adds_up_to_the_score_with_an_offset_too() -> None:
     data = named_data(text=False)
-    model = MRF(l2=2.0, offset=True).fit(data)
+    model = MRF.paper(l2=2.0, offset=True).fit(data)
     item, score = model.recommend(history=[], k=1).select("item", "score").row(0)
     assert sum(model.explain(item, history=[])["contribution"]) == score > 0
 
 
 def test_reasons_name_numbered_items_by_title() -> None:
     data = named_data(text=False)
-    because = MRF(l2=2.0).fit(data).recommend(data.users[1], k=1, explain=1)["because"][0]
+    because = MRF.paper(l2=2.0).fit(data).recommend(data.users[1], k=1, explain=1)["because"][0]
     assert because.startswith("Title, of ")
 
 
 def test_a_loaded_model_crosses_to_another_process(tmp_path: Path) -> None:
     data = named_data(text=True, real=True)
     for kind in ("dense", "sparse"):
-        model = MRF(**MRFS[kind]).fit(data)
+        model = MRF.paper(**MRFS[kind]).fit(data)
         model.save(tmp_path / "m.mrf", include_histories=True)
         copy = pickle.loads(pickle.dumps(load(tmp_path / "m.mrf")))
         (tmp_path / "m.mrf").unlink()
@@ -372,5 +372,5 @@ def test_a_loaded_model_crosses_to_another_process(tmp_path: Path) -> None:
 def test_a_file_does_not_know_the_machine_the_model_was_trained_on(tmp_path: Path) -> None:
     data = named_data(text=False)
     for name, threads, limit in (("a", 1, None), ("b", 2, "3GB")):
-        MRF(threshold=0.2, threads=threads, memory_limit=limit).fit(data).save(tmp_path / name)
+        MRF.paper(threshold=0.2, threads=threads, memory_limit=limit).fit(data).save(tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()

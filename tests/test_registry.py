@@ -111,7 +111,7 @@ def test_classes_that_could_not_be_loaded_again_are_not_registered(tmp_path: Pat
     mrfrec.register(Scaled)
     with pytest.raises(ParameterError, match="whose name no other model has"):
         mrfrec.register(other)
-    for wrong in (MRF(), int, Linear, Recommender, "MRF"):
+    for wrong in (MRF.paper(), int, Linear, Recommender, "MRF"):
         with pytest.raises(ParameterError, match="a class derived from Recommender, without abstract"):
             mrfrec.register(wrong)  # type: ignore[type-var]
 

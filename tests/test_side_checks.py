@@ -34,10 +34,10 @@ def split() -> Split:
 
 
 MODELS = [
-    MRF(sparsity=None, l2=5.0, dtype="float64"),
-    MRF(sparsity=None, l2=5.0, dtype="float64", offset=True),
-    MRF(sparsity=0.2, l2=5.0, dtype="float64"),
-    MRF(sparsity=None, l2=5.0),
+    MRF.paper(sparsity=None, l2=5.0, dtype="float64"),
+    MRF.paper(sparsity=None, l2=5.0, dtype="float64", offset=True),
+    MRF.paper(sparsity=0.2, l2=5.0, dtype="float64"),
+    MRF.paper(sparsity=None, l2=5.0),
 ]
 
 
@@ -77,7 +77,7 @@ def test_low_rank_equals_the_decomposition_by_hand(model: MRF, split: Split) -> 
 
 
 def test_the_first_is_the_model_as_it_is(split: Split) -> None:
-    model = MRF(sparsity=0.2)
+    model = MRF.paper(sparsity=0.2)
     same = evaluate(model, split, METRICS)
     full = low_rank(model, split.test, [4], METRICS).evaluations[0]
     for metric in METRICS:
@@ -86,7 +86,7 @@ def test_the_first_is_the_model_as_it_is(split: Split) -> None:
 
 
 def test_all_ranks_together_are_the_model_as_it_is(split: Split) -> None:
-    model = MRF(sparsity=None, dtype="float64").fit(split.training)
+    model = MRF.paper(sparsity=None, dtype="float64").fit(split.training)
     m = split.training.n_items
     found = low_rank(model, split.test, [m], METRICS)
     for metric in METRICS:
@@ -95,7 +95,7 @@ def test_all_ranks_together_are_the_model_as_it_is(split: Split) -> None:
 
 
 def test_each_rank_says_what_it_keeps_and_what_it_recommended(split: Split) -> None:
-    model = MRF(sparsity=None).fit(split.training)
+    model = MRF.paper(sparsity=None).fit(split.training)
     found = low_rank(model, split.test, RANKS, METRICS)
     s = np.linalg.svd(model.weights_.astype(np.float64), compute_uv=False)
     for rank in RANKS:
@@ -107,7 +107,7 @@ def test_each_rank_says_what_it_keeps_and_what_it_recommended(split: Split) -> N
 
 
 def test_batches_of_users_change_nothing(split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = MRF(sparsity=0.3, dtype="float64").fit(split.training)
+    model = MRF.paper(sparsity=0.3, dtype="float64").fit(split.training)
     told: list[tuple[str, int, int]] = []
     whole = low_rank(model, split.test, RANKS, METRICS)
     monkeypatch.setattr(side_checks, "_USERS_AT_ONCE", 7)  # also below what is ranked in plain numpy
@@ -120,7 +120,7 @@ def test_batches_of_users_change_nothing(split: Split, monkeypatch: pytest.Monke
 
 
 def test_ties_by_popularity_put_the_more_popular_first(split: Split) -> None:
-    model = MRF(sparsity=None).fit(split.training)
+    model = MRF.paper(sparsity=None).fit(split.training)
     model._weights.array[:] = 0.0  # type: ignore[union-attr]
     by_index = low_rank(model, split.test, [2], ["popularity@5"], ties="index")["rank 2"]
     by_popularity = low_rank(model, split.test, [2], ["popularity@5"])["rank 2"]
@@ -133,7 +133,7 @@ def test_the_randomized_decomposition_is_as_good_as_the_exact_one(
     sparsity: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     big = split_of(random_matrix(7, users=300, items=200))
-    model = MRF(sparsity=sparsity, l2=20.0).fit(big.training)
+    model = MRF.paper(sparsity=sparsity, l2=20.0).fit(big.training)
     # The spectrum of noise is flat; that of data is not.
     fade = sp.diags_array(np.geomspace(1.0, 1e-6, len(model.items_), dtype=np.float32))
     B = fade @ model.weights_
@@ -156,17 +156,17 @@ def test_the_randomized_decomposition_works_up_to_full_rank(
 ) -> None:
     monkeypatch.setattr(side_checks, "_EXACT", 1)
     m = split.training.n_items
-    model = MRF(sparsity=None, dtype="float64").fit(split.training)
+    model = MRF.paper(sparsity=None, dtype="float64").fit(split.training)
     found = low_rank(model, split.test, [m, 3], METRICS)
     for metric in METRICS:
         np.testing.assert_allclose(found[f"rank {m}"].per_user(metric), found["full rank"].per_user(metric))
-    model = MRF(sparsity=0.05, dtype="float64").fit(split.training)  # many of its columns are empty
+    model = MRF.paper(sparsity=0.05, dtype="float64").fit(split.training)  # many of its columns are empty
     assert low_rank(model, split.test, [m], METRICS)[f"rank {m}"].facts["energy"] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("ranks", [[], [0], [3, 3], [46], [2.5], [True]])
 def test_ranks_that_cannot_be_are_refused(ranks: list[Any], split: Split) -> None:
-    model = MRF(sparsity=0.2).fit(split.training)
+    model = MRF.paper(sparsity=0.2).fit(split.training)
     with pytest.raises(ParameterError, match="ranks must be"):
         low_rank(model, split.test, ranks, METRICS)
 
@@ -175,14 +175,14 @@ def test_what_low_rank_cannot_use_is_refused(split: Split) -> None:
     with pytest.raises(ParameterError, match="model must be an MRF"):
         low_rank("model", split.test, [2])  # type: ignore[arg-type]
     with pytest.raises(NotFittedError):
-        low_rank(MRF(), split.test, [2])
+        low_rank(MRF.paper(), split.test, [2])
     other = split_of(random_matrix(5, items=60))
     with pytest.raises(DataError, match="the questions are about"):
-        low_rank(MRF(sparsity=None).fit(split.training), other.test, [2])
+        low_rank(MRF.paper(sparsity=None).fit(split.training), other.test, [2])
 
 
 def test_factors_that_do_not_fit_in_memory_are_refused(split: Split) -> None:
-    model = MRF(sparsity=0.2).fit(split.training)
+    model = MRF.paper(sparsity=0.2).fit(split.training)
     model.memory_limit = 10_000
     with pytest.raises(MemoryPlanError, match=r"low_rank needs about .* Ask for smaller ranks"):
         low_rank(model, split.test, [2], METRICS)
@@ -193,7 +193,7 @@ def test_factors_that_do_not_fit_in_memory_are_refused(split: Split) -> None:
 
 @pytest.fixture(scope="module")
 def comparison(split: Split) -> Comparison:
-    return compare({"dense": MRF(sparsity=None), "sparse": MRF(sparsity=0.1)}, split, ["ndcg@10"])
+    return compare({"dense": MRF.paper(sparsity=None), "sparse": MRF.paper(sparsity=0.1)}, split, ["ndcg@10"])
 
 
 def naive_shares(popularity: list[int], counts: list[int], groups: int) -> list[float]:
@@ -235,11 +235,11 @@ def test_exposure_of_one_model_alone_has_no_targets(comparison: Comparison) -> N
 
 def test_exposure_refuses_what_it_cannot_hold_together(split: Split, comparison: Comparison) -> None:
     first = comparison.evaluations[0]
-    longer = evaluate(MRF(sparsity=0.2), split, ["ndcg@11"])
+    longer = evaluate(MRF.paper(sparsity=0.2), split, ["ndcg@11"])
     with pytest.raises(DataError, match="lists of another length"):
         exposure(Comparison((first, longer)))
     other = split_of(random_matrix(5, items=60))
-    foreign: Evaluation = evaluate(MRF(sparsity=0.2), other, ["ndcg@10"])
+    foreign: Evaluation = evaluate(MRF.paper(sparsity=0.2), other, ["ndcg@10"])
     with pytest.raises(DataError, match="cannot be compared"):
         exposure(Comparison((first, foreign)))
     with pytest.raises(DataError, match="the questions are about"):

@@ -19,7 +19,7 @@ Matrix = npt.NDArray[np.float64]
 
 
 def fit(X: Matrix, **parameters: Any) -> Any:
-    return MRF(**{"dtype": "float64", **parameters}).fit(sp.csr_array(X))
+    return MRF.paper(**{"dtype": "float64", **parameters}).fit(sp.csr_array(X))
 
 
 def check(X: Matrix, threshold: float, l2: float = 1.0, **parameters: Any) -> tuple[Any, Any, Any]:
@@ -144,7 +144,7 @@ def test_zero_variance_items_get_no_weights(binary: Matrix) -> None:
 
 @pytest.mark.parametrize("r", [0.0, 0.5])
 def test_float32_is_close_to_float64(binary: Matrix, r: float) -> None:
-    single = MRF(l2=1.0, threshold=0.2, r=r).fit(sp.csr_array(binary)).weights_
+    single = MRF.paper(l2=1.0, threshold=0.2, r=r).fit(sp.csr_array(binary)).weights_
     assert single.dtype == np.float32
     np.testing.assert_allclose(
         single.toarray(), fit(binary, l2=1.0, threshold=0.2, r=r).weights_.toarray(), atol=2e-6
@@ -286,7 +286,7 @@ def test_misleading_sample_costs_passes_but_not_the_density(
 def test_progress_of_the_pattern_is_steady_and_ends_at_the_end() -> None:
     steps: list[tuple[str, int, int]] = []
     X = sp.csr_array(one_with_everything(300))
-    MRF(l2=1.0, sparsity=0.02).fit(X, progress=lambda *step: steps.append(step))
+    MRF.paper(l2=1.0, sparsity=0.02).fit(X, progress=lambda *step: steps.append(step))
     done = [done / total for stage, done, total in steps if stage == "pattern"]
     assert done == sorted(done)
     assert done[-1] == 1
@@ -320,9 +320,11 @@ def test_cap_bites_within_the_limit_where_all_pairs_would_not_fit() -> None:
     X = sp.lil_array((100, 20_000))
     X[0, 5000:8000] = 1.0
     X[np.arange(1, 100), np.arange(1, 100)] = 1.0
-    free = MRF(l2=1.0, threshold=0.3, max_neighbors=10, threads=1).fit(X)
+    free = MRF.paper(l2=1.0, threshold=0.3, max_neighbors=10, threads=1).fit(X)
     needed = free.memory_plan_["pattern"]
-    tight = MRF(l2=1.0, threshold=0.3, max_neighbors=10, threads=1, memory_limit=needed - 90_000_000).fit(X)
+    tight = MRF.paper(
+        l2=1.0, threshold=0.3, max_neighbors=10, threads=1, memory_limit=needed - 90_000_000
+    ).fit(X)
     np.testing.assert_array_equal(tight.weights_.data, free.weights_.data)
     assert tight.memory_plan_["pattern"] <= needed - 90_000_000
 
@@ -331,8 +333,8 @@ def test_one_user_with_everything_is_mentioned(caplog: pytest.LogCaptureFixture)
     X = sp.random_array((300, 1200), density=0.01, rng=np.random.default_rng(0), format="lil")
     X[0] = 1
     with pytest.warns(MrfrecWarning, match=r"one user has 1,200 items, and so \d\d% of .*max_history=1000"):
-        MRF(sparsity=0.01, max_neighbors=20).fit(X.tocsr() != 0)
+        MRF.paper(sparsity=0.01, max_neighbors=20).fit(X.tocsr() != 0)
     with caplog.at_level("INFO", "mrfrec"):
-        MRF(sparsity=0.01, max_neighbors=20).fit(X.tocsr()[1:] != 0)  # no warning, or this fails
+        MRF.paper(sparsity=0.01, max_neighbors=20).fit(X.tocsr()[1:] != 0)  # no warning, or this fails
     assert "max_neighbors=20 limits" in caplog.text
-    MRF(sparsity=None).fit(X.tocsr() != 0)
+    MRF.paper(sparsity=None).fit(X.tocsr() != 0)

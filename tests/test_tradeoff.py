@@ -51,9 +51,9 @@ def test_points_equal_evaluations_of_the_same_models(split: Split, found: Tradeo
     m = split.training.n_items
     for point in found.points:
         if point.sparsity is None:
-            model = MRF(l2=5.0, sparsity=None)
+            model = MRF.paper(l2=5.0, sparsity=None)
         else:
-            model = MRF(l2=2.0, alpha=0.5, sparsity=point.sparsity, r=point.r or 0.0)
+            model = MRF.paper(l2=2.0, alpha=0.5, sparsity=point.sparsity, r=point.r or 0.0)
         same = evaluate(model, split, METRICS)
         B = model.weights_
         assert point.evaluation.parameters == same.parameters

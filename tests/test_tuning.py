@@ -46,7 +46,7 @@ def test_fits_that_share_what_they_have_in_common_are_the_same_to_the_bit(kind: 
         {"l2": 2.0}, {"l2": 5.0}, {"l2": 5.0, "alpha": 0.5}, {"l2": 5.0, "l2_flat": 1.0}, {"l2": 2.0},
         {"l2": 2.0, "user_weight": 0.5}, {"l2": 2.0, "dtype": "float64"}, {"l2": 3.0, "dtype": "float64"},
     ):  # fmt: skip
-        alone, together = (MRF(**kind, **parameters) for _ in range(2))
+        alone, together = (MRF.paper(**kind, **parameters) for _ in range(2))
         alone.fit(data)
         together.fit(data, reuse=reuse)
         B, C = alone.weights_, together.weights_
@@ -59,8 +59,8 @@ def test_r_and_sparsity_change_what_is_shared_and_nothing_is_mixed_up() -> None:
     reuse: dict[str, Any] = {}
     for r in (0.0, 0.5, 0.0):
         for sparsity in (0.2, 0.4, 0.2):
-            alone = MRF(l2=2.0, sparsity=sparsity, r=r).fit(data)
-            together = MRF(l2=2.0, sparsity=sparsity, r=r).fit(data, reuse=reuse)
+            alone = MRF.paper(l2=2.0, sparsity=sparsity, r=r).fit(data)
+            together = MRF.paper(l2=2.0, sparsity=sparsity, r=r).fit(data, reuse=reuse)
             assert (alone.weights_ != together.weights_).nnz == 0
             assert alone.n_blocks_ == together.n_blocks_
             assert alone.pattern_ is not None
@@ -73,7 +73,7 @@ def test_a_new_l2_repeats_nothing_but_the_solution(
 ) -> None:
     data = Interactions(sp.csr_array(random_matrix(3)))
     reuse: dict[str, Any] = {}
-    MRF(l2=1.0, sparsity=sparsity).fit(data, reuse=reuse)
+    MRF.paper(l2=1.0, sparsity=sparsity).fit(data, reuse=reuse)
 
     def again(*_: object, **__: object) -> None:
         raise AssertionError("done again")
@@ -85,16 +85,16 @@ def test_a_new_l2_repeats_nothing_but_the_solution(
         (blocks, "gather_blocks"),
     ):
         monkeypatch.setattr(module, name, again)
-    MRF(l2=2.0, sparsity=sparsity).fit(data, reuse=reuse)
+    MRF.paper(l2=2.0, sparsity=sparsity).fit(data, reuse=reuse)
     with pytest.raises(AssertionError, match="done again"):
-        MRF(l2=2.0, alpha=0.1, sparsity=sparsity).fit(data, reuse=reuse)
+        MRF.paper(l2=2.0, alpha=0.1, sparsity=sparsity).fit(data, reuse=reuse)
 
 
 def test_what_is_known_of_other_data_is_not_taken() -> None:
     reuse: dict[str, Any] = {}
-    MRF().fit(Interactions(sp.csr_array(random_matrix(3))), reuse=reuse)
+    MRF.paper().fit(Interactions(sp.csr_array(random_matrix(3))), reuse=reuse)
     with pytest.raises(DataError, match="reuse holds results of other data"):
-        MRF().fit(Interactions(sp.csr_array(random_matrix(4))), reuse=reuse)
+        MRF.paper().fit(Interactions(sp.csr_array(random_matrix(4))), reuse=reuse)
 
 
 # ── grids ─────────────────────────────────────────────────────────────────────────────────────────
@@ -479,7 +479,7 @@ def test_what_is_no_split_is_refused(split: Split) -> None:
     for call in (
         lambda: tuning.tune("ratings.csv", POINTS),  # type: ignore[arg-type]
         lambda: grids.ridges(None, 0.5),  # type: ignore[arg-type]
-        lambda: evaluate(MRF(), split.training),  # type: ignore[arg-type]
+        lambda: evaluate(MRF.paper(), split.training),  # type: ignore[arg-type]
     ):
         with pytest.raises(DataError, match="split must be Split"):
             call()

@@ -125,6 +125,14 @@ def recommend(
         list[str] | None, Option(metavar="ITEMS", help="Never recommend these items, named as for --history.")
     ] = None,
     seen: Annotated[bool, Option("--seen", help="Also recommend items of the history.")] = False,
+    novelty: Annotated[
+        float | None,
+        Option(
+            metavar="X",
+            help="Above 0, rarer items score higher; below, popular ones.",
+            show_default="as fitted",
+        ),
+    ] = None,
     form: Form = None,
     output: Output = None,
     threads: Threads = None,
@@ -170,7 +178,7 @@ def recommend(
         raise DataError(f"{len(asked):,} users are too many for a table: give -o FILE.csv, or --format csv.")
     with progress_bar(results=output is None) as progress:
         ranked = opened._batches(
-            asked, k, exclude_seen=not seen, allow=allowed, exclude=excluded,
+            asked, k, exclude_seen=not seen, allow=allowed, exclude=excluded, novelty=novelty,
             explain=_REASONS if explain else 0, progress=progress if many else None,
         )  # fmt: skip
         pieces = _until(context.obj, ranked)

@@ -46,7 +46,7 @@ def run(output: Path) -> None:
     file = shlex.quote(str(expanded(output)))
     for command in (
         f"recommend {file} --history {','.join(_HISTORY)} --explain",
-        f"recommend {file} --user gimp -k 5",
+        f"recommend {file} --user gimp -k 5 --novelty 0.5",
         f"recommend {file} --all -k 20 -o recommendations.parquet",
         f"similar {file} libgtk-3-dev",
         f"explain {file} --history {','.join(_HISTORY)} --item python3-matplotlib",

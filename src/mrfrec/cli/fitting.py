@@ -43,7 +43,7 @@ def fit(
         Option(metavar="FILE", help="Model and parameters from mrfrec tune; other options override them."),
     ] = None,
     l2: Annotated[
-        float | None, Option(metavar="X", help="Ridge, the first parameter to tune: larger for less data.")
+        str | None, Option(metavar="X", help="Ridge: auto, or a number, larger for less data.")
     ] = None,
     alpha: Annotated[
         float | None, Option(metavar="X", help="Rescaling: 0 for covariances, 1 for correlations.")
@@ -73,12 +73,22 @@ def fit(
     center: Annotated[
         bool | None, Option("--center/--no-center", help="Whether to subtract each item's mean.")
     ] = None,
+    novelty: Annotated[
+        float | None, Option(metavar="X", help="Above 0, rarer items score higher; below, popular ones.")
+    ] = None,
+    rank: Annotated[
+        str | None,
+        Option(metavar="N", help="Vectors of a low-rank part beside the weights: auto, or 0 for none."),
+    ] = None,
+    rank_weight: Annotated[
+        float | None, Option(metavar="X", help="How much the low-rank part counts, beside 1 for the weights.")
+    ] = None,
     mean_constraint: Annotated[
         bool | None, Option("--mean-constraint", help="Dense: make predictions reproduce the items' means.")
     ] = None,
     offset: Annotated[
         bool | None,
-        Option("--offset", help="Score by the exact conditional mean; popular items score higher."),
+        Option("--offset/--no-offset", help="Whether to add the intercept of the conditional mean."),
     ] = None,
     dtype: Annotated[Literal["float32", "float64"] | None, Option(help="Precision of the weights.")] = None,
     threads: Threads = None,
@@ -104,6 +114,7 @@ def fit(
       mrfrec fit 'logs/*.parquet' -o songs.mrf --sparsity 0.005 --memory-limit 8GB
       mrfrec fit triplets.txt -o songs.mrf --columns user,song,plays
       mrfrec fit events.csv -o shop.mrf --params best.json
+      mrfrec fit events.csv -o paper.mrf --model 'preset=paper, l2=3'
       mrfrec fit events.csv -o shop.mrf --model 'SLIM: l1=1, l2=50'
       mrfrec fit events.csv -o shop.mrf --model MultVAE --device cuda --checkpoint training.ckpt
     """
@@ -123,11 +134,11 @@ def fit(
     parameters: dict[str, Any] = {
         "l2": l2, "alpha": alpha, "l2_flat": l2_flat, "dropout": dropout, "user_weight": user_weight,
         "center": center, "offset": offset, "sparsity": sparsity, "threshold": threshold,
+        "novelty": novelty, "rank": rank, "rank_weight": rank_weight,
         "max_neighbors": max_neighbors, "r": r, "mean_constraint": mean_constraint, "dtype": dtype,
     }  # fmt: skip
     typed = {name: value for name, value in parameters.items() if value is not None}
-    if sparsity is not None:
-        typed["sparsity"] = parse_value(sparsity)
+    typed |= {name: parse_value(typed[name]) for name in ("l2", "sparsity", "rank") if name in typed}
     machine = {
         "threads": threads, "memory_limit": memory_limit, "device": device, "checkpoint": checkpoint
     }  # fmt: skip

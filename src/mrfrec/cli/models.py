@@ -12,6 +12,7 @@ from mrfrec.checks import check_count
 from mrfrec.engines.machine import parse_bytes
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import expanded
+from mrfrec.models.mrf import PAPER
 from mrfrec.models.registry import MODELS, build, kind_named, model_class, nearest_kind
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def _something(text: str) -> str:
 
 
 def parse_model(text: str, file: Path | None = None, option: str = "--model") -> Spec:
-    """Parse `KIND`, or `NAME: part, part, …` with parts `parameter=value`, `model=KIND` and `FILE.json`.
+    """Parse `KIND`, or `NAME: part, part, …`: `parameter=value`, `model=KIND`, `preset=paper`, `FILE.json`.
 
     The kind of model is given by a name that is one, by `model=KIND` or by a file; it is MRF by default.
     Later parts override earlier ones, and `file` comes first. The name defaults to the text, or to that of a
@@ -80,6 +81,11 @@ def parse_model(text: str, file: Path | None = None, option: str = "--model") ->
             rule = "parameter=value, separated by commas, a file of them (.json), or a model such as SLIM"
             meant = (f"{name}: model={part}" if kind_named(part) else None) if is_named else _meant(parts)
             raise ParameterError(option, rule, text, f"Did you mean {meant!r}?" if meant else "")
+        elif key == "preset":
+            if value != "paper":
+                raise ParameterError(option, "with preset=paper, the paper's parameters of MRF", text)
+            kinds[part] = "MRF"
+            take(f"{option} {text!r}", PAPER)
         elif key == "model":
             try:
                 kinds[part] = model_class(value).__name__
@@ -186,7 +192,7 @@ def with_options(spec: Spec, typed: Mapping[str, Any]) -> Spec:
 
 
 def _option(name: str, value: object = None) -> str:
-    return f"--{'no-' if name == 'center' and value is False else ''}{name.replace('_', '-')}"
+    return f"--{'no-' if value is False else ''}{name.replace('_', '-')}"
 
 
 def refuse_option(kind: str, name: str, value: object) -> None:

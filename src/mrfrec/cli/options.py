@@ -15,7 +15,7 @@ from mrfrec.errors import ParameterError
 # Parameters of commands by group; the others are about the data.
 _GROUPS = {
     "Model": "model params l2 alpha sparsity threshold max_neighbors r l2_flat dropout user_weight center "
-    "mean_constraint offset dtype method vary trials dense sparse ranks",
+    "mean_constraint offset novelty rank rank_weight dtype method vary trials dense sparse ranks",
     "Machine": "threads memory_limit device checkpoint max_seconds",
     "Output": "output best histories metrics metric ties form per_user plot study help",
 }

@@ -154,7 +154,8 @@ def lowrank(
         str | None, Option(metavar="LIST", help="Ranks to cut the weights to.", show_default="200,1000,3000")
     ] = None,
     model: Annotated[
-        list[str] | None, Option(metavar="MODEL", help=opt.MEASURED_MODEL, show_default="a dense MRF")
+        list[str] | None,
+        Option(metavar="MODEL", help=opt.MEASURED_MODEL, show_default="the paper's, dense"),
     ] = None,
 ) -> None:
     """Measure the accuracy of weights cut to a low rank.
@@ -170,7 +171,7 @@ def lowrank(
     from mrfrec.paper.report import of_low_rank
     from mrfrec.paper.side_checks import low_rank
 
-    text = only(model) or "sparsity=dense"
+    text = only(model) or "preset=paper, sparsity=dense"
     check_machine(options.machine(), ["MRF"])
     cuts: list[Any] = [int(x) if x == int(x) else x for x in numbers("--ranks", ranks) or []]
     recommender = make(parse_model(text), options.machine())

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 
 from mrfrec.core import blocks, closed_form, pattern, schedule, statistics
 from mrfrec.core.engine import Engine
+from mrfrec.core.low_rank import LowRank, leading_directions
 from mrfrec.core.plan import Plan, Settings, Sizes, decide
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.core.statistics import Statistics
@@ -36,6 +37,7 @@ class Fitted:
     pattern: "sp.csc_array | None" = None
     threshold: float | None = None
     n_blocks: int | None = None
+    low_rank: LowRank | None = None  # L, beside the weights
 
 
 def fit(
@@ -72,18 +74,32 @@ def fit(
         # What earlier fits left stands in the way of this one.
         reuse.drop_besides(keys)
         return fit(X, settings, engine, copied=copied, announce=announce, reuse=reuse)
-    announce(plan)
+    low_rank = None
+    keys.low_rank = (plan.rank, settings.dtype)
+    if plan.rank:
+        engine.scratch = sizes.scratch
+        engine.memory.require("low rank", sizes.low_rank(plan.rank), "Use a smaller rank, or rank=0.")
+        low_rank = _made(
+            reuse,
+            "low_rank",
+            keys.low_rank,
+            engine,
+            lambda: leading_directions(X, plan.rank, settings.dtype, engine),
+        )
+        sizes = sizes.with_rank(plan.rank)
     engine.scratch = sizes.scratch
     engine.memory.require("statistics", sizes.statistics, "Use fewer users or items, or more memory.")
     moments = _made(
         reuse, "moments", keys.moments, engine, lambda: statistics.moments(X, settings.user_weight, engine)
     )
     facts = moments.scaled(settings.alpha, center=settings.center)
-    ridge = facts.ridge(plan.l2, settings.l2_flat, settings.dropout)
+    l2 = moments.typical_ridge(settings.alpha, settings.center) if plan.l2 == "auto" else plan.l2
+    plan = replace(plan, l2=l2)
+    announce(plan)
+    ridge = facts.ridge(l2, settings.l2_flat, settings.dropout)
     statistics.check_range(facts.S_diagonal, ridge)
-    if plan.kind == "dense":
-        return _fit_dense(facts, settings, plan, sizes, ridge, engine, reuse, keys)
-    return _fit_sparse(facts, settings, plan, sizes, ridge, engine, reuse, keys)
+    solve = _fit_dense if plan.kind == "dense" else _fit_sparse
+    return replace(solve(facts, settings, plan, sizes, ridge, engine, reuse, keys), low_rank=low_rank)
 
 
 def _fit_sparse(
@@ -173,6 +189,7 @@ class _Keys:
     def __init__(self, settings: Settings) -> None:
         scaling = (settings.alpha, settings.user_weight, settings.center)
         self.moments: Hashable = settings.user_weight
+        self.low_rank: Hashable = (settings.rank, settings.dtype)
         self.matrix: Hashable = (*scaling, settings.dtype)
         self.pattern: Hashable = (*scaling, settings.threshold, settings.sparsity, settings.max_neighbors)
         self.schedule: Hashable = (self.pattern, settings.r)

@@ -9,8 +9,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from mrfrec.core.low_rank import basis_size
 from mrfrec.core.memory import Budget, human_bytes
-from mrfrec.errors import ParameterError
+from mrfrec.errors import MemoryPlanError, ParameterError
 
 __all__ = ["TRANSPOSE_PARTS", "Plan", "Settings", "Sizes", "decide", "tile_size"]
 
@@ -19,6 +20,9 @@ _DENSE_UP_TO = (
     25_000  # items: beyond, the m³ operations of the closed form take over two minutes on two cores
 )
 _NEIGHBORS = 200  # per item, on average: 0.5 % of the Million Song data, the most accurate model of Table 2
+
+_RANK = 256  # what `rank="auto"` stands for in a sparse model,
+_RANK_ITEMS = 16_000_000  # if that many numbers hold its vectors: they are all read for every answer
 
 TRANSPOSE_PARTS = 8  # ranges of users that are transposed at one time, each with a count for every item
 _SCRATCH = 48_000_000  # bytes for the scratch space of all threads, at least
@@ -29,7 +33,7 @@ _ALLOCATOR = 12_000_000  # bytes that memory once freed may keep resident, and s
 class Settings:
     """The parameters of `MRF` that decide the weights."""
 
-    l2: float
+    l2: float | Literal["auto"]
     alpha: float
     l2_flat: float
     dropout: float
@@ -41,6 +45,7 @@ class Settings:
     r: float
     mean_constraint: bool
     dtype: Literal["float32", "float64"]
+    rank: int | Literal["auto"] = 0
 
 
 @dataclass(frozen=True)
@@ -49,9 +54,10 @@ class Plan:
 
     kind: Literal["dense", "sparse"]
     reason: str
-    l2: float
+    l2: float | Literal["auto"]  # "auto" until the data has been looked at
     sparsity: float | None
     threshold: float | None
+    rank: int = 0  # of the part beside the weights
     needed: int = 0  # bytes planned; 0 in a model that was loaded
     limit: int = 0  # bytes allowed
 
@@ -61,8 +67,11 @@ class Plan:
             kept = f", sparsity={self.sparsity:.3g}"
         elif self.threshold is not None:
             kept = f", threshold={self.threshold:.3g}"
+        if self.rank:
+            kept += f", rank={self.rank}"
         memory = f", needs {human_bytes(self.needed)} of {human_bytes(self.limit)}" if self.limit else ""
-        return f"{self.kind} model (l2={self.l2:g}{kept}){memory}: {self.reason}"
+        l2 = self.l2 if self.l2 == "auto" else f"{self.l2:.3g}"
+        return f"{self.kind} model (l2={l2}{kept}){memory}: {self.reason}"
 
 
 def tile_size(m: int) -> int:
@@ -81,6 +90,10 @@ class Sizes:
     itemsize: int  # bytes of a weight
     limit: int  # bytes the fit may use
     other: int = 0  # bytes held besides: a converted copy of the matrix, results kept for further fits
+
+    def with_rank(self, rank: int) -> "Sizes":
+        """Return these sizes with a low-rank part of so many vectors, which stays to the end of the fit."""
+        return replace(self, other=self.other + self.itemsize * self.items * (rank + 1)) if rank else self
 
     @property
     def held(self) -> int:
@@ -113,6 +126,12 @@ class Sizes:
         m, tile = self.items, tile_size(self.items)
         matrix = self.itemsize * (m * m + tile * m + tile * tile) + 8 * m * (m // tile + 2)
         return max(self.statistics, self.held + self.scratch + matrix)
+
+    def low_rank(self, rank: int) -> int:
+        """The basis, a block of its columns a few times, the values of X, and some users' products."""
+        (block, columns), e = basis_size(rank, self.items), self.itemsize
+        basis = e * self.items * (columns + rank + 6 * block) + 32 * columns * columns
+        return self.other + basis + e * self.pairs + 24 * self.users + self.scratch
 
     def sparse_stages(self, max_neighbors: int, r: float) -> dict[str, tuple[int, float]]:
         """For each stage of the sparse model, bytes that it holds in any case and for each entry of A."""
@@ -147,6 +166,22 @@ class Sizes:
 
 def decide(settings: Settings, sizes: Sizes, memory: Budget) -> Plan:
     """Choose dense or sparse where that is left open, and refuse what does not fit."""
+    if settings.rank == "auto":
+        plan = decide(replace(settings, rank=0), sizes, memory)
+        auto = min(_RANK, _RANK_ITEMS // sizes.items, min(sizes.users, sizes.items) // 4)
+        if plan.kind == "dense" or auto < 1:
+            return plan
+        try:
+            return decide(replace(settings, rank=auto), sizes, memory)
+        except MemoryPlanError:
+            return plan
+    rank = settings.rank
+    if rank > min(sizes.users, sizes.items):
+        rule = f"at most the number of users or items, {min(sizes.users, sizes.items)} for this data"
+        raise ParameterError("rank", rule, rank)
+    low_rank = sizes.low_rank(rank) if rank else 0
+    memory.check("low rank", low_rank, "Use a smaller rank, or rank=0.")
+    sizes = sizes.with_rank(rank)
     m, limit = sizes.items, sizes.limit
     largest = sizes.largest_sparsity(settings.max_neighbors, settings.r)
     settings, reason = _choose(settings, sizes, largest)
@@ -181,7 +216,8 @@ def decide(settings: Settings, sizes: Sizes, memory: Budget) -> Plan:
             if largest * m >= 1
             else "Use fewer users or items, or more memory.",
         )
-    return Plan(kind, reason, settings.l2, settings.sparsity, settings.threshold, needed, limit)
+    needed = max(needed, low_rank)
+    return Plan(kind, reason, settings.l2, settings.sparsity, settings.threshold, rank, needed, limit)
 
 
 def _choose(settings: Settings, sizes: Sizes, largest: float) -> tuple[Settings, str]:

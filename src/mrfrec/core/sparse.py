@@ -78,6 +78,11 @@ class Rows:
         source = np.repeat(self.ptr[rows] - ptr[:-1], lengths) + np.arange(ptr[-1])
         return Rows(ptr, self.items[source], self.values[source], self.width)
 
+    def scaled(self, factors: npt.NDArray[Any]) -> "Rows":
+        """Multiply each column by a factor, in place: the arrays must be this matrix's own."""
+        self.values[:] *= factors[self.items]
+        return self
+
     def span(self, start: int, stop: int) -> "Rows":
         """Return the rows `start` to `stop` without copying."""
         first, last = int(self.ptr[start]), int(self.ptr[stop])
@@ -113,6 +118,11 @@ class DenseRows:
     def matrix(self) -> npt.NDArray[Any]:
         self.verify()
         return self.array
+
+    def scaled(self, factors: npt.NDArray[Any]) -> "DenseRows":
+        """Multiply each column by a factor, in place."""
+        np.multiply(self.array, factors, out=self.array)
+        return self
 
     def verify(self, rows: npt.NDArray[Any] | None = None) -> None:
         """Check these rows, or all of them."""

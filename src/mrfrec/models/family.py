@@ -5,19 +5,23 @@ flat ridge is EASE; a ridge proportional to how often items are used is EDLAE.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from mrfrec.models.axes import Axis, Ridges
 from mrfrec.models.mrf import MRF
 
 __all__ = ["EASE", "EDLAE"]
 
+_PLAIN: Any = {
+    "alpha": 0.0, "user_weight": 0.0, "center": False, "offset": False, "novelty": 0.0, "rank": 0
+}  # fmt: skip
+
 
 class EASE(MRF):
     """Steck, *Embarrassingly Shallow Autoencoders for Sparse Data*, WWW 2019: an MRF with a flat ridge.
 
     C = (XᵀX + l2·I)⁻¹, B = −C ⊘ diag(C) per column, zero diagonal. The same as
-    `MRF(center=False, alpha=0, l2=l2)`. Published: l2 = 500 on ML-20M, 1000 on Netflix, 200 on MSD.
+    `MRF.paper(center=False, alpha=0, l2=l2)`. Published: l2 = 500 on ML-20M, 1000 on Netflix, 200 on MSD.
 
     The other parameters are those of `MRF`; with `sparsity`, the largest entries of XᵀX are kept.
     """
@@ -37,7 +41,7 @@ class EASE(MRF):
         memory_limit: int | str | None = None,
     ) -> None:
         super().__init__(
-            l2=l2, alpha=0.0, center=False, sparsity=sparsity, threshold=threshold,
+            l2=l2, **_PLAIN, sparsity=sparsity, threshold=threshold,
             max_neighbors=max_neighbors, r=r, dtype=dtype, threads=threads, memory_limit=memory_limit,
         )  # fmt: skip
 
@@ -47,7 +51,7 @@ class EDLAE(MRF):
 
     Dropping each item of a history with probability p is, in expectation, a ridge proportional to how often
     the items are used: C = (XᵀX + p/(1 − p)·dMat(diag(XᵀX)) + l2·I)⁻¹, B = −C ⊘ diag(C) per column, zero
-    diagonal. The same as `MRF(center=False, alpha=0, l2=l2, dropout=p)`.
+    diagonal. The same as `MRF.paper(center=False, alpha=0, l2=l2, dropout=p)`.
 
     Parameters
     ----------
@@ -80,6 +84,6 @@ class EDLAE(MRF):
         memory_limit: int | str | None = None,
     ) -> None:
         super().__init__(
-            l2=l2, dropout=dropout, alpha=0.0, center=False, sparsity=sparsity, threshold=threshold,
+            l2=l2, dropout=dropout, **_PLAIN, sparsity=sparsity, threshold=threshold,
             max_neighbors=max_neighbors, r=r, dtype=dtype, threads=threads, memory_limit=memory_limit,
         )  # fmt: skip

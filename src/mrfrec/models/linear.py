@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from mrfrec.core.low_rank import LowRank
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.models import ranking
 from mrfrec.models.recommender import Recommender
@@ -24,10 +25,12 @@ class Linear(Recommender):
     ----------
     weights_
         B, m × m with a zero diagonal: B[j, i] is the weight of item j in the score of item i. An ndarray
-        (dense) or a `scipy.sparse.csr_array` (sparse).
+        (dense) or a `scipy.sparse.csr_array` (sparse). A low-rank part is not in it.
     """
 
+    scales_scores = True
     _weights: Rows | DenseRows
+    _low_rank: LowRank | None = None  # beside B
     _shift: npt.NDArray[Any]  # the base score of each item
 
     @property
@@ -48,7 +51,10 @@ class Linear(Recommender):
     # ── using the weights ─────────────────────────────────────────────────────────────────────────
 
     def _scorer(self, histories: Rows) -> ranking.Scorer:
-        return ranking.WeightScorer(histories, self._weights, self._shift.dtype)
+        weights = ranking.WeightScorer(histories, self._weights, self._shift.dtype)
+        return (
+            weights if self._low_rank is None else ranking.LowRankScorer(histories, weights, self._low_rank)
+        )
 
     @property
     def _base_scores(self) -> npt.NDArray[Any]:
@@ -60,20 +66,24 @@ class Linear(Recommender):
         B = self._weights
         if isinstance(B, DenseRows):
             B.verify(had)
-            return np.asarray(B.array[np.ix_(had, targets)], np.float64)
-        column = np.full(B.width, -1)
-        column[targets] = np.arange(len(targets))
-        rows = B.take(had.astype(np.int64))
-        place = column[rows.items]
-        owner = np.repeat(np.arange(len(had)), np.diff(rows.ptr))
-        weights = np.zeros((len(had), len(targets)))
-        weights[owner[place >= 0], place[place >= 0]] = rows.values[place >= 0]
-        return weights
+            weights = np.asarray(B.array[np.ix_(had, targets)], np.float64)
+        else:
+            column = np.full(B.width, -1)
+            column[targets] = np.arange(len(targets))
+            rows = B.take(had.astype(np.int64))
+            place = column[rows.items]
+            owner = np.repeat(np.arange(len(had)), np.diff(rows.ptr))
+            weights = np.zeros((len(had), len(targets)))
+            weights[owner[place >= 0], place[place >= 0]] = rows.values[place >= 0]
+        return weights if self._low_rank is None else weights + self._low_rank.between(had, targets)
 
     def _neighbors(self, item: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Row j of B: where item j adds most."""
+        """Row j of B + λ·L: where item j adds most."""
         B = self._weights
         B.verify(np.array([item]))
+        if self._low_rank is not None:
+            items = np.arange(B.width)
+            return items, self._weights_between(np.array([item]), np.ones(1), items)[0]
         if isinstance(B, DenseRows):
             return np.arange(B.width), np.asarray(B.array[item])
         span = slice(int(B.ptr[item]), int(B.ptr[item + 1]))
@@ -84,10 +94,13 @@ class Linear(Recommender):
     def _state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
         B = self._weights
         B.verify()
+        arrays = {"shift": self._shift}
+        if self._low_rank is not None:
+            self._low_rank.verify()
+            arrays |= {"low_rank": self._low_rank.vectors, "low_rank.left": self._low_rank.left}
         if isinstance(B, DenseRows):
-            return {"shift": self._shift, "weights": B.array}, {}
-        arrays = {"weights.ptr": B.ptr, "weights.items": B.items, "weights.values": B.values}
-        return {"shift": self._shift, **arrays}, {}
+            return {**arrays, "weights": B.array}, {}
+        return {**arrays, "weights.ptr": B.ptr, "weights.items": B.items, "weights.values": B.values}, {}
 
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
         self._shift = shaped(arrays, "shift", m).read()
@@ -99,4 +112,7 @@ class Linear(Recommender):
             # Without its values, a row would be read as a row of ones.
             shaped(arrays, "weights.values", *arrays["weights.items"].array.shape)
             self._weights = stored_rows(arrays, "weights", m)
+        if "low_rank" in arrays:
+            stored = shaped(arrays, "low_rank", *arrays["low_rank"].array.shape[:1], m)
+            self._low_rank = LowRank(stored.array, shaped(arrays, "low_rank.left", m).read(), stored.check)
         self.timings_ = {}

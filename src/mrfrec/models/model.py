@@ -52,6 +52,8 @@ class Model(Configurable, ABC):
     # unless `search_space` overrides them.
     tuning_grid: ClassVar[Mapping[str, Axis]] = {}
     search_space: ClassVar[Mapping[str, Axis]] = {}
+    added_parameters: ClassVar[Mapping[str, Any]] = {}  # what files without these parameters stand for
+    scales_scores: ClassVar[bool] = False  # whether a score may be multiplied, as `novelty` does
     extra: ClassVar[str | None] = None  # optional dependency group that fitting needs
     threads: int | None = None
     memory_limit: int | None = None
@@ -63,7 +65,7 @@ class Model(Configurable, ABC):
     _training: "Training | Callable[[], Training] | None" = None
     _facts: dict[str, Any]  # about the training data
     _interactions: "Interactions"
-    _bases: dict[tuple[Ties, bool], ranking.Base]  # built when first needed
+    _bases: dict[tuple[Ties, bool, float], ranking.Base]  # built when first needed
 
     # ── what a model does itself ──────────────────────────────────────────────────────────────────
 
@@ -299,10 +301,12 @@ class Model(Configurable, ABC):
         hide: Rows | None = None,
         hidden: npt.NDArray[np.bool_] | None = None,
         allowed: Mapping[int, npt.NDArray[Any]] | None = None,
+        more_novelty: float = 0.0,
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any], npt.NDArray[np.bool_]]:
         """Return items, scores and whether there is evidence for each: users × k, best first.
 
         `hide` are the items hidden from each user, `hidden` from all; `allowed`, the only ones for some.
+        `more_novelty` is added to the novelty that the model was fitted with.
         """
         n, m = len(histories), histories.width
         strangers = np.diff(histories.ptr) == 0
@@ -312,12 +316,15 @@ class Model(Configurable, ABC):
             rows = np.flatnonzero(strangers == stranger)
             if not len(rows):
                 continue
-            base = self._base(ties, stranger)
+            base = self._base(ties, stranger, more_novelty)
             some = histories if len(rows) == n else histories.take(rows)
             if stranger:  # nothing is known, so nothing adds to the base score
                 scorer: ranking.Scorer = ranking.WeightScorer(some, Rows.empty(m, m), base.scores.dtype)
             else:
                 scorer = self._scorer(some)
+                if more_novelty:
+                    factors = ranking.novelty_factors(self.popularity_, more_novelty)
+                    scorer = ranking.ScaledScorer(scorer, self._base_scores, factors)
             items[rows], scores[rows], evidence[rows] = ranking.top_k(
                 scorer, k, base if hidden is None else base.without(hidden),
                 hidden=hide if hide is None or len(rows) == n else hide.take(rows),
@@ -327,14 +334,19 @@ class Model(Configurable, ABC):
             )  # fmt: skip
         return items, scores, evidence
 
-    def _base(self, ties: Ties, stranger: bool) -> ranking.Base:
+    def _base(self, ties: Ties, stranger: bool, more_novelty: float = 0.0) -> ranking.Base:
         bases = self.__dict__.setdefault("_bases", {})
-        if (ties, stranger) not in bases:
+        key = (ties, stranger, more_novelty)
+        if key not in bases:
+            if len(bases) > 16:  # each holds a few numbers per item
+                bases.clear()
             scores = self._stranger_scores if stranger else self._base_scores
+            if more_novelty:
+                scores = scores * ranking.novelty_factors(self.popularity_, more_novelty).astype(scores.dtype)
             by_index = np.arange(len(scores), dtype=np.int32)
             order = self._catalogue.by_popularity if ties == "popularity" else by_index
-            bases[ties, stranger] = ranking.Base(scores, order)
-        base: ranking.Base = bases[ties, stranger]
+            bases[key] = ranking.Base(scores, order)
+        base: ranking.Base = bases[key]
         return base
 
     # ── on disk ───────────────────────────────────────────────────────────────────────────────────

@@ -11,8 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.checks import check_count, check_dtype, check_flag, check_number, warn
+from mrfrec.core.low_rank import LowRank
 from mrfrec.core.plan import Plan, Settings
+from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.errors import ParameterError
+from mrfrec.models import ranking
 from mrfrec.models.axes import Axis, Range, Ridges
 from mrfrec.models.linear import Linear
 from mrfrec.models.recommender import FitContext
@@ -24,8 +27,14 @@ if TYPE_CHECKING:
     from mrfrec.data.interactions import Interactions
     from mrfrec.io.artifact import Stored
 
-__all__ = ["MRF"]
+__all__ = ["MRF", "PAPER"]
 
+PAPER: dict[str, Any] = {
+    "l2": 6.0, "alpha": 0.75, "user_weight": 0.0, "offset": False, "novelty": 0.0, "rank": 0
+}  # fmt: skip
+"""The parameters of `MRF` that the paper has, where they differ from the defaults."""
+
+_SAMPLED_USERS = 256  # whose scores tell how much these spread
 _log = logging.getLogger("mrfrec")
 
 
@@ -38,8 +47,8 @@ class MRF(Linear):
     Parameters
     ----------
     l2
-        Ridge on the rescaled item-item matrix. Published: dense 6 on ML-20M and Netflix, 3 on MSD; sparse 1
-        on MSD. Use more for less data.
+        Ridge on the rescaled item-item matrix. "auto": 30·q^(1−α)·n̄^(¼−α), where n̄ is the number of users of
+        an average item and q the mean square of an entry, 1 for binary data; `plan_.l2` is the number.
     alpha
         Exponent of the rescaling, 0 (covariances) to 1 (correlations).
     l2_flat
@@ -50,7 +59,7 @@ class MRF(Linear):
     user_weight
         β: a user with a history of length h gets the weight h^(−β), so that long histories do not dominate.
     center
-        Subtract the column means. `center=False, alpha=0` is EASE.
+        Subtract the column means.
     sparsity
         Share of the m² entries to keep, diagonal included, before `max_neighbors` applies. None for a dense
         model. "auto": dense up to 25,000 items if that fits in memory, otherwise 200 neighbours per item, or
@@ -64,6 +73,16 @@ class MRF(Linear):
         item's neighbours: faster, less accurate.
     mean_constraint
         Fit under μᵀB = μᵀ (the Appendix), for all items with variance; dense only.
+    novelty
+        γ: divide the score of an item with p users by (p/p̄)^γ, where p̄ is the p of a typical interaction.
+        More favours rarer items. `recommend(novelty=…)` uses another γ without a new fit.
+    rank
+        Vectors of a low-rank part L beside B, 0 for none: the score is x·(B + λ·L). It gives a sparse model
+        the structure that all items share. "auto": 256 for a sparse model, fewer where that would be more
+        than 16 million numbers; 0 for a dense one.
+    rank_weight
+        How much L counts: λ is such that, over the items a user has not, the scores x·λL spread (in their
+        standard deviation) this many times as much as the scores of B.
     offset
         Score by the exact conditional mean μ + (x − μ)·B instead of x·B. An item without evidence scores its
         mean given that none of its neighbors were used, μ − μ·B; an empty history scores μ.
@@ -86,6 +105,8 @@ class MRF(Linear):
     pattern_
         A, the entries that may be non-zero, diagonal included (`csc_array` of booleans); None if dense or
         loaded.
+    rank_weight_
+        λ; 0 without a low-rank part.
     n_blocks_
         Number of systems solved; None if dense.
     threshold_
@@ -100,6 +121,7 @@ class MRF(Linear):
         Planned bytes of each stage; empty in a loaded model.
     """
 
+    added_parameters: ClassVar[Mapping[str, Any]] = {"novelty": 0.0, "rank": 0}
     tuning_grid: ClassVar[Mapping[str, Axis]] = {
         "sparsity": ("auto",), "r": (0.0,), "alpha": (0.0, 0.25, 0.5, 0.75, 1.0), "l2": Ridges(),
     }  # fmt: skip
@@ -114,28 +136,34 @@ class MRF(Linear):
     mean_: npt.NDArray[np.float64]
     scale_: npt.NDArray[np.float64]
     memory_plan_: dict[str, int]
+    rank_weight_: float
     _shift: npt.NDArray[Any]  # μ − μ·B with the offset, else zero
 
     def __init__(
         self,
         *,
-        l2: float = 6.0,
-        alpha: float = 0.75,
+        l2: float | Literal["auto"] = "auto",
+        alpha: float = 0.5,
         l2_flat: float = 0.0,
         dropout: float = 0.0,
-        user_weight: float = 0.0,
+        user_weight: float = 0.25,
         center: bool = True,
         sparsity: float | Literal["auto"] | None = "auto",
         threshold: float | None = None,
         max_neighbors: int = 1000,
         r: float = 0.0,
         mean_constraint: bool = False,
-        offset: bool = False,
+        offset: bool = True,
+        novelty: float = 0.1,
+        rank: int | Literal["auto"] = "auto",
+        rank_weight: float = 0.3,
         dtype: Literal["float32", "float64"] = "float32",
         threads: int | None = None,
         memory_limit: int | str | None = None,
     ) -> None:
-        self.l2 = check_number("l2", l2, "a finite number, 0 or more", lambda x: x >= 0)
+        self.l2: float | Literal["auto"] = "auto"
+        if l2 != "auto":
+            self.l2 = check_number("l2", l2, 'a finite number, 0 or more, or "auto"', lambda x: x >= 0)
         self.alpha = check_number("alpha", alpha, "between 0 and 1", lambda x: 0 <= x <= 1)
         self.l2_flat = check_number("l2_flat", l2_flat, "a finite number, 0 or more", lambda x: x >= 0)
         self.dropout = check_number("dropout", dropout, "at least 0 and below 1", lambda x: 0 <= x < 1)
@@ -158,6 +186,11 @@ class MRF(Linear):
         self.r = check_number("r", r, "between 0 and 1", lambda x: 0 <= x <= 1)
         self.mean_constraint = check_flag("mean_constraint", mean_constraint)
         self.offset = check_flag("offset", offset)
+        self.novelty = check_number("novelty", novelty, "between -1 and 1", lambda x: -1 <= x <= 1)
+        self.rank: int | Literal["auto"] = "auto" if rank == "auto" else check_count("rank", rank, least=0)
+        self.rank_weight = check_number(
+            "rank_weight", rank_weight, "a finite number, 0 or more", lambda x: x >= 0
+        )
         self.dtype = check_dtype(dtype)
         self._limit(threads, memory_limit)
         if self.threshold is not None and self.sparsity not in (None, "auto"):
@@ -175,6 +208,15 @@ class MRF(Linear):
         if self.r > 0 and self.sparsity is None and self.threshold is None:
             raise ParameterError("r", "0 for a dense model", r, "It belongs to the sparse model.")
 
+    @classmethod
+    def paper(cls, **parameters: Any) -> "MRF":
+        """Return the model as the paper has it: no intercept, no weights of users, α = ¾ and l2 = 6.
+
+        These are its values for ML-20M and Netflix; on MSD l2 is 3 for the dense model and 1 for the sparse
+        one. `parameters` replace any of them.
+        """
+        return MRF(**{**PAPER, **parameters})
+
     # ── fitting ───────────────────────────────────────────────────────────────────────────────────
 
     def _fit(self, data: "Interactions", given: FitContext) -> None:
@@ -186,7 +228,7 @@ class MRF(Linear):
         with LocalEngine(self.threads, self.memory_limit, given.progress) as engine:
             fitted = fitting.fit(
                 data.matrix,
-                Settings(**{field.name: getattr(self, field.name) for field in fields(Settings)}),
+                self._settings,
                 engine,
                 copied=given.copied,
                 announce=lambda plan: _log.info("%s", plan),
@@ -195,13 +237,21 @@ class MRF(Linear):
         timings = {**engine.timings, "total": time.perf_counter() - start + engine.saved}
         shift = np.zeros(data.n_items, self.dtype)
         if self.offset:
-            shift = (fitted.mean - fitted.mean.astype(self.dtype) @ fitted.weights.matrix()).astype(
-                self.dtype
-            )
+            shift[:] = fitted.mean - fitted.mean.astype(self.dtype) @ fitted.weights.matrix()
+        low_rank, rank_weight = fitted.low_rank, 0.0
+        if low_rank is not None:
+            rank_weight = self.rank_weight * _relative_spread(data, fitted.weights, shift, low_rank)
+            low_rank = low_rank.scaled(rank_weight) if rank_weight else None
+        weights = fitted.weights
+        if self.novelty:
+            factors = ranking.novelty_factors(data.popularity, self.novelty).astype(self.dtype)
+            weights, shift = weights.scaled(factors), shift * factors
+            low_rank = None if low_rank is None else low_rank.scaled(factors)
         if fitted.pattern is not None:
             self._mention_odd_data(data, np.diff(fitted.pattern.indptr))
         # Everything is there: from here on nothing can fail.
-        self._weights, self._shift = fitted.weights, shift
+        self._weights, self._shift, self._low_rank = weights, shift, low_rank
+        self.rank_weight_ = rank_weight
         self.plan_, self.timings_, self.memory_plan_ = fitted.plan, timings, engine.memory.stages
         self.pattern_, self.threshold_, self.n_blocks_ = fitted.pattern, fitted.threshold, fitted.n_blocks
         self.mean_, self.scale_ = fitted.mean, fitted.scale
@@ -220,6 +270,10 @@ class MRF(Linear):
                 "with max_history=1000 (--max-history 1000) to leave such users out."
             )
 
+    @property
+    def _settings(self) -> Settings:
+        return Settings(**{field.name: getattr(self, field.name) for field in fields(Settings)})
+
     def warm_up(self) -> None:
         """Compile or load what fitting and ranking need, so that it is no part of a fit that is timed."""
         _warm_up(self.dtype)
@@ -227,13 +281,17 @@ class MRF(Linear):
     @property
     def _stranger_scores(self) -> npt.NDArray[Any]:
         # Nothing is given, so that the conditional mean is the mean.
-        offset = self.fitted_parameters_.get("offset", self.offset)
-        return self.mean_.astype(self._shift.dtype) if offset else self._shift
+        if not self.fitted_parameters_.get("offset", self.offset):
+            return self._shift
+        novelty = self.fitted_parameters_.get("novelty", self.novelty)
+        scores = self.mean_ * ranking.novelty_factors(self.popularity_, novelty)
+        return np.asarray(scores.astype(self._shift.dtype))
 
     def _neighbors(self, item: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Row j of B', where all items have one scale: popular items are not near to everything."""
+        """Row j of B' + λ·L', where all items have one scale: popular items are not near to everything."""
         others, weights = super()._neighbors(item)
-        scale = self.scale_[others]
+        novelty = self.fitted_parameters_.get("novelty", self.novelty)
+        scale = self.scale_[others] * ranking.novelty_factors(self.popularity_, novelty)[others]
         return others, np.divide(
             weights * self.scale_[item], scale, out=np.zeros(len(scale)), where=scale > 0
         )
@@ -245,7 +303,12 @@ class MRF(Linear):
         plan = {name: value for name, value in vars(self.plan_).items() if name not in ("needed", "limit")}
         return (
             {"mean": self.mean_, "scale": self.scale_, **arrays},
-            {"plan": plan, "threshold": self.threshold_, "blocks": self.n_blocks_},
+            {
+                "plan": plan,
+                "threshold": self.threshold_,
+                "blocks": self.n_blocks_,
+                "rank_weight": self.rank_weight_,
+            },
         )
 
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
@@ -257,7 +320,34 @@ class MRF(Linear):
         if self.plan_.kind != ("dense" if "weights" in arrays else "sparse"):
             raise KeyError("plan")
         self.threshold_, self.n_blocks_ = facts["threshold"], facts["blocks"]
+        self.rank_weight_ = facts.get("rank_weight", 0.0)
         self.pattern_, self.memory_plan_ = None, {}
+
+
+def _relative_spread(
+    data: "Interactions", weights: Rows | DenseRows, shift: npt.NDArray[Any], low_rank: LowRank
+) -> float:
+    """Return how much more the scores of B spread than those of L, over the items that users have not.
+
+    The users are a sample, evenly spaced; the spread is the root of the mean variance of a user's scores.
+    """
+    lengths = np.diff(data.matrix.indptr)
+    users = np.flatnonzero((lengths > 0) & (lengths < data.n_items))
+    users = users[:: max(1, len(users) // _SAMPLED_USERS)]
+    histories = Rows.of(data.matrix).take(users)
+    nothing = ranking.WeightScorer(histories, Rows.empty(data.n_items, data.n_items), shift.dtype)
+    spreads = []
+    for scorer, base in (
+        (ranking.WeightScorer(histories, weights, shift.dtype), shift),
+        (ranking.LowRankScorer(histories, nothing, low_rank), np.zeros_like(shift)),
+    ):
+        variances = []
+        for u in range(len(users)):
+            scores = ranking.as_array(scorer.scores(u, u + 1, base), base)[0].astype(np.float64)
+            had = histories.items[histories.ptr[u] : histories.ptr[u + 1]]
+            variances.append(np.delete(scores, had).var())
+        spreads.append(np.mean(variances) ** 0.5 if variances else 0.0)
+    return float(spreads[0] / spreads[1]) if spreads[1] > 0 else 0.0
 
 
 @cache

@@ -6,16 +6,31 @@ floating-point operations in the same order: the results are equal to the bit.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from mrfrec.core.sparse import DenseRows, Rows
 
-__all__ = ["Base", "KnownScores", "Scorer", "VectorScorer", "WeightScorer", "score", "top_k"]
+if TYPE_CHECKING:
+    from mrfrec.core.low_rank import LowRank
+
+__all__ = [
+    "Base",
+    "KnownScores",
+    "LowRankScorer",
+    "ScaledScorer",
+    "Scorer",
+    "VectorScorer",
+    "WeightScorer",
+    "as_array",
+    "novelty_factors",
+    "score",
+    "top_k",
+]
 
 Array = npt.NDArray[Any]
 
@@ -163,6 +178,90 @@ class WeightScorer:
         return zip(self._histories.items[span].tolist(), self._values[span], strict=True)
 
 
+class LowRankScorer:
+    """Scores x·(B + λ·L), of which `low_rank` is the second part."""
+
+    uses_blas = False
+
+    def __init__(self, histories: Rows, weights: WeightScorer, low_rank: "LowRank") -> None:
+        low_rank.verify()
+        low_rank.answers += 1
+        self._histories, self._weights, self._low_rank = histories, weights, low_rank
+        self._values = histories.values.astype(low_rank.vectors.dtype, copy=False)
+        self.users_at_once = min(weights.users_at_once, 16)
+        # Compiled code is five times as fast, but takes longer to load than a few answers in numpy.
+        self._compiled = len(histories) > _FEW or low_rank.answers > _FEW
+
+    def __len__(self) -> int:
+        return len(self._histories)
+
+    def scores(self, first: int, last: int, base: Array) -> Array:
+        """Return base + x·B + h·V, without what an item adds to itself."""
+        out = as_array(self._weights.scores(first, last, base), base)
+        low, rows = self._low_rank, self._histories
+        V, left = low.vectors, low.left
+        h = np.zeros((last - first, len(V)), base.dtype)
+        ptr, items = rows.ptr[first : last + 1], rows.items
+        if self._compiled:
+            from mrfrec.core.kernels import ranking as kernels
+
+            arrays = _arrays(rows, self._values.dtype)
+            kernels.embed(*arrays[:2], self._values, first, last, left, V, h)
+            kernels.add_low_rank(h, np.asarray(V), out)
+        else:
+            for u in range(last - first):
+                for t in range(int(ptr[u]), int(ptr[u + 1])):
+                    h[u] += self._values[t] * left[items[t]] * V[:, items[t]]
+                for f in range(len(V)):
+                    out[u] += h[u, f] * V[f]
+        span = slice(int(ptr[0]), int(ptr[-1]))
+        user = np.repeat(np.arange(last - first), np.diff(ptr))
+        out[user, items[span]] -= self._values[span] * low.own[items[span]]
+        return out
+
+    def has_evidence(self, first: int, last: int, items: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        """Take any history as evidence for every item that has users."""
+        known = np.diff(self._histories.ptr)[first:last, None] > 0
+        return (items >= 0) & known & (self._low_rank.left[items] > 0)
+
+
+class ScaledScorer:
+    """The scores of another scorer, each item's times a factor."""
+
+    def __init__(self, scorer: Scorer, base: Array, factor: Array) -> None:
+        self._scorer, self._base, self._factor = scorer, base, factor.astype(base.dtype)
+        self.users_at_once, self.uses_blas = scorer.users_at_once, scorer.uses_blas
+        self.has_evidence = scorer.has_evidence
+
+    def __len__(self) -> int:
+        return len(self._scorer)
+
+    def scores(self, first: int, last: int, base: Array) -> Rows | Array:
+        """Return the scores from the base of the other scorer on; what `base` hides stays hidden."""
+        scored, hidden = self._scorer.scores(first, last, self._base), base == -np.inf
+        if isinstance(scored, Rows):
+            values = np.where(hidden[scored.items], -np.inf, scored.values * self._factor[scored.items])
+            return replace(scored, values=values.astype(base.dtype))
+        scored *= self._factor
+        scored[:, hidden] = -np.inf
+        return scored
+
+
+def novelty_factors(popularity: npt.NDArray[np.int64], novelty: float) -> npt.NDArray[np.float64]:
+    """Return (p/p̄)^(−γ) of items with p users each; p̄ = Σp²/Σp is the p of a typical interaction."""
+    p = np.maximum(popularity, 1).astype(np.float64)
+    return np.asarray((p / (p @ p / p.sum())) ** -novelty)
+
+
+def as_array(scored: Rows | Array, base: Array) -> Array:
+    """Return scores as users × items, those of other items being their base scores."""
+    if not isinstance(scored, Rows):
+        return scored
+    out = np.tile(base, (len(scored), 1))
+    out[np.repeat(np.arange(len(scored)), np.diff(scored.ptr)), scored.items] = scored.values
+    return out
+
+
 class VectorScorer:
     """Scores h·Vᵀ, where h is a vector for each user. What is no sum of weights is evidence as a whole."""
 
@@ -219,11 +318,7 @@ def score(scorer: Scorer, base: Array, threads: int) -> Array:
     out = np.empty((len(scorer), len(base)), base.dtype)
 
     def work(task: tuple[int, int]) -> None:
-        scored = scorer.scores(*task, base)
-        part = out[slice(*task)]
-        part[:] = base if isinstance(scored, Rows) else scored
-        if isinstance(scored, Rows):
-            part[np.repeat(np.arange(len(scored)), np.diff(scored.ptr)), scored.items] = scored.values
+        out[slice(*task)] = as_array(scorer.scores(*task, base), base)
 
     with LocalEngine(threads, uses_blas=scorer.uses_blas) as workers:
         workers.run(work, _tasks(scorer))

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.checks import check_count, check_flag, warn
+from mrfrec.checks import check_count, check_flag, check_number, warn
 from mrfrec.data.catalogue import Contribution, Recommendations, rows_of
 from mrfrec.data.ids import Id
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.models.explaining import contributions, reasons
+from mrfrec.models.explaining import WeightsBetween, contributions, reasons
 from mrfrec.models.filters import Filters, ItemFilter
 from mrfrec.models.histories import Query, Unknown, query_histories, query_users
 from mrfrec.models.model import FitContext, Model
+from mrfrec.models.ranking import novelty_factors
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
@@ -35,6 +36,7 @@ class Options(TypedDict, total=False):
     exclude_seen: bool
     allow: ItemFilter
     exclude: ItemFilter
+    novelty: float | None
     explain: int
     progress: "Progress | None"
 
@@ -73,6 +75,7 @@ class Recommender(Model):
         exclude_seen: bool = True,
         allow: ItemFilter = None,
         exclude: ItemFilter = None,
+        novelty: float | None = None,
         explain: int = 0,
         progress: "Progress | None" = None,
     ) -> Any:
@@ -95,6 +98,10 @@ class Recommender(Model):
         allow, exclude
             Recommend only these items; never these. Item ids for everybody, or a mapping from users (as the
             table names them) to item ids; users who are not in the mapping are not limited.
+        novelty
+            γ: divide the score of an item with p users by (p/p̄)^γ, instead of the γ that the model was fitted
+            with; p̄ is the p of a typical interaction. More favours rarer items, less than 0 popular ones.
+            Only for models that score by weights, such as `MRF`.
         explain
             How many reasons to give in a further column `because`: the items of the history that add most
             to the score.
@@ -117,7 +124,7 @@ class Recommender(Model):
         query = self._query(users, history)
         batches = self._batches(
             query, k, exclude_seen=exclude_seen, allow=allow, exclude=exclude,
-            explain=explain, progress=progress,
+            novelty=novelty, explain=explain, progress=progress,
         )  # fmt: skip
         columns = (self._catalogue.recommendation_columns(batch) for batch in batches)
         return frame(columns, *self._table_form(query, bool(explain)), library=query.library or self._library)
@@ -182,6 +189,7 @@ class Recommender(Model):
         exclude_seen: bool = True,
         allow: ItemFilter = None,
         exclude: ItemFilter = None,
+        novelty: float | None = None,
         explain: int = 0,
         progress: "Progress | None" = None,
         unknown: list[Unknown] | None = None,
@@ -198,7 +206,8 @@ class Recommender(Model):
         filters = Filters.of(query, self.items_, allow, exclude)
         for each in (*query.unknown, *filters.unknown):
             each.warn() if unknown is None else unknown.append(each)
-        return self._ranked(query, k, exclude_seen, filters, explain, progress, warns=unknown is None)
+        more = self._more_novelty(novelty)
+        return self._ranked(query, k, exclude_seen, filters, more, explain, progress, warns=unknown is None)
 
     def _ranked(
         self,
@@ -206,6 +215,7 @@ class Recommender(Model):
         k: int,
         exclude_seen: bool,
         filters: Filters,
+        more_novelty: float,
         explain: int,
         progress: "Progress | None",
         warns: bool,
@@ -215,10 +225,12 @@ class Recommender(Model):
         for start, names, histories in query.batches():
             items, scores, evidence = self._rank(
                 histories, places, "popularity", filters.hide(start, histories, exclude_seen), filters.hidden,
-                filters.allow(start, len(names)),
+                filters.allow(start, len(names)), more_novelty,
             )  # fmt: skip
             short += int((items < 0).any(axis=1).sum()) if places == k else len(names)
-            because = reasons(self._weights_between, histories, items, explain) if explain else None
+            because = (
+                reasons(self._scaled_weights(more_novelty), histories, items, explain) if explain else None
+            )
             yield Recommendations(names, items, scores, evidence, because)
             done += len(names)
             if progress is not None:
@@ -228,6 +240,25 @@ class Recommender(Model):
                 f"{short:,} of {len(query):,} users get fewer than k={k} items: no more are left that they "
                 "have not seen and that are not excluded."
             )
+
+    def _more_novelty(self, novelty: float | None) -> float:
+        """Return what to add to the novelty that the model was fitted with."""
+        if novelty is None:
+            return 0.0
+        asked = check_number("novelty", novelty, "between -1 and 1", lambda x: -1 <= x <= 1)
+        if not self.scales_scores:
+            raise DataError(
+                f"a {type(self).__name__} takes no novelty: its scores are no sums of weights, and dividing "
+                "them by popularity means nothing. MRF, EASE, EDLAE, SLIM, FsSLIM and ItemKNN do."
+            )
+        return asked - float(self.fitted_parameters_.get("novelty", 0.0))
+
+    def _scaled_weights(self, more_novelty: float) -> WeightsBetween:
+        """Return `_weights_between`, with more novelty."""
+        if not more_novelty:
+            return self._weights_between
+        factors = novelty_factors(self.popularity_, more_novelty)
+        return lambda had, values, targets: self._weights_between(had, values, targets) * factors[targets]
 
     def _query(self, users: object = None, history: object = None) -> Query:
         """Read the users or histories that recommendations are asked for."""
@@ -273,7 +304,9 @@ class Recommender(Model):
         order = np.lexsort((self._catalogue.by_popularity[items], -strengths))[:k]
         return items[order], strengths[order]
 
-    def explain(self, item: Id, *, user: Id | None = None, history: object = None) -> Any:
+    def explain(
+        self, item: Id, *, user: Id | None = None, history: object = None, novelty: float | None = None
+    ) -> Any:
         """Return what a history adds to the score of one item, the largest contribution first.
 
         A table of item, title, value, weight and contribution. The contributions are exact, and their sum is
@@ -282,11 +315,13 @@ class Recommender(Model):
         """
         from mrfrec.io.frames import frame
 
-        columns = self._catalogue.reason_columns(*self._explanation(item, user=user, history=history))
+        columns = self._catalogue.reason_columns(
+            *self._explanation(item, user=user, history=history, novelty=novelty)
+        )
         return frame([columns], _REASON_COLUMNS, {"item": self.items_.kind}, library=self._library)
 
     def _explanation(
-        self, item: Id, *, user: Id | None = None, history: object = None
+        self, item: Id, *, user: Id | None = None, history: object = None, novelty: float | None = None
     ) -> tuple[list[Contribution], float]:
         """Return the contributions of a history to an item's score, and the item's base score."""
         self._fitted()
@@ -302,9 +337,9 @@ class Recommender(Model):
             each.warn()
         position = self._position(item)
         _, _, rows = next(query.batches())
-        found = contributions(self._weights_between, rows.items, rows.values, np.array([position]))[0]
-        base = self._base_scores if len(rows.items) else self._stranger_scores
-        return found, float(base[position])
+        more = self._more_novelty(novelty)
+        found = contributions(self._scaled_weights(more), rows.items, rows.values, np.array([position]))[0]
+        return found, float(self._base("popularity", not len(rows.items), more).scores[position])
 
     def search(self, text: str, k: int = 10) -> Any:
         """Find items by id or title: a table of item, title and users, the best match first.

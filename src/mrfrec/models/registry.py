@@ -146,7 +146,8 @@ def _restored(kind: type[Recommender], facts: Mapping[str, Any], arrays: StoredA
     wrong += [] if type(facts["histories"]) is bool else ["histories"]
     if wrong or data["items"] != len(items) or not items.is_ordered():
         raise KeyError(*(wrong or ["items"]))
-    model = kind(**parameters)
+    added = {name: x for name, x in kind.added_parameters.items() if name in known}
+    model = kind(**{**added, **parameters})
     model.memory_plan_ = {}
     model._restore(arrays, facts["state"], len(items))
     model.fitted_parameters_ = model.parameters

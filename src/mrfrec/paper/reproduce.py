@@ -20,7 +20,7 @@ from mrfrec.evaluation.metrics import DEFAULTS, Mean
 from mrfrec.evaluation.protocol import Comparison, Evaluation, evaluate
 from mrfrec.evaluation.report import Report, Section, of_evaluations, seconds_text
 from mrfrec.evaluation.splits import Split
-from mrfrec.models.mrf import MRF
+from mrfrec.models.mrf import MRF, PAPER
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import build, model_class
 from mrfrec.paper.report import of_exposure, of_low_rank
@@ -44,12 +44,12 @@ Values = tuple[float, float, float]
 
 
 def _dense(values: Values, training: str, l2: float) -> Published:
-    parameters = {"l2": l2, "alpha": 0.75, "sparsity": None}
+    parameters = {**PAPER, "l2": l2, "sparsity": None}
     return Published("MRF, dense", values, training, "MRF", parameters)
 
 
 def _sparse(share: str, r: float, values: Values, training: str, threshold: float) -> Published:
-    parameters = {"l2": 1.0, "alpha": 0.75, "threshold": threshold, "max_neighbors": 1000, "r": r}
+    parameters = {**PAPER, "l2": 1.0, "threshold": threshold, "max_neighbors": 1000, "r": r}
     return Published(f"MRF, {share} sparse, r = {r:g}", values, training, "MRF", parameters)
 
 

@@ -52,6 +52,8 @@ def low_rank(
     if not isinstance(model, MRF):
         raise ParameterError("model", "an MRF", model)
     m = len(model.items_)
+    if model.plan_.rank:
+        raise ParameterError("model", "an MRF without a low-rank part, fitted with rank=0", model)
     given = [ranks] if isinstance(ranks, int) else list(ranks)
     cuts = sorted(check_count("ranks", rank) for rank in given)
     if not cuts or len(set(cuts)) < len(cuts) or cuts[-1] > m:
@@ -155,9 +157,9 @@ def _rank(
         seen = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr)), X.indices
         reduced = X @ left
         scores = np.zeros((X.shape[0], m), left.dtype)
-        if mean is not None:  # conditional mean, μ + (x − μ)·B
+        if mean is not None:  # conditional mean, μ + (x − μ)·B, with the novelty of the fit
             reduced -= mean @ left
-            scores += mean
+            scores += model._stranger_scores
         scores[seen] = -np.inf
         base = ranking.Base(np.zeros(m, left.dtype), order)
         for place, (done, rank) in enumerate(pairwise([0, *cuts])):

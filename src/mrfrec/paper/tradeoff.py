@@ -61,7 +61,7 @@ def tradeoff(
     ties: Ties = "popularity",
     progress: Progress | None = None,
 ) -> Tradeoff:
-    """Fit and measure a sparse MRF for each sparsity and each r, and a dense one for comparison.
+    """Fit and measure the paper's MRF, sparse for each sparsity and each r, and dense for comparison.
 
     Each model is fitted from scratch, so that its training time is meaningful, and dropped once measured. A
     model that does not fit in memory is noted and skipped.
@@ -133,4 +133,4 @@ def _model(name: str, parameters: Mapping[str, Any] | None, **varied: Any) -> MR
             raise ParameterError(name, f"without {parameter}, which the trade-off itself sets", given)
         if parameter not in MRF.defaults():
             raise ParameterError(name, "parameters of MRF", given, f"It has no {parameter!r}.")
-    return MRF(**given, **varied)
+    return MRF.paper(**given, **varied)

@@ -47,6 +47,41 @@ def score_sparse(
         out_ptr[u - first + 1] = end
 
 
+@kernel
+def embed(user_ptr, items, values, first, last, left, V, out):
+    """Write Σ_j x_j·left_j·V_j of users first to last into `out`, users × k."""
+    for f in range(len(V)):
+        row = V[f]
+        for u in range(first, last):
+            total = out[u - first, f]
+            for t in range(user_ptr[u], user_ptr[u + 1]):
+                j = items[t]
+                total += values[t] * left[j] * row[j]
+            out[u - first, f] = total
+
+
+@kernel
+def add_low_rank(vectors, V, out):
+    """Add h·V to `out`, users × items, a part of the items at a time, which stays in the cache.
+
+    Terms are added one after the other, four in each round.
+    """
+    k, m = V.shape
+    for start in range(0, m, 2048):
+        stop = min(start + 2048, m)
+        for u in range(len(out)):
+            scores, h = out[u], vectors[u]
+            for f in range(0, k - k % 4, 4):
+                h0, h1, h2, h3 = h[f], h[f + 1], h[f + 2], h[f + 3]
+                v0, v1, v2, v3 = V[f], V[f + 1], V[f + 2], V[f + 3]
+                for i in range(start, stop):
+                    scores[i] = (((scores[i] + h0 * v0[i]) + h1 * v1[i]) + h2 * v2[i]) + h3 * v3[i]
+            for f in range(k - k % 4, k):
+                h0, v0 = h[f], V[f]
+                for i in range(start, stop):
+                    scores[i] += h0 * v0[i]
+
+
 @inner
 def _worse(score, item, than_score, than_item, order):
     """Ranked lower: a smaller score, or the same score and a later place in the order."""

@@ -1,0 +1,222 @@
+"""The low-rank part beside B, the novelty exponent and the automatic ridge, against the naive truth."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pytest
+import scipy.sparse as sp
+
+from mrfrec import MRF, DataError, Interactions, MemoryPlanError, ParameterError, load
+from mrfrec.core.low_rank import basis_size, leading_directions
+from mrfrec.engines.local import LocalEngine
+from mrfrec.models import EASE
+from mrfrec.models.registry import build
+
+import naive
+from conftest import random_matrix
+
+Matrix = npt.NDArray[np.float64]
+
+
+def directions(X: Matrix, rank: int, threads: int = 1, dtype: str = "float64") -> Any:
+    with LocalEngine(threads) as engine:
+        return leading_directions(sp.csr_array(X), rank, dtype, engine)
+
+
+def tastes(users: int = 400, items: int = 700, groups: int = 6) -> Matrix:
+    """Users who mostly stay within one group of items: as many large singular values as there are groups."""
+    random = np.random.default_rng(5)
+    same = np.arange(users)[:, None] % groups == np.arange(items)[None, :] % groups
+    return (random.random((users, items)) < np.where(same, 0.15, 0.01)).astype(np.float64)
+
+
+# ── singular vectors ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("rank", [1, 3, 12, 25])
+@pytest.mark.parametrize("values", [False, True])
+def test_directions_equal_the_exact_svd(rank: int, values: bool) -> None:
+    X = random_matrix(1, users=80, items=25)
+    X = X * np.random.default_rng(0).normal(size=X.shape) if values else X
+    X[3], X[:, 4] = 0.0, 0.0  # a user and an item without anything
+    L = directions(X, rank)
+    np.testing.assert_allclose(L.between(np.arange(25), np.arange(25)), naive.low_rank(X, rank), atol=1e-9)
+    assert not L.vectors[:, 4].any()
+
+
+def test_lanczos_finds_what_stands_out() -> None:
+    X = tastes()
+    assert basis_size(6, 700) == (16, 160)
+    L = directions(X, 6)
+    np.testing.assert_allclose(
+        L.between(np.arange(700), np.arange(700)), naive.low_rank(X, 6), atol=1e-7, rtol=1e-6
+    )
+
+
+def test_directions_hold_nearly_all_there_is_where_nothing_stands_out() -> None:
+    X = (np.random.default_rng(2).random((900, 800)) < 0.05).astype(np.float64)
+    U = directions(X, 20).vectors / np.sqrt(X.sum(axis=0))
+    np.testing.assert_allclose(U @ U.T, np.eye(20), atol=1e-9)
+    N = X / np.sqrt(X.sum(axis=1, keepdims=True)) / np.sqrt(X.sum(axis=0))
+    exact = np.linalg.svd(N, compute_uv=False)[:20]
+    assert np.linalg.norm(N @ U.T) ** 2 > 0.95 * (exact**2).sum()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_directions_do_not_depend_on_threads(dtype: str) -> None:
+    one, four = (directions(tastes(), 20, threads, dtype).vectors for threads in (1, 4))
+    np.testing.assert_array_equal(one, four)
+    assert one.dtype == dtype
+
+
+# ── scores ────────────────────────────────────────────────────────────────────────────────────────
+
+SETTINGS: list[dict[str, Any]] = [
+    {"sparsity": None, "offset": False, "novelty": 0.0, "rank": 4, "rank_weight": 0.5},
+    {"sparsity": None, "offset": True, "novelty": 0.3, "rank": 0},
+    {"sparsity": 0.2, "offset": True, "novelty": 0.3, "rank": 4, "rank_weight": 0.7},
+    {"sparsity": 0.2, "offset": False, "novelty": -0.2, "rank": 7, "rank_weight": 2.0, "center": False},
+]
+
+
+@pytest.mark.parametrize("parameters", SETTINGS)
+def test_scores_are_those_of_the_formula(parameters: dict[str, Any]) -> None:
+    X = random_matrix(3, users=90, items=30)
+    model = MRF(l2=2.0, dtype="float64", **parameters).fit(sp.csr_array(X))
+    plain = {**parameters, "novelty": 0.0, "rank": 0}
+    B = MRF(l2=2.0, dtype="float64", **plain).fit(sp.csr_array(X))
+    W = B.weights_.toarray() if B.is_sparse else B.weights_
+    base = B.mean_ - B.mean_ @ W if parameters["offset"] else np.zeros(30)
+    scores = X @ W + base
+    if parameters["rank"]:
+        L = naive.low_rank(X, parameters["rank"])
+        weight = parameters["rank_weight"] * naive.low_rank_scale(scores, X @ L, X)
+        assert model.rank_weight_ == pytest.approx(weight)
+        scores = scores + weight * (X @ L)
+    expected = scores * naive.novelty_factors(X.sum(axis=0), parameters["novelty"])
+    np.testing.assert_allclose(model.score(sp.csr_array(X)), expected, atol=1e-9)
+
+
+def demo(**parameters: Any) -> Any:
+    X = random_matrix(4, users=200, items=60)
+    data = Interactions(sp.csr_array(X), range(200), range(100, 160))
+    settings: dict[str, Any] = {"sparsity": 0.1, "rank": 6, "novelty": 0.15, "rank_weight": 0.5}
+    return MRF(**{**settings, **parameters}).fit(data)
+
+
+def test_one_answer_and_many_have_the_same_bits() -> None:
+    """In numpy for a few users, in compiled code for many and for the answers after the first."""
+    model = demo()
+    every = model.recommend(k=8)
+    for user in range(0, 200, 9):
+        alone = model.recommend([user], k=8)
+        assert alone.rows() == every.filter(every["user"] == user).rows()
+
+
+@pytest.mark.parametrize("novelty", [None, 0.0, 0.4, -0.3])
+@pytest.mark.parametrize("parameters", [{}, {"offset": False}, {"rank": 0}, {"sparsity": None}])
+def test_reasons_add_up_to_the_score(novelty: float | None, parameters: dict[str, Any]) -> None:
+    model = demo(dtype="float64", **parameters)
+    for row in model.recommend([0, 1], k=5, novelty=novelty).rows(named=True):
+        reasons = model.explain(row["item"], user=row["user"], novelty=novelty)
+        assert reasons["contribution"].sum() == pytest.approx(row["score"], abs=1e-9)
+    for row in model.answer([0], k=3, novelty=novelty, explain=2).rows:
+        items = model.explain(row["item"], user=0, novelty=novelty).filter(pl.col("item").is_not_null())
+        largest = items["contribution"].max()
+        assert row["because"].startswith(f"{items['item'][0]} ({largest:+.2f})" if largest > 0 else "")
+
+
+def test_an_item_does_not_recommend_itself() -> None:
+    model = demo(sparsity=None, dtype="float64")
+    scores = model.score(sp.csr_array(np.eye(60)))
+    base = model.score(sp.csr_array((1, 60)))[0]
+    assert model.explain(100, history=[100])["contribution"].to_list()[0] == 0.0
+    shift = model._base_scores
+    np.testing.assert_allclose(np.diag(scores), shift, atol=1e-9)
+    assert base.shape == shift.shape
+
+
+@pytest.mark.parametrize("kind", ["MRF", "EASE", "SLIM", "ItemKNN"])
+def test_novelty_when_asking_is_that_of_a_fit(kind: str) -> None:
+    X = sp.csr_array(random_matrix(6, users=150, items=40))
+    if kind == "MRF":
+        for asked in (0.0, 0.25, -0.1):
+            new = demo(novelty=asked).recommend(k=10)
+            asked_for = demo(novelty=0.15).recommend(k=10, novelty=asked)
+            np.testing.assert_allclose(new["score"], asked_for["score"], rtol=2e-5, atol=1e-6)
+    model = build(kind, {}).fit(X)
+    plain, novel = model.recommend(k=5), model.recommend(k=5, novelty=0.5)
+    popularity = model.popularity_
+    assert popularity[novel["item"].to_numpy()].mean() < popularity[plain["item"].to_numpy()].mean()
+
+
+def test_novelty_keeps_filters_and_strangers() -> None:
+    model = demo()
+    hidden = model.recommend([0], k=3, novelty=0.5)["item"].to_list()
+    rest = model.recommend([0], k=57, novelty=0.5, exclude=hidden, exclude_seen=False)["item"].to_list()
+    assert not set(hidden) & set(rest)
+    stranger = model.recommend(history=[[]], k=4, novelty=0.5)
+    assert stranger["source"].to_list() == ["popular"] * 4
+
+
+def test_similar_items_have_the_low_rank_part_and_no_novelty() -> None:
+    """With a few items per column, most similarities come from the low-rank part."""
+    alone, both = demo(rank=0, sparsity=0.02), demo(sparsity=0.02)
+    assert len(both.similar_items(100, k=20)) > 2
+    with pytest.warns(UserWarning, match="fewer than k=20"):
+        assert len(alone.similar_items(100, k=20)) < 20
+    novel = demo(sparsity=0.02, novelty=0.5).similar_items(100, k=10)
+    np.testing.assert_allclose(novel["score"], both.similar_items(100, k=10)["score"], rtol=1e-4)
+
+
+def test_file_and_pickle_hold_the_low_rank_part(tmp_path: Path) -> None:
+    model = demo()
+    model.save(tmp_path / "m.mrf", include_histories=True)
+    for other in (load(tmp_path / "m.mrf"), pickle.loads(pickle.dumps(model))):
+        assert other.recommend(k=5, novelty=0.2).rows() == model.recommend(k=5, novelty=0.2).rows()
+        assert getattr(other, "rank_weight_") == model.rank_weight_ > 0  # noqa: B009
+
+
+def test_refusals() -> None:
+    with pytest.raises(ParameterError, match=r"rank must be at most .*, 60 for this data; got 61"):
+        demo(rank=61)
+    with pytest.raises(ParameterError, match="novelty must be between -1 and 1; got 2"):
+        demo().recommend(novelty=2)
+    with pytest.raises(DataError, match="a WMF takes no novelty"):
+        build("WMF", {"factors": 4}).fit(sp.csr_array(random_matrix(7))).recommend(novelty=0.1)
+    with pytest.raises(MemoryPlanError, match=r"\(low rank\).*Use a smaller rank, or rank=0"):
+        MRF(rank=1000, sparsity=0.0001, memory_limit="1GB").fit(sp.eye_array(100_000, format="csr"))
+
+
+# ── defaults ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("user_weight", [0.0, 0.5])
+def test_the_automatic_ridge_is_that_of_the_formula(center: bool, alpha: float, user_weight: float) -> None:
+    X = random_matrix(8, users=70, items=20) * np.random.default_rng(1).integers(1, 6, (70, 20))
+    model = MRF(center=center, alpha=alpha, user_weight=user_weight).fit(sp.csr_array(X))
+    assert model.plan_.l2 == pytest.approx(naive.auto_l2(X, alpha, center, user_weight))
+
+
+@pytest.mark.parametrize("parameters", [{}, {"sparsity": 0.2, "rank": 5}, {"alpha": 0.25, "offset": False}])
+def test_defaults_do_not_depend_on_the_unit_of_values(parameters: dict[str, Any]) -> None:
+    X = random_matrix(9, users=70, items=25)
+    one, thousand = (MRF(dtype="float64", **parameters).fit(sp.csr_array(f * X)) for f in (1.0, 1000.0))
+    np.testing.assert_allclose(
+        thousand.score(sp.csr_array(1000 * X)), 1000 * one.score(sp.csr_array(X)), rtol=1e-7
+    )
+
+
+def test_the_papers_model_has_a_name() -> None:
+    X = sp.csr_array(random_matrix(10))
+    paper = MRF.paper(dtype="float64").fit(X)
+    np.testing.assert_allclose(paper.weights_, naive.dense(X.toarray(), 6.0, 0.75), atol=1e-12)
+    np.testing.assert_allclose(paper.score(X), X @ paper.weights_, atol=1e-12)
+    assert MRF.paper(l2=1.0).l2 == 1.0
+    assert (EASE().novelty, EASE().rank, EASE().offset) == (0.0, 0, False)
