@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from mrfrec.core.low_rank import LowRank
 from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.engines.machine import usable_threads
 from mrfrec.models import ranking
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.stored import shaped, stored_rows
@@ -52,9 +53,10 @@ class Linear(Recommender):
 
     def _scorer(self, histories: Rows) -> ranking.Scorer:
         weights = ranking.WeightScorer(histories, self._weights, self._shift.dtype)
-        return (
-            weights if self._low_rank is None else ranking.LowRankScorer(histories, weights, self._low_rank)
-        )
+        if self._low_rank is None:
+            return weights
+        threads = self.threads or usable_threads()
+        return ranking.LowRankScorer(histories, weights, self._low_rank, threads)
 
     @property
     def _base_scores(self) -> npt.NDArray[Any]:

@@ -6,8 +6,9 @@ floating-point operations in the same order: the results are equal to the bit.
 """
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -183,7 +184,7 @@ class LowRankScorer:
 
     uses_blas = False
 
-    def __init__(self, histories: Rows, weights: WeightScorer, low_rank: "LowRank") -> None:
+    def __init__(self, histories: Rows, weights: WeightScorer, low_rank: "LowRank", threads: int = 1) -> None:
         low_rank.verify()
         low_rank.answers += 1
         self._histories, self._weights, self._low_rank = histories, weights, low_rank
@@ -191,6 +192,7 @@ class LowRankScorer:
         self.users_at_once = min(weights.users_at_once, 16)
         # Compiled code is five times as fast, but takes longer to load than a few answers in numpy.
         self._compiled = len(histories) > _FEW or low_rank.answers > _FEW
+        self._threads = threads if len(histories) <= _FEW else 1  # several users have a thread each
 
     def __len__(self) -> int:
         return len(self._histories)
@@ -207,7 +209,14 @@ class LowRankScorer:
 
             arrays = _arrays(rows, self._values.dtype)
             kernels.embed(*arrays[:2], self._values, first, last, left, V, h)
-            kernels.add_low_rank(h, np.asarray(V), out)
+            add = partial(kernels.add_low_rank, h, np.asarray(V))
+            size = -(-V.shape[1] // self._threads)
+            starts = range(0, V.shape[1], size)
+            if len(starts) == 1:
+                add(0, V.shape[1], out)
+            else:
+                with ThreadPoolExecutor(len(starts)) as pool:
+                    list(pool.map(lambda start: add(start, min(start + size, V.shape[1]), out), starts))
         else:
             for u in range(last - first):
                 for t in range(int(ptr[u]), int(ptr[u + 1])):

@@ -61,24 +61,26 @@ def embed(user_ptr, items, values, first, last, left, V, out):
 
 
 @kernel
-def add_low_rank(vectors, V, out):
-    """Add h·V to `out`, users × items, a part of the items at a time, which stays in the cache.
+def add_low_rank(vectors, V, first, last, out):
+    """Add h·V to `out`, users × items, for the items first to last; a part of them stays in the cache.
 
     Terms are added one after the other, four in each round.
     """
-    k, m = V.shape
-    for start in range(0, m, 2048):
-        stop = min(start + 2048, m)
+    k = len(V)
+    for start in range(first, last, 2048):
+        count = min(2048, last - start)
         for u in range(len(out)):
             scores, h = out[u], vectors[u]
             for f in range(0, k - k % 4, 4):
                 h0, h1, h2, h3 = h[f], h[f + 1], h[f + 2], h[f + 3]
                 v0, v1, v2, v3 = V[f], V[f + 1], V[f + 2], V[f + 3]
-                for i in range(start, stop):
+                for place in range(count):  # from 0 on, or the loop is not vectorised
+                    i = uint64(start + place)
                     scores[i] = (((scores[i] + h0 * v0[i]) + h1 * v1[i]) + h2 * v2[i]) + h3 * v3[i]
             for f in range(k - k % 4, k):
                 h0, v0 = h[f], V[f]
-                for i in range(start, stop):
+                for place in range(count):
+                    i = uint64(start + place)
                     scores[i] += h0 * v0[i]
 
 
