@@ -119,10 +119,23 @@ class Sansa(Peer):
 
 
 class ImplicitModel(Peer):
+    """A model of implicit, with one BLAS thread, as implicit recommends: it has threads of its own."""
+
+    def build(self) -> Any:
+        raise NotImplementedError
+
+    def fit(self, X: sp.csr_matrix) -> None:
+        from threadpoolctl import threadpool_limits
+
+        with threadpool_limits(1, "blas"):
+            self.model = self.build()
+            self.model.fit(X, show_progress=False)
+
     def recommend(self, shown: sp.csr_matrix, k: int) -> Lists:
-        lists, _ = self.model.recommend(
-            np.arange(shown.shape[0]), shown, N=k, filter_already_liked_items=True, recalculate_user=True
-        )
+        from threadpoolctl import threadpool_limits
+
+        with threadpool_limits(1, "blas"):
+            lists, _ = self.model.recommend(np.arange(shown.shape[0]), shown, N=k, recalculate_user=True)
         return np.asarray(lists, np.int32)
 
     def save(self, path: Path) -> bool:
@@ -131,21 +144,17 @@ class ImplicitModel(Peer):
 
 
 class ImplicitALS(ImplicitModel):
-    def fit(self, X: sp.csr_matrix) -> None:
+    def build(self) -> Any:
         from implicit.cpu.als import AlternatingLeastSquares
-        from threadpoolctl import threadpool_limits
 
-        with threadpool_limits(1, "blas"):  # as implicit recommends: it has threads of its own
-            self.model = AlternatingLeastSquares(**self.parameters, random_state=_SEED)
-            self.model.fit(X, show_progress=False)
+        return AlternatingLeastSquares(**self.parameters, random_state=_SEED)
 
 
 class ImplicitBM25(ImplicitModel):
-    def fit(self, X: sp.csr_matrix) -> None:
+    def build(self) -> Any:
         from implicit.nearest_neighbours import BM25Recommender
 
-        self.model = BM25Recommender(**self.parameters)
-        self.model.fit(X, show_progress=False)
+        return BM25Recommender(**self.parameters)
 
 
 class LensKit(Peer):
