@@ -86,14 +86,14 @@ def dense(
 
 
 def auto_l2(X: Matrix, alpha: float, center: bool = True, user_weight: float = 0.0) -> float:
-    """30·q^(1−α)·n̄^(¼−α): q is the mean square of an entry, n̄·q the mean of v where it is not 0."""
+    """37·q^(1−α)·n̄^(¼−α): q is the mean square of an entry, n̄·q the mean of v where it is not 0."""
     found = moments(X, alpha, center, user_weight)
     lengths = (X != 0).sum(axis=1)
     w = np.array([max(length, 1) ** -user_weight for length in lengths])
     w = w * lengths.sum() / (w * lengths).sum()
     q = float((w @ X**2).sum() / (X != 0).sum())
     users = found.v[found.active].mean() / q
-    return float(30 * q ** (1 - alpha) * users ** (0.25 - alpha))
+    return float(37 * q ** (1 - alpha) * users ** (0.25 - alpha))
 
 
 def low_rank(X: Matrix, rank: int) -> Matrix:

@@ -25,7 +25,7 @@ __all__ = ["Moments", "Statistics", "check_range", "is_binary", "moments", "spli
 # Two passes over the values give v to about 1e-15 of the sum of squares; what is below this share is
 # rounding.
 _NO_VARIANCE = 1e-12
-_RIDGE = 30.0  # of `l2="auto"`; experiments/results/defaults.md tells how it was chosen
+_RIDGE = 37.0  # of `l2="auto"`; experiments/results/defaults.md tells how it was chosen
 _LARGEST = 1e36  # two orders below the range of float32, for sums of a few products
 _ROW_TASKS = 512  # ranges of items of equal cost: enough for any number of threads to finish together
 
@@ -88,7 +88,7 @@ class Moments:
         return sum(int(array.nbytes) for array in own)
 
     def typical_ridge(self, alpha: float, center: bool) -> float:
-        """Return what `l2="auto"` stands for: 30·q^(1−α)·n̄^(¼−α).
+        """Return what `l2="auto"` stands for: 37·q^(1−α)·n̄^(¼−α).
 
         q is the mean square of an entry, 1 if all are ones; n̄·q is the mean of v over the items that have
         one, so that n̄ is the number of users of an average item.

@@ -47,7 +47,7 @@ class MRF(Linear):
     Parameters
     ----------
     l2
-        Ridge on the rescaled item-item matrix. "auto": 30·q^(1−α)·n̄^(¼−α), where n̄ is the number of users of
+        Ridge on the rescaled item-item matrix. "auto": 37·q^(1−α)·n̄^(¼−α), where n̄ is the number of users of
         an average item and q the mean square of an entry, 1 for binary data; `plan_.l2` is the number.
     alpha
         Exponent of the rescaling, 0 (covariances) to 1 (correlations).
