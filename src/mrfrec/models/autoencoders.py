@@ -221,7 +221,7 @@ class MultVAE(_Autoencoder):
     tuning_grid: ClassVar[Mapping[str, Axis]] = {
         "dropout": (0.3, 0.5),
         "kl_epochs": (5.0, 20.0),
-        "kl_cap": (0.2, 0.5, 1.0),
+        "kl_cap": (0.2, 1.0, 2.0),
     }
 
     def __init__(
