@@ -27,7 +27,7 @@ def directions(X: Matrix, rank: int, threads: int = 1, dtype: str = "float64") -
         return leading_directions(sp.csr_array(X), rank, dtype, engine)
 
 
-def tastes(users: int = 400, items: int = 700, groups: int = 6) -> Matrix:
+def tastes(users: int = 300, items: int = 330, groups: int = 6) -> Matrix:
     """Users who mostly stay within one group of items: as many large singular values as there are groups."""
     random = np.random.default_rng(5)
     same = np.arange(users)[:, None] % groups == np.arange(items)[None, :] % groups
@@ -37,7 +37,7 @@ def tastes(users: int = 400, items: int = 700, groups: int = 6) -> Matrix:
 # ── singular vectors ──────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("rank", [1, 3, 12, 25])
+@pytest.mark.parametrize("rank", [1, 12, 25])
 @pytest.mark.parametrize("values", [False, True])
 def test_directions_equal_the_exact_svd(rank: int, values: bool) -> None:
     X = random_matrix(1, users=80, items=25)
@@ -50,15 +50,15 @@ def test_directions_equal_the_exact_svd(rank: int, values: bool) -> None:
 
 def test_lanczos_finds_what_stands_out() -> None:
     X = tastes()
-    assert basis_size(6, 700) == (16, 144)
+    assert basis_size(6, 330) == (16, 144)
     L = directions(X, 6)
     np.testing.assert_allclose(
-        L.between(np.arange(700), np.arange(700)), naive.low_rank(X, 6), atol=1e-7, rtol=1e-6
+        L.between(np.arange(330), np.arange(330)), naive.low_rank(X, 6), atol=1e-7, rtol=1e-6
     )
 
 
 def test_directions_hold_nearly_all_there_is_where_nothing_stands_out() -> None:
-    X = (np.random.default_rng(2).random((900, 800)) < 0.05).astype(np.float64)
+    X = (np.random.default_rng(2).random((400, 350)) < 0.1).astype(np.float64)
     U = directions(X, 20).vectors / np.sqrt(X.sum(axis=0))
     np.testing.assert_allclose(U @ U.T, np.eye(20), atol=1e-9)
     N = X / np.sqrt(X.sum(axis=1, keepdims=True)) / np.sqrt(X.sum(axis=0))
@@ -117,8 +117,8 @@ def test_one_answer_and_many_have_the_same_bits() -> None:
         assert alone.rows() == every.filter(every["user"] == user).rows()
 
 
-@pytest.mark.parametrize("novelty", [None, 0.0, 0.4, -0.3])
-@pytest.mark.parametrize("parameters", [{}, {"offset": False}, {"rank": 0}, {"sparsity": None}])
+@pytest.mark.parametrize("novelty", [None, 0.4])
+@pytest.mark.parametrize("parameters", [{}, {"offset": False, "rank": 0}, {"sparsity": None}])
 def test_reasons_add_up_to_the_score(novelty: float | None, parameters: dict[str, Any]) -> None:
     model = demo(dtype="float64", **parameters)
     for row in model.recommend([0, 1], k=5, novelty=novelty).rows(named=True):
@@ -144,7 +144,7 @@ def test_an_item_does_not_recommend_itself() -> None:
 def test_novelty_when_asking_is_that_of_a_fit(kind: str) -> None:
     X = sp.csr_array(random_matrix(6, users=150, items=40))
     if kind == "MRF":
-        for asked in (0.0, 0.25, -0.1):
+        for asked in (0.0, -0.1):
             new = demo(novelty=asked).recommend(k=10)
             asked_for = demo(novelty=0.15).recommend(k=10, novelty=asked)
             np.testing.assert_allclose(new["score"], asked_for["score"], rtol=2e-5, atol=1e-6)
