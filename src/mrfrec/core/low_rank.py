@@ -76,7 +76,14 @@ class LowRank:
     def scaled(self, factor: Array | float) -> "LowRank":
         """Multiply the scores of each item by a factor other than 0."""
         dtype = self.vectors.dtype
-        return LowRank((self.vectors * factor).astype(dtype), (self.left / factor).astype(dtype))
+        vectors = (self.vectors * factor).astype(dtype, copy=False)
+        return LowRank(vectors, (self.left / factor).astype(dtype, copy=False))
+
+    def row(self, item: int) -> Array:
+        """Return the weights of one item in the scores of all."""
+        weights = np.asarray((self.vectors[:, item] * self.left[item]) @ self.vectors)
+        weights[item] = 0.0
+        return weights
 
     def between(self, had: Array, targets: Array) -> npt.NDArray[np.float64]:
         """Return the weights of some items in the scores of others, had × targets."""

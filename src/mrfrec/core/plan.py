@@ -92,8 +92,9 @@ class Sizes:
     other: int = 0  # bytes held besides: a converted copy of the matrix, results kept for further fits
 
     def with_rank(self, rank: int) -> "Sizes":
-        """Return these sizes with a low-rank part of so many vectors, which stays to the end of the fit."""
-        return replace(self, other=self.other + self.itemsize * self.items * (rank + 1)) if rank else self
+        """Return these sizes with a low-rank part of so many vectors, held twice while it is scaled."""
+        held = 2 * self.itemsize * self.items * (rank + 1)
+        return replace(self, other=self.other + held) if rank else self
 
     @property
     def held(self) -> int:

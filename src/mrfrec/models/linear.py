@@ -83,13 +83,14 @@ class Linear(Recommender):
         """Row j of B + λ·L: where item j adds most."""
         B = self._weights
         B.verify(np.array([item]))
-        if self._low_rank is not None:
-            items = np.arange(B.width)
-            return items, self._weights_between(np.array([item]), np.ones(1), items)[0]
+        low = None if self._low_rank is None else self._low_rank.row(item)
         if isinstance(B, DenseRows):
-            return np.arange(B.width), np.asarray(B.array[item])
+            return np.arange(B.width), np.asarray(B.array[item]) + (0 if low is None else low)
         span = slice(int(B.ptr[item]), int(B.ptr[item + 1]))
-        return np.asarray(B.items[span]), np.asarray(B.values[span])
+        if low is None:
+            return np.asarray(B.items[span]), np.asarray(B.values[span])
+        low[B.items[span]] += B.values[span]
+        return np.arange(B.width), low
 
     # ── on disk ───────────────────────────────────────────────────────────────────────────────────
 

@@ -228,7 +228,7 @@ class MRF(Linear):
         with LocalEngine(self.threads, self.memory_limit, given.progress) as engine:
             fitted = fitting.fit(
                 data.matrix,
-                self._settings,
+                Settings(**{field.name: getattr(self, field.name) for field in fields(Settings)}),
                 engine,
                 copied=given.copied,
                 announce=lambda plan: _log.info("%s", plan),
@@ -241,12 +241,12 @@ class MRF(Linear):
         low_rank, rank_weight = fitted.low_rank, 0.0
         if low_rank is not None:
             rank_weight = self.rank_weight * _relative_spread(data, fitted.weights, shift, low_rank)
-            low_rank = low_rank.scaled(rank_weight) if rank_weight else None
         weights = fitted.weights
+        factors = ranking.novelty_factors(data.popularity, self.novelty).astype(self.dtype)
         if self.novelty:
-            factors = ranking.novelty_factors(data.popularity, self.novelty).astype(self.dtype)
             weights, shift = weights.scaled(factors), shift * factors
-            low_rank = None if low_rank is None else low_rank.scaled(factors)
+        if low_rank is not None:
+            low_rank = low_rank.scaled(factors * rank_weight) if rank_weight else None
         if fitted.pattern is not None:
             self._mention_odd_data(data, np.diff(fitted.pattern.indptr))
         # Everything is there: from here on nothing can fail.
@@ -269,10 +269,6 @@ class MRF(Linear):
                 "this user has look alike, and in a sparse model take the place of others. Read the data "
                 "with max_history=1000 (--max-history 1000) to leave such users out."
             )
-
-    @property
-    def _settings(self) -> Settings:
-        return Settings(**{field.name: getattr(self, field.name) for field in fields(Settings)})
 
     def warm_up(self) -> None:
         """Compile or load what fitting and ranking need, so that it is no part of a fit that is timed."""
