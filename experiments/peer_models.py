@@ -70,7 +70,9 @@ def top(scores: npt.NDArray[Any], shown: sp.csr_matrix, k: int) -> Lists:
 
 
 class Own(Peer):
-    """A model of mrfrec."""
+    """A model of mrfrec. `l2_times` multiplies what its `l2="auto"` stands for."""
+
+    l2_times = 1.0
 
     def warm_up(self) -> None:
         from mrfrec.models.registry import build
@@ -78,11 +80,22 @@ class Own(Peer):
         parameters = dict(self.parameters)
         self.model = build("Popularity", {})
         super().warm_up()
+        self.l2_times = parameters.pop("l2_times", 1.0)
         self.model = build(parameters.pop("kind"), parameters)
         self.model.warm_up()
 
     def fit(self, X: sp.csr_matrix) -> None:
+        if self.l2_times != 1:
+            self.model.set_params(l2=self.l2_times * self._typical_ridge(X))
         self.model.fit(sp.csr_array(X))
+
+    def _typical_ridge(self, X: sp.csr_matrix) -> float:
+        from mrfrec.core import statistics
+        from mrfrec.engines.local import LocalEngine
+
+        with LocalEngine() as engine:
+            moments = statistics.moments(sp.csr_array(X), self.model.user_weight, engine)
+        return moments.typical_ridge(self.model.alpha, self.model.center)
 
     def recommend(self, shown: sp.csr_matrix, k: int) -> Lists:
         lists: Lists = self.model.top_k(sp.csr_array(shown), k, ties="popularity")[0]

@@ -36,21 +36,30 @@ REQUIREMENTS = {
 
 @dataclass(frozen=True)
 class Row:
-    """A model of a library, what it is always given, and the values that tuning chooses from."""
+    """A model of a library, what it is always given, and the values that tuning chooses from.
+
+    With `defaults`, the first trial is the model without any of these values.
+    """
 
     library: str
     model: str
     fixed: Mapping[str, Any] = field(default_factory=dict)
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    defaults: bool = False
 
     @property
     def name(self) -> str:
         return f"{self.model} ({self.library})"
 
     def points(self, trials: int) -> list[dict[str, Any]]:
-        """Return the points to try: all of the grid, or as many as there are trials, drawn at random."""
-        points = [{**self.fixed, **point} for point in grid(**self.grid)] if self.grid else [dict(self.fixed)]
-        return points if len(points) <= trials else random.Random(SEED).sample(points, trials)
+        """Return the points to try: all of the grid, or as many as there are trials, drawn at random.
+
+        Those of fewer trials are among those of more.
+        """
+        points = [{**self.fixed, **point} for point in grid(**self.grid)] if self.grid else []
+        if len(points) + self.defaults > trials:
+            points = random.Random(SEED).sample(points, len(points))
+        return ([dict(self.fixed)] if self.defaults or not points else []) + points[: trials - self.defaults]
 
 
 def write_split(split: Split, folder: Path) -> None:

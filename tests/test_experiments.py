@@ -145,6 +145,27 @@ def test_returned_lists_are_measured_as_our_own_evaluation_does(cache: Path) -> 
         np.testing.assert_array_equal(values[metric], expected.per_user(metric))
 
 
+def test_points_of_fewer_trials_are_among_those_of_more_and_defaults_come_first() -> None:
+    row = peer_trials.Row("mrfrec", "MRF", {"kind": "MRF"}, {"l2": [1, 2, 3, 4], "alpha": [0, 1]}, True)
+    few, many, all_of_them = (row.points(trials) for trials in (3, 6, 100))
+    assert few == many[:3]
+    assert few[0] == all_of_them[0] == {"kind": "MRF"}
+    assert len(many) == 6
+    assert len({str(point) for point in all_of_them}) == 9
+    assert all(point in all_of_them for point in many)
+
+
+def test_l2_times_multiplies_the_automatic_ridge() -> None:
+    X = sp.csr_matrix(datasets.load("debian").matrix)
+    ridges = []
+    for parameters in ({}, {"l2_times": 2.0}):
+        peer = peer_models.Own(kind="MRF", alpha=0.25, user_weight=0.5, **parameters)
+        peer.warm_up()
+        peer.fit(X)
+        ridges.append(peer.model.plan_.l2)
+    assert ridges[1] == 2 * ridges[0]
+
+
 def test_peers_are_tuned_measured_and_failures_are_told(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_trials, "_run", _in_this_process)
     peers.main([str(cache), "debian", "--trials", "2"])
