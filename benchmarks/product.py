@@ -129,6 +129,7 @@ def run(groups: list[str], data: Path) -> None:
         elif group == "answers":
             for model, save in (
                 (CACHE / "answers-41140.mrf", "save_synthetic"),
+                (CACHE / "answers-rank-256.mrf", "save_low_rank"),
                 (CACHE / "books.mrf", "save_books"),
             ):
                 if save == "save_books" and not (data / "book-crossing").exists():
@@ -161,6 +162,15 @@ def save_synthetic(path: str, _: str) -> None:
     from mrfrec import MRF
 
     MRF.paper(l2=1.0, sparsity=0.005, r=0.5).fit(interactions(100_000, 41_140, 6e6)).save(path)
+    print("{}")
+
+
+def save_low_rank(path: str, _: str) -> None:
+    """With vectors beside the weights, which add to the score of every item."""
+    from benchmarks.synthetic import interactions
+    from mrfrec import MRF
+
+    MRF(sparsity=0.005, r=0.5, rank=256).fit(interactions(100_000, 41_140, 6e6)).save(path)
     print("{}")
 
 

@@ -1,6 +1,7 @@
 """The low-rank part beside B, the novelty exponent and the automatic ridge, against the naive truth."""
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import scipy.sparse as sp
 
 from mrfrec import MRF, DataError, Interactions, MemoryPlanError, ParameterError, load
 from mrfrec.core.low_rank import basis_size, leading_directions
+from mrfrec.core.sparse import Rows
 from mrfrec.engines.local import LocalEngine
 from mrfrec.models import EASE
+from mrfrec.models.ranking import Wanted
 from mrfrec.models.registry import build
 
 import naive
@@ -45,7 +48,7 @@ def test_directions_equal_the_exact_svd(rank: int, values: bool) -> None:
     X[3], X[:, 4] = 0.0, 0.0  # a user and an item without anything
     L = directions(X, rank)
     np.testing.assert_allclose(L.between(np.arange(25), np.arange(25)), naive.low_rank(X, rank), atol=1e-9)
-    assert not L.vectors[:, 4].any()
+    assert not L.vectors[4].any()
 
 
 def test_lanczos_finds_what_stands_out() -> None:
@@ -59,7 +62,7 @@ def test_lanczos_finds_what_stands_out() -> None:
 
 def test_directions_hold_nearly_all_there_is_where_nothing_stands_out() -> None:
     X = (np.random.default_rng(2).random((400, 350)) < 0.1).astype(np.float64)
-    U = directions(X, 20).vectors / np.sqrt(X.sum(axis=0))
+    U = directions(X, 20).vectors.T / np.sqrt(X.sum(axis=0))
     np.testing.assert_allclose(U @ U.T, np.eye(20), atol=1e-9)
     N = X / np.sqrt(X.sum(axis=1, keepdims=True)) / np.sqrt(X.sum(axis=0))
     exact = np.linalg.svd(N, compute_uv=False)[:20]
@@ -108,13 +111,50 @@ def demo(**parameters: Any) -> Any:
     return MRF(**{**settings, **parameters}).fit(data)
 
 
-def test_one_answer_and_many_have_the_same_bits() -> None:
-    """In numpy for a few users, in compiled code for many and for the answers after the first."""
-    model = demo()
-    every = model.recommend(k=8)
-    for user in range(0, 200, 9):
-        alone = model.recommend([user], k=8)
-        assert alone.rows() == every.filter(every["user"] == user).rows()
+@pytest.fixture(scope="module", params=["float32", "float64"])
+def ranked(request: pytest.FixtureRequest) -> Any:
+    """A model of more vectors than lead, in which some items are alike in every respect."""
+    X = tastes()
+    X[:, 300:] = X[:, :30]
+    X[7, :-2] = 1.0  # somebody with nearly everything
+    return MRF(sparsity=0.05, rank=60, dtype=request.param).fit(sp.csr_array(X))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"k": 100},
+        {"k": 3, "novelty": 0.4, "exclude": list(range(0, 330, 3))},
+        {"exclude_seen": False},
+        {"exclude_seen": False, "novelty": -0.3},
+        {"k": 5, "allow": list(range(40))},
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*fewer than k")
+def test_one_answer_and_many_have_the_same_bits(ranked: MRF, options: dict[str, Any]) -> None:
+    """Of the items that may be among the best for one user, of all items for many."""
+    every = ranked.recommend(**options)
+    for user in range(0, 300, 7):
+        assert ranked.recommend([user], **options).rows() == every.filter(every["user"] == user).rows()
+
+
+def test_one_answer_computes_the_scores_of_few_items(ranked: Any) -> None:
+    rows = Rows.of(sp.csr_array(tastes()[:1]))
+    scorer, base = ranked._scorer(rows), ranked._base_scores
+    every = scorer.scores(0, 1, base)[0]
+    some = scorer.scores(0, 1, base, Wanted(5, rows))[0]
+    few = np.flatnonzero(some > -np.inf)
+    np.testing.assert_array_equal(some[few], every[few])
+    assert 5 <= len(few) < 20
+    assert set(np.argsort(-np.where(tastes()[0] > 0, -np.inf, every))[:5]) <= set(few)
+
+
+def test_several_threads_may_ask_one_model(ranked: MRF) -> None:
+    expected = [ranked.recommend([user]).rows() for user in range(8, 48)]
+    fresh = pickle.loads(pickle.dumps(ranked))
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda user: fresh.recommend([user]).rows(), range(8, 48))) == expected
 
 
 @pytest.mark.parametrize("novelty", [None, 0.4])

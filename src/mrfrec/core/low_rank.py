@@ -11,7 +11,7 @@ Its products with X are scipy's, a strip of columns and some users at a time; no
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -35,6 +35,7 @@ _USERS_AT_ONCE = 16_384  # whose products are held
 # Columns of the basis per direction wanted. On Gowalla, 2.25 hold 96 % of the sum of squares of the exact
 # directions and rank users' items as well as these.
 _PER_DIRECTION = 2.25
+_LEADING = 32
 _SEED = 0
 
 
@@ -49,14 +50,13 @@ def basis_size(rank: int, m: int) -> tuple[int, int]:
 class LowRank:
     """λ·L as h·V, where h = Σ_j x_j·left_j·V_j is the vector of a history; no item counts for itself."""
 
-    vectors: Array  # V, k × m
+    vectors: Array  # V, m × k
     left: Array  # (m)
     check: CheckSpan | None = None  # of V, where it lies in a file
-    answers: int = field(default=0, compare=False)  # asked for so far; only speed depends on it
 
     def __getstate__(self) -> dict[str, Any]:  # checked, and then without the check
         self.verify()
-        return {"vectors": self.vectors, "left": self.left, "check": None, "answers": 0}
+        return {"vectors": self.vectors, "left": self.left, "check": None}
 
     def verify(self) -> None:
         """Check the whole of V, which every score needs."""
@@ -71,24 +71,35 @@ class LowRank:
     @cached_property
     def own(self) -> Array:
         """What an item would add to its own score: the diagonal of λ·L."""
-        return np.asarray(self.left * np.einsum("ki,ki->i", self.vectors, self.vectors))
+        return np.asarray(self.left * np.einsum("ik,ik->i", self.vectors, self.vectors))
 
-    def scaled(self, factor: Array | float) -> "LowRank":
+    @cached_property
+    def leading(self) -> Array:
+        """The first components of V, as rows: with them alone, a pass over all items is quick."""
+        return np.ascontiguousarray(self.vectors[:, :_LEADING].T)
+
+    @cached_property
+    def lengths(self) -> Array:
+        """‖v‖ of each item, and ‖v‖ without the leading components, 2 × m."""
+        parts = (self.vectors, self.vectors[:, _LEADING:])
+        return np.sqrt([np.einsum("ik,ik->i", part, part) for part in parts])
+
+    def scaled(self, factor: Array) -> "LowRank":
         """Multiply the scores of each item by a factor other than 0."""
         dtype = self.vectors.dtype
-        vectors = (self.vectors * factor).astype(dtype, copy=False)
+        vectors = (self.vectors * factor[:, None]).astype(dtype, copy=False)
         return LowRank(vectors, (self.left / factor).astype(dtype, copy=False))
 
     def row(self, item: int) -> Array:
         """Return the weights of one item in the scores of all."""
-        weights = np.asarray((self.vectors[:, item] * self.left[item]) @ self.vectors)
+        weights = np.asarray(self.vectors @ (self.vectors[item] * self.left[item]))
         weights[item] = 0.0
         return weights
 
     def between(self, had: Array, targets: Array) -> npt.NDArray[np.float64]:
         """Return the weights of some items in the scores of others, had × targets."""
-        left = self.vectors[:, had].astype(np.float64) * self.left[had]
-        weights = left.T @ self.vectors[:, targets].astype(np.float64)
+        left = self.vectors[had].astype(np.float64) * self.left[had, None]
+        weights = left @ self.vectors[targets].astype(np.float64).T
         weights[had[:, None] == targets[None, :]] = 0.0
         return np.asarray(weights)
 
@@ -131,7 +142,7 @@ def leading_directions(X: "sp.csr_array", rank: int, dtype: str, engine: Engine)
     # An item without users has a zero in each direction, and so in V.
     with np.errstate(divide="ignore"):
         left = np.where(squares > 0, 1.0 / squares, 0.0).astype(dtype)
-    return LowRank(np.ascontiguousarray(U * np.sqrt(squares), dtype=dtype), left)
+    return LowRank(np.ascontiguousarray((U * np.sqrt(squares)).T, dtype=dtype), left)
 
 
 def _lanczos(

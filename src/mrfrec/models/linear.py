@@ -8,7 +8,6 @@ import numpy.typing as npt
 
 from mrfrec.core.low_rank import LowRank
 from mrfrec.core.sparse import DenseRows, Rows
-from mrfrec.engines.machine import usable_threads
 from mrfrec.models import ranking
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.stored import shaped, stored_rows
@@ -55,8 +54,7 @@ class Linear(Recommender):
         weights = ranking.WeightScorer(histories, self._weights, self._shift.dtype)
         if self._low_rank is None:
             return weights
-        threads = self.threads or usable_threads()
-        return ranking.LowRankScorer(histories, weights, self._low_rank, threads)
+        return ranking.LowRankScorer(histories, weights, self._low_rank)
 
     @property
     def _base_scores(self) -> npt.NDArray[Any]:
@@ -116,6 +114,6 @@ class Linear(Recommender):
             shaped(arrays, "weights.values", *arrays["weights.items"].array.shape)
             self._weights = stored_rows(arrays, "weights", m)
         if "low_rank" in arrays:
-            stored = shaped(arrays, "low_rank", *arrays["low_rank"].array.shape[:1], m)
+            stored = shaped(arrays, "low_rank", m, *arrays["low_rank"].array.shape[1:])
             self._low_rank = LowRank(stored.array, shaped(arrays, "low_rank.left", m).read(), stored.check)
         self.timings_ = {}

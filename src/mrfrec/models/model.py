@@ -322,9 +322,8 @@ class Model(Configurable, ABC):
                 scorer: ranking.Scorer = ranking.WeightScorer(some, Rows.empty(m, m), base.scores.dtype)
             else:
                 scorer = self._scorer(some)
-                if more_novelty:
-                    factors = ranking.novelty_factors(self.popularity_, more_novelty)
-                    scorer = ranking.ScaledScorer(scorer, self._base_scores, factors)
+                if base.factor is not None:
+                    scorer = ranking.ScaledScorer(scorer, self._base_scores, base.factor)
             items[rows], scores[rows], evidence[rows] = ranking.top_k(
                 scorer, k, base if hidden is None else base.without(hidden),
                 hidden=hide if hide is None or len(rows) == n else hide.take(rows),
@@ -341,11 +340,13 @@ class Model(Configurable, ABC):
             if len(bases) > 16:  # each holds a few numbers per item
                 bases.clear()
             scores = self._stranger_scores if stranger else self._base_scores
+            factor = None
             if more_novelty:
-                scores = scores * ranking.novelty_factors(self.popularity_, more_novelty).astype(scores.dtype)
+                factor = ranking.novelty_factors(self.popularity_, more_novelty).astype(scores.dtype)
+                scores = scores * factor
             by_index = np.arange(len(scores), dtype=np.int32)
             order = self._catalogue.by_popularity if ties == "popularity" else by_index
-            bases[key] = ranking.Base(scores, order)
+            bases[key] = ranking.Base(scores, order, factor)
         base: ranking.Base = bases[key]
         return base
 

@@ -6,9 +6,8 @@ floating-point operations in the same order: the results are equal to the bit.
 """
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -48,6 +47,7 @@ class Base:
 
     scores: Array  # −∞ for items that must not be chosen
     order: npt.NDArray[np.int32]  # a permutation: the lower number comes first
+    factor: Array | None = None  # by which these scores were multiplied, for more novelty
     _whole: "Base | None" = None
 
     @cached_property
@@ -62,7 +62,17 @@ class Base:
 
     def without(self, hidden: npt.NDArray[np.bool_]) -> "Base":
         """Return this base with some items never chosen."""
-        return Base(np.where(hidden, -np.inf, self.scores).astype(self.scores.dtype), self.order, self)
+        scores = np.where(hidden, -np.inf, self.scores).astype(self.scores.dtype)
+        return Base(scores, self.order, self.factor, self)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The scores that matter: each user's k largest, without the hidden items of that user."""
+
+    k: int
+    hidden: Rows
+    factor: Array | None = None  # by which the scores of each item will be multiplied
 
 
 class Scorer(Protocol):
@@ -73,11 +83,12 @@ class Scorer(Protocol):
 
     def __len__(self) -> int: ...
 
-    def scores(self, first: int, last: int, base: Array) -> Rows | Array:
+    def scores(self, first: int, last: int, base: Array, wanted: Wanted | None = None) -> Rows | Array:
         """Return the scores of users first to last, added to `base`.
 
         Either an array of users × items, which the caller may change; or the scores of those items alone for
-        which the history holds evidence, a weight other than 0.
+        which the history holds evidence, a weight other than 0. In an array, −∞ may take the place of scores
+        that are not wanted.
         """
         ...
 
@@ -101,7 +112,7 @@ class WeightScorer:
     def __len__(self) -> int:
         return len(self._histories)
 
-    def scores(self, first: int, last: int, base: Array) -> Rows | Array:
+    def scores(self, first: int, last: int, base: Array, wanted: Wanted | None = None) -> Rows | Array:
         """Return base + x·B."""
         if isinstance(self._weights, DenseRows):
             return self._dense(self._weights.array, first, last, base)
@@ -184,49 +195,79 @@ class LowRankScorer:
 
     uses_blas = False
 
-    def __init__(self, histories: Rows, weights: WeightScorer, low_rank: "LowRank", threads: int = 1) -> None:
+    def __init__(self, histories: Rows, weights: WeightScorer, low_rank: "LowRank") -> None:
         low_rank.verify()
-        low_rank.answers += 1
         self._histories, self._weights, self._low_rank = histories, weights, low_rank
         self._values = histories.values.astype(low_rank.vectors.dtype, copy=False)
+        self._V = np.asarray(low_rank.vectors)
         self.users_at_once = min(weights.users_at_once, 16)
-        # Compiled code is five times as fast, but takes longer to load than a few answers in numpy.
-        self._compiled = len(histories) > _FEW or low_rank.answers > _FEW
-        self._threads = threads if len(histories) <= _FEW else 1  # several users have a thread each
 
     def __len__(self) -> int:
         return len(self._histories)
 
-    def scores(self, first: int, last: int, base: Array) -> Array:
-        """Return base + x·B + h·V, without what an item adds to itself."""
+    def scores(self, first: int, last: int, base: Array, wanted: Wanted | None = None) -> Array:
+        """Return base + x·B + V·h, without what an item adds to itself."""
         out = as_array(self._weights.scores(first, last, base), base)
-        low, rows = self._low_rank, self._histories
-        V, left = low.vectors, low.left
-        h = np.zeros((last - first, len(V)), base.dtype)
-        ptr, items = rows.ptr[first : last + 1], rows.items
-        if self._compiled:
-            from mrfrec.core.kernels import ranking as kernels
-
-            arrays = _arrays(rows, self._values.dtype)
-            kernels.embed(*arrays[:2], self._values, first, last, left, V, h)
-            add = partial(kernels.add_low_rank, h, np.asarray(V))
-            size = -(-V.shape[1] // self._threads)
-            starts = range(0, V.shape[1], size)
-            if len(starts) == 1:
-                add(0, V.shape[1], out)
-            else:
-                with ThreadPoolExecutor(len(starts)) as pool:
-                    list(pool.map(lambda start: add(start, min(start + size, V.shape[1]), out), starts))
+        if len(self) > _FEW:
+            self._add(first, last, out)
         else:
-            for u in range(last - first):
-                for t in range(int(ptr[u]), int(ptr[u + 1])):
-                    h[u] += self._values[t] * left[items[t]] * V[:, items[t]]
-                for f in range(len(V)):
-                    out[u] += h[u, f] * V[f]
+            for u in range(first, last):
+                self._add_one(u, out[u - first], wanted)
+        ptr, items = self._histories.ptr[first : last + 1], self._histories.items
         span = slice(int(ptr[0]), int(ptr[-1]))
         user = np.repeat(np.arange(last - first), np.diff(ptr))
-        out[user, items[span]] -= self._values[span] * low.own[items[span]]
+        out[user, items[span]] -= self._values[span] * self._low_rank.own[items[span]]
         return out
+
+    def _add(self, first: int, last: int, out: Array) -> None:
+        """Add V·h in compiled code."""
+        from mrfrec.core.kernels import ranking as kernels
+
+        ptr, items, _ = _arrays(self._histories, out.dtype)
+        h = np.zeros((self.users_at_once, self._V.shape[1]), out.dtype)
+        kernels.embed(ptr, items, self._values, first, last, self._low_rank.left, self._V, h)
+        kernels.add_low_rank(np.ascontiguousarray(h.T), self._V, np.zeros(len(h), out.dtype), out)
+
+    def _add_one(self, u: int, out: Array, wanted: Wanted | None) -> None:
+        """Add V·h to the scores of user u, in numpy; items whose scores are not wanted may get −∞."""
+        V, had = self._V, _row(self._histories, u)
+        h = np.zeros(V.shape[1], V.dtype)
+        for t, j in enumerate(had.tolist(), int(self._histories.ptr[u])):
+            h += self._values[t] * self._low_rank.left[j] * V[j]
+        items = np.arange(len(out))
+        if wanted is not None:
+            out[_row(wanted.hidden, u)] = -np.inf
+            items = np.concatenate([self._best(h, out, had, wanted), had])
+            items = items[out[items] > -np.inf]
+        start, out[:] = out[items], -np.inf
+        for first in range(0, len(items), 2048):
+            part = slice(first, first + 2048)
+            terms = V[items[part]] * h
+            terms[:, 0] += start[part]
+            out[items[part]] = np.add.accumulate(terms, axis=1)[:, -1]  # in the order of compiled code
+
+    def _best(self, h: Array, out: Array, had: Array, wanted: Wanted) -> Array:
+        """Return items that hold the k best for sure, apart from those in the history.
+
+        Some components alone give a score up to ‖h'‖·‖v'‖, h' and v' being the rest (Cauchy-Schwarz): first
+        the leading ones for all items, then all of them, up to rounding, for those that are left.
+        """
+        low, lead = self._low_rank, len(self._low_rank.leading)
+        start = out.copy()
+        start[had] = -np.inf  # their scores still hold what they add to themselves
+        rounding = 8 * len(h) * np.finfo(h.dtype).eps
+        rounded = low.lengths[0] * (rounding * np.linalg.norm(h))
+
+        def left(about: Array, far: Array, items: Any) -> Array:
+            if wanted.factor is not None:
+                about, far = about * wanted.factor[items], far * wanted.factor[items]
+            enough = _kth_or_less(about - far, wanted.k)
+            return np.flatnonzero(about + far >= enough - rounding * abs(enough))
+
+        far = low.lengths[1] * np.linalg.norm(h[lead:]) + rounded
+        items = left(start + np.einsum("f,fi->i", h[:lead], low.leading), far, slice(None))
+        about = start[items] + np.einsum("if,f->i", self._V[items], h)
+        return items[left(about, rounded[items], items)]
 
     def has_evidence(self, first: int, last: int, items: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
         """Take any history as evidence for every item that has users."""
@@ -238,21 +279,21 @@ class ScaledScorer:
     """The scores of another scorer, each item's times a factor."""
 
     def __init__(self, scorer: Scorer, base: Array, factor: Array) -> None:
-        self._scorer, self._base, self._factor = scorer, base, factor.astype(base.dtype)
+        self._scorer, self._base, self._factor = scorer, base, factor
         self.users_at_once, self.uses_blas = scorer.users_at_once, scorer.uses_blas
         self.has_evidence = scorer.has_evidence
 
     def __len__(self) -> int:
         return len(self._scorer)
 
-    def scores(self, first: int, last: int, base: Array) -> Rows | Array:
+    def scores(self, first: int, last: int, base: Array, wanted: Wanted | None = None) -> Rows | Array:
         """Return the scores from the base of the other scorer on; what `base` hides stays hidden."""
-        scored, hidden = self._scorer.scores(first, last, self._base), base == -np.inf
+        start = np.where(base == -np.inf, base, self._base)
+        wanted = None if wanted is None else replace(wanted, factor=self._factor)
+        scored = self._scorer.scores(first, last, start, wanted)
         if isinstance(scored, Rows):
-            values = np.where(hidden[scored.items], -np.inf, scored.values * self._factor[scored.items])
-            return replace(scored, values=values.astype(base.dtype))
+            return replace(scored, values=scored.values * self._factor[scored.items])
         scored *= self._factor
-        scored[:, hidden] = -np.inf
         return scored
 
 
@@ -283,7 +324,7 @@ class VectorScorer:
     def __len__(self) -> int:
         return len(self._users)
 
-    def scores(self, first: int, last: int, base: Array) -> Array:
+    def scores(self, first: int, last: int, base: Array, wanted: Wanted | None = None) -> Array:
         """Return base + h·Vᵀ."""
         some = np.zeros((_BLOCK, self._users.shape[1]), base.dtype)
         some[: last - first] = self._users[first:last]
@@ -308,7 +349,7 @@ class KnownScores:
     def __len__(self) -> int:
         return len(self._scores)
 
-    def scores(self, first: int, last: int, base: Array) -> Array:
+    def scores(self, first: int, last: int, base: Array, wanted: Wanted | None = None) -> Array:
         """Return base + the scores."""
         return self._scores[first:last] + base
 
@@ -353,17 +394,17 @@ def top_k(
     evidence = np.zeros((n, k), bool)
     few, allowed = n <= _FEW, allowed or {}
     hide = Rows.empty(n, len(base.scores)) if hidden is None else hidden
+    wanted = None if allowed else Wanted(k, hide)
 
     def work(task: tuple[int, int]) -> None:
         first, last = task
         part = slice(first, last)
-        scored = scorer.scores(first, last, base.scores)
+        scored = scorer.scores(first, last, base.scores, wanted)
         if not few:
             _select(scored, first, last, hide, base, items, best, evidence)
         for u in range(first, last):
             if few or u in allowed:
-                out = hide.items[int(hide.ptr[u]) : int(hide.ptr[u + 1])]
-                chosen = _choose(scored, u - first, k, base, out, allowed.get(u))
+                chosen = _choose(scored, u - first, k, base, _row(hide, u), allowed.get(u))
                 items[u], best[u], evidence[u] = -1, -np.inf, False
                 for row, found in zip((items[u], best[u], evidence[u]), chosen, strict=True):
                     row[: len(found)] = found
@@ -429,10 +470,23 @@ def _choose(
         scores[skip] = -np.inf
         scores = scores[items] if allowed is not None else scores
     # Everything that may be among the k best, then these alone in order.
-    least = np.partition(scores, -k)[-k] if k < len(scores) else -np.inf
-    places = np.flatnonzero((scores >= least) & (scores > -np.inf))
+    places = np.flatnonzero(scores > -np.inf)
+    if k < len(places):
+        some = scores[places]
+        places = places[some >= np.partition(some, -k)[-k]]
     places = places[np.lexsort((base.order[items[places]], -scores[places]))][:k]
     return items[places], scores[places], places < evidence
+
+
+def _kth_or_less(scores: Array, k: int) -> Any:
+    """Return the k-th largest of the maxima of groups: at most the k-th largest of all, quicker to find."""
+    size = max(len(scores) // (16 * k), 1)
+    groups = scores[: len(scores) // size * size].reshape(size, -1).max(axis=0)
+    return np.partition(groups, -k)[-k]
+
+
+def _row(rows: Rows, u: int) -> Array:
+    return rows.items[int(rows.ptr[u]) : int(rows.ptr[u + 1])]
 
 
 def _tasks(scorer: Scorer) -> list[tuple[int, int]]:

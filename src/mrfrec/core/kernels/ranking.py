@@ -49,39 +49,37 @@ def score_sparse(
 
 @kernel
 def embed(user_ptr, items, values, first, last, left, V, out):
-    """Write Σ_j x_j·left_j·V_j of users first to last into `out`, users × k."""
-    for f in range(len(V)):
-        row = V[f]
-        for u in range(first, last):
-            total = out[u - first, f]
-            for t in range(user_ptr[u], user_ptr[u + 1]):
-                j = items[t]
-                total += values[t] * left[j] * row[j]
-            out[u - first, f] = total
+    """Add Σ_j x_j·left_j·V_j of users first to last to `out`, users × k."""
+    for u in range(first, last):
+        h = out[u - first]
+        for t in range(user_ptr[u], user_ptr[u + 1]):
+            x, row = values[t] * left[items[t]], V[items[t]]
+            for f in range(len(h)):
+                h[f] += x * row[f]
 
 
 @kernel
-def add_low_rank(vectors, V, first, last, out):
-    """Add h·V to `out`, users × items, for the items first to last; a part of them stays in the cache.
+def add_low_rank(vectors, V, sums, out):
+    """Add V·h to `out`, users × items, with h in the columns of `vectors`; `sums` is for as many users.
 
     Terms are added one after the other, four in each round.
     """
-    k = len(V)
-    for start in range(first, last, 2048):
-        count = min(2048, last - start)
+    m, k = V.shape
+    for i in range(m):
+        v = V[i]
         for u in range(len(out)):
-            scores, h = out[u], vectors[u]
-            for f in range(0, k - k % 4, 4):
-                h0, h1, h2, h3 = h[f], h[f + 1], h[f + 2], h[f + 3]
-                v0, v1, v2, v3 = V[f], V[f + 1], V[f + 2], V[f + 3]
-                for place in range(count):  # from 0 on, or the loop is not vectorised
-                    i = uint64(start + place)
-                    scores[i] = (((scores[i] + h0 * v0[i]) + h1 * v1[i]) + h2 * v2[i]) + h3 * v3[i]
-            for f in range(k - k % 4, k):
-                h0, v0 = h[f], V[f]
-                for place in range(count):
-                    i = uint64(start + place)
-                    scores[i] += h0 * v0[i]
+            sums[u] = out[u, i]
+        for f in range(0, k - k % 4, 4):
+            v0, v1, v2, v3 = v[f], v[f + 1], v[f + 2], v[f + 3]
+            h0, h1, h2, h3 = vectors[f], vectors[f + 1], vectors[f + 2], vectors[f + 3]
+            for u in range(len(sums)):
+                sums[u] = (((sums[u] + v0 * h0[u]) + v1 * h1[u]) + v2 * h2[u]) + v3 * h3[u]
+        for f in range(k - k % 4, k):
+            v0, h0 = v[f], vectors[f]
+            for u in range(len(sums)):
+                sums[u] += v0 * h0[u]
+        for u in range(len(out)):
+            out[u, i] = sums[u]
 
 
 @inner
