@@ -45,9 +45,12 @@ FITS: dict[str, tuple[str, dict[str, Any], int, int, int]] = {
 }
 
 
-def measure(name: str, threads: int = 2) -> tuple[int, int]:
-    """Fit in a new process; return the bytes planned and the bytes at the peak."""
-    command = [sys.executable, "-m", "benchmarks.peaks", "--here", name, str(threads)]
+def measure(name: str, threads: int = 2, scale: float = 1.0) -> tuple[int, int]:
+    """Fit in a new process; return the bytes planned and the bytes at the peak.
+
+    `scale` multiplies the numbers of users, items and pairs.
+    """
+    command = [sys.executable, "-m", "benchmarks.peaks", "--here", name, str(threads), str(scale)]
     done = subprocess.run(command, capture_output=True, check=True, text=True, cwd=Path(__file__).parents[1])
     plan, peak = json.loads(done.stdout.splitlines()[-1])
     return plan, peak
@@ -57,7 +60,7 @@ def fits(plan: int, peak: int) -> bool:
     return peak <= plan <= 1.5 * peak + 60e6
 
 
-def here(name: str, threads: int) -> tuple[int, int]:
+def here(name: str, threads: int, scale: float) -> tuple[int, int]:
     """Fit in this process."""
     import numpy as np
     import scipy.sparse as sp
@@ -65,7 +68,8 @@ def here(name: str, threads: int) -> tuple[int, int]:
     from mrfrec import Interactions
     from mrfrec.models.registry import build
 
-    kind, parameters, users, items, pairs = FITS[name]
+    kind, parameters, *sizes = FITS[name]
+    users, items, pairs = (round(scale * size) for size in sizes)
     rng = np.random.default_rng(0)
     user, has_taste, place = rng.integers(0, users, pairs), rng.random(pairs) < 0.6, rng.random(pairs) ** 2
     group = items // 40
@@ -93,7 +97,7 @@ def _status(name: str) -> int:
 
 def main() -> None:
     if sys.argv[1:2] == ["--here"]:
-        print(json.dumps(here(sys.argv[2], int(sys.argv[3]))))
+        print(json.dumps(here(sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))))
         return
     print(f"| {'fit':40} | plan, MB | peak, MB | |\n|{'-' * 42}|---|---|---|")
     for name in sys.argv[1:] or FITS:

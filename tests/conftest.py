@@ -1,8 +1,14 @@
 """Small data sets with the traits that break things."""
 
+from contextlib import nullcontext
+from pathlib import Path
+
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import pytest
+
+import mrfrec.datasets
 
 Matrix = npt.NDArray[np.float64]
 
@@ -33,3 +39,19 @@ def binary() -> Matrix:
 @pytest.fixture(scope="session")
 def real_valued() -> Matrix:
     return random_matrix(2, real=True)
+
+
+@pytest.fixture(scope="session")
+def often_used_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Debian data without the items of fewer than 20 users: 1,528 items of 5,178."""
+    with mrfrec.datasets._tables("debian", None) as (table, _):
+        events = pl.read_parquet(table)
+    path = tmp_path_factory.mktemp("debian") / "often_used.parquet"
+    events.filter(pl.len().over("item") >= 20).write_parquet(path)
+    return path
+
+
+@pytest.fixture
+def small_debian(often_used_packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `datasets` load them as "debian"."""
+    monkeypatch.setattr(mrfrec.datasets, "_tables", lambda *_: nullcontext((often_used_packages, None)))

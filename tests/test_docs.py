@@ -66,6 +66,7 @@ PROMISES = {
 }
 
 
+@pytest.mark.usefixtures("small_debian")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_in_the_pages_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

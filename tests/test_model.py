@@ -361,10 +361,10 @@ def test_without_parameters_a_large_catalogue_is_sparse() -> None:
 
 
 def test_without_parameters_a_small_memory_makes_the_model_sparse_and_fits() -> None:
-    X = sp.csr_array(np.random.default_rng(1).random((2000, 6000)) < 0.01)
+    X = sp.csr_array(np.random.default_rng(1).random((500, 3500)) < 0.01)
     dense = MRF.paper(threads=1).fit(X)
     assert not dense.is_sparse
-    model = MRF.paper(memory_limit=dense.memory_plan_["dense"] - 1, threads=1).fit(X)
+    model = MRF.paper(memory_limit=dense.memory_plan_["dense"] * 7 // 10, threads=1).fit(X)
     assert model.is_sparse
     assert "would need" in model.plan_.reason
 
@@ -499,7 +499,7 @@ def test_a_fresh_process_prints_nothing_and_warns_of_nothing() -> None:
 FIRST_AND_SECOND = """
 import numpy as np, scipy.sparse as sp
 from mrfrec import MRF
-X = sp.csr_array(np.random.default_rng(0).random((4000, 600)) < 0.05)
+X = sp.csr_array(np.random.default_rng(0).random((2000, 300)) < 0.05)
 first, second = (MRF.paper(sparsity=0.9).fit(X).weights_ for _ in range(2))
 assert (first.data == second.data).all()
 """

@@ -26,7 +26,7 @@ def data(users: int = 2_000, items: int = 3_000, pairs: int = 60_000) -> Any:
     "name", ["MRF, dense", "MRF, sparse, r=0.5", "MRF, 90 MB", "ItemKNN", "SLIM", "FsSLIM", "WMF"]
 )
 def test_a_fit_holds_what_its_plan_says(name: str) -> None:
-    plan, peak = peaks.measure(name)
+    plan, peak = peaks.measure(name, scale=0.6 if name in ("MRF, dense", "MRF, sparse, r=0.5") else 1.0)
     assert peaks.fits(plan, peak), f"planned {plan / 1e6:.0f} MB, peak {peak / 1e6:.0f} MB"
 
 

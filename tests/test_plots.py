@@ -111,7 +111,8 @@ def labels_of(axes: Axes) -> list[str]:
 
 def settings() -> dict[str, Any]:
     """Of matplotlib; to ask for its backend would be to choose one."""
-    return {name: mpl.rcParams[name] for name in mpl.rcParams if name != "backend"}
+    parameters: Any = mpl.rcParams  # its type has hundreds of overloads
+    return {name: parameters[name] for name in parameters if name != "backend"}
 
 
 # Files.

@@ -301,7 +301,7 @@ def test_sparsity_one_equals_dense() -> None:
 
 
 def test_pattern_that_outgrows_its_forecast_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    X = random_matrix(20, users=600, items=3000)
+    X = (np.random.default_rng(20).random((600, 3000)) < 0.1).astype(np.float64)
     honest = pattern._Search.sample
 
     def blind(*arguments: Any) -> Any:
