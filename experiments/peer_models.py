@@ -255,7 +255,9 @@ class IrspackSLIM(Irspack):
 
 
 MODELS: dict[str, dict[str, type[Peer]]] = {
-    "mrfrec": dict.fromkeys(("Popularity", "item-kNN", "WMF", "SLIM", "EASE", "MRF()", "MRF, tuned"), Own),
+    "mrfrec": dict.fromkeys(
+        ("Popularity", "item-kNN", "WMF", "SLIM", "fsSLIM", "EASE", "MRF()", "MRF, tuned"), Own
+    ),
     "sansa": {"SANSA (CHOLMOD)": Sansa, "SANSA (ICF)": Sansa},
     "implicit": {"ALS": ImplicitALS, "BM25": ImplicitBM25},
     "lenskit": {"ALS": LensKitALS, "item-kNN": LensKitItemKNN, "SLIM": LensKitSLIM},
