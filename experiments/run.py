@@ -58,14 +58,15 @@ def _strong(folder: str, title: str, about: str, heldout: int, levels: str, rank
             Step(
                 "tune-dense",
                 "Tuning the dense model: the paper's grid",
-                f"mrfrec tune {data} --sparsity dense -o {dense} --study {{cache}}/{name}-dense.jsonl "
-                f"--plot {{results}}/{name}-tuning.png",
+                f"mrfrec tune {data} --method grid "
+                "--model 'user_weight=0, offset=false, novelty=0, rank=0, sparsity=dense' "
+                f"-o {dense} --study {{cache}}/{name}-dense.jsonl --plot {{results}}/{name}-tuning.png",
                 f"![Accuracy of the dense model over alpha and l2]({name}-tuning.png)",
             ),
             Step(
                 "tune-sparse",
                 "Tuning the sparse model: a joint search",
-                f"mrfrec tune {data} --method search --trials 30 --sparsity {levels} -o {sparse} "
+                f"mrfrec tune {data} --method search --trials 30 --vary sparsity={levels} -o {sparse} "
                 f"--study {{cache}}/{name}-sparse.jsonl",
             ),
             Step(

@@ -1287,7 +1287,16 @@ def test_an_interrupted_training_goes_on_from_its_checkpoint(shop: Path, tmp_pat
 
 
 def test_an_interrupted_tuning_goes_on_from_its_study(many: Path, tmp_path: Path) -> None:
-    tune = ["tune", many / "many.parquet", "-o", "best.json", "--study", "study.jsonl", "--sparsity", "0.002"]
+    tune = [
+        "tune",
+        many / "many.parquet",
+        "-o",
+        "best.json",
+        "--study",
+        "study.jsonl",
+        "--vary",
+        "sparsity=0.002",
+    ]
     done = interrupt(tune, tmp_path, lambda _: (tmp_path / "study.jsonl").exists())
     assert done.code == 130
     assert done.err.splitlines()[-2:] == ["mrfrec: the same command continues from study.jsonl", INTERRUPTED]

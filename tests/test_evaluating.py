@@ -14,7 +14,16 @@ import pytest
 from mrfrec import MRF, DataError, MissingLibraryError, MrfrecError, ParameterError, read_interactions
 from mrfrec.cli.app import run as run_command
 from mrfrec.cli.models import parse_model, parse_models
-from mrfrec.evaluation import compare, evaluate, given, leave_out, read_events, ridges, strong_generalisation
+from mrfrec.evaluation import (
+    compare,
+    evaluate,
+    given,
+    grid,
+    leave_out,
+    read_events,
+    ridges,
+    strong_generalisation,
+)
 from mrfrec.models.registry import MODELS, build, load
 
 from conftest import random_matrix
@@ -296,13 +305,15 @@ def test_models_of_all_kinds_are_compared_and_the_device_is_for_those_that_have_
 
 def test_tune_writes_what_fit_evaluate_and_compare_take(run: Any, folder: Path) -> None:
     out = run(
-        "tune", "events.csv", "--heldout", "30", "--metric", "ndcg@10", "--alpha", "0.5,1", "--l2", "1,4",
-        "--sparsity", "0.2", "--r", "0,0.5", "-o", "best.json", "--study", "study.jsonl", "--plot",
-        "tuned.png", "--format", "json",
+        "tune", "events.csv", "--heldout", "30", "--metric", "ndcg@10", "--method", "grid", "--vary",
+        "alpha=0.5,1", "--vary", "l2=1,4", "--vary", "sparsity=0.2", "--vary", "r=0,0.5", "-o", "best.json",
+        "--study", "study.jsonl", "--plot", "tuned.png", "--format", "json",
     )  # fmt: skip
     found = json.loads(out)
-    assert len(found["trials"]) == 8
-    best = max(found["trials"], key=lambda trial: trial["value"])
+    tried = [trial["parameters"] for trial in found["trials"]]
+    assert tried[:8] == grid(sparsity=[0.2], r=[0.0, 0.5], alpha=[0.5, 1.0], l2=[1.0, 4.0])
+    assert {point["l2"] for point in tried[8:]} >= {16.0} or found["best"]["l2"] != 4.0
+    best = max(found["trials"], key=lambda trial: trial["value"] or 0.0)
     assert json.loads((folder / "best.json").read_text())["parameters"] == best["parameters"]
     assert (folder / "tuned.png").exists()
     assert (folder / "tuned.svg").exists()
@@ -316,12 +327,12 @@ def test_tune_writes_what_fit_evaluate_and_compare_take(run: Any, folder: Path) 
 def test_tune_finds_the_parameters_of_any_model_for_fit(run: Any, folder: Path) -> None:
     out = run(
         "tune", "events.csv", "--heldout", "30", "--metric", "ndcg@10", "--model", "FsSLIM: l1=0.5", "--vary",
-        "neighbors=5,20", "-o", "slim.json", "--plot", "slim.png", "--format", "json",
+        "neighbors=5,20", "--method", "grid", "-o", "slim.json", "--plot", "slim.png", "--format", "json",
     )  # fmt: skip
     found = json.loads(out)
     tried = [trial["parameters"] for trial in found["trials"]]
     split = strong_generalisation(read_events("events.csv"), 30)
-    assert tried == [
+    assert tried[:6] == [
         {"l1": 0.5, "neighbors": neighbors, "l2": l2}
         for neighbors in (5, 20)
         for l2 in ridges(split, 0.0, [0.003, 0.03, 0.3])
@@ -348,10 +359,10 @@ def test_tune_finds_the_parameters_of_any_model_for_fit(run: Any, folder: Path) 
 def test_any_parameter_of_an_mrf_is_varied_beside_the_usual_ones(run: Any) -> None:
     out = run(
         "tune", "events.csv", "--heldout", "30", "--metric", "ndcg@10", "--model", "MRF: alpha=0.5",
-        "--vary", "user_weight=0,0.5", "--vary", "sparsity=dense,0.2", "--l2", "2", "-o", "weight.json",
-        "--format", "json",
+        "--vary", "user_weight=0,0.5", "--vary", "sparsity=dense,0.2", "--vary", "l2=2", "-o", "weight.json",
+        "--format", "json", "--method", "grid",
     )  # fmt: skip
-    assert [trial["parameters"] for trial in json.loads(out)["trials"]] == [
+    assert [trial["parameters"] for trial in json.loads(out)["trials"]][:4] == [
         {"alpha": 0.5, "user_weight": beta, "sparsity": sparsity, "l2": 2.0}
         for beta in (0.0, 0.5)
         for sparsity in (None, 0.2)
@@ -411,7 +422,7 @@ def test_results_say_of_which_kind_the_models_are(run: Any, form: str) -> None:
     assert lines == ["käse: SLIM, l1=3", "SLIM, default parameters", "MRF, l2=3", "MRF, sparsity=0.3"]
     out = run("tune", "events.csv", *small, "--metric", "ndcg@10", "--model", "SLIM: l1=1", "--vary",
               "l2=1,9", "-o", "kinds.json")  # fmt: skip
-    assert "SLIM: 2 points tried" in out
+    assert re.search(r"SLIM: \d+ points tried", out)
 
 
 @pytest.mark.parametrize(
@@ -430,16 +441,17 @@ def test_a_file_that_holds_no_parameters_is_refused(
 def test_tune_leaves_out_of_the_grid_what_the_model_fixes(run: Any, folder: Path) -> None:
     out = run(
         "tune", "events.csv", "--heldout", "30", "--metric", "ndcg@10", "--model", "alpha=0.3, sparsity=0.2",
-        "--l2", "1,4", "-o", "fixed.json", "--format", "json",
+        "--vary", "l2=1,4", "--method", "grid", "-o", "fixed.json", "--format", "json",
     )  # fmt: skip
     tried = [trial["parameters"] for trial in json.loads(out)["trials"]]
-    assert tried == [{"alpha": 0.3, "sparsity": 0.2, "r": 0.0, "l2": l2} for l2 in (1.0, 4.0)]
+    assert all(point["alpha"] == 0.3 and point["sparsity"] == 0.2 for point in tried)
+    assert tried[:2] == [{"alpha": 0.3, "sparsity": 0.2, "r": 0.0, "l2": l2} for l2 in (1.0, 4.0)]
 
 
 def test_nothing_is_written_over_what_is_read(run: Any, folder: Path) -> None:
     (folder / "copy.csv").write_bytes((folder / "events.csv").read_bytes())
     before = (folder / "copy.csv").read_bytes()
-    small = ("--metric", "ndcg@10", "--l2", "1", "--alpha", "1")
+    small = ("--metric", "ndcg@10", "--model", "l2=1, alpha=1")
     for command in (
         ("tune", "copy.csv", "-o", "copy.csv", *small),
         ("tune", "copy.csv", "-o", "x.json", "--study", "copy.csv", *small),
@@ -457,7 +469,7 @@ def test_defaults_fit_a_small_catalogue(run: Any, folder: Path) -> None:
     assert "nDCG@44" in run("evaluate", "events.csv", "--heldout", "20")
     assert "rank 22" in run("paper", "lowrank", "events.csv", "--heldout", "20")
     assert "10 %, r = 0" in run("paper", "tradeoff", "events.csv", "--heldout", "20", "--r", "0")
-    run("tune", "events.csv", "--heldout", "20", "--alpha", "1", "--l2", "1", "-o", "small.json")
+    run("tune", "events.csv", "--heldout", "20", "--model", "SLIM: l1=1, l2=1", "-o", "small.json")
     assert json.loads((folder / "small.json").read_text())["tuned"]["metric"] == "ndcg@44"
 
 
@@ -490,7 +502,7 @@ def test_a_name_that_is_nearly_that_of_a_data_set_is_recognised(run: Any) -> Non
 def test_a_search_is_a_method_of_tune(run: Any, folder: Path) -> None:
     out = run(
         "tune", "events.csv", "--heldout", "30", "--metric", "recall@5", "--method", "search", "--trials",
-        "4", "--sparsity", "0.1,0.3", "-o", "searched.json", "--max-seconds", "60",
+        "4", "--vary", "sparsity=0.1,0.3", "-o", "searched.json", "--max-seconds", "60",
     )  # fmt: skip
     assert "Recall@5 (validation)" in out
     assert json.loads((folder / "searched.json").read_text())["parameters"]["sparsity"] in (0.1, 0.3)
@@ -519,20 +531,17 @@ def test_a_missing_extra_ends_the_tuning(run: Any, folder: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--alpha", "half"], "--alpha half: alpha must be between 0 and 1; got 'half'"),
-        (["--sparsity", "some"], "--sparsity some: sparsity must be .*; got 'some'"),
-        (["--r", "0.5"], "--r must be given with sparsity levels alone"),
-        (["--alpha", "2"], "alpha must be between 0 and 1"),
+        (["--vary", "alpha=half"], "--vary alpha=half: alpha must be between 0 and 1; got 'half'"),
+        (["--vary", "sparsity=some"], "--vary sparsity=some: sparsity must be .*; got 'some'"),
+        (["--vary", "r=0.5"], "--vary must be given with sparsity levels alone"),
+        (["--minutes", "0"], "--minutes must be above 0"),
         (["--metric", "speed"], "--metric must be among"),
         (["--study", "nowhere/study.jsonl"], "--study must be in a folder that exists"),
         (["--plot", "nowhere/a.png"], "--plot must be in a folder that exists"),
         (["--plot", "a.pdf"], r"--plot must be a name that ends in \.png or \.svg"),
-        (["--trials", "3"], "--trials must be left out with --method grid"),
-        (["--model", "alpha=0.5", "--alpha", "1"], "--model must be without alpha when --alpha 1 is given"),
+        (["--trials", "3"], "--trials must be left out with --method climb"),
         (["--max-seconds", "-1"], "--max-seconds must be above 0"),
-        (["--model", "SLIM", "--alpha", "0.5"], "--alpha must be left out with SLIM, .* own are l1, l2"),
-        (["--model", "ItemKNN", "--l2", "1"], "--l2 must be left out with ItemKNN, .* neighbors, shrink"),
-        (["--model", "EASE", "--r", "0.5"], "--r must be given with sparsity levels alone"),
+        (["--model", "EASE", "--vary", "r=0.5"], "--vary must be given with sparsity levels alone"),
         (["--model", "SLIM", "--vary", "l1"], "--vary must be PARAMETER=VALUE"),
         (["--model", "SLIM", "--vary", "l1="], "--vary must be PARAMETER=VALUE"),
         (
@@ -545,7 +554,6 @@ def test_a_missing_extra_ends_the_tuning(run: Any, folder: Path, monkeypatch: py
             "--vary must be the only option that varies l1",
         ),
         (["--model", "SLIM: l1=1", "--vary", "l1=2"], "--model must be without l1 when --vary l1=2 is"),
-        (["--vary", "l2=1", "--l2", "2"], "--l2 must be the only option that varies l2"),
         (
             ["--model", "SLIM", "--vary", "l1=1..2"],
             r"--vary must be a list of .*; got 'l1=1\.\.2'\. Ranges need --method search",
@@ -558,9 +566,9 @@ def test_a_missing_extra_ends_the_tuning(run: Any, folder: Path, monkeypatch: py
             r"--vary dropout=0\.\.1\.02: dropout must be .*; got 1\.02",
         ),
         (["--vary", "dropout=0.5,-1"], r"--vary dropout=0\.5,-1: dropout must be .*; got -1\.0"),
-        (["--alpha", "0.5,2"], r"--alpha 0\.5,2: alpha must be between 0 and 1; got 2\.0"),
+        (["--vary", "alpha=0.5,2"], r"--vary alpha=0\.5,2: alpha must be between 0 and 1; got 2\.0"),
         (["--model", "SLIM", "--model", "WMF"], "--model must be given once"),
-        (["--method", "search", "--model", "Popularity"], "--method must be grid with Popularity"),
+        (["--method", "search", "--model", "Popularity"], "--method must be climb with Popularity"),
         (["--model", "Popularity", "--plot", "a.png"], "--plot must be left out where no number varies"),
         (["--device", "cpu"], "--device must be left out with MRF"),
     ],

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Option
 
+from mrfrec.checks import check_number
 from mrfrec.cli import options as opt
 from mrfrec.cli.data import Data
 from mrfrec.cli.options import Measuring, takes_options
@@ -118,9 +119,12 @@ def tune(
         str | None, Option(metavar="NAME", help="The metric to maximise.", show_default="ndcg@100")
     ] = None,
     method: Annotated[
-        Literal["grid", "search"],
-        Option(help="Try all combinations, or let Optuna choose (needs the extra tune)."),
-    ] = "grid",
+        Literal["climb", "grid", "search"],
+        Option(
+            help="climb: change one parameter at a time, from the defaults on, while that helps. grid: try "
+            "all combinations, then climb from the best. search: let Optuna choose (needs the extra tune)."
+        ),
+    ] = "climb",
     vary: Annotated[
         list[str] | None,
         Option(
@@ -129,16 +133,10 @@ def tune(
             "repeated. Parameters that are neither varied nor fixed by --model vary as usual for the model.",
         ),
     ] = None,
-    alpha: Annotated[
-        str | None, Option(metavar="LIST", help="Values of alpha.", show_default="0,0.25,0.5,0.75,1")
+    minutes: Annotated[
+        float | None,
+        Option(metavar="X", help="Time for all trials.", show_default="10 to climb, else no limit"),
     ] = None,
-    l2: Annotated[
-        str | None, Option(metavar="LIST", help="Values of l2.", show_default="a few for each alpha")
-    ] = None,
-    sparsity: Annotated[
-        str | None, Option(metavar="LIST", help="Values of sparsity, as for mrfrec fit.", show_default="auto")
-    ] = None,
-    r: Annotated[str | None, Option(metavar="LIST", help="Values of r, for sparse models.")] = None,
     trials: Annotated[
         int | None, Option(metavar="N", help="search: number of trials.", show_default=str(_TRIALS))
     ] = None,
@@ -158,20 +156,23 @@ def tune(
 ) -> None:
     """Find good parameters on validation users.
 
-    Does not look at the test users. Works for every model. Trials share statistics, so that a new l2 is
-    cheap. Prints the best trials and writes the best parameters for mrfrec fit --params and for --model.
+    Does not measure on the test users. Works for every model. Trials share statistics: a new l2 is cheap, a
+    new novelty or rank_weight needs no fit. Where the best value is the last of its list, values beyond it
+    are tried. Writes the best parameters, whenever better ones are found, for mrfrec fit --params and for
+    --model; prints the best trials.
 
     \b
     Examples:
       mrfrec tune events.csv -o best.json
-      mrfrec tune events.csv -o best.json --sparsity 0.005,0.01 --alpha 0.5,0.75 --l2 1,3,6,10
-      mrfrec tune ml-20m -o best.json --method search --trials 60 --sparsity 0.002,0.01 --study ml.jsonl
+      mrfrec tune events.csv -o best.json --minutes 60 --study trials.jsonl
+      mrfrec tune events.csv -o best.json --method grid --vary sparsity=0.005,0.01 --vary l2=1,3,10
+      mrfrec tune ml-20m -o best.json --method search --trials 60 --vary sparsity=0.002,0.01
       mrfrec tune events.csv -o slim.json --model SLIM
       mrfrec tune events.csv -o wmf.json --model 'WMF: factors=64' --vary weight=1,5,20
     """  # fmt: skip
     from mrfrec.cli.models import check_machine, make, only, parse_model, parse_vary
     from mrfrec.cli.show import note, note_plots
-    from mrfrec.evaluation import grids, report, tuning
+    from mrfrec.evaluation import climbing, grids, report, tuning
     from mrfrec.evaluation.chooser import Chooser
 
     spec = parse_model(only(model))
@@ -180,21 +181,21 @@ def tune(
     check_machine(machine, [spec.kind])
     make(spec, machine)
     searched = method == "search"
-    varied = parse_vary(
-        vary or (), {"sparsity": sparsity, "r": r, "alpha": alpha, "l2": l2}, spec, searched=searched
-    )
+    varied = parse_vary(vary or (), spec, searched=searched)
     try:
         axes = grids.axes_of(spec.kind, varied, spec.parameters, searched=searched)
     except ParameterError as error:
-        raise error.named("--r" if error.name == "r" and r is not None else "--vary") from None
+        raise error.named("--vary") from None
     if axes and searched:
         Chooser(grids.space_of(axes), seed=0)  # raises if Optuna is not installed
     if not axes and searched:
-        raise ParameterError("--method", f"grid with {spec.kind}, which has nothing to vary", method)
+        raise ParameterError("--method", f"climb with {spec.kind}, which has nothing to vary", method)
     if plot is not None and not grids.has_numbers(axes):
         raise ParameterError("--plot", "left out where no number varies", str(plot))
     if trials is not None and not searched:
-        raise ParameterError("--trials", "left out with --method grid, which tries all points", trials)
+        raise ParameterError("--trials", f"left out with --method {method}", trials)
+    if minutes is not None:
+        check_number("--minutes", minutes, "above 0", lambda x: x > 0)
     if best is None:
         raise DataError("give -o FILE.json, where the best parameters are written.")
     if study is not None and study.resolve() == best.resolve():
@@ -205,16 +206,18 @@ def tune(
     checked = measuring(data, settings, plot, aim="ndcg@100", written=written)
     with checked as (split, (aim, *_), progress):
         shared: dict[str, Any] = {
-            "model": spec.kind, "fixed": spec.parameters, "max_seconds": max_seconds, "study": study,
-            "ties": ties, "machine": machine, "progress": progress,
+            "model": spec.kind, "fixed": spec.parameters, "minutes": minutes, "max_seconds": max_seconds,
+            "study": study, "improved": lambda found: found.save(best), "ties": ties, "machine": machine,
+            "progress": progress,
         }  # fmt: skip
         with resumable(study):
             if searched:
                 count = _TRIALS if trials is None else trials
                 result = tuning.search(split, grids.space_of(axes), count, aim, **shared)
             else:
-                points = grids.usual_points(split, spec.kind, varied, spec.parameters)
-                result = tuning.tune(split, points, aim, **shared)
+                if minutes is None and method == "climb":
+                    shared["minutes"] = climbing.MINUTES
+                result = climbing.climb(split, aim, vary=varied, grid=method == "grid", **shared)
         show(report.of_tuning(result), settings, data)
         result.save(best)
         note(f"wrote the best parameters to {best}; use them with mrfrec fit --params {best}")

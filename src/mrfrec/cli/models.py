@@ -222,13 +222,10 @@ def check_machine(machine: Mapping[str, Any], kinds: Iterable[str]) -> None:
             raise ParameterError(f"--{name}", rule, str(machine[name]), advice)
 
 
-def parse_vary(
-    texts: Iterable[str], options: Mapping[str, str | None], spec: Spec, *, searched: bool
-) -> dict[str, Any]:
+def parse_vary(texts: Iterable[str], spec: Spec, *, searched: bool) -> dict[str, Any]:
     """Parse the values that a tuning tries, and check each together with the parameters of `spec`.
 
-    `texts` are those of --vary: `l1=0.1,1` for values, `l1=0.1..10` for a range. `options` holds the values
-    of options for a single parameter, such as --alpha.
+    `texts` are those of --vary: `l1=0.1,1` for values, `l1=0.1..10` for a range.
     """
     from mrfrec.evaluation.grids import check_values
     from mrfrec.models.axes import Range
@@ -237,41 +234,36 @@ def parse_vary(
     defaults = cls.defaults()
     known = [name for name in defaults if name not in cls._machine_parameters]
     varied: dict[str, Any] = {}
-    for option, text in [*(("--vary", text) for text in texts), *((f"--{n}", v) for n, v in options.items())]:
-        if text is None:
-            continue
+    for text in texts:
         name, equals, values = (part.strip() for part in text.partition("="))
-        if option != "--vary":
-            name, values = option.removeprefix("--"), text
-            refuse_option(spec.kind, name, text)
-        elif not equals or not values:
+        if not equals or not values:
             raise ParameterError("--vary", "PARAMETER=VALUE,VALUE or PARAMETER=LOW..HIGH", text)
         if name not in known:
             near = get_close_matches(name, known, 1)
             rule = f"of a parameter of {spec.kind} that changes results ({', '.join(known) or 'it has none'})"
             raise ParameterError("--vary", rule, text, f"Did you mean {near[0]}?" if near else "")
         if name in varied:
-            raise ParameterError(option, f"the only option that varies {name}", text)
+            raise ParameterError("--vary", f"the only option that varies {name}", text)
         if name in spec.parameters:
             fixed = f"{name}={spec.parameters[name]}"
-            raise ParameterError("--model", f"without {name} when {option} {text} is given", fixed)
-        varied[name] = _values(option, text, values, defaults[name])
+            raise ParameterError("--model", f"without {name} when --vary {text} is given", fixed)
+        varied[name] = _values(text, values, defaults[name])
         if isinstance(varied[name], Range) and not searched:
-            raise ParameterError(option, "a list of values for a grid", text, "Ranges need --method search.")
+            raise ParameterError("--vary", "a list of values", text, "Ranges need --method search.")
         try:
             check_values(spec.kind, name, varied[name], spec.parameters)
         except ParameterError as error:
-            raise error.named(f"{option} {text}: {error.name}") from None
+            raise error.named(f"--vary {text}: {error.name}") from None
     return varied
 
 
-def _values(option: str, text: str, values: str, default: Any) -> "list[Any] | Range":
+def _values(text: str, values: str, default: Any) -> "list[Any] | Range":
     from mrfrec.models.axes import Range
 
     low, dots, high = values.partition("..")
     parsed = [parse_value(part.strip()) for part in ([low, high] if dots else values.split(","))]
     if dots and not all(type(x) in (int, float) for x in parsed):
-        raise ParameterError(option, "a range of numbers, as 0.1..10", text)
+        raise ParameterError("--vary", "a range of numbers, as 0.1..10", text)
     if type(default) is float:
         parsed = [float(x) if type(x) is int else x for x in parsed]
     if not dots:
@@ -279,7 +271,7 @@ def _values(option: str, text: str, values: str, default: Any) -> "list[Any] | R
     try:
         return Range.between(parsed[0], parsed[1], whole=type(default) is int)
     except ParameterError as error:
-        raise error.named(f"{option} {text}: the range") from None
+        raise error.named(f"--vary {text}: the range") from None
 
 
 def numbers(option: str, text: str | None) -> list[float] | None:

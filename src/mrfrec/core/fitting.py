@@ -39,6 +39,11 @@ class Fitted:
     n_blocks: int | None = None
     low_rank: LowRank | None = None  # L, beside the weights
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the weights; the pattern of a sparse model is smaller."""
+        return self.weights.nbytes
+
 
 def fit(
     X: sp.csr_array,
@@ -54,15 +59,7 @@ def fit(
     `announce(plan)` is called once, when it is decided what will be done. `reuse` saves what later fits to
     the same matrix need not do again; the timings are those of a fit that does all of it.
     """
-    sizes = Sizes(
-        users=X.shape[0],
-        items=X.shape[1],
-        pairs=X.nnz,
-        binary=statistics.is_binary(X, settings.user_weight),
-        itemsize=np.dtype(settings.dtype).itemsize,
-        limit=engine.memory.limit,
-        other=copied + (0 if X.indices.dtype == np.int32 else 4 * X.nnz),
-    )
+    sizes = sizes_of(X, settings, engine.memory.limit, copied)
     keys = _Keys(settings)
     if reuse is not None:
         sizes = replace(sizes, other=sizes.other + reuse.nbytes_besides(keys))
@@ -99,7 +96,35 @@ def fit(
     ridge = facts.ridge(l2, settings.l2_flat, settings.dropout)
     statistics.check_range(facts.S_diagonal, ridge)
     solve = _fit_dense if plan.kind == "dense" else _fit_sparse
-    return replace(solve(facts, settings, plan, sizes, ridge, engine, reuse, keys), low_rank=low_rank)
+    fitted = _made(
+        reuse,
+        "solved",
+        keys.solved,
+        engine,
+        lambda: solve(facts, settings, plan, sizes, ridge, engine, reuse, keys),
+    )
+    weights = fitted.weights
+    if reuse is not None:  # The caller scales its weights in place.
+        held = sizes.held + reuse.nbytes + weights.nbytes
+        if held <= engine.memory.limit:
+            engine.memory.require("reuse", held, "")
+            weights = weights.copy()
+        else:
+            reuse.drop("solved")
+    return replace(fitted, weights=weights, plan=plan, low_rank=low_rank)
+
+
+def sizes_of(X: sp.csr_array, settings: Settings, limit: int, copied: int = 0) -> Sizes:
+    """Return the sizes that decide the memory of a fit."""
+    return Sizes(
+        users=X.shape[0],
+        items=X.shape[1],
+        pairs=X.nnz,
+        binary=statistics.is_binary(X, settings.user_weight),
+        itemsize=np.dtype(settings.dtype).itemsize,
+        limit=limit,
+        other=copied + (0 if X.indices.dtype == np.int32 else 4 * X.nnz),
+    )
 
 
 def _fit_sparse(
@@ -194,6 +219,7 @@ class _Keys:
         self.pattern: Hashable = (*scaling, settings.threshold, settings.sparsity, settings.max_neighbors)
         self.schedule: Hashable = (self.pattern, settings.r)
         self.gathered: Hashable = (self.schedule, settings.dtype)
+        self.solved: Hashable = replace(settings, rank=0)
 
 
 class Reuse:
@@ -220,6 +246,15 @@ class Reuse:
         while len(results) >= self._most.get(stage, 1):
             results.pop(next(iter(results)))
         results[key] = value, seconds or {}
+
+    def drop(self, stage: str) -> None:
+        """Forget the results of a stage."""
+        self._results.pop(stage, None)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all results."""
+        return sum(int(value.nbytes) for of in self._results.values() for value, _ in of.values())
 
     def nbytes_besides(self, keys: _Keys) -> int:
         """Return the bytes of all results that a fit with these keys does not use."""

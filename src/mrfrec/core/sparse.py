@@ -5,7 +5,7 @@ checked against its checksums: call `verify` before reading `items`, `values` or
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,6 +78,14 @@ class Rows:
         source = np.repeat(self.ptr[rows] - ptr[:-1], lengths) + np.arange(ptr[-1])
         return Rows(ptr, self.items[source], self.values[source], self.width)
 
+    @property
+    def nbytes(self) -> int:
+        return self.ptr.nbytes + self.items.nbytes + self.values.nbytes
+
+    def copy(self) -> "Rows":
+        """Return rows with values of their own, in the same places."""
+        return replace(self, values=self.values.copy())
+
     def scaled(self, factors: npt.NDArray[Any]) -> "Rows":
         """Multiply each column by a factor, in place: the arrays must be this matrix's own."""
         self.values[:] *= factors[self.items]
@@ -118,6 +126,13 @@ class DenseRows:
     def matrix(self) -> npt.NDArray[Any]:
         self.verify()
         return self.array
+
+    @property
+    def nbytes(self) -> int:
+        return self.array.nbytes
+
+    def copy(self) -> "DenseRows":
+        return DenseRows(self.array.copy())
 
     def scaled(self, factors: npt.NDArray[Any]) -> "DenseRows":
         """Multiply each column by a factor, in place."""

@@ -20,7 +20,7 @@ from mrfrec.core.kernels import rows as kernels
 from mrfrec.core.plan import TRANSPOSE_PARTS
 from mrfrec.errors import NumericalError
 
-__all__ = ["Moments", "Statistics", "check_range", "is_binary", "moments", "split_evenly"]
+__all__ = ["Moments", "Statistics", "check_range", "is_binary", "moments", "split_evenly", "typical_ridge"]
 
 # Two passes over the values give v to about 1e-15 of the sum of squares; what is below this share is
 # rounding.
@@ -70,6 +70,15 @@ class Statistics:
         return split_evenly(cost, _ROW_TASKS)
 
 
+def typical_ridge(alpha: float, v: npt.NDArray[np.float64], q: float) -> float:
+    """Return the ridge 37·q^(1−α)·n̄^(¼−α), given the v of all items that have one.
+
+    q is the mean square of an entry, 1 if all are ones; n̄·q is the mean of v, so that n̄ is the number of
+    users of an average item.
+    """
+    return float(_RIDGE * q ** (1 - alpha) * (v.mean() / q) ** (0.25 - alpha)) if len(v) else _RIDGE
+
+
 @dataclass(frozen=True)
 class Moments:
     """Both sides of X and the sums of its columns: what does not depend on alpha and centering."""
@@ -88,16 +97,9 @@ class Moments:
         return sum(int(array.nbytes) for array in own)
 
     def typical_ridge(self, alpha: float, center: bool) -> float:
-        """Return what `l2="auto"` stands for: 37·q^(1−α)·n̄^(¼−α).
-
-        q is the mean square of an entry, 1 if all are ones; n̄·q is the mean of v over the items that have
-        one, so that n̄ is the number of users of an average item.
-        """
+        """Return what `l2="auto"` stands for."""
         v = self.v[self.v > _NO_VARIANCE * self.squares] if center else self.squares[self.squares > 0.0]
-        if not len(v):
-            return _RIDGE
-        q = float(self.squares.sum() / self.popularity.sum())
-        return float(_RIDGE * q ** (1 - alpha) * (v.mean() / q) ** (0.25 - alpha))
+        return typical_ridge(alpha, v, float(self.squares.sum() / self.popularity.sum()))
 
     def scaled(self, alpha: float, *, center: bool) -> Statistics:
         """Return the statistics for one alpha, centered or not.

@@ -4,10 +4,11 @@ from mrfrec import MRF, evaluation
 
 events = evaluation.read_events("ratings.csv", min_value=4)
 split = evaluation.strong_generalisation(events, heldout=1000)
-best = evaluation.tune(split, evaluation.grid(alpha=[0.5, 0.75], l2=[1.0, 3.0, 6.0, 10.0])).best
+best = evaluation.climb(split, minutes=10).best
 evaluation.evaluate(MRF(**best.parameters), split)
 """
 
+from mrfrec.evaluation.climbing import climb
 from mrfrec.evaluation.grids import grid, ridges, usual_points
 from mrfrec.evaluation.metrics import Mean, Metric, Paired, paired
 from mrfrec.evaluation.protocol import Comparison, Evaluation, compare, evaluate, measure
@@ -35,6 +36,7 @@ __all__ = [
     "Trial",
     "Tuning",
     "by_time",
+    "climb",
     "compare",
     "evaluate",
     "given",

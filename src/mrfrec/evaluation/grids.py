@@ -33,10 +33,12 @@ def axes_of(
     fixed: Parameters | None = None,
     *,
     searched: bool = False,
+    usual: Mapping[str, Axis] | None = None,
 ) -> dict[str, Axis]:
-    """Return the parameters to vary: the class's `tuning_grid`, updated by `vary`, without those `fixed`.
+    """Return the parameters to vary: `usual` ones, updated by `vary`, without those that are `fixed`.
 
-    With `searched`, lists of numbers become ranges, for a search.
+    The usual ones are those of the class's `tuning_grid`. With `searched`, they are joined by those of
+    `search_space`, and lists of numbers become ranges.
     """
     made, given, shared = model_class(model), dict(vary or {}), dict(fixed or {})
     known = made.defaults()
@@ -47,9 +49,10 @@ def axes_of(
             raise ParameterError("vary", rule, name)
         if isinstance(axis, Range) and not searched:
             raise ParameterError("vary", "lists of values on a grid", axis, "A range is for a search.")
-    usual = {name: axis for name, axis in made.tuning_grid.items() if name in known}
+    usual = {name: axis for name, axis in (usual or made.tuning_grid).items() if name in known}
     if searched:
-        usual = {name: made.search_space.get(name, _between(axis)) for name, axis in usual.items()}
+        usual = {name: _between(axis) for name, axis in usual.items()}
+        usual |= {name: axis for name, axis in made.search_space.items() if name in known}
     axes = {name: axis for name, axis in given.items() if name not in usual}
     axes |= {name: given.get(name, axis) for name, axis in usual.items() if name not in shared}
     if "r" in axes and not _is_sparse(axes, shared):
@@ -110,7 +113,7 @@ def usual_points(
         points = [
             {**point, name: l2}
             for point in points
-            for l2 in ridges(split, scale_exponent(model, {**(fixed or {}), **point}), of.multiples)
+            for l2 in ridges(split, scale_exponent(model, {**(fixed or {}), **point}), of)
         ]
     return points
 
@@ -131,18 +134,27 @@ def scale_exponent(model: str, parameters: Parameters) -> float:
     return float({**model_class(model).defaults(), **parameters}.get("alpha", 0.0))
 
 
-def ridges(split: Split, alpha: float, multiples: Iterable[float] = RIDGES) -> list[float]:
+def ridges(split: Split, alpha: float, multiples: "Iterable[float] | Ridges" = RIDGES) -> list[Any]:
     """Return values of l2 to try: `multiples` of a typical diagonal entry of S, v^(1 − α), to two digits.
 
     A ridge scales with the diagonal it is added to: 100 for covariances corresponds to 1 for correlations.
+    `Ridges` may be multiples of what "auto" stands for, and "auto" itself.
     """
     alpha = check_number("alpha", alpha, "between 0 and 1", lambda x: 0 <= x <= 1)
     data = check_split(split).training
+    of = multiples if isinstance(multiples, Ridges) else Ridges(tuple(multiples))
+    checked = [check_number("multiples", multiple, "above 0", lambda x: x > 0) for multiple in of.multiples]
+    if of.of_auto:
+        from mrfrec.core.statistics import typical_ridge  # loads numba
+
+        squares = np.asarray(data.matrix.power(2).sum(axis=0), np.float64)
+        v = squares - np.asarray(data.matrix.sum(axis=0), np.float64) ** 2 / data.n_users
+        scale = typical_ridge(alpha, v[v > 0], float(squares.sum() / data.matrix.nnz))
+        return ["auto" if multiple == 1 else rounded(multiple * scale, 2) for multiple in checked]
     c = data.popularity.astype(np.float64)
     # The mean over interactions of v = n × variance of their item.
-    v = float(np.average(c - c * c / data.n_users, weights=c)) or 1.0
-    checked = [check_number("multiples", multiple, "above 0", lambda x: x > 0) for multiple in multiples]
-    return [rounded(multiple * v ** (1 - alpha), 2) for multiple in checked]
+    v_typical = float(np.average(c - c * c / data.n_users, weights=c)) or 1.0
+    return [rounded(multiple * v_typical ** (1 - alpha), 2) for multiple in checked]
 
 
 def rounded(value: float, digits: int) -> float:

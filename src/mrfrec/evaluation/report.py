@@ -11,8 +11,6 @@ from mrfrec.evaluation.protocol import Comparison, Evaluation
 from mrfrec.evaluation.tuning import Tuning
 from mrfrec.models.registry import kind_named, model_class
 
-_UNBOUNDED = ("l2", "l1", "neighbors", "shrink", "factors", "weight")  # parameters without an upper limit
-
 
 @dataclass(frozen=True)
 class Section:
@@ -163,28 +161,9 @@ def of_tuning(tuning: Tuning, most: int = 10) -> Report:
         f"Not fitted: {parameters_text(trial.parameters, tuning.model)}: {trial.failure}"
         for trial in failed[:3]
     ]
-    notes += _at_the_border(tuning)
+    if tuning.out_of_time:
+        notes.append("The time was up before everything was tried: give it more minutes to go on.")
     return Report(about, [Section(columns, rows)], data, notes)
-
-
-def _at_the_border(tuning: Tuning) -> list[str]:
-    """Note parameters whose best value is the smallest or largest tried: the optimum may lie beyond it."""
-    best, notes = tuning.best, []
-    for name in _UNBOUNDED if best.chosen is None else ():  # a search explores beyond a grid on its own
-        if not best.parameters.get(name):
-            continue
-        alike = [t for t in tuning.trials if {**t.parameters, name: 0} == {**best.parameters, name: 0}]
-        values = {trial.parameters[name]: trial.value for trial in alike if name in trial.parameters}
-        tried = sorted(values)
-        for inner, border, which, more in ((1, 0, "smallest", "smaller"), (-2, -1, "largest", "larger")):
-            if len(tried) > 1 and best.parameters[name] == tried[border]:
-                beside = values[tried[inner]]
-                if beside is None or (best.value or 0.0) > beside:  # not if the next value is as good
-                    notes.append(
-                        f"The best {name} is the {which} that was tried with its other parameters: "
-                        f"try {more} ones."
-                    )
-    return notes
 
 
 def parameters_text(parameters: dict[str, Any], kind: str) -> str:

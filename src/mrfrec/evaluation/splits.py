@@ -89,6 +89,30 @@ class Split:
         return Split(training, questions, None, f"{hidden:.0%} of the training data hidden; {self.name}")
 
 
+def popularity_differs(tuned: Split, final: Split) -> str | None:
+    """Say how the questions that parameters are tuned on differ from the final ones, if not by chance.
+
+    Compares two means over users: the logarithm of how many training users the hidden items have, and of how
+    many items are shown. More than four standard errors apart is not chance.
+    """
+
+    def hidden(split: Split) -> npt.NDArray[np.float64]:
+        X, targets = split.training, split.test.targets
+        users = np.maximum(X.popularity, 1) * (len(final.training) / len(X))  # as if both had as much data
+        return np.asarray((targets @ np.log(users)) / np.diff(targets.indptr))
+
+    def shown(split: Split) -> npt.NDArray[np.float64]:
+        return np.asarray(np.log(np.maximum(np.diff(split.test.shown.indptr), 1)))
+
+    for what, measured in (("{:.3g} users have a hidden item", hidden), ("{:.3g} items are shown", shown)):
+        a, b = measured(tuned), measured(final)
+        error = (a.var() / len(a) + b.var() / len(b)) ** 0.5
+        if min(len(a), len(b)) > 1 and abs(a.mean() - b.mean()) > 4 * error + 1e-9:
+            means = (what.format(float(np.exp(x.mean()))) for x in (a, b))
+            return "in validation {}, in the test {} (geometric means), which is not chance.".format(*means)
+    return None
+
+
 # ── strong generalisation: test users are not trained on ──────────────────────────────────────────
 
 

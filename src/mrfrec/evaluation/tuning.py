@@ -1,31 +1,32 @@
-"""Find the best parameters on the validation users, on a grid as in the paper (§5) or with Optuna.
+"""Find the best parameters on the validation users: one axis at a time, on a grid, or with Optuna.
 
 Every finished trial is appended to the study file, so that an interrupted study can be continued. Fits share
-intermediate results: for a new l2 only the systems are solved again.
+intermediate results: for a new l2 only the systems are solved again, and for a new novelty nothing is.
 """
 
 import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mrfrec.checks import check_count, check_number
+from mrfrec.checks import check_count, check_number, warn
 from mrfrec.core.engine import Progress
 from mrfrec.errors import DataError, MemoryPlanError, NumericalError, ParameterError
 from mrfrec.evaluation.chooser import Chooser
 from mrfrec.evaluation.grids import Parameters, check_values, plain, ridges, rounded, scale_exponent
 from mrfrec.evaluation.metrics import Metric, parse_all
 from mrfrec.evaluation.protocol import Ties, evaluate
-from mrfrec.evaluation.splits import Questions, Split, check_split
+from mrfrec.evaluation.splits import Questions, Split, check_split, popularity_differs
 from mrfrec.io.atomic import writing
-from mrfrec.models.axes import Range
-from mrfrec.models.registry import build
+from mrfrec.models.axes import Range, Ridges
+from mrfrec.models.registry import build, model_class
 
 _SEED = 98765
 
@@ -52,6 +53,7 @@ class Tuning:
     trials: tuple[Trial, ...]
     max_seconds: float | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    out_of_time: bool = False
 
     @property
     def best(self) -> Trial:
@@ -80,6 +82,8 @@ class Tuning:
             temporary.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 
+Improved = Callable[[Tuning], None]
+
 # ── trials ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -90,30 +94,46 @@ def tune(
     *,
     model: str = "MRF",
     fixed: Parameters | None = None,
+    minutes: float | None = None,
     max_seconds: float | None = None,
     study: "str | os.PathLike[str] | None" = None,
+    improved: Improved | None = None,
     ties: Ties = "popularity",
     machine: Parameters | None = None,
     progress: Progress | None = None,
 ) -> Tuning:
-    """Try every point on the validation users; the test users are not used.
+    """Try every point on the validation users.
 
-    `fixed` holds parameters of all trials, `machine` those that change no result, such as threads. `study` is
-    a file of trials: points in it are not tried again. `max_seconds` limits the training time of the best
-    trial.
+    Of the test users only the popularity of what they have is looked at: if it differs from that of the
+    validation users by more than chance, a warning says so.
+
+    Parameters
+    ----------
+    fixed
+        Parameters that all trials share.
+    minutes
+        Time for all trials: none is begun that would be expected to end later, except the first.
+    max_seconds
+        Longest training time of the best trial.
+    study
+        A file of trials: those in it are not run again.
+    improved
+        Called with the `Tuning` so far whenever a trial is the best yet, for example to save it.
+    machine
+        Parameters that change no result, such as threads.
     """
     wanted = [] if isinstance(points, Mapping) else list(points)
     if not wanted or not all(isinstance(point, Mapping) for point in wanted):
         raise ParameterError("points", "a list of parameters such as grid(l2=[1, 3])", points)
-    run = _Study(split, metric, model, fixed, max_seconds, study, ties, machine, progress)
+    run = Study(split, metric, model, fixed, minutes, max_seconds, study, improved, ties, machine, progress)
     for point in wanted:  # refuse bad parameters before the first trial
         build(run.model, {**run.fixed, **plain(point)})
-    trials = []
     for done, point in enumerate(wanted):
         run.report(done, len(wanted))
-        trials.append(run.value_of(plain(point)))
+        if run.value_of(plain(point)) is None:
+            break
     run.report(len(wanted), len(wanted))
-    return run.result(trials)
+    return run.result()
 
 
 def search(
@@ -124,8 +144,10 @@ def search(
     *,
     model: str = "MRF",
     fixed: Parameters | None = None,
+    minutes: float | None = None,
     max_seconds: float | None = None,
     study: "str | os.PathLike[str] | None" = None,
+    improved: Improved | None = None,
     seed: int = _SEED,
     ties: Ties = "popularity",
     machine: Parameters | None = None,
@@ -138,27 +160,30 @@ def search(
     """
     trials = check_count("trials", trials)
     choose = Chooser(space, seed)
-    run = _Study(split, metric, model, fixed, max_seconds, study, ties, machine, progress)
+    run = Study(split, metric, model, fixed, minutes, max_seconds, study, improved, ties, machine, progress)
     for name, of in space.items():
         if name != "ridge":
             check_values(run.model, name, of, run.fixed)
-    past = [trial for trial in run.trials if trial.chosen is not None and choose.holds(trial.chosen)]
-    while len(past) < trials:
-        run.report(len(past), trials)
-        chosen = choose.next([(trial.chosen, run.worth(trial)) for trial in past])
+    ridge_axis = model_class(run.model).tuning_grid.get("l2")
+    run.competing += [t for t in run.trials if t.chosen is not None and choose.holds(t.chosen)]
+    while len(run.competing) < trials:
+        run.report(len(run.competing), trials)
+        chosen = choose.next([(trial.chosen, run.worth(trial)) for trial in run.competing])
         point = dict(chosen)
         for name, of in space.items():
             if isinstance(point[name], float) and isinstance(of, Range):  # three digits, within the range
                 point[name] = float(min(max(rounded(point[name], 3), of.low), of.high))
         if "ridge" in point:
             alpha = scale_exponent(run.model, {**run.fixed, **point})
-            (point["l2"],) = ridges(split, alpha, [point.pop("ridge")])
-        past.append(run.value_of(point, chosen))
+            axis = ridge_axis if isinstance(ridge_axis, Ridges) else Ridges()
+            (point["l2"],) = ridges(split, alpha, replace(axis, multiples=(point.pop("ridge"),)))
+        if run.value_of(point, chosen) is None:
+            break
     run.report(trials, trials)
-    return run.result(past)
+    return run.result()
 
 
-class _Study:
+class Study:
     """The trials so far, in memory and as lines of a file. Takes the parameters of `tune`."""
 
     def __init__(
@@ -167,14 +192,18 @@ class _Study:
         metric: str,
         model: str,
         fixed: Parameters | None,
+        minutes: float | None,
         max_seconds: float | None,
         path: "str | os.PathLike[str] | None",
+        improved: Improved | None,
         ties: Ties,
         machine: Parameters | None,
         progress: Progress | None,
     ) -> None:
         if max_seconds is not None:
             max_seconds = check_number("max_seconds", max_seconds, "above 0", lambda x: x > 0)
+        if minutes is not None:
+            minutes = check_number("minutes", minutes, "above 0", lambda x: x > 0)
         self.split = check_split(split).for_tuning()
         (self.metric,) = parse_all([metric], split.training.n_items)
         made = build(model, fixed or {})
@@ -183,13 +212,20 @@ class _Study:
         given = plain(fixed or {})
         self.fixed = {name: value for name, value in given.items() if name not in made._machine_parameters}
         self.machine = {name: given[name] for name in given.keys() - self.fixed.keys()} | dict(machine or {})
-        self._progress = progress
+        self._progress, self._improved = progress, improved
         self._reuse: dict[str, Any] = {}
         self.trials: list[Trial] = []
+        self.competing: list[Trial] = []  # those of this run
         self.facts = {"data": self.split.training.fingerprint, "questions": _fingerprint(self.split.test)}
         self._file = None if path is None else Path(path).expanduser()
         if self._file is not None:
             self._open(self._file)
+        difference = popularity_differs(self.split, split)
+        if difference is not None:
+            warn(f"{difference} Parameters tuned on the one may not suit the other, above all novelty.")
+        self._start, self._out_of_time = time.monotonic(), False
+        self.budget = math.inf if minutes is None else 60 * minutes
+        self._longest: dict[tuple[str, bool], float] = {}  # seconds of the trials of each axis
 
     def _open(self, path: Path) -> None:
         header = {
@@ -216,20 +252,57 @@ class _Study:
             with writing(path) as temporary:
                 temporary.write_bytes(b"\n".join(lines[:-1]) + b"\n")
 
-    def value_of(self, point: dict[str, Any], chosen: dict[str, Any] | None = None) -> Trial:
-        """Try a point, or return its earlier trial."""
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the first trial began."""
+        return time.monotonic() - self._start
+
+    def value_of(
+        self,
+        point: dict[str, Any],
+        chosen: dict[str, Any] | None = None,
+        *,
+        axis: str = "",
+        competes: bool = True,
+        budget: float | None = None,
+    ) -> Trial | None:
+        """Try a point, or return its earlier trial; None if there is no time for it.
+
+        `axis` is the parameter that changed since the last trial. Points that do not compete are those of a
+        cheaper model.
+        """
         parameters = {**self.fixed, **point}
         same = next((trial for trial in self.trials if trial.parameters == parameters), None)
-        if same is not None and chosen is None:
-            return same
-        trial = replace(same or self._try(parameters), chosen=chosen)
-        if self._file is not None:
-            with self._file.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(trial)) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-        self.trials.append(trial)
-        return trial
+        if same is None or chosen is not None:
+            limit = self.budget if budget is None else budget
+            if same is None and self.trials and self.elapsed + self._expected(axis, competes) > limit:
+                self._out_of_time |= competes
+                return None
+            start = time.monotonic()
+            same = replace(same or self._try(parameters), chosen=chosen)
+            seconds = time.monotonic() - start
+            self._longest[axis, competes] = max(self._longest.get((axis, competes), 0.0), seconds)
+            if self._file is not None:
+                with self._file.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(asdict(same)) + "\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+            self.trials.append(same)
+        if competes and not any(same is trial for trial in self.competing):
+            best = max(map(self.worth, self.competing), default=0.0)
+            self.competing.append(same)
+            if self._improved is not None and self.worth(same) > best:
+                self._improved(self.result())
+        return same
+
+    def _expected(self, axis: str, competes: bool) -> float:
+        """Return how long a trial may take: as long as others of its axis, or as the cheaper model tells."""
+        alike = {name: seconds for (name, of), seconds in self._longest.items() if of == competes}
+        cheap = {name: seconds for (name, of), seconds in self._longest.items() if of != competes}
+        longest = max(alike.values(), default=0.0)
+        if axis in alike or not competes or axis not in cheap:
+            return alike.get(axis, longest)
+        return longest * cheap[axis] / max(cheap.values())
 
     def _try(self, parameters: dict[str, Any]) -> Trial:
         model = build(self.model, parameters, self.machine)
@@ -243,14 +316,17 @@ class _Study:
 
     def worth(self, trial: Trial) -> float:
         """Return the value of a trial for the search: 0 if it failed or trained too long."""
-        return trial.value if trial.value is not None and self.result(()).is_eligible(trial) else 0.0
+        return trial.value if trial.value is not None and self.result().is_eligible(trial) else 0.0
 
     def report(self, done: int, total: int) -> None:
         if self._progress is not None:
             self._progress("tune", done, total)
 
-    def result(self, trials: Iterable[Trial]) -> Tuning:
-        return Tuning(self.model, self.metric, self.split.name, tuple(trials), self.max_seconds, self.facts)
+    def result(self) -> Tuning:
+        return Tuning(
+            self.model, self.metric, self.split.name, tuple(self.competing), self.max_seconds, self.facts,
+            self._out_of_time,
+        )  # fmt: skip
 
 
 def _line(path: Path, number: int, line: bytes, names: Iterable[str]) -> dict[str, Any]:

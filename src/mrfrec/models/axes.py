@@ -1,13 +1,13 @@
 """Values that tuning varies: lists, ranges, and ridges in the scale of the data."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from mrfrec.checks import check_number
 from mrfrec.errors import ParameterError
 
-__all__ = ["RIDGES", "Axis", "Range", "Ridges"]
+__all__ = ["RIDGES", "Axis", "Range", "Ridges", "Route"]
 
 RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0)  # multiples of a typical diagonal entry of S
 
@@ -57,10 +57,26 @@ class Range:
 
 @dataclass(frozen=True)
 class Ridges:
-    """Values of l2 in the scale of the data: these multiples on a grid, between `searched` in a search."""
+    """Values of l2 in the scale of the data: these multiples on a grid, between `searched` in a search.
+
+    They are multiples of what `l2="auto"` stands for, or else of a typical diagonal entry of S.
+    """
 
     multiples: tuple[float, ...] = RIDGES
     searched: tuple[float, float] = (0.03, 10.0)
+    of_auto: bool = False
 
 
 Axis = Sequence[Any] | Range | Ridges
+
+
+@dataclass(frozen=True)
+class Route:
+    """How a climb goes: the axes, those that cost least first, and where it starts if not at the defaults.
+
+    `stand_in` holds parameters of a cheaper model that prefers much the same values; empty for none.
+    """
+
+    axes: Mapping[str, Axis]
+    start: Mapping[str, Any] = field(default_factory=dict)
+    stand_in: Mapping[str, Any] = field(default_factory=dict)

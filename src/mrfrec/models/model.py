@@ -16,7 +16,7 @@ from mrfrec.data.ids import Ids, Texts
 from mrfrec.engines.machine import usable_threads
 from mrfrec.errors import DataError, NotFittedError, ParameterError
 from mrfrec.models import ranking
-from mrfrec.models.axes import Axis
+from mrfrec.models.axes import Axis, Route
 from mrfrec.models.configurable import Configurable
 from mrfrec.models.histories import validation_of
 
@@ -153,6 +153,10 @@ class Model(Configurable, ABC):
         self._catalogue, self._training, self._facts = catalogue, training, facts
         self._interactions, self._bases = interactions, {}
         return self
+
+    def tuning_route(self, data: "Interactions") -> Route:
+        """Return how `climb` finds the parameters for this data: the last of the grid costs least."""
+        return Route({name: self.tuning_grid[name] for name in reversed(list(self.tuning_grid))})
 
     def check_ready(self) -> None:
         """Raise if a library or device that fitting needs is missing."""

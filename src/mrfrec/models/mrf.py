@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from mrfrec.checks import check_count, check_dtype, check_flag, check_number, warn
 from mrfrec.core.low_rank import LowRank
-from mrfrec.core.plan import Plan, Settings
+from mrfrec.core.plan import Plan, Settings, decide
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.errors import ParameterError
 from mrfrec.models import ranking
-from mrfrec.models.axes import Axis, Range, Ridges
+from mrfrec.models.axes import Axis, Range, Ridges, Route
 from mrfrec.models.linear import Linear
 from mrfrec.models.recommender import FitContext
 from mrfrec.models.stored import shaped
@@ -34,6 +34,8 @@ PAPER: dict[str, Any] = {
 }  # fmt: skip
 """The parameters of `MRF` that the paper has, where they differ from the defaults."""
 
+# A sparse model in place of a dense one while that is tuned, and from how many items on it takes less time.
+_STAND_IN_NEIGHBORS, _STAND_IN_FROM = 100, 3000
 _SAMPLED_USERS = 256  # whose scores tell how much these spread
 _log = logging.getLogger("mrfrec")
 
@@ -123,11 +125,15 @@ class MRF(Linear):
 
     added_parameters: ClassVar[Mapping[str, Any]] = {"novelty": 0.0, "rank": 0}
     tuning_grid: ClassVar[Mapping[str, Axis]] = {
-        "sparsity": ("auto",), "r": (0.0,), "alpha": (0.0, 0.25, 0.5, 0.75, 1.0), "l2": Ridges(),
+        "sparsity": ("auto",), "r": (0.0,), "alpha": (0.0, 0.25, 0.5, 0.75, 1.0),
+        "l2": Ridges((0.25, 0.5, 1.0, 2.0, 4.0), (0.1, 10.0), of_auto=True),
     }  # fmt: skip
     search_space: ClassVar[Mapping[str, Axis]] = {
         "r": (0.0, 0.1, 0.25, 0.5),
         "alpha": Range(0.0, 1.0, step=0.125),
+        "user_weight": Range(0.0, 1.0, step=0.125),
+        "novelty": Range(0.0, 0.3, step=0.025),
+        "rank_weight": Range(0.1, 1.0, log=True),
     }
     plan_: Plan
     pattern_: "sp.csc_array | None"
@@ -219,6 +225,45 @@ class MRF(Linear):
 
     # ── fitting ───────────────────────────────────────────────────────────────────────────────────
 
+    def planned(self, data: "Interactions") -> Plan:
+        """Return what a fit to this data would do and the memory it would need, without fitting."""
+        from mrfrec.core import fitting
+        from mrfrec.engines.local import LocalEngine
+
+        with LocalEngine(self.threads, self.memory_limit, None) as engine:
+            sizes = fitting.sizes_of(data.matrix, self._settings, engine.memory.limit)
+            return decide(self._settings, sizes, engine.memory)
+
+    @property
+    def _settings(self) -> Settings:
+        return Settings(**{field.name: getattr(self, field.name) for field in fields(Settings)})
+
+    def tuning_route(self, data: "Interactions") -> Route:
+        """Return the axes of a climb: γ and λ need no fit, a new l2 no statistics, a new rank no weights."""
+        plan, m = self.planned(data), data.n_items
+        most = min(256, min(data.n_users, m) // 4)
+        ranks = {0, most // 4, most // 2, most, plan.rank}
+        axes: dict[str, Axis] = {
+            "novelty": (0.0, 0.05, 0.1, 0.15, 0.2), "rank_weight": (0.1, 0.2, 0.3, 0.45, 0.6), "l2": (),
+            "user_weight": (0.0, 0.25, 0.5, 0.75), "alpha": (), "rank": sorted(ranks),
+        }  # fmt: skip
+        axes |= self.tuning_grid
+        start: dict[str, Any] = {"rank": plan.rank}
+        if plan.sparsity is not None:
+            start["sparsity"] = s = float(f"{plan.sparsity:.3g}")
+            axes["sparsity"] = [x * s for x in (0.25, 0.5, 1.0, 2.0, 4.0) if x * s <= 1]
+        stand_in = (
+            {"sparsity": _STAND_IN_NEIGHBORS / m, "rank": 0}
+            if plan.kind == "dense" and m > _STAND_IN_FROM
+            else {}
+        )
+        own = self.defaults().keys()
+        return Route(
+            {name: axis for name, axis in axes.items() if name in own},
+            {name: value for name, value in start.items() if name in own},
+            {name: value for name, value in stand_in.items() if name in own},
+        )
+
     def _fit(self, data: "Interactions", given: FitContext) -> None:
         # numba loads when something is fitted, not to answer from a file.
         from mrfrec.core import fitting
@@ -228,7 +273,7 @@ class MRF(Linear):
         with LocalEngine(self.threads, self.memory_limit, given.progress) as engine:
             fitted = fitting.fit(
                 data.matrix,
-                Settings(**{field.name: getattr(self, field.name) for field in fields(Settings)}),
+                self._settings,
                 engine,
                 copied=given.copied,
                 announce=lambda plan: _log.info("%s", plan),

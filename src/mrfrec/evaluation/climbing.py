@@ -1,0 +1,218 @@
+"""Tune one parameter at a time, starting from the defaults: what costs least first, beyond any edge."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from mrfrec.core.engine import Progress
+from mrfrec.errors import ParameterError
+from mrfrec.evaluation.grids import Parameters, axes_of, check_values, plain, ridges, rounded, scale_exponent
+from mrfrec.evaluation.protocol import Ties
+from mrfrec.evaluation.splits import Split
+from mrfrec.evaluation.tuning import Improved, Study, Trial, Tuning
+from mrfrec.models.axes import Axis, Range, Ridges
+from mrfrec.models.registry import build
+
+MINUTES = 10.0
+_BEYOND = 8  # steps beyond either end of an axis, at most
+_ROUNDS = 5  # over all axes, at most; one without a better value is the last
+
+Place = dict[str, int]  # the position on each axis; below 0 and above the last value is beyond its ends
+
+
+def climb(
+    split: Split,
+    metric: str = "ndcg@100",
+    *,
+    model: str = "MRF",
+    vary: Mapping[str, Axis] | None = None,
+    fixed: Parameters | None = None,
+    grid: bool = False,
+    minutes: float | None = MINUTES,
+    max_seconds: float | None = None,
+    study: "str | os.PathLike[str] | None" = None,
+    improved: Improved | None = None,
+    ties: Ties = "popularity",
+    machine: Parameters | None = None,
+    progress: Progress | None = None,
+) -> Tuning:
+    """Start from the defaults and change one parameter at a time, for as long as that helps.
+
+    The parameters are those of the model's `tuning_route`: for an MRF the novelty exponent and the weight of
+    the low-rank part, which need no fit, then l2, user_weight, alpha, rank and, if it is sparse, sparsity.
+    Where the best value is the last of its list, values beyond it are tried. A dense model of many items is
+    first tuned with a sparse one in its place, for half of the time.
+
+    Parameters
+    ----------
+    vary
+        Lists of values that replace those of the model, or add to them.
+    grid
+        Try all combinations of the model's grid first, and start from the best of them.
+    minutes
+        Time for all trials; None for no limit.
+
+    Notes
+    -----
+    The other parameters are those of `tune`. With a limit of time, the result depends on the machine.
+    """
+    run = Study(split, metric, model, fixed, minutes, max_seconds, study, improved, ties, machine, progress)
+    route = build(run.model, run.fixed, run.machine).tuning_route(run.split.training)
+    usual = None if grid else route.axes
+    axes = {name: _sorted(axis) for name, axis in axes_of(run.model, vary, run.fixed, usual=usual).items()}
+    for name, axis in axes.items():
+        check_values(run.model, name, axis, run.fixed)
+    start = {} if grid else {name: x for name, x in route.start.items() if name in axes}
+    climber = _Climber(run, axes, {**build(run.model, run.fixed).parameters, **start})
+    if grid:
+        place = climber.best_of_grid()
+    else:
+        place = climber.start
+        climber.trial(place)
+        if route.stand_in and not route.stand_in.keys() & dict(vary or {}).keys():
+            half = run.elapsed + (run.budget - run.elapsed) / 2
+            place |= _Climber(run, axes, climber.defaults, route.stand_in, half).climbed_from(place)
+    climber.climbed_from(place)
+    climber.report(done=True)
+    return run.result()
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """The values of one axis in their order, and those beyond its ends: in equal ratios, or equal steps."""
+
+    values: tuple[Any, ...]
+
+    def at(self, place: int) -> Any:
+        """Return the value at a place; None where there is none."""
+        last = len(self.values) - 1
+        if 0 <= place <= last:
+            return self.values[place]
+        steps, ends = (-place, self.values[:2]) if place < 0 else (place - last, self.values[:-3:-1])
+        if len(ends) < 2 or steps > _BEYOND or not all(type(x) in (int, float) for x in ends):
+            return None
+        end, inner = ends
+        beyond = end * (end / inner) ** steps if min(ends) > 0 else end + (end - inner) * steps
+        return round(beyond) if type(end) is int else rounded(beyond, 3)
+
+
+class _Climber:
+    """Moves over the axes of one model. Trials of a stand-in, with parameters `instead`, do not compete."""
+
+    def __init__(
+        self,
+        run: Study,
+        axes: Mapping[str, Axis],
+        defaults: Parameters,
+        instead: Parameters | None = None,
+        budget: float | None = None,
+    ) -> None:
+        self._run, self.defaults, self._instead, self._budget = run, defaults, dict(instead or {}), budget
+        self._axes = {name: axis for name, axis in axes.items() if name not in self._instead}
+        self._ladders: dict[tuple[str, float], Ladder] = {}
+        self.start = {name: self._nearest(name, axis) for name, axis in self._axes.items()}
+        self._out_of_time = False
+
+    def _nearest(self, name: str, axis: Axis) -> int:
+        """Return the place of the default, or of the value next to it."""
+        if isinstance(axis, Ridges):
+            return min(range(len(axis.multiples)), key=lambda i: abs(i - (len(axis.multiples) - 1) / 2))
+        assert not isinstance(axis, Range)
+        default = self.defaults[name]
+        if default in axis or type(default) not in (int, float):
+            return list(axis).index(default) if default in axis else 0
+        distance = {i: abs(x - default) for i, x in enumerate(axis) if type(x) in (int, float)}
+        return min(distance, key=lambda i: distance[i], default=0)
+
+    def _ladder(self, name: str, alpha: float) -> Ladder:
+        axis = self._axes[name]
+        if (name, alpha) not in self._ladders:
+            values = ridges(self._run.split, alpha, axis) if isinstance(axis, Ridges) else axis
+            assert not isinstance(values, Range)
+            self._ladders[name, alpha] = Ladder(tuple(values))
+        return self._ladders[name, alpha]
+
+    def parameters(self, place: Place) -> dict[str, Any] | None:
+        """Return the parameters at a place, or None if there are none."""
+        point: dict[str, Any] = {}
+        try:
+            for name in sorted(place, key=lambda name: isinstance(self._axes[name], Ridges)):
+                ladder = self._ladder(name, scale_exponent(self._run.model, {**self._run.fixed, **point}))
+                point[name] = ladder.at(place[name])
+                if point[name] is None and None not in ladder.values:
+                    return None
+            point = plain({**point, **self._instead})
+            build(self._run.model, {**self._run.fixed, **point})
+        except ParameterError:
+            return None
+        return point
+
+    def trial(self, place: Place, axis: str = "start") -> Trial | None:
+        """Try a place; None if there is no such place or no time."""
+        point = self.parameters(place)
+        if point is None or self._out_of_time:
+            return None
+        self.report()
+        try:
+            found = self._run.value_of(point, axis=axis, competes=not self._instead, budget=self._budget)
+        except ParameterError:  # A value beyond the end is too much for this data.
+            if axis == "start":
+                raise
+            return None
+        # Another axis may cost less.
+        self._out_of_time = found is None and axis == "start"
+        return found
+
+    def best_of_grid(self) -> Place:
+        """Try all combinations, the last axis varying fastest, and return the place of the best."""
+        sizes = [
+            range(len(axis.multiples if isinstance(axis, Ridges) else list(axis)))  # type: ignore[arg-type]
+            for axis in self._axes.values()
+        ]
+        best, value = self.start, 0.0
+        for places in product(*sizes):
+            place = dict(zip(self._axes, places, strict=True))
+            found = self.trial(place)
+            if found is not None and self._run.worth(found) > value:
+                best, value = place, self._run.worth(found)
+        return best
+
+    def climbed_from(self, place: Place) -> Place:
+        """Return the place where no step along any axis is better, or the best when the time is up."""
+        place = {name: place[name] for name in self._axes}
+        found = self.trial(place)
+        value = 0.0 if found is None else self._run.worth(found)
+        for _ in range(_ROUNDS):
+            before = value
+            for name in self._axes:
+                for direction in (1, -1):
+                    moved = False
+                    while True:
+                        step = {**place, name: place[name] + direction}
+                        found = self.trial(step, name)
+                        if found is None or self._run.worth(found) <= value:
+                            break
+                        place, value, moved = step, self._run.worth(found), True
+                    if moved:
+                        break
+            if value <= before:
+                break
+        return place
+
+    def report(self, *, done: bool = False) -> None:
+        run = self._run
+        if run.budget < float("inf"):
+            run.report(int(run.budget if done else min(run.elapsed, run.budget)), int(run.budget))
+        else:
+            run.report(len(run.trials), len(run.trials) + (not done))
+
+
+def _sorted(axis: Axis) -> Axis:
+    """Put numbers in their order, so that a step goes to the next one."""
+    if isinstance(axis, Range):
+        raise ParameterError("vary", "lists of values", axis, "A range is for a search.")
+    if isinstance(axis, Ridges) or not all(type(x) in (int, float) for x in axis):
+        return axis
+    return sorted(set(axis))

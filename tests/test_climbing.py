@@ -1,0 +1,242 @@
+"""Tuning one axis at a time: reaches the best of a grid and beyond, in time, and keeps the best so far."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from mrfrec import MRF, Interactions, MrfrecWarning, ParameterError
+from mrfrec.core import blocks, closed_form
+from mrfrec.data.events import Events
+from mrfrec.data.ids import Ids
+from mrfrec.evaluation import climb, splits, tuning
+from mrfrec.evaluation.climbing import Ladder
+from mrfrec.evaluation.splits import Questions, Split, popularity_differs
+from mrfrec.models import mrf
+from mrfrec.models.axes import Range
+
+from conftest import random_matrix
+
+Parameters = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def split() -> Split:
+    X = sp.coo_array(random_matrix(8, users=160))
+    events = Events(Ids.range(160), Ids.range(45), *(where.astype(np.int32) for where in X.coords))
+    return splits.strong_generalisation(events, 30)
+
+
+@pytest.fixture
+def valued(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Parameters], float]], list[Parameters]]:
+    """Give trials a value by a function of their parameters, and record them."""
+
+    def use(value: Callable[[Parameters], float]) -> list[Parameters]:
+        tried: list[Parameters] = []
+
+        def one(_: object, parameters: Parameters) -> tuning.Trial:
+            tried.append(parameters)
+            return tuning.Trial(parameters, value(parameters), 0.0, 1.0)
+
+        monkeypatch.setattr(tuning.Study, "_try", one)
+        return tried
+
+    return use
+
+
+def test_a_climb_finds_the_top_of_a_hill_and_goes_beyond_the_ends(split: Split, valued: Any) -> None:
+    def value(x: Parameters) -> float:  # best at l1 = 81, far beyond the list, and l2 = 0.3
+        height = 100 - abs(np.log(x["l1"] / 81)) - abs(np.log(x["l2"] / 0.3))
+        return float(height - 0.1 * (x["l1"] > 10) * x["l2"])
+
+    tried = valued(value)
+    found = climb(split, "ndcg@10", model="SLIM", vary={"l1": [1.0, 3.0, 9.0], "l2": [0.03, 0.3, 3.0]})
+    assert (found.best.parameters["l1"], found.best.parameters["l2"]) == (81.0, 0.3)
+    assert len(tried) < 20
+    assert len({json.dumps(point) for point in tried}) == len(tried)  # nothing is tried twice
+
+
+def test_a_climb_starts_from_the_defaults_and_ends_where_no_step_is_better(split: Split, valued: Any) -> None:
+    tried = valued(lambda _: 1.0)
+    climb(split, "ndcg@10", fixed={"sparsity": None})
+    assert tried[0] == {
+        "sparsity": None, "novelty": 0.1, "rank_weight": 0.3, "l2": "auto", "user_weight": 0.25, "alpha": 0.5,
+        "rank": 0,
+    }  # fmt: skip
+    for point in tried[1:]:  # one step along one axis
+        assert sum(point[name] != x for name, x in tried[0].items()) <= 2  # l2 follows alpha
+    assert {name for point in tried for name, x in point.items() if x != tried[0][name]} == {
+        "novelty", "rank_weight", "l2", "user_weight", "alpha", "rank"
+    }  # fmt: skip
+
+
+def test_a_hill_without_a_top_is_left_after_a_few_steps(split: Split, valued: Any) -> None:
+    tried = valued(lambda x: float(x["l2"]))
+    climb(split, "ndcg@10", model="EASE", minutes=None)
+    assert len(tried) < 15
+
+
+def test_l2_keeps_its_place_when_alpha_changes(split: Split, valued: Any) -> None:
+    tried = valued(lambda x: (x["l2"] != "auto") + float(x["alpha"]))
+    climb(split, "ndcg@10", fixed={"sparsity": None}, vary={"novelty": [0.0], "user_weight": [0.0]})
+    numbers = {x["alpha"]: x["l2"] for x in tried if x["l2"] != "auto"}
+    assert numbers[0.75] < numbers[0.5]  # the diagonal of S is smaller
+
+
+def test_a_grid_is_tried_whole_and_then_left_where_it_ends(split: Split, valued: Any) -> None:
+    tried = valued(lambda x: 10.0 + x["l1"] - x["l2"])
+    found = climb(split, "ndcg@10", model="SLIM", vary={"l1": [1.0, 2.0], "l2": [1.0, 2.0]}, grid=True)
+    assert [(x["l1"], x["l2"]) for x in tried[:4]] == [(1.0, 1.0), (1.0, 2.0), (2.0, 1.0), (2.0, 2.0)]
+    assert found.best.parameters["l1"] > 2.0
+    assert found.best.parameters["l2"] < 1.0
+
+
+def test_values_beyond_an_end_keep_ratio_step_and_type() -> None:
+    assert [Ladder((1.0, 3.0)).at(i) for i in (-2, -1, 0, 2, 3)] == [0.111, 0.333, 1.0, 9.0, 27.0]
+    assert [Ladder((0.0, 0.1, 0.2)).at(i) for i in (-1, 3)] == [-0.1, 0.4]
+    assert Ladder((64, 128)).at(3) == 512
+    assert isinstance(Ladder((64, 128)).at(3), int)
+    assert [Ladder(values).at(len(values)) for values in ((), (1.0,), (False, True), ("auto", None))] == [
+        None
+    ] * 4
+    assert Ladder((1.0, 2.0)).at(50) is None
+
+
+def test_a_step_that_the_model_refuses_is_no_step(split: Split, valued: Any) -> None:
+    valued(lambda x: float(x["alpha"]))
+    found = climb(split, "ndcg@10", fixed={"sparsity": None})
+    assert found.best.parameters["alpha"] == 1.0
+
+
+def test_a_rank_that_the_data_is_too_small_for_is_no_step(split: Split) -> None:
+    found = climb(
+        split, "ndcg@10", fixed={"sparsity": 0.4, "l2": 3.0, "alpha": 0.5, "user_weight": 0.0},
+        vary={"rank": [10, 40], "novelty": [0.0], "rank_weight": [0.3]},
+    )  # fmt: skip
+    assert {trial.parameters["rank"] for trial in found.trials} <= {2, 10, 40}
+
+
+# ── time ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Clock:
+    """Every trial takes as long as its model says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: Callable[[Parameters], float]) -> None:
+        self.now = 0.0
+        monkeypatch.setattr("mrfrec.evaluation.tuning.time.monotonic", lambda: self.now)
+
+        def one(_: object, parameters: Parameters) -> tuning.Trial:
+            self.now += seconds(parameters)
+            return tuning.Trial(parameters, self.now, 0.0, 1.0)  # always better
+
+        monkeypatch.setattr(tuning.Study, "_try", one)
+
+
+def test_no_trial_begins_that_is_expected_to_end_too_late(
+    split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = _Clock(monkeypatch, lambda _: 50.0)
+    found = climb(split, "ndcg@10", model="EASE", minutes=5)
+    assert clock.now == 300.0
+    assert found.out_of_time
+    clock.now = 0.0
+    points = [{"l2": float(x)} for x in range(1, 20)]
+    assert len(tuning.tune(split, points, "ndcg@10", model="EASE", minutes=2).trials) == 2
+    assert len(tuning.tune(split, points, "ndcg@10", model="EASE", minutes=0.001).trials) == 1
+    for minutes in (0, -1, float("nan")):
+        with pytest.raises(ParameterError, match="minutes must be above 0"):
+            climb(split, "ndcg@10", minutes=minutes)
+
+
+def test_the_best_so_far_is_told_before_the_next_trial(split: Split, valued: Any) -> None:
+    def value(x: Parameters) -> float:
+        if len(tried) > 4:
+            raise KeyboardInterrupt
+        return float(x["l2"])
+
+    tried, told = valued(value), []
+    with pytest.raises(KeyboardInterrupt):
+        climb(split, "ndcg@10", model="EASE", improved=lambda found: told.append(found.best.parameters["l2"]))
+    assert told[-1] == max(point["l2"] for point in tried[:-1])
+    assert told == sorted(told)
+
+
+# ── a stand-in for the dense model ────────────────────────────────────────────────────────────────
+
+
+def test_a_dense_model_of_many_items_is_tuned_through_a_sparse_one(
+    split: Split, valued: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mrf, "_STAND_IN_FROM", 10)
+    monkeypatch.setattr(mrf, "_STAND_IN_NEIGHBORS", 9)
+    tried = valued(lambda x: 5.0 + x["novelty"] + 4.0 * (x["sparsity"] is not None))
+    found = climb(split, "ndcg@10", fixed={"sparsity": None})
+    kinds = [point["sparsity"] for point in tried]
+    assert kinds[0] is None  # there is a result from the start
+    assert kinds.index(9 / split.training.n_items) == 1
+    assert found.best.parameters["sparsity"] is None  # a stand-in does not win
+    assert found.best.parameters["novelty"] == max(point["novelty"] for point in tried)
+    assert kinds.count(None) < len(kinds) / 2
+
+
+# ── free parameters ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("sparsity", [None, 0.3])
+def test_novelty_and_the_weight_of_the_low_rank_part_need_no_fit(
+    sparsity: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = Interactions(sp.csr_array(random_matrix(3)))
+    reuse: dict[str, Any] = {}
+    settings: list[Any] = [
+        {"novelty": g, "rank": k, "rank_weight": w}
+        for g, k, w in ((0.1, 4, 0.3), (0.3, 4, 0.6), (0.0, 0, 0.3))
+    ]
+    expected = [MRF(sparsity=sparsity, **more).fit(data) for more in settings]
+    MRF(sparsity=sparsity).fit(data, reuse=reuse)
+
+    def again(*_: object, **__: object) -> None:
+        raise AssertionError("done again")
+
+    monkeypatch.setattr(closed_form, "closed_form", again)
+    monkeypatch.setattr(blocks, "estimate_weights", again)
+    for one, more in zip(expected, settings, strict=True):
+        model = MRF(sparsity=sparsity, **more).fit(data, reuse=reuse)
+        assert (model.weights_ != one.weights_).sum() == 0
+        assert np.array_equal(model.score(data.matrix), one.score(data.matrix))
+    with pytest.raises(AssertionError, match="done again"):
+        MRF(sparsity=sparsity, l2=2.0).fit(data, reuse=reuse)
+
+
+# ── validation users that are unlike the test users ───────────────────────────────────────────────
+
+
+def test_questions_of_other_popularity_are_worth_a_warning(split: Split) -> None:
+    assert popularity_differs(split.for_tuning(), split) is None
+    X = split.training
+    rare = np.argsort(X.popularity)[:5]
+    hidden = np.zeros((40, X.n_items), np.float32)
+    hidden[np.arange(40), np.resize(rare, 40)] = 1
+    shown = split.training.matrix[:40]
+    odd = Split(X, Questions(Ids.range(40), shown, sp.csr_array(hidden)), split.validation, "odd")
+    with pytest.warns(MrfrecWarning, match=r"in validation [\d.]+ users have a hidden item, in the test"):
+        climb(odd, "ndcg@10", model="Popularity")
+
+
+def test_a_climb_is_measured_as_any_other_tuning(split: Split, tmp_path: Path) -> None:
+    study = tmp_path / "study.jsonl"
+    found = climb(split, "ndcg@10", fixed={"sparsity": 0.4, "r": 0.0}, minutes=None, study=study)
+    points = [trial.parameters for trial in found.trials]
+    again = tuning.tune(split, points, "ndcg@10", fixed={"sparsity": 0.4, "r": 0.0})
+    assert [trial.value for trial in again.trials] == [trial.value for trial in found.trials]
+    start = next(trial for trial in again.trials if trial.parameters["l2"] == "auto")
+    assert (found.best.value or 0) >= (start.value or 1)
+    resumed = climb(split, "ndcg@10", fixed={"sparsity": 0.4, "r": 0.0}, minutes=None, study=study)
+    assert resumed.best == found.best
+    with pytest.raises(ParameterError, match=r"vary must be lists of values.*A range is for a search"):
+        climb(split, "ndcg@10", vary={"l2": Range(1, 2)})
