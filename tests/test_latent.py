@@ -9,7 +9,7 @@ import scipy.sparse as sp
 
 from mrfrec import Interactions, MemoryPlanError, MrfrecWarning
 from mrfrec.core.sparse import DenseRows, Rows
-from mrfrec.models import ranking
+from mrfrec.models import ranking, scorers
 from mrfrec.models.latent import Latent
 
 from conftest import random_matrix
@@ -31,7 +31,7 @@ def problem(n: int, dtype: str = "float32", seed: int = 0) -> tuple[Rows, Array,
 
 def scores_of(users: Array, vectors: Array, start: Array) -> Array:
     nobody = Rows.empty(len(users), len(vectors))
-    return ranking.score(ranking.VectorScorer(nobody, users, vectors), start, 2)
+    return ranking.score(scorers.VectorScorer(nobody, users, vectors), start, 2)
 
 
 def top_k(
@@ -39,7 +39,7 @@ def top_k(
     exclude_seen: bool = True, threads: int = 2,
 ) -> tuple[Array, Array]:  # fmt: skip
     hidden = histories if exclude_seen else None
-    scorer = ranking.VectorScorer(histories, users, vectors)
+    scorer = scorers.VectorScorer(histories, users, vectors)
     return ranking.top_k(scorer, k, ranking.Base(start, order), hidden=hidden, threads=threads)[:2]
 
 
@@ -92,7 +92,7 @@ def test_a_user_alone_among_few_and_among_many_gets_the_same_to_the_bit(d: int) 
         return top_k(rows, users[chosen], vectors, start, 20, order, threads=threads)
 
     items, scores = best(np.arange(n))
-    assert n > ranking._FEW
+    assert n > scorers.FEW
     mixed = rng.permutation(n)
     for chosen in (mixed, mixed[:16], mixed[:17], mixed[40:41], np.repeat(mixed[:3], 30)):
         for threads in (1, 2):

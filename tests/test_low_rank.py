@@ -16,8 +16,8 @@ from mrfrec.core.low_rank import basis_size, leading_directions
 from mrfrec.core.sparse import Rows
 from mrfrec.engines.local import LocalEngine
 from mrfrec.models import EASE
-from mrfrec.models.ranking import Wanted
 from mrfrec.models.registry import build
+from mrfrec.models.scorers import Wanted
 
 import naive
 from conftest import random_matrix

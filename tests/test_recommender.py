@@ -17,7 +17,7 @@ from mrfrec.core.sparse import Rows
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids
 from mrfrec.evaluation import Split, strong_generalisation
-from mrfrec.models import ranking
+from mrfrec.models import ranking, scorers
 from mrfrec.models.registry import MODELS, build
 
 import contract
@@ -215,10 +215,10 @@ def test_few_users_in_numpy_and_many_in_compiled_code_agree_to_the_bit(kind: str
     hidden = np.isin(np.arange(30), [2, 8])
     base = ranking.Base(model._shift, model.catalogue.by_popularity).without(hidden)
     rows = Rows.of(data.matrix)
-    assert len(rows) > ranking._FEW
+    assert len(rows) > scorers.FEW
 
     def best(some: Rows, k: int) -> tuple[Any, ...]:
-        scorer = ranking.WeightScorer(some, model._weights, model.dtype)
+        scorer = scorers.WeightScorer(some, model._weights, model.dtype)
         return ranking.top_k(scorer, k, base, hidden=some if exclude_seen else None, threads=2)
 
     for k in (1, 7, 30):

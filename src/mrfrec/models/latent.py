@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.errors import MissingLibraryError
-from mrfrec.models import ranking
+from mrfrec.models import scorers
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.stored import shaped
 
@@ -60,9 +60,9 @@ class Latent(Recommender):
             )
         return self._vectors.matrix()
 
-    def _scorer(self, histories: Rows) -> ranking.Scorer:
+    def _scorer(self, histories: Rows) -> scorers.Scorer:
         self._vectors.verify()
-        return ranking.VectorScorer(histories, self._embed(histories), self._vectors.array)
+        return scorers.VectorScorer(histories, self._embed(histories), self._vectors.array)
 
     @property
     def _base_scores(self) -> npt.NDArray[Any]:

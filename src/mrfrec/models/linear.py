@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from mrfrec.core.low_rank import LowRank
 from mrfrec.core.sparse import DenseRows, Rows
-from mrfrec.models import ranking
+from mrfrec.models import scorers
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.stored import shaped, stored_rows
 
@@ -50,11 +50,11 @@ class Linear(Recommender):
 
     # ── using the weights ─────────────────────────────────────────────────────────────────────────
 
-    def _scorer(self, histories: Rows) -> ranking.Scorer:
-        weights = ranking.WeightScorer(histories, self._weights, self._shift.dtype)
+    def _scorer(self, histories: Rows) -> scorers.Scorer:
+        weights = scorers.WeightScorer(histories, self._weights, self._shift.dtype)
         if self._low_rank is None:
             return weights
-        return ranking.LowRankScorer(histories, weights, self._low_rank)
+        return scorers.LowRankScorer(histories, weights, self._low_rank)
 
     @property
     def _base_scores(self) -> npt.NDArray[Any]:

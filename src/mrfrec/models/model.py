@@ -15,7 +15,7 @@ from mrfrec.data.catalogue import Catalogue, Training
 from mrfrec.data.ids import Ids, Texts
 from mrfrec.engines.machine import usable_threads
 from mrfrec.errors import DataError, NotFittedError, ParameterError
-from mrfrec.models import ranking
+from mrfrec.models import ranking, scorers
 from mrfrec.models.axes import Axis, Route
 from mrfrec.models.configurable import Configurable
 from mrfrec.models.histories import validation_of
@@ -74,7 +74,7 @@ class Model(Configurable, ABC):
         """Learn from a matrix; change the model only at the end, when nothing can fail."""
 
     @abstractmethod
-    def _scorer(self, histories: Rows) -> ranking.Scorer:
+    def _scorer(self, histories: Rows) -> scorers.Scorer:
         """Return the scorer of these histories."""
 
     @property
@@ -323,11 +323,11 @@ class Model(Configurable, ABC):
             base = self._base(ties, stranger, more_novelty)
             some = histories if len(rows) == n else histories.take(rows)
             if stranger:  # nothing is known, so nothing adds to the base score
-                scorer: ranking.Scorer = ranking.WeightScorer(some, Rows.empty(m, m), base.scores.dtype)
+                scorer: scorers.Scorer = scorers.WeightScorer(some, Rows.empty(m, m), base.scores.dtype)
             else:
                 scorer = self._scorer(some)
                 if base.factor is not None:
-                    scorer = ranking.ScaledScorer(scorer, self._base_scores, base.factor)
+                    scorer = scorers.ScaledScorer(scorer, self._base_scores, base.factor)
             items[rows], scores[rows], evidence[rows] = ranking.top_k(
                 scorer, k, base if hidden is None else base.without(hidden),
                 hidden=hide if hide is None or len(rows) == n else hide.take(rows),
@@ -346,7 +346,7 @@ class Model(Configurable, ABC):
             scores = self._stranger_scores if stranger else self._base_scores
             factor = None
             if more_novelty:
-                factor = ranking.novelty_factors(self.popularity_, more_novelty).astype(scores.dtype)
+                factor = scorers.novelty_factors(self.popularity_, more_novelty).astype(scores.dtype)
                 scores = scores * factor
             by_index = np.arange(len(scores), dtype=np.int32)
             order = self._catalogue.by_popularity if ties == "popularity" else by_index

@@ -15,7 +15,7 @@ from mrfrec.core.low_rank import LowRank
 from mrfrec.core.plan import Plan, Settings, decide
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.errors import ParameterError
-from mrfrec.models import ranking
+from mrfrec.models import scorers
 from mrfrec.models.axes import Axis, Range, Ridges, Route
 from mrfrec.models.linear import Linear
 from mrfrec.models.recommender import FitContext
@@ -287,7 +287,7 @@ class MRF(Linear):
         if low_rank is not None:
             rank_weight = self.rank_weight * _relative_spread(data, fitted.weights, shift, low_rank)
         weights = fitted.weights
-        factors = ranking.novelty_factors(data.popularity, self.novelty).astype(self.dtype)
+        factors = scorers.novelty_factors(data.popularity, self.novelty).astype(self.dtype)
         if self.novelty:
             weights, shift = weights.scaled(factors), shift * factors
         if low_rank is not None:
@@ -325,14 +325,14 @@ class MRF(Linear):
         if not self.fitted_parameters_.get("offset", self.offset):
             return self._shift
         novelty = self.fitted_parameters_.get("novelty", self.novelty)
-        scores = self.mean_ * ranking.novelty_factors(self.popularity_, novelty)
+        scores = self.mean_ * scorers.novelty_factors(self.popularity_, novelty)
         return np.asarray(scores.astype(self._shift.dtype))
 
     def _neighbors(self, item: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Row j of B' + λ·L', where all items have one scale: popular items are not near to everything."""
         others, weights = super()._neighbors(item)
         novelty = self.fitted_parameters_.get("novelty", self.novelty)
-        scale = self.scale_[others] * ranking.novelty_factors(self.popularity_, novelty)[others]
+        scale = self.scale_[others] * scorers.novelty_factors(self.popularity_, novelty)[others]
         return others, np.divide(
             weights * self.scale_[item], scale, out=np.zeros(len(scale)), where=scale > 0
         )
@@ -376,15 +376,15 @@ def _relative_spread(
     users = np.flatnonzero((lengths > 0) & (lengths < data.n_items))
     users = users[:: max(1, len(users) // _SAMPLED_USERS)]
     histories = Rows.of(data.matrix).take(users)
-    nothing = ranking.WeightScorer(histories, Rows.empty(data.n_items, data.n_items), shift.dtype)
+    nothing = scorers.WeightScorer(histories, Rows.empty(data.n_items, data.n_items), shift.dtype)
     spreads = []
     for scorer, base in (
-        (ranking.WeightScorer(histories, weights, shift.dtype), shift),
-        (ranking.LowRankScorer(histories, nothing, low_rank), np.zeros_like(shift)),
+        (scorers.WeightScorer(histories, weights, shift.dtype), shift),
+        (scorers.LowRankScorer(histories, nothing, low_rank), np.zeros_like(shift)),
     ):
         variances = []
         for u in range(len(users)):
-            scores = ranking.as_array(scorer.scores(u, u + 1, base), base)[0].astype(np.float64)
+            scores = scorers.as_array(scorer.scores(u, u + 1, base), base)[0].astype(np.float64)
             had = histories.items[histories.ptr[u] : histories.ptr[u + 1]]
             variances.append(np.delete(scores, had).var())
         spreads.append(np.mean(variances) ** 0.5 if variances else 0.0)

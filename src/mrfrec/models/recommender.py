@@ -17,7 +17,7 @@ from mrfrec.models.explaining import WeightsBetween, contributions, reasons
 from mrfrec.models.filters import Filters, ItemFilter
 from mrfrec.models.histories import Query, Unknown, query_histories, query_users
 from mrfrec.models.model import FitContext, Model
-from mrfrec.models.ranking import novelty_factors
+from mrfrec.models.scorers import novelty_factors
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress

@@ -17,7 +17,7 @@ from mrfrec.errors import DataError, ParameterError
 from mrfrec.evaluation.metrics import DEFAULTS, Lists, Metric, Numbers
 from mrfrec.evaluation.protocol import Comparison, Evaluation, Ties, measure
 from mrfrec.evaluation.splits import Questions
-from mrfrec.models import ranking
+from mrfrec.models import ranking, scorers
 from mrfrec.models.mrf import MRF
 
 _EXACT = 3000  # items up to which the full decomposition takes only seconds
@@ -164,7 +164,7 @@ def _rank(
         base = ranking.Base(np.zeros(m, left.dtype), order)
         for place, (done, rank) in enumerate(pairwise([0, *cuts])):
             scores += reduced[:, done:rank] @ right[done:rank]
-            lists[place][part], _, _ = ranking.top_k(ranking.KnownScores(scores), k, base, threads=threads)
+            lists[place][part], _, _ = ranking.top_k(scorers.KnownScores(scores), k, base, threads=threads)
         if progress is not None:
             progress("rank", part.stop, n)
     return lists

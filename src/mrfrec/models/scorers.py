@@ -1,0 +1,354 @@
+"""Score histories: by weights, by weights and a low-rank part, by vectors.
+
+Few users are scored in plain numpy, so that one answer does not wait for compiled code to load; more users in
+compiled code. Both do the same floating-point operations in the same order: the results are equal to the bit.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from mrfrec.core.sparse import DenseRows, Rows
+
+if TYPE_CHECKING:
+    from mrfrec.core.low_rank import LowRank
+
+__all__ = [
+    "FEW",
+    "KnownScores",
+    "LowRankScorer",
+    "ScaledScorer",
+    "Scorer",
+    "VectorScorer",
+    "Wanted",
+    "WeightScorer",
+    "as_array",
+    "for_kernels",
+    "items_of",
+    "novelty_factors",
+]
+
+Array = npt.NDArray[Any]
+
+FEW = 16  # users, up to which numpy has answered before compiled code has loaded
+# Users whose vectors are multiplied at once: always as many, so that scores do not depend on how many ask.
+_BLOCK = 32
+_CACHED = 2**18  # scores of a block of users, which then stay in the processor's cache
+_HELD = 2**22  # sparse scores of a block of users: 32 MB at most
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The scores that matter: each user's k largest, without the hidden items of that user."""
+
+    k: int
+    hidden: Rows
+    factor: Array | None = None  # by which the scores of each item will be multiplied
+
+
+class Scorer(Protocol):
+    """The scores of some users' histories."""
+
+    users_at_once: int  # most users that `scores` is asked for
+    uses_blas: bool
+
+    def __len__(self) -> int: ...
+
+    def scores(self, first: int, last: int, base: Array, wanted: Wanted | None = None) -> Rows | Array:
+        """Return the scores of users first to last, added to `base`.
+
+        Either an array of users × items, which the caller may change; or the scores of those items alone for
+        which the history holds evidence, a weight other than 0. In an array, −∞ may take the place of scores
+        that are not wanted.
+        """
+        ...
+
+    def has_evidence(self, first: int, last: int, items: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        """Tell for users × k items whether the history holds evidence; asked where `scores` is an array."""
+        ...
+
+
+class WeightScorer:
+    """Scores x·B."""
+
+    uses_blas = False
+
+    def __init__(self, histories: Rows, weights: Rows | DenseRows, dtype: npt.DTypeLike) -> None:
+        self._histories, self._weights = histories, weights
+        weights.verify(np.unique(histories.items) if len(histories.items) <= 10_000 else None)
+        self._values = histories.values.astype(dtype, copy=False)
+        held = _CACHED if isinstance(weights, DenseRows) else _HELD
+        self.users_at_once = max(1, min(held // max(weights.width, 1), 64))
+
+    def __len__(self) -> int:
+        return len(self._histories)
+
+    def scores(self, first: int, last: int, base: Array, wanted: Wanted | None = None) -> Rows | Array:
+        """Return base + x·B."""
+        if isinstance(self._weights, DenseRows):
+            return self._dense(self._weights.array, first, last, base)
+        return self._sparse(self._weights, first, last, base)
+
+    def _dense(self, B: Array, first: int, last: int, base: Array) -> Array:
+        out = np.empty((last - first, len(base)), base.dtype)
+        if len(self) > FEW:
+            from mrfrec.core.kernels import ranking as kernels
+
+            kernels.score_dense(*self._arrays, first, last, np.asarray(B), base, out)
+            return out
+        out[:] = base
+        for u in range(first, last):
+            for j, x in self._history(u):
+                out[u - first] += x * B[j]
+        return out
+
+    def _sparse(self, B: Rows, first: int, last: int, base: Array) -> Rows:
+        if len(self) > FEW:
+            from mrfrec.core.kernels import ranking as kernels
+
+            had = self._histories.items[int(self._histories.ptr[first]) : int(self._histories.ptr[last])]
+            most = min(int((B.ptr[had + 1] - B.ptr[had]).sum()), (last - first) * B.width)
+            ptr = np.zeros(last - first + 1, np.int64)
+            items, scores = np.empty(most, np.int32), np.empty(most, base.dtype)
+            kernels.score_sparse(
+                *self._arrays, first, last, *for_kernels(B, base.dtype), base,
+                base.copy(), np.zeros(len(base), bool), ptr, items, scores,
+            )  # fmt: skip
+            return Rows(ptr, items[: ptr[-1]], scores[: ptr[-1]], B.width)
+        found = [self._touched(B, u, base) for u in range(first, last)]
+        ptr = np.concatenate([[0], np.cumsum([len(items) for items, _ in found])])
+        items, scores = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return Rows(ptr, items, scores, B.width)
+
+    def _touched(self, B: Rows, u: int, base: Array) -> tuple[Array, Array]:
+        """Score the items that some item of the history has a weight for."""
+        parts = [(slice(int(B.ptr[j]), int(B.ptr[j + 1])), x) for j, x in self._history(u) if x != 0]
+        if not parts:
+            return np.empty(0, np.intp), np.empty(0, base.dtype)
+        touched = np.concatenate([B.items[part] for part, _ in parts]).astype(np.intp)  # quicker than int32
+        weights = np.concatenate([B.values[part] for part, _ in parts])
+        scores = np.empty_like(base)  # only its touched places are ever read
+        scores[touched] = base[touched]
+        x = np.repeat([x for _, x in parts], [part.stop - part.start for part, _ in parts])
+        np.add.at(scores, touched, x * weights)  # one after the other, as compiled code does
+        marked = np.zeros(len(base), bool)
+        marked[touched[weights != 0]] = True
+        touched = np.flatnonzero(marked)
+        return touched, scores[touched]
+
+    def has_evidence(self, first: int, last: int, items: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        """Look for a weight other than 0 in dense B."""
+        assert isinstance(self._weights, DenseRows)
+        B, rows = self._weights.array, self._histories
+        found = np.zeros(items.shape, bool)
+        user, place = np.nonzero(items >= 0)
+        at = rows.ptr[first:last][user]
+        # One item of each history after the other, until one has a weight: nearly always the first.
+        while len(user):
+            left = at < rows.ptr[first + 1 : last + 1][user]
+            user, place, at = user[left], place[left], at[left]
+            hit = (B[rows.items[at], items[user, place]] != 0) & (self._values[at] != 0)
+            found[user[hit], place[hit]] = True
+            user, place, at = user[~hit], place[~hit], at[~hit] + 1
+        return found
+
+    @cached_property
+    def _arrays(self) -> tuple[Array, ...]:
+        return for_kernels(self._histories, self._values.dtype)
+
+    def _history(self, u: int) -> "zip[tuple[int, Any]]":
+        span = slice(int(self._histories.ptr[u]), int(self._histories.ptr[u + 1]))
+        return zip(self._histories.items[span].tolist(), self._values[span], strict=True)
+
+
+class LowRankScorer:
+    """Scores x·(B + λ·L), of which `low_rank` is the second part."""
+
+    uses_blas = False
+
+    def __init__(self, histories: Rows, weights: WeightScorer, low_rank: "LowRank") -> None:
+        low_rank.verify()
+        self._histories, self._weights, self._low_rank = histories, weights, low_rank
+        self._values = histories.values.astype(low_rank.vectors.dtype, copy=False)
+        self._V = np.asarray(low_rank.vectors)
+        self.users_at_once = min(weights.users_at_once, 16)
+
+    def __len__(self) -> int:
+        return len(self._histories)
+
+    def scores(self, first: int, last: int, base: Array, wanted: Wanted | None = None) -> Array:
+        """Return base + x·B + V·h, without what an item adds to itself."""
+        out = as_array(self._weights.scores(first, last, base), base)
+        if len(self) > FEW:
+            self._add(first, last, out)
+        else:
+            for u in range(first, last):
+                self._add_one(u, out[u - first], wanted)
+        ptr, items = self._histories.ptr[first : last + 1], self._histories.items
+        span = slice(int(ptr[0]), int(ptr[-1]))
+        user = np.repeat(np.arange(last - first), np.diff(ptr))
+        out[user, items[span]] -= self._values[span] * self._low_rank.own[items[span]]
+        return out
+
+    def _add(self, first: int, last: int, out: Array) -> None:
+        """Add V·h in compiled code."""
+        from mrfrec.core.kernels import ranking as kernels
+
+        ptr, items, _ = for_kernels(self._histories, out.dtype)
+        h = np.zeros((self.users_at_once, self._V.shape[1]), out.dtype)
+        kernels.embed(ptr, items, self._values, first, last, self._low_rank.left, self._V, h)
+        kernels.add_low_rank(np.ascontiguousarray(h.T), self._V, np.zeros(len(h), out.dtype), out)
+
+    def _add_one(self, u: int, out: Array, wanted: Wanted | None) -> None:
+        """Add V·h to the scores of user u, in numpy; items whose scores are not wanted may get −∞."""
+        V, had = self._V, items_of(self._histories, u)
+        h = np.zeros(V.shape[1], V.dtype)
+        for t, j in enumerate(had.tolist(), int(self._histories.ptr[u])):
+            h += self._values[t] * self._low_rank.left[j] * V[j]
+        items = np.arange(len(out))
+        if wanted is not None:
+            out[items_of(wanted.hidden, u)] = -np.inf
+            items = np.concatenate([self._best(h, out, had, wanted), had])
+            items = items[out[items] > -np.inf]
+        start, out[:] = out[items], -np.inf
+        for first in range(0, len(items), 2048):
+            part = slice(first, first + 2048)
+            terms = V[items[part]] * h
+            terms[:, 0] += start[part]
+            out[items[part]] = np.add.accumulate(terms, axis=1)[:, -1]  # in the order of compiled code
+
+    def _best(self, h: Array, out: Array, had: Array, wanted: Wanted) -> Array:
+        """Return items that hold the k best for sure, apart from those in the history.
+
+        Some components alone give a score up to ‖h'‖·‖v'‖, h' and v' being the rest (Cauchy-Schwarz): first
+        the leading ones for all items, then all of them, up to rounding, for those that are left.
+        """
+        low, lead = self._low_rank, len(self._low_rank.leading)
+        start = out.copy()
+        start[had] = -np.inf  # their scores still hold what they add to themselves
+        rounding = 8 * len(h) * np.finfo(h.dtype).eps
+        rounded = low.lengths[0] * (rounding * np.linalg.norm(h))
+
+        def left(about: Array, far: Array, items: Any) -> Array:
+            if wanted.factor is not None:
+                about, far = about * wanted.factor[items], far * wanted.factor[items]
+            enough = _kth_or_less(about - far, wanted.k)
+            return np.flatnonzero(about + far >= enough - rounding * abs(enough))
+
+        far = low.lengths[1] * np.linalg.norm(h[lead:]) + rounded
+        items = left(start + np.einsum("f,fi->i", h[:lead], low.leading), far, slice(None))
+        about = start[items] + np.einsum("if,f->i", self._V[items], h)
+        return items[left(about, rounded[items], items)]
+
+    def has_evidence(self, first: int, last: int, items: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        """Take any history as evidence for every item that has users."""
+        known = np.diff(self._histories.ptr)[first:last, None] > 0
+        return (items >= 0) & known & (self._low_rank.left[items] > 0)
+
+
+class ScaledScorer:
+    """The scores of another scorer, each item's times a factor."""
+
+    def __init__(self, scorer: Scorer, base: Array, factor: Array) -> None:
+        self._scorer, self._base, self._factor = scorer, base, factor
+        self.users_at_once, self.uses_blas = scorer.users_at_once, scorer.uses_blas
+        self.has_evidence = scorer.has_evidence
+
+    def __len__(self) -> int:
+        return len(self._scorer)
+
+    def scores(self, first: int, last: int, base: Array, wanted: Wanted | None = None) -> Rows | Array:
+        """Return the scores from the base of the other scorer on; what `base` hides stays hidden."""
+        start = np.where(base == -np.inf, base, self._base)
+        wanted = None if wanted is None else replace(wanted, factor=self._factor)
+        scored = self._scorer.scores(first, last, start, wanted)
+        if isinstance(scored, Rows):
+            return replace(scored, values=scored.values * self._factor[scored.items])
+        scored *= self._factor
+        return scored
+
+
+def novelty_factors(popularity: npt.NDArray[np.int64], novelty: float) -> npt.NDArray[np.float64]:
+    """Return (p/p̄)^(−γ) of items with p users each; p̄ = Σp²/Σp is the p of a typical interaction."""
+    p = np.maximum(popularity, 1).astype(np.float64)
+    return np.asarray((p / (p @ p / p.sum())) ** -novelty)
+
+
+def as_array(scored: Rows | Array, base: Array) -> Array:
+    """Return scores as users × items, those of other items being their base scores."""
+    if not isinstance(scored, Rows):
+        return scored
+    out = np.tile(base, (len(scored), 1))
+    out[np.repeat(np.arange(len(scored)), np.diff(scored.ptr)), scored.items] = scored.values
+    return out
+
+
+class VectorScorer:
+    """Scores h·Vᵀ, where h is a vector for each user. What is no sum of weights is evidence as a whole."""
+
+    uses_blas = True
+    users_at_once = _BLOCK
+
+    def __init__(self, histories: Rows, users: Array, vectors: Array) -> None:
+        self._known, self._users, self._vectors = np.diff(histories.ptr) > 0, users, vectors
+
+    def __len__(self) -> int:
+        return len(self._users)
+
+    def scores(self, first: int, last: int, base: Array, wanted: Wanted | None = None) -> Array:
+        """Return base + h·Vᵀ."""
+        some = np.zeros((_BLOCK, self._users.shape[1]), base.dtype)
+        some[: last - first] = self._users[first:last]
+        block = np.matmul(some, self._vectors.T)
+        block += base
+        return np.asarray(block[: last - first])
+
+    def has_evidence(self, first: int, last: int, items: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        """Take any history as evidence for every item."""
+        return (items >= 0) & self._known[first:last, None]
+
+
+class KnownScores:
+    """Scores that were computed elsewhere, users × items."""
+
+    uses_blas = False
+    users_at_once = 64
+
+    def __init__(self, scores: Array) -> None:
+        self._scores = scores
+
+    def __len__(self) -> int:
+        return len(self._scores)
+
+    def scores(self, first: int, last: int, base: Array, wanted: Wanted | None = None) -> Array:
+        """Return base + the scores."""
+        return self._scores[first:last] + base
+
+    def has_evidence(self, first: int, last: int, items: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        """Take every score as evidence."""
+        return items >= 0
+
+
+def _kth_or_less(scores: Array, k: int) -> Any:
+    """Return the k-th largest of the maxima of groups: at most the k-th largest of all, quicker to find."""
+    size = max(len(scores) // (16 * k), 1)
+    groups = scores[: len(scores) // size * size].reshape(size, -1).max(axis=0)
+    return np.partition(groups, -k)[-k]
+
+
+def items_of(rows: Rows, u: int) -> Array:
+    """Return the items of one row."""
+    return rows.items[int(rows.ptr[u]) : int(rows.ptr[u + 1])]
+
+
+def for_kernels(rows: Rows, dtype: np.dtype[Any]) -> tuple[Array, ...]:
+    """Return the arrays as kernels take them; unsigned indices only change how the integers are read."""
+    unsigned = np.uint32 if rows.items.itemsize == 4 else np.uint64
+    return (
+        np.asarray(rows.ptr),
+        np.asarray(rows.items).view(unsigned),
+        np.asarray(rows.values).astype(dtype, copy=False),
+    )
