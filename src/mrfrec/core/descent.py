@@ -32,9 +32,13 @@ _LEAST_BATCH, _MOST_BATCH = 250_000_000, 2_000_000_000
 Penalties = tuple[float, float, float, int]
 
 
-def bytes_for_all(m: int, dtype: str, weights: int = 0) -> int:
-    """Return what regressions on all items hold: G, scratch space, and what is found of B so far."""
-    return np.dtype(dtype).itemsize * m * m + _SCRATCH_THREADS * 48 * m + _PER_WEIGHT * weights
+def bytes_for_all(m: int, dtype: str, weights: int = 0, working: int = 0) -> int:
+    """Return what regressions on all items hold: G, scratch space, and what is found of B so far.
+
+    `working` is the size of the largest working set so far.
+    """
+    numbers = m * m + _SCRATCH_THREADS * working * working
+    return np.dtype(dtype).itemsize * numbers + _SCRATCH_THREADS * 48 * m + _PER_WEIGHT * weights
 
 
 def gram(facts: Statistics, dtype: str, engine: Engine) -> npt.NDArray[Any]:
@@ -60,26 +64,70 @@ def regress_on_all(
     facts: Statistics, G: npt.NDArray[Any], penalties: Penalties, held: int, engine: Engine
 ) -> tuple[sp.csr_array, int]:
     """Return B and the number of columns that did not converge. Stop as soon as B gets too large."""
-    m, weights_found = len(G), 0
+    m, weights_found, largest = len(G), 0, 0
+    diagonal = G.diagonal()
+    # If no value is negative, neither is G, and r_j = G_ji − Σ_k G_jk·w_k is at most G_ji: with G_ji ≤ l1 the
+    # weight stays zero.
+    least = penalties[0] if (facts.X.values >= 0).all() else -np.inf
+
+    def columns(task: tuple[int, int], space: tuple[Any, Any]) -> tuple[Any, ...]:
+        found = [_regress(G, i, diagonal, least, penalties, *space) for i in range(*task)]
+        items, values, sizes, unsettled = zip(*found, strict=True)
+        counts = [len(part) for part in items]
+        return counts, np.concatenate(items), np.concatenate(values), max(sizes), sum(unsettled)
 
     def columns_done(part: tuple[Any, ...]) -> int:
-        nonlocal weights_found
-        weights_found += len(part[1])
-        needed = held + bytes_for_all(m, str(G.dtype), weights_found)
+        nonlocal weights_found, largest
+        weights_found, largest = weights_found + len(part[1]), max(largest, part[3])
+        needed = held + bytes_for_all(m, str(G.dtype), weights_found, largest)
         engine.memory.require("regress", needed, "Use a larger l1, or FsSLIM.")
         return len(part[0])
 
-    screened = len(facts.X.values) == 0 or bool((facts.X.values >= 0).all())
     tasks = split_evenly(facts.popularity + 1, max(min(m // 8, 1024), 1))
     with engine.stage("regress", m):
         found = engine.run(
-            lambda t: kernels.regress_columns(G, *t, *penalties, screened), tasks, costs=columns_done
+            columns,
+            tasks,
+            scratch=lambda: (np.empty((2, m), np.uint32), np.empty((4, m))),
+            costs=columns_done,
         )
     counts, items, values = (np.concatenate([part[place] for part in found]) for place in range(3))
-    unsettled = sum(part[3] for part in found)
+    unsettled = sum(part[4] for part in found)
     del found
     ptr = np.concatenate([[0], np.cumsum(counts)])
     return square_csc(values.astype(G.dtype), items, ptr).tocsr(), unsettled
+
+
+def _regress(
+    G: npt.NDArray[Any],
+    i: int,
+    diagonal: npt.NDArray[Any],
+    least: float,
+    penalties: Penalties,
+    lists: npt.NDArray[np.uint32],
+    numbers: npt.NDArray[np.float64],
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64], int, bool]:
+    """Return the items in the regression of item i, their weights, the size of the working set, and whether
+    the regression failed to converge.
+
+    The descent runs on a working set. Candidates outside it that would become non-zero join it; when there
+    are none, the solution is that of all candidates: items with an entry of G above `least`.
+    """
+    l1, l2, tolerance, passes = penalties
+    (candidates, working), (w, r, gain, residual) = lists, numbers
+    left = kernels.list_candidates(G, i, diagonal, least, candidates) if diagonal[i] > 0 else 0
+    limit, size, converged = tolerance * float(np.sqrt(diagonal[i])), 0, True
+    while True:
+        before = size
+        left, size = kernels.extend(G, i, candidates[:left], working, size, w, l1, l2, limit, r, gain)
+        if size == before:
+            break
+        A = np.empty((size, size), G.dtype)
+        converged = kernels.regress(G, i, working, w, l1, l2, limit, passes, A, residual)
+        del A  # before the next one is made
+    kept = np.flatnonzero(w[:size])
+    kept = kept[np.argsort(working[kept])]
+    return working[kept].astype(np.int32), w[kept], size, not converged
 
 
 def regress_on_some(

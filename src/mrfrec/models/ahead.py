@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -68,10 +68,11 @@ def compile_ahead(
 
 def _fit_everything(dtype: Literal["float32", "float64"]) -> None:
     binary = sp.csr_array((np.arange(300 * 40).reshape(300, 40) % 7 % 3 == 0).astype(np.float32))
-    for X in (binary, binary * np.float32(2.0)):
+    for X, user_weight in ((binary, 0.0), (binary * np.float32(2.0), 0.5)):  # counted in integers; in floats
+        shared: dict[str, Any] = {"l2": 1.0, "user_weight": user_weight, "threads": 1, "dtype": dtype}
         models: list[Recommender] = [
-            MRF(l2=1.0, sparsity=None, threads=1, dtype=dtype),
-            MRF(l2=1.0, sparsity=0.5, max_neighbors=10, r=0.5, threads=1, dtype=dtype),
+            MRF(sparsity=None, **shared),
+            MRF(sparsity=0.5, max_neighbors=10, r=0.5, **shared),
             ItemKNN(neighbors=2, threads=1),
             SLIM(threads=1, dtype=dtype),
             FsSLIM(neighbors=2, threads=1, dtype=dtype),

@@ -3,10 +3,13 @@
 import numpy as np
 
 from mrfrec.core.kernels.compile import array_kernel, kernel
+from mrfrec.core.kernels.sorting import first_at_least, sort
+
+_FIRST = 32  # items in the first working set
 
 
 @kernel
-def _descend(A, b, l1, l2, tolerance, passes, w, r):
+def _descend(A, l1, l2, tolerance, passes, w, r):
     """Minimise ½wᵀAw − bᵀw + l1·Σw + ½l2·Σw² over w ≥ 0, starting from w; return whether it converged.
 
     r = b − A·w is kept up to date. Converged means that no step of a pass moves A^½·w by more than the
@@ -14,14 +17,14 @@ def _descend(A, b, l1, l2, tolerance, passes, w, r):
     """
     for _ in range(passes):
         largest = 0.0
-        for t in range(len(w)):
-            a = A[t, t]
+        for t in range(len(A)):
+            a = np.float64(A[t, t])
             # The minimum over w_t alone: soft-thresholded and clipped at zero.
             new = max((r[t] + a * w[t] - l1) / (a + l2), 0.0)
             step = new - w[t]
             if step != 0.0:
                 w[t] = new
-                for s in range(len(w)):
+                for s in range(len(A)):
                     r[s] -= step * A[t, s]
                 largest = max(largest, abs(step) * np.sqrt(a))
         if largest <= tolerance:
@@ -29,101 +32,70 @@ def _descend(A, b, l1, l2, tolerance, passes, w, r):
     return False
 
 
-_FIRST = 32  # items in the first working set
+@kernel
+def list_candidates(G, i, diagonal, least, candidates):
+    """List the items, other than i, that have users and an entry above `least` in row i; return how many."""
+    count = 0
+    for j in range(len(diagonal)):
+        if G[i, j] > least and j != i and diagonal[j] > 0:
+            candidates[count] = j
+            count += 1
+    return count
 
 
-@array_kernel
-def _regress(G, i, l1, l2, tolerance, passes, candidates, r, gain, chosen):
-    """Return the items in the regression of item i, their weights, and whether it converged.
+@kernel
+def extend(G, i, candidates, working, size, w, l1, l2, tolerance, r, gain):
+    """Move candidates that would become non-zero to the end of the working set, with weights of zero.
 
-    The descent runs on a working set. Candidates outside it that would become non-zero join it, those with
-    the largest gain first; when there are none, the solution is that of all candidates.
+    Those with the largest gain go first, up to as many as the working set has. Return how many candidates
+    are left, in their order, and the new size of the working set. `r` and `gain` are scratch space.
     """
-    working = np.empty(0, np.int64)
-    w = np.empty(0, np.float64)
-    chosen[: len(candidates)] = False
-    settled = True
-    while True:
-        for t in range(len(candidates)):  # r = G_·i − Σ_k G_·k·w_k
-            r[t] = G[i, candidates[t]]
-        for s in range(len(working)):
-            if w[s] > 0.0:
-                row, weight = G[working[s]], w[s]
-                for t in range(len(candidates)):
-                    r[t] -= weight * row[candidates[t]]
-        waiting = 0
-        for t in range(len(candidates)):
-            gain[t] = 0.0
-            excess = r[t] - l1
-            if chosen[t] or excess <= 0.0:
-                continue
-            a = G[candidates[t], candidates[t]]
-            if excess / (a + l2) * np.sqrt(a) > tolerance:
-                gain[t] = excess * excess / (a + l2)  # twice the decrease of the objective
-                waiting += 1
-        if waiting == 0:
-            return working, w, settled
-        room = max(_FIRST, len(working))
-        least = 0.0
-        if waiting > room:
-            least = np.partition(gain[: len(candidates)], len(candidates) - room)[len(candidates) - room]
-        more = np.empty(waiting, np.int64)
-        count = 0
-        for t in range(len(candidates)):
-            if gain[t] > 0.0 and gain[t] >= least and count < room:
-                more[count] = candidates[t]
-                chosen[t] = True
-                count += 1
-        working = np.append(working, more[:count])
-        w = np.append(w, np.zeros(count))
-        k = len(working)
-        A = np.empty((k, k))
-        b = np.empty(k)
-        for s in range(k):
-            row = G[working[s]]
-            b[s] = row[i]
-            for t in range(k):
-                A[s, t] = row[working[t]]
-        settled = _descend(A, b, l1, l2, tolerance, passes, w, b - A @ w)
+    for t in range(len(candidates)):  # r = G_i − Σ_k G_k·w_k
+        r[t] = G[i, candidates[t]]
+    for s in range(size):
+        if w[s] > 0.0:
+            for t in range(len(candidates)):
+                r[t] -= w[s] * G[working[s], candidates[t]]
+    waiting = 0
+    for t in range(len(candidates)):
+        a = G[candidates[t], candidates[t]]
+        excess = r[t] - l1
+        r[t] = 0.0
+        if excess > 0.0 and excess / (a + l2) * np.sqrt(a) > tolerance:
+            r[t] = excess * excess / (a + l2)  # twice the decrease of the objective
+            gain[waiting] = -r[t]
+            waiting += 1
+    room = max(_FIRST, size)
+    least = 0.0
+    if waiting > room:
+        sort(gain, 0, waiting, room)
+        least = -gain[room - 1]
+    left, room = 0, room + size
+    for t in range(len(candidates)):
+        if r[t] > 0.0 and r[t] >= least and size < room:
+            working[size], w[size] = candidates[t], 0.0
+            size += 1
+        else:
+            candidates[left] = candidates[t]
+            left += 1
+    return left, size
 
 
-@array_kernel
-def regress_columns(G, first, last, l1, l2, tolerance, passes, screened):
-    """Regress items first to last.
+@kernel
+def regress(G, i, working, w, l1, l2, tolerance, passes, A, r):
+    """Regress item i on the working set, starting from w; return whether it converged.
 
-    Return the number of weights of each, their items and values, and the number of regressions that did not
-    converge.
+    `A`, for the part of G, and `r` are scratch space.
     """
-    m = len(G)
-    candidates = np.empty(m, np.int64)
-    r, gain, chosen = np.empty(m), np.empty(m), np.empty(m, np.bool_)
-    counts = np.zeros(last - first, np.int64)
-    items, values = np.empty(1024, np.int32), np.empty(1024)
-    total = failed = 0
-    for i in range(first, last):
-        if G[i, i] <= 0:
-            continue
-        # If no value is negative, neither is G, and r_j = G_ji − Σ_k G_jk·w_k is at most G_ji: with G_ji ≤ l1
-        # the weight stays zero.
-        count = 0
-        for j in range(m):
-            if j != i and G[j, j] > 0 and (not screened or G[i, j] > l1):
-                candidates[count] = j
-                count += 1
-        limit = tolerance * np.sqrt(G[i, i])
-        working, w, settled = _regress(G, i, l1, l2, limit, passes, candidates[:count], r, gain, chosen)
-        failed += not settled
-        if total + len(working) > len(items):
-            size = 2 * (total + len(working))
-            more_items, more_values = np.empty(size, np.int32), np.empty(size)
-            more_items[:total], more_values[:total] = items[:total], values[:total]
-            items, values = more_items, more_values
-        for t in np.argsort(working):
-            if w[t] > 0.0:
-                items[total], values[total] = working[t], w[t]
-                total += 1
-                counts[i - first] += 1
-    return counts, items[:total].copy(), values[:total].copy(), failed
+    for s in range(len(A)):
+        r[s] = G[i, working[s]]
+        for t in range(len(A)):
+            A[s, t] = G[working[s], working[t]]
+    for s in range(len(A)):
+        if w[s] > 0.0:
+            for t in range(len(A)):
+                r[t] -= w[s] * A[s, t]
+    return _descend(A, l1, l2, tolerance, passes, w, r)
 
 
 @array_kernel
@@ -139,7 +111,7 @@ def regress_blocks(blocks, batch, diagonal, l1, l2, tolerance, passes, store, co
         k = len(members) - 1
         if k == 0 or diagonal[i] <= 0:
             continue
-        place = np.searchsorted(members, i)
+        place = first_at_least(i, members, 0, k + 1)
         A, g = np.empty((k, k)), np.empty(k)
         source = batch.store_ptr[b]
         for t in range(k + 1):
@@ -158,6 +130,7 @@ def regress_blocks(blocks, batch, diagonal, l1, l2, tolerance, passes, store, co
                 A[p, p] = diagonal[members[t]]
         w = np.zeros(k)
         limit = tolerance * np.sqrt(diagonal[i])
-        failed += not _descend(A, g, l1, l2, limit, passes, w, g.copy())
-        values[column_ptr[i] : column_ptr[i + 1]] = w
+        failed += not _descend(A, l1, l2, limit, passes, w, g)
+        for t in range(k):
+            values[column_ptr[i] + t] = w[t]
     return failed
