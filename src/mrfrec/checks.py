@@ -9,8 +9,6 @@ from typing import Literal
 
 from mrfrec.errors import MrfrecWarning, ParameterError
 
-__all__ = ["check_count", "check_dtype", "check_flag", "check_number", "check_seed", "warn"]
-
 
 def check_number(name: str, value: object, rule: str, holds: Callable[[float], bool]) -> float:
     """Return `value` as a float if it is finite and `holds(value)`; otherwise raise with `rule`."""

@@ -27,8 +27,6 @@ from mrfrec.core.schedule import Schedule
 from mrfrec.core.statistics import Statistics, split_evenly
 from mrfrec.errors import NumericalError
 
-__all__ = ["Gathered", "batches", "estimate_weights", "gather_blocks", "lay_out"]
-
 # Every batch costs a pass over the data, so the more interactions there are, the more a batch may hold: a
 # rule of thumb, in bytes, within bounds that leave room for others on an ordinary machine.
 _LEAST_BATCH, _MOST_BATCH = 1_000_000_000, 3_500_000_000

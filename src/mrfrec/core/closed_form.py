@@ -21,8 +21,6 @@ from mrfrec.core.plan import tile_size
 from mrfrec.core.statistics import Statistics
 from mrfrec.errors import NumericalError
 
-__all__ = ["closed_form", "scaled_matrix"]
-
 
 def scaled_matrix(statistics: Statistics, dtype: str, engine: Engine) -> npt.NDArray[Any]:
     """S, lower triangle."""

@@ -19,8 +19,6 @@ from mrfrec.core.pattern import Pattern, square_csc
 from mrfrec.core.schedule import make_schedule
 from mrfrec.core.statistics import Statistics, split_evenly
 
-__all__ = ["bytes_for_all", "gram", "regress_on_all", "regress_on_some"]
-
 _TILE = 1024
 # A weight of B: as found (item and float64, in arrays that double as they grow), together, and by row.
 _PER_WEIGHT = 44

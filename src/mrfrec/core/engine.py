@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 
 from mrfrec.core.memory import Budget
 
-__all__ = ["Engine", "Progress"]
-
 Progress = Callable[[str, int, int], None]
 """Called as `progress(stage, done, total)`, always from the thread that called `fit`."""
 

@@ -2,8 +2,6 @@
 
 from mrfrec.errors import MemoryPlanError
 
-__all__ = ["Budget", "human_bytes"]
-
 
 def human_bytes(count: float) -> str:
     """Format a size for people, in powers of 1000: "6.8 GB", "512.0 KB"."""

@@ -11,8 +11,6 @@ from mrfrec.core.kernels import pattern as kernels
 from mrfrec.core.plan import Sizes
 from mrfrec.core.statistics import Statistics
 
-__all__ = ["bytes_for_raw", "nearest", "raw_statistics", "to_means"]
-
 _SCRATCH_THREADS = 8  # threads whose rows are counted: plans must not depend on their number
 _PER_NEIGHBOR = 32  # bytes: item and cosine, then as columns, and again as rows of B
 

@@ -30,8 +30,6 @@ from mrfrec.core.kernels import pattern as kernels
 from mrfrec.core.memory import Budget
 from mrfrec.core.statistics import Statistics, split_evenly
 
-__all__ = ["Pattern", "find_pattern", "square_csc"]
-
 _PER_PAIR = 24  # bytes: item and magnitude of a pair, and the keys of its two entries
 _PER_KEY = 12  # bytes: the key of an entry, and at the end its item
 _PER_INTERACTION = 9  # bytes, while the lengths of the histories are looked up

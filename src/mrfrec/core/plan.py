@@ -13,8 +13,6 @@ from mrfrec.core.low_rank import basis_size
 from mrfrec.core.memory import Budget, human_bytes
 from mrfrec.errors import MemoryPlanError, ParameterError
 
-__all__ = ["TRANSPOSE_PARTS", "Plan", "Settings", "Sizes", "decide", "tile_size"]
-
 # What `sparsity="auto"` stands for.
 _DENSE_UP_TO = (
     25_000  # items: beyond, the m³ operations of the closed form take over two minutes on two cores

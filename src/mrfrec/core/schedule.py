@@ -9,8 +9,6 @@ from mrfrec.core.engine import Engine
 from mrfrec.core.kernels import blocks as kernels
 from mrfrec.core.pattern import Pattern
 
-__all__ = ["Schedule", "make_schedule"]
-
 
 @dataclass(frozen=True)
 class Schedule:

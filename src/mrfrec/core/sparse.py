@@ -14,8 +14,6 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
-__all__ = ["DenseRows", "Rows"]
-
 CheckSpan = Callable[[int, int], None]
 """Checks the elements `start` to `stop` of the flattened array, and raises if they are damaged."""
 

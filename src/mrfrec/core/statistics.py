@@ -20,8 +20,6 @@ from mrfrec.core.kernels import rows as kernels
 from mrfrec.core.plan import TRANSPOSE_PARTS
 from mrfrec.errors import NumericalError
 
-__all__ = ["Moments", "Statistics", "check_range", "is_binary", "moments", "split_evenly", "typical_ridge"]
-
 # Two passes over the values give v to about 1e-15 of the sum of squares; what is below this share is
 # rounding.
 _NO_VARIANCE = 1e-12

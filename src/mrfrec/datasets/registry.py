@@ -10,8 +10,6 @@ from typing import Any, Literal
 
 from mrfrec.errors import ParameterError
 
-__all__ = ["DATA_SETS", "EMBEDDED", "DataSet", "Form", "SplitFile", "find"]
-
 Form = Literal["csv", "dat", "tab", "netflix", "triplets"]  # of the original files
 
 

@@ -18,8 +18,6 @@ from mrfrec.core.engine import Engine, Progress
 from mrfrec.core.memory import Budget
 from mrfrec.engines.machine import memory_budget, usable_threads
 
-__all__ = ["LocalEngine", "blas_libraries"]
-
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from mrfrec.core.memory import Budget
 from mrfrec.errors import ParameterError
 
-__all__ = ["available_memory", "memory_budget", "parse_bytes", "usable_threads"]
-
 
 def memory_budget(limit: int | None) -> Budget:
     """Return a budget of `limit` bytes; of what the machine has available if None."""

@@ -16,8 +16,6 @@ from mrfrec.models.neighborhood import ItemKNN
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.slim import SLIM, FsSLIM
 
-__all__ = ["compile_ahead"]
-
 
 def compile_ahead(
     folder: str | PathLike[str] | None = None,

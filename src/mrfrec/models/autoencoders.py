@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from mrfrec.data.interactions import Interactions
     from mrfrec.io.artifact import Stored
 
-__all__ = ["CDAE", "MultDAE", "MultVAE"]
-
 # Users per matrix product; constant, so that scores do not depend on the number of users in a call.
 _BLOCK = 32
 

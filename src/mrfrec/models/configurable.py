@@ -5,8 +5,6 @@ from typing import Any, ClassVar, Self
 
 from mrfrec.errors import ParameterError
 
-__all__ = ["Configurable"]
-
 
 class Configurable:
     """An object whose constructor parameters are attributes of the same names, as scikit-learn expects."""

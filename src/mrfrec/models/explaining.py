@@ -9,8 +9,6 @@ import numpy.typing as npt
 from mrfrec.core.sparse import Rows
 from mrfrec.data.catalogue import Contribution
 
-__all__ = ["contributions", "reasons"]
-
 Array = npt.NDArray[Any]
 WeightsBetween = Callable[[Array, Array, Array], npt.NDArray[np.float64]]
 

@@ -10,8 +10,6 @@ from typing import Any, ClassVar, Literal
 from mrfrec.models.axes import Axis, Ridges
 from mrfrec.models.mrf import MRF
 
-__all__ = ["EASE", "EDLAE"]
-
 _PLAIN: Any = {
     "alpha": 0.0, "user_weight": 0.0, "center": False, "offset": False, "novelty": 0.0, "rank": 0
 }  # fmt: skip

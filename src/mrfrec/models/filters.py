@@ -12,8 +12,6 @@ from mrfrec.data.ids import Id, Ids
 from mrfrec.errors import ParameterError
 from mrfrec.models.histories import Query, Unknown, find_ids, rows_of_pairs
 
-__all__ = ["Filters", "ItemFilter"]
-
 ItemFilter = Iterable[Id] | Mapping[Id, Iterable[Id]] | None
 
 

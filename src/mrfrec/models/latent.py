@@ -17,8 +17,6 @@ from mrfrec.models.stored import shaped
 if TYPE_CHECKING:
     from mrfrec.io.artifact import Stored
 
-__all__ = ["Latent"]
-
 
 class Latent(Recommender):
     """A recommender by vectors; a subclass says how they are learned, and what h is.

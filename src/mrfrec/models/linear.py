@@ -15,8 +15,6 @@ from mrfrec.models.stored import shaped, stored_rows
 if TYPE_CHECKING:
     from mrfrec.io.artifact import Stored
 
-__all__ = ["Linear"]
-
 
 class Linear(Recommender):
     """A recommender by item-item weights; a subclass says how these are learned.

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from mrfrec.data.interactions import Interactions
     from mrfrec.io.artifact import Stored
 
-__all__ = ["FitContext", "Model", "Ties"]
-
 Ties = Literal["index", "popularity"]
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from mrfrec.core.engine import Engine
     from mrfrec.data.interactions import Interactions
 
-__all__ = ["FromGram", "ItemKNN", "Popularity"]
-
 
 class Popularity(Linear):
     """Recommend the most popular items: a baseline that any model must beat.

@@ -18,8 +18,6 @@ from mrfrec.io.artifact import StoredArrays, open_file
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.stored import read_ids, read_texts, read_training, shaped
 
-__all__ = ["MODELS", "build", "kind_named", "load", "model_class", "nearest_kind", "register"]
-
 MODELS = {
     "MRF": "mrfrec.models.mrf",
     "EASE": "mrfrec.models.family",

@@ -22,8 +22,6 @@ from mrfrec.models.networks import DeviceRows, Recipe, Trainer, Weights, needed_
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
 
-__all__ = ["Trained", "train"]
-
 _DEPTH = 100  # places of the nDCG that decides when to stop
 _MOST_VALIDATION_USERS = 10_000
 _HIDDEN = 0.2  # share of each validation user's items

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from mrfrec.data.interactions import Interactions
     from mrfrec.io.artifact import Stored
 
-__all__ = ["WMF"]
-
 _USERS_PER_TASK = 64
 
 

@@ -24,8 +24,6 @@ from typing import Any
 from numba import njit
 from numba.core import caching, config
 
-__all__ = ["array_kernel", "cache_folders", "can_write", "inner", "keep_in", "kernel"]
-
 _log = logging.getLogger(__package__)
 _HERE = Path(__file__).resolve().parent
 _PREFIX = "kernels-"

@@ -11,8 +11,6 @@ from llvmlite import ir
 from numba import extending, types
 from numba.core import cgutils
 
-__all__ = ["Lapack", "bits", "fortran", "from_bits", "integers_128", "lapack", "prefetch"]
-
 # The decorated functions are called without their first parameter, which a type checker cannot know.
 intrinsic: Any = extending.intrinsic
 
