@@ -185,6 +185,7 @@ def test_the_facts_tell_where_a_model_comes_from(fitted: dict[str, MRF], tmp_pat
     own = data(text=False, real=True, titles=False)
     assert facts["data"] == {
         "users": USERS, "items": ITEMS, "pairs": len(own), "binary": False, "fingerprint": own.fingerprint,
+        "mean_value": pytest.approx(float(np.abs(own.matrix.data).mean())),
     }  # fmt: skip
     assert (facts["parameters"]["threshold"], facts["model"], facts["histories"]) == (0.1, "MRF", True)
     assert facts["written_by"] == mrfrec.__version__

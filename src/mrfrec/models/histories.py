@@ -77,25 +77,32 @@ def query_users(users: object, training: Training) -> Query:
     return Query(names, found, training.histories, _library_of(users), unknown)
 
 
-def query_histories(history: object, items: Ids, binary: bool) -> Query:
-    """Ask for histories in any of the forms `Recommender.recommend` takes, for a model of these items."""
+def query_histories(history: object, items: Ids, typical: float | None) -> Query:
+    """Ask for histories in any of the forms `Recommender.recommend` takes, for a model of these items.
+
+    `typical` is the mean size of the values the model was fitted on, which an item without a value gets; None
+    if it was fitted on ones.
+    """
+    binary, usual = typical is None, 1.0 if typical is None else typical
     if isinstance(history, str | bytes | int | float | np.generic):
         raise ParameterError("history", "item ids in a list, not one alone", history, f"Try [{history!r}].")
     if isinstance(history, np.ndarray) and history.ndim == 0:
-        return query_histories(history.item(), items, binary)
+        return query_histories(history.item(), items, typical)
     if isinstance(history, PathLike) or _is_table(history) or not isinstance(history, Iterable):
         return _query_table(history, items, binary)
     if isinstance(history, Mapping):
         if all(isinstance(value, int | float | np.number) for value in history.values()):
-            return _query_lists(Ids.range(1), [history], items)
-        return _query_lists(Ids.of(history, "user"), list(history.values()), items)
+            return _query_lists(Ids.range(1), [history], items, usual)
+        return _query_lists(Ids.of(history, "user"), list(history.values()), items, usual)
     ids = _as_list(history)
     several = any(isinstance(each, Iterable) and not isinstance(each, str | bytes) for each in ids)
     histories = ids if several else [ids]
-    return _query_lists(Ids.range(len(histories)), histories, items, _library_of(history))
+    return _query_lists(Ids.range(len(histories)), histories, items, usual, _library_of(history))
 
 
-def _query_lists(names: Ids, histories: list[Any], items: Ids, library: str | None = None) -> Query:
+def _query_lists(
+    names: Ids, histories: list[Any], items: Ids, usual: float, library: str | None = None
+) -> Query:
     """Ask for histories given as item ids, or as mappings from these to values."""
     ids: list[Any] = []
     values: list[float] = []
@@ -104,7 +111,7 @@ def _query_lists(names: Ids, histories: list[Any], items: Ids, library: str | No
         if isinstance(history, str | bytes) or not isinstance(history, Iterable):
             raise ParameterError("history", "a sequence of item ids", history)
         try:
-            given = history if isinstance(history, Mapping) else dict.fromkeys(_as_list(history), 1.0)
+            given = history if isinstance(history, Mapping) else dict.fromkeys(_as_list(history), usual)
         except TypeError:  # something in it cannot be an id
             raise ParameterError("history", "a sequence of item ids", history) from None
         ids += given

@@ -143,7 +143,14 @@ class Model(Configurable, ABC):
         copied = 0 if held else matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes
         catalogue = Catalogue(interactions.items, interactions.titles, interactions.popularity, n)
         training = Training(interactions.users, Rows.of(matrix), interactions.library)
-        facts = {"users": n, "items": m, "pairs": pairs, "binary": bool((matrix.data == 1).all())}
+        facts: dict[str, Any] = {
+            "users": n,
+            "items": m,
+            "pairs": pairs,
+            "binary": bool((matrix.data == 1).all()),
+        }
+        if not facts["binary"]:
+            facts["mean_value"] = float(np.abs(matrix.data).mean(dtype=np.float64))
         questions = None if validation is None else validation_of(validation, m)
         parameters = self.parameters
         self._fit(interactions, FitContext(copied, progress, reuse, questions))

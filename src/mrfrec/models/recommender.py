@@ -269,7 +269,9 @@ class Recommender(Model):
             )
         if history is None:
             return query_users(users, self._trained_on("recommending by user id"))
-        return query_histories(history, self.items_, bool(self._facts["binary"]))
+        # Models saved before this was recorded count an item without a value as 1.
+        typical = None if self._facts["binary"] else self._facts.get("mean_value", 1.0)
+        return query_histories(history, self.items_, typical)
 
     # ── items ─────────────────────────────────────────────────────────────────────────────────────
 

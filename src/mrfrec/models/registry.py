@@ -5,6 +5,7 @@ tuning varies, whether it explains, and which extra it needs. Models outside the
 """
 
 import inspect
+import math
 from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import partial
@@ -142,6 +143,8 @@ def _restored(kind: type[Recommender], facts: Mapping[str, Any], arrays: StoredA
     wrong = [name for name, wanted in _DATA_TYPES.items() if type(data[name]) is not wanted]
     wrong += [name for name in parameters if name not in known]
     wrong += [] if type(facts["histories"]) is bool else ["histories"]
+    mean_value = data.get("mean_value", 1.0)
+    wrong += [] if type(mean_value) is float and 0 < mean_value < math.inf else ["mean_value"]
     if wrong or data["items"] != len(items) or not items.is_ordered():
         raise KeyError(*(wrong or ["items"]))
     added = {name: x for name, x in kind.added_parameters.items() if name in known}
