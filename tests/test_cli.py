@@ -407,9 +407,24 @@ def test_info_tells_the_facts_for_people_and_for_programs(quick: Forking, shop: 
     assert (table.err, facts.err) == ("", "")
 
 
-def test_doctor_finds_this_machine_well(tmp_path: Path) -> None:
-    done = run("doctor", cwd=tmp_path)
-    assert done.err == ""
+@pytest.fixture
+def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run it in this process, which has loaded most of the libraries that it imports."""
+    monkeypatch.setattr(sys, "argv", ["mrfrec", "doctor"])
+    monkeypatch.chdir(tmp_path)
+
+    def examine() -> Done:
+        with pytest.raises(SystemExit) as end:
+            mrfrec.cli.main()
+        out, err = capsys.readouterr()
+        return Done(int(end.value.code or 0), out, without_compiling(err))
+
+    return examine
+
+
+def test_doctor_finds_this_machine_well(doctor: Callable[[], Done], tmp_path: Path) -> None:
+    done = doctor()
+    assert (done.code, done.err) == (0, "")
     assert re.search(rf"^mrfrec +{re.escape(mrfrec.__version__)} in .* ok$", done.out, re.MULTILINE)
     assert re.search(r"^self-test +dense and sparse fit within .* ok$", done.out, re.MULTILINE)
     for extra in ("implicit", "torch", "optuna", "matplotlib"):
@@ -419,20 +434,16 @@ def test_doctor_finds_this_machine_well(tmp_path: Path) -> None:
 
 
 def test_doctor_finds_a_library_that_cannot_be_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    doctor: Callable[[], Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "optuna").mkdir()
     (tmp_path / "optuna" / "__init__.py").write_text("raise ImportError('libfoo.so: no such file')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "optuna", raising=False)
-    monkeypatch.setattr(sys, "argv", ["mrfrec", "doctor"])
-    with pytest.raises(SystemExit) as end:
-        mrfrec.cli.main()
-    assert end.value.code == 2
-    out, err = capsys.readouterr()
+    done = doctor()
     wanted = r"^optuna +\d\S+ +cannot be imported: libfoo\.so: no such file\. Install it again$"
-    assert re.search(wanted, out, re.MULTILINE)
-    assert err == "mrfrec: something needs attention: see the last column.\n"
+    assert re.search(wanted, done.out, re.MULTILINE)
+    assert (done.code, done.err) == (2, "mrfrec: something needs attention: see the last column.\n")
 
 
 # ── for whom ──────────────────────────────────────────────────────────────────────────────────────

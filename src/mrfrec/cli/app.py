@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -32,6 +33,7 @@ Then:  mrfrec fit events.csv -o shop.mrf
        mrfrec recommend shop.mrf --history milk,bread
 """
 app = new_app(None, _ABOUT)
+_command_of = cache(typer.main.get_command)  # 30 ms each time
 
 _REASONS = 3  # shown for each item with --explain
 _TABLE_USERS = 50  # at most this many users are shown as a table
@@ -58,7 +60,7 @@ History = Annotated[
 
 def run(arguments: list[str], stop: Event) -> None:
     """Run a command. Errors, a closed pipe and Ctrl-C, which sets `stop`, are left to the caller."""
-    command = typer.main.get_command(app)
+    command = _command_of(app)
     # --help raises Exit.
     with suppress(typer.Exit), command.make_context("mrfrec", arguments, obj=stop) as context:
         command.invoke(context)
