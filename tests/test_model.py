@@ -11,10 +11,11 @@ import pytest
 import scipy.sparse as sp
 
 import mrfrec
-from mrfrec import MRF, DataError, MemoryPlanError, NotFittedError, ParameterError
+from mrfrec import MRF, DataError, Interactions, MemoryPlanError, NotFittedError, ParameterError
 from mrfrec.core import blocks
 from mrfrec.core.memory import Budget
 from mrfrec.core.plan import Settings, Sizes, decide
+from mrfrec.models import EASE
 
 import naive
 from conftest import random_matrix
@@ -358,6 +359,22 @@ def test_without_parameters_a_large_catalogue_is_sparse() -> None:
     assert model.is_sparse
     assert model.plan_.sparsity == pytest.approx(200 / 30_000)
     assert "30,000 items are more than 25,000" in str(model.plan_)
+
+
+def test_with_fewer_users_than_items_the_default_keeps_the_largest_covariances() -> None:
+    rng = np.random.default_rng(0)
+    few, many = (sp.csr_array((rng.random((n, 1100)) < 0.01).astype(np.float32)) for n in (1099, 1100))
+    plan = MRF().fit(few).plan_
+    assert (plan.kind, plan.sparsity, plan.rank) == ("sparse", 100 / 1100, 256)
+    assert "1,099 users are too few for the covariances of all pairs of 1,100 items" in str(plan)
+    for model, data in (
+        (MRF(), many),
+        (MRF(), few[:, :1000]),
+        (MRF(rank=0), few),
+        (MRF.paper(), few),
+        (EASE(), few),
+    ):
+        assert model.planned(Interactions(data)).kind == "dense"
 
 
 def test_without_parameters_a_small_memory_makes_the_model_sparse_and_fits() -> None:

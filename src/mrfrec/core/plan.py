@@ -18,6 +18,9 @@ _DENSE_UP_TO = (
     25_000  # items: beyond, the m³ operations of the closed form take over two minutes on two cores
 )
 _NEIGHBORS = 200  # per item, on average: 0.5 % of the Million Song data, the most accurate model of Table 2
+# Instead of a dense model where there are fewer users than items: most covariances are noise then, and all
+# of them together less accurate (experiments/results/defaults.md). With so few items there is no difference.
+_FEW_NEIGHBORS, _FEW_ITEMS = 100, 1000
 
 _RANK = 256  # what `rank="auto"` stands for in a sparse model,
 _RANK_ITEMS = 16_000_000  # if that many numbers hold its vectors: they are all read for every answer
@@ -163,15 +166,18 @@ class Sizes:
         return max(entries, 0.0) / (float(self.items) * self.items)
 
 
-def decide(settings: Settings, sizes: Sizes, memory: Budget) -> Plan:
-    """Choose dense or sparse where that is left open, and refuse what does not fit."""
+def decide(settings: Settings, sizes: Sizes, memory: Budget, *, ranked: bool = False) -> Plan:
+    """Choose dense or sparse where that is left open, and refuse what does not fit.
+
+    `ranked` says that a sparse model may have a low-rank part beside it.
+    """
     if settings.rank == "auto":
-        plan = decide(replace(settings, rank=0), sizes, memory)
+        plan = decide(replace(settings, rank=0), sizes, memory, ranked=True)
         auto = min(_RANK, _RANK_ITEMS // sizes.items, min(sizes.users, sizes.items) // 4)
         if plan.kind == "dense" or auto < 1:
             return plan
         try:
-            return decide(replace(settings, rank=auto), sizes, memory)
+            return decide(replace(settings, rank=auto), sizes, memory, ranked=True)
         except MemoryPlanError:
             return plan
     rank = settings.rank
@@ -183,7 +189,7 @@ def decide(settings: Settings, sizes: Sizes, memory: Budget) -> Plan:
     sizes = sizes.with_rank(rank)
     m, limit = sizes.items, sizes.limit
     largest = sizes.largest_sparsity(settings.max_neighbors, settings.r)
-    settings, reason = _choose(settings, sizes, largest)
+    settings, reason = _choose(settings, sizes, largest, ranked)
     assert settings.sparsity != "auto"
     if settings.sparsity is not None and settings.sparsity * m < 1 - 1e-9:
         raise ParameterError(
@@ -219,9 +225,10 @@ def decide(settings: Settings, sizes: Sizes, memory: Budget) -> Plan:
     return Plan(kind, reason, settings.l2, settings.sparsity, settings.threshold, rank, needed, limit)
 
 
-def _choose(settings: Settings, sizes: Sizes, largest: float) -> tuple[Settings, str]:
+def _choose(settings: Settings, sizes: Sizes, largest: float, ranked: bool) -> tuple[Settings, str]:
     """Settle `sparsity="auto"`, and say why."""
     m = sizes.items
+    neighbors = _NEIGHBORS
     if settings.threshold is not None:
         return replace(settings, sparsity=None), "as the threshold asks"
     if settings.sparsity != "auto":
@@ -235,9 +242,12 @@ def _choose(settings: Settings, sizes: Sizes, largest: float) -> tuple[Settings,
         reason = f"{m:,} items are more than {_DENSE_UP_TO:,}, beyond which the closed form takes long"
     elif sizes.dense > sizes.limit:
         reason = f"the closed form of {m:,} items would need {human_bytes(sizes.dense)}"
+    elif ranked and sizes.users < m and m > _FEW_ITEMS:
+        neighbors = _FEW_NEIGHBORS
+        reason = f"{sizes.users:,} users are too few for the covariances of all pairs of {m:,} items"
     else:
         return dense, f"{m:,} items fit the closed form"
-    sparsity = min(_NEIGHBORS / m, 1.0)
+    sparsity = min(neighbors / m, 1.0)
     if sparsity > largest:  # if not even two neighbours fit, the refusal says what these need
         sparsity = _round_down(largest) if largest * m >= 2 else min(2 / m, 1.0)
         reason += "; kept within the memory there is"

@@ -65,7 +65,8 @@ class MRF(Linear):
     sparsity
         Share of the m² entries to keep, diagonal included, before `max_neighbors` applies. None for a dense
         model. "auto": dense up to 25,000 items if that fits in memory, otherwise 200 neighbours per item, or
-        as many as fit.
+        as many as fit; but, with rank="auto", 100 neighbours per item in place of a dense model if there are
+        fewer users than items and more than 1,000 items.
     threshold
         Keep the entries with |S| above this, instead of `sparsity`.
     max_neighbors
