@@ -107,6 +107,8 @@ class Own(Peer):
 
 
 class Sansa(Peer):
+    """SANSA, without the items that nobody has: it fails if the last item is one."""
+
     def fit(self, X: sp.csr_matrix) -> None:
         import sansa
 
@@ -119,11 +121,14 @@ class Sansa(Peer):
                 lower_triangle_inverter_config=sansa.UMRUnitLowerTriangleInverterConfig(),
             )
         )
-        self.model.fit(X)
+        self.used = np.flatnonzero(np.bincount(X.indices, minlength=X.shape[1]))
+        self.model.fit(X[:, self.used])
 
     def scores(self, shown: sp.csr_matrix) -> npt.NDArray[Any]:
         # SANSA.recommend fails for histories that reach fewer than k items.
-        return np.asarray(self.model.forward(shown).toarray())
+        scores = np.full(shown.shape, np.nan, np.float32)
+        scores[:, self.used] = self.model.forward(shown[:, self.used]).toarray()
+        return scores
 
     def save(self, path: Path) -> bool:
         for number, weights in enumerate(self.model.weights):
