@@ -182,8 +182,8 @@ REMARKS = """\
 Sparse models by mrfrec itself, and the intercept of dense ones: every candidate differs from `MRF()` in one
 parameter. nDCG@100 (Gowalla: nDCG@20) of at most 2,000 validation users; the difference from the default in
 percent of it ± its standard error, users paired; in brackets the same on test users. The sparsity is 1 % on
-debian, movietweetings and anime, where the default was dense before, and the automatic 200 neighbours per item
-on Gowalla (40,981 items) and Book-Crossing (43,645 items with five users or more). `python -m
+debian, movietweetings and anime, where the default was dense, and the automatic 200 neighbours per item on
+Gowalla (40,981 items) and Book-Crossing (43,645 items with five users or more). `python -m
 experiments.defaults_sparse` makes the numbers, `defaults-sparse.csv` has them all.
 """
 SPARSE_REMARKS = """\
@@ -196,8 +196,8 @@ SPARSE_REMARKS = """\
 - Twice the ridge is better on Book-Crossing, level on Gowalla and worse on the three small data sets.
 - A quarter of the neighbours costs up to 2 %, and half of them at most 1 %, where that was tried.
 - With 1 % of the weights the sparse default is ahead of the dense one on anime by 3 % and on movietweetings
-  by 1 %, on validation and on test users, and level on debian. The first two have fewer users than items: since
-  then `MRF()` keeps 100 neighbours per item in that case.
+  by 1 %, on validation and on test users, and level on debian. The first two have fewer users than
+  items, where `MRF()` now keeps 100 neighbours per item.
 - `mean_constraint` in place of the intercept is level on two data sets and behind on debian's validation
   users. A centered model without either loses up to 12 %. One that is not centered is level.
 - "–" was not tried, and a cell without brackets not on test users: fits on these data take longest.

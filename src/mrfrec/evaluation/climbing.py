@@ -17,6 +17,7 @@ from mrfrec.models.registry import build
 
 MINUTES = 10.0
 _BEYOND = 8  # steps beyond either end of an axis, at most
+_GAIN = 1.001  # by which the next place must be better to go there: less is chance, and costs time
 _ROUNDS = 5  # over all axes, at most; one without a better value is the last
 
 Place = dict[str, int]  # the position on each axis; below 0 and above the last value is beyond its ends
@@ -192,7 +193,7 @@ class _Climber:
                     while True:
                         step = {**place, name: place[name] + direction}
                         found = self.trial(step, name)
-                        if found is None or self._run.worth(found) <= value:
+                        if found is None or self._run.worth(found) <= _GAIN * value:
                             break
                         place, value, moved = step, self._run.worth(found), True
                     if moved:
