@@ -184,6 +184,18 @@ def test_a_dense_model_of_many_items_is_tuned_through_a_sparse_one(
     assert kinds.count(None) < len(kinds) / 2
 
 
+def test_a_stand_in_that_errs_does_no_harm(
+    split: Split, valued: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mrf, "_STAND_IN_FROM", 10)
+    monkeypatch.setattr(mrf, "_STAND_IN_NEIGHBORS", 9)
+    tried = valued(lambda x: 5.0 + x["alpha"] * (-1 if x["sparsity"] is None else 1))
+    found = climb(split, "ndcg@10", fixed={"sparsity": None})
+    assert found.best.parameters["alpha"] == 0.0
+    after = [x["alpha"] for x in tried if x["sparsity"] is None]
+    assert after[:3] == [0.5, 1.0, 0.5]  # the start, what the stand-in likes, and on from the better of them
+
+
 # ── free parameters ───────────────────────────────────────────────────────────────────────────────
 
 

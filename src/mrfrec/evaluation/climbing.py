@@ -39,7 +39,7 @@ def climb(
     machine: Parameters | None = None,
     progress: Progress | None = None,
 ) -> Tuning:
-    """Start from the defaults and change one parameter at a time, for as long as that helps.
+    """Start from the defaults, or values next to them, and change one parameter at a time while that helps.
 
     The parameters are those of the model's `tuning_route`: for an MRF the novelty exponent and the weight of
     the low-rank part, which need no fit, then l2, user_weight, alpha, rank and, if it is sparse, sparsity.
@@ -74,7 +74,8 @@ def climb(
         climber.trial(place)
         if route.stand_in and not route.stand_in.keys() & dict(vary or {}).keys():
             half = run.elapsed + (run.budget - run.elapsed) / 2
-            place |= _Climber(run, axes, climber.defaults, route.stand_in, half).climbed_from(place)
+            stand_in = _Climber(run, axes, climber.defaults, route.stand_in, half)
+            place = climber.better(place, {**place, **stand_in.climbed_from(place)})
     climber.climbed_from(place)
     climber.report(done=True)
     return run.result()
@@ -172,9 +173,12 @@ class _Climber:
             range(len(axis.multiples if isinstance(axis, Ridges) else list(axis)))  # type: ignore[arg-type]
             for axis in self._axes.values()
         ]
-        best, value = self.start, 0.0
-        for places in product(*sizes):
-            place = dict(zip(self._axes, places, strict=True))
+        return self.better(*(dict(zip(self._axes, places, strict=True)) for places in product(*sizes)))
+
+    def better(self, *places: Place) -> Place:
+        """Try these places and return the best of them, the first of equals."""
+        best, value = places[0], -1.0
+        for place in places:
             found = self.trial(place)
             if found is not None and self._run.worth(found) > value:
                 best, value = place, self._run.worth(found)
