@@ -727,10 +727,13 @@ def test_explain_adds_up_in_every_format(quick: Forking, shop: Path, tmp_path: P
             base,
             ["explain", shop / "shop.mrf", "--user", "u05", "--item", "i08", "--format", "json"],
             *([*base, "-o", f"o.{suffix}"] for suffix in ("parquet", "jsonl", "csv")),
+            [*base, "--novelty", "0.4", "-o", "rare.jsonl"],
         ],
         tmp_path,
     )
     model = mrfrec.load(shop / "shop.mrf")
+    rare = model.explain("i08", history=["i01", "i02", "i07"], novelty=0.4).to_dicts()
+    assert [json.loads(line) for line in (tmp_path / "rare.jsonl").read_text().splitlines()] == rare
     wanted = model.explain("i08", history=["i01", "i02", "i07"]).to_dicts()
     assert as_json.rows == wanted
     assert by_user.rows == model.explain("i08", user="u05").to_dicts()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from mrfrec import MRF, Interactions, MrfrecWarning, ParameterError
+from mrfrec import MRF, Interactions, MrfrecError, MrfrecWarning, ParameterError
 from mrfrec.core import blocks, closed_form
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids
@@ -70,8 +70,12 @@ def test_a_climb_starts_from_the_defaults_and_ends_where_no_step_is_better(split
     for point in tried[1:]:  # one step along one axis
         assert sum(point[name] != x for name, x in tried[0].items()) <= 2  # l2 follows alpha
     assert {name for point in tried for name, x in point.items() if x != tried[0][name]} == {
-        "novelty", "rank_weight", "l2", "user_weight", "alpha", "rank"
-    }  # fmt: skip
+        "novelty",
+        "l2",
+        "user_weight",
+        "alpha",
+        "rank",
+    }  # fmt: skip; without a low-rank part, its weight does not matter
 
 
 def test_a_hill_without_a_top_is_left_after_a_few_steps(split: Split, valued: Any) -> None:
@@ -112,12 +116,61 @@ def test_a_step_that_the_model_refuses_is_no_step(split: Split, valued: Any) -> 
     assert found.best.parameters["alpha"] == 1.0
 
 
-def test_a_rank_that_the_data_is_too_small_for_is_no_step(split: Split) -> None:
-    found = climb(
-        split, "ndcg@10", fixed={"sparsity": 0.4, "l2": 3.0, "alpha": 0.5, "user_weight": 0.0},
-        vary={"rank": [10, 40], "novelty": [0.0], "rank_weight": [0.3]},
-    )  # fmt: skip
+def test_a_value_that_the_data_is_too_small_for_is_refused_if_asked_for_and_else_no_step(
+    split: Split,
+) -> None:
+    fixed = {"sparsity": 0.4, "l2": 3.0, "alpha": 0.5, "user_weight": 0.0}
+    one = {"novelty": [0.0], "rank_weight": [0.3]}
+    found = climb(split, "ndcg@10", fixed=fixed, vary={"rank": [10, 40], **one})
     assert {trial.parameters["rank"] for trial in found.trials} <= {2, 10, 40}
+    for vary, message in (
+        ({"rank": [10, 400]}, "rank must be at most"),
+        ({"sparsity": [0.4, 0.001]}, "at least 1/"),
+    ):
+        with pytest.raises(ParameterError, match=message):
+            climb(split, "ndcg@10", vary=vary)
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"model": None}, "model must be one of MRF"),
+    ({"model": MRF}, "model must be one of MRF"),
+    ({"vary": {"l2": []}}, "l2 must be a list with at least one value"),
+    ({"vary": {"l2": (x for x in [1.0])}}, "l2 must be a list with at least one value"),
+    ({"vary": {"l2": 3}}, "l2 must be a list with at least one value"),
+    ({"vary": ["l2"]}, "vary must be a mapping"),
+    ({"machine": 3}, "machine must be of parameters that change no result"),
+    ({"machine": {"l2": 3}}, "machine must be of parameters that change no result"),
+    ({"study": 3}, "study must be a file"),
+    ({"study": "."}, "study must be a file"),
+    ({"improved": 3}, "improved must be a function"),
+    ({"progress": 3}, "progress must be a function"),
+    ({"grid": "no"}, "grid must be True or False"),
+    (
+        {"metric": "ndcg@100"},
+        r"metric must be of at most the 44 items there are; got 'ndcg@100'\. Use ndcg@44",
+    ),
+]
+
+
+@pytest.mark.parametrize(("wrong", "message"), WRONG, ids=[str(list(wrong)) for wrong, _ in WRONG])
+def test_wrong_arguments_are_named(split: Split, wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        climb(split, **{"metric": "ndcg@10", **wrong})
+
+
+def test_the_first_of_values_that_are_all_zero_is_told(split: Split, valued: Any) -> None:
+    valued(lambda _: 0.0)
+    told: list[tuning.Tuning] = []
+    climb(split, "ndcg@10", model="EASE", improved=told.append)
+    assert len(told) == 1
+
+
+def test_what_a_fit_would_do_is_known_of_whatever_it_takes(split: Split) -> None:
+    for data in (split.training, split.training.matrix):
+        plan = MRF(sparsity=0.5, rank=3).planned(data)
+        assert (plan.kind, plan.sparsity, plan.rank, plan.l2) == ("sparse", 0.5, 3, "auto")
+    with pytest.raises(MrfrecError):
+        MRF().planned(None)
 
 
 # ── time ──────────────────────────────────────────────────────────────────────────────────────────
@@ -236,7 +289,9 @@ def test_questions_of_other_popularity_are_worth_a_warning(split: Split) -> None
     hidden[np.arange(40), np.resize(rare, 40)] = 1
     shown = split.training.matrix[:40]
     odd = Split(X, Questions(Ids.range(40), shown, sp.csr_array(hidden)), split.validation, "odd")
-    with pytest.warns(MrfrecWarning, match=r"in validation [\d.]+ users have a hidden item, in the test"):
+    with pytest.warns(
+        MrfrecWarning, match=r"the hidden items have [\d.]+ users each in validation and [\d.]+"
+    ):
         climb(odd, "ndcg@10", model="Popularity")
 
 

@@ -533,7 +533,8 @@ def test_a_missing_extra_ends_the_tuning(run: Any, folder: Path, monkeypatch: py
     [
         (["--vary", "alpha=half"], "--vary alpha=half: alpha must be between 0 and 1; got 'half'"),
         (["--vary", "sparsity=some"], "--vary sparsity=some: sparsity must be .*; got 'some'"),
-        (["--vary", "r=0.5"], "--vary must be given with sparsity levels alone"),
+        (["--vary", "r=0.5"], "--vary must be without r, which belongs to sparse models"),
+        (["--metric", "ndcg@10,recall@10"], "--metric must be one metric"),
         (["--minutes", "0"], "--minutes must be above 0"),
         (["--metric", "speed"], "--metric must be among"),
         (["--study", "nowhere/study.jsonl"], "--study must be in a folder that exists"),
@@ -541,7 +542,7 @@ def test_a_missing_extra_ends_the_tuning(run: Any, folder: Path, monkeypatch: py
         (["--plot", "a.pdf"], r"--plot must be a name that ends in \.png or \.svg"),
         (["--trials", "3"], "--trials must be left out with --method climb"),
         (["--max-seconds", "-1"], "--max-seconds must be above 0"),
-        (["--model", "EASE", "--vary", "r=0.5"], "--vary must be given with sparsity levels alone"),
+        (["--model", "EASE", "--vary", "r=0.5"], "--vary must be without r, which belongs to sparse models"),
         (["--model", "SLIM", "--vary", "l1"], "--vary must be PARAMETER=VALUE"),
         (["--model", "SLIM", "--vary", "l1="], "--vary must be PARAMETER=VALUE"),
         (

@@ -44,6 +44,12 @@ Output = Annotated[
     Path | None,
     Option("-o", "--output", metavar="FILE", help="A .parquet, .csv, .json, .jsonl or .txt file."),
 ]
+Novelty = Annotated[
+    float | None,
+    Option(
+        metavar="X", help="Above 0, rarer items score higher; below, popular ones.", show_default="as fitted"
+    ),
+]
 Form = Annotated[
     Literal["table", "json", "csv", "parquet"] | None,
     Option("--format", help="Default: by the name of the output file, or a table."),
@@ -127,14 +133,7 @@ def recommend(
         list[str] | None, Option(metavar="ITEMS", help="Never recommend these items, named as for --history.")
     ] = None,
     seen: Annotated[bool, Option("--seen", help="Also recommend items of the history.")] = False,
-    novelty: Annotated[
-        float | None,
-        Option(
-            metavar="X",
-            help="Above 0, rarer items score higher; below, popular ones.",
-            show_default="as fitted",
-        ),
-    ] = None,
+    novelty: Novelty = None,
     form: Form = None,
     output: Output = None,
     threads: Threads = None,
@@ -232,6 +231,7 @@ def explain(
     user: Annotated[
         str | None, Option(help="A user of the training data, by id, instead of --history.", metavar="ID")
     ] = None,
+    novelty: Novelty = None,
     form: Form = None,
     output: Output = None,
 ) -> None:
@@ -252,7 +252,7 @@ def explain(
     kind = kind_of(form, output)
     opened = _load(model)
     names = ItemNames(opened.catalogue)
-    whose: dict[str, Any] = {}
+    whose: dict[str, Any] = {"novelty": novelty}
     if history is not None:
         whose["history"] = names.find_all(history)
     if user is not None:

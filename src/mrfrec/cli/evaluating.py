@@ -210,7 +210,7 @@ def tune(
             "study": study, "improved": lambda found: found.save(best), "ties": ties, "machine": machine,
             "progress": progress,
         }  # fmt: skip
-        with resumable(study):
+        with resumable(study, best):
             if searched:
                 count = _TRIALS if trials is None else trials
                 result = tuning.search(split, grids.space_of(axes), count, aim, **shared)

@@ -1,6 +1,7 @@
 """What the measuring commands share: checks before the work, reading and splitting data, showing reports."""
 
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +38,8 @@ def measuring(
     with naming("--metrics" if aim is None else "--metric"):
         names = default if options.metrics is None else options.metrics.split(",")
         wanted = [str(parse(name)) for name in names]
+        if aim is not None and len(wanted) > 1:
+            raise ParameterError("--metric", "one metric", options.metrics)
     files = data.files()
     for option, path in {"--output": options.output, **(written or {})}.items():
         check_output(option, path, files)
@@ -67,14 +70,17 @@ def naming(option: str) -> Iterator[None]:
 
 
 @contextmanager
-def resumable(path: Path | None) -> Iterator[None]:
-    """Say on Ctrl-C that the same command continues from this file, if it exists."""
+def resumable(path: Path | None, best: Path | None = None) -> Iterator[None]:
+    """Say on Ctrl-C that the same command continues from this file, and that `best` was written meanwhile."""
     from mrfrec.cli.show import note
     from mrfrec.io.atomic import expanded
 
+    start = time.time()
     try:
         yield
     except KeyboardInterrupt:
+        if best is not None and expanded(best).exists() and expanded(best).stat().st_mtime >= start:
+            note(f"the best parameters so far are in {best}")
         if path is not None and expanded(path).exists():
             note(f"the same command continues from {path}")
         raise

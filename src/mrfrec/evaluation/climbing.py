@@ -1,11 +1,12 @@
 """Tune one parameter at a time, starting from the defaults: what costs least first, beyond any edge."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from mrfrec.checks import check_flag
 from mrfrec.core.engine import Progress
 from mrfrec.errors import ParameterError
 from mrfrec.evaluation.grids import Parameters, axes_of, check_values, plain, ridges, rounded, scale_exponent
@@ -60,13 +61,19 @@ def climb(
     The other parameters are those of `tune`. With a limit of time, the result depends on the machine.
     """
     run = Study(split, metric, model, fixed, minutes, max_seconds, study, improved, ties, machine, progress)
-    route = build(run.model, run.fixed, run.machine).tuning_route(run.split.training)
-    usual = None if grid else route.axes
+    data = run.split.training
+    route = build(run.model, run.fixed, run.machine).tuning_route(data)
+    usual = None if check_flag("grid", grid) else route.axes
     axes = {name: _sorted(axis) for name, axis in axes_of(run.model, vary, run.fixed, usual=usual).items()}
+    if not grid:
+        axes = {name: axis for name, axis in axes.items() if name in (vary or {}) or _size(axis) > 1}
     for name, axis in axes.items():
         check_values(run.model, name, axis, run.fixed)
+    for name, values in (vary or {}).items():  # refuse what this data is too small for
+        for value in values if isinstance(values, Sequence) else ():
+            build(run.model, plain({**run.fixed, name: value}), run.machine).tuning_route(data)
     start = {} if grid else {name: x for name, x in route.start.items() if name in axes}
-    climber = _Climber(run, axes, {**build(run.model, run.fixed).parameters, **start})
+    climber = _Climber(run, axes, {**build(run.model, run.fixed).parameters, **start}, route.needs)
     if grid:
         place = climber.best_of_grid()
     else:
@@ -74,7 +81,7 @@ def climb(
         climber.trial(place)
         if route.stand_in and not route.stand_in.keys() & dict(vary or {}).keys():
             half = run.elapsed + (run.budget - run.elapsed) / 2
-            stand_in = _Climber(run, axes, climber.defaults, route.stand_in, half)
+            stand_in = _Climber(run, axes, climber.defaults, route.needs, route.stand_in, half)
             place = climber.better(place, {**place, **stand_in.climbed_from(place)})
     climber.climbed_from(place)
     climber.report(done=True)
@@ -108,25 +115,28 @@ class _Climber:
         run: Study,
         axes: Mapping[str, Axis],
         defaults: Parameters,
+        needs: Mapping[str, str],
         instead: Parameters | None = None,
         budget: float | None = None,
     ) -> None:
-        self._run, self.defaults, self._instead, self._budget = run, defaults, dict(instead or {}), budget
+        self._run, self.defaults, self._needs = run, defaults, needs
+        self._instead, self._budget = dict(instead or {}), budget
         self._axes = {name: axis for name, axis in axes.items() if name not in self._instead}
         self._ladders: dict[tuple[str, float], Ladder] = {}
         self.start = {name: self._nearest(name, axis) for name, axis in self._axes.items()}
         self._out_of_time = False
 
     def _nearest(self, name: str, axis: Axis) -> int:
-        """Return the place of the default, or of the value next to it."""
-        if isinstance(axis, Ridges):
-            return min(range(len(axis.multiples)), key=lambda i: abs(i - (len(axis.multiples) - 1) / 2))
-        assert not isinstance(axis, Range)
-        default = self.defaults[name]
-        if default in axis or type(default) not in (int, float):
-            return list(axis).index(default) if default in axis else 0
+        """Return the place of the default or of the value next to it, or the middle if it is no number."""
+        default, middle = self.defaults.get(name), (_size(axis) - 1) // 2
+        if isinstance(axis, Ridges | Range):
+            return middle
+        if default in axis:
+            return list(axis).index(default)
+        if type(default) not in (int, float):
+            return middle
         distance = {i: abs(x - default) for i, x in enumerate(axis) if type(x) in (int, float)}
-        return min(distance, key=lambda i: distance[i], default=0)
+        return min(distance, key=lambda i: distance[i], default=middle)
 
     def _ladder(self, name: str, alpha: float) -> Ladder:
         axis = self._axes[name]
@@ -169,10 +179,7 @@ class _Climber:
 
     def best_of_grid(self) -> Place:
         """Try all combinations, the last axis varying fastest, and return the place of the best."""
-        sizes = [
-            range(len(axis.multiples if isinstance(axis, Ridges) else list(axis)))  # type: ignore[arg-type]
-            for axis in self._axes.values()
-        ]
+        sizes = [range(_size(axis)) for axis in self._axes.values()]
         return self.better(*(dict(zip(self._axes, places, strict=True)) for places in product(*sizes)))
 
     def better(self, *places: Place) -> Place:
@@ -192,6 +199,9 @@ class _Climber:
         for _ in range(_ROUNDS):
             before = value
             for name in self._axes:
+                needed = self._needs.get(name)
+                if needed is not None and not (self.parameters(place) or {}).get(needed, 1):
+                    continue
                 for direction in (1, -1):
                     moved = False
                     while True:
@@ -212,6 +222,10 @@ class _Climber:
             run.report(int(run.budget if done else min(run.elapsed, run.budget)), int(run.budget))
         else:
             run.report(len(run.trials), len(run.trials) + (not done))
+
+
+def _size(axis: Axis) -> int:
+    return len(axis.multiples) if isinstance(axis, Ridges) else 2 if isinstance(axis, Range) else len(axis)
 
 
 def _sorted(axis: Axis) -> Axis:

@@ -18,9 +18,13 @@ Parameters = Mapping[str, Any]
 def grid(**choices: Any) -> list[dict[str, Any]]:
     """Return all combinations; the last parameter varies fastest. Put l2 there: a new l2 costs least."""
     for name, values in choices.items():
-        if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray) or not len(values):
-            raise ParameterError(name, "a list with at least one value", values)
+        _check_list(name, values)
     return [plain(dict(zip(choices, point, strict=True))) for point in product(*choices.values())]
+
+
+def _check_list(name: str, values: object) -> None:
+    if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray) or not len(values):
+        raise ParameterError(name, "a list with at least one value", values)
 
 
 def plain(point: Parameters) -> dict[str, Any]:  # with Python numbers in place of numpy's
@@ -40,6 +44,9 @@ def axes_of(
     The usual ones are those of the class's `tuning_grid`. With `searched`, they are joined by those of
     `search_space`, and lists of numbers become ranges.
     """
+    for what, mapping in (("vary", vary), ("fixed", fixed)):
+        if mapping is not None and not isinstance(mapping, Mapping):
+            raise ParameterError(what, "a mapping from parameters, or None", mapping)
     made, given, shared = model_class(model), dict(vary or {}), dict(fixed or {})
     known = made.defaults()
     for name, axis in given.items():
@@ -49,6 +56,8 @@ def axes_of(
             raise ParameterError("vary", rule, name)
         if isinstance(axis, Range) and not searched:
             raise ParameterError("vary", "lists of values on a grid", axis, "A range is for a search.")
+        if not isinstance(axis, Range | Ridges):
+            _check_list(name, axis)
     usual = {name: axis for name, axis in (usual or made.tuning_grid).items() if name in known}
     if searched:
         usual = {name: _between(axis) for name, axis in usual.items()}
@@ -57,7 +66,8 @@ def axes_of(
     axes |= {name: given.get(name, axis) for name, axis in usual.items() if name not in shared}
     if "r" in axes and not _is_sparse(axes, shared):
         if "r" in given:
-            raise ParameterError("r", "given with sparsity levels alone", given["r"], "A level is 0.01.")
+            rule = "without r, which belongs to sparse models, unless sparsity is a number"
+            raise ParameterError("vary", rule, given["r"], "Add sparsity=0.01, for example.")
         del axes["r"]
     return axes
 

@@ -198,7 +198,8 @@ def parse_all(names: "Iterable[str | Metric] | str", items: int) -> list[Metric]
         raise ParameterError("metrics", "at least one", [])
     for metric in metrics:
         if metric.k > items:
-            raise ParameterError("metrics", f"of at most the {items:,} items there are", str(metric))
+            rule, advice = f"of at most the {items:,} items there are", f"Use {metric.kind}@{items}."
+            raise ParameterError("metrics", rule, str(metric), advice)
     return list(dict.fromkeys(metrics))
 
 

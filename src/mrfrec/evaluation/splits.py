@@ -92,8 +92,9 @@ class Split:
 def popularity_differs(tuned: Split, final: Split) -> str | None:
     """Say how the questions that parameters are tuned on differ from the final ones, if not by chance.
 
-    Compares two means over users: the logarithm of how many training users the hidden items have, and of how
-    many items are shown. More than four standard errors apart is not chance.
+    Compares two means over users: the logarithm of how many training users the hidden items have and, if
+    there are validation users, of how many items are shown. More than four standard errors apart is not
+    chance.
     """
 
     def hidden(split: Split) -> npt.NDArray[np.float64]:
@@ -104,12 +105,15 @@ def popularity_differs(tuned: Split, final: Split) -> str | None:
     def shown(split: Split) -> npt.NDArray[np.float64]:
         return np.asarray(np.log(np.maximum(np.diff(split.test.shown.indptr), 1)))
 
-    for what, measured in (("{:.3g} users have a hidden item", hidden), ("{:.3g} items are shown", shown)):
+    compared = {"the hidden items have {:.3g} users each in validation and {:.3g} in the test": hidden}
+    if final.validation is not None:  # otherwise training users show less in validation, by construction
+        compared["users show {:.3g} items in validation and {:.3g} in the test"] = shown
+    for text, measured in compared.items():
         a, b = measured(tuned), measured(final)
         error = (a.var() / len(a) + b.var() / len(b)) ** 0.5
         if min(len(a), len(b)) > 1 and abs(a.mean() - b.mean()) > 4 * error + 1e-9:
-            means = (what.format(float(np.exp(x.mean()))) for x in (a, b))
-            return "in validation {}, in the test {} (geometric means), which is not chance.".format(*means)
+            means = (float(np.exp(x.mean())) for x in (a, b))
+            return f"{text.format(*means)} (geometric means), which is not chance."
     return None
 
 

@@ -29,6 +29,7 @@ from mrfrec.models.axes import Range, Ridges
 from mrfrec.models.registry import build, model_class
 
 _SEED = 98765
+_MACHINE = {"threads", "memory_limit", "device", "checkpoint"}
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,9 @@ class Tuning:
         """The trial with the largest value among those within `max_seconds`; the first of equals."""
         eligible = [trial for trial in self.trials if self.is_eligible(trial)]
         if not eligible:
-            limit = "" if self.max_seconds is None else f" within {self.max_seconds:g} s of training"
+            limit = ""
+            if self.max_seconds is not None:
+                limit = f" within max_seconds={self.max_seconds:g} of training: allow more, or vary sparsity"
             reasons = "; ".join(sorted({trial.failure for trial in self.trials if trial.failure}))
             raise DataError(f"no trial succeeded{limit}{f': {reasons}' if reasons else '.'}")
         return max(eligible, key=lambda trial: trial.value or 0.0)
@@ -122,7 +125,7 @@ def tune(
     machine
         Parameters that change no result, such as threads.
     """
-    wanted = [] if isinstance(points, Mapping) else list(points)
+    wanted = list(points) if isinstance(points, Iterable) and not isinstance(points, Mapping) else []
     if not wanted or not all(isinstance(point, Mapping) for point in wanted):
         raise ParameterError("points", "a list of parameters such as grid(l2=[1, 3])", points)
     run = Study(split, metric, model, fixed, minutes, max_seconds, study, improved, ties, machine, progress)
@@ -159,6 +162,8 @@ def search(
     chooses as if it had not been interrupted; its trials outside the space are ignored.
     """
     trials = check_count("trials", trials)
+    if not isinstance(space, Mapping):
+        raise ParameterError("space", "a mapping from parameters to ranges and lists", space)
     choose = Chooser(space, seed)
     run = Study(split, metric, model, fixed, minutes, max_seconds, study, improved, ties, machine, progress)
     for name, of in space.items():
@@ -204,8 +209,19 @@ class Study:
             max_seconds = check_number("max_seconds", max_seconds, "above 0", lambda x: x > 0)
         if minutes is not None:
             minutes = check_number("minutes", minutes, "above 0", lambda x: x > 0)
+        for name, function in (("improved", improved), ("progress", progress)):
+            if function is not None and not callable(function):
+                raise ParameterError(name, "a function or None", function)
+        if path is not None and (not isinstance(path, str | os.PathLike) or Path(path).is_dir()):
+            raise ParameterError("study", "a file, or None", path)
+        if not isinstance(machine or {}, Mapping) or set(machine or {}) - _MACHINE:
+            rule = f"of parameters that change no result: {', '.join(sorted(_MACHINE))}"
+            raise ParameterError("machine", rule, machine)
         self.split = check_split(split).for_tuning()
-        (self.metric,) = parse_all([metric], split.training.n_items)
+        try:
+            (self.metric,) = parse_all([metric], split.training.n_items)
+        except ParameterError as error:
+            raise error.named("metric") from None
         made = build(model, fixed or {})
         self.model, self.max_seconds, self.ties = type(made).__name__, max_seconds, ties
         # Parameters that change no result do not identify a trial.
@@ -289,9 +305,10 @@ class Study:
                     os.fsync(file.fileno())
             self.trials.append(same)
         if competes and not any(same is trial for trial in self.competing):
-            best = max(map(self.worth, self.competing), default=0.0)
+            before = [trial.value or 0.0 for trial in self.competing if self.result().is_eligible(trial)]
             self.competing.append(same)
-            if self._improved is not None and self.worth(same) > best:
+            better = self.result().is_eligible(same) and (same.value or 0.0) > max(before, default=-1.0)
+            if self._improved is not None and better:
                 self._improved(self.result())
         return same
 

@@ -74,9 +74,11 @@ Axis = Sequence[Any] | Range | Ridges
 class Route:
     """How a climb goes: the axes, those that cost least first, and where it starts if not at the defaults.
 
-    `stand_in` holds parameters of a cheaper model that prefers much the same values; empty for none.
+    `stand_in` holds parameters of a cheaper model that prefers much the same values; empty for none. `needs`
+    maps an axis to a parameter: where that is 0, a step along the axis changes nothing.
     """
 
     axes: Mapping[str, Axis]
     start: Mapping[str, Any] = field(default_factory=dict)
     stand_in: Mapping[str, Any] = field(default_factory=dict)
+    needs: Mapping[str, str] = field(default_factory=dict)

@@ -226,13 +226,18 @@ class MRF(Linear):
 
     # ── fitting ───────────────────────────────────────────────────────────────────────────────────
 
-    def planned(self, data: "Interactions") -> Plan:
-        """Return what a fit to this data would do and the memory it would need, without fitting."""
+    def planned(self, data: object) -> Plan:
+        """Return what a fit to this data would do and the memory it would need, without fitting.
+
+        An automatic l2 stays "auto".
+        """
         from mrfrec.core import fitting
         from mrfrec.engines.local import LocalEngine
+        from mrfrec.io.tables import as_interactions
 
         with LocalEngine(self.threads, self.memory_limit, None) as engine:
-            sizes = fitting.sizes_of(data.matrix, self._settings, engine.memory.limit)
+            X = as_interactions(data).matrix
+            sizes = fitting.sizes_of(X, self._settings, engine.memory.limit)
             return decide(self._settings, sizes, engine.memory)
 
     @property
@@ -263,6 +268,7 @@ class MRF(Linear):
             {name: axis for name, axis in axes.items() if name in own},
             {name: value for name, value in start.items() if name in own},
             {name: value for name, value in stand_in.items() if name in own},
+            needs={"rank_weight": "rank"},
         )
 
     def _fit(self, data: "Interactions", given: FitContext) -> None:

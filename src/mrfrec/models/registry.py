@@ -79,9 +79,9 @@ def _plain(name: str) -> str:
 
 def model_class(kind: str) -> type[Recommender]:
     """Return the class of a kind of model."""
-    name = kind_named(kind)
+    name = kind_named(kind) if isinstance(kind, str) else None
     if name is None:
-        near = nearest_kind(kind)
+        near = nearest_kind(kind) if isinstance(kind, str) else None
         advice = f"Did you mean {near}?" if near else ""
         raise ParameterError("model", f"one of {', '.join((*MODELS, *_registered))}", kind, advice)
     if name in _registered:
