@@ -79,7 +79,7 @@ def _fits() -> Iterator[tuple[str, Any]]:
     rated.data = rng.integers(1, 6, rated.nnz).astype(np.float32)
     for data_name, data in (("binary", debian.matrix), ("rated", rated)):
         for name, parameters in _MRF.items():
-            yield from _arrays(f"{data_name} {name}", mrfrec.MRF(**parameters), data)
+            yield from _arrays(f"{data_name} {name}", mrfrec.MRF.paper(**parameters), data)
         for name, parameters in _OTHERS.items():
             try:
                 yield from _arrays(f"{data_name} {name}", getattr(mrfrec.models, name)(**parameters), data)
