@@ -160,6 +160,7 @@ def _fit_sparse(
         lambda: schedule.make_schedule(by_size, facts.popularity, settings.r, engine),
     )
     entries = by_size.with_sorted_columns(engine, in_place=reuse is None)
+    engine.release()
     weights, gathered = blocks.estimate_weights(
         facts,
         entries,

@@ -94,7 +94,7 @@ class Sizes:
 
     def with_rank(self, rank: int) -> "Sizes":
         """Return these sizes with a low-rank part of so many vectors, held twice while it is scaled."""
-        held = 2 * self.itemsize * self.items * (rank + 1)
+        held = 2 * self.itemsize * self.items * (rank + 1) + _ALLOCATOR
         return replace(self, other=self.other + held) if rank else self
 
     @property
