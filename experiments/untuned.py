@@ -38,6 +38,9 @@ REMARKS = """\
   pairs), and FsSLIM takes its place.
 - Gowalla's rows and the tuned MRFs of mtg and debian had the inverse of their closed form computed on a
   GPU; times are not compared here.
+- Sparse on mtg: with 1 % of the weights, `rank=256, rank_weight=0.1, user_weight=1.1, novelty=0.05` reaches
+  0.8252 in 37 s, and with `max_neighbors=5000` 0.8304 in 99 s on two cores: 0.7 % behind the dense model.
+  The default of 1,000 cuts the most popular cards short; α, l2 and λ made no difference.
 """
 DENSE = {"EASE": {"sparsity": None}, "EDLAE": {"sparsity": None}}  # at their best, whatever that takes
 
