@@ -80,5 +80,6 @@ class Engine(ABC):
         `function` is pure and uses all of the engine it is given. One result is held at a time.
         """
 
-    def release(self) -> None:  # noqa: B027
-        """Give memory that was freed back to the system, where the engine knows how."""
+    @abstractmethod
+    def release(self) -> None:
+        """Give memory that was freed back to the system, where that is possible."""

@@ -24,8 +24,6 @@ from mrfrec.core.sparse import CheckSpan
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
-__all__ = ["LowRank", "basis_size", "leading_directions"]
-
 Array = npt.NDArray[Any]
 Result = TypeVar("Result")
 

@@ -129,20 +129,18 @@ class _Climber:
     def _nearest(self, name: str, axis: Axis) -> int:
         """Return the place of the default or of the value next to it, or the middle if it is no number."""
         default, middle = self.defaults.get(name), (_size(axis) - 1) // 2
-        if isinstance(axis, Ridges | Range):
-            return middle
-        if default in axis:
-            return list(axis).index(default)
+        values = [] if isinstance(axis, Ridges) else list(_values(axis))
+        if default in values:
+            return values.index(default)
         if type(default) not in (int, float):
             return middle
-        distance = {i: abs(x - default) for i, x in enumerate(axis) if type(x) in (int, float)}
+        distance = {i: abs(x - default) for i, x in enumerate(values) if type(x) in (int, float)}
         return min(distance, key=lambda i: distance[i], default=middle)
 
     def _ladder(self, name: str, alpha: float) -> Ladder:
         axis = self._axes[name]
         if (name, alpha) not in self._ladders:
-            values = ridges(self._run.split, alpha, axis) if isinstance(axis, Ridges) else axis
-            assert not isinstance(values, Range)
+            values = ridges(self._run.split, alpha, axis) if isinstance(axis, Ridges) else _values(axis)
             self._ladders[name, alpha] = Ladder(tuple(values))
         return self._ladders[name, alpha]
 
@@ -224,14 +222,17 @@ class _Climber:
             run.report(len(run.trials), len(run.trials) + (not done))
 
 
+def _values(axis: Axis) -> Sequence[Any]:
+    assert not isinstance(axis, Range)  # `axes_of` refuses ranges, which are for a search
+    return axis.multiples if isinstance(axis, Ridges) else axis
+
+
 def _size(axis: Axis) -> int:
-    return len(axis.multiples) if isinstance(axis, Ridges) else 2 if isinstance(axis, Range) else len(axis)
+    return len(_values(axis))
 
 
 def _sorted(axis: Axis) -> Axis:
     """Put numbers in their order, so that a step goes to the next one."""
-    if isinstance(axis, Range):
-        raise ParameterError("vary", "lists of values", axis, "A range is for a search.")
-    if isinstance(axis, Ridges) or not all(type(x) in (int, float) for x in axis):
+    if isinstance(axis, Ridges) or not all(type(x) in (int, float) for x in _values(axis)):
         return axis
-    return sorted(set(axis))
+    return sorted(set(_values(axis)))

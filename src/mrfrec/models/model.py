@@ -183,7 +183,7 @@ class Model(Configurable, ABC):
     def __repr__(self) -> str:
         if not hasattr(self, "_catalogue"):
             return self._call
-        kind = {True: ", sparse", False: ", dense"}.get(getattr(self, "is_sparse", None), "")  # type: ignore[arg-type]
+        kind = {True: ", sparse", False: ", dense", None: ""}[getattr(self, "is_sparse", None)]
         size = f"{self._facts['users']:,} users × {self._facts['items']:,} items"
         changed = "" if self.parameters == self.fitted_parameters_ else ", before parameters were changed"
         return f"{self._call} fitted on {size}{kind}{changed}"

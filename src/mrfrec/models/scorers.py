@@ -16,21 +16,6 @@ from mrfrec.core.sparse import DenseRows, Rows
 if TYPE_CHECKING:
     from mrfrec.core.low_rank import LowRank
 
-__all__ = [
-    "FEW",
-    "KnownScores",
-    "LowRankScorer",
-    "ScaledScorer",
-    "Scorer",
-    "VectorScorer",
-    "Wanted",
-    "WeightScorer",
-    "as_array",
-    "for_kernels",
-    "items_of",
-    "novelty_factors",
-]
-
 Array = npt.NDArray[Any]
 
 FEW = 16  # users, up to which numpy has answered before compiled code has loaded
