@@ -2,6 +2,7 @@
 
     python -m benchmarks.bench                 sparse fits, comparison with a plain implementation, real data
     python -m benchmarks.bench msd dense       only these groups (dense and beyond take ten minutes each)
+    python -m benchmarks.bench gpu gpu-gowalla gpu-mtg                            on a GPU, where there is one
 
 Each fit runs in its own process, on data from `benchmarks/cache`, after a warm-up that loads the compiled
 kernels. The peak is the resident memory of that process, Python and data included. Groups on real data are
@@ -21,6 +22,8 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+
+from benchmarks import gpu
 
 CACHE = Path(__file__).parent / "cache"
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -191,13 +194,16 @@ def fit_and_evaluate(X: sp.csr_array, *, test: str, **parameters: Any) -> dict[s
 
 # ── the groups ────────────────────────────────────────────────────────────────────────────────────
 
-Case = tuple[str, Callable[[], sp.csr_array], Callable[..., dict[str, Any]], dict[str, Any]]
+Case = tuple[str, Callable[[], Any], Callable[..., dict[str, Any]], dict[str, Any]]
 
 
 def groups(data: Path) -> dict[str, list[Case]]:
     gowalla = data / "gowalla-lightgcn"
     shape = (29_858, 40_981)
     kept = str(CACHE / "quarter-weights.npz")
+    mtg = data / "mtg-players" / "interactions.parquet"
+    cuda: dict[str, Any] = {"device": "cuda"}
+    wide = {"l2": 3.0, "sparsity": None, **cuda}
     quarter = {"l2": 1.0, "alpha": 0.75, "threshold": 0.19}
 
     def train() -> sp.csr_array:
@@ -233,6 +239,22 @@ def groups(data: Path) -> dict[str, list[Case]]:
         "gowalla-dense": [
             evaluated("gowalla, EASE (l2 = 100)", l2=100.0, alpha=0.0, center=False, sparsity=None),
             evaluated("gowalla, dense, α = 0.5, l2 = 40", l2=40.0, alpha=0.5, sparsity=None),
+        ],
+        "gpu": [
+            ("MSD-shaped, dense", msd, gpu.fit_and_compare, {"l2": 3.0, "sparsity": None, **cuda}),
+            ("MSD-shaped, 0.5 %, r = 0", msd, fit, {"l2": 1.0, "sparsity": 0.005, **cuda}),
+            *(
+                (f"{items:,} items, dense", lambda m=items: gpu.wide(m), gpu.fit_or_refuse, wide)
+                for items in (100_000, 150_000)
+            ),
+        ],
+        "gpu-gowalla": [
+            evaluated("gowalla, EASE (l2 = 100)", l2=100.0, alpha=0.0, center=False, sparsity=None, **cuda)
+        ],
+        "gpu-mtg": [
+            ("mtg-players, recommend --all -k 20", lambda: mtg, gpu.recommend_all, cuda),
+            ("mtg-players, recommend --all -k 20, CPU", lambda: mtg, gpu.recommend_all, {"device": "cpu"}),
+            ("mtg-players, 25 dense models", lambda: mtg, gpu.tune_dense, cuda),
         ],
         "beyond": [("47,000 items, dense", beyond, fit_and_check, {"l2": 3.0, "sparsity": None})],
         "dense": [("MSD-shaped, dense", msd, fit_dense, {"l2": 3.0, "sparsity": None})],
@@ -278,13 +300,16 @@ def main() -> None:
     )
     print("| fit | seconds | peak GB | stages and results |\n|---|---|---|---|", flush=True)
     for group in options.groups:
-        folder = {"book-crossing": "book-crossing"}.get(
+        folder = {"book-crossing": "book-crossing", "gpu-mtg": "mtg-players"}.get(
             group, "gowalla-lightgcn" if "gowalla" in group else ""
         )
+        if group.startswith("gpu") and not gpu.available():
+            print(f"| {group} | skipped: PyTorch finds no GPU | | |")
+            continue
         if folder and not (options.data / folder).exists():
             print(f"| {group} | skipped: no {folder} in {options.data} | | |")
             continue
-        if group in ("msd", "dense", "naive"):
+        if group in ("msd", "dense", "naive", "gpu"):
             subprocess.run(
                 [sys.executable, "-c", "from benchmarks import bench; bench.msd_quarter()"], check=True
             )

@@ -22,7 +22,8 @@ import numpy.typing as npt
 import torch
 
 from mrfrec.core.sparse import Rows
-from mrfrec.models.networks import DeviceRows, Recipe, chosen_device, ranked
+from mrfrec.engines.devices import chosen_device
+from mrfrec.models.networks import DeviceRows, Recipe, ranked
 from mrfrec.models.training import Trained, train
 
 DEPTH = 100

@@ -36,6 +36,7 @@ PROMISES = {
         "test_container_limits_count_with_cache_as_free",
         "test_the_plan_does_not_depend_on_the_number_of_threads",
         "test_a_fit_holds_what_its_plan_says",
+        "test_what_does_not_fit_on_the_device_is_refused_before_it_starts",
     ],
     "Bad input is refused.": [
         "test_any_bytes_give_interactions_or_an_error_of_ours",
@@ -54,6 +55,7 @@ PROMISES = {
         "test_batches_and_threads_do_not_change_a_bit",
         "test_fitted_again_it_is_the_same_whatever_the_threads",
         "test_few_users_in_numpy_and_many_in_compiled_code_agree_to_the_bit",
+        "test_a_device_gives_the_lists_of_the_cpu",
     ],
     "Equal to the paper.": [
         "test_sparse_fit_equals_naive",

@@ -11,15 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from mrfrec import (
-    MRF,
-    DataError,
-    MissingLibraryError,
-    MrfrecError,
-    ParameterError,
-    datasets,
-    read_interactions,
-)
+from mrfrec import MRF, DataError, MissingLibraryError, MrfrecError, ParameterError, read_interactions
 from mrfrec.cli.app import run as run_command
 from mrfrec.cli.models import parse_model, parse_models
 from mrfrec.evaluation import (
@@ -204,7 +196,7 @@ def test_every_model_is_evaluated_by_name_as_python_does_it(run: Any, kind: str)
         (["--model", "nothing.json"], "nothing.json cannot be read: No such file"),
         (["--model", "SLIM: l1=-1"], "l1 must be a finite number, 0 or more"),
         (["--model", "ItemKNN: depth=3"], r"ItemKNN has no parameter depth \(it has neighbors, .*\)"),
-        (["--device", "cpu"], "got 'cpu'. It is for autoencoders: CDAE, MultDAE, MultVAE."),
+        (["--model", "SLIM", "--device", "cpu"], "got 'cpu'. It is for .*MRF.*MultDAE, MultVAE."),
         (["--model", "MultVAE", "--device", "gpu"], 'device must be "auto", "cpu", "cuda"'),
         (["--shown", "shown.parquet"], "--shown must be given together with --test"),
         (["--test", "later.parquet", "--split", "time"], "--split must be left out with --test"),
@@ -304,8 +296,8 @@ def test_models_of_all_kinds_are_compared_and_the_device_is_for_those_that_have_
         assert re.search(rf"^{name} +0\.", out, re.MULTILINE)
     assert "popularity: Popularity, default parameters" in out
     assert "Mult-VAE: MultVAE, hidden=6, latent=3, epochs=1" in out
-    with pytest.raises(ParameterError, match="--device must be left out with MRF, Popularity"):
-        run("compare", "events.csv", "--model", "MRF", "--model", "Popularity", "--device", "cpu")
+    with pytest.raises(ParameterError, match="--device must be left out with SLIM, Popularity"):
+        run("compare", "events.csv", "--model", "SLIM", "--model", "Popularity", "--device", "cpu")
 
 
 # ── tune, and what takes its parameters ───────────────────────────────────────────────────────────
@@ -500,27 +492,11 @@ def test_a_handful_of_items_can_be_measured_or_is_refused_before_training(
         run("compare", str(table), *split, *models, "--metrics", f"ndcg@{items + 1}")
 
 
-@pytest.mark.parametrize("command", [("evaluate",), ("fit", "-o", "debian.mrf")])
-def test_a_name_that_is_nearly_that_of_a_data_set_is_recognised(run: Any, command: tuple[str, ...]) -> None:
+def test_a_name_that_is_nearly_that_of_a_data_set_is_recognised(run: Any) -> None:
     with pytest.raises(DataError, match=r"no data set of that name: did you mean debian\?"):
-        run(*command, "debain")
+        run("evaluate", "debain")
     with pytest.raises(ParameterError, match="--min-value must be left out with the data set debian"):
-        run(*command, "debian", "--min-value", "4")
-    with pytest.raises(ParameterError, match="--min-users must be left out with the data set ml-20m"):
-        run(*command, "ml-20m", "--min-users", "4")
-
-
-def test_a_model_is_fitted_to_a_data_set_by_name(run: Any, folder: Path) -> None:
-    run("fit", "debian", "-o", "popular.mrf", "--model", "Popularity", "--min-users", "300")
-    data = datasets.load("debian").filtered(min_users=300)
-    model = load(folder / "popular.mrf")
-    assert list(model.items_) == list(data.items)
-    assert list(model.titles_ or []) == list(data.titles or [""])
-    assert model.popularity_.tolist() == data.popularity.tolist()
-    with pytest.raises(ParameterError, match="--items must be left out with the data set debian"):
-        run("fit", "debian", "-o", "popular.mrf", "--items", "events.csv")
-    with pytest.raises(DataError, match=r"MovieLens 20M is not prepared: there is no none\Wml-20m"):
-        run("fit", "ml-20m", "-o", "popular.mrf", "--folder", "none")
+        run("evaluate", "debian", "--min-value", "4")
 
 
 def test_a_search_is_a_method_of_tune(run: Any, folder: Path) -> None:
@@ -595,7 +571,7 @@ def test_a_missing_extra_ends_the_tuning(run: Any, folder: Path, monkeypatch: py
         (["--model", "SLIM", "--model", "WMF"], "--model must be given once"),
         (["--method", "search", "--model", "Popularity"], "--method must be climb with Popularity"),
         (["--model", "Popularity", "--plot", "a.png"], "--plot must be left out where no number varies"),
-        (["--device", "cpu"], "--device must be left out with MRF"),
+        (["--model", "SLIM", "--device", "cpu"], "--device must be left out with SLIM"),
     ],
 )
 def test_tune_refuses_what_makes_no_sense(run: Any, options: list[str], message: str) -> None:

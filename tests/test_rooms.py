@@ -31,7 +31,8 @@ HOME_OF = {
         for room in ("app", "data", "datasets", "demo", "evaluating", "fitting", "options", "paper")
     },
     "implicit": {"models/wmf.py"},
-    "torch": {"models/networks.py", "models/training.py"},
+    "torch": {"engines/devices.py", "models/networks.py", "models/training.py"}
+    | {f"engines/gpu/{room}.py" for room in ("dense", "device", "ranking", "rows", "sparse")},
     "optuna": {"evaluation/chooser.py"},
     "matplotlib": {"evaluation/figures.py"},
     "rich": {"cli/show.py"},

@@ -1,6 +1,7 @@
 """Parameter checks, and warnings attributed to the caller's line."""
 
 import math
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -48,6 +49,14 @@ def check_flag(name: str, value: object) -> bool:
     if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):
         raise ParameterError(name, "True or False", value)
     return bool(value)
+
+
+def check_device_name(device: object) -> str:
+    """Return the name of a device; whether it exists is seen when it is used."""
+    if not isinstance(device, str) or re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", device) is None:
+        rule = '"auto", "cpu", "cuda", or a numbered device such as "cuda:1"'
+        raise ParameterError("device", rule, device)
+    return device
 
 
 def warn(message: str) -> None:

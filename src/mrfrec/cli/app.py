@@ -17,7 +17,7 @@ from mrfrec.cli.evaluating import compare, evaluate, tune
 from mrfrec.cli.fitting import fit
 from mrfrec.cli.options import Command, ModelFile, Threads, new_app
 from mrfrec.cli.paper import paper_app
-from mrfrec.errors import DataError
+from mrfrec.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
     from mrfrec.data.catalogue import Recommendations
@@ -137,6 +137,12 @@ def recommend(
     form: Form = None,
     output: Output = None,
     threads: Threads = None,
+    device: Annotated[
+        str | None,
+        Option(
+            metavar="NAME", help="Rank by dense weights on: cpu, cuda, cuda:1 or auto.", show_default="cpu"
+        ),
+    ] = None,
 ) -> None:
     """Recommend items for a history, or for training users.
 
@@ -165,6 +171,8 @@ def recommend(
     kind = kind_of(form, output)
     refuse_own_input(output, [model, users, history_file])
     opened = _load(model, threads)
+    if device is not None:
+        _rank_on(device, opened)
     names = ItemNames(opened.catalogue)
     whose: Any = None
     if history:
@@ -338,3 +346,18 @@ def _load(path: Path, threads: int | None = None) -> "Recommender":
     opened = load(path)
     opened.threads = None if threads is None else check_count("--threads", threads)
     return opened
+
+
+def _rank_on(device: str, model: "Recommender") -> None:
+    """Let a device rank, if the model has weights for that."""
+    from mrfrec.cli.show import note
+    from mrfrec.engines.devices import check_device
+    from mrfrec.models.mrf import MRF
+
+    if not isinstance(model, MRF):
+        rule = f"left out with {type(model).__name__}, which ranks on the CPU"
+        raise ParameterError("--device", rule, device)
+    model.set_params(device=device)
+    check_device(device)
+    if model.is_sparse and device != "cpu":
+        note("the weights are sparse: they are ranked on the CPU")

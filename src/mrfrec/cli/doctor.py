@@ -19,7 +19,7 @@ _OPTIONAL = {
     "pandas": "not needed",
     "pyarrow": "not needed",
     "implicit": "to train WMF: the extra wmf",
-    "torch": "to train autoencoders: the extra torch",
+    "torch": "for a GPU, and to train autoencoders: the extra torch",
     "optuna": "for tune --method search: the extra tune",
     "matplotlib": "for --plot: the extra plot",
 }
@@ -45,6 +45,7 @@ def examine() -> Iterator[Finding]:
     """Yield everything that a bug report should contain."""
     from mrfrec import __version__
     from mrfrec.core.memory import human_bytes
+    from mrfrec.engines.devices import devices
     from mrfrec.engines.local import blas_libraries
     from mrfrec.engines.machine import available_memory, usable_threads
 
@@ -57,11 +58,12 @@ def examine() -> Iterator[Finding]:
             yield Finding(name, f"not installed ({_OPTIONAL[name]})")
         else:
             yield Finding(name, "not installed", "needed: install mrfrec again")
-    gpu = "none found; autoencoders are trained on the CPU"
-    if shutil.which("nvidia-smi") is not None:
-        for_cpu = _version("torch").endswith("+cpu")
-        gpu = "of NVIDIA" + (", which this torch, built for the CPU, does not use" if for_cpu else "")
-    yield Finding("GPU", gpu)
+    for name, model, free, total in devices():
+        yield Finding(f"GPU {name}", f"{model}, {human_bytes(free)} of {human_bytes(total)} free")
+    if not devices():
+        torch = "is not installed" if not _version("torch") else "finds no device it can use"
+        gpu = f"of NVIDIA, but PyTorch {torch}" if shutil.which("nvidia-smi") else "none found"
+        yield Finding("GPU", f"{gpu}; everything runs on the CPU")
     yield Finding("cores", str(usable_threads()))
     memory = available_memory()
     low = "less than 1 GB is free: fits will be refused early" if memory < 1_000_000_000 else ""

@@ -218,7 +218,8 @@ def check_machine(machine: Mapping[str, Any], kinds: Iterable[str]) -> None:
         used = any(name in model_class(kind).defaults() for kind in given)
         if machine.get(name) is not None and not used:
             rule = f"left out with {', '.join(dict.fromkeys(given))}"
-            advice = "It is for autoencoders: CDAE, MultDAE, MultVAE."
+            having = [kind for kind in MODELS if name in model_class(kind).defaults()]
+            advice = f"It is for {', '.join(having)}."
             raise ParameterError(f"--{name}", rule, str(machine[name]), advice)
 
 

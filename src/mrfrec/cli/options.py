@@ -147,7 +147,11 @@ MemoryLimit = Annotated[
 ]
 Device = Annotated[
     str | None,
-    Option(metavar="NAME", help="Train autoencoders on: cpu or cuda.", show_default="a GPU if there is one"),
+    Option(
+        metavar="NAME",
+        help="Compute on cpu, cuda, cuda:1, or auto: a GPU where it pays.",
+        show_default="cpu, autoencoders auto",
+    ),
 ]
 Folder = Annotated[
     Path | None,

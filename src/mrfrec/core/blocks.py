@@ -51,6 +51,8 @@ def estimates_of_blocks(
     statistics: Statistics, ridge: npt.NDArray[np.float64], dtype: str, batch: Blocks, engine: Engine
 ) -> npt.NDArray[Any]:
     """Return the estimates of a batch of blocks, at the places its `store_ptr` says."""
+    if engine.accelerator is not None:
+        return engine.accelerator.estimates_of_blocks(statistics, ridge, dtype, batch, engine)
     store = gather_blocks(statistics, dtype, batch, engine)
     solve_blocks(statistics, ridge, batch, store, engine)
     return store
@@ -88,8 +90,10 @@ def estimate_weights(
                 scratch=lambda: np.full(m, -1, np.int64),
                 scratch_bytes=8 * m,
             )
-    # A block's place holds first the strict lower triangle of S, then the estimates.
-    places = np.where(members > 1, np.maximum(kinds * (kinds - 1) // 2, targets * kinds), 0)
+    # A block's place holds first the strict lower triangle of S, unless that lies elsewhere, then the
+    # estimates.
+    here = engine.accelerator is None
+    places = np.where(members > 1, np.maximum(here * (kinds * (kinds - 1) // 2), targets * kinds), 0)
 
     advice = "Make the blocks smaller: a larger threshold, a smaller sparsity or a smaller max_neighbors."
     itemsize = np.dtype(dtype).itemsize
@@ -119,7 +123,7 @@ def estimate_weights(
             )
 
     lay = partial(lay_out, pattern, schedule, members, kinds, places, twin, engine)
-    keep = keep and len(ranges) == 1 and held + 2 * int(block_bytes.sum()) <= memory.limit
+    keep = keep and here and len(ranges) == 1 and held + 2 * int(block_bytes.sum()) <= memory.limit
     if gathered is None and keep:
         before = engine.timings.get("gather", 0.0)
         batch = lay(*ranges[0])
@@ -198,13 +202,16 @@ def solve_blocks(
         )
     block = next((b for b in failed if b >= 0), None)
     if block is not None:
-        k = int(batch.member_ptr[block + 1] - batch.member_ptr[block])
-        raise NumericalError(
-            f"the block of item {batch.heads[block]} ({k} items) is not positive definite in "
-            f"{store.dtype.name}. It may be because (a) l2 is too small for items that are copies of each "
-            "other, or nearly so: raise l2; or (b) the precision is too low for this data: use "
-            'dtype="float64".'
-        )
+        raise not_positive_definite(batch, block, store.dtype.name)
+
+
+def not_positive_definite(batch: Blocks, block: int, dtype: str) -> NumericalError:
+    k = int(batch.member_ptr[block + 1] - batch.member_ptr[block])
+    return NumericalError(
+        f"the block of item {batch.heads[block]} ({k} items) is not positive definite in {dtype}. It may be "
+        "because (a) l2 is too small for items that are copies of each other, or nearly so: raise l2; or (b) "
+        'the precision is too low for this data: use dtype="float64".'
+    )
 
 
 def lay_out(

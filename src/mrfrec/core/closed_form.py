@@ -74,11 +74,7 @@ def _invert(A: npt.NDArray[Any], engine: Engine) -> None:
             )
             pair_end = min(k0 // (2 * side) * 2 * side + 2 * side, m)
             if not kernels.factor_diagonal(routines, A, k0, k1, pair_end):
-                raise NumericalError(
-                    f"the item-item matrix of {m} items is not positive definite in {A.dtype.name}. It may "
-                    "be because (a) l2 is too small for items that are nearly copies of each other: raise "
-                    'l2; or (b) the precision is too low for this data: use dtype="float64".'
-                )
+                raise not_positive_definite(m, A.dtype.name)
             engine.run(
                 lambda rows, k=(k0, k1): kernels.factor_panel(routines, A, *k, *rows), _ranges(k1, m, side)
             )
@@ -133,17 +129,31 @@ def _weights_in_place(
         mu = statistics.mu * statistics.scaling.a
         z = np.sum(engine.run(lambda t: kernels.symmetric_product(C, *t, mu), tasks), axis=0)
         z /= np.sqrt(mu @ z) if mu.any() else 1.0
-    P_diagonal = C.diagonal().astype(np.float64) - z**2
+    factor = column_factor(statistics, C.diagonal().astype(np.float64) - z**2, C.dtype.name)
+    engine.run(
+        lambda t: kernels.weights_from_inverse(C, z, factor, statistics.scaling.a, *t, tile_size(m)),
+        tasks,
+        costs=[stop - start for start, stop in tasks],
+    )
+
+
+def column_factor(
+    statistics: Statistics, P_diagonal: npt.NDArray[np.float64], dtype: str
+) -> npt.NDArray[np.float64]:
+    """Return s ⊘ diag(P), by which the columns of −P are multiplied; 0 for items that take no part."""
     active = statistics.active
     if not (P_diagonal[active] > 0).all():
         raise NumericalError(
-            f"the inverse of the item-item matrix has no positive diagonal in {C.dtype.name}. It may be "
-            'because (a) l2 is too small: raise it; (b) the precision is too low: use dtype="float64"; '
-            "or (c) mean_constraint leaves nothing to fit, as with a single item: drop it."
+            f"the inverse of the item-item matrix has no positive diagonal in {dtype}. It may be because (a) "
+            'l2 is too small: raise it; (b) the precision is too low: use dtype="float64"; or (c) '
+            "mean_constraint leaves nothing to fit, as with a single item: drop it."
         )
-    column_factor = np.where(active, statistics.s, 0.0) / np.where(active, P_diagonal, 1.0)
-    engine.run(
-        lambda t: kernels.weights_from_inverse(C, z, column_factor, statistics.scaling.a, *t, tile_size(m)),
-        tasks,
-        costs=[stop - start for start, stop in tasks],
+    return np.asarray(np.where(active, statistics.s, 0.0) / np.where(active, P_diagonal, 1.0))
+
+
+def not_positive_definite(m: int, dtype: str) -> NumericalError:
+    return NumericalError(
+        f"the item-item matrix of {m} items is not positive definite in {dtype}. It may be because (a) l2 is "
+        "too small for items that are nearly copies of each other: raise l2; or (b) the precision is too low "
+        'for this data: use dtype="float64".'
     )

@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from mrfrec.core.memory import Budget
 
 Progress = Callable[[str, int, int], None]
@@ -32,6 +35,7 @@ class Engine(ABC):
     scratch: int  # bytes that the tasks running at one time may use for themselves, all together
     timings: dict[str, float]  # seconds per stage
     saved: float  # seconds, among these, of stages that an earlier fit has done
+    accelerator: "Accelerator | None" = None
 
     @property
     @abstractmethod
@@ -46,6 +50,10 @@ class Engine(ABC):
 
         A stage that is done in several parts says where this part begins and ends.
         """
+
+    @abstractmethod
+    def advance(self, steps: int) -> None:
+        """Report that so many steps more of the stage are done."""
 
     @abstractmethod
     def count(self, timings: dict[str, float]) -> None:
@@ -83,3 +91,54 @@ class Engine(ABC):
     @abstractmethod
     def release(self) -> None:
         """Give memory that was freed back to the system, where that is possible."""
+
+
+class Accelerator(ABC):
+    """A device beside the threads of this machine, which does the longest stages of a fit.
+
+    Its results are those of the core up to rounding, and the same for every run on one device. `statistics`,
+    `batch` and the pairs are the core's own.
+    """
+
+    name: str
+
+    @abstractmethod
+    def takes(self, kind: str, m: int, pairs: int, binary: bool, dtype: str) -> bool:
+        """Return whether the device is to fit a dense or sparse model of this size.
+
+        Raises `MemoryPlanError` if it must and has no room.
+        """
+
+    @abstractmethod
+    def dense_weights(
+        self,
+        statistics: Any,
+        ridge: npt.NDArray[np.float64],
+        dtype: str,
+        mean_constraint: bool,
+        engine: Engine,
+    ) -> npt.NDArray[Any]:
+        """Return B of the dense model, as `closed_form` does."""
+
+    @abstractmethod
+    def list_pairs(
+        self,
+        statistics: Any,
+        threshold: np.float32,
+        shift: int,
+        may_keep: Callable[[int], bool],
+        steps: int,
+        engine: Engine,
+    ) -> tuple[list[Any], npt.NDArray[np.int64]]:
+        """Return all pairs with |S| > threshold and the histogram of their magnitudes, as `entries` does."""
+
+    @abstractmethod
+    def estimates_of_blocks(
+        self,
+        statistics: Any,
+        ridge: npt.NDArray[np.float64],
+        dtype: str,
+        batch: Any,
+        engine: Engine,
+    ) -> npt.NDArray[Any]:
+        """Return the estimates of a batch of blocks, as `blocks` does."""

@@ -71,6 +71,9 @@ def fit(
         # What earlier fits left stands in the way of this one.
         reuse.drop_besides(keys)
         return fit(X, settings, engine, copied=copied, announce=announce, reuse=reuse)
+    device = engine.accelerator
+    if device and not device.takes(plan.kind, sizes.items, sizes.pairs, sizes.binary, settings.dtype):
+        engine.accelerator = None
     low_rank = None
     keys.low_rank = (plan.rank, settings.dtype)
     if plan.rank:
@@ -195,6 +198,9 @@ def _fit_dense(
     reuse: "Reuse | None",
     keys: "_Keys",
 ) -> Fitted:
+    if engine.accelerator is not None:
+        B = engine.accelerator.dense_weights(facts, ridge, settings.dtype, settings.mean_constraint, engine)
+        return Fitted(DenseRows(B), plan, facts.mu, facts.s)
     make = partial(closed_form.scaled_matrix, facts, settings.dtype, engine)
     twice = 2 * sizes.dense - sizes.held
     if reuse is not None and twice <= engine.memory.limit:

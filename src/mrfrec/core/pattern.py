@@ -192,19 +192,25 @@ class _Search:
     def by_pairs(self, threshold: np.float32, allowed: int) -> tuple[list[Columns], Histogram] | None:
         """Collect entries by pairs; None if there are more than `allowed`."""
         m, allowance = self.statistics.m, _Allowance(allowed)
-        tasks, steps = self.tasks(self.statistics.X.rank)
         with self.next_pass():
-            found, bins = self.run(
-                lambda task, scratch: entries.list_pairs(
-                    self.statistics, np.arange(*task), threshold, scratch, allowance.take
-                ),
-                tasks,
-                steps,
-            )
+            if self.workers.accelerator is None:
+                tasks, steps = self.tasks(self.statistics.X.rank)
+                found, bins = self.run(
+                    lambda task, scratch: entries.list_pairs(
+                        self.statistics, np.arange(*task), threshold, scratch, allowance.take
+                    ),
+                    tasks,
+                    steps,
+                )
+                pieces = [piece for part in found for piece in part]
+                del found
+            else:
+                pieces, bins = self.workers.accelerator.list_pairs(
+                    self.statistics, threshold, FINE, allowance.take, _STEPS, self.workers
+                )
             if allowance.left < 0:
                 return None
             self.require(_PER_PAIR * (allowed - allowance.left))
-            pieces = [piece for part in found for piece in part]
             counts = np.zeros(m, np.int64)
             for piece in pieces:
                 kernels.count_directed(*piece[:3], counts)
@@ -212,7 +218,7 @@ class _Search:
             keys, slot = np.empty(ptr[-1], np.uint64), ptr[:-1].copy()
             for piece in pieces:
                 kernels.fill_directed(*piece, m, slot, keys)
-            del found, pieces
+            del pieces
             self.workers.run(
                 lambda t: kernels.sort_keys(*t, self.most, ptr, keys, counts), split_evenly(counts + 1, 256)
             )

@@ -13,7 +13,7 @@ from mrfrec.core.low_rank import basis_size
 from mrfrec.core.memory import Budget, human_bytes
 from mrfrec.errors import MemoryPlanError, ParameterError
 
-# What `sparsity="auto"` stands for.
+# What `sparsity="auto"` stands for, on every machine: a GPU does not change what is fitted.
 _DENSE_UP_TO = (
     25_000  # items: beyond, the m³ operations of the closed form take over two minutes on two cores
 )

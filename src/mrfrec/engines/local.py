@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from mrfrec.core.engine import Engine, Progress
+from mrfrec.core.engine import Accelerator, Engine, Progress
 from mrfrec.core.memory import Budget
 from mrfrec.engines.machine import memory_budget, usable_threads
 
@@ -75,10 +75,12 @@ class LocalEngine(Engine):
         progress: Progress | None = None,
         *,
         uses_blas: bool = True,
+        accelerator: Accelerator | None = None,
     ) -> None:
         self.threads, self.scratch = threads or usable_threads(), sys.maxsize
         self.timings, self.saved = {}, 0.0
         self._memory_limit, self._progress, self._uses_blas = memory_limit, progress, uses_blas
+        self.accelerator = accelerator
         self._pool: ThreadPoolExecutor | None = None
         self._stage, self._done, self._total = "", 0, 0
 
@@ -103,11 +105,11 @@ class LocalEngine(Engine):
     def stage(self, name: str, total: int, part: tuple[int, int] | None = None) -> Iterator[None]:
         first, last = part or (0, total)
         self._stage, self._done, self._total = name, first, total
-        self._report(0)
+        self.advance(0)
         start = time.perf_counter()
         yield
         self.timings[name] = self.timings.get(name, 0.0) + time.perf_counter() - start
-        self._report(last - self._done)
+        self.advance(last - self._done)
 
     def count(self, timings: dict[str, float]) -> None:
         for name, seconds in timings.items():
@@ -151,7 +153,7 @@ class LocalEngine(Engine):
                 if isinstance(outcome, BaseException):
                     raise outcome
                 if costs is not None:
-                    self._report(int(costs(results[outcome]) if callable(costs) else costs[outcome]))
+                    self.advance(int(costs(results[outcome]) if callable(costs) else costs[outcome]))
         finally:
             stop.set()
             wait(futures)
@@ -172,7 +174,7 @@ class LocalEngine(Engine):
         with suppress(AttributeError, OSError):  # not glibc
             ctypes.CDLL(None).malloc_trim(0)
 
-    def _report(self, steps: int) -> None:
+    def advance(self, steps: int) -> None:
         self._done += steps
         if self._progress is not None:
             self._progress(self._stage, min(self._done, self._total), self._total)

@@ -5,7 +5,6 @@ numpy: scores are h(x)·Vᵀ + b, where h is the network up to its last hidden l
 """
 
 import os
-import re
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.checks import check_count, check_flag, check_number, check_seed
+from mrfrec.checks import check_count, check_device_name, check_flag, check_number, check_seed
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.engines.local import LocalEngine
 from mrfrec.engines.machine import memory_budget, usable_threads
@@ -57,17 +56,15 @@ class _Autoencoder(Latent):
         self.patience = None if given["patience"] is None else check_count("patience", given["patience"])
         self.seed = check_seed(given["seed"])
         device, checkpoint = given["device"], given["checkpoint"]
-        if not isinstance(device, str) or re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", device) is None:
-            raise ParameterError(
-                "device", '"auto", "cpu", "cuda", or a numbered device such as "cuda:1"', device
-            )
         if checkpoint is not None and not isinstance(checkpoint, str | os.PathLike):
             raise ParameterError("checkpoint", "a path, or None", checkpoint)
-        self.device, self.checkpoint = device, None if checkpoint is None else os.fspath(checkpoint)
+        self.device = check_device_name(device)
+        self.checkpoint = None if checkpoint is None else os.fspath(checkpoint)
         self._limit(given["threads"], given["memory_limit"])
 
     def _fit(self, data: "Interactions", given: FitContext) -> None:
         self.check_ready()
+        from mrfrec.engines.devices import chosen_device
         from mrfrec.models import networks, training
 
         kind, began = type(self).__name__, time.perf_counter()
@@ -76,7 +73,7 @@ class _Autoencoder(Latent):
         for part in given.validation or ():
             _refuse_negative(kind, "validation", part)
         recipe = networks.Recipe(kind=kind, **self.parameters)  # type: ignore[arg-type]
-        device = networks.chosen_device(self.device)
+        device = chosen_device(self.device)
         plan = memory_budget(self.memory_limit)
         if device == "cpu":
             needed = networks.needed_bytes(
@@ -103,9 +100,9 @@ class _Autoencoder(Latent):
     def check_ready(self) -> None:
         """Raise if PyTorch or the device is missing."""
         super().check_ready()
-        from mrfrec.models.networks import chosen_device
+        from mrfrec.engines.devices import check_device
 
-        chosen_device(self.device)
+        check_device(self.device)
 
     def _embed(self, histories: Rows) -> npt.NDArray[Any]:
         """Return h(x), the last hidden layer."""

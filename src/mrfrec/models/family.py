@@ -37,10 +37,12 @@ class EASE(MRF):
         dtype: Literal["float32", "float64"] = "float32",
         threads: int | None = None,
         memory_limit: int | str | None = None,
+        device: str = "cpu",
     ) -> None:
         super().__init__(
             l2=l2, **_PLAIN, sparsity=sparsity, threshold=threshold,
             max_neighbors=max_neighbors, r=r, dtype=dtype, threads=threads, memory_limit=memory_limit,
+            device=device,
         )  # fmt: skip
 
 
@@ -80,8 +82,10 @@ class EDLAE(MRF):
         dtype: Literal["float32", "float64"] = "float32",
         threads: int | None = None,
         memory_limit: int | str | None = None,
+        device: str = "cpu",
     ) -> None:
         super().__init__(
             l2=l2, dropout=dropout, **_PLAIN, sparsity=sparsity, threshold=threshold,
             max_neighbors=max_neighbors, r=r, dtype=dtype, threads=threads, memory_limit=memory_limit,
+            device=device,
         )  # fmt: skip

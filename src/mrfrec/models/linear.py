@@ -13,7 +13,10 @@ from mrfrec.models.recommender import Recommender
 from mrfrec.models.stored import shaped, stored_rows
 
 if TYPE_CHECKING:
+    from mrfrec.engines.gpu.ranking import DeviceRanker
     from mrfrec.io.artifact import Stored
+
+_MANY = 256  # users that are worth bringing dense weights to a device
 
 
 class Linear(Recommender):
@@ -30,6 +33,7 @@ class Linear(Recommender):
     _weights: Rows | DenseRows
     _low_rank: LowRank | None = None  # beside B
     _shift: npt.NDArray[Any]  # the base score of each item
+    _on_device: "DeviceRanker | None" = None
 
     @property
     def weights_(self) -> Any:
@@ -46,10 +50,25 @@ class Linear(Recommender):
         self._fitted()
         return isinstance(self._weights, Rows)
 
+    @property
+    def _ranker(self) -> "DeviceRanker | None":
+        """Dense weights on a device, where they stay for further rankings; None without a device."""
+        device = getattr(self, "device", "cpu")
+        if device == "cpu" or self._low_rank is not None or not isinstance(self._weights, DenseRows):
+            return None
+        from mrfrec.engines.choice import ranker_on
+
+        B = self._weights.matrix()
+        if self._on_device is None or self._on_device.source is not B:
+            self._on_device = None  # frees the memory of other weights
+            self._on_device = ranker_on(device, B)
+        return self._on_device
+
     # ── using the weights ─────────────────────────────────────────────────────────────────────────
 
     def _scorer(self, histories: Rows) -> scorers.Scorer:
-        weights = scorers.WeightScorer(histories, self._weights, self._shift.dtype)
+        ranker = self._ranker if len(histories) >= _MANY else None
+        weights = scorers.WeightScorer(histories, self._weights, self._shift.dtype, ranker)
         if self._low_rank is None:
             return weights
         return scorers.LowRankScorer(histories, weights, self._low_rank)

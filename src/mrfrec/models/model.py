@@ -193,7 +193,7 @@ class Model(Configurable, ABC):
         return f"<code>{escape(call)}</code> {escape(f'fitted on {fitted}' if fitted else 'not fitted')}"
 
     def __getstate__(self) -> dict[str, Any]:  # without caches
-        return {name: value for name, value in self.__dict__.items() if name != "_bases"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_bases", "_on_device")}
 
     @property
     def _training_facts(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.checks import check_count, check_dtype, check_flag, check_number, warn
+from mrfrec.checks import check_count, check_device_name, check_dtype, check_flag, check_number, warn
 from mrfrec.core.low_rank import LowRank
 from mrfrec.core.plan import Plan, Settings, decide
 from mrfrec.core.sparse import DenseRows, Rows
@@ -24,7 +24,9 @@ from mrfrec.models.stored import shaped
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
+    from mrfrec.core.engine import Progress
     from mrfrec.data.interactions import Interactions
+    from mrfrec.engines.local import LocalEngine
     from mrfrec.io.artifact import Stored
 
 __all__ = ["MRF", "PAPER"]
@@ -97,6 +99,11 @@ class MRF(Linear):
         Memory that a fit or `score` may use beyond the matrix it is given, in bytes or as "8GB"; by default
         what is available. A fit that needs more raises `MemoryPlanError`: before it starts, or as soon as the
         data shows it.
+    device
+        Where to fit, and to rank many users by dense weights: "cpu", "cuda", "cuda:1", or "auto" for a GPU
+        where there is one with room and it pays (from 5,000 items, if sparse from 5 million interactions).
+        Needs PyTorch. It decides neither what is fitted nor, from the same weights, any list; weights differ
+        from those of the CPU by rounding.
 
     Attributes
     ----------
@@ -124,6 +131,7 @@ class MRF(Linear):
         Planned bytes of each stage; empty in a loaded model.
     """
 
+    _machine_parameters: ClassVar[tuple[str, ...]] = ("threads", "memory_limit", "device")
     added_parameters: ClassVar[Mapping[str, Any]] = {"novelty": 0.0, "rank": 0}
     tuning_grid: ClassVar[Mapping[str, Axis]] = {
         "sparsity": ("auto",), "r": (0.0,), "alpha": (0.0, 0.25, 0.5, 0.75, 1.0),
@@ -167,6 +175,7 @@ class MRF(Linear):
         dtype: Literal["float32", "float64"] = "float32",
         threads: int | None = None,
         memory_limit: int | str | None = None,
+        device: str = "cpu",
     ) -> None:
         self.l2: float | Literal["auto"] = "auto"
         if l2 != "auto":
@@ -200,6 +209,7 @@ class MRF(Linear):
         )
         self.dtype = check_dtype(dtype)
         self._limit(threads, memory_limit)
+        self.device = check_device_name(device)
         if self.threshold is not None and self.sparsity not in (None, "auto"):
             raise ParameterError(
                 "threshold", "None when sparsity is given", threshold, "Each alone decides what is kept."
@@ -232,13 +242,24 @@ class MRF(Linear):
         An automatic l2 stays "auto".
         """
         from mrfrec.core import fitting
-        from mrfrec.engines.local import LocalEngine
         from mrfrec.io.tables import as_interactions
 
-        with LocalEngine(self.threads, self.memory_limit, None) as engine:
+        with self._engine(None) as engine:
             X = as_interactions(data).matrix
             sizes = fitting.sizes_of(X, self._settings, engine.memory.limit)
             return decide(self._settings, sizes, engine.memory)
+
+    def _engine(self, progress: "Progress | None") -> "LocalEngine":
+        from mrfrec.engines.choice import engine_on
+
+        return engine_on(self.device, self.threads, self.memory_limit, progress)
+
+    def check_ready(self) -> None:
+        """Raise if PyTorch or the device is missing."""
+        from mrfrec.engines.devices import check_device
+
+        super().check_ready()
+        check_device(self.device)
 
     @property
     def _settings(self) -> Settings:
@@ -274,16 +295,16 @@ class MRF(Linear):
     def _fit(self, data: "Interactions", given: FitContext) -> None:
         # numba loads when something is fitted, not to answer from a file.
         from mrfrec.core import fitting
-        from mrfrec.engines.local import LocalEngine
 
         start = time.perf_counter()
-        with LocalEngine(self.threads, self.memory_limit, given.progress) as engine:
+        self._on_device = None  # the device may need its memory
+        with self._engine(given.progress) as engine:
             fitted = fitting.fit(
                 data.matrix,
                 self._settings,
                 engine,
                 copied=given.copied,
-                announce=lambda plan: _log.info("%s", plan),
+                announce=lambda plan: _log.info("%s%s", plan, _where(engine)),
                 reuse=None if given.reuse is None else given.reuse.setdefault("mrf", fitting.Reuse()),
             )
         timings = {**engine.timings, "total": time.perf_counter() - start + engine.saved}
@@ -370,6 +391,10 @@ class MRF(Linear):
         self.threshold_, self.n_blocks_ = facts["threshold"], facts["blocks"]
         self.rank_weight_ = facts.get("rank_weight", 0.0)
         self.pattern_, self.memory_plan_ = None, {}
+
+
+def _where(engine: "LocalEngine") -> str:
+    return "" if engine.accelerator is None else f", on {engine.accelerator.name}"
 
 
 def _relative_spread(

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, embedding_bag
 
 from mrfrec.core.sparse import Rows
-from mrfrec.errors import NumericalError, ParameterError
+from mrfrec.errors import NumericalError
 
 _LIBRARY = 24_000_000  # bytes that PyTorch's own buffers take, measured
 _REPORTS = 100  # progress reports per epoch, at most
@@ -65,22 +65,6 @@ class Recipe:
         if self.user_vectors:
             shapes["users"] = (n, h)
         return shapes | {"vectors": (m, h), "bias": (m,)}
-
-
-def chosen_device(name: str) -> str:
-    """Return the PyTorch device for a name; refuse one that does not exist."""
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    number = torch.device(name).index or 0
-    if name != "cpu" and not (torch.cuda.is_available() and number < torch.cuda.device_count()):
-        found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        raise ParameterError(
-            "device",
-            "a device that PyTorch finds",
-            name,
-            f'It finds {found} CUDA devices. Use "cpu", or "auto" to use a GPU if there is one.',
-        )
-    return name
 
 
 def needed_bytes(recipe: Recipe, shape: tuple[int, int], pairs: int, *, checkpoint: bool) -> int:

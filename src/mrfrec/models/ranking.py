@@ -79,6 +79,9 @@ def top_k(
     few, allowed = n <= FEW, allowed or {}
     hide = Rows.empty(n, len(base.scores)) if hidden is None else hidden
     wanted = None if allowed else Wanted(k, hide)
+    found = None if wanted is None else scorer.best(base.scores, base.order, wanted)
+    if found is not None:
+        return *found, scorer.has_evidence(0, n, found[0])
 
     def work(task: tuple[int, int]) -> None:
         first, last = task

@@ -15,6 +15,7 @@ from mrfrec.core.sparse import DenseRows, Rows
 
 if TYPE_CHECKING:
     from mrfrec.core.low_rank import LowRank
+    from mrfrec.engines.gpu.ranking import DeviceRanker
 
 Array = npt.NDArray[Any]
 
@@ -55,14 +56,27 @@ class Scorer(Protocol):
         """Tell for users × k items whether the history holds evidence; asked where `scores` is an array."""
         ...
 
+    def best(self, base: Array, order: Array, wanted: Wanted) -> tuple[npt.NDArray[np.int32], Array] | None:
+        """Return the k best items of all users, and their scores, if a device holds the weights.
 
-class WeightScorer:
-    """Scores x·B."""
+        The result is that of choosing from `scores`; of equal scores, the lower `order` comes first.
+        """
+        return None
+
+
+class WeightScorer(Scorer):
+    """Scores x·B; where there is a `ranker`, that holds B as well."""
 
     uses_blas = False
 
-    def __init__(self, histories: Rows, weights: Rows | DenseRows, dtype: npt.DTypeLike) -> None:
-        self._histories, self._weights = histories, weights
+    def __init__(
+        self,
+        histories: Rows,
+        weights: Rows | DenseRows,
+        dtype: npt.DTypeLike,
+        ranker: "DeviceRanker | None" = None,
+    ) -> None:
+        self._histories, self._weights, self._ranker = histories, weights, ranker
         weights.verify(np.unique(histories.items) if len(histories.items) <= 10_000 else None)
         self._values = histories.values.astype(dtype, copy=False)
         held = _CACHED if isinstance(weights, DenseRows) else _HELD
@@ -140,6 +154,14 @@ class WeightScorer:
             user, place, at = user[~hit], place[~hit], at[~hit] + 1
         return found
 
+    def best(self, base: Array, order: Array, wanted: Wanted) -> tuple[npt.NDArray[np.int32], Array] | None:
+        """Ask the device, if there is one."""
+        if self._ranker is None:
+            return None
+        return self._ranker.top_k(
+            self._histories, self._values, wanted.k, base, order, wanted.hidden, wanted.factor
+        )
+
     @cached_property
     def _arrays(self) -> tuple[Array, ...]:
         return for_kernels(self._histories, self._values.dtype)
@@ -149,7 +171,7 @@ class WeightScorer:
         return zip(self._histories.items[span].tolist(), self._values[span], strict=True)
 
 
-class LowRankScorer:
+class LowRankScorer(Scorer):
     """Scores x·(B + λ·L), of which `low_rank` is the second part."""
 
     uses_blas = False
@@ -234,26 +256,35 @@ class LowRankScorer:
         return (items >= 0) & known & (self._low_rank.left[items] > 0)
 
 
-class ScaledScorer:
+class ScaledScorer(Scorer):
     """The scores of another scorer, each item's times a factor."""
 
     def __init__(self, scorer: Scorer, base: Array, factor: Array) -> None:
         self._scorer, self._base, self._factor = scorer, base, factor
         self.users_at_once, self.uses_blas = scorer.users_at_once, scorer.uses_blas
-        self.has_evidence = scorer.has_evidence
 
     def __len__(self) -> int:
         return len(self._scorer)
 
     def scores(self, first: int, last: int, base: Array, wanted: Wanted | None = None) -> Rows | Array:
         """Return the scores from the base of the other scorer on; what `base` hides stays hidden."""
-        start = np.where(base == -np.inf, base, self._base)
         wanted = None if wanted is None else replace(wanted, factor=self._factor)
-        scored = self._scorer.scores(first, last, start, wanted)
+        scored = self._scorer.scores(first, last, self._start(base), wanted)
         if isinstance(scored, Rows):
             return replace(scored, values=scored.values * self._factor[scored.items])
         scored *= self._factor
         return scored
+
+    def best(self, base: Array, order: Array, wanted: Wanted) -> tuple[npt.NDArray[np.int32], Array] | None:
+        """Ask the other scorer."""
+        return self._scorer.best(self._start(base), order, replace(wanted, factor=self._factor))
+
+    def has_evidence(self, first: int, last: int, items: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        """Ask the other scorer."""
+        return self._scorer.has_evidence(first, last, items)
+
+    def _start(self, base: Array) -> Array:
+        return np.where(base == -np.inf, base, self._base)
 
 
 def novelty_factors(popularity: npt.NDArray[np.int64], novelty: float) -> npt.NDArray[np.float64]:
@@ -271,7 +302,7 @@ def as_array(scored: Rows | Array, base: Array) -> Array:
     return out
 
 
-class VectorScorer:
+class VectorScorer(Scorer):
     """Scores h·Vᵀ, where h is a vector for each user. What is no sum of weights is evidence as a whole."""
 
     uses_blas = True
@@ -296,7 +327,7 @@ class VectorScorer:
         return (items >= 0) & self._known[first:last, None]
 
 
-class KnownScores:
+class KnownScores(Scorer):
     """Scores that were computed elsewhere, users × items."""
 
     uses_blas = False

@@ -1,0 +1,83 @@
+"""What a GPU does of a fit."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mrfrec.core.engine import Accelerator, Engine
+from mrfrec.core.entries import Pairs
+from mrfrec.core.kernels.blocks import Blocks
+from mrfrec.core.statistics import Statistics
+from mrfrec.engines.gpu import dense, rows, sparse
+from mrfrec.engines.gpu.device import LIBRARIES, Device, working
+from mrfrec.engines.gpu.rows import StreamedRows
+
+# Sizes below which "auto" stays on the CPU: a fit takes about as long as it takes to wake a GPU.
+_DENSE_FROM = 5000  # items
+_SPARSE_FROM = 5_000_000  # interactions
+
+
+class TorchAccelerator(Accelerator):
+    """The stages of a fit on a device of PyTorch."""
+
+    def __init__(self, name: str, *, if_it_pays: bool = False) -> None:
+        self.device, self.name, self._if_it_pays = Device(name), name, if_it_pays
+        self._rows: StreamedRows | None = None
+
+    def takes(self, kind: str, m: int, pairs: int, binary: bool, dtype: str) -> bool:
+        if self._if_it_pays and (m < _DENSE_FROM if kind == "dense" else pairs < _SPARSE_FROM):
+            return False
+        needed, itemsize = rows.needed_bytes(pairs, binary), np.dtype(dtype).itemsize
+        advice = 'Use device="cpu", or a device with more memory.'
+        if kind == "dense":
+            needed = itemsize * m * m + max(needed, dense.needed_bytes(m, itemsize) - itemsize * m * m)
+            advice = f"Use a sparse model, {advice[4:]}"
+        needed += LIBRARIES
+        free = self.device.memory
+        if self._if_it_pays and needed > free.limit:
+            return False
+        free.check(f"{kind}, on the device", needed, advice)
+        return True
+
+    def dense_weights(
+        self,
+        statistics: Statistics,
+        ridge: npt.NDArray[np.float64],
+        dtype: str,
+        mean_constraint: bool,
+        engine: Engine,
+    ) -> npt.NDArray[Any]:
+        with working(self.device.torch, "the fit"):
+            streamed = StreamedRows(statistics, self.device)
+            return dense.dense_weights(streamed, self.device, ridge, dtype, mean_constraint, engine)
+
+    def list_pairs(
+        self,
+        statistics: Statistics,
+        threshold: np.float32,
+        shift: int,
+        may_keep: Callable[[int], bool],
+        steps: int,
+        engine: Engine,
+    ) -> tuple[list[Pairs], npt.NDArray[np.int64]]:
+        with working(self.device.torch, "the fit"):
+            return sparse.list_pairs(self._streamed(statistics), threshold, shift, may_keep, steps, engine)
+
+    def estimates_of_blocks(
+        self,
+        statistics: Statistics,
+        ridge: npt.NDArray[np.float64],
+        dtype: str,
+        batch: Blocks,
+        engine: Engine,
+    ) -> npt.NDArray[Any]:
+        with working(self.device.torch, "the fit"):
+            return sparse.estimates_of_blocks(self._streamed(statistics), ridge, dtype, batch, engine)
+
+    def _streamed(self, statistics: Statistics) -> StreamedRows:
+        """Keep the data on the device from one stage to the next."""
+        if self._rows is None or self._rows.statistics is not statistics:
+            self._rows = StreamedRows(statistics, self.device)
+        return self._rows

@@ -1,0 +1,116 @@
+"""The dense model on a GPU: §2.1 and Eq. 4 in one m × m array.
+
+The lower triangle of the array is S, its Cholesky factor L, W = L⁻¹ and C = Wᵀ·W in turn; at the end both
+triangles are B. All steps work in place, on strips of rows, so that a card takes the largest model that its
+memory holds. Products are in the precision of the model: TF32 is not used.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mrfrec.core import closed_form
+from mrfrec.core.engine import Engine
+from mrfrec.core.statistics import Statistics
+from mrfrec.engines.gpu.device import Device, dtype_name, ranges
+from mrfrec.engines.gpu.rows import StreamedRows
+
+_SIDE = 2048  # of a tile of the factorisation
+_STRIP = 512  # rows that are turned into weights at one time
+
+
+def needed_bytes(m: int, itemsize: int) -> int:
+    """Return the bytes of the array, and of the strips of a step."""
+    return itemsize * m * (m + 3 * max(_SIDE, _STRIP))
+
+
+def dense_weights(
+    rows: StreamedRows,
+    device: Device,
+    ridge: npt.NDArray[np.float64],
+    dtype: str,
+    mean_constraint: bool,
+    engine: Engine,
+) -> npt.NDArray[Any]:
+    """Return B, on the host."""
+    statistics, m = rows.statistics, rows.statistics.m
+    with engine.stage("matrix", m):
+        A = torch.empty((m, m), dtype=getattr(torch, dtype), device=device.torch)
+        for i0, i1, S in rows.strips():
+            A[i0:i1, :i1] = S
+            engine.advance(i1 - i0)
+        rows.free()
+    A.diagonal().copy_(device.moved(np.where(statistics.active, statistics.S_diagonal + ridge, 1.0)))
+    _invert(A, engine)
+    with engine.stage("weights", m):
+        _weights(A, statistics, mean_constraint, device)
+        return device.to_host(A, engine)
+
+
+# ── C ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _invert(A: Tensor, engine: Engine) -> None:
+    """Replace the lower triangle of A by that of A⁻¹."""
+    m, tiles = len(A), ranges(len(A), _SIDE)
+    space = torch.empty(min(_SIDE, m) * m, dtype=A.dtype, device=A.device)  # a row of tiles
+    with engine.stage("factorise", m):
+        for k0, k1 in tiles:  # A = L·Lᵀ, one column of tiles after the other
+            A[k0:, k0:k1].addmm_(A[k0:, :k0], A[k0:k1, :k0].T, alpha=-1)
+            L, failed = torch.linalg.cholesky_ex(A[k0:k1, k0:k1])
+            if int(failed):
+                raise closed_form.not_positive_definite(m, dtype_name(A))
+            A[k0:k1, k0:k1] = L  # with zeros above the diagonal
+            if k1 < m:
+                A[k1:, k0:k1] = torch.linalg.solve_triangular(L.T, A[k1:, k0:k1], upper=True, left=False)
+            engine.advance(k1 - k0)
+    with engine.stage("invert factor", m):
+        for i0, i1 in tiles:  # W = L⁻¹, one row of tiles after the other
+            identity = torch.eye(i1 - i0, dtype=A.dtype, device=A.device)
+            own = torch.linalg.solve_triangular(A[i0:i1, i0:i1], identity, upper=False)
+            panel = space[: (i1 - i0) * i0].view(i1 - i0, i0)
+            torch.mm(own, A[i0:i1, :i0], out=panel).neg_()
+            for j0, j1 in ranges(i0, _SIDE):
+                torch.mm(panel[:, j0:], A[j0:i0, j0:j1], out=A[i0:i1, j0:j1])
+            A[i0:i1, i0:i1] = own
+            engine.advance(i1 - i0)
+    with engine.stage("multiply factor", m):
+        for i0, i1 in tiles:  # C = Wᵀ·W, one row of tiles after the other
+            row = space[: (i1 - i0) * i1].view(i1 - i0, i1)
+            A[i0:i1, :i1] = torch.mm(A[i0:, i0:i1].T, A[i0:, :i1], out=row)
+            engine.advance(i1 - i0)
+
+
+# ── B ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _weights(A: Tensor, statistics: Statistics, mean_constraint: bool, device: Device) -> None:
+    """Replace C by B; the letters are those of the core's `closed_form`."""
+    z = np.zeros(len(A))
+    if mean_constraint:
+        mu = statistics.mu * statistics.scaling.a
+        z = _symmetric_product(A, mu, device)
+        z /= np.sqrt(mu @ z) if mu.any() else 1.0
+    diagonal = A.diagonal().double().cpu().numpy() - z**2
+    factor = closed_form.column_factor(statistics, diagonal, dtype_name(A))
+    a, f, rank_one = (device.moved(x).to(A.dtype) for x in (statistics.scaling.a, factor, z))
+    for i0, i1 in reversed(ranges(len(A), _STRIP)):  # largest first: the others fit into its memory
+        strip = torch.addcmul(A[i0:i1, :i1], rank_one[i0:i1, None], rank_one[:i1], value=-1).neg_()
+        own = strip[:, i0:].tril(-1)
+        strip[:, i0:] = own + own.T  # zeros on the diagonal
+        A[:i1, i0:i1] = strip.T * a[:i1, None] * f[i0:i1]
+        A[i0:i1, :i1] = strip * a[i0:i1, None] * f[:i1]
+
+
+def _symmetric_product(A: Tensor, x: npt.NDArray[np.float64], device: Device) -> npt.NDArray[np.float64]:
+    """Return C·x in float64, from the lower triangle of C."""
+    x_device, out = device.moved(x), torch.zeros(len(A), dtype=torch.float64, device=A.device)
+    for i0, i1 in ranges(len(A), _STRIP):
+        strip = A[i0:i1, :i1].double()
+        own = strip[:, i0:].tril()
+        out[i0:i1] += strip[:, :i0] @ x_device[:i0] + (own + own.tril(-1).T) @ x_device[i0:i1]
+        out[:i0] += strip[:, :i0].T @ x_device[i0:i1]
+    return np.asarray(out.cpu().numpy())

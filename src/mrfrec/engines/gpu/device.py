@@ -1,0 +1,100 @@
+"""One device of PyTorch: its memory, the way to it and back, and the precision of its products."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mrfrec.core.engine import Engine
+from mrfrec.core.memory import Budget, human_bytes
+from mrfrec.engines.machine import memory_budget
+from mrfrec.errors import MemoryPlanError
+
+LIBRARIES = 700_000_000  # bytes that PyTorch and its libraries take on a GPU, measured
+_PINNED_ROWS = 512  # of an array, that are on their way to the host at one time
+
+
+class Device:
+    """A device, "cuda" or, for tests, PyTorch's own "cpu"."""
+
+    def __init__(self, name: str) -> None:
+        self.torch = torch.device(name)
+
+    @property
+    def memory(self) -> Budget:
+        """The bytes that are free on the device, or held by PyTorch for later."""
+        if self.torch.type == "cpu":
+            return memory_budget(None)
+        held = torch.cuda.memory_reserved(self.torch) - torch.cuda.memory_allocated(self.torch)
+        return Budget(torch.cuda.mem_get_info(self.torch)[0] + held, f"is free on the device {self.torch}")
+
+    def moved(self, array: npt.NDArray[Any]) -> Tensor:
+        """Return a copy on the device; unsigned integers become signed."""
+        array = np.ascontiguousarray(array)
+        if array.dtype.kind == "u" and array.itemsize > 1:
+            array = array.view(f"i{array.itemsize}")
+        if not array.flags.writeable:  # PyTorch warns of these, though it will only read
+            array = array.copy()
+        return torch.from_numpy(array).to(self.torch)
+
+    def to_host(self, A: Tensor, engine: Engine) -> npt.NDArray[Any]:
+        """Copy a matrix to ordinary memory, through pinned strips: its pages are touched by all threads."""
+        if A.device.type == "cpu":
+            return np.asarray(A.numpy())
+        out = np.empty(tuple(A.shape), dtype_name(A))
+        pinned = [torch.empty((_PINNED_ROWS, A.shape[1]), dtype=A.dtype, pin_memory=True) for _ in range(2)]
+        strips = ranges(len(A), _PINNED_ROWS)
+        ready: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        for number, (i0, i1) in enumerate([*strips, (0, 0)]):
+            if number < len(strips):
+                pinned[number % 2][: i1 - i0].copy_(A[i0:i1], non_blocking=True)
+            if number:  # the strip before is there by now: copy it while the next one comes
+                j0, j1 = strips[number - 1]
+                source = pinned[(number - 1) % 2].numpy()
+                engine.run(lambda t, j0=j0, source=source: _copy(out, j0, source, *t), ranges(j1 - j0, 32))
+            ready.record()
+            ready.synchronize()
+        return out
+
+
+def _copy(out: npt.NDArray[Any], offset: int, source: npt.NDArray[Any], start: int, stop: int) -> None:
+    out[offset + start : offset + stop] = source[start:stop]
+
+
+def dtype_name(A: Tensor) -> str:
+    """Return the name that NumPy has for the type of a tensor."""
+    return str(A.dtype).removeprefix("torch.")
+
+
+def ranges(stop: int, step: int) -> list[tuple[int, int]]:
+    """Cut 0…stop into ranges of `step`."""
+    return [(first, min(first + step, stop)) for first in range(0, stop, step)]
+
+
+@contextmanager
+def working(device: torch.device, what: str) -> Iterator[None]:
+    """Compute with float32 products at their own precision, whatever the process allows elsewhere.
+
+    Memory that others took in the meantime ends in a `MemoryPlanError`; what was used is given back.
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.inference_mode():
+            yield
+    except torch.OutOfMemoryError:
+        free = torch.cuda.mem_get_info(device)[0]
+        raise MemoryPlanError(
+            f"{what} ran out of memory on the device {device}, of which {human_bytes(free)} are free now: "
+            'others have taken some since it began. Try again later, or use device="cpu".',
+            needed=free + 1,
+            limit=free,
+        ) from None
+    finally:
+        torch.set_float32_matmul_precision(before)
+        if device.type == "cuda":
+            torch.cuda.empty_cache()

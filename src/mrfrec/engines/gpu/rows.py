@@ -1,0 +1,104 @@
+"""Rows of S on a GPU (§2.1), streamed: m × m is never held here.
+
+Strips of S come from the pairs of items in each history, listed and added up on the device, so that the work
+grows with the pairs and never with m × m. Sums are whole numbers, counts or products in units of 2⁻ᵏ, and so
+do not depend on the order in which a GPU adds.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mrfrec.core.statistics import Statistics
+from mrfrec.engines.gpu.device import Device
+
+_STRIP = 1 << 25  # numbers of a strip of S
+_LISTED = 1 << 24  # pairs, or other numbers, that are listed at one time
+_PER_NUMBER, _PER_LISTED = 32, 80  # bytes
+
+
+def needed_bytes(pairs: int, binary: bool) -> int:
+    """Return the bytes of the data on the device, and of the strips and lists."""
+    return (20 + (0 if binary else 8)) * pairs + _PER_NUMBER * _STRIP + _PER_LISTED * _LISTED
+
+
+class StreamedRows:
+    """Rows of S, from the histories that lie on the device."""
+
+    def __init__(self, statistics: Statistics, device: Device) -> None:
+        X, self.statistics, self.device = statistics.X, statistics, device
+        begin = X.begin if len(X.begin) < 2**31 else X.begin.astype(np.int64)
+        self._items, self._begin, self._rank = (device.moved(x) for x in (X.items, begin, X.rank))
+        self._before = torch.cumsum(self._rank, 0, dtype=torch.int64) - self._rank
+        self._values = device.moved(X.values) if len(X.values) else None
+        self._a, self._g = device.moved(statistics.scaling.a), device.moved(statistics.scaling.g)
+
+    @cached_property
+    def _unit(self) -> float:
+        """2⁻ᵏ, with the largest k for which no sum over all users overflows."""
+        largest = float(np.abs(self.statistics.X.values).max()) ** 2 * float(self.statistics.popularity.max())
+        return float(2.0 ** (np.ceil(np.log2(largest)) - 62)) if largest > 0 else 1.0
+
+    def strips(self) -> Iterator[tuple[int, int, Tensor]]:
+        """Yield ranges of rows and S[i0:i1, :i1], valid before the diagonal, in float64."""
+        m, i0 = self.statistics.m, 0
+        while i0 < m:
+            # The largest i1 with (i1 − i0)·i1 numbers.
+            i1 = min(max(int((i0 + (i0 * i0 + 4 * _STRIP) ** 0.5) / 2), i0 + 1), m)
+            yield i0, i1, self._strip(i0, i1)
+            i0 = i1
+
+    def _strip(self, i0: int, i1: int) -> Tensor:
+        item_ptr, device = self.statistics.X.item_ptr, self.device.torch
+        first, last = int(item_ptr[i0]), int(item_ptr[i1])
+        kind = torch.int32 if self._values is None else torch.int64
+        sums = torch.zeros((i1 - i0) * i1, dtype=kind, device=device)
+        # For each interaction, the row of its item; its partners are the items before it in its history.
+        users = torch.from_numpy(np.diff(item_ptr[i0 : i1 + 1])).to(device)
+        row = torch.repeat_interleave(
+            torch.arange(i1 - i0, device=device) * i1, users, output_size=last - first
+        )
+        for start, stop in cut(self._before, first, last):
+            count, before = self._rank[start:stop], self._before[start:stop]
+            own, place = expanded(count, int(before[-1] + count[-1] - before[0]))
+            partner = (self._begin[start:stop] - (before - before[0]))[own] + place
+            target = row[start - first : stop - first][own] + self._items[partner]
+            if self._values is None:
+                sums.index_add_(0, target, torch.ones((), dtype=kind, device=device).expand(len(target)))
+            else:
+                x = self._values[(self._begin[start:stop] + count).long()]
+                products = (x[own] * self._values[partner]).div_(self._unit).round_()
+                sums.index_add_(0, target, products.long())
+        S = sums.view(i1 - i0, i1).double()
+        if self._values is not None:
+            S *= self._unit
+        S *= self._a[i0:i1, None] * self._a[:i1]
+        S -= self._g[i0:i1, None] * self._g[:i1]
+        return S
+
+    def free(self) -> None:
+        """Take the data off the device."""
+        self._items = self._begin = self._rank = self._before = torch.empty(0)
+        self._values = None
+
+
+def cut(before: Tensor, first: int, last: int) -> Iterator[tuple[int, int]]:
+    """Cut first…last into ranges that list at most so many numbers; `before` says how many come before."""
+    if first == last:
+        return
+    marks = torch.arange(int(before[first]), int(before[last - 1]) + 1, _LISTED, device=before.device)
+    cuts = torch.searchsorted(before[first:last], marks)
+    cuts = torch.unique(torch.cat([cuts, cuts.new_tensor([0, last - first])]))
+    for start, stop in pairwise(cuts.tolist()):
+        yield first + start, first + stop
+
+
+def expanded(counts: Tensor, total: int) -> tuple[Tensor, Tensor]:
+    """Return the owner of each of `total` places, counts[o] of them owner o's, and 0, 1, …, total − 1."""
+    owners = torch.arange(len(counts), device=counts.device)
+    own = torch.repeat_interleave(owners, counts, output_size=total)
+    return own, torch.arange(total, device=counts.device)

@@ -1,0 +1,180 @@
+"""The sparse model on a GPU: the pairs of the pattern (§3.1) and the blocks (§3.2, step 3).
+
+Blocks are factorised in batches of about one size, padded with rows of the identity.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mrfrec.core import blocks
+from mrfrec.core.engine import Engine
+from mrfrec.core.entries import Pairs
+from mrfrec.core.kernels.blocks import Blocks
+from mrfrec.engines.gpu.rows import StreamedRows, cut, expanded
+
+_BATCH = 1 << 28  # numbers in the matrices of a batch of blocks
+_SIZES = 0.9  # the smallest block of a batch, as a share of the largest
+
+
+def list_pairs(
+    rows: StreamedRows,
+    threshold: np.float32,
+    shift: int,
+    may_keep: Callable[[int], bool],
+    steps: int,
+    engine: Engine,
+) -> tuple[list[Pairs], npt.NDArray[np.int64]]:
+    """Return the pairs with |S| > threshold, while `may_keep(count)` says yes, and a histogram of |S|."""
+    found, m = [], rows.statistics.m
+    histogram = torch.zeros(1 << (31 - shift), dtype=torch.int64, device=rows.device.torch)
+    for i0, i1, S in rows.strips():
+        sizes = S.abs_().float().tril_(i0 - 1)
+        row, item = torch.nonzero(sizes > float(threshold), as_tuple=True)
+        kept = sizes[row, item]
+        histogram += torch.bincount(kept.view(torch.int32) >> shift, minlength=len(histogram))
+        if not may_keep(len(row)):
+            break
+        counts = torch.bincount(row, minlength=i1 - i0).cpu().numpy()
+        found.append(Pairs(np.arange(i0, i1), counts, item.int().cpu().numpy(), kept.cpu().numpy()))
+        engine.advance(steps * i1 // m - steps * i0 // m)
+    return found, histogram.cpu().numpy()
+
+
+# ── blocks ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def estimates_of_blocks(
+    rows: StreamedRows, ridge: npt.NDArray[np.float64], dtype: str, batch: Blocks, engine: Engine
+) -> npt.NDArray[Any]:
+    """Return the estimates of the blocks, at the places that `batch.store_ptr` says."""
+    kinds = np.diff(batch.kind_ptr)
+    estimates = np.zeros(int(batch.store_ptr[-1]), dtype)
+    triangle = kinds * (kinds - 1) // 2 * np.dtype(dtype).itemsize
+    most = max(rows.device.memory.limit // 3, int(triangle.max()))
+    ends, first = np.cumsum(triangle), 0
+    while first < len(kinds):  # as many blocks as the device has room for
+        last = int(np.searchsorted(ends, most + (ends[first - 1] if first else 0), "right"))
+        part = _Part(rows, batch, first, last, ridge, dtype)
+        done = batch.first + first, batch.first + last
+        with engine.stage("gather", batch.of, done):
+            part.gather()
+        with engine.stage("solve", batch.of, done):
+            for group in part.groups():
+                part.solve(group, estimates)
+                engine.advance(len(group))
+        first = last
+    return estimates
+
+
+class _Part:
+    """Blocks first to last of a batch, whose parts of S lie on the device at one time."""
+
+    def __init__(
+        self,
+        rows: StreamedRows,
+        batch: Blocks,
+        first: int,
+        last: int,
+        ridge: npt.NDArray[np.float64],
+        dtype: str,
+    ) -> None:
+        moved = rows.device.moved
+        self.rows, self.batch, self.first, self.dtype = rows, batch, first, getattr(torch, dtype)
+        start, stop = int(batch.kind_ptr[first]), int(batch.kind_ptr[last])
+        self.sizes = np.diff(batch.kind_ptr[first : last + 1])
+        self.kind_ptr = moved(batch.kind_ptr[first : last + 1] - start)
+        self.kinds = moved(batch.kinds[start:stop]).long()
+        self.copies, self.target = moved(batch.copies[start:stop]), moved(batch.target[start:stop])
+        self.targets = np.add.reduceat(batch.target[start:stop] >= 0, batch.kind_ptr[first:last] - start)
+        self.diagonal, self.ridge = moved(rows.statistics.S_diagonal), moved(ridge)
+        self.ptr = moved(np.concatenate([[0], np.cumsum(self.sizes * (self.sizes - 1) // 2)]))
+
+    def gather(self) -> None:
+        """Fill the strict lower triangle of S of each block, row by row, from strips of S."""
+        device, kinds = self.kinds.device, self.kinds
+        self.store = torch.empty(int(self.ptr[-1]), dtype=self.dtype, device=device)
+        blocks = torch.arange(len(self.sizes), device=device)
+        block = torch.repeat_interleave(blocks, torch.diff(self.kind_ptr), output_size=len(kinds))
+        place = torch.arange(len(kinds), device=device) - self.kind_ptr[block]
+        by_item = torch.argsort(kinds, stable=True)  # each item's places in all blocks
+        item, block, place = kinds[by_item], block[by_item], place[by_item]
+        before = torch.cumsum(place, 0) - place
+        source, target = self.kind_ptr[block] - before, self.ptr[block] + place * (place - 1) // 2 - before
+        for i0, i1, S in self.rows.strips():
+            low, high = torch.searchsorted(item, item.new_tensor([i0, i1])).tolist()
+            for start, stop in cut(before, low, high):
+                some = slice(start, stop)
+                origin = int(before[start])
+                own, at = expanded(place[some], int(before[stop - 1] + place[stop - 1]) - origin)
+                at += origin
+                column = kinds[source[some][own] + at]
+                values = S.view(-1)[((item[some] - i0) * i1)[own] + column]
+                self.store[target[some][own] + at] = values.to(self.dtype)
+
+    def groups(self) -> Iterator[npt.NDArray[np.int64]]:
+        """Yield blocks of about one size, as many as are solved at one time, largest first."""
+        order = np.argsort(-self.sizes, kind="stable")
+        alone = np.diff(self.batch.member_ptr[self.first : self.first + len(order) + 1])[order] < 2
+        order, start = order[~alone], 0
+        while start < len(order):
+            k = int(self.sizes[order[start]])
+            stop = start + int(np.searchsorted(-self.sizes[order[start:]], -_SIZES * k, "right"))
+            columns = 2 * np.maximum.accumulate(self.targets[order[start:stop]]) + 2 * k
+            fit = np.arange(1, stop - start + 1) * columns * k <= _BATCH
+            stop = start + max(int(fit.sum()), 1)
+            yield order[start:stop]
+            start = stop
+
+    def solve(self, group: npt.NDArray[np.int64], estimates: npt.NDArray[Any]) -> None:
+        """Write the estimates of some blocks; the letters are those of the core's `solve_blocks`."""
+        device, k, d = self.kinds.device, int(self.sizes[group].max()), int(self.targets[group].max())
+        b = torch.from_numpy(group).to(device)
+        size = (self.kind_ptr[b + 1] - self.kind_ptr[b])[:, None]
+        kind_place = torch.arange(k, device=device)
+        inside = kind_place < size
+        at = torch.where(inside, self.kind_ptr[b, None] + kind_place, 0)
+        kind = self.kinds[at]
+        copies = torch.where(inside, self.copies[at], 1).to(self.dtype)
+        ridge, diagonal = self.ridge[kind], self.diagonal[kind]
+
+        A = torch.zeros((len(group), k, k), dtype=self.dtype, device=device)
+        row, column = torch.tril_indices(k, k, -1, device=device)
+        if len(row):
+            packed = self.ptr[b, None] + torch.arange(len(row), device=device)
+            given = row < size
+            packed = self.store[torch.where(given, packed, 0)]
+            A[:, row, column] = torch.where(given, packed, 0)
+        own = torch.where(inside, diagonal + ridge / copies, 1.0)
+        A.diagonal(dim1=1, dim2=2).copy_(own)
+        singular = (inside & (copies > 1) & (ridge == 0)).any(1)
+        L, failed = torch.linalg.cholesky_ex(A)
+        bad = torch.nonzero(singular | (failed != 0))[:, 0].tolist()
+        if bad:
+            raise blocks.not_positive_definite(self.batch, self.first + int(group[bad[0]]), self.dtype_name)
+        del A
+
+        # The columns T of R: E has a 1 for each target, and zeros where a block has fewer targets.
+        targets = torch.where(inside, self.target[at], -1)
+        of, p = torch.nonzero(targets >= 0, as_tuple=True)
+        t = targets[of, p].long()
+        E = torch.zeros((len(group), k, d), dtype=self.dtype, device=device)
+        E[of, p, t] = 1
+        R = torch.cholesky_solve(E, L)
+        n, R_tt, per_copy = copies[of, p], R[of, p, t], 1 / (ridge[of, p].to(self.dtype) * copies[of, p])
+        several = n > 1
+        within = torch.where(several, R_tt / (n * n) - per_copy, 0)
+        C = torch.where(several, within + per_copy * n, R_tt)
+        found = -R[of, :, t] / (n[:, None] * copies[of] * C[:, None])
+        found[torch.arange(len(p), device=device), p] = -within / C
+        keep = inside[of]
+        ptr = torch.from_numpy(self.batch.store_ptr[self.first + group]).to(device)[of] + t * size[of, 0]
+        places = (ptr[:, None] + kind_place)[keep]
+        estimates[places.cpu().numpy()] = found[keep].cpu().numpy()
+
+    @property
+    def dtype_name(self) -> str:
+        return str(self.dtype).removeprefix("torch.")

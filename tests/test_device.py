@@ -1,0 +1,255 @@
+"""The dense model in PyTorch: the numbers of the naive formulas and of the CPU, on every device there is."""
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from mrfrec import MRF, Interactions, MemoryPlanError, MissingLibraryError, NumericalError, ParameterError
+from mrfrec.engines import choice, devices
+from mrfrec.engines.gpu import accelerator, dense, ranking, rows, sparse
+from mrfrec.engines.gpu.device import Device, working
+from mrfrec.engines.local import LocalEngine
+from mrfrec.models import EASE, linear
+
+from conftest import random_matrix
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+# Small enough for several chunks, tiles, strips and batches on small data.
+SMALL = {
+    dense: {"_SIDE": 16, "_STRIP": 7},
+    rows: {"_STRIP": 500, "_LISTED": 300},
+    sparse: {"_BATCH": 9000},
+}
+
+
+@pytest.fixture(params=DEVICES)
+def on_device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Fit with PyTorch, on its own CPU code or on a GPU."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+
+    def engine_on(_: str, *given: Any) -> LocalEngine:
+        return LocalEngine(*given, accelerator=accelerator.TorchAccelerator(request.param))
+
+    monkeypatch.setattr(choice, "engine_on", engine_on)
+    for module, sizes in SMALL.items():
+        for name, size in sizes.items():
+            monkeypatch.setattr(module, name, size)
+    return str(request.param)
+
+
+def on_the_cpu(model: MRF, data: object) -> MRF:
+    """Fit without PyTorch, whatever the fixture says."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choice, "engine_on", lambda _, *given: LocalEngine(*given))
+        return model.fit(data)
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"center": False, "offset": False, "alpha": 0.0, "user_weight": 0.0},
+    {"user_weight": 1.0, "novelty": 0.3, "alpha": 1.0},
+    {"l2": 3.0, "l2_flat": 2.0, "dropout": 0.2},
+    {"mean_constraint": True, "offset": False},
+    {"rank": 5, "rank_weight": 0.5},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize(("dtype", "error"), [("float32", 3e-6), ("float64", 1e-12)])
+def test_a_device_gives_the_weights_of_the_cpu(
+    on_device: str, settings: dict[str, Any], real: bool, dtype: Any, error: float
+) -> None:
+    data = Interactions(sp.csr_array(random_matrix(3, users=150, items=75, real=real)))
+    found = MRF(sparsity=None, dtype=dtype, device="cuda", **settings).fit(data)
+    expected = on_the_cpu(MRF(sparsity=None, dtype=dtype, **settings), data)
+    B = expected.weights_
+    assert np.abs(found.weights_ - B).max() < error * np.abs(B).max()
+    scores = expected.score(data.matrix)
+    assert np.abs(found.score(data.matrix) - scores).max() < 10 * error * np.abs(scores).max()
+    assert found.timings_.keys() == expected.timings_.keys()
+    again = MRF(sparsity=None, dtype=dtype, device="cuda", **settings).fit(data)
+    if on_device == "cuda":  # to the bit; PyTorch's CPU code depends on where arrays lie in memory
+        assert np.array_equal(again.weights_, found.weights_)
+    assert "device" not in found.parameters
+
+
+SPARSE: list[dict[str, Any]] = [
+    {"sparsity": 0.2},
+    {"sparsity": 0.2, "r": 0.5},
+    {"sparsity": 0.1, "user_weight": 0.0, "alpha": 0.75, "max_neighbors": 9, "r": 0.2},
+    {"threshold": 0.5, "center": False, "offset": False, "rank": 0},
+]
+
+
+@pytest.mark.parametrize("settings", SPARSE, ids=str)
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize(("dtype", "error"), [("float32", 3e-6), ("float64", 1e-12)])
+def test_a_device_gives_the_sparse_model_of_the_cpu(
+    on_device: str, settings: dict[str, Any], real: bool, dtype: Any, error: float
+) -> None:
+    X = random_matrix(3, users=150, items=75, real=real)
+    X[:, 40:44] = X[:, [40]]  # items that are solved as one
+    data = Interactions(sp.csr_array(X))
+    found = MRF(dtype=dtype, device="cuda", **settings).fit(data)
+    expected = on_the_cpu(MRF(dtype=dtype, **settings), data)
+    assert found.threshold_ == expected.threshold_
+    assert found.n_blocks_ == expected.n_blocks_
+    assert found.pattern_ is not None
+    assert expected.pattern_ is not None
+    assert np.array_equal(found.pattern_.toarray(), expected.pattern_.toarray())
+    B = expected.weights_.toarray()
+    assert np.abs(found.weights_.toarray() - B).max() < error * np.abs(B).max()
+    assert found.timings_.keys() == expected.timings_.keys()
+    again = MRF(dtype=dtype, device="cuda", **settings).fit(data)
+    if on_device == "cuda":
+        assert np.array_equal(again.weights_.data, found.weights_.data)
+
+
+def test_counts_are_exact(on_device: str) -> None:
+    X = random_matrix(5, users=200, items=41)
+    data = Interactions(sp.csr_array(X))
+    model = EASE(l2=10.0, sparsity=None, dtype="float64", device="cuda").fit(data)
+    C = np.linalg.inv(X.T @ X + 10 * np.eye(41))
+    B = -C / np.diag(C)
+    np.fill_diagonal(B, 0)
+    assert np.abs(model.weights_ - B).max() < 1e-13
+
+
+def test_what_cannot_be_inverted_is_refused_in_the_same_words(on_device: str) -> None:
+    X = sp.csr_array(np.repeat(random_matrix(3), 2, axis=1))  # twins of everything
+    with pytest.raises(NumericalError, match="not positive definite in float32"):
+        MRF(l2=0.0, sparsity=None, device="cuda").fit(X)
+
+
+def test_blocks_that_cannot_be_inverted_are_refused_in_the_same_words(on_device: str) -> None:
+    X = sp.csr_array(np.repeat(random_matrix(3), 2, axis=1))
+    for model in (MRF(l2=0.0, sparsity=0.3, device="cuda"), MRF(l2=0.0, sparsity=0.3)):
+        with pytest.raises(
+            NumericalError, match=r"the block of item \d+ .* is not positive definite in float32"
+        ):
+            model.fit(X) if model.device == "cuda" else on_the_cpu(model, X)
+
+
+@pytest.mark.parametrize("sparsity", [None, 0.2])
+def test_what_does_not_fit_on_the_device_is_refused_before_it_starts(
+    on_device: str, sparsity: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accelerator, "LIBRARIES", 10**15)
+    stages: list[str] = []
+    with pytest.raises(
+        MemoryPlanError, match=r"1000\.0 TB \((dense|sparse), on the device\).*device=\"cpu\""
+    ):
+        MRF(sparsity=sparsity, device="cuda").fit(
+            sp.csr_array(random_matrix(3)), progress=lambda stage, *_: stages.append(stage)
+        )
+    assert not stages
+
+
+def test_memory_that_others_take_meanwhile_ends_in_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2_000_000_000, 8_000_000_000))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    precision = torch.get_float32_matmul_precision()
+    with (
+        pytest.raises(
+            MemoryPlanError, match=r"^the fit ran out of memory on the device cuda, of which 2\.0 GB"
+        ),
+        working(torch.device("cuda"), "the fit"),
+    ):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB.")
+    assert torch.get_float32_matmul_precision() == precision
+
+
+def test_auto_takes_a_gpu_with_room_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    careful, obedient = (accelerator.TorchAccelerator("cpu", if_it_pays=x) for x in (True, False))
+    for kind, m, pairs, expected in (
+        ("dense", 4999, 10**7, False), ("dense", 5000, 10**6, True), ("dense", 10**7, 10**8, False),
+        ("sparse", 10**6, 10**6, False), ("sparse", 1000, 5 * 10**6, True),
+    ):  # fmt: skip
+        assert careful.takes(kind, m, pairs, False, "float32") == expected
+    assert obedient.takes("dense", 10, 10, True, "float32")
+    monkeypatch.setattr(choice, "chosen_device", lambda _: "cpu-of-torch")
+    monkeypatch.setattr(accelerator, "Device", lambda _: Device("cpu"))
+    X = sp.csr_array(random_matrix(3))
+    B = MRF(sparsity=None, device="auto").fit(X).weights_  # too small to be worth it
+    assert np.array_equal(B, MRF(sparsity=None).fit(X).weights_)
+
+
+def test_devices_are_checked_by_name_and_by_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for wrong in ("gpu", "cuda:x", 3, None):
+        with pytest.raises(ParameterError, match=r'device must be "auto", "cpu", "cuda"'):
+            MRF(device=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match=r"device must be a device that PyTorch finds; got 'cuda:99'"):
+        MRF(device="cuda:99").fit(sp.csr_array(random_matrix(3)))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert devices.chosen_device("cuda:1") == "cuda:1"
+    with pytest.raises(ParameterError, match=r"got 'cuda:2'\. It finds 2 of them\."):
+        devices.chosen_device("cuda:2")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert devices.chosen_device("auto") == "cpu"
+    assert choice.engine_on("auto", None, None, None).accelerator is None
+    assert devices.devices() == []
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(ParameterError, match="This PyTorch is built without CUDA"):
+        devices.chosen_device("cuda")
+
+    def old_driver() -> None:
+        raise RuntimeError(
+            "The NVIDIA driver on your system is too old (found version 11040). Please update."
+        )
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "init", old_driver)
+    with pytest.raises(ParameterError, match=r"is too old \(found version 11040\)\. Use \"cpu\""):
+        devices.chosen_device("cuda")
+    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    assert devices.chosen_device("auto") == "cpu"
+    assert devices.devices() == []
+    with pytest.raises(
+        MissingLibraryError, match=r'device="cuda" needs PyTorch: pip install "mrfrec\[torch\]"'
+    ):
+        MRF(device="cuda").check_ready()
+
+
+@pytest.fixture
+def ranking_on(on_device: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Rank with PyTorch, a few users at a time, however few they are."""
+    monkeypatch.setattr(choice, "ranker_on", lambda _, B: ranking.DeviceRanker(on_device, B))
+    monkeypatch.setattr(linear, "_MANY", 1)
+    monkeypatch.setattr(ranking, "_SCORES", 300)
+    return on_device
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize("ties", [False, True])
+def test_a_device_gives_the_lists_of_the_cpu(ranking_on: str, dtype: Any, real: bool, ties: bool) -> None:
+    X = sp.csr_array(random_matrix(3, users=150, items=75, real=real))
+    model = on_the_cpu(MRF(sparsity=None, dtype=dtype), X)
+    if ties:
+        np.round(model.weights_, 1, out=model.weights_)
+        np.round(model._shift, 1, out=model._shift)
+    elsewhere = pickle.loads(pickle.dumps(model)).set_params(device="cuda")
+    hidden = np.zeros(75, bool)
+    hidden[[3, 9]] = True
+    options: list[dict[str, Any]] = [{}, {"exclude_seen": False}, {"ties": "popularity"}, {"k": 75}]
+    for option in options:
+        given = {"k": 10, **option}
+        for mine, theirs in zip(model.top_k(X, **given), elsewhere.top_k(X, **given), strict=True):
+            assert np.array_equal(mine, theirs)
+    for novelty in (0.0, 0.4):
+        histories = model._histories(X)
+        answers = (
+            m._rank(histories, 5, hide=histories, hidden=hidden, more_novelty=novelty)
+            for m in (model, elsewhere)
+        )
+        for mine, theirs in zip(*answers, strict=True):
+            assert np.array_equal(mine, theirs)
+    assert isinstance(elsewhere._on_device, ranking.DeviceRanker)
+    assert pickle.loads(pickle.dumps(elsewhere))._on_device is None
