@@ -252,8 +252,10 @@ def groups(data: Path) -> dict[str, list[Case]]:
             evaluated("gowalla, EASE (l2 = 100)", l2=100.0, alpha=0.0, center=False, sparsity=None, **cuda)
         ],
         "gpu-mtg": [
-            ("mtg-players, recommend --all -k 20", lambda: mtg, gpu.recommend_all, cuda),
-            ("mtg-players, recommend --all -k 20, CPU", lambda: mtg, gpu.recommend_all, {"device": "cpu"}),
+            *(
+                (f"mtg-players, recommend --all -k 20 {o}", lambda: mtg, gpu.recommend_all, {"options": o})
+                for o in ("--device cuda", "--threads 2")
+            ),
             ("mtg-players, 25 dense models", lambda: mtg, gpu.tune_dense, cuda),
         ],
         "beyond": [("47,000 items, dense", beyond, fit_and_check, {"l2": 3.0, "sparsity": None})],

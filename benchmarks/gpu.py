@@ -61,7 +61,7 @@ def device_gb() -> dict[str, float]:
     }
 
 
-def recommend_all(path: Path, *, device: str) -> dict[str, Any]:
+def recommend_all(path: Path, *, options: str) -> dict[str, Any]:
     """Write 20 recommendations for every training user, by a dense model, from the shell."""
     from mrfrec import MRF
 
@@ -70,7 +70,7 @@ def recommend_all(path: Path, *, device: str) -> dict[str, Any]:
         MRF(sparsity=None, device="auto").fit(str(path)).save(model, include_histories=True)
         command = [sys.executable, "-m", "mrfrec", "recommend", str(model), "--all", "-k", "20"]
         start = time.perf_counter()
-        subprocess.run([*command, "-o", str(output), "--device", device], check=True)
+        subprocess.run([*command, "-o", str(output), *options.split()], check=True)
         return {"seconds": time.perf_counter() - start, "file_mb": output.stat().st_size / 1e6}
 
 

@@ -415,10 +415,12 @@ def _relative_spread(
         (scorers.LowRankScorer(histories, nothing, low_rank), np.zeros_like(shift)),
     ):
         variances = []
-        for u in range(len(users)):
-            scores = scorers.as_array(scorer.scores(u, u + 1, base), base)[0].astype(np.float64)
-            had = histories.items[histories.ptr[u] : histories.ptr[u + 1]]
-            variances.append(np.delete(scores, had).var())
+        for first in range(0, len(users), scorer.users_at_once):
+            last = min(first + scorer.users_at_once, len(users))
+            scored = scorers.as_array(scorer.scores(first, last, base), base)
+            for u, scores in enumerate(scored, first):
+                others = np.delete(scores.astype(np.float64), scorers.items_of(histories, u))
+                variances.append(others.var())
         spreads.append(np.mean(variances) ** 0.5 if variances else 0.0)
     return float(spreads[0] / spreads[1]) if spreads[1] > 0 else 0.0
 

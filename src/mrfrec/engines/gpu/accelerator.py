@@ -31,7 +31,9 @@ class TorchAccelerator(Accelerator):
             return False
         needed, itemsize = rows.needed_bytes(pairs, binary), np.dtype(dtype).itemsize
         advice = 'Use device="cpu", or a device with more memory.'
-        if kind == "dense":
+        if kind == "sparse":
+            needed += sparse.needed_bytes()
+        else:
             needed = itemsize * m * m + max(needed, dense.needed_bytes(m, itemsize) - itemsize * m * m)
             advice = f"Use a sparse model, {advice[4:]}"
         needed += LIBRARIES

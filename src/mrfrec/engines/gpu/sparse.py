@@ -16,7 +16,8 @@ from mrfrec.core.entries import Pairs
 from mrfrec.core.kernels.blocks import Blocks
 from mrfrec.engines.gpu.rows import StreamedRows, cut, expanded
 
-_BATCH = 1 << 28  # numbers in the matrices of a batch of blocks
+_BATCH = 1 << 26  # numbers in the matrices of a batch of blocks
+_PER_NUMBER = 24  # bytes: of the matrix, its factor, and where its parts lie
 _SIZES = 0.9  # the smallest block of a batch, as a share of the largest
 
 
@@ -44,6 +45,11 @@ def list_pairs(
     return found, histogram.cpu().numpy()
 
 
+def needed_bytes() -> int:
+    """Return the bytes of a batch of blocks."""
+    return _PER_NUMBER * _BATCH
+
+
 # ── blocks ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -54,7 +60,7 @@ def estimates_of_blocks(
     kinds = np.diff(batch.kind_ptr)
     estimates = np.zeros(int(batch.store_ptr[-1]), dtype)
     triangle = kinds * (kinds - 1) // 2 * np.dtype(dtype).itemsize
-    most = max(rows.device.memory.limit // 3, int(triangle.max()))
+    most = max((rows.device.memory.limit - _PER_NUMBER * _BATCH) // 2, int(triangle.max()))
     ends, first = np.cumsum(triangle), 0
     while first < len(kinds):  # as many blocks as the device has room for
         last = int(np.searchsorted(ends, most + (ends[first - 1] if first else 0), "right"))
