@@ -1,7 +1,7 @@
 """The seam between the core and the engine: pure functions that run anywhere and give the same bits."""
 
 import multiprocessing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -32,9 +32,11 @@ class OtherProcess(LocalEngine):
 
     def fold(
         self,
+        name: str,
         function: Callable[[Any, Engine], Any],
-        tasks: Iterable[Any],
+        tasks: Sequence[Any],
         add: Callable[[Any, Any], None],
+        costs: Sequence[int],
     ) -> None:
         for task in tasks:
             self.sent += 1

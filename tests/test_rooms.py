@@ -33,6 +33,7 @@ HOME_OF = {
     "implicit": {"models/wmf.py"},
     "torch": {"engines/devices.py", "models/networks.py", "models/training.py"}
     | {f"engines/gpu/{room}.py" for room in ("dense", "device", "ranking", "rows", "sparse")},
+    "distributed": {"engines/cluster.py"},
     "optuna": {"evaluation/chooser.py"},
     "matplotlib": {"evaluation/figures.py"},
     "rich": {"cli/show.py"},

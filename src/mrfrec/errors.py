@@ -7,6 +7,7 @@
     ├── MemoryPlanError     a fit would exceed the memory limit  (also a MemoryError)
     ├── ModelFileError      a model file is invalid              (also a ValueError)
     ├── MissingLibraryError an optional library is missing       (also an ImportError)
+    ├── ClusterError        a cluster cannot do the work         (also a RuntimeError)
     └── NumericalError      a matrix is not positive definite    (also an ArithmeticError)
 
 Each message names the value, the rule it breaks and what to do. Unknown items in a history or too few items
@@ -16,6 +17,7 @@ to recommend cause a `MrfrecWarning` instead.
 from typing import Any
 
 __all__ = [
+    "ClusterError",
     "DataError",
     "MemoryPlanError",
     "MissingLibraryError",
@@ -55,6 +57,10 @@ class DataError(MrfrecError, ValueError):
 
 class MissingLibraryError(MrfrecError, ImportError):
     """An optional library is not installed. The message says which extra to install."""
+
+
+class ClusterError(MrfrecError, RuntimeError):
+    """A cluster cannot do the work: no scheduler, no workers, other versions, or a task that failed."""
 
 
 class NotFittedError(MrfrecError, RuntimeError):

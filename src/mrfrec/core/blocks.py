@@ -8,6 +8,7 @@ of the blocks. That order, and every block's own arithmetic, is the same whateve
 are, and so is the result, to the bit.
 """
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -22,6 +23,7 @@ from mrfrec.core.kernels import blocks as kernels
 from mrfrec.core.kernels.blocks import Blocks
 from mrfrec.core.kernels.intrinsics import lapack
 from mrfrec.core.kernels.pattern import columns_with_diagonal
+from mrfrec.core.memory import Budget
 from mrfrec.core.pattern import Pattern, square_csc
 from mrfrec.core.schedule import Schedule
 from mrfrec.core.statistics import Statistics, split_evenly
@@ -47,15 +49,60 @@ class Gathered:
         return int(self.store.nbytes) + sum(int(np.asarray(part).nbytes) for part in self.batch)
 
 
-def estimates_of_blocks(
-    statistics: Statistics, ridge: npt.NDArray[np.float64], dtype: str, batch: Blocks, engine: Engine
-) -> npt.NDArray[Any]:
-    """Return the estimates of a batch of blocks, at the places its `store_ptr` says."""
-    if engine.accelerator is not None:
-        return engine.accelerator.estimates_of_blocks(statistics, ridge, dtype, batch, engine)
+@dataclass(frozen=True)
+class Solved:
+    """The estimates of a batch of blocks, at the places its `store_ptr` says.
+
+    When pickled, only the estimates travel, without gaps.
+    """
+
+    batch: Blocks | None
+    estimates: npt.NDArray[Any]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        batch = self.batch
+        if batch is None:
+            return Solved, (None, self.estimates)
+        kinds = np.diff(batch.kind_ptr)
+        targets = np.add.reduceat(batch.target >= 0, batch.kind_ptr[:-1], dtype=np.int64)
+        sizes = np.where(np.diff(batch.member_ptr) > 1, targets * kinds, 0)
+        gaps = batch.store_ptr[:-1] - np.cumsum(sizes) + sizes
+        return Solved, (None, self.estimates[np.repeat(gaps, sizes) + np.arange(sizes.sum())])
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What lays out any range of blocks: everything about them but their parts of S."""
+
+    pattern: Pattern
+    schedule: Schedule
+    members: npt.NDArray[np.int64]  # of each block: its items, its kinds, the kinds in D
+    kinds: npt.NDArray[np.int64]
+    targets: npt.NDArray[np.int64]
+    twin: npt.NDArray[np.int32]
+
+    def places(self, *, estimates_alone: bool) -> npt.NDArray[np.int64]:
+        """Return the numbers in each block's place: first the strict lower triangle of S, then estimates."""
+        triangle = 0 if estimates_alone else self.kinds * (self.kinds - 1) // 2
+        return np.where(self.members > 1, np.maximum(triangle, self.targets * self.kinds), 0)
+
+
+def solve_range(
+    statistics: Statistics,
+    ridge: npt.NDArray[np.float64],
+    dtype: str,
+    layout: Layout,
+    blocks: tuple[int, int],
+    engine: Engine,
+) -> Solved:
+    """Return the estimates of blocks first to last."""
+    device = engine.accelerator
+    batch = lay_out(layout, *blocks, engine, estimates_alone=device is not None)
+    if device is not None:
+        return Solved(batch, device.estimates_of_blocks(statistics, ridge, dtype, batch, engine))
     store = gather_blocks(statistics, dtype, batch, engine)
     solve_blocks(statistics, ridge, batch, store, engine)
-    return store
+    return Solved(batch, store)
 
 
 def estimate_weights(
@@ -90,10 +137,9 @@ def estimate_weights(
                 scratch=lambda: np.full(m, -1, np.int64),
                 scratch_bytes=8 * m,
             )
-    # A block's place holds first the strict lower triangle of S, unless that lies elsewhere, then the
-    # estimates.
-    here = engine.accelerator is None
-    places = np.where(members > 1, np.maximum(here * (kinds * (kinds - 1) // 2), targets * kinds), 0)
+    layout = Layout(pattern, schedule, members, kinds, targets, twin)
+    here = engine.accelerator is None and engine.task_memory is None
+    places = layout.places(estimates_alone=engine.accelerator is not None)
 
     advice = "Make the blocks smaller: a larger threshold, a smaller sparsity or a smaller max_neighbors."
     itemsize = np.dtype(dtype).itemsize
@@ -122,11 +168,14 @@ def estimate_weights(
                 costs=[cost * (batch.last - batch.first) for cost in costs],
             )
 
-    lay = partial(lay_out, pattern, schedule, members, kinds, places, twin, engine)
+    def add_solved(blocks: tuple[int, int], solved: Solved) -> None:
+        batch = solved.batch or lay_out(layout, *blocks, engine, estimates_alone=True)
+        add(batch, solved.estimates)
+
     keep = keep and here and len(ranges) == 1 and held + 2 * int(block_bytes.sum()) <= memory.limit
     if gathered is None and keep:
         before = engine.timings.get("gather", 0.0)
-        batch = lay(*ranges[0])
+        batch = lay_out(layout, *ranges[0], engine)
         store = gather_blocks(statistics, dtype, batch, engine)
         gathered = Gathered(batch, store, engine.timings["gather"] - before)
     elif gathered is not None:
@@ -137,8 +186,9 @@ def estimate_weights(
         add(gathered.batch, store)
         del store
     else:
-        estimates = partial(estimates_of_blocks, statistics, ridge, dtype)
-        engine.fold(estimates, (lay(*blocks) for blocks in ranges), add)
+        function = partial(solve_range, statistics, ridge, dtype, layout)
+        with nullcontext() if engine.task_memory is None else engine.stage("blocks", len(schedule)):
+            engine.fold("blocks", function, ranges, add_solved, [last - first for first, last in ranges])
 
     with engine.stage("weights", m):
         engine.run(
@@ -215,20 +265,13 @@ def not_positive_definite(batch: Blocks, block: int, dtype: str) -> NumericalErr
 
 
 def lay_out(
-    pattern: Pattern,
-    schedule: Schedule,
-    members: npt.NDArray[np.int64],
-    kinds: npt.NDArray[np.int64],
-    places: npt.NDArray[np.int64],
-    twin: npt.NDArray[np.int32],
-    engine: Engine,
-    first: int,
-    last: int,
+    layout: Layout, first: int, last: int, engine: Engine, *, estimates_alone: bool = False
 ) -> Blocks:
     """Prepare a batch of blocks: everything about them but their parts of S."""
-    some = slice(first, last)
+    some, schedule, twin = slice(first, last), layout.schedule, layout.twin
+    places = layout.places(estimates_alone=estimates_alone)
     member_ptr, kind_ptr, store_ptr = (
-        np.concatenate([[0], np.cumsum(sizes[some])]) for sizes in (members, kinds, places)
+        np.concatenate([[0], np.cumsum(sizes[some])]) for sizes in (layout.members, layout.kinds, places)
     )
     start, stop = schedule.dependent_ptr[first], schedule.dependent_ptr[last]
     batch = Blocks(
@@ -247,10 +290,11 @@ def lay_out(
         dependents=schedule.dependents[start:stop],
         store_ptr=store_ptr,
     )
-    columns_with_diagonal(pattern.column_ptr, pattern.neighbors, batch.heads, member_ptr, batch.members)
+    columns = layout.pattern.column_ptr, layout.pattern.neighbors
+    columns_with_diagonal(*columns, batch.heads, member_ptr, batch.members)
     engine.run(
         lambda t, place: kernels.find_kinds(batch, twin, *t, place),
-        split_evenly(members[some], 256),
+        split_evenly(layout.members[some], 256),
         scratch=lambda: np.full(len(twin), -1, np.int32),
         scratch_bytes=4 * len(twin),
     )
@@ -258,15 +302,35 @@ def lay_out(
 
 
 def batches(
-    block_bytes: npt.NDArray[np.int64], worthwhile: int, held: int, engine: Engine, advice: str
+    block_bytes: npt.NDArray[np.int64],
+    worthwhile: int,
+    held: int,
+    engine: Engine,
+    advice: str,
 ) -> list[tuple[int, int]]:
-    """Cut the blocks into ranges of `worthwhile` bytes, or what the memory allows, in order."""
-    memory = engine.memory
-    memory.require("blocks", held + int(block_bytes.max()), advice)
-    budget = min(worthwhile, memory.limit - held)
-    memory.require("blocks", held + min(budget, int(block_bytes.sum())), advice)
+    """Cut the blocks into ranges, in order: of `worthwhile` bytes, or what the memory allows.
+
+    Where other machines solve them, each of their threads gets one of equal cost, or several that its memory
+    allows: every range costs a pass over the data.
+    """
+    memory, marks = engine.memory, np.zeros(len(block_bytes), np.int64)
+    if engine.task_memory is None:
+        memory.require("blocks", held + int(block_bytes.max()), advice)
+        budget = min(worthwhile, memory.limit - held)
+        memory.require("blocks", held + min(budget, int(block_bytes.sum())), advice)
+    else:
+        budget = engine.task_memory - 5 * int(block_bytes.max())  # beside the blocks, room to solve one
+        Budget(engine.task_memory, "is what the smallest worker has for a task").check(
+            "blocks", 6 * int(block_bytes.max()), advice
+        )
+        # The bytes grow with the square of a block, and the time with a little more.
+        cost = np.cumsum(block_bytes**1.25)
+        shares = cost * engine.threads_of_tasks / cost[-1]
+        marks = np.minimum(np.ceil(shares), engine.threads_of_tasks).astype(np.int64)
     ends, cuts = np.cumsum(block_bytes), [0]
     while cuts[-1] < len(ends):
-        before = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
-        cuts.append(max(int(np.searchsorted(ends, before + budget, "right")), cuts[-1] + 1))
+        first = cuts[-1]
+        before = int(ends[first - 1]) if first else 0
+        fits = int(np.searchsorted(ends, before + budget, "right"))
+        cuts.append(max(min(fits, int(np.searchsorted(marks, marks[first], "right"))), first + 1))
     return list(pairwise(cuts))

@@ -135,16 +135,16 @@ def regress_on_some(
     m = facts.m
     schedule = make_schedule(pattern, facts.popularity, 0.0, engine)
     members = np.diff(pattern.column_ptr)[schedule.heads] + 1
-    places = members * (members - 1) // 2
     engine.scratch = _SCRATCH_THREADS * (24 * m + 16 * int(members.max()) ** 2)
     held += 16 * len(pattern.neighbors) + engine.scratch
-    block_bytes = places * np.dtype(dtype).itemsize + members * 32
+    block_bytes = members * (members + 1) // 2 * np.dtype(dtype).itemsize + members * 32
     least = max(_LEAST_BATCH, 100 * len(facts.X.items))
     each_alone = np.arange(m, dtype=np.int32)
+    layout = blocks.Layout(pattern, schedule, members, members, np.ones_like(members), each_alone)
     values = np.zeros(len(pattern.neighbors))
     failed = 0
     for some in blocks.batches(block_bytes, min(least, _MOST_BATCH), held, engine, "Use fewer neighbors."):
-        batch = blocks.lay_out(pattern, schedule, members, members, places, each_alone, engine, *some)
+        batch = blocks.lay_out(layout, *some, engine)
         store = blocks.gather_blocks(facts, dtype, batch, engine)
         pieces = [np.arange(*part) for part in split_evenly(members[slice(*some)] ** 2 + 100, 256)]
         with engine.stage("regress", m, some):

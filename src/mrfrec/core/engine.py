@@ -5,7 +5,7 @@ threads of this machine, on a GPU, on a cluster.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
@@ -24,11 +24,10 @@ Result = TypeVar("Result")
 class Engine(ABC):
     """Runs the parts of a fit, and owns its threads, memory and progress.
 
-    There are two ways to run work. `run` loops over many small tasks on the threads of this machine, which
-    share arrays. `fold` applies a pure function to a few large tasks; the function, the tasks and the
-    results can be pickled, so that an engine may run them anywhere. Tasks are cut by the size of the
-    problem, never by the number of threads, and results are reduced in the order of the tasks: the engine
-    cannot change a result.
+    There are three ways to run work. `run` loops over many small tasks on the threads of this machine, which
+    share arrays. `fold` and `map` apply a pure function to larger tasks; the function, the tasks and the
+    results can be pickled, so that an engine may run them anywhere. However the tasks are cut, results are
+    reduced in their order, and none depends on the cuts: the engine cannot change a result.
     """
 
     threads: int
@@ -36,6 +35,8 @@ class Engine(ABC):
     timings: dict[str, float]  # seconds per stage
     saved: float  # seconds, among these, of stages that an earlier fit has done
     accelerator: "Accelerator | None" = None
+    task_memory: int | None = None  # bytes that a task of `fold` may use, where that is not this machine's,
+    threads_of_tasks: int = 1  # and how many tasks run at one time there
 
     @property
     @abstractmethod
@@ -79,14 +80,25 @@ class Engine(ABC):
     @abstractmethod
     def fold(
         self,
+        name: str,
         function: "Callable[[Task, Engine], Result]",
-        tasks: Iterable[Task],
+        tasks: Sequence[Task],
         add: Callable[[Task, Result], None],
+        costs: Sequence[int],
     ) -> None:
         """Call `add(task, function(task, engine))` for each task, in order.
 
-        `function` is pure and uses all of the engine it is given. One result is held at a time.
+        `function` is pure and uses all of the engine it is given, whose progress it reports. Where that is
+        another engine, `costs` are the steps of progress that each task counts for. `name` is for people.
         """
+
+    @abstractmethod
+    def map(self, name: str, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
+        """Return `[function(task) for task in tasks]`; each task is work for one thread, and one step."""
+
+    def ranges(self, costs: Sequence[int]) -> list[tuple[int, int]]:
+        """Cut 0…len(costs) into the ranges that make a task of `fold` each: here, one for all threads."""
+        return [(0, len(costs))] if len(costs) else []
 
     @abstractmethod
     def release(self) -> None:

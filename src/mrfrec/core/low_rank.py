@@ -12,8 +12,8 @@ Its products with X are scipy's, a strip of columns and some users at a time; no
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import scipy.sparse as sp
 
 Array = npt.NDArray[Any]
-Result = TypeVar("Result")
 
 _STRIP = 32  # columns that one thread multiplies at a time
 _BLOCKS = 9  # of the basis, at least: with each, the directions get sharper
@@ -122,14 +121,7 @@ def leading_directions(X: "sp.csr_array", rank: int, dtype: str, engine: Engine)
         part = sp.csr_array((data[span], X.indices[span], ptr - ptr[0]), shape=(len(ptr) - 1, m))
         parts.append((part, w[first : first + len(ptr) - 1, None]))
 
-    def multiply(strip: Array) -> Array:
-        """Return NᵀN·Z for a few columns Z."""
-        strip = strip * a[:, None]
-        out = np.zeros_like(strip)
-        for part, weight in parts:
-            out += part.T @ (weight * (part @ strip))
-        return np.asarray(out * a[:, None])
-
+    multiply = partial(_multiply, parts, a)
     block, columns = basis_size(rank, m)
     with engine.stage("low rank", -(-columns // _STRIP)):
         if columns == m:
@@ -141,6 +133,15 @@ def leading_directions(X: "sp.csr_array", rank: int, dtype: str, engine: Engine)
     with np.errstate(divide="ignore"):
         left = np.where(squares > 0, 1.0 / squares, 0.0).astype(dtype)
     return LowRank(np.ascontiguousarray((U * np.sqrt(squares)).T, dtype=dtype), left)
+
+
+def _multiply(parts: "list[tuple[sp.csr_array, Array]]", a: Array, strip: Array) -> Array:
+    """Return NᵀN·Z for a few columns Z."""
+    strip = strip * a[:, None]
+    out = np.zeros_like(strip)
+    for part, weight in parts:
+        out += part.T @ (weight * (part @ strip))
+    return np.asarray(out * a[:, None])
 
 
 def _lanczos(
@@ -162,22 +163,21 @@ def _lanczos(
         basis[start:stop] = Q.T
         done = basis[:stop]
 
-        def extend(strip: Array, done: Array = done) -> tuple[Array, Array]:
+        def extend(product: Array, done: Array = done) -> tuple[Array, Array]:
             """Return the product in the basis, and what is new in it."""
-            product = multiply(strip)
             inside = done @ product
             product -= done.T @ inside
             product -= done.T @ (done @ product)  # the rounding of the first time
             return inside, product
 
-        extended = _by_strips(extend, Q, engine)
+        extended = engine.run(extend, _by_strips(multiply, Q, engine))
         T[:stop, start:stop] = np.hstack([inside for inside, _ in extended])
         Q = np.hstack([product for _, product in extended])
     vectors = np.linalg.eigh(T, UPLO="U")[1][:, ::-1][:, :rank]
     return np.asarray(vectors.T.astype(dtype) @ basis)
 
 
-def _by_strips(work: Callable[[Array], Result], Z: Array, engine: Engine) -> list[Result]:
-    """Return `work` of each strip of columns of Z. No strip depends on another, nor on the threads."""
-    strips = [slice(start, start + _STRIP) for start in range(0, Z.shape[1], _STRIP)]
-    return engine.run(lambda s: work(np.ascontiguousarray(Z[:, s])), strips, costs=[1] * len(strips))
+def _by_strips(multiply: Callable[[Array], Array], Z: Array, engine: Engine) -> list[Array]:
+    """Return the product of each strip of columns of Z. No strip depends on another, nor on the threads."""
+    strips = [np.ascontiguousarray(Z[:, start : start + _STRIP]) for start in range(0, Z.shape[1], _STRIP)]
+    return engine.map("low-rank", multiply, strips)

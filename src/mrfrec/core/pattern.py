@@ -15,9 +15,9 @@ reached.
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -107,6 +107,81 @@ def find_pattern(
     return search.by_share(max(round(sparsity * statistics.m * statistics.m) - statistics.m, 0))
 
 
+_Ranges = tuple[list[tuple[int, int]], list[int]]  # of rows, and their steps of progress
+
+
+class _Found(NamedTuple):
+    """What some ranges of rows have above a threshold."""
+
+    listed: list[Any]  # Pairs or Columns
+    bins: npt.NDArray[np.int64]
+    kept: int  # entries listed
+
+
+class _TooManyError(Exception):
+    """There are more entries than may be kept."""
+
+
+def _pairs_of(
+    statistics: Statistics, threshold: np.float32, allowed: int, ranges: _Ranges, engine: Engine
+) -> _Found:
+    allowance = _Allowance(allowed)
+    found, bins = _run(
+        statistics,
+        lambda rows, scratch: entries.list_pairs(
+            statistics, np.arange(*rows), threshold, scratch, allowance.take
+        ),
+        ranges,
+        engine,
+    )
+    return _Found([piece for part in found for piece in part], bins, allowed - allowance.left)
+
+
+def _columns_of(
+    statistics: Statistics,
+    threshold: np.float32,
+    allowed: int,
+    most: int,
+    lengths: npt.NDArray[np.uint32],
+    ties: np.float32,
+    limits: npt.NDArray[np.int64],
+    ranges: _Ranges,
+    engine: Engine,
+) -> _Found:
+    allowance = _Allowance(allowed)
+
+    def work(rows: tuple[int, int], scratch: Scratch) -> Columns:
+        found = entries.list_columns(statistics, *rows, threshold, scratch, lengths, ties, limits)
+        if not allowance.take(len(found.keys)):
+            raise _TooManyError
+        return found
+
+    listed, bins = _run(statistics, work, ranges, engine, most=most)
+    return _Found(listed, bins, allowed - allowance.left)
+
+
+def _run(
+    statistics: Statistics,
+    work: Callable[[Any, Scratch], Any],
+    ranges: tuple[list[Any], list[int]],
+    engine: Engine,
+    shift: int = FINE,
+    most: int = 0,
+) -> tuple[list[Any], npt.NDArray[np.int64]]:
+    """Run tasks with one scratch space per thread; return their results and the histogram of all."""
+    tasks, steps = ranges
+    histograms: list[npt.NDArray[np.int64]] = []
+
+    def scratch() -> Scratch:
+        space = Scratch(statistics, shift, most)
+        histograms.append(space.histogram)
+        return space
+
+    room = entries.bytes_for_scratch(statistics.m, most)
+    results = engine.run(work, tasks, scratch=scratch, scratch_bytes=room, costs=steps)
+    return results, np.sum(histograms, axis=0)
+
+
 class _Allowance:
     """How many pairs or keys all threads together may still keep."""
 
@@ -170,10 +245,11 @@ class _Search:
         rows = by_popularity[((np.arange(size) + 0.5) * m / size).astype(np.int64)]
         tasks = [rows[start : start + 16] for start in range(0, size, 16)]
         with self.between_passes():
-            _, bins = self.run(
+            _, bins = _run(
+                self.statistics,
                 lambda part, scratch: entries.list_pairs(self.statistics, part, np.float32(0), scratch, None),
-                tasks,
-                [0] * len(tasks),
+                (tasks, [0] * len(tasks)),
+                self.workers,
                 COARSE,
             )
         return Histogram(2 * bins * (m / size), COARSE)
@@ -191,26 +267,20 @@ class _Search:
 
     def by_pairs(self, threshold: np.float32, allowed: int) -> tuple[list[Columns], Histogram] | None:
         """Collect entries by pairs; None if there are more than `allowed`."""
-        m, allowance = self.statistics.m, _Allowance(allowed)
+        m = self.statistics.m
         with self.next_pass():
             if self.workers.accelerator is None:
-                tasks, steps = self.tasks(self.statistics.X.rank)
-                found, bins = self.run(
-                    lambda task, scratch: entries.list_pairs(
-                        self.statistics, np.arange(*task), threshold, scratch, allowance.take
-                    ),
-                    tasks,
-                    steps,
-                )
-                pieces = [piece for part in found for piece in part]
-                del found
+                found = self.fold(partial(_pairs_of, self.statistics, threshold, allowed), allowed)
             else:
-                pieces, bins = self.workers.accelerator.list_pairs(
+                allowance = _Allowance(allowed)
+                of_device = self.workers.accelerator.list_pairs(
                     self.statistics, threshold, FINE, allowance.take, _STEPS, self.workers
                 )
-            if allowance.left < 0:
+                found = None if allowance.left < 0 else of_device
+            if found is None:
                 return None
-            self.require(_PER_PAIR * (allowed - allowance.left))
+            pieces, bins = found
+            self.require(_PER_PAIR * sum(len(piece.items) for piece in pieces))
             counts = np.zeros(m, np.int64)
             for piece in pieces:
                 kernels.count_directed(*piece[:3], counts)
@@ -235,18 +305,15 @@ class _Search:
         """Collect the `most` largest entries of each column, about `expected` in all; 0 only counts."""
         fixed = _PER_INTERACTION * len(self.statistics.X.items)
         self.require(fixed + _PER_KEY * int(min(expected, self.statistics.m * most)))
-        allowance = _Allowance((self.plan.limit - self.held - fixed) // _PER_KEY)
-        lengths = self.lengths
+        allowed = (self.plan.limit - self.held - fixed) // _PER_KEY
         ties = threshold if ties is None else ties
-
-        def work(task: tuple[int, int], scratch: Scratch) -> Columns:
-            found = entries.list_columns(self.statistics, *task, threshold, scratch, lengths, ties, limits)
-            if not allowance.take(len(found.keys)):
-                self.require(fixed + _PER_KEY * self.statistics.m * most)
-            return found
-
+        of = partial(_columns_of, self.statistics, threshold, allowed, most, self.lengths, ties, limits)
         with self.next_pass():
-            columns, bins = self.run(work, *self.tasks(lengths), most=most)
+            found = self.fold(of, allowed, self.lengths)
+        if found is None:
+            self.require(fixed + _PER_KEY * self.statistics.m * most)
+        assert found is not None
+        columns, bins = found
         self.require(fixed + _PER_KEY * sum(len(part.keys) for part in columns))
         return columns, Histogram(bins, FINE)
 
@@ -275,25 +342,32 @@ class _Search:
                 kernels.decode_columns(part.first, self.statistics.m, part.ptr, part.keys, part.counts, out)
         return Pattern(ptr, neighbors, threshold)
 
-    def run(
-        self,
-        work: Callable[[Any, Scratch], Any],
-        tasks: list[Any],
-        steps: list[int],
-        shift: int = FINE,
-        most: int = 0,
-    ) -> tuple[list[Any], npt.NDArray[np.int64]]:
-        """Run tasks with one scratch space per thread; return their results and the histogram of all."""
-        histograms: list[npt.NDArray[np.int64]] = []
+    def fold(
+        self, function: "Callable[[_Ranges, Engine], _Found]", allowed: int,
+        counts: npt.NDArray[Any] | None = None,
+    ) -> tuple[list[Any], npt.NDArray[np.int64]] | None:  # fmt: skip
+        """List the entries of all rows, and their histogram; None if there are more than `allowed`."""
+        tasks, steps = self.tasks(self.statistics.X.rank if counts is None else counts)
+        cuts = self.workers.ranges(steps)
+        listed: list[Any] = []
+        bins, kept = np.zeros(1 << (31 - FINE), np.int64), 0
 
-        def scratch() -> Scratch:
-            space = Scratch(self.statistics, shift, most)
-            histograms.append(space.histogram)
-            return space
+        def add(_: _Ranges, found: _Found) -> None:
+            nonlocal kept
+            kept += found.kept
+            if kept > allowed:
+                raise _TooManyError
+            listed.extend(found.listed)
+            bins[:] += found.bins
 
-        room = entries.bytes_for_scratch(self.statistics.m, most)
-        results = self.workers.run(work, tasks, scratch=scratch, scratch_bytes=room, costs=steps)
-        return results, np.sum(histograms, axis=0)
+        try:
+            self.workers.fold(
+                "pattern", function, [(tasks[p:q], steps[p:q]) for p, q in cuts], add,
+                [sum(steps[p:q]) for p, q in cuts],
+            )  # fmt: skip
+        except _TooManyError:
+            return None
+        return listed, bins
 
     def tasks(self, counts: npt.NDArray[Any]) -> tuple[list[tuple[int, int]], list[int]]:
         """Split the rows into ranges of about equal work; return them and their steps of progress."""

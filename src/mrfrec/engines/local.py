@@ -4,7 +4,7 @@ import ctypes
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -161,13 +161,17 @@ class LocalEngine(Engine):
 
     def fold(
         self,
+        name: str,
         function: Callable[[Task, Engine], Result],
-        tasks: Iterable[Task],
+        tasks: Sequence[Task],
         add: Callable[[Task, Result], None],
+        costs: Sequence[int],
     ) -> None:
         for task in tasks:
             add(task, function(task, self))
-            del task  # before the next one is made
+
+    def map(self, name: str, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
+        return self.run(function, tasks, costs=[1] * len(tasks))
 
     def release(self) -> None:
         # Threads free what they have found, but the C library keeps it for them.

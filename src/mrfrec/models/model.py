@@ -35,6 +35,8 @@ class FitContext(NamedTuple):
     progress: "Progress | None"
     reuse: dict[str, Any] | None
     validation: tuple[Rows, Rows] | None  # shown and hidden items of validation users
+    client: Any = None  # of a cluster
+    shared_path: "str | PathLike[str] | None" = None  # that its workers see
 
 
 class Model(Configurable, ABC):
@@ -102,6 +104,8 @@ class Model(Configurable, ABC):
         progress: "Progress | None" = None,
         reuse: dict[str, Any] | None = None,
         validation: object = None,
+        client: Any = None,
+        shared_path: "str | PathLike[str] | None" = None,
     ) -> Self:
         """Fit the model. A fit that fails or is interrupted leaves the model as it was.
 
@@ -118,6 +122,11 @@ class Model(Configurable, ABC):
         validation
             Two matrices of validation users × items, shown and hidden, for models trained in epochs: the best
             epoch is kept. The users must not be in the training data. Other models ignore it.
+        client
+            A `distributed.Client`: its workers do the large parts of the fit of a sparse `MRF`, with the same
+            result to the bit.
+        shared_path
+            A folder that this machine and all workers see, for the data; without it, the data is sent.
         """
         from mrfrec.io.tables import as_interactions
 
@@ -125,6 +134,10 @@ class Model(Configurable, ABC):
             raise ParameterError("progress", "a function of (stage, done, total) or None", progress)
         if reuse is not None and not isinstance(reuse, dict):
             raise ParameterError("reuse", "a dictionary, empty at first, or None", reuse)
+        if client is not None:
+            self._check_client(client)
+        elif shared_path is not None:
+            raise ParameterError("shared_path", "None without a client", shared_path)
         interactions = as_interactions(data)
         if reuse is not None and reuse.setdefault("data", interactions) is not interactions:
             raise DataError(
@@ -153,11 +166,16 @@ class Model(Configurable, ABC):
             facts["mean_value"] = float(np.abs(matrix.data).mean(dtype=np.float64))
         questions = None if validation is None else validation_of(validation, m)
         parameters = self.parameters
-        self._fit(interactions, FitContext(copied, progress, reuse, questions))
+        self._fit(interactions, FitContext(copied, progress, reuse, questions, client, shared_path))
         self.fitted_parameters_ = parameters
         self._catalogue, self._training, self._facts = catalogue, training, facts
         self._interactions, self._bases = interactions, {}
         return self
+
+    def _check_client(self, client: object) -> None:
+        """Refuse to fit on a cluster; a subclass that can overrides this."""
+        rule = f"None: {type(self).__name__} is fitted on this machine"
+        raise ParameterError("client", rule, client)
 
     def tuning_route(self, data: "Interactions") -> Route:
         """Return how `climb` finds the parameters for this data: the last of the grid costs least."""

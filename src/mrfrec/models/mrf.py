@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
+from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -249,10 +250,26 @@ class MRF(Linear):
             sizes = fitting.sizes_of(X, self._settings, engine.memory.limit)
             return decide(self._settings, sizes, engine.memory)
 
-    def _engine(self, progress: "Progress | None") -> "LocalEngine":
+    def _engine(
+        self,
+        progress: "Progress | None",
+        client: Any = None,
+        shared_path: "str | PathLike[str] | None" = None,
+    ) -> "LocalEngine":
         from mrfrec.engines.choice import engine_on
 
+        if client is not None:
+            from mrfrec.engines.cluster import ClusterEngine
+
+            return ClusterEngine(client, self.threads, self.memory_limit, progress, shared_path=shared_path)
         return engine_on(self.device, self.threads, self.memory_limit, progress)
+
+    def _check_client(self, client: object) -> None:
+        from mrfrec.engines.cluster import check_client
+
+        check_client(client)
+        if self.device not in ("cpu", "auto"):
+            raise ParameterError("device", '"cpu" with a client', self.device, "Workers use their CPUs.")
 
     def check_ready(self) -> None:
         """Raise if PyTorch or the device is missing."""
@@ -298,7 +315,7 @@ class MRF(Linear):
 
         start = time.perf_counter()
         self._on_device = None  # the device may need its memory
-        with self._engine(given.progress) as engine:
+        with self._engine(given.progress, given.client, given.shared_path) as engine:
             fitted = fitting.fit(
                 data.matrix,
                 self._settings,

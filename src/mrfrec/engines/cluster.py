@@ -1,0 +1,497 @@
+"""The engine of a Dask cluster: pure functions travel to workers, large arrays once to each host.
+
+A function that many tasks share, such as a pass over the data, is pickled once. Its large arrays are written
+to a file on each host, or to one on a shared path, which all worker processes there map: a host holds them
+once. A worker that joins later, or finds its file gone, says so, gets a copy, and its task is sent again.
+
+Dask runs a task again when its worker dies. Tasks are pure and results are taken in order, so that the result
+is that of one machine, to the bit.
+"""
+
+import os
+import pickle
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import lru_cache, partial
+from mmap import ACCESS_COPY, mmap
+from pathlib import Path
+from platform import node
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+
+from mrfrec.core.engine import Engine, Progress
+from mrfrec.core.memory import Budget, human_bytes
+from mrfrec.core.statistics import split_evenly
+from mrfrec.engines.local import LocalEngine
+from mrfrec.errors import ClusterError, MissingLibraryError, ParameterError
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+_SHARED_FROM = 1 << 16  # bytes of an array that is worth a file
+_PIECE = 1 << 25  # bytes that are on their way to the hosts at one time
+_TASKS_PER_THREAD = 4  # of a pass over the items
+_AHEAD = 2  # tasks per thread that are handed out before the first one's result is there
+_RESENT = 20  # times that a task may find its data gone, or be lost with it
+_PATIENCE = 45.0  # seconds without a scheduler or without workers
+_SHARE = 0.7  # of a worker's memory that a task may count on: Dask pauses it at 0.8
+_CHECKED = ("mrfrec", "numpy", "numba", "scipy")
+
+
+# ── on the workers ────────────────────────────────────────────────────────────────────────────────
+
+
+class SharedArray(NamedTuple):
+    """The bytes of an array in a file, in the worker's own folder unless that is named."""
+
+    folder: str | None
+    name: str
+    nbytes: int
+
+    def path(self, worker: Any = None) -> Path:
+        """Return where it lies; `worker` is that of the task, if no other is given."""
+        return (_folder_of(worker) if self.folder is None else Path(self.folder)) / self.name
+
+
+class GoneError(Exception):
+    """The host of the worker at this address has no copy of a shared array."""
+
+
+def _folder_of(worker: Any = None) -> Path:
+    """Return the folder that the worker processes of a host share; Dask's own is in it."""
+    from distributed import get_worker
+
+    return Path((worker or get_worker()).local_directory).parent
+
+
+def _perform(head: bytes, shared: tuple[SharedArray, ...], task: Any, *, mapped: bool) -> Any:
+    """Apply a function that was sent before to a task, with one thread."""
+    from distributed import get_worker
+
+    try:
+        function = _function(head, shared)
+    except FileNotFoundError:
+        raise GoneError(get_worker().address) from None
+    if mapped:
+        return function(task)
+    with LocalEngine(1) as engine:
+        return function(task, engine)
+
+
+@lru_cache(maxsize=2)
+def _function(head: bytes, shared: tuple[SharedArray, ...]) -> Any:
+    return pickle.loads(head, buffers=[_mapped(array) for array in shared])
+
+
+@lru_cache(maxsize=64)
+def _mapped(array: SharedArray) -> Any:
+    """Map a file. Its pages are shared by all processes, and arrays in it can be written, without effect."""
+    with array.path().open("rb") as file:
+        return memoryview(mmap(file.fileno(), array.nbytes, access=ACCESS_COPY))
+
+
+def _write(array: SharedArray, offset: int, piece: bytes) -> None:
+    """Write a piece of a file; it gets its name when it is whole."""
+    path = array.path()
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.parent.mkdir(exist_ok=True, mode=0o700)
+    with unfinished.open("r+b" if offset else "wb") as file:
+        file.seek(offset)
+        file.write(piece)
+        if file.tell() == array.nbytes:
+            file.flush()
+            unfinished.replace(path)
+
+
+def _has(array: SharedArray, dask_worker: Any) -> bool:
+    path = array.path(dask_worker)
+    return path.exists() and path.stat().st_size == array.nbytes
+
+
+def _describe(dask_worker: Any) -> tuple[str, str]:
+    """Return what is the same for the workers of a host."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return f"{node()} {boot.read_text().strip() if boot.exists() else ''}", str(_folder_of(dask_worker))
+
+
+def _forget(name: str, connected: tuple[str, ...], dask_worker: Any) -> None:
+    """Drop the arrays of a fit, and those of clients that are gone."""
+    _function.cache_clear()
+    _mapped.cache_clear()
+    for path in _folder_of(dask_worker).glob("mrfrec-*"):
+        if path.name == name or not any(client in path.name for client in connected):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _connected(dask_scheduler: Any) -> list[str]:
+    return list(dask_scheduler.clients)
+
+
+# ── on the client ─────────────────────────────────────────────────────────────────────────────────
+
+
+class Shipped(NamedTuple):
+    """A function on its way: its pickle, and the large arrays in it."""
+
+    head: bytes
+    shared: tuple[SharedArray, ...]
+
+
+class ClusterEngine(LocalEngine):
+    """Sends the large tasks of a fit to the workers of a cluster; the rest runs on this machine."""
+
+    def __init__(
+        self,
+        client: "Client",
+        threads: int | None = None,
+        memory_limit: int | None = None,
+        progress: Progress | None = None,
+        *,
+        shared_path: str | os.PathLike[str] | None = None,
+    ) -> None:
+        super().__init__(threads, memory_limit, progress)
+        self._client = client
+        self._name = f"mrfrec-{client.id}-{uuid.uuid4().hex[:8]}"
+        self._shared_path = None if shared_path is None else os.fspath(shared_path)
+        self._arrays: dict[tuple[int, int], tuple[SharedArray, Any]] = {}
+        self._hosts: dict[tuple[str, str], list[str]] = {}  # addresses of workers, by host
+        self._has: set[tuple[tuple[str, str], str]] = set()  # hosts and the files they have
+
+    def __enter__(self) -> Self:
+        workers = self._workers()
+        if not workers:
+            raise ClusterError(f"the cluster at {self._address} has no workers: start some.")
+        self._check_versions()
+        self._look_for_hosts()
+        self.threads_of_tasks = sum(int(worker["nthreads"]) for worker in workers.values())
+        return super().__enter__()
+
+    def __exit__(self, *ended: object) -> None:
+        with suppress(Exception):  # a cluster that is gone has nothing left to be freed
+            if self._client.status == "running":
+                connected = tuple(self._client.run_on_scheduler(_connected))
+                self._client.run(_forget, self._name, connected, on_error="ignore")
+        if self._shared_path is not None:
+            shutil.rmtree(Path(self._shared_path) / self._name, ignore_errors=True)
+        self._arrays.clear()
+        super().__exit__(*ended)
+
+    @property
+    def task_memory(self) -> int:  # type: ignore[override]
+        """Bytes that a task may use on the smallest worker, beside the shared arrays."""
+        shared = sum(array.nbytes for array, _ in self._arrays.values())
+        rooms = [
+            int(_SHARE * worker["memory_limit"] - shared) // int(worker["nthreads"])
+            for worker in self._workers().values()
+            if worker.get("memory_limit")
+        ]
+        return min(rooms, default=1 << 62)
+
+    def ranges(self, costs: Sequence[int]) -> list[tuple[int, int]]:
+        import numpy as np
+
+        return split_evenly(np.asarray(costs) + 1, _TASKS_PER_THREAD * self.threads_of_tasks)
+
+    def fold(
+        self,
+        name: str,
+        function: Callable[[Task, Engine], Result],
+        tasks: Sequence[Task],
+        add: Callable[[Task, Result], None],
+        costs: Sequence[int],
+    ) -> None:
+        shipped = self._ship(function)
+        results = self._results(name, partial(_perform, mapped=False), shipped, tasks)
+        for task, cost, result in zip(tasks, costs, results, strict=True):
+            add(task, result)
+            self.advance(cost)
+
+    def map(self, name: str, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
+        found = []
+        for result in self._results(name, partial(_perform, mapped=True), self._ship(function), tasks):
+            found.append(result)
+            self.advance(1)
+        return found
+
+    # ── tasks ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _results(
+        self, name: str, perform: Callable[..., Any], shipped: Shipped, tasks: Sequence[Any]
+    ) -> Iterator[Any]:
+        """Yield the results of all tasks in order, each as soon as those before it are there."""
+        token, ahead = uuid.uuid4().hex[:8], _AHEAD * self.threads_of_tasks
+        running: dict[int, Future] = {}
+        finished: dict[int, Any] = {}
+        again = dict.fromkeys(range(len(tasks)), 0)
+
+        def submit(number: int) -> None:
+            key = f"{name}-{token}-{number}-{again[number]}"
+            with _speaking_of(self._address):
+                running[number] = self._client.submit(
+                    perform, shipped.head, shipped.shared, tasks[number], key=key, pure=False,
+                    priority=len(tasks) - number,
+                )  # fmt: skip
+
+        next_one = next_result = 0
+        try:
+            while next_result < len(tasks):
+                while next_one < len(tasks) and len(running) + len(finished) < ahead:
+                    submit(next_one)
+                    next_one += 1
+                for number in self._any_done(running):
+                    task = f"{name} {number + 1} of {len(tasks)}"
+                    try:
+                        finished[number] = self._outcome(task, running.pop(number))
+                    except _LostError as lost:
+                        again[number] += 1
+                        if again[number] > _RESENT:
+                            raise ClusterError(f"the task {task} was lost {_RESENT} times: {lost}.") from None
+                        self._send_again(shipped)
+                        submit(number)
+                while next_result in finished:
+                    yield finished.pop(next_result)
+                    next_result += 1
+        finally:
+            for future in running.values():
+                with suppress(Exception):
+                    future.cancel()
+
+    def _any_done(self, running: "dict[int, Future]") -> list[int]:
+        """Wait until a task is done; raise if there is nobody left to do it."""
+        from distributed import wait
+        from distributed.utils import TimeoutError as NotYet
+
+        last_seen = time.monotonic()
+        while True:
+            done = [number for number, future in running.items() if future.done()]
+            if done:
+                return done
+            alive = self._client.status == "running"
+            if alive:
+                with suppress(NotYet, ValueError):
+                    wait(list(running.values()), timeout=0.5, return_when="FIRST_COMPLETED")
+            else:
+                time.sleep(0.5)
+            working = alive and any(w.get("status", "running") == "running" for w in self._workers().values())
+            if working:
+                last_seen = time.monotonic()
+            elif time.monotonic() - last_seen > _PATIENCE:
+                who = (
+                    f"at {self._address} has no workers that run" if alive else f"at {self._address} is gone"
+                )
+                kind = "cluster" if alive else "scheduler"
+                raise ClusterError(f"the {kind} {who}, for {_PATIENCE:.0f} seconds now. Nothing was fitted.")
+
+    def _outcome(self, task: str, future: "Future") -> Any:
+        """Return the result of a task that is done, or raise what it met."""
+        from distributed import KilledWorker
+
+        if future.status == "cancelled" or future.status == "lost":
+            raise _LostError("its worker or its data went away")
+        try:
+            error = future.exception(timeout=_PATIENCE)
+            if error is None:
+                return future.result(timeout=_PATIENCE)
+        except Exception as failed:
+            raise _LostError(str(failed) or type(failed).__name__) from None
+        if isinstance(error, GoneError):
+            raise _LostError(f"the host of {error} has no copy of the data")
+        if isinstance(error, KilledWorker):
+            raise ClusterError(
+                f"the task {task} took {error.allowed_failures + 1} workers with it, the last at "
+                f"{error.last_worker.address}. They may have run out of memory: give workers more, fewer "
+                "threads each, or fit a smaller sparsity or max_neighbors."
+            )
+        if type(error).__module__.startswith("mrfrec."):
+            raise error
+        raise ClusterError(f"the task {task} failed: {type(error).__name__}: {error}") from error
+
+    # ── data ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _ship(self, function: Callable[..., Any]) -> Shipped:
+        """Pickle a function, and send what is large in it to all hosts that have not got it yet."""
+        shared: list[SharedArray] = []
+
+        def out_of_band(buffer: pickle.PickleBuffer) -> bool:
+            raw = buffer.raw()
+            if raw.nbytes < _SHARED_FROM:
+                return True  # stays in the pickle
+            place = _address_of(raw), raw.nbytes
+            if place not in self._arrays:
+                file = f"{self._name}/{len(self._arrays)}.array"
+                # The buffer is kept, so that its address stays its own.
+                self._arrays[place] = SharedArray(self._shared_path, file, raw.nbytes), buffer
+            shared.append(self._arrays[place][0])
+            return False
+
+        head = pickle.dumps(function, protocol=5, buffer_callback=out_of_band)
+        shipped = Shipped(head, tuple(shared))
+        self._check_room()
+        self._send(shipped)
+        return shipped
+
+    def _check_room(self) -> None:
+        shared = sum(array.nbytes for array, _ in self._arrays.values())
+        for address, worker in self._workers().items():
+            limit = int(_SHARE * (worker.get("memory_limit") or 1 << 62))
+            source = f"is what the worker {address} may use of its {human_bytes(limit / _SHARE)}"
+            Budget(limit, source).check("data on each worker", shared, "Give workers more memory.")
+
+    def _send_again(self, shipped: Shipped) -> None:
+        """Look at what the hosts have now, and send them what they have not."""
+        self._has.clear()
+        self._look_for_hosts()
+        for host, workers in self._hosts.items():
+            for array in shipped.shared:
+                with suppress(Exception):
+                    found = self._client.run(_has, array, workers=workers[:1], on_error="ignore")
+                    if any(found.values()):
+                        self._has.add((host, array.name))
+        self._send(shipped)
+
+    def _send(self, shipped: Shipped) -> None:
+        buffers = {array.name: buffer for array, buffer in self._arrays.values()}
+        for array in shipped.shared:
+            raw = buffers[array.name].raw()
+            if self._shared_path is not None:
+                if not array.path().exists():
+                    _write(array, 0, raw)
+                continue
+            for _ in range(_RESENT):
+                missing = [host for host in self._hosts if (host, array.name) not in self._has]
+                if not missing:
+                    break
+                try:
+                    self._send_to(missing, array, raw)
+                except Exception:  # a worker died while it was written to: look who is there now
+                    if self._client.status != "running":
+                        break  # the tasks will wait for the scheduler, and say so
+                    time.sleep(0.5)
+                    self._look_for_hosts()
+
+    def _send_to(self, hosts: list[tuple[str, str]], array: SharedArray, raw: memoryview) -> None:
+        writers = [self._hosts[host][0] for host in hosts]
+        for offset in range(0, array.nbytes, _PIECE):
+            piece = self._client.scatter(
+                bytes(raw[offset : offset + _PIECE]), workers=writers, broadcast=True, hash=False,
+                timeout=_PATIENCE,
+            )  # fmt: skip
+            written = [
+                self._client.submit(
+                    _write, array, offset, piece, workers=[writer], allow_other_workers=False, pure=False,
+                    key=f"data-{uuid.uuid4().hex[:8]}-{offset}",
+                )
+                for writer in writers
+            ]  # fmt: skip
+            for future in written:
+                future.result(timeout=_PATIENCE)
+            del piece, written
+        self._has |= {(host, array.name) for host in hosts}
+
+    # ── workers ───────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _address(self) -> str:
+        return str(self._client.scheduler.address) if self._client.scheduler else "an unknown address"
+
+    def _workers(self) -> dict[str, dict[str, Any]]:
+        try:
+            return dict(self._client.scheduler_info(n_workers=-1)["workers"])
+        except Exception:
+            return {}
+
+    def _look_for_hosts(self) -> None:
+        found = self._client.run(_describe, on_error="ignore")
+        self._hosts = {}
+        for address, host in found.items():
+            if not isinstance(host, BaseException):
+                self._hosts.setdefault(host, []).append(address)
+
+    def _check_versions(self) -> None:
+        """Refuse workers without this package, or with other versions of what computes."""
+        versions = self._client.get_versions(packages=list(_CHECKED))
+        own = versions["client"]
+        wanted = {name: own["packages"].get(name) for name in _CHECKED}
+        wanted |= {"python": own["host"]["python"].rsplit(".", 3)[0], "machine": own["host"]["machine"]}
+        problems = []
+        for address, there in versions["workers"].items():
+            has = {name: there["packages"].get(name) for name in _CHECKED}
+            has |= {"python": there["host"]["python"].rsplit(".", 3)[0], "machine": there["host"]["machine"]}
+            problems += [
+                f"{address} has {name} {has[name] or 'not installed'}, this machine {version}"
+                for name, version in wanted.items()
+                if has[name] != version
+            ]
+        if problems:
+            more = f", and {len(problems) - 3} more" if len(problems) > 3 else ""
+            raise ClusterError(
+                f"the workers do not run the same code: {'; '.join(problems[:3])}{more}. Install the same "
+                "versions everywhere; results would not be the same otherwise."
+            )
+
+
+class _LostError(Exception):
+    """A task went away with its worker or its data, and can be sent again."""
+
+
+def _address_of(raw: memoryview) -> int:
+    import numpy as np
+
+    return int(np.frombuffer(raw, np.uint8).__array_interface__["data"][0])
+
+
+@contextmanager
+def _speaking_of(address: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ClusterError(f"the scheduler at {address} does not answer: {error}.") from None
+
+
+def check_client(client: object) -> None:
+    """Refuse what is no client of Dask."""
+    try:
+        from distributed import Client
+    except ImportError:
+        raise MissingLibraryError('a cluster needs Dask: pip install "mrfrec[cluster]".') from None
+    if not isinstance(client, Client):
+        raise ParameterError("client", "a distributed.Client, or None", client)
+    if client.asynchronous:
+        raise ParameterError("client", "a client that is not asynchronous", client)
+
+
+@contextmanager
+def connected(text: str) -> "Iterator[Client]":
+    """Connect to the cluster "tcp://host:8786", or start one of four processes here: "local:4"."""
+    try:
+        from distributed import Client, LocalCluster
+    except ImportError:
+        raise MissingLibraryError('a cluster needs Dask: pip install "mrfrec[cluster]".') from None
+    kind, _, number = text.partition(":")
+    if kind == "local":
+        if not number.isdigit() or not 1 <= int(number) <= 1024:
+            raise ParameterError("cluster", 'an address, or a number of processes such as "local:4"', text)
+        with (
+            tempfile.TemporaryDirectory(prefix="mrfrec-cluster-") as folder,
+            LocalCluster(
+                n_workers=int(number), threads_per_worker=1, dashboard_address=None, local_directory=folder,
+            ) as cluster,
+            Client(cluster) as client,
+        ):  # fmt: skip
+            yield client
+        return
+    if "://" not in text:
+        raise ParameterError("cluster", 'an address such as "tcp://host:8786", or "local:4"', text)
+    try:
+        client = Client(text, timeout="10s")
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ClusterError(f"no scheduler answers at {text}: {reason}.") from None
+    with client:
+        yield client
