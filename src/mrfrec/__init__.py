@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mrfrec import datasets, evaluation, models, paper
     from mrfrec.data.interactions import Interactions
     from mrfrec.errors import (
+        ClusterError,
         DataError,
         MemoryPlanError,
         MissingLibraryError,
@@ -36,6 +37,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "MRF",
+    "ClusterError",
     "DataError",
     "Interactions",
     "MemoryPlanError",

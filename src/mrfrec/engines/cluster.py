@@ -14,12 +14,14 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from functools import lru_cache, partial
 from mmap import ACCESS_COPY, mmap
 from pathlib import Path
 from platform import node
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from mrfrec.core.engine import Engine, Progress
@@ -39,7 +41,8 @@ _PIECE = 1 << 25  # bytes that are on their way to the hosts at one time
 _TASKS_PER_THREAD = 4  # of a pass over the items
 _AHEAD = 2  # tasks per thread that are handed out before the first one's result is there
 _RESENT = 20  # times that a task may find its data gone, or be lost with it
-_PATIENCE = 45.0  # seconds without a scheduler or without workers
+_PATIENCE = 20.0  # seconds without a scheduler or without workers
+_CONNECT = 10.0  # seconds to find a scheduler
 _SHARE = 0.7  # of a worker's memory that a task may count on: Dask pauses it at 0.8
 _CHECKED = ("mrfrec", "numpy", "numba", "scipy")
 
@@ -157,6 +160,7 @@ class ClusterEngine(LocalEngine):
     ) -> None:
         super().__init__(threads, memory_limit, progress)
         self._client = client
+        self._address = str(client.scheduler.address) if client.scheduler else "an unknown address"
         self._name = f"mrfrec-{client.id}-{uuid.uuid4().hex[:8]}"
         self._shared_path = None if shared_path is None else os.fspath(shared_path)
         self._arrays: dict[tuple[int, int], tuple[SharedArray, Any]] = {}
@@ -175,8 +179,8 @@ class ClusterEngine(LocalEngine):
     def __exit__(self, *ended: object) -> None:
         with suppress(Exception):  # a cluster that is gone has nothing left to be freed
             if self._client.status == "running":
-                connected = tuple(self._client.run_on_scheduler(_connected))
-                self._client.run(_forget, self._name, connected, on_error="ignore")
+                connected = tuple(self._ask(self._client.run_on_scheduler, _connected))
+                self._ask(self._client.run, _forget, self._name, connected, on_error="ignore")
         if self._shared_path is not None:
             shutil.rmtree(Path(self._shared_path) / self._name, ignore_errors=True)
         self._arrays.clear()
@@ -207,23 +211,24 @@ class ClusterEngine(LocalEngine):
         costs: Sequence[int],
     ) -> None:
         shipped = self._ship(function)
-        results = self._results(name, partial(_perform, mapped=False), shipped, tasks)
-        for task, cost, result in zip(tasks, costs, results, strict=True):
-            add(task, result)
-            self.advance(cost)
+        with closing(self._results(name, partial(_perform, mapped=False), shipped, tasks)) as results:
+            for task, cost, result in zip(tasks, costs, results, strict=True):
+                add(task, result)
+                self.advance(cost)
 
     def map(self, name: str, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
-        found = []
-        for result in self._results(name, partial(_perform, mapped=True), self._ship(function), tasks):
-            found.append(result)
-            self.advance(1)
+        found, shipped = [], self._ship(function)
+        with closing(self._results(name, partial(_perform, mapped=True), shipped, tasks)) as results:
+            for result in results:
+                found.append(result)
+                self.advance(1)
         return found
 
     # ── tasks ─────────────────────────────────────────────────────────────────────────────────────
 
     def _results(
         self, name: str, perform: Callable[..., Any], shipped: Shipped, tasks: Sequence[Any]
-    ) -> Iterator[Any]:
+    ) -> Generator[Any]:
         """Yield the results of all tasks in order, each as soon as those before it are there."""
         token, ahead = uuid.uuid4().hex[:8], _AHEAD * self.threads_of_tasks
         running: dict[int, Future] = {}
@@ -252,6 +257,7 @@ class ClusterEngine(LocalEngine):
                         again[number] += 1
                         if again[number] > _RESENT:
                             raise ClusterError(f"the task {task} was lost {_RESENT} times: {lost}.") from None
+                        self._find_scheduler()
                         self._send_again(shipped)
                         submit(number)
                 while next_result in finished:
@@ -282,11 +288,40 @@ class ClusterEngine(LocalEngine):
             if working:
                 last_seen = time.monotonic()
             elif time.monotonic() - last_seen > _PATIENCE:
-                who = (
-                    f"at {self._address} has no workers that run" if alive else f"at {self._address} is gone"
+                what = "has no workers that run" if alive else "does not answer"
+                raise ClusterError(
+                    f"the scheduler at {self._address} {what}, for {_PATIENCE:.0f} seconds now."
                 )
-                kind = "cluster" if alive else "scheduler"
-                raise ClusterError(f"the {kind} {who}, for {_PATIENCE:.0f} seconds now. Nothing was fitted.")
+
+    def _ask(self, question: Callable[..., Any], *given: Any, **options: Any) -> Any:
+        """Return the answer of the cluster; raise if its scheduler goes away meanwhile."""
+        answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+
+        def ask() -> None:
+            try:
+                answers.put((question(*given, **options), None))
+            except BaseException as error:
+                answers.put((None, error))
+
+        # Dask's own calls may wait for minutes: nobody waits for this thread.
+        Thread(target=ask, daemon=True, name="mrfrec-cluster").start()
+        while True:
+            try:
+                answer, error = answers.get(timeout=0.5)
+            except Empty:
+                self._find_scheduler()
+                continue
+            if error is not None:
+                raise error
+            return answer
+
+    def _find_scheduler(self) -> None:
+        """Wait for a scheduler that is not there at the moment."""
+        began = time.monotonic()
+        while self._client.status != "running":
+            if self._client.status in ("closed", "closing") or time.monotonic() - began > _PATIENCE:
+                raise ClusterError(f"the scheduler at {self._address} does not answer any more.")
+            time.sleep(0.2)
 
     def _outcome(self, task: str, future: "Future") -> Any:
         """Return the result of a task that is done, or raise what it met."""
@@ -295,9 +330,11 @@ class ClusterEngine(LocalEngine):
         if future.status == "cancelled" or future.status == "lost":
             raise _LostError("its worker or its data went away")
         try:
-            error = future.exception(timeout=_PATIENCE)
+            error = self._ask(future.exception)
             if error is None:
-                return future.result(timeout=_PATIENCE)
+                return self._ask(future.result)
+        except ClusterError:
+            raise
         except Exception as failed:
             raise _LostError(str(failed) or type(failed).__name__) from None
         if isinstance(error, GoneError):
@@ -350,7 +387,7 @@ class ClusterEngine(LocalEngine):
         for host, workers in self._hosts.items():
             for array in shipped.shared:
                 with suppress(Exception):
-                    found = self._client.run(_has, array, workers=workers[:1], on_error="ignore")
+                    found = self._ask(self._client.run, _has, array, workers=workers[:1], on_error="ignore")
                     if any(found.values()):
                         self._has.add((host, array.name))
         self._send(shipped)
@@ -369,16 +406,18 @@ class ClusterEngine(LocalEngine):
                     break
                 try:
                     self._send_to(missing, array, raw)
+                except ClusterError:
+                    raise
                 except Exception:  # a worker died while it was written to: look who is there now
-                    if self._client.status != "running":
-                        break  # the tasks will wait for the scheduler, and say so
+                    self._find_scheduler()
                     time.sleep(0.5)
                     self._look_for_hosts()
 
     def _send_to(self, hosts: list[tuple[str, str]], array: SharedArray, raw: memoryview) -> None:
         writers = [self._hosts[host][0] for host in hosts]
         for offset in range(0, array.nbytes, _PIECE):
-            piece = self._client.scatter(
+            piece = self._ask(
+                self._client.scatter,
                 bytes(raw[offset : offset + _PIECE]), workers=writers, broadcast=True, hash=False,
                 timeout=_PATIENCE,
             )  # fmt: skip
@@ -390,24 +429,28 @@ class ClusterEngine(LocalEngine):
                 for writer in writers
             ]  # fmt: skip
             for future in written:
-                future.result(timeout=_PATIENCE)
+                self._ask(future.result)
             del piece, written
         self._has |= {(host, array.name) for host in hosts}
 
     # ── workers ───────────────────────────────────────────────────────────────────────────────────
 
-    @property
-    def _address(self) -> str:
-        return str(self._client.scheduler.address) if self._client.scheduler else "an unknown address"
-
     def _workers(self) -> dict[str, dict[str, Any]]:
         try:
-            return dict(self._client.scheduler_info(n_workers=-1)["workers"])
+            return dict(self._ask(self._client.scheduler_info, n_workers=-1)["workers"])
+        except ClusterError:
+            raise
         except Exception:
             return {}
 
     def _look_for_hosts(self) -> None:
-        found = self._client.run(_describe, on_error="ignore")
+        try:
+            found = self._ask(self._client.run, _describe, on_error="ignore")
+        except ClusterError:
+            raise
+        except Exception as error:
+            self._find_scheduler()
+            raise ClusterError(f"the workers of {self._address} do not answer: {error}.") from None
         self._hosts = {}
         for address, host in found.items():
             if not isinstance(host, BaseException):
@@ -415,7 +458,7 @@ class ClusterEngine(LocalEngine):
 
     def _check_versions(self) -> None:
         """Refuse workers without this package, or with other versions of what computes."""
-        versions = self._client.get_versions(packages=list(_CHECKED))
+        versions = self._ask(self._client.get_versions, packages=list(_CHECKED))
         own = versions["client"]
         wanted = {name: own["packages"].get(name) for name in _CHECKED}
         wanted |= {"python": own["host"]["python"].rsplit(".", 3)[0], "machine": own["host"]["machine"]}
@@ -480,7 +523,7 @@ def connected(text: str) -> "Iterator[Client]":
         with (
             tempfile.TemporaryDirectory(prefix="mrfrec-cluster-") as folder,
             LocalCluster(
-                n_workers=int(number), threads_per_worker=1, dashboard_address=None, local_directory=folder,
+                n_workers=int(number), threads_per_worker=1, dashboard_address=":0", local_directory=folder,
             ) as cluster,
             Client(cluster) as client,
         ):  # fmt: skip
@@ -489,7 +532,7 @@ def connected(text: str) -> "Iterator[Client]":
     if "://" not in text:
         raise ParameterError("cluster", 'an address such as "tcp://host:8786", or "local:4"', text)
     try:
-        client = Client(text, timeout="10s")
+        client = Client(text, timeout=_CONNECT)
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ClusterError(f"no scheduler answers at {text}: {reason}.") from None

@@ -104,12 +104,14 @@ class LocalEngine(Engine):
     @contextmanager
     def stage(self, name: str, total: int, part: tuple[int, int] | None = None) -> Iterator[None]:
         first, last = part or (0, total)
+        around = self._stage, self._done, self._total
         self._stage, self._done, self._total = name, first, total
         self.advance(0)
         start = time.perf_counter()
         yield
         self.timings[name] = self.timings.get(name, 0.0) + time.perf_counter() - start
         self.advance(last - self._done)
+        self._stage, self._done, self._total = around
 
     def count(self, timings: dict[str, float]) -> None:
         for name, seconds in timings.items():
