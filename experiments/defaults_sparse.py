@@ -37,9 +37,7 @@ SPARSE: dict[str, tuple[Any, ...]] = {  # those that need no new weights first
     "user_weight": (0.0, 0.5),
     "sparsity": (0.25, 0.5, 2.0),  # times the default
 }
-LARGE = ("gowalla", "book-crossing")  # sparse by default; there, some settings are left out
-MISSING = (float("nan"),) * 3
-LEFT_OUT = (("l2", 0.25), ("l2", 4.0), ("sparsity", 2.0))
+LARGE = ("gowalla", "book-crossing")  # sparse by default
 DENSE: dict[str, tuple[Any, ...]] = {
     "mean_constraint": (True,),
     "offset": (False,),
@@ -61,8 +59,7 @@ def candidates(name: str) -> Iterator[tuple[str, str, Any]]:
         yield kind, "", ""
         for parameter, settings in axes.items():
             for setting in settings:
-                if name not in LARGE or (parameter, setting) not in LEFT_OUT:
-                    yield kind, parameter, setting
+                yield kind, parameter, setting
 
 
 def sweep(name: str, data: Path, only: str) -> list[tuple[Any, ...]]:
@@ -127,21 +124,17 @@ def tables() -> str:
             for name in names:
                 cell = []
                 for part in ("validation", "test"):
-                    whole = found.get((name, part, kind, "", ""), (1.0, 0.0, 0.0))[0]
-                    ndcg, difference, error = found.get((name, part, kind, parameter, setting), MISSING)
+                    ndcg, difference, error = found[name, part, kind, parameter, setting]
+                    whole = found[name, part, kind, "", ""][0]
                     cell.append(f"{difference / whole:+.1%}" if parameter else f"{ndcg:.4f}")
                     if parameter and part == "validation":
                         shares.append(difference / whole)
                         cell[0] += f" ± {error / whole:.1%}"
-                cells.append(
-                    "–"
-                    if "nan" in cell[0]
-                    else f"{cell[0]} ({cell[1]})".replace(" (+nan%)", "").replace(" (nan)", "")
-                )
+                cells.append(f"{cell[0]} ({cell[1]})")
             times = "× " if parameter in ("l2", "sparsity") else ""
             label = f"{parameter} {times}{setting}" if parameter else "the default"
             text.append(
-                f"| {label} | {' | '.join(cells)} | " + (f"{np.nanmean(shares):+.2%} |" if shares else "|")
+                f"| {label} | {' | '.join(cells)} | " + (f"{np.mean(shares):+.2%} |" if shares else "|")
             )
         text.append("")
     return "\n".join(text)

@@ -11,7 +11,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-from mrfrec import MRF, DataError, MissingLibraryError, MrfrecError, ParameterError, read_interactions
+from mrfrec import (
+    MRF,
+    DataError,
+    MissingLibraryError,
+    MrfrecError,
+    ParameterError,
+    datasets,
+    read_interactions,
+)
 from mrfrec.cli.app import run as run_command
 from mrfrec.cli.models import parse_model, parse_models
 from mrfrec.evaluation import (
@@ -492,11 +500,27 @@ def test_a_handful_of_items_can_be_measured_or_is_refused_before_training(
         run("compare", str(table), *split, *models, "--metrics", f"ndcg@{items + 1}")
 
 
-def test_a_name_that_is_nearly_that_of_a_data_set_is_recognised(run: Any) -> None:
+@pytest.mark.parametrize("command", [("evaluate",), ("fit", "-o", "debian.mrf")])
+def test_a_name_that_is_nearly_that_of_a_data_set_is_recognised(run: Any, command: tuple[str, ...]) -> None:
     with pytest.raises(DataError, match=r"no data set of that name: did you mean debian\?"):
-        run("evaluate", "debain")
+        run(*command, "debain")
     with pytest.raises(ParameterError, match="--min-value must be left out with the data set debian"):
-        run("evaluate", "debian", "--min-value", "4")
+        run(*command, "debian", "--min-value", "4")
+    with pytest.raises(ParameterError, match="--min-users must be left out with the data set ml-20m"):
+        run(*command, "ml-20m", "--min-users", "4")
+
+
+def test_a_model_is_fitted_to_a_data_set_by_name(run: Any, folder: Path) -> None:
+    run("fit", "debian", "-o", "popular.mrf", "--model", "Popularity", "--min-users", "300")
+    data = datasets.load("debian").filtered(min_users=300)
+    model = load(folder / "popular.mrf")
+    assert list(model.items_) == list(data.items)
+    assert list(model.titles_ or []) == list(data.titles or [""])
+    assert model.popularity_.tolist() == data.popularity.tolist()
+    with pytest.raises(ParameterError, match="--items must be left out with the data set debian"):
+        run("fit", "debian", "-o", "popular.mrf", "--items", "events.csv")
+    with pytest.raises(DataError, match=r"MovieLens 20M is not prepared: there is no none\Wml-20m"):
+        run("fit", "ml-20m", "-o", "popular.mrf", "--folder", "none")
 
 
 def test_a_search_is_a_method_of_tune(run: Any, folder: Path) -> None:

@@ -68,6 +68,32 @@ class TableOptions:
         """Return the parameters that leave out users and items."""
         return {name: getattr(self, name) for name in ("max_history", "min_users", "min_items")}
 
+    def data_set(self, data: list[str]) -> str | None:
+        """Return the name of the data set that DATA is, after refusing options of files; None for files."""
+        from mrfrec.datasets.registry import DATA_SETS, EMBEDDED
+
+        name, names = data[0], [*DATA_SETS, *EMBEDDED]
+        if len(data) > 1 or Path(name).exists():
+            return None
+        if name not in names:
+            if near := get_close_matches(name, names, 1):
+                meant = f"did you mean {near[0]}?"
+                raise DataError(f"there is no file {name}, and no data set of that name: {meant}")
+            return None
+        of_files = {field.name for field in fields(TableOptions)} - self.limits().keys() | {"time_column"}
+        self.refuse(of_files, f"the data set {name}, which is read as it was prepared")
+        if name in DATA_SETS:
+            self.refuse(self.limits(), f"the data set {name}, which is filtered as published")
+        return name
+
+    def refuse(self, names: Iterable[str], where: str) -> None:
+        """Refuse options that would change nothing."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in names and value != field.default:
+                option = "--leave" if field.name == "k" else f"--{field.name.replace('_', '-')}"
+                raise ParameterError(option, f"left out with {where}", value)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Data(TableOptions):
@@ -117,7 +143,7 @@ class Data(TableOptions):
             raise ParameterError("--shown", "given together with --test", str(self.shown), advice)
         check_count("--leave", self.k)
         unused = ("k",) if self.split == "strong" else ("heldout", "hidden")
-        self._refuse(unused, f"--split {self.split}, which has no use for it")
+        self.refuse(unused, f"--split {self.split}, which has no use for it")
         events, known = self._events(progress)
         if self.split == "strong":
             usual = known or max(min(events.n_users // 10, _HELDOUT), 1)
@@ -133,24 +159,13 @@ class Data(TableOptions):
         """Return the filtered data, and how many users of a published data set are held out."""
         from mrfrec import datasets
         from mrfrec.cli.show import note
-        from mrfrec.datasets.registry import DATA_SETS, EMBEDDED
+        from mrfrec.datasets.registry import DATA_SETS
         from mrfrec.io.tables import read_events
 
-        name = self.data[0]
-        names = [*DATA_SETS, *EMBEDDED]
-        if len(self.data) == 1 and not Path(name).exists():
-            near = get_close_matches(name, names, 1)
-            if name in names:
-                of_files = {f.name for f in fields(TableOptions)} - self.limits().keys() | {"time_column"}
-                self._refuse(of_files, f"the data set {name}, which is read as it was prepared")
-            elif near:
-                meant = f"did you mean {near[0]}?"
-                raise DataError(f"there is no file {name}, and no data set of that name: {meant}")
-            if name in DATA_SETS:
-                self._refuse(self.limits(), f"the data set {name}, which is filtered as published")
-                return datasets.events(name, self.folder), DATA_SETS[name].heldout
-            if name in EMBEDDED:
-                return datasets.events(name, self.folder).filtered(**self.limits()), None
+        if (name := self.data_set(self.data)) in DATA_SETS:
+            return datasets.events(name, self.folder), DATA_SETS[name].heldout
+        if name is not None:
+            return datasets.events(name, self.folder).filtered(**self.limits()), None
         events = read_events(
             self.data, self.user_column, self.item_column, self.value_column,
             self.time_column or self.split == "time", progress=progress, **self.rows(),
@@ -173,17 +188,9 @@ class Data(TableOptions):
             return data
 
         unused = ("split", "heldout", "hidden", "k", *self.limits(), "seed", "time_column")
-        self._refuse(unused, "--test, which gives the split as it is")
+        self.refuse(unused, "--test, which gives the split as it is")
         shown = None if self.shown is None else read(self.shown)
         return splits.given(read(self.data), read(self.test), shown)
-
-    def _refuse(self, names: Iterable[str], where: str) -> None:
-        """Refuse options that would change nothing."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name in names and value != field.default:
-                option = "--leave" if field.name == "k" else f"--{field.name.replace('_', '-')}"
-                raise ParameterError(option, f"left out with {where}", value)
 
     def files(self) -> list[Path]:
         """Return the files that are read, which must not be written to."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from typer import Argument, Option
 
 from mrfrec.cli.data import TableOptions, note_skipped
-from mrfrec.cli.options import Device, MemoryLimit, ModelFile, Threads, takes_options
+from mrfrec.cli.options import Device, Folder, MemoryLimit, ModelFile, Threads, takes_options
 from mrfrec.errors import ParameterError
 
 
@@ -16,7 +16,8 @@ def fit(
     data: Annotated[
         list[str],
         Argument(
-            help="Files, or patterns in quotes: CSV, TSV, JSON lines (also .gz, .zst), Parquet, Arrow.",
+            help="Files, or patterns in quotes: CSV, TSV, JSON lines (also .gz, .zst), Parquet, Arrow; or "
+            "the name of a data set (mrfrec paper datasets list).",
             metavar="DATA",
         ),
     ],
@@ -29,6 +30,7 @@ def fit(
     items: Annotated[
         Path | None, Option(metavar="FILE", help="Another table, of the items and their titles.")
     ] = None,
+    folder: Folder = None,
     model: Annotated[
         list[str] | None,
         Option(
@@ -110,6 +112,7 @@ def fit(
     \b
     Examples:
       mrfrec fit events.csv -o shop.mrf
+      mrfrec fit debian -o debian.mrf
       mrfrec fit ratings.csv -o movies.mrf --min-value 4 --items movies.csv --histories
       mrfrec fit 'logs/*.parquet' -o songs.mrf --sparsity 0.005 --memory-limit 8GB
       mrfrec fit triplets.txt -o songs.mrf --columns user,song,plays
@@ -118,6 +121,7 @@ def fit(
       mrfrec fit events.csv -o shop.mrf --model 'SLIM: l1=1, l2=50'
       mrfrec fit events.csv -o shop.mrf --model MultVAE --device cuda --checkpoint training.ckpt
     """
+    from mrfrec import datasets
     from mrfrec.cli.models import check_machine, make, only, parse_model, parse_value, with_options
     from mrfrec.cli.running import check_output, resumable
     from mrfrec.cli.show import note, progress_bar, size_of
@@ -126,7 +130,13 @@ def fit(
     from mrfrec.io.tables import read_interactions
 
     check_writable(output)
-    files = [*([] if items is None else [items]), *(path for name in data for path in paths_of(name))]
+    name = reading.data_set(data)
+    for option, value in {"--title-column": title_column, "--items": items}.items():
+        if name is not None and value is not None:
+            rule = f"left out with the data set {name}, which is read as it was prepared"
+            raise ParameterError(option, rule, str(value))
+    files = [] if name is not None else [path for source in data for path in paths_of(source)]
+    files += [] if items is None else [items]
     refuse_own_input(output, files)
     if checkpoint is not None and expanded(checkpoint).resolve() == expanded(output).resolve():
         raise ParameterError("--checkpoint", "another file than --output", str(checkpoint))
@@ -146,10 +156,13 @@ def fit(
     check_machine(machine, [spec.kind])
     recommender = make(spec, machine)
     with progress_bar() as progress:
-        interactions = read_interactions(
-            data, reading.user_column, reading.item_column, reading.value_column, title_column,
-            items=items, progress=progress, **reading.rows(), **reading.limits(),
-        )  # fmt: skip
+        if name is not None:
+            interactions = datasets.load(name, folder).filtered(**reading.limits())
+        else:
+            interactions = read_interactions(
+                data, reading.user_column, reading.item_column, reading.value_column, title_column,
+                items=items, progress=progress, **reading.rows(), **reading.limits(),
+            )  # fmt: skip
         note(f"{interactions.n_users:,} users × {interactions.n_items:,} items, {len(interactions):,} pairs")
         note_skipped(interactions.skipped)
         if checkpoint is not None and expanded(checkpoint).exists():
