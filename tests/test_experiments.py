@@ -187,7 +187,7 @@ def test_peers_are_tuned_measured_and_failures_are_told(cache: Path, monkeypatch
     difference = evaluation.paired(other.per_user("ndcg@100"), expected.per_user("ndcg@100"))
     assert f"| {other.mean('recall@20')} | {difference} | " in text
     assert "neighbors=10; 1 of 2 trials failed: neighbors must be" in text
-    assert "- EASE (irspack): not installed: no wheel." in text
+    assert "- EASE (irspack): 1 of 1 trials failed: not installed: no wheel." in text
     assert "- SLIM (irspack): too slow." in text
     assert " items. About.\n" in text
     assert "Closing." in text
