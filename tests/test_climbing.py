@@ -13,7 +13,7 @@ from mrfrec import MRF, Interactions, MrfrecError, MrfrecWarning, ParameterError
 from mrfrec.core import blocks, closed_form
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids
-from mrfrec.evaluation import climb, splits, tuning
+from mrfrec.evaluation import climb, splits, study, tuning
 from mrfrec.evaluation.climbing import Ladder
 from mrfrec.evaluation.splits import Questions, Split, popularity_differs
 from mrfrec.models import mrf
@@ -38,11 +38,11 @@ def valued(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Parameters], 
     def use(value: Callable[[Parameters], float]) -> list[Parameters]:
         tried: list[Parameters] = []
 
-        def one(_: object, parameters: Parameters) -> tuning.Trial:
+        def one(_: object, parameters: Parameters) -> study.Trial:
             tried.append(parameters)
-            return tuning.Trial(parameters, value(parameters), 0.0, 1.0)
+            return study.Trial(parameters, value(parameters), 0.0, 1.0)
 
-        monkeypatch.setattr(tuning.Study, "_try", one)
+        monkeypatch.setattr(study.Study, "_try", one)
         return tried
 
     return use
@@ -160,7 +160,7 @@ def test_wrong_arguments_are_named(split: Split, wrong: dict[str, Any], message:
 
 def test_the_first_of_values_that_are_all_zero_is_told(split: Split, valued: Any) -> None:
     valued(lambda _: 0.0)
-    told: list[tuning.Tuning] = []
+    told: list[study.Tuning] = []
     climb(split, "ndcg@10", model="EASE", improved=told.append)
     assert len(told) == 1
 
@@ -181,13 +181,13 @@ class _Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: Callable[[Parameters], float]) -> None:
         self.now = 0.0
-        monkeypatch.setattr("mrfrec.evaluation.tuning.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("mrfrec.evaluation.study.time.monotonic", lambda: self.now)
 
-        def one(_: object, parameters: Parameters) -> tuning.Trial:
+        def one(_: object, parameters: Parameters) -> study.Trial:
             self.now += seconds(parameters)
-            return tuning.Trial(parameters, self.now, 0.0, 1.0)  # always better
+            return study.Trial(parameters, self.now, 0.0, 1.0)  # always better
 
-        monkeypatch.setattr(tuning.Study, "_try", one)
+        monkeypatch.setattr(study.Study, "_try", one)
 
 
 def test_no_trial_begins_that_is_expected_to_end_too_late(

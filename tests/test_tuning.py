@@ -185,7 +185,7 @@ def test_a_point_that_cannot_be_fitted_is_no_end(split: Split) -> None:
 def test_a_point_that_would_be_refused_is_before_the_first_is_tried(
     split: Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "evaluate", lambda *_, **__: pytest.fail("tried"))
+    monkeypatch.setattr("mrfrec.evaluation.study.evaluate", lambda *_, **__: pytest.fail("tried"))
     with pytest.raises(ParameterError, match=r"dropout must be .*; got 1\.02"):
         tuning.tune(split, grids.grid(dropout=[0.1, 1.02]), "ndcg@10")
     for dropout in (Range(0.0, 1.02), [0.1, 1.02]):
@@ -320,7 +320,7 @@ def test_a_study_goes_on_where_it_was(split: Split, tmp_path: Path, monkeypatch:
         tried.append(model)
         return evaluate(model, *arguments, **named)
 
-    monkeypatch.setattr(tuning, "evaluate", counted)
+    monkeypatch.setattr("mrfrec.evaluation.study.evaluate", counted)
     whole = tuning.tune(split, POINTS, "ndcg@10", study=study)
     assert len(tried) == 2
     assert whole.trials[:2] == first.trials

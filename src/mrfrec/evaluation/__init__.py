@@ -20,7 +20,8 @@ from mrfrec.evaluation.splits import (
     leave_out,
     strong_generalisation,
 )
-from mrfrec.evaluation.tuning import Trial, Tuning, search, tune
+from mrfrec.evaluation.study import Trial, Tuning
+from mrfrec.evaluation.tuning import search, tune
 from mrfrec.io.tables import read_events
 from mrfrec.models.axes import Range
 

@@ -12,7 +12,7 @@ from mrfrec.errors import ParameterError
 from mrfrec.evaluation.grids import Parameters, axes_of, check_values, plain, ridges, rounded, scale_exponent
 from mrfrec.evaluation.protocol import Ties
 from mrfrec.evaluation.splits import Split
-from mrfrec.evaluation.tuning import Improved, Study, Trial, Tuning
+from mrfrec.evaluation.study import Improved, Study, Trial, Tuning
 from mrfrec.models.axes import Axis, Range, Ridges
 from mrfrec.models.registry import build
 
@@ -39,6 +39,8 @@ def climb(
     ties: Ties = "popularity",
     machine: Parameters | None = None,
     progress: Progress | None = None,
+    client: Any = None,
+    shared_path: "str | os.PathLike[str] | None" = None,
 ) -> Tuning:
     """Start from the defaults, or values next to them, and change one parameter at a time while that helps.
 
@@ -59,11 +61,20 @@ def climb(
     Notes
     -----
     The other parameters are those of `tune`. With a limit of time, the result depends on the machine.
+
+    With a client, its workers try the points of the grid at the same time. The steps after it follow each
+    other: the workers share each fit of an `MRF`; other models are fitted on this machine, and without a grid
+    a client is refused for them.
     """
-    run = Study(split, metric, model, fixed, minutes, max_seconds, study, improved, ties, machine, progress)
+    run = Study(
+        split, metric, model, fixed, minutes, max_seconds, study, improved, ties, machine, progress,
+        client, shared_path,
+    )  # fmt: skip
+    if not check_flag("grid", grid):
+        run.check_distributed()
     data = run.split.training
     route = build(run.model, run.fixed, run.machine).tuning_route(data)
-    usual = None if check_flag("grid", grid) else route.axes
+    usual = None if grid else route.axes
     axes = {name: _sorted(axis) for name, axis in axes_of(run.model, vary, run.fixed, usual=usual).items()}
     if not grid:
         axes = {name: axis for name, axis in axes.items() if name in (vary or {}) or _size(axis) > 1}
@@ -178,7 +189,10 @@ class _Climber:
     def best_of_grid(self) -> Place:
         """Try all combinations, the last axis varying fastest, and return the place of the best."""
         sizes = [range(_size(axis)) for axis in self._axes.values()]
-        return self.better(*(dict(zip(self._axes, places, strict=True)) for places in product(*sizes)))
+        places = [dict(zip(self._axes, place, strict=True)) for place in product(*sizes)]
+        points = [self.parameters(place) for place in places]
+        self._run.try_all([point for point in points if point is not None], "start")
+        return self.better(*places)
 
     def better(self, *places: Place) -> Place:
         """Try these places and return the best of them, the first of equals."""

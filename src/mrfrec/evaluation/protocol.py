@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from os import PathLike
 from typing import Any, Literal
 
 import numpy as np
@@ -84,6 +85,8 @@ def evaluate(
     ties: Ties = "popularity",
     progress: Progress | None = None,
     reuse: dict[str, Any] | None = None,
+    client: Any = None,
+    shared_path: "str | PathLike[str] | None" = None,
 ) -> Evaluation:
     """Fit a model on the training data of a split and measure it on the test users.
 
@@ -94,6 +97,8 @@ def evaluate(
         the lower column first, as in the published experiments.
     reuse
         A dict in which fits on the same data share intermediate results, as in `Recommender.fit`.
+    client, shared_path
+        Fit on a cluster, as `Recommender.fit` does.
 
     Notes
     -----
@@ -104,7 +109,10 @@ def evaluate(
         raise ParameterError("model", "a model such as MRF()", model)
     model.warm_up()  # exclude compiling from the training time
     start = time.perf_counter()
-    model.fit(split.training, progress=progress, reuse=reuse, validation=split.validation)
+    model.fit(
+        split.training, progress=progress, reuse=reuse, validation=split.validation, client=client,
+        shared_path=shared_path,
+    )  # fmt: skip
     stages = getattr(model, "timings_", {})
     seconds = {**stages, "training": stages.get("total", time.perf_counter() - start)}
     found = measure(model, split.test, wanted, name=name, ties=ties, progress=progress)

@@ -8,7 +8,7 @@ from typing import Any
 from mrfrec import __version__
 from mrfrec.evaluation.metrics import Mean, Metric, Paired, p_text
 from mrfrec.evaluation.protocol import Comparison, Evaluation
-from mrfrec.evaluation.tuning import Tuning
+from mrfrec.evaluation.study import Tuning
 from mrfrec.models.registry import kind_named, model_class
 
 

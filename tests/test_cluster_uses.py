@@ -1,0 +1,174 @@
+"""What a cluster does besides a fit: trials at the same time, and recommendations for many users."""
+
+import json
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from distributed import Client, LocalCluster
+
+from mrfrec import MRF, ParameterError
+from mrfrec.core import pattern
+from mrfrec.data.events import Events
+from mrfrec.data.ids import Ids
+from mrfrec.evaluation import climb, grid, search, splits, tune
+from mrfrec.evaluation.metrics import Metric
+from mrfrec.evaluation.splits import Split
+from mrfrec.evaluation.study import Attempt, Trying, Tuning
+from mrfrec.models.axes import Range
+
+from conftest import random_matrix
+
+POINTS = grid(sparsity=[0.2, 0.4], l2=[1.0, 4.0, 9.0])
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """Two worker processes of one thread each."""
+    folder = str(tmp_path_factory.mktemp("workers"))
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=":0", local_directory=folder
+        ) as workers,
+        Client(workers) as connection,
+    ):
+        yield connection
+
+
+@pytest.fixture(scope="module")
+def split() -> Split:
+    X = sp.coo_array(random_matrix(8, users=160))
+    events = Events(Ids.range(160), Ids.range(45), *(where.astype(np.int32) for where in X.coords))
+    return splits.strong_generalisation(events, 30)
+
+
+def tasks_run(client: Client, name: str) -> set[str]:
+    """Return the addresses of the workers that have run tasks of this name since they started."""
+
+    def log(dask_worker: Any) -> list[str]:
+        return [str(key) for key, *_ in dask_worker.state.log]
+
+    found = client.run(log)
+    return {address for address, keys in found.items() if any(key.startswith(f"{name}-") for key in keys)}
+
+
+# ── tuning ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def untimed(found: Tuning) -> Tuning:
+    return replace(found, trials=tuple(replace(trial, seconds=None) for trial in found.trials))
+
+
+def untimed_lines(path: Path) -> list[dict[str, Any]]:
+    return [{**json.loads(line), "seconds": None} for line in path.read_text().splitlines()]
+
+
+def test_a_grid_on_a_cluster_is_the_serial_one(split: Split, client: Client, tmp_path: Path) -> None:
+    told: dict[str, list[float | None]] = {"here": [], "there": []}
+    steps: list[tuple[int, int]] = []
+    given: dict[str, Any] = {"metric": "ndcg@10", "fixed": {"r": 0.2}}
+    here = tune(
+        split, POINTS, **given, study=tmp_path / "here", improved=lambda x: told["here"].append(x.best.value)
+    )
+    there = tune(
+        split, POINTS, **given, study=tmp_path / "there", client=client,
+        improved=lambda x: told["there"].append(x.best.value),
+        progress=lambda _, done, total: steps.append((done, total)),
+    )  # fmt: skip
+    assert untimed(there) == untimed(here)
+    assert there.best.parameters == here.best.parameters
+    assert untimed_lines(tmp_path / "there") == untimed_lines(tmp_path / "here")
+    assert told["there"] == told["here"] != []
+    assert {(i, 6) for i in range(7)} <= set(steps)
+    assert len(tasks_run(client, "trial")) == 2  # both workers had some
+
+
+def test_trials_of_a_study_are_not_run_again_and_keep_their_places(
+    split: Split, client: Client, tmp_path: Path
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    points = [POINTS[4], POINTS[0], POINTS[4], POINTS[2]]
+    for path in (here, there):
+        tune(split, POINTS[:1], "ndcg@10", study=path)
+    alone = tune(split, points, "ndcg@10", study=here)
+    together = tune(split, points, "ndcg@10", study=there, client=client)
+    assert [trial.parameters for trial in together.trials] == [points[0], points[1], points[3]]
+    assert untimed(together) == untimed(alone)
+    assert untimed_lines(there) == untimed_lines(here)
+    assert len(untimed_lines(here)) == 4
+
+
+def test_a_trial_that_fails_on_a_worker_is_recorded_as_here(split: Split, client: Client) -> None:
+    points: list[dict[str, Any]] = [{"l2": 1.0}, {"l2": 1.0, "dtype": "float64"}]
+    given: dict[str, Any] = {"fixed": {"sparsity": 0.3}, "machine": {"memory_limit": 1000, "threads": 1}}
+    here, there = (tune(split, points, "ndcg@10", **given, client=on).trials for on in (None, client))
+    assert [trial.failure for trial in there] == [trial.failure for trial in here]
+    assert all(trial.failure is not None and "1.0 KB" in trial.failure for trial in there)
+
+
+def test_trials_of_one_worker_share_what_they_have_in_common(
+    split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = Trying(split, Metric("ndcg", 10), "popularity")
+    models = [MRF(sparsity=0.3, l2=l2, rank=0) for l2 in (1.0, 2.0)]
+    tried(Attempt(0, {}, models[0]))
+    there = pickle.loads(pickle.dumps(tried))  # begins with nothing
+    first = there(Attempt(0, {}, models[0]))
+    monkeypatch.setattr(pattern, "find_pattern", lambda *_, **__: pytest.fail("done again"))
+    second = there(Attempt(1, {}, models[1]))
+    assert first.value != second.value
+    with pytest.raises(pytest.fail.Exception, match="done again"):
+        pickle.loads(pickle.dumps(there))(Attempt(0, {}, models[0]))
+
+
+def test_trials_of_other_models_run_on_workers_too(split: Split, client: Client) -> None:
+    points = grid(l1=[0.5, 2.0])
+    here, there = (tune(split, points, "ndcg@10", model="SLIM", client=on) for on in (None, client))
+    assert untimed(there) == untimed(here)
+
+
+def test_no_trials_are_begun_on_a_cluster_that_would_end_late(split: Split, client: Client) -> None:
+    found = tune(split, POINTS, "ndcg@10", minutes=1e-6, client=client)
+    assert [trial.parameters for trial in found.trials] == POINTS[:2]  # one for each thread
+    assert found.out_of_time
+
+
+def test_a_climb_and_a_search_fit_on_the_cluster(split: Split, client: Client) -> None:
+    given: dict[str, Any] = {"fixed": {"sparsity": 0.3, "rank": 0}, "minutes": None}
+    before = len(tasks_run(client, "blocks"))
+    here, there = (
+        climb(split, "ndcg@10", grid=True, vary={"l2": [1.0, 4.0], "alpha": [0.5, 1.0]}, **given, client=on)
+        for on in (None, client)
+    )
+    assert untimed(there) == untimed(here)
+    assert len(here.trials) > 4  # the grid, and steps after it
+    assert (before, len(tasks_run(client, "blocks")) > 0) == (0, True)
+    here, there = (
+        search(split, {"alpha": Range(0, 1, step=0.25)}, 3, "ndcg@10", **given, client=on)
+        for on in (None, client)
+    )
+    assert untimed(there) == untimed(here)
+
+
+@pytest.mark.parametrize("model", ["SLIM", "ItemKNN"])
+def test_trials_one_after_the_other_need_a_model_that_a_cluster_fits(
+    split: Split, client: Client, model: str
+) -> None:
+    with pytest.raises(ParameterError, match=f"client must be None: {model} is fitted on this machine"):
+        climb(split, "ndcg@10", model=model, client=client)
+    with pytest.raises(ParameterError, match="client must be None"):
+        search(split, {"l2": Range(1.0, 2.0)}, 2, "ndcg@10", model=model, client=client)
+
+
+def test_what_is_no_client_is_refused_before_any_trial(split: Split, client: Client, tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match=r"client must be a distributed\.Client"):
+        tune(split, POINTS, client="tcp://127.0.0.1:8786")
+    with pytest.raises(ParameterError, match="shared_path must be None without a client"):
+        tune(split, POINTS, shared_path=tmp_path)
+    with pytest.raises(ParameterError, match="checkpoint must be None with a client"):
+        tune(split, [{}], "ndcg@10", model="MultVAE", machine={"checkpoint": tmp_path / "a"}, client=client)
