@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import scipy.sparse as sp
 from distributed import Client, LocalCluster
 
-from mrfrec import MRF, ParameterError
+import mrfrec
+from mrfrec import MRF, Interactions, MrfrecError, MrfrecWarning, ParameterError
 from mrfrec.core import pattern
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids
@@ -20,6 +22,7 @@ from mrfrec.evaluation import climb, grid, search, splits, tune
 from mrfrec.evaluation.metrics import Metric
 from mrfrec.evaluation.splits import Split
 from mrfrec.evaluation.study import Attempt, Trying, Tuning
+from mrfrec.models import parts
 from mrfrec.models.axes import Range
 
 from conftest import random_matrix
@@ -172,3 +175,153 @@ def test_what_is_no_client_is_refused_before_any_trial(split: Split, client: Cli
         tune(split, POINTS, shared_path=tmp_path)
     with pytest.raises(ParameterError, match="checkpoint must be None with a client"):
         tune(split, [{}], "ndcg@10", model="MultVAE", machine={"checkpoint": tmp_path / "a"}, client=client)
+
+
+# ── recommending ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def model() -> MRF:
+    """Users have text ids; user 3 has no history."""
+    data = Interactions(sp.csr_array(random_matrix(4, users=130)), users=[f"u{i:03}" for i in range(130)])
+    return MRF(sparsity=0.3).fit(data)
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "_USERS", 40)
+
+
+def read(folder: Path) -> pl.DataFrame:
+    return pl.read_parquet(folder / "part-*.parquet")
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+PARTS = [f"part-0000{i}.parquet" for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"k": 4},
+        {"k": 3, "users": [f"u{i:03}" for i in range(120, 0, -1)] + ["nobody"], "exclude_seen": False},
+        {"k": 5, "novelty": 0.3, "explain": 2, "exclude": [2, 9]},
+        {"k": 2, "allow": {"u050": [1, 2, 30, 31], "u099": [7, 8, 40]}, "exclude": {"u051": range(20)}},
+    ],
+)
+@pytest.mark.filterwarnings("ignore::mrfrec.MrfrecWarning")
+def test_the_parts_have_the_rows_of_one_file(
+    model: MRF, client: Client, tmp_path: Path, small_parts: None, options: dict[str, Any]
+) -> None:
+    rows = model.recommend_to(tmp_path / "one.parquet", **options)
+    steps: list[tuple[str, int, int]] = []
+    folder, users = tmp_path / "parts", len(options.get("users", range(130)))
+    told = model.recommend_to(folder, **options, client=client, progress=lambda *x: steps.append(x))
+    one = pl.read_parquet(tmp_path / "one.parquet")
+    assert read(folder).equals(one)
+    assert read(folder).schema == one.schema
+    assert told == rows == json.loads((folder / "manifest.json").read_text())["rows"]
+    assert steps == [("recommend", done, users) for done in (40, 80, 120, users)]
+    assert names_in(folder) == ["manifest.json", *PARTS]
+
+
+def test_histories_and_a_loaded_model_go_to_the_workers(
+    model: MRF, client: Client, tmp_path: Path, small_parts: None
+) -> None:
+    path = tmp_path / "a.mrf"
+    model.save(path)
+    opened = mrfrec.load(path)
+    given = {f"h{i}": [i % 40, (i + 9) % 40] for i in range(50)}
+    opened.recommend_to(tmp_path / "parts", history=given, client=client, shared_path=tmp_path)
+    assert read(tmp_path / "parts").equals(opened.recommend(history=given))
+    assert names_in(tmp_path) == ["a.mrf", "parts"]  # what was shared is gone
+
+
+def test_no_users_make_an_empty_part(model: MRF, client: Client, tmp_path: Path) -> None:
+    assert model.recommend_to(tmp_path / "none", [], client=client) == 0
+    assert read(tmp_path / "none").columns == list(model.recommend([]).columns)
+
+
+def test_what_was_interrupted_goes_on_with_the_parts_that_are_missing(
+    model: MRF, client: Client, tmp_path: Path, small_parts: None
+) -> None:
+    folder = tmp_path / "parts"
+
+    def interrupt(_: str, done: int, __: int) -> None:
+        if done >= 80:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model.recommend_to(folder, k=4, client=client, progress=interrupt)
+    assert names_in(folder) == ["manifest.json", *PARTS[:2]]
+    assert json.loads((folder / "manifest.json").read_text())["rows"] is None
+    (folder / PARTS[0]).unlink()
+    kept = (folder / PARTS[1]).stat()
+    steps: list[int] = []
+    path = tmp_path / "a.mrf"
+    model.save(path, include_histories=True)
+    rows = mrfrec.load(path).recommend_to(  # the same model, as another process has it
+        folder, k=4, client=client, progress=lambda _, done, __: steps.append(done)
+    )
+    assert steps == [80, 120, 130]
+    assert (folder / PARTS[1]).stat().st_mtime_ns == kept.st_mtime_ns
+    assert read(folder).equals(model.recommend(k=4))
+    assert rows == 520
+    # A folder that is whole asks nothing of the cluster.
+    steps.clear()
+    assert model.recommend_to(folder, k=4, client=client, progress=lambda *_: steps.append(0)) == 520
+    assert steps == []
+
+
+def test_a_folder_of_other_recommendations_is_refused(
+    model: MRF, client: Client, tmp_path: Path, small_parts: None
+) -> None:
+    folder = tmp_path / "parts"
+    model.recommend_to(folder, k=4, client=client)
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    other = MRF(sparsity=0.3, l2=9.0).fit(model._interactions)
+    for asked, options, differs in (
+        (model, {"k": 5}, "k"),
+        (model, {"explain": 1}, "explain"),
+        (model, {"novelty": 0.9}, "novelty"),
+        (model, {"exclude_seen": False}, "exclude_seen"),
+        (model, {"exclude": [3]}, "asked"),
+        (model, {"allow": {"u001": [3, 4, 5, 6]}}, "asked"),
+        (model, {"users": ["u001"]}, "asked, users"),
+        (model, {"history": sp.csr_array(random_matrix(4, users=130)[::-1])}, "asked"),
+        (other, {}, "model"),
+    ):
+        with pytest.raises(ParameterError, match=f"same recommendations: {differs} differ from its manifest"):
+            asked.recommend_to(folder, **{"k": 4, **options}, client=client)
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_what_cannot_be_a_folder_of_parts_is_refused(model: MRF, client: Client, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "part-00000.parquet").write_text("mine")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "manifest.json").write_text("[]")
+    for name, rule in (
+        ("file", "path must be a folder, with a client"),
+        ("mine", "path must be a new or empty folder"),
+        ("no/parts", "path must be in a folder that exists"),
+        ("broken", "is not a manifest of recommendations"),
+    ):
+        with pytest.raises(MrfrecError, match=rule):
+            model.recommend_to(tmp_path / name, client=client)
+    with pytest.raises(ParameterError, match='form must be "parquet" or None with a client'):
+        model.recommend_to(tmp_path / "parts", form="csv", client=client)
+    with pytest.raises(ParameterError, match=r"client must be a distributed\.Client"):
+        model.recommend_to(tmp_path / "parts", client=3)
+    with pytest.raises(ParameterError, match="shared_path must be None without a client"):
+        model.recommend_to(tmp_path / "parts.csv", shared_path=tmp_path)
+    assert names_in(tmp_path) == ["broken", "file", "mine"]
+
+
+def test_users_who_get_fewer_than_k_are_warned_of(model: MRF, client: Client, tmp_path: Path) -> None:
+    with pytest.warns(MrfrecWarning, match="rows and not k=40 for each of 130 users"):
+        model.recommend_to(tmp_path / "parts", k=40, client=client)

@@ -5,6 +5,7 @@ as a whole.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from io import BytesIO
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,18 @@ def frame(columns: Batches, names: Iterable[str], kinds: Mapping[str, str], libr
         return nw.from_dict(lists, backend=library).to_native()
     except (ValueError, ModuleNotFoundError):  # a library that cannot be made from columns
         return table
+
+
+def as_parquet(columns: Batches, names: Iterable[str], kinds: Mapping[str, str]) -> bytes:
+    """Return batches of columns as the content of a Parquet file."""
+    content = BytesIO()
+    frame(columns, names, kinds, None).write_parquet(content)
+    return content.getvalue()
+
+
+def count_rows(paths: Iterable[Path]) -> int:
+    """Return the number of rows of Parquet files, of which only the ends are read."""
+    return sum(int(pl.scan_parquet(path).select(pl.len()).collect().item()) for path in paths)
 
 
 def _frame(batch: Mapping[str, Any], schema: dict[str, Any]) -> pl.DataFrame:

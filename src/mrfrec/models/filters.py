@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -69,6 +69,16 @@ class Filters:
         ptr, items = self.allowed.ptr, self.allowed.items
         rows = [row for row in range(start, start + count) if row in self.limited]
         return {row - start: items[int(ptr[row]) : int(ptr[row + 1])] for row in rows}
+
+
+class Wanted(NamedTuple):
+    """What to recommend to each row of a query."""
+
+    k: int
+    exclude_seen: bool
+    filters: Filters
+    more_novelty: float
+    explain: int
 
 
 def _by_row(

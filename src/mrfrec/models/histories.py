@@ -46,10 +46,11 @@ class Query:
     def __len__(self) -> int:
         return len(self.names)
 
-    def batches(self) -> Iterator[tuple[int, list[Id], Rows]]:
+    def batches(self, first: int = 0, last: int | None = None) -> Iterator[tuple[int, list[Id], Rows]]:
         """Yield the row at which a batch of users starts, their names, and their histories."""
-        for start in range(0, len(self.names), _USERS_AT_ONCE):
-            stop = min(start + _USERS_AT_ONCE, len(self.names))
+        end = len(self) if last is None else last
+        for start in range(first, end, _USERS_AT_ONCE):
+            stop = min(start + _USERS_AT_ONCE, end)
             if self.chosen is None:
                 rows = self.histories.span(start, stop)
             else:

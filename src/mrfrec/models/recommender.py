@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack
 
@@ -14,7 +15,7 @@ from mrfrec.data.catalogue import Contribution, Recommendations, rows_of
 from mrfrec.data.ids import Id
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.models.explaining import WeightsBetween, contributions, reasons
-from mrfrec.models.filters import Filters, ItemFilter
+from mrfrec.models.filters import Filters, ItemFilter, Wanted
 from mrfrec.models.histories import Query, Unknown, query_histories, query_users
 from mrfrec.models.model import FitContext, Model
 from mrfrec.models.scorers import novelty_factors
@@ -150,14 +151,28 @@ class Recommender(Model):
         history: object = None,
         k: int = 10,
         form: Literal["parquet", "csv", "jsonl"] | None = None,
+        client: Any = None,
+        shared_path: "str | PathLike[str] | None" = None,
         **options: "Unpack[Options]",
     ) -> int:
         """Write what `recommend` returns to a Parquet, CSV or JSON lines file; returns the number of rows.
 
         The name of the file tells its form, or `form` does. A few thousand users at a time are held in
         memory. The file appears when it is whole.
+
+        With a `distributed.Client` the workers recommend, and `path` is a folder: part-00000.parquet and so
+        on, with up to 20,000 users each and the same rows in the same order. Each part appears when it is
+        whole. If that was interrupted, the same call goes on with the parts that are missing; another model,
+        other users or options are refused. manifest.json has the number of rows when all parts are there.
+        `shared_path` is that of `fit`.
         """
         query = self._query(users, history)
+        if client is not None:
+            if form not in (None, "parquet"):
+                raise ParameterError("form", '"parquet" or None with a client', form)
+            return self._write_parts(query, k, path, client, shared_path, **options)
+        if shared_path is not None:
+            raise ParameterError("shared_path", "None without a client", shared_path)
         return self._write(
             self._batches(query, k, **options), query, path, form, bool(options.get("explain"))
         )
@@ -176,6 +191,39 @@ class Recommender(Model):
         columns = (self._catalogue.recommendation_columns(batch) for batch in batches)
         return write(columns, *self._table_form(query, explain), path=path, form=form)
 
+    def _write_parts(
+        self,
+        query: Query,
+        k: int,
+        path: "str | PathLike[str]",
+        client: Any,
+        shared_path: "str | PathLike[str] | None" = None,
+        progress: "Progress | None" = None,
+        **options: Any,
+    ) -> int:
+        """Let the workers of a cluster write parts to a folder; returns the number of rows."""
+        from mrfrec.engines.cluster import check_client
+        from mrfrec.models.parts import facts_of, for_tasks, write_parts
+
+        check_client(client)
+        wanted = self._wanted(query, k, **options)
+        rows = write_parts(
+            path, partial(for_tasks(self)._part, query, wanted),
+            self._table_form(query, bool(wanted.explain)), facts_of(self, query, wanted),
+            client=client, shared_path=shared_path, progress=progress,
+        )  # fmt: skip
+        if rows < wanted.k * len(query):
+            warn(
+                f"there are {rows:,} rows and not k={wanted.k} for each of {len(query):,} users: for some, "
+                "no more items are left that they have not seen and that are not excluded."
+            )
+        return rows
+
+    def _part(self, query: Query, wanted: Wanted, span: tuple[int, int]) -> Iterator[dict[str, Any]]:
+        """Yield the columns of recommendations for a range of users."""
+        for batch in self._ranked(query, wanted, None, warns=False, span=span):
+            yield self._catalogue.recommendation_columns(batch)
+
     def _table_form(self, query: Query, explain: bool) -> tuple[tuple[str, ...], dict[str, Any]]:
         """Return the columns of a table of recommendations, and the types that depend on the model."""
         types = {"user": query.names.kind, "item": self.items_.kind, "score": self._score_type}
@@ -186,18 +234,30 @@ class Recommender(Model):
         query: Query,
         k: int,
         *,
-        exclude_seen: bool = True,
-        allow: ItemFilter = None,
-        exclude: ItemFilter = None,
-        novelty: float | None = None,
-        explain: int = 0,
         progress: "Progress | None" = None,
         unknown: list[Unknown] | None = None,
+        **options: Any,
     ) -> Iterator[Recommendations]:
         """Recommend to a few thousand users at a time.
 
         Unknown ids and users with fewer than k items are warned of; with `unknown`, the ids go there instead.
         """
+        wanted = self._wanted(query, k, unknown=unknown, **options)
+        return self._ranked(query, wanted, progress, warns=unknown is None)
+
+    def _wanted(
+        self,
+        query: Query,
+        k: int,
+        *,
+        exclude_seen: bool = True,
+        allow: ItemFilter = None,
+        exclude: ItemFilter = None,
+        novelty: float | None = None,
+        explain: int = 0,
+        unknown: list[Unknown] | None = None,
+    ) -> Wanted:
+        """Check the options of `recommend`, and look up the items in them."""
         k = check_count("k", k)
         check_flag("exclude_seen", exclude_seen)
         explain = check_count("explain", explain, least=0)
@@ -206,23 +266,20 @@ class Recommender(Model):
         filters = Filters.of(query, self.items_, allow, exclude)
         for each in (*query.unknown, *filters.unknown):
             each.warn() if unknown is None else unknown.append(each)
-        more = self._more_novelty(novelty)
-        return self._ranked(query, k, exclude_seen, filters, more, explain, progress, warns=unknown is None)
+        return Wanted(k, exclude_seen, filters, self._more_novelty(novelty), explain)
 
     def _ranked(
         self,
         query: Query,
-        k: int,
-        exclude_seen: bool,
-        filters: Filters,
-        more_novelty: float,
-        explain: int,
+        wanted: Wanted,
         progress: "Progress | None",
         warns: bool,
+        span: tuple[int, int | None] = (0, None),
     ) -> Iterator[Recommendations]:
+        k, exclude_seen, filters, more_novelty, explain = wanted
         places = min(k, len(self.items_))
         short = done = 0
-        for start, names, histories in query.batches():
+        for start, names, histories in query.batches(*span):
             items, scores, evidence = self._rank(
                 histories, places, "popularity", filters.hide(start, histories, exclude_seen), filters.hidden,
                 filters.allow(start, len(names)), more_novelty,

@@ -1,0 +1,155 @@
+"""Recommendations for many users as parts of a folder, which the workers of a cluster make.
+
+Each part holds the rows of a range of users and appears when it is whole. A manifest says what the folder is
+for: the same call goes on with the parts that are missing, another one is refused.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from mrfrec.core.engine import Progress
+from mrfrec.data.catalogue import Training
+from mrfrec.errors import DataError, ParameterError
+from mrfrec.io.atomic import file_path, writing
+from mrfrec.models.filters import Wanted
+from mrfrec.models.histories import Query
+from mrfrec.models.model import Model
+from mrfrec.models.stored import catalogue_arrays, training_arrays
+
+_USERS = 20_000  # of a part, at most
+_ROWS = 1_000_000
+_MANIFEST = "manifest.json"
+
+AnyModel = TypeVar("AnyModel", bound=Model)
+Span = tuple[int, int]
+Columns = Iterable[Mapping[str, Any]]
+
+
+def write_parts(
+    path: "str | os.PathLike[str]",
+    make: Callable[[Span], Columns],
+    form: tuple[tuple[str, ...], dict[str, Any]],
+    facts: dict[str, Any],
+    *,
+    client: Any,
+    shared_path: "str | os.PathLike[str] | None",
+    progress: Progress | None,
+) -> int:
+    """Write the parts of a folder that are not there yet; returns the number of rows of all of them.
+
+    `make` returns the columns of a range of users, and can be pickled; `form` are their names and types.
+    `facts` tell what the rows depend on, among it the number of `users` and k.
+    """
+    from mrfrec.engines.cluster import ClusterEngine
+    from mrfrec.io.frames import count_rows
+
+    folder, users = file_path(path), facts["users"]
+    size = max(min(_USERS, _ROWS // facts["k"]), 1)
+    facts = {**facts, "users_per_part": size}
+    _open(folder, facts)
+    spans = [(start, min(start + size, users)) for start in range(0, max(users, 1), size)]
+    files = {span: folder / f"part-{number:05}.parquet" for number, span in enumerate(spans)}
+    missing = [span for span in spans if not files[span].exists()]
+    done = users - sum(stop - start for start, stop in missing)
+
+    def add(span: Span, part: bytes) -> None:
+        nonlocal done
+        _write(files[span], part)
+        done += span[1] - span[0]
+        if progress is not None:
+            progress("recommend", done, users)
+
+    if missing:
+        with ClusterEngine(client, shared_path=shared_path) as engine:
+            engine.fold("recommend", partial(_part, make, *form), missing, add, [1] * len(missing))
+    rows = count_rows(files.values())
+    _write(folder / _MANIFEST, json.dumps({**facts, "rows": rows}, indent=2).encode())
+    return rows
+
+
+def _part(
+    make: Callable[[Span], Columns], names: tuple[str, ...], kinds: dict[str, Any], span: Span, _: object
+) -> bytes:
+    from mrfrec.io.frames import as_parquet
+
+    return as_parquet(make(span), names, kinds)
+
+
+def _open(folder: Path, facts: dict[str, Any]) -> None:
+    """Begin a folder, or check that it was begun for the same rows."""
+    manifest = folder / _MANIFEST
+    if folder.exists() and not folder.is_dir():
+        raise ParameterError("path", "a folder, with a client", str(folder), "A file has that name.")
+    if not folder.parent.is_dir():
+        raise ParameterError("path", "in a folder that exists", str(folder), "Make the folder first.")
+    if manifest.exists():
+        try:
+            found = json.loads(manifest.read_bytes())
+            differs = [name for name, value in facts.items() if found[name] != value]
+        except (ValueError, LookupError, TypeError):
+            raise DataError(f"{manifest} is not a manifest of recommendations. Use another folder.") from None
+        if differs:
+            rule = f"a folder for the same recommendations: {', '.join(differs)} differ from its manifest"
+            raise ParameterError("path", rule, str(folder), "Use another folder, or remove it.")
+        return
+    folder.mkdir(exist_ok=True)
+    if any(not path.name.endswith(".unfinished") for path in folder.iterdir()):
+        advice = "Use another one."
+        raise ParameterError("path", "a new or empty folder, or one with a manifest", str(folder), advice)
+    _write(manifest, json.dumps({**facts, "rows": None}, indent=2).encode())
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        with writing(path) as unfinished:
+            unfinished.write_bytes(content)
+    except OSError as error:
+        reason = error.strerror or error
+        raise DataError(f"{path} could not be written: {reason}. The same call continues.") from error
+
+
+def for_tasks(model: AnyModel) -> AnyModel:
+    """Return a copy for tasks of one thread, without the training data, which the query has."""
+    there = copy(model)
+    there.threads, there._training = 1, None
+    there.__dict__.pop("_interactions", None)
+    return there
+
+
+def facts_of(model: Model, query: Query, wanted: Wanted) -> dict[str, Any]:
+    """Return what the rows depend on: hashes of the model and of what is asked, and the options."""
+    arrays, state = model._state()
+    about = {"kind": type(model).__name__, "parameters": model.fitted_parameters_, "state": state}
+    filters = wanted.filters
+    asked = training_arrays(Training(query.names, query.histories, None))
+    for name, rows in (("excluded", filters.excluded), ("allowed", filters.allowed)):
+        if rows is not None:
+            asked |= {f"{name}.ptr": rows.ptr, f"{name}.items": rows.items}
+    for name, array in (("chosen", query.chosen), ("hidden", filters.hidden)):
+        asked |= {} if array is None else {name: array}
+    return {
+        "model": _digest(arrays | catalogue_arrays(model.catalogue), about),
+        "asked": _digest(asked, sorted(filters.limited)),
+        "users": len(query),
+        "k": wanted.k,
+        "exclude_seen": wanted.exclude_seen,
+        "novelty": wanted.more_novelty,
+        "explain": wanted.explain,
+    }
+
+
+def _digest(arrays: Mapping[str, npt.NDArray[Any]], facts: object) -> str:
+    digest = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16)
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
