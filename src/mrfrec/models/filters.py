@@ -71,7 +71,7 @@ class Filters:
         return {row - start: items[int(ptr[row]) : int(ptr[row + 1])] for row in rows}
 
 
-class Wanted(NamedTuple):
+class Request(NamedTuple):
     """What to recommend to each row of a query."""
 
     k: int

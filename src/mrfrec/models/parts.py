@@ -20,7 +20,7 @@ from mrfrec.core.engine import Progress
 from mrfrec.data.catalogue import Training
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import file_path, writing
-from mrfrec.models.filters import Wanted
+from mrfrec.models.filters import Request
 from mrfrec.models.histories import Query
 from mrfrec.models.model import Model
 from mrfrec.models.stored import catalogue_arrays, training_arrays
@@ -125,7 +125,7 @@ def for_tasks(model: AnyModel) -> AnyModel:
     return there
 
 
-def facts_of(model: Model, query: Query, wanted: Wanted) -> dict[str, Any]:
+def facts_of(model: Model, query: Query, wanted: Request) -> dict[str, Any]:
     """Return what the rows depend on: hashes of the model and of what is asked, and the options."""
     arrays, state = model._state()
     about = {"kind": type(model).__name__, "parameters": model.fitted_parameters_, "state": state}

@@ -15,7 +15,7 @@ from mrfrec.data.catalogue import Contribution, Recommendations, rows_of
 from mrfrec.data.ids import Id
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.models.explaining import WeightsBetween, contributions, reasons
-from mrfrec.models.filters import Filters, ItemFilter, Wanted
+from mrfrec.models.filters import Filters, ItemFilter, Request
 from mrfrec.models.histories import Query, Unknown, query_histories, query_users
 from mrfrec.models.model import FitContext, Model
 from mrfrec.models.scorers import novelty_factors
@@ -206,7 +206,7 @@ class Recommender(Model):
         from mrfrec.models.parts import facts_of, for_tasks, write_parts
 
         check_client(client)
-        wanted = self._wanted(query, k, **options)
+        wanted = self._request(query, k, **options)
         rows = write_parts(
             path, partial(for_tasks(self)._part, query, wanted),
             self._table_form(query, bool(wanted.explain)), facts_of(self, query, wanted),
@@ -219,7 +219,7 @@ class Recommender(Model):
             )
         return rows
 
-    def _part(self, query: Query, wanted: Wanted, span: tuple[int, int]) -> Iterator[dict[str, Any]]:
+    def _part(self, query: Query, wanted: Request, span: tuple[int, int]) -> Iterator[dict[str, Any]]:
         """Yield the columns of recommendations for a range of users."""
         for batch in self._ranked(query, wanted, None, warns=False, span=span):
             yield self._catalogue.recommendation_columns(batch)
@@ -242,10 +242,10 @@ class Recommender(Model):
 
         Unknown ids and users with fewer than k items are warned of; with `unknown`, the ids go there instead.
         """
-        wanted = self._wanted(query, k, unknown=unknown, **options)
+        wanted = self._request(query, k, unknown=unknown, **options)
         return self._ranked(query, wanted, progress, warns=unknown is None)
 
-    def _wanted(
+    def _request(
         self,
         query: Query,
         k: int,
@@ -256,7 +256,7 @@ class Recommender(Model):
         novelty: float | None = None,
         explain: int = 0,
         unknown: list[Unknown] | None = None,
-    ) -> Wanted:
+    ) -> Request:
         """Check the options of `recommend`, and look up the items in them."""
         k = check_count("k", k)
         check_flag("exclude_seen", exclude_seen)
@@ -266,12 +266,12 @@ class Recommender(Model):
         filters = Filters.of(query, self.items_, allow, exclude)
         for each in (*query.unknown, *filters.unknown):
             each.warn() if unknown is None else unknown.append(each)
-        return Wanted(k, exclude_seen, filters, self._more_novelty(novelty), explain)
+        return Request(k, exclude_seen, filters, self._more_novelty(novelty), explain)
 
     def _ranked(
         self,
         query: Query,
-        wanted: Wanted,
+        wanted: Request,
         progress: "Progress | None",
         warns: bool,
         span: tuple[int, int | None] = (0, None),
