@@ -2,9 +2,13 @@
 
 import json
 import pickle
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -15,6 +19,7 @@ from distributed import Client, LocalCluster
 
 import mrfrec
 from mrfrec import MRF, Interactions, MrfrecError, MrfrecWarning, ParameterError
+from mrfrec.cli.app import run
 from mrfrec.core import pattern
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids
@@ -325,3 +330,79 @@ def test_what_cannot_be_a_folder_of_parts_is_refused(model: MRF, client: Client,
 def test_users_who_get_fewer_than_k_are_warned_of(model: MRF, client: Client, tmp_path: Path) -> None:
     with pytest.warns(MrfrecWarning, match="rows and not k=40 for each of 130 users"):
         model.recommend_to(tmp_path / "parts", k=40, client=client)
+
+
+# ── the command line ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a table of 130 users, and a model fitted on it."""
+    folder = tmp_path_factory.mktemp("shop")
+    users, items = sp.coo_array(random_matrix(4, users=130)).coords
+    pl.DataFrame({"user": users, "item": items}).write_csv(folder / "events.csv")
+    command("fit", "events.csv", "-o", "here.mrf", "--sparsity", "0.3", "--histories", cwd=folder)
+    return folder
+
+
+def command(*arguments: str, cwd: Path) -> str:
+    """Run a command in a process of its own; returns what it writes to stderr."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mrfrec", *arguments], cwd=cwd, capture_output=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stderr.decode()
+
+
+def address_of(client: Client) -> str:
+    assert client.scheduler is not None
+    return str(client.scheduler.address)
+
+
+def test_fit_on_a_cluster_that_is_started_for_it(shop: Path) -> None:
+    options = ("--sparsity", "0.3", "--histories", "--cluster", "local:2", "--shared-path", ".")
+    said = command("fit", "events.csv", "-o", "there.mrf", *options, cwd=shop)
+    assert re.search(r"^mrfrec: fitted MRF in .* wrote there\.mrf", said, flags=re.M)
+    assert (shop / "there.mrf").read_bytes() == (shop / "here.mrf").read_bytes()
+
+
+def test_tune_on_a_cluster(shop: Path, client: Client) -> None:
+    grid_of = ("--method", "grid", "--vary", "l1=1,4", "--metric", "ndcg@10", "--model", "SLIM: l2=1")
+    for where, on in (("here", ()), ("there", ("--cluster", address_of(client)))):
+        command(
+            "tune", "events.csv", "-o", f"{where}.json", "--study", f"{where}.jsonl", *grid_of, *on, cwd=shop
+        )
+    here, there = (json.loads((shop / f"{where}.json").read_text()) for where in ("here", "there"))
+    assert there["parameters"] == here["parameters"]
+    assert untimed_lines(shop / "there.jsonl") == untimed_lines(shop / "here.jsonl")
+
+
+def test_recommend_on_a_cluster(shop: Path, client: Client) -> None:
+    said = command(
+        "recommend", "here.mrf", "--all", "-k", "3", "-o", "parts", "--cluster", address_of(client), cwd=shop
+    )
+    assert "wrote 390 rows for 130 users to parts" in said
+    assert read(shop / "parts").equals(mrfrec.load(shop / "here.mrf").recommend(k=3))
+
+
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("fit events.csv -o x.mrf --cluster host:8786", "--cluster must be an address such as"),
+        ("fit events.csv -o x.mrf --cluster local:0", "--cluster must be an address, or a number of"),
+        ("fit events.csv -o x.mrf --cluster local:1 --model SLIM", "--cluster must be left out with SLIM"),
+        ("fit events.csv -o x.mrf --shared-path .", "--shared-path must be left out without --cluster"),
+        ("fit events.csv -o x.mrf --cluster local:1 --shared-path no", "--shared-path must be a folder"),
+        ("tune events.csv -o x.json --cluster local:1 --model SLIM", "--cluster must be left out with SLIM"),
+        ("tune events.csv -o x.json --shared-path .", "--shared-path must be left out without --cluster"),
+        ("recommend here.mrf --all --cluster local:1", "give -o FOLDER"),
+        ("recommend here.mrf --all --cluster local:1 -o x --format csv", "give -o FOLDER, and no other"),
+    ],
+)
+def test_options_of_a_cluster_are_checked(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, line: str, rule: str
+) -> None:
+    monkeypatch.chdir(shop)
+    with pytest.raises(MrfrecError, match=rule):
+        run(line.split(), Event())
+    assert not any((shop / name).exists() for name in ("x", "x.mrf", "x.json"))

@@ -15,7 +15,7 @@ from mrfrec import __version__
 from mrfrec.checks import check_count
 from mrfrec.cli.evaluating import compare, evaluate, tune
 from mrfrec.cli.fitting import fit
-from mrfrec.cli.options import Command, ModelFile, Threads, new_app
+from mrfrec.cli.options import Cluster, Command, ModelFile, Threads, new_app
 from mrfrec.cli.paper import paper_app
 from mrfrec.errors import DataError, ParameterError
 
@@ -143,6 +143,7 @@ def recommend(
             metavar="NAME", help="Rank by dense weights on: cpu, cuda, cuda:1 or auto.", show_default="cpu"
         ),
     ] = None,
+    cluster: Cluster = None,
 ) -> None:
     """Recommend items for a history, or for training users.
 
@@ -150,14 +151,19 @@ def recommend(
     fitted with --histories. Each user gets k items, or fewer if there are not enough. Items about which the
     history says nothing are ranked by popularity and have the source "popular".
 
+    With --cluster, -o is a folder, which gets a Parquet file for each 20,000 users, part-00000.parquet and so
+    on. If that was interrupted, the same command goes on with the files that are missing.
+
     \b
     Examples:
       mrfrec recommend shop.mrf --history milk,bread --explain
       mrfrec recommend shop.mrf --user 42 -k 5 --format json
       mrfrec recommend shop.mrf --all -k 20 -o recommendations.parquet
+      mrfrec recommend shop.mrf --all -k 20 -o recommendations --cluster tcp://scheduler:8786
       mrfrec recommend shop.mrf --users newsletter.txt --exclude @sold-out.txt -o today.csv
     """
     from mrfrec.cli.names import ItemNames, find_users, read_histories
+    from mrfrec.cli.running import cluster_of, resumable
     from mrfrec.cli.show import kind_of, note, progress_bar, show_recommendations, size_of
     from mrfrec.io.atomic import refuse_own_input
 
@@ -168,7 +174,12 @@ def recommend(
     given = [name for name, value in ways.items() if value]
     if len(given) != 1:
         raise DataError(f"give exactly one of {', '.join(ways)}; got {' and '.join(given) or 'none'}.")
-    kind = kind_of(form, output)
+    if cluster is None:
+        kind = kind_of(form, output)
+    elif output is None or form not in (None, "parquet"):
+        raise DataError("--cluster writes Parquet files to a folder: give -o FOLDER, and no other --format.")
+    else:
+        kind = "parts"
     refuse_own_input(output, [model, users, history_file])
     opened = _load(model, threads)
     if device is not None:
@@ -185,11 +196,17 @@ def recommend(
     many = len(asked) > _TABLE_USERS
     if kind == "table" and many:
         raise DataError(f"{len(asked):,} users are too many for a table: give -o FILE.csv, or --format csv.")
+    options: dict[str, Any] = {
+        "exclude_seen": not seen, "allow": allowed, "exclude": excluded, "novelty": novelty,
+        "explain": _REASONS if explain else 0,
+    }  # fmt: skip
+    if kind == "parts" and output is not None:
+        with cluster_of(cluster) as on_cluster, progress_bar() as progress, resumable(output):
+            rows = opened._write_parts(asked, k, output, progress=progress, **on_cluster, **options)
+        note(f"wrote {rows:,} rows for {len(asked):,} users to {output}")
+        return
     with progress_bar(results=output is None) as progress:
-        ranked = opened._batches(
-            asked, k, exclude_seen=not seen, allow=allowed, exclude=excluded, novelty=novelty,
-            explain=_REASONS if explain else 0, progress=progress if many else None,
-        )  # fmt: skip
+        ranked = opened._batches(asked, k, progress=progress if many else None, **options)
         pieces = _until(context.obj, ranked)
         if kind in ("parquet", "csv", "jsonl") and output is not None:
             rows = opened._write(pieces, asked, output, kind, explain)

@@ -9,7 +9,7 @@ from mrfrec.checks import check_number
 from mrfrec.cli import options as opt
 from mrfrec.cli.data import Data
 from mrfrec.cli.options import Measuring, takes_options
-from mrfrec.cli.running import measuring, resumable, show
+from mrfrec.cli.running import cluster_of, measuring, resumable, show
 from mrfrec.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
@@ -153,19 +153,23 @@ def tune(
     threads: opt.Threads = None,
     memory_limit: opt.MemoryLimit = None,
     device: opt.Device = None,
+    cluster: opt.Cluster = None,
+    shared_path: opt.SharedPath = None,
 ) -> None:
     """Find good parameters on validation users.
 
     Does not measure on the test users. Works for every model. Trials share statistics: a new l2 is cheap, a
     new novelty or rank_weight needs no fit. Where the best value is the last of its list, values beyond it
     are tried. Writes the best parameters, whenever better ones are found, for mrfrec fit --params and for
-    --model; prints the best trials.
+    --model; prints the best trials. With --cluster, the trials of a grid run at the same time; those that
+    follow each other share the workers, if the model is an MRF.
 
     \b
     Examples:
       mrfrec tune events.csv -o best.json
       mrfrec tune events.csv -o best.json --minutes 60 --study trials.jsonl
       mrfrec tune events.csv -o best.json --method grid --vary sparsity=0.005,0.01 --vary l2=1,3,10
+      mrfrec tune events.csv -o best.json --method grid --cluster local:4 --study trials.jsonl
       mrfrec tune ml-20m -o best.json --method search --trials 60 --vary sparsity=0.002,0.01
       mrfrec tune events.csv -o slim.json --model SLIM
       mrfrec tune events.csv -o wmf.json --model 'WMF: factors=64' --vary weight=1,5,20
@@ -179,7 +183,7 @@ def tune(
     settings = Measuring(metrics=metric, ties=ties, form=form, threads=threads, memory_limit=memory_limit)
     machine = settings.machine(device)
     check_machine(machine, [spec.kind])
-    make(spec, machine)
+    made = make(spec, machine)
     searched = method == "search"
     varied = parse_vary(vary or (), spec, searched=searched)
     try:
@@ -204,11 +208,12 @@ def tune(
         raise ParameterError("--output", "a name that ends in .json", str(best))
     written = {"--output": best, "--study": study}
     checked = measuring(data, settings, plot, aim="ndcg@100", written=written)
-    with checked as (split, (aim, *_), progress):
+    workers = cluster_of(cluster, shared_path, None if method == "grid" else made)
+    with workers as on_cluster, checked as (split, (aim, *_), progress):
         shared: dict[str, Any] = {
             "model": spec.kind, "fixed": spec.parameters, "minutes": minutes, "max_seconds": max_seconds,
             "study": study, "improved": lambda found: found.save(best), "ties": ties, "machine": machine,
-            "progress": progress,
+            "progress": progress, **on_cluster,
         }  # fmt: skip
         with resumable(study, best):
             if searched:

@@ -7,7 +7,16 @@ from typing import Annotated, Any, Literal
 from typer import Argument, Option
 
 from mrfrec.cli.data import TableOptions, note_skipped
-from mrfrec.cli.options import Device, Folder, MemoryLimit, ModelFile, Threads, takes_options
+from mrfrec.cli.options import (
+    Cluster,
+    Device,
+    Folder,
+    MemoryLimit,
+    ModelFile,
+    SharedPath,
+    Threads,
+    takes_options,
+)
 from mrfrec.errors import ParameterError
 
 
@@ -96,6 +105,8 @@ def fit(
     threads: Threads = None,
     memory_limit: MemoryLimit = None,
     device: Device = None,
+    cluster: Cluster = None,
+    shared_path: SharedPath = None,
     checkpoint: Annotated[
         Path | None,
         Option(metavar="FILE", help="Keep the state of an autoencoder's training in this file, to continue "
@@ -119,11 +130,12 @@ def fit(
       mrfrec fit events.csv -o shop.mrf --params best.json
       mrfrec fit events.csv -o paper.mrf --model 'preset=paper, l2=3'
       mrfrec fit events.csv -o shop.mrf --model 'SLIM: l1=1, l2=50'
+      mrfrec fit events.csv -o shop.mrf --sparsity 0.005 --cluster tcp://scheduler:8786
       mrfrec fit events.csv -o shop.mrf --model MultVAE --device cuda --checkpoint training.ckpt
     """
     from mrfrec import datasets
     from mrfrec.cli.models import check_machine, make, only, parse_model, parse_value, with_options
-    from mrfrec.cli.running import check_output, resumable
+    from mrfrec.cli.running import check_output, cluster_of, resumable
     from mrfrec.cli.show import note, progress_bar, size_of
     from mrfrec.io.atomic import check_writable, expanded, refuse_own_input
     from mrfrec.io.sources import paths_of
@@ -155,7 +167,7 @@ def fit(
     spec = with_options(parse_model(only(model), params), typed)
     check_machine(machine, [spec.kind])
     recommender = make(spec, machine)
-    with progress_bar() as progress:
+    with cluster_of(cluster, shared_path, recommender) as workers, progress_bar() as progress:
         if name is not None:
             interactions = datasets.load(name, folder).filtered(**reading.limits())
         else:
@@ -169,7 +181,7 @@ def fit(
             note(f"continuing from {checkpoint}")
         start = time.perf_counter()
         with resumable(checkpoint):
-            recommender.fit(interactions, progress=progress)
+            recommender.fit(interactions, progress=progress, **workers)
     seconds = time.perf_counter() - start
     recommender.save(output, include_histories=histories)
     note(f"fitted {spec.kind} in {seconds:.1f} s; wrote {output} ({size_of(output)})")

@@ -16,7 +16,7 @@ from mrfrec.errors import ParameterError
 _GROUPS = {
     "Model": "model params l2 alpha sparsity threshold max_neighbors r l2_flat dropout user_weight center "
     "mean_constraint offset novelty rank rank_weight dtype method vary trials dense sparse ranks",
-    "Machine": "threads memory_limit device checkpoint minutes max_seconds",
+    "Machine": "threads memory_limit device cluster shared_path checkpoint minutes max_seconds",
     "Output": "output best histories metrics metric ties form per_user plot study help",
 }
 _GROUP_OF = {name: title for title, names in _GROUPS.items() for name in names.split()}
@@ -151,6 +151,22 @@ Device = Annotated[
         metavar="NAME",
         help="Compute on cpu, cuda, cuda:1, or auto: a GPU where it pays.",
         show_default="cpu, autoencoders auto",
+    ),
+]
+
+Cluster = Annotated[
+    str | None,
+    Option(
+        metavar="ADDRESS",
+        help="Use a Dask cluster: tcp://host:8786, or local:4 for four processes started here.",
+    ),
+]
+SharedPath = Annotated[
+    Path | None,
+    Option(
+        metavar="FOLDER",
+        help="With --cluster: a folder that all workers see, for the data.",
+        show_default="the data is sent",
     ),
 ]
 Folder = Annotated[

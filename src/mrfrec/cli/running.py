@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mrfrec.cli.data import Data
 from mrfrec.cli.options import Measuring
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
     from mrfrec.evaluation.report import Report
     from mrfrec.evaluation.splits import Split
+    from mrfrec.models.recommender import Recommender
 
 
 @contextmanager
@@ -84,6 +85,32 @@ def resumable(path: Path | None, best: Path | None = None) -> Iterator[None]:
         if path is not None and expanded(path).exists():
             note(f"the same command continues from {path}")
         raise
+
+
+@contextmanager
+def cluster_of(
+    cluster: str | None, shared_path: Path | None = None, fitted: "Recommender | None" = None
+) -> "Iterator[dict[str, Any]]":
+    """Connect to the cluster that was typed, if any; gives the parameters of `fit`, `climb` and `search`.
+
+    `fitted` is a model whose fits the workers are to share.
+    """
+    from mrfrec.engines.cluster import connected
+    from mrfrec.io.atomic import expanded
+    from mrfrec.models.recommender import Recommender
+
+    if cluster is None:
+        if shared_path is not None:
+            raise ParameterError("--shared-path", "left out without --cluster", str(shared_path))
+        yield {}
+        return
+    if fitted is not None and type(fitted)._check_client is Recommender._check_client:
+        rule = f"left out with {type(fitted).__name__}, which is fitted on this machine"
+        raise ParameterError("--cluster", rule, cluster, "Workers share the fits of MRF.")
+    if shared_path is not None and not expanded(shared_path).is_dir():
+        raise ParameterError("--shared-path", "a folder", str(shared_path))
+    with connected(cluster) as client:
+        yield {"client": client, "shared_path": None if shared_path is None else expanded(shared_path)}
 
 
 def check_output(option: str, path: Path | None, inputs: Sequence[Path] = ()) -> None:
