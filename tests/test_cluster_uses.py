@@ -1,8 +1,10 @@
 """What a cluster does besides a fit: trials at the same time, and recommendations for many users."""
 
 import json
+import os
 import pickle
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -341,7 +343,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shop")
     users, items = sp.coo_array(random_matrix(4, users=130)).coords
     pl.DataFrame({"user": users, "item": items}).write_csv(folder / "events.csv")
-    command("fit", "events.csv", "-o", "here.mrf", "--sparsity", "0.3", "--histories", cwd=folder)
+    here = MRF(sparsity=0.3).fit(mrfrec.read_interactions(folder / "events.csv"))
+    here.save(folder / "here.mrf", include_histories=True)
     return folder
 
 
@@ -406,3 +409,30 @@ def test_options_of_a_cluster_are_checked(
     with pytest.raises(MrfrecError, match=rule):
         run(line.split(), Event())
     assert not any((shop / name).exists() for name in ("x", "x.mrf", "x.json"))
+
+
+# ── a worker is lost ──────────────────────────────────────────────────────────────────────────────
+
+
+class Killer:
+    """A progress callback that kills a worker when the first step is done."""
+
+    def __init__(self, client: Client) -> None:
+        self.victims = sorted(client.run(os.getpid).values())[:1]
+
+    def __call__(self, _: str, done: int, __: int) -> None:
+        if done and self.victims:
+            os.kill(self.victims.pop(), signal.SIGKILL)
+
+
+def test_a_killed_worker_changes_no_trial_and_no_row(
+    split: Split, model: MRF, client: Client, tmp_path: Path, small_parts: None
+) -> None:
+    killers = [Killer(client)]
+    there = tune(split, POINTS, "ndcg@10", client=client, progress=killers[0])
+    client.wait_for_workers(2, timeout=60)
+    killers.append(Killer(client))
+    model.recommend_to(tmp_path / "parts", k=4, client=client, progress=killers[1])
+    assert not any(killer.victims for killer in killers)
+    assert untimed(there) == untimed(tune(split, POINTS, "ndcg@10"))
+    assert read(tmp_path / "parts").equals(model.recommend(k=4))
