@@ -253,3 +253,41 @@ def recall(ranked: list[int], targets: set[int], k: int) -> float:
 def ndcg(ranked: list[int], targets: set[int], k: int) -> float:
     gain = sum(1 / math.log2(place + 2) for place, item in enumerate(ranked[:k]) if item in targets)
     return gain / sum(1 / math.log2(place + 2) for place in range(min(k, len(targets))))
+
+
+# ── weights of events ─────────────────────────────────────────────────────────────────────────────
+
+
+def weighted(
+    rows: list[tuple[int, str, str, float, float]],
+    *,
+    kinds: dict[str, float] | None,
+    half_life: float | None,
+    now: float | None,
+    since: float | None,
+    until: float | None,
+    window: float | None,
+    duplicates: str,
+    binary: bool,
+) -> dict[tuple[int, str], float]:
+    """Values by user and item, of rows (user, item, kind, day, value); times and durations in days."""
+    kept = []
+    for user, item, kind, day, value in rows:
+        weight = 1.0 if kinds is None else kinds.get(kind, kinds.get("other", 0.0))
+        if weight != 0 and (since is None or day >= since) and (until is None or day < until):
+            counted = float(np.float32((1.0 if binary else value) * weight))
+            kept.append((user, item, counted, day))
+    now = max((day for *_, day in kept), default=0.0) if now is None else now
+    pairs: dict[tuple[int, str], list[float]] = {}
+    for user, item, counted, day in kept:
+        if window is None or day > now - window:
+            fade = 1.0 if half_life is None else 2.0 ** -(max(now - day, 0.0) / half_life)
+            pairs.setdefault((user, item), []).append(float(np.float32(counted * fade)))
+    if binary and kinds is None and half_life is None:
+        return dict.fromkeys(pairs, 1.0)
+    out = {}
+    for pair, counts in pairs.items():
+        some = [count for count in counts if count != 0] or [0.0]
+        one = {"sum": math.fsum(counts), "max": max(some), "first": some[0], "last": counts[-1]}[duplicates]
+        out[pair] = float(np.float32(one))
+    return {pair: value for pair, value in out.items() if value != 0}

@@ -146,6 +146,38 @@ def test_values_are_trained_on_and_targets_stay_ones(run: Any, split: str) -> No
     assert all(metrics[name]["mean"] == pytest.approx(expected.mean(name).mean) for name in metrics)
 
 
+def test_weights_of_events_are_the_same_in_fit_evaluate_compare_and_tune(run: Any, folder: Path) -> None:
+    rows = pl.read_csv("events.csv").with_row_index("place")
+    action = pl.when(pl.col("place") % 3 == 0).then(pl.lit("buy")).otherwise(pl.lit("view"))
+    rows = rows.select("user", "item", action=action, time=pl.col("place") * 3600)
+    rows.write_csv(folder / "actions.csv")
+    typed = ["--event-weights", "view=0.2,buy=1", "--half-life", "10d", "--since", "1970-01-03"]
+    named: dict[str, Any] = {
+        "event_weights": {"view": 0.2, "buy": 1}, "half_life": "10d", "since": "1970-01-03"
+    }  # fmt: skip
+    run("fit", "actions.csv", "-o", "actions.mrf", *typed)
+    data = read_interactions("actions.csv", **named)
+    assert load("actions.mrf")._data_facts()["fingerprint"] == data.fingerprint
+    split = strong_generalisation(read_events("actions.csv", **named), 15, min_items=0)
+    expected = evaluate(MRF(), split, "ndcg@10").mean("ndcg@10").mean
+    shared = [*typed, "--min-items", "0", "--heldout", "15", "--format", "json"]
+    for command in ("evaluate", "compare"):
+        models = [["--model", "MRF"], ["--model", "Popularity"]][: 1 + (command == "compare")]
+        out = run(command, "actions.csv", *shared, "--metrics", "ndcg@10", *(x for m in models for x in m))
+        assert json.loads(out)["models"][0]["metrics"]["ndcg@10"]["mean"] == pytest.approx(expected)
+    run("tune", "actions.csv", "-o", "b.json", *shared, "--model", "Popularity", "--study", "trials.jsonl")
+    assert "Popularity" in Path("b.json").read_text()
+    for options, message in (
+        (["--test", "actions.csv", "--half-life", "3d"], "--now must be given with --test"),
+        (["--event-weights", "view=a"], "--event-weights must be a list of kinds"),
+        (["--event-weights", "view=1,view=2,buy=1"], "--event-weights must be a list of kinds"),
+        (["--half-life", "3"], "--half-life must be a number and one of the units"),
+        (["--event-column", "action"], "--event-column must be None without event_weights"),
+    ):
+        with pytest.raises(MrfrecError, match=message):
+            run("evaluate", "actions.csv", *options)
+
+
 def test_results_go_to_files_by_their_names(run: Any, folder: Path) -> None:
     command = ("evaluate", "events.csv", "--heldout", "20", "--metrics", METRICS, "-o")
     for name in ("out.json", "out.md", "out.txt"):

@@ -65,7 +65,7 @@ row = st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.sampled_from([-1.0
         {
             "min_value": st.sampled_from([None, 0.1, 2.0, 4.0]),
             "binary": st.booleans(),
-            "duplicates": st.sampled_from(["sum", "last", "error"]),
+            "duplicates": st.sampled_from(["sum", "max", "last", "first", "error"]),
         }
     ),
 )

@@ -707,8 +707,8 @@ def test_obvious_columns_are_recognised(names: list[str], roles: str) -> None:
         ),
         (
             ["user", "item"],
-            {"duplicates": "first"},
-            'duplicates must be "sum" or "last" or "error"; got \'first\'',
+            {"duplicates": "least"},
+            'duplicates must be "sum" or "max" or "last" or "first" or "error"; got \'least\'',
         ),
         (["user", "item"], {"on_bad": None}, 'on_bad must be "refuse" or "skip"; got None'),
         (["user", "item"], {"binary": "yes"}, "binary must be True or False; got 'yes'"),

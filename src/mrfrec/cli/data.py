@@ -34,9 +34,39 @@ class TableOptions:
         float | None, Option(metavar="X", help="Leave out rows with a value below this: 4 for ratings.")
     ] = None
     values: Annotated[bool, Option("--values", help="Learn from the values; else pairs count 1.")] = False
+    event_weights: Annotated[
+        str | None,
+        Option(
+            metavar="LIST",
+            help="What each kind of event counts: view=0.2,cart=0.5,buy=1; other=0 for all others.",
+        ),
+    ] = None
+    event_column: Annotated[
+        str | None, Option(metavar="NAME", help="Column of the kinds, if its name does not tell.")
+    ] = None
+    half_life: Annotated[
+        str | None, Option(metavar="TIME", help="Events count half after this time: 30d, 12h, 2w.")
+    ] = None
+    now: Annotated[
+        str | None,
+        Option(metavar="TIME", help="From when ages are measured.", show_default="the latest time in DATA"),
+    ] = None
+    since: Annotated[
+        str | None, Option(metavar="TIME", help="Leave out events before this: 2026-11-16, or with a time.")
+    ] = None
+    until: Annotated[str | None, Option(metavar="TIME", help="Leave out events at this time and later.")] = (
+        None
+    )
+    window: Annotated[
+        str | None, Option(metavar="TIME", help="Leave out events that are older than this: 365d.")
+    ] = None
+    time_column: Annotated[str | None, Option(metavar="NAME", help="Column of the times.")] = None
     duplicates: Annotated[
-        Literal["sum", "last", "error"],
-        Option(help="Of several rows of one user and item: add the values, keep the last, or refuse."),
+        Literal["sum", "max", "last", "first", "error"],
+        Option(
+            help="Of several rows of one user and item: add what they count, take the largest, the last "
+            "or the first, or refuse."
+        ),
     ] = "sum"
     max_history: Annotated[
         int | None, Option(metavar="N", help="Leave out users with more items than this, such as robots.")
@@ -62,6 +92,9 @@ class TableOptions:
             "on_bad": self.on_bad, "input_format": self.input_format,
             "separator": self.separator.replace("\\t", "\t") if self.separator else None,
             "columns": [name.strip() for name in self.columns.split(",")] if self.columns else None,
+            "event_weights": None if self.event_weights is None else _weights(self.event_weights),
+            "event": self.event_column, "half_life": self.half_life, "now": self.now,
+            "since": self.since, "until": self.until, "window": self.window,
         }  # fmt: skip
 
     def limits(self) -> dict[str, Any]:
@@ -80,7 +113,7 @@ class TableOptions:
                 meant = f"did you mean {near[0]}?"
                 raise DataError(f"there is no file {name}, and no data set of that name: {meant}")
             return None
-        of_files = {field.name for field in fields(TableOptions)} - self.limits().keys() | {"time_column"}
+        of_files = {field.name for field in fields(TableOptions)} - self.limits().keys()
         self.refuse(of_files, f"the data set {name}, which is read as it was prepared")
         if name in DATA_SETS:
             self.refuse(self.limits(), f"the data set {name}, which is filtered as published")
@@ -128,7 +161,6 @@ class Data(TableOptions):
     min_items: Annotated[
         int, Option(metavar="N", help="Then leave out users with fewer items. mrfrec fit keeps them: 0.")
     ] = 5
-    time_column: Annotated[str | None, Option(metavar="NAME", help="Column of the times.")] = None
     folder: Annotated[
         Path | None, Option(metavar="FOLDER", help="Where data sets are prepared, if not the usual place.")
     ] = None
@@ -171,7 +203,7 @@ class Data(TableOptions):
             self.time_column or self.split == "time", progress=progress, **self.rows(),
         )  # fmt: skip
         note_skipped(events.skipped)
-        if events.repeated and not self.values:
+        if events.repeated and events.value is None:
             note(f"left out {events.repeated:,} rows of pairs that came before")
         return events.filtered(**self.limits()), None
 
@@ -182,13 +214,16 @@ class Data(TableOptions):
         def read(source: object) -> Any:
             data = read_interactions(
                 source, self.user_column, self.item_column, self.value_column,
-                progress=progress, **self.rows(),
+                time=self.time_column, progress=progress, **self.rows(),
             )  # fmt: skip
             note_skipped(data.skipped)
             return data
 
-        unused = ("split", "heldout", "hidden", "k", *self.limits(), "seed", "time_column")
+        unused = ("split", "heldout", "hidden", "k", *self.limits(), "seed")
         self.refuse(unused, "--test, which gives the split as it is")
+        if self.now is None and (self.half_life or self.window):
+            rule = "given with --test and --half-life or --window, so that all files have the same"
+            raise ParameterError("--now", rule, None)
         shown = None if self.shown is None else read(self.shown)
         return splits.given(read(self.data), read(self.test), shown)
 
@@ -214,6 +249,22 @@ class Data(TableOptions):
         if not path.exists():
             title = DATA_SETS[name].title if name in DATA_SETS else EMBEDDED.get(name, title)
         return f"{title}{f' and {len(others)} more' if others else ''}\n{split}"
+
+
+def _weights(typed: str) -> dict[str, float]:
+    """Parse view=0.2,buy=1."""
+    weights: dict[str, float] = {}
+    for part in typed.split(","):
+        kind, _, number = part.rpartition("=")
+        try:
+            repeated = kind.strip() in weights
+            weights[kind.strip()] = float(number)
+        except ValueError:
+            repeated = True
+        if repeated or not kind.strip():
+            rule = "a list of kinds, each once, and what they count, such as view=0.2,cart=0.5,buy=1"
+            raise ParameterError("--event-weights", rule, typed)
+    return weights
 
 
 def note_skipped(skipped: dict[str, int]) -> None:

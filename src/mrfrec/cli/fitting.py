@@ -126,6 +126,7 @@ def fit(
       mrfrec fit debian -o debian.mrf
       mrfrec fit ratings.csv -o movies.mrf --min-value 4 --items movies.csv --histories
       mrfrec fit 'logs/*.parquet' -o songs.mrf --sparsity 0.005 --memory-limit 8GB
+      mrfrec fit clicks.csv -o shop.mrf --event-weights view=0.2,cart=0.5,buy=1 --half-life 30d
       mrfrec fit triplets.txt -o songs.mrf --columns user,song,plays
       mrfrec fit events.csv -o shop.mrf --params best.json
       mrfrec fit events.csv -o paper.mrf --model 'preset=paper, l2=3'
@@ -173,7 +174,8 @@ def fit(
         else:
             interactions = read_interactions(
                 data, reading.user_column, reading.item_column, reading.value_column, title_column,
-                items=items, progress=progress, **reading.rows(), **reading.limits(),
+                items=items, time=reading.time_column, progress=progress,
+                **reading.rows(), **reading.limits(),
             )  # fmt: skip
         note(f"{interactions.n_users:,} users × {interactions.n_items:,} items, {len(interactions):,} pairs")
         note_skipped(interactions.skipped)

@@ -23,8 +23,8 @@ _GROUP_OF = {name: title for title, names in _GROUPS.items() for name in names.s
 # Options whose parameters have another name in Python.
 _OPTIONS = {
     "path": "--output", "user": "--user-column", "item": "--item-column", "value": "--value-column",
-    "title": "--title-column", "time": "--time-column", "target": "--vae-cf", "models": "--model",
-    "names": "--data", "rs": "--r", "sparsities": "--sparsity", "source": "--from",
+    "title": "--title-column", "time": "--time-column", "event": "--event-column", "target": "--vae-cf",
+    "models": "--model", "names": "--data", "rs": "--r", "sparsities": "--sparsity", "source": "--from",
 }  # fmt: skip
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY

@@ -191,22 +191,22 @@ def combine(
     items: Ids,
     duplicates: str,
 ) -> sp.csr_array:
-    """Build a matrix of users × items from rows; take the "sum" or the "last" of equal pairs, or an "error".
+    """Build a matrix of users × items from rows; of equal pairs, take what `duplicates` says.
 
-    Pairs whose values add up to 0 stay, as stored zeros.
+    "sum", "max", "last", "first", or "error" to refuse them. Rows of value 0 are passed over by "max" and
+    "first". Pairs with a value of 0 stay, as stored zeros.
     """
     shape = (len(users), len(items))
-    if duplicates == "last" and data.dtype != np.bool_:
-        _, last = np.unique((rows.astype(np.int64) * shape[1] + columns)[::-1], return_index=True)
-        last = len(rows) - 1 - last
-        rows, columns, data = rows[last], columns[last], data[last]
+    if duplicates in ("max", "last", "first") and data.dtype != np.bool_:
+        chosen = _chosen(rows.astype(np.int64) * shape[1] + columns, data, duplicates)
+        rows, columns, data = rows[chosen], columns[chosen], data[chosen]
     matrix = sp.coo_array((data, (rows, columns)), shape=shape).tocsr()
     if duplicates == "error" and matrix.nnz < len(rows):
         pair = np.sort(rows.astype(np.int64) * shape[1] + columns)
         u, i = divmod(int(pair[1:][pair[1:] == pair[:-1]][0]), shape[1])
         raise DataError(
             f"{len(rows) - matrix.nnz:,} rows repeat an earlier pair, such as user {users[u]!r} and item "
-            f'{items[i]!r}. Combine them with duplicates="sum" or "last".'
+            f'{items[i]!r}. Combine them with duplicates="sum", "max", "last" or "first".'
         )
     if data.dtype == np.float32 and matrix.nnz < len(rows) and not _is_exact(data, matrix.data):
         # Add up the values of each pair in a fixed order, so that the order of the rows does not matter.
@@ -222,6 +222,16 @@ def combine(
                 "more than single precision holds. Scale them."
             )
     return matrix if data.dtype == np.bool_ else matrix.astype(np.float32, copy=False)
+
+
+def _chosen(pair: npt.NDArray[np.int64], data: npt.NDArray[Any], duplicates: str) -> npt.NDArray[np.int64]:
+    """Return one row of each pair, in ascending order of the pairs."""
+    if duplicates == "last":
+        _, last = np.unique(pair[::-1], return_index=True)
+        return np.asarray(len(pair) - 1 - last)
+    preference = data if duplicates == "max" else -np.arange(len(pair))
+    order = np.lexsort((preference, data != 0, pair))
+    return np.asarray(order[np.append(pair[order[1:]] != pair[order[:-1]], True)])
 
 
 def _is_exact(data: npt.NDArray[np.float32], sums: npt.NDArray[np.float32]) -> bool:

@@ -1,4 +1,4 @@
-"""Find the columns of a table that hold users, items, values, titles and times."""
+"""Find the columns of a table that hold users, items, values, titles, times and kinds of events."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -19,6 +19,7 @@ _NAMES = {
     "value": "value rating ratings stars count counts plays playcount weight quantity score",
     "title": "title itemtitle itemname productname producttitle movietitle booktitle songtitle name label",
     "time": "timestamp time date datetime unixtime created createdat",
+    "event": "event eventtype kind action behavior behaviour eventname actiontype interactiontype",
 }
 
 

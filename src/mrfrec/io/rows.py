@@ -19,6 +19,7 @@ from mrfrec.data.ids import Ids, Texts
 from mrfrec.data.interactions import combine
 from mrfrec.errors import DataError
 from mrfrec.io.batches import BLANK, FAULT, INT64_MAX, Roles, Source, Types
+from mrfrec.io.weighting import Weighting
 
 _EXACT = {"Float16": 2**11, "Float32": 2**24, "Float64": 2**53}  # below, whole numbers are all distinct
 _RULES = {
@@ -27,6 +28,7 @@ _RULES = {
     "value": "values must be numbers",
     "title": "titles must be text",
     "time": "times must be numbers, dates, or texts such as 2019-12-08 or 2019-12-08T10:30:00",
+    "event": "kinds of events must be text or integers",
 }
 _DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f%z")
 _MIXED_TIMES = "times are numbers in some rows and dates in others. Make them the same."
@@ -71,14 +73,14 @@ class _Numbering:
         return codes.to_numpy().astype(np.int32)
 
     def finish(self, parts: list[npt.NDArray[np.int32]]) -> None:
-        used = np.zeros(max(int(part.max()) for part in parts) + 1, np.bool_)
+        used = np.zeros(max(int(part.max(initial=0)) for part in parts) + 1, np.bool_)
         for part in parts:
             used[part] = True
-        codes = np.flatnonzero(used)  # not all of them, where an id stood in bad rows only
+        codes = np.flatnonzero(used)  # not all of them, where an id stood only in rows that were left out
         if self._as_text or "strings" in self._types:
             ids = pl.Series(codes, dtype=pl.UInt32).cat.to(self.texts.dtype).cast(pl.String)
         else:
-            ids = self._numbers["id"]
+            ids = self._numbers["id"].gather(codes)
         if self._as_text and "strings" not in self._types:
             for kind in (pl.Int64, pl.UInt64):
                 numbers = ids.cast(kind, strict=False)
@@ -105,18 +107,27 @@ class _Numbering:
 class RowReader:
     """Collects the rows of tables, some of which have no types if `as_text`.
 
-    Rows with a value below `min_value` are left out before anything else is done with them.
+    Rows with a value below `min_value` are left out before anything else is done with them, then those whose
+    kind of event counts 0, then those of other times than `weighting` keeps.
     """
 
     def __init__(
-        self, on_bad: str, *, as_text: bool = False, min_value: float | None = None, binary: bool = True
+        self,
+        on_bad: str,
+        *,
+        as_text: bool = False,
+        min_value: float | None = None,
+        binary: bool = True,
+        weighting: Weighting | None = None,
     ) -> None:
         self.on_bad = on_bad
+        self.weighting = weighting or Weighting()
+        self.binary = binary and not self.weighting.weighs  # whether every pair counts 1
         self.users, self.items = _Numbering("user", as_text), _Numbering("item", as_text)
         self.skipped: dict[str, int] = {}
         self.read_rows = 0
         self._min_value = min_value
-        self._binary = binary
+        self._uses_values = not binary
         self._are_dates: bool | None = None
         self._parts: dict[str, list[npt.NDArray[Any]]] = {"user": [], "item": [], "value": [], "time": []}
         self._titles = pl.DataFrame(schema={"code": pl.Int32, "title": pl.String})
@@ -126,12 +137,20 @@ class RowReader:
         for batch in self.good(table, roles, types):
             if self._min_value is not None:
                 batch = batch.filter(batch["value"].to_numpy() >= np.float32(self._min_value))
+            weights = None
+            if "event" in roles:
+                where = f"{table.name}, column {roles['event']!r}"
+                weights = self.weighting.of_kinds(batch["event"], where)
+                batch, weights = batch.filter(weights != 0), weights[weights != 0]
             if len(batch):
                 self._parts["user"].append(self.users.encode(batch["user"], table))
                 codes = self.items.encode(batch["item"], table)
                 self._parts["item"].append(codes)
-                if "value" in roles and not self._binary:
-                    self._parts["value"].append(batch["value"].to_numpy())
+                values = batch["value"].to_numpy() if "value" in roles and self._uses_values else None
+                if weights is not None:
+                    values = _product(values, weights, table.name)
+                if values is not None:
+                    self._parts["value"].append(values)
                 if "time" in roles:
                     times = batch["time"]
                     if self._are_dates not in (None, times.dtype.is_temporal()):
@@ -182,12 +201,29 @@ class RowReader:
         if not self._parts["user"]:
             good = self.read_rows - sum(self.skipped.values())
             if good:
-                least = f"min_value={self._min_value:g}"
-                raise DataError(f"no interactions are left: all {good:,} rows have a value below {least}.")
+                least = None if self._min_value is None else f"a value below min_value={self._min_value:g}"
+                kind = None if self.weighting.kinds is None else "a kind of event that counts 0"
+                why = " or ".join(reason for reason in (least, kind) if reason is not None)
+                raise DataError(f"no interactions are left: all {good:,} rows have {why}.")
             skipped = f", of which {self.read_rows:,} were bad" if self.skipped else ""
             raise DataError(f"the table has no interactions: {self.read_rows:,} rows{skipped}.")
+        if self.weighting.uses_times:
+            self._weigh_times()
         self.users.finish(self._parts["user"])
         self.items.finish(self._parts["item"])
+
+    def _weigh_times(self) -> None:
+        """Leave out rows by their times; with a half-life, multiply the values of the others."""
+        parts = self._parts
+        for i, (keep, factor) in enumerate(self.weighting.of_times(parts["time"], bool(self._are_dates))):
+            if factor is not None:
+                if i == len(parts["value"]):
+                    parts["value"].append(np.ones(len(keep), np.float32))
+                parts["value"][i] = _product(parts["value"][i], factor, "the table")
+            if not keep.all():
+                for columns in parts.values():
+                    if columns:
+                        columns[i] = columns[i][keep]
 
     def _column(self, role: str) -> npt.NDArray[Any]:
         parts = self._parts.pop(role)
@@ -197,7 +233,7 @@ class RowReader:
         """Return user, item and value of each row; ones where the table has no values."""
         user, item = self.users.rank[self._column("user")], self.items.rank[self._column("item")]
         # Booleans take the least memory while the rows are sorted; their sums stay 1.
-        kind = np.bool_ if self._binary else np.int32
+        kind = np.bool_ if self.binary else np.int32
         return user, item, self._column("value") if self._parts["value"] else np.ones(len(user), kind)
 
     def to_matrix(self, duplicates: str) -> sp.csr_array:
@@ -211,9 +247,9 @@ class RowReader:
         pair = user.astype(np.int64) * len(self.items.ids) + item
         _, first = np.unique(pair, return_index=True)
         rows, values = np.sort(first), None
-        if not self._binary or duplicates == "error":
+        if not self.binary or duplicates == "error":
             matrix = combine(user, item, value, self.users.ids, self.items.ids, duplicates)
-            if not self._binary:
+            if not self.binary:
                 values = np.empty(len(user), np.float32)
                 values[first] = matrix.data  # which are ordered by user and item, too
                 rows = rows[values[rows] != 0]
@@ -229,6 +265,16 @@ class RowReader:
         for code, text in self._titles.iter_rows():
             texts[self.items.rank[code]] = text
         return Texts.of(texts) if any(texts) else None
+
+
+def _product(
+    values: npt.NDArray[np.float32] | None, weights: npt.NDArray[np.float64], where: str
+) -> npt.NDArray[np.float32]:
+    with np.errstate(over="ignore", under="ignore"):
+        product = (weights if values is None else values * weights).astype(np.float32)
+    if not np.isfinite(product).all():
+        raise DataError(f"{where}: values times their weights are beyond single precision. Scale them.")
+    return product
 
 
 def _typed(
@@ -250,7 +296,9 @@ def _typed(
         if role == "title":
             columns[role] = raw.cast(pl.String)
             continue
-        noun = role if role in ("value", "time") else f"{role} id"
+        if role == "event":
+            raw, is_text = raw.cast(pl.String).str.strip_chars(), True
+        noun = {"value": "value", "time": "time", "event": "kind of event"}.get(role, f"{role} id")
         missing = raw.is_null() | (raw == "") if is_text else raw.is_null()
         wrong: list[tuple[pl.Series, str]] = []
         if role == "value":

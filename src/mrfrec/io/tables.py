@@ -5,7 +5,7 @@ of the file.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -24,8 +24,12 @@ from mrfrec.io.batches import Source
 from mrfrec.io.columns import check_that_rows_may_be_counted, find_roles, find_titles
 from mrfrec.io.rows import RowReader
 from mrfrec.io.sources import open_sources
+from mrfrec.io.weighting import Duration, Moment, Weighting
 
 _log = logging.getLogger("mrfrec")
+
+Duplicates = Literal["sum", "max", "last", "first", "error"]
+_DUPLICATES = ("sum", "max", "last", "first", "error")
 
 
 def read_interactions(
@@ -38,7 +42,15 @@ def read_interactions(
     items: object = None,
     min_value: float | None = None,
     binary: bool = True,
-    duplicates: Literal["sum", "last", "error"] = "sum",
+    event: str | None = None,
+    event_weights: Mapping[str, float] | None = None,
+    time: str | None = None,
+    half_life: Duration | None = None,
+    now: Moment | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
+    window: Duration | None = None,
+    duplicates: Duplicates = "sum",
     max_history: int | None = None,
     min_users: int = 0,
     min_items: int = 0,
@@ -51,8 +63,9 @@ def read_interactions(
     """Read a table with a row for each time a user used an item.
 
     Users and items are returned in ascending order of their ids, whatever the order of the rows. Bad rows are
-    refused or skipped first, then `min_value` drops rows, then `duplicates` combines the rows of each pair,
-    then `max_history`, `min_users` and `min_items` drop users and items. `read_events` does the same.
+    refused or skipped first, then `min_value`, kinds of weight 0 and times drop rows, then `duplicates`
+    combines the rows of each pair, then `max_history`, `min_users` and `min_items` drop users and items.
+    `read_events` does the same.
 
     Parameters
     ----------
@@ -71,8 +84,28 @@ def read_interactions(
     binary
         Let every pair count 1, whatever its value. With False it counts its value (or its number of rows, if
         the table has users and items only), and a pair whose value is 0 is no interaction.
+    event, event_weights
+        Column of the kinds of events, and what an event of each kind counts: {"view": 0.2, "cart": 0.5,
+        "buy": 1}. A row counts the weight, or its value times the weight with `binary=False`. Kinds without a
+        weight are refused, unless there is one for "other"; a weight of 0 leaves the rows out.
+    time
+        Column of the times, for the parameters that follow: dates, texts such as 2019-12-08T10:30:00, or
+        seconds or milliseconds since 1970. Times without a zone are taken as UTC.
+    half_life
+        Let a row count half after this time, a quarter after twice this time, …: "30d", "12h", "2w" or a
+        `timedelta`. It multiplies what the row counts otherwise.
+    now
+        The time from which ages are measured; later rows count in full. By default the latest time that
+        `since` and `until` keep: the same table gives the same result on any day.
+    since, until
+        Leave out rows before `since`, and rows at `until` or later: "2026-11-16", "2026-11-16T10:30:00", a
+        `datetime`, or seconds or milliseconds since 1970.
+    window
+        Leave out rows older than this, at `now`: "365d".
     duplicates
-        For several rows of one user and item: "sum" their values, keep the "last", or raise an "error".
+        For several rows of one user and item: "sum" what they count, or take the largest ("max"), the "last"
+        or the "first" in the order of the table, or raise an "error". Rows of value 0 are passed over by
+        "max" and "first".
     max_history
         Leave out users with more items than this.
     min_users
@@ -93,10 +126,13 @@ def read_interactions(
         Called as `progress("read", rows, 0)`.
     """
     min_value = _check_options(min_value, binary, duplicates, on_bad, progress)
+    weighting = Weighting.of(event_weights, half_life, now, since, until, window)
     named = {"user": user, "item": item, "value": value, "title": title if items is None else None}
+    named |= {"event": event, "time": time}
     reading: dict[str, Any] = {"separator": separator, "columns": columns, "input_format": input_format}
     if isinstance(source, Interactions) or sp.issparse(source):
-        for name, given in {**named, **reading}.items():
+        of_rows = {"event_weights": event_weights, "half_life": half_life, "since": since, "until": until}
+        for name, given in {**named, **reading, **of_rows, "window": window}.items():
             if given is not None:
                 raise ParameterError(name, "None for a matrix", given, "It has no columns to name.")
         data = source if isinstance(source, Interactions) else Interactions(source)
@@ -104,7 +140,11 @@ def read_interactions(
         parts = data.matrix, data.users, data.items, data.titles
         keep = None if min_value is None else data.matrix.data >= min_value
     else:
-        rows, library = _read(source, named, items, min_value, binary, on_bad, progress, **reading)
+        if time is not None and not weighting.uses_times:
+            rule = "None without half_life, window, since or until"
+            raise ParameterError("time", rule, time, "Nothing else needs times here.")
+        rows, library = _read(source, named, items, min_value, binary, weighting, on_bad, progress, **reading)
+        binary = rows.binary
         matrix = rows.to_matrix(duplicates)
         parts = matrix, rows.users.ids, rows.items.ids, rows.titles()
         keep = None if binary else matrix.data != 0
@@ -135,7 +175,14 @@ def read_events(
     items: object = None,
     min_value: float | None = None,
     binary: bool = True,
-    duplicates: Literal["sum", "last", "error"] = "sum",
+    event: str | None = None,
+    event_weights: Mapping[str, float] | None = None,
+    half_life: Duration | None = None,
+    now: Moment | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
+    window: Duration | None = None,
+    duplicates: Duplicates = "sum",
     on_bad: Literal["refuse", "skip"] = "refuse",
     separator: str | None = None,
     columns: Sequence[str] | None = None,
@@ -157,11 +204,13 @@ def read_events(
     if not isinstance(time, str | bool):
         raise ParameterError("time", "the name of a column, True or False", time)
     min_value = _check_options(min_value, binary, duplicates, on_bad, progress)
+    weighting = Weighting.of(event_weights, half_life, now, since, until, window)
     named = {"user": user, "item": item, "value": value, "title": title if items is None else None}
-    named["time"] = time if isinstance(time, str) else None
+    named |= {"event": event, "time": time if isinstance(time, str) else None}
     reading: dict[str, Any] = {"separator": separator, "columns": columns, "input_format": input_format}
+    timed = bool(time) or weighting.uses_times
     rows, library = _read(
-        source, named, items, min_value, binary, on_bad, progress, timed=bool(time), **reading
+        source, named, items, min_value, binary, weighting, on_bad, progress, timed=timed, **reading
     )
     events = rows.to_events(duplicates)
     titles = events.titles if items is None else _titles_from(items, events.items, item, title, rows)
@@ -172,7 +221,7 @@ def _check_options(
     min_value: float | None, binary: bool, duplicates: str, on_bad: str, progress: Progress | None
 ) -> float | None:
     for name, given, allowed in (
-        ("duplicates", duplicates, ("sum", "last", "error")),
+        ("duplicates", duplicates, _DUPLICATES),
         ("on_bad", on_bad, ("refuse", "skip")),
     ):
         if not isinstance(given, str) or given not in allowed:
@@ -191,6 +240,7 @@ def _read(
     items: object,
     min_value: float | None,
     binary: bool,
+    weighting: Weighting,
     on_bad: str,
     progress: Progress | None,
     *,
@@ -198,12 +248,20 @@ def _read(
     **reading: Any,
 ) -> tuple[RowReader, str | None]:
     """Read the rows of all tables; return them, and the data frame library of the first table."""
+    if named["event"] is not None and weighting.kinds is None:
+        raise ParameterError(
+            "event", "None without event_weights", named["event"], "Say what each kind counts."
+        )
     sources = open_sources(source, **reading)
     uses_values = min_value is not None or not binary
+    timed, kinds = timed or weighting.uses_times, weighting.kinds is not None
     wanted = {"value": uses_values, "time": timed, "title": items is None}
+    needed = ("user", "item", *(["time"] if timed else []), *(["event"] if kinds else []))
     tables: list[tuple[Source, dict[str, str]]] = []
     for table in sources:
-        roles = find_roles(table, named, ("user", "item", "time") if timed else ("user", "item"))
+        roles = find_roles(table, named, needed)
+        if not kinds:
+            roles.pop("event", None)
         if uses_values and "value" not in roles:
             check_that_rows_may_be_counted(table, roles)
             if min_value is not None:
@@ -213,15 +271,16 @@ def _read(
                 )  # fmt: skip
         if "value" in roles and not uses_values and not tables:
             _log.info(
-                "column %r of %s is not used: every pair counts 1. To learn from its values: binary=False "
+                "column %r of %s is not used: every %s counts %s. To learn from its values: binary=False "
                 "(--values at the command line).", roles["value"], table.name,
+                *(("row", "its weight") if weighting.weighs else ("pair", "1")),
             )  # fmt: skip
         tables.append((table, {role: name for role, name in roles.items() if wanted.get(role, True)}))
     without = [table.name for table, roles in tables if "value" not in roles]
     if without and len(without) < len(tables):
         raise DataError(f"{without[0]} has no column of values, but other files have. Read them apart.")
     as_text = any(table.is_text for table in sources)
-    rows = RowReader(on_bad, as_text=as_text, min_value=min_value, binary=binary)
+    rows = RowReader(on_bad, as_text=as_text, min_value=min_value, binary=binary, weighting=weighting)
     for table, roles in tables:
         rows.read(table, roles, progress)
     rows.finish()

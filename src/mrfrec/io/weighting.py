@@ -1,0 +1,193 @@
+"""What an event counts, by its kind and its age, and which times are read at all."""
+
+import logging
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from mrfrec.checks import check_number
+from mrfrec.errors import DataError, ParameterError
+
+_log = logging.getLogger("mrfrec")
+
+OTHER = "other"  # the name under which a weight counts for all kinds that are not named
+Moment = str | int | float | date | datetime
+Duration = str | timedelta
+_SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_MILLISECONDS_FROM = 1e11  # numbers from here on: as seconds, this is the year 5138; as milliseconds, 1973
+_LARGEST = 1e14
+_EPOCH = datetime(1970, 1, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weighting:
+    """Weights of kinds, and rules about times; times and durations in microseconds."""
+
+    kinds: Mapping[str, float] | None = None
+    half_life: int | None = None
+    now: int | None = None  # None: the latest time that `since` and `until` keep
+    since: int | None = None  # the first time that is kept
+    until: int | None = None  # the first time that is not
+    window: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        event_weights: object = None,
+        half_life: object = None,
+        now: object = None,
+        since: object = None,
+        until: object = None,
+        window: object = None,
+    ) -> "Weighting":
+        """Check the parameters of `read_interactions`."""
+        given = {"now": now, "since": since, "until": until}
+        moments = {name: None if x is None else _moment(name, x) for name, x in given.items()}
+        since_us, until_us = moments["since"], moments["until"]
+        if since_us is not None and until_us is not None and until_us <= since_us:
+            raise ParameterError("until", f"after since, {since}", until)
+        if now is not None and half_life is None and window is None:
+            advice = "To leave out later events, use until."
+            raise ParameterError("now", "None without half_life or window", now, advice)
+        return cls(
+            kinds=None if event_weights is None else _kinds(event_weights),
+            half_life=None if half_life is None else _duration("half_life", half_life),
+            window=None if window is None else _duration("window", window),
+            **moments,
+        )
+
+    @property
+    def uses_times(self) -> bool:
+        return any(x is not None for x in (self.half_life, self.window, self.since, self.until))
+
+    @property
+    def weighs(self) -> bool:
+        """Whether rows count other than 1."""
+        return self.kinds is not None or self.half_life is not None
+
+    def of_kinds(self, column: pl.Series, where: str) -> npt.NDArray[np.float64]:
+        """Return the weight of each row by its kind; refuse kinds without a weight."""
+        kinds = self.kinds or {}
+        unknown = sorted(kind for kind in column.unique().to_list() if kind not in kinds)
+        if unknown and OTHER not in kinds:
+            named = ", ".join(repr(kind) for kind in unknown[:12]) + (", …" if len(unknown) > 12 else "")
+            raise DataError(
+                f"{where}: event_weights (--event-weights) has no weight for {named}. Add it; {OTHER}=0 "
+                "leaves out all kinds that are not named."
+            )
+        names = [kind for kind in kinds if kind != OTHER] + ([OTHER] if OTHER in kinds else [])
+        weights = column.replace_strict(
+            names, [kinds[name] for name in names], default=kinds.get(OTHER), return_dtype=pl.Float64
+        )
+        return weights.to_numpy()
+
+    def of_times(
+        self, times: list[npt.NDArray[Any]], are_dates: bool
+    ) -> list[tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64] | None]]:
+        """Return which rows of each batch are kept and, with a half-life, what each row counts by its age."""
+        moments = times if are_dates else _from_numbers(times)
+        first, last = min(int(t.min()) for t in moments), max(int(t.max()) for t in moments)
+        low = first if self.since is None else self.since
+        high = last + 1 if self.until is None else self.until
+        kept = [(t >= low) & (t < high) for t in moments]
+        latest = (int(t[keep].max()) for t, keep in zip(moments, kept, strict=True) if keep.any())
+        now = max(latest, default=last) if self.now is None else self.now
+        if self.now is None and (self.half_life is not None or self.window is not None):
+            _log.info("now is %s, the latest time that was read", _shown(now))
+        if self.window is not None:
+            kept = [keep & (t > now - self.window) for t, keep in zip(moments, kept, strict=True)]
+        if not any(keep.any() for keep in kept):
+            rules = {"since": self.since, "until": self.until, "window": self.window}
+            raise DataError(
+                f"no interactions are left: the times are from {_shown(first)} to {_shown(last)}, and "
+                f"{' and '.join(name for name, x in rules.items() if x is not None)} keep none of them."
+            )
+        if self.half_life is None:
+            return [(keep, None) for keep in kept]
+        ages = (np.maximum(now - t, 0) for t in moments)
+        factors = (np.exp2(-(age / self.half_life)) for age in ages)
+        return list(zip(kept, factors, strict=True))
+
+
+def _kinds(given: object) -> dict[str, float]:
+    rule = 'weights by kind, such as {"view": 0.2, "buy": 1}'
+    if not isinstance(given, Mapping) or not given:
+        raise ParameterError("event_weights", rule, given)
+    kinds = {str(kind).strip(): weight for kind, weight in given.items()}
+    if "" in kinds or len(kinds) < len(given):
+        raise ParameterError("event_weights", f"{rule}, with distinct names", given)
+    return {
+        kind: check_number(
+            f"event_weights: {kind}", weight, "a number from -1e6 to 1e6", lambda x: abs(x) <= 1e6
+        )
+        for kind, weight in kinds.items()
+    }
+
+
+def _duration(name: str, given: object) -> int:
+    """Return a duration in microseconds."""
+    seconds = math.nan
+    if isinstance(given, timedelta):
+        seconds = given.total_seconds()
+    elif isinstance(given, str) and (found := re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]+)", given.strip())):
+        seconds = float(found[1]) * _SECONDS.get(found[2], math.nan)
+    if not 1e-6 <= seconds <= _MILLISECONDS_FROM:
+        rule = "a number and one of the units s, min, h, d and w, such as 30d, 12h or 2w, above 0"
+        raise ParameterError(name, rule, given)
+    return round(seconds * 1e6)
+
+
+def _moment(name: str, given: object) -> int:
+    """Return a time in microseconds since 1970, UTC."""
+    rule = "a date, 2026-11-16, a time, 2026-11-16T10:30:00, or seconds or milliseconds since 1970"
+    value = given
+    if isinstance(value, str):
+        text = value.strip()
+        try:
+            value = float(text) if re.fullmatch(r"-?\d+(\.\d+)?", text) else datetime.fromisoformat(text)
+        except ValueError:
+            raise ParameterError(name, rule, given) from None
+    if isinstance(value, datetime):
+        plain = value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
+        return (plain - _EPOCH) // timedelta(microseconds=1)
+    if isinstance(value, date):
+        return (value - _EPOCH.date()) // timedelta(microseconds=1)
+    number = check_number(name, value, rule, lambda x: abs(x) < _LARGEST)
+    if _looks_like_dates(number):
+        raise ParameterError(name, rule, given, "A date has hyphens: 2026-11-16.")
+    return round(number * (1e3 if abs(number) >= _MILLISECONDS_FROM else 1e6))
+
+
+def _looks_like_dates(latest: float) -> bool:
+    """Return whether a number is more likely 20261116 than a time of the year 1970."""
+    return 19000101 <= latest <= 20991231
+
+
+def _from_numbers(times: list[npt.NDArray[Any]]) -> list[npt.NDArray[np.int64]]:
+    """Convert seconds or milliseconds since 1970 to microseconds."""
+    sizes = [np.abs(t[t != 0].astype(np.float64)) for t in times]
+    least = min((float(size.min()) for size in sizes if len(size)), default=0.0)
+    most = max((float(size.max()) for size in sizes if len(size)), default=0.0)
+    if most >= _LARGEST or least < _MILLISECONDS_FROM <= most or _looks_like_dates(most):
+        raise DataError(
+            "times that are numbers must be all seconds or all milliseconds since 1970; got numbers "
+            f"from {least:.15g} to {most:.15g}. Or write them as 2026-11-16 or 2026-11-16T10:30:00."
+        )
+    scale = 1000 if most >= _MILLISECONDS_FROM else 1_000_000
+    return [
+        t.astype(np.int64) * scale
+        if t.dtype.kind in "iu"
+        else np.rint(t.astype(np.float64) * scale).astype(np.int64)
+        for t in times
+    ]
+
+
+def _shown(moment: int) -> str:
+    return str(np.datetime64(moment, "us"))[:19]

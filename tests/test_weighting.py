@@ -1,0 +1,276 @@
+"""Weights of events by kind and age, and rules about times; against plain Python."""
+
+import math
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mrfrec import DataError, Interactions, MrfrecError, ParameterError, read_interactions
+from mrfrec.io import batches
+from mrfrec.io.tables import read_events
+
+import naive
+
+DAY = 86400
+EVENTS = pl.DataFrame(
+    {
+        "user": ["a", "a", "a", "b", "b", "c"],
+        "item": [1, 1, 2, 1, 3, 2],
+        "event": ["view", "buy", "cart", "view", "buy", "view"],
+        "time": [0, 10 * DAY, 20 * DAY, 30 * DAY, 40 * DAY, 0],
+    }
+)
+
+
+def values(data: Interactions) -> dict[tuple[Any, Any], float]:
+    coo = data.matrix.tocoo()
+    places = zip(coo.row.tolist(), coo.col.tolist(), coo.data.tolist(), strict=True)
+    return {(data.users[u], data.items[i]): value for u, i, value in places}
+
+
+def both(source: object, **options: Any) -> dict[tuple[Any, Any], float]:
+    """What `read_interactions` gives, after checking that events give the same."""
+    data = read_interactions(source, **options)
+    assert read_events(source, **options).interactions().fingerprint == data.fingerprint
+    return values(data)
+
+
+event = st.tuples(
+    st.integers(0, 3),
+    st.sampled_from("xyz"),
+    st.sampled_from(["view", "cart", "buy", "return"]),
+    st.integers(0, 100),  # days
+    st.sampled_from([0.0, 1.0, 2.5, -1.0]),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(event, min_size=1, max_size=25),
+    st.fixed_dictionaries(
+        {
+            "duplicates": st.sampled_from(["sum", "max", "last", "first"]),
+            "binary": st.booleans(),
+            "event_weights": st.sampled_from(
+                [None, {"view": 0.2, "buy": 1, "other": 0}, {"return": -1.5, "other": 0.1}]
+            ),
+            "half_life": st.sampled_from([None, "30d", "12h", timedelta(days=7)]),
+            "now": st.sampled_from([None, 50 * DAY, 100 * DAY]),
+            "since": st.sampled_from([None, 20 * DAY, "1970-02-10"]),
+            "until": st.sampled_from([None, 90 * DAY]),
+            "window": st.sampled_from([None, "40d"]),
+        }
+    ),
+    st.integers(1, 30),
+)
+def test_weights_equal_plain_python(rows: list[Any], options: dict[str, Any], batch: int) -> None:
+    if options["half_life"] is None and options["window"] is None:
+        options["now"] = None
+    names = ["user", "item", "event", "time", "rating"]
+    frame = pl.DataFrame(rows, schema=names, orient="row").with_columns(pl.col("time") * DAY)
+    days = {"12h": 0.5, "30d": 30.0, timedelta(days=7): 7.0, None: None}
+    expected = naive.weighted(
+        [(*row[:3], float(row[3]), row[4]) for row in rows],
+        kinds=options["event_weights"],
+        half_life=days[options["half_life"]],
+        now=None if options["now"] is None else options["now"] / DAY,
+        since=20.0 if options["since"] == 20 * DAY else None if options["since"] is None else 40.0,
+        until=None if options["until"] is None else 90.0,
+        window=None if options["window"] is None else 40.0,
+        duplicates=options["duplicates"],
+        binary=options["binary"],
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batches, "BATCH_ROWS", batch)
+        if not expected:
+            with pytest.raises(DataError, match="no interactions are left"):
+                read_interactions(frame, **options)
+        else:
+            assert both(frame, **options) == expected
+
+
+def test_kinds_count_their_weight_and_other_names_the_rest(tmp_path: Path) -> None:
+    weights = {"view": 0.25, "cart": 0.5, "buy": 1}
+    expected = {("a", 1): 1.25, ("a", 2): 0.5, ("b", 1): 0.25, ("b", 3): 1, ("c", 2): 0.25}
+    assert both(EVENTS, event_weights=weights) == expected
+    assert both(EVENTS, event_weights={"view": 0.25, "other": 0}) == {
+        ("a", 1): 0.25,
+        ("b", 1): 0.25,
+        ("c", 2): 0.25,
+    }
+    renamed = EVENTS.rename({"event": "what"})
+    assert both(renamed, event="what", event_weights=weights) == expected
+    numbered = EVENTS.with_columns(event=pl.col("event").replace_strict({"view": 1, "cart": 2, "buy": 3}))
+    assert both(numbered, event_weights={"1": 0.25, "2": 0.5, "3": 1}) == expected
+    EVENTS.write_csv(tmp_path / "a.csv")
+    EVENTS.write_parquet(tmp_path / "a.parquet")
+    EVENTS.write_ndjson(tmp_path / "a.jsonl")
+    for name in ("a.csv", "a.parquet", "a.jsonl"):
+        assert both(tmp_path / name, event_weights=weights) == expected
+    spaced = tmp_path / "spaced.csv"
+    spaced.write_text("user,item,event\na,1, view\na,2,buy \n")
+    assert both(spaced, event_weights=weights) == {("a", 1): 0.25, ("a", 2): 1}
+
+
+@pytest.mark.parametrize("name", ["event", "event_type", "Kind", "action", "behavior", "behaviour"])
+def test_columns_of_kinds_are_recognised(name: str) -> None:
+    data = read_interactions(EVENTS.rename({"event": name}), event_weights={"buy": 2, "other": 1})
+    assert values(data)["b", 3] == 2
+
+
+def test_unused_column_of_kinds_does_not_make_rows_countable() -> None:
+    with pytest.raises(DataError, match=r"which column holds the values\? .*'event'"):
+        read_interactions(EVENTS, binary=False)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        lambda seconds: seconds,
+        lambda seconds: seconds.cast(pl.Float64),
+        lambda seconds: seconds * 1000,
+        lambda seconds: pl.from_epoch(seconds, "s"),
+        lambda seconds: pl.from_epoch(seconds, "s").dt.date(),
+        lambda seconds: pl.from_epoch(seconds, "s").dt.strftime("%Y-%m-%d"),
+        lambda seconds: pl.from_epoch(seconds, "s").dt.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        lambda seconds: (
+            pl.from_epoch(seconds, "s").dt.replace_time_zone("UTC").dt.convert_time_zone("Asia/Tokyo")
+        ),
+    ],
+)
+def test_times_of_every_form_give_the_same(times: Callable[[pl.Series], pl.Series]) -> None:
+    start = 18_000 * DAY
+    seconds = EVENTS["time"] + start
+    frame = EVENTS.with_columns(time=times(seconds))
+    fade = {("a", 1): 2**-4 + 2**-3, ("a", 2): 2**-2, ("b", 1): 2**-1, ("b", 3): 1, ("c", 2): 2**-4}
+    assert both(frame, half_life="10d") == fade
+    assert both(frame, half_life="10d", window="25d") == {k: fade[k] for k in [("a", 2), ("b", 1), ("b", 3)]}
+    assert both(frame, half_life="10d", until="2019-05-05") == {
+        ("a", 1): 2**-2 + 2**-1, ("a", 2): 1, ("c", 2): 2**-2
+    }  # fmt: skip  # the latest time that is left is now
+
+
+def test_now_since_and_until_take_dates_times_and_numbers() -> None:
+    day = 18_000 * DAY  # 2019-04-14
+    frame = EVENTS.with_columns(pl.col("time") + day)
+    moments = (
+        day + 20 * DAY, float(day + 20 * DAY), (day + 20 * DAY) * 1000, "2019-05-04", "2019-05-04T00:00:00Z",
+        str(day + 20 * DAY), "2019-05-04 02:00+02:00", date(2019, 5, 4), datetime(2019, 5, 4),
+        datetime(2019, 5, 4, tzinfo=UTC), datetime(2019, 5, 4, 3, tzinfo=timezone(timedelta(hours=3))),
+    )  # fmt: skip
+    for moment in moments:
+        assert both(frame, since=moment).keys() == {("a", 2), ("b", 1), ("b", 3)}
+        assert both(frame, until=moment).keys() == {("a", 1), ("c", 2)}
+        later = both(frame, half_life="10d", now=moment)
+        assert later == {("a", 1): 2**-2 + 2**-1, ("a", 2): 1, ("b", 1): 1, ("b", 3): 1, ("c", 2): 2**-2}
+
+
+def test_latest_time_is_now_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "mrfrec")
+    assert both(EVENTS, half_life="1w") == both(EVENTS, half_life="1w", now="1970-02-10")
+    assert caplog.messages == ["now is 1970-02-10T00:00:00, the latest time that was read"] * 2
+
+
+def test_duplicates_take_the_largest_the_first_or_the_last() -> None:
+    frame = pl.DataFrame({"user": [1] * 4, "item": [1] * 4, "rating": [0.0, 2, 5, 3]})
+    found = {how: both(frame, binary=False, duplicates=how)[1, 1] for how in ("sum", "max", "last", "first")}
+    assert found == {"sum": 10, "max": 5, "last": 3, "first": 2}
+    negative = pl.DataFrame({"user": [1, 1], "item": [1, 1], "rating": [0.0, -2]})
+    assert both(negative, binary=False, duplicates="max") == {(1, 1): -2}  # 0 is no interaction
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"event_weights": {"view": 1}}, r"event_weights .* no weight for 'buy', 'cart'\. Add"),
+        ({"event_weights": {}}, "event_weights must be weights by kind, such as"),
+        ({"event_weights": ["view"]}, "event_weights must be weights by kind, such as"),
+        ({"event_weights": {"view": "1"}}, "event_weights: view must be a number from -1e6 to 1e6; got '1'"),
+        ({"event_weights": {"view": math.inf}}, "event_weights: view must be a number"),
+        ({"event_weights": {1: 1, "1": 2}}, "event_weights must be .* with distinct names"),
+        ({"event_weights": {"other": 0}}, "all 6 rows have a kind of event that counts 0"),
+        ({"event": "event"}, "event must be None without event_weights; got 'event'"),
+        ({"event": "evnt", "event_weights": {"a": 1}}, "event must be a column of .* Did you mean 'event'"),
+        ({"half_life": "30"}, "half_life must be a number and one of the units .* such as 30d.* got '30'"),
+        ({"half_life": "0d"}, "half_life must be"),
+        ({"half_life": "3m"}, "half_life must be"),
+        ({"half_life": 30}, "half_life must be"),
+        ({"window": "-3d"}, "window must be a number and one of the units"),
+        ({"window": timedelta(0)}, "window must be"),
+        ({"since": "yesterday"}, "since must be a date, 2026-11-16, a time.* got 'yesterday'"),
+        ({"until": True}, "until must be a date"),
+        ({"since": "20261116"}, "since must be a date.* A date has hyphens"),
+        ({"since": "2026-01-02", "until": "2026-01-02"}, "until must be after since, 2026-01-02"),
+        ({"since": "2026-01-01"}, "no interactions are left: the times are from 1970-01-01T00:00:00 to"),
+        ({"window": "1d", "now": "2026-01-01"}, "no interactions are left: .* window keep none of them"),
+        ({"now": "2026-01-01"}, "now must be None without half_life or window"),
+        ({"time": "when", "since": 3}, "time must be a column of"),
+    ],
+)  # fmt: skip
+def test_what_is_not_clear_is_refused(options: dict[str, Any], message: str) -> None:
+    for read in (read_interactions, read_events):
+        with pytest.raises(MrfrecError, match=message):
+            read(EVENTS, **options)
+
+
+def test_time_that_nothing_uses_and_rules_for_a_matrix_are_refused() -> None:
+    with pytest.raises(ParameterError, match="time must be None without half_life, window, since or until"):
+        read_interactions(EVENTS, time="time")
+    for option in ({"event_weights": {"a": 1}}, {"half_life": "1d"}, {"since": 1}, {"window": "1d"}):
+        with pytest.raises(ParameterError, match="must be None for a matrix"):
+            read_interactions(sp.eye_array(3, format="csr"), **option)
+
+
+@pytest.mark.parametrize(
+    ("times", "shown"),
+    [
+        ([1, 10**12], "from 1 to 1000000000000"),
+        ([10**15, 10**15], "1e\\+15"),
+        ([20240101, 20250101], "20240101"),
+    ],
+)
+def test_numbers_that_are_no_times_of_one_unit_are_refused(times: list[int], shown: str) -> None:
+    frame = pl.DataFrame({"user": [1, 2], "item": [1, 2], "time": times})
+    with pytest.raises(DataError, match=f"all seconds or all milliseconds since 1970; got numbers .*{shown}"):
+        read_interactions(frame, half_life="3d")
+
+
+def test_row_without_a_kind_is_bad(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("user,item,event\n1,2,view\n3,4,\n")
+    with pytest.raises(DataError, match="row 2: no kind of event"):
+        read_interactions(path, event_weights={"view": 1})
+    data = read_interactions(path, event_weights={"view": 1}, on_bad="skip")
+    assert data.skipped == {"no kind of event": 1}
+
+
+def test_values_beyond_single_precision_are_refused() -> None:
+    frame = EVENTS.with_columns(rating=pl.lit(3e38))
+    with pytest.raises(DataError, match="values times their weights are beyond single precision"):
+        read_interactions(frame, event_weights={"other": 1000}, binary=False)
+
+
+def test_order_of_rows_does_not_matter_to_sums() -> None:
+    rng = np.random.default_rng(3)
+    kinds = rng.choice(["view", "cart", "buy"], 500)
+    table = {
+        "user": rng.integers(0, 5, 500),
+        "item": rng.integers(0, 5, 500),
+        "event": kinds,
+        "time": rng.integers(0, 10**8, 500),
+    }
+    frame = pl.DataFrame(table)
+    options: dict[str, Any] = {"event_weights": {"view": 0.2, "cart": 0.5, "buy": 1}, "half_life": "90d"}
+    prints = {
+        read_interactions(frame.sample(fraction=1, shuffle=True, seed=seed), **options).fingerprint
+        for seed in range(8)
+    }
+    assert len(prints) == 1
