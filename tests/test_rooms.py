@@ -21,7 +21,8 @@ HOME_OF = {
     "llvmlite": {"core/kernels/intrinsics.py"},
     "threadpoolctl": {"engines/local.py"},
     "polars": {
-        f"io/{room}.py" for room in ("batches", "frames", "json_lines", "rows", "sources", "tables", "text")
+        f"io/{room}.py"
+        for room in ("batches", "frames", "json_lines", "rows", "sources", "tables", "text", "weighting")
     }
     | {"datasets/originals.py"},
     "narwhals": {f"io/{room}.py" for room in ("sources", "frames")},
