@@ -8,6 +8,7 @@ Dask runs a task again when its worker dies. Tasks are pure and results are take
 is that of one machine, to the bit.
 """
 
+import logging
 import os
 import pickle
 import shutil
@@ -44,6 +45,8 @@ _RESENT = 20  # times that a task may find its data gone, or be lost with it
 _PATIENCE = 20.0  # seconds without a scheduler or without workers
 _CONNECT = 10.0  # seconds to find a scheduler
 _SHARE = 0.7  # of a worker's memory that a task may count on: Dask pauses it at 0.8
+# Ctrl-C in a terminal reaches all its processes: the client alone decides what ends.
+_NO_INTERRUPTS = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
 _CHECKED = ("mrfrec", "numpy", "numba", "scipy")
 
 
@@ -524,6 +527,7 @@ def connected(text: str) -> "Iterator[Client]":
             tempfile.TemporaryDirectory(prefix="mrfrec-cluster-") as folder,
             LocalCluster(
                 n_workers=int(number), threads_per_worker=1, dashboard_address=":0", local_directory=folder,
+                silence_logs=logging.CRITICAL, preload=[_NO_INTERRUPTS],
             ) as cluster,
             Client(cluster) as client,
         ):  # fmt: skip
