@@ -29,7 +29,17 @@ HOME_OF = {
     "safetensors": {"io/artifact.py"},
     "typer": {
         f"cli/{room}.py"
-        for room in ("app", "data", "datasets", "demo", "evaluating", "fitting", "options", "paper")
+        for room in (
+            "app",
+            "data",
+            "datasets",
+            "demo",
+            "evaluating",
+            "fitting",
+            "options",
+            "paper",
+            "updating",
+        )
     },
     "implicit": {"models/wmf.py"},
     "torch": {"engines/devices.py", "models/networks.py", "models/training.py"}

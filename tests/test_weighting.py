@@ -209,8 +209,8 @@ def test_duplicates_take_the_largest_the_first_or_the_last() -> None:
         ({"until": True}, "until must be a date"),
         ({"since": "20261116"}, "since must be a date.* A date has hyphens"),
         ({"since": "2026-01-02", "until": "2026-01-02"}, "until must be after since, 2026-01-02"),
-        ({"since": "2026-01-01"}, "no interactions are left: the times are from 1970-01-01T00:00:00 to"),
-        ({"window": "1d", "now": "2026-01-01"}, "no interactions are left: .* window keep none of them"),
+        ({"since": "2026-01-01"}, "all 6 rows have a time outside of since .the times are from 1970-01-01"),
+        ({"window": "1d", "now": "2026-01-01"}, "no interactions are left: .* keeps what is after 2025-12-31"),
         ({"now": "2026-01-01"}, "now must be None without half_life or window"),
         ({"time": "when", "since": 3}, "time must be a column of"),
     ],
@@ -241,6 +241,22 @@ def test_numbers_that_are_no_times_of_one_unit_are_refused(times: list[int], sho
     frame = pl.DataFrame({"user": [1, 2], "item": [1, 2], "time": times})
     with pytest.raises(DataError, match=f"all seconds or all milliseconds since 1970; got numbers .*{shown}"):
         read_interactions(frame, half_life="3d")
+
+
+def test_seconds_in_one_batch_and_milliseconds_in_the_next_are_refused() -> None:
+    frame = pl.DataFrame({"user": [1, 2], "item": [1, 2], "time": [10**9, 10**12]})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batches, "BATCH_ROWS", 1)
+        with pytest.raises(DataError, match="seconds in some rows and milliseconds in others"):
+            read_interactions(frame.reverse(), since="2005-01-01")
+
+
+def test_titles_are_those_of_the_rows_that_are_kept() -> None:
+    frame = pl.DataFrame(
+        {"user": [1, 2, 3], "item": [1, 1, 2], "title": ["a", "b", "c"], "time": [1, 5 * DAY, DAY]}
+    )
+    data = read_interactions(frame, since="1970-01-03")
+    assert (list(data.items), list(data.titles or [])) == ([1], ["b"])
 
 
 def test_row_without_a_kind_is_bad(tmp_path: Path) -> None:

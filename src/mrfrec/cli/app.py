@@ -17,6 +17,7 @@ from mrfrec.cli.evaluating import compare, evaluate, tune
 from mrfrec.cli.fitting import fit
 from mrfrec.cli.options import Cluster, Command, ModelFile, Threads, new_app
 from mrfrec.cli.paper import paper_app
+from mrfrec.cli.updating import forget, update
 from mrfrec.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
@@ -102,7 +103,8 @@ def demo(output: ModelFile = Path("debian.mrf")) -> None:
     run_demo(output)
 
 
-app.command(cls=Command)(fit)
+for command in (fit, update, forget):
+    app.command(cls=Command)(command)
 
 
 @app.command(cls=Command)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from mrfrec.core.sparse import Rows
 from mrfrec.data.ids import Id, Ids, Texts, positions_in
+from mrfrec.data.origin import Origin
 from mrfrec.data.search import NameIndex
 
 Columns = dict[str, Any]
@@ -118,6 +119,7 @@ class Training:
     users: Ids
     histories: Rows
     library: str | None  # of data frames, in which results go back
+    origin: Origin | None = None  # how the histories were made from rows
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 
 from mrfrec.checks import check_count
 from mrfrec.data.ids import Id, Ids, Texts
+from mrfrec.data.origin import Origin, Sums, sums_of
 from mrfrec.errors import DataError
 
 _log = logging.getLogger("mrfrec")
@@ -63,6 +64,7 @@ class Interactions:
         self.skipped: dict[str, int] = {}
         self.left_out: dict[str, int] = {}
         self.library: str | None = None
+        self.origin: Origin | None = None  # how the pairs were made from rows; None for a matrix
 
     @property
     def n_users(self) -> int:
@@ -102,6 +104,7 @@ class Interactions:
             return self
         data = Interactions(*only(self.matrix, self.users, self.items, self.titles, keep))
         data.skipped, data.left_out, data.library = self.skipped, left_out, self.library
+        data.origin = self.origin  # which says, where it is known, that limits were set
         return data
 
     @cached_property
@@ -190,11 +193,11 @@ def combine(
     users: Ids,
     items: Ids,
     duplicates: str,
-) -> sp.csr_array:
+) -> tuple[sp.csr_array, Sums]:
     """Build a matrix of users × items from rows; of equal pairs, take what `duplicates` says.
 
     "sum", "max", "last", "first", or "error" to refuse them. Rows of value 0 are passed over by "max" and
-    "first". Pairs with a value of 0 stay, as stored zeros.
+    "first". Pairs with a value of 0 stay, as stored zeros. Also return the sums, for adding more later.
     """
     shape = (len(users), len(items))
     if duplicates in ("max", "last", "first") and data.dtype != np.bool_:
@@ -208,20 +211,38 @@ def combine(
             f"{len(rows) - matrix.nnz:,} rows repeat an earlier pair, such as user {users[u]!r} and item "
             f'{items[i]!r}. Combine them with duplicates="sum", "max", "last" or "first".'
         )
-    if data.dtype == np.float32 and matrix.nnz < len(rows) and not _is_exact(data, matrix.data):
-        # Add up the values of each pair in a fixed order, so that the order of the rows does not matter.
+    if data.dtype == np.bool_ or duplicates != "sum":
+        return matrix if data.dtype == np.bool_ else matrix.astype(np.float32, copy=False), Sums()
+    if data.dtype != np.float32:  # numbers of rows
+        most = float(matrix.data.max())
+        counted = Sums(None if most < 2**24 else matrix.data.astype(np.float64), 0, most)
+        return matrix.astype(np.float32), counted
+    if matrix.nnz == len(rows):
+        return matrix, sums_of(data)
+    if _is_exact(data, matrix.data):
+        return matrix, sums_of(data, float(matrix.data.max()))
+    # Double precision holds most sums exactly. Otherwise the values of each pair are added up in a fixed
+    # order. So the order of the rows does not matter.
+    total = sp.coo_array((data.astype(np.float64), (rows, columns)), shape=shape).tocsr().data
+    sizes = total
+    if data.min() < 0:
+        sizes = sp.coo_array((np.abs(data, dtype=np.float64), (rows, columns)), shape=shape).tocsr().data
+    sums = sums_of(data, float(sizes.max()))._replace(values=total)
+    if not sums.are_exact:
         order = np.lexsort((data, columns, rows))
-        rows, columns, data = rows[order], columns[order], data[order]
-        new = np.flatnonzero(np.append(True, (rows[1:] != rows[:-1]) | (columns[1:] != columns[:-1])))
-        with np.errstate(over="ignore"):
-            matrix.data = np.add.reduceat(data, new, dtype=np.float64).astype(np.float32)
-        if not np.isfinite(matrix.data).all():
-            place = new[np.flatnonzero(~np.isfinite(matrix.data))[0]]
-            raise DataError(
-                f"the values of user {users[rows[place]]!r} and item {items[columns[place]]!r} add up to "
-                "more than single precision holds. Scale them."
-            )
-    return matrix if data.dtype == np.bool_ else matrix.astype(np.float32, copy=False)
+        ordered = rows[order], columns[order]
+        new = np.append(True, (ordered[0][1:] != ordered[0][:-1]) | (ordered[1][1:] != ordered[1][:-1]))
+        total, sums = np.add.reduceat(data[order], np.flatnonzero(new), dtype=np.float64), Sums(None, None)
+    with np.errstate(over="ignore"):
+        matrix.data = total.astype(np.float32)
+    if not np.isfinite(matrix.data).all():
+        place = np.flatnonzero(~np.isfinite(matrix.data))[0]
+        user = int(np.searchsorted(matrix.indptr, place, "right")) - 1
+        raise DataError(
+            f"the values of user {users[user]!r} and item {items[matrix.indices[place]]!r} add up to "
+            "more than single precision holds. Scale them."
+        )
+    return matrix, sums if sums.values is None else sums.shortened(matrix.data)
 
 
 def _chosen(pair: npt.NDArray[np.int64], data: npt.NDArray[Any], duplicates: str) -> npt.NDArray[np.int64]:

@@ -17,9 +17,10 @@ from mrfrec.core.engine import Progress
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids, Texts
 from mrfrec.data.interactions import combine
+from mrfrec.data.origin import Sums
 from mrfrec.errors import DataError
 from mrfrec.io.batches import BLANK, FAULT, INT64_MAX, Roles, Source, Types
-from mrfrec.io.weighting import Weighting
+from mrfrec.io.weighting import Weighting, from_numbers, shown
 
 _EXACT = {"Float16": 2**11, "Float32": 2**24, "Float64": 2**53}  # below, whole numbers are all distinct
 _RULES = {
@@ -90,11 +91,16 @@ class _Numbering:
             else:
                 self._check("integers" not in self._types, "")
         order = ids.arg_sort()
-        self.rank = np.empty(len(used), np.int32)
+        self.rank = np.full(len(used), -1, np.int32)
         self.rank[codes[order.to_numpy()]] = np.arange(len(ids), dtype=np.int32)
         ids = ids.gather(order)
         self.ids = Ids(Texts.of(ids) if ids.dtype == pl.String else ids.to_numpy())
         del self._numbers, self.texts
+
+    @property
+    def kind(self) -> str:
+        """The type of the ids: "integers", "strings", or "untyped" if they were read from text only."""
+        return next(iter(self._types), "untyped")
 
     def _check(self, is_one_type: bool, where: str) -> None:
         if not is_one_type:
@@ -129,6 +135,8 @@ class RowReader:
         self._min_value = min_value
         self._uses_values = not binary
         self._are_dates: bool | None = None
+        self._time_scale: int | None = None  # microseconds in one of the numbers that are times
+        self._span = INT64_MAX, -INT64_MAX  # the first and the last time
         self._parts: dict[str, list[npt.NDArray[Any]]] = {"user": [], "item": [], "value": [], "time": []}
         self._titles = pl.DataFrame(schema={"code": pl.Int32, "title": pl.String})
 
@@ -137,11 +145,17 @@ class RowReader:
         for batch in self.good(table, roles, types):
             if self._min_value is not None:
                 batch = batch.filter(batch["value"].to_numpy() >= np.float32(self._min_value))
+            times = self._times(batch["time"], table) if "time" in roles else None
+            if times is not None and self.weighting.uses_times:
+                keep = self.weighting.within(times)
+                batch, times = (batch, times) if keep.all() else (batch.filter(keep), times[keep])
             weights = None
             if "event" in roles:
                 where = f"{table.name}, column {roles['event']!r}"
                 weights = self.weighting.of_kinds(batch["event"], where)
-                batch, weights = batch.filter(weights != 0), weights[weights != 0]
+                counts = weights != 0
+                batch, weights = batch.filter(counts), weights[counts]
+                times = None if times is None else times[counts]
             if len(batch):
                 self._parts["user"].append(self.users.encode(batch["user"], table))
                 codes = self.items.encode(batch["item"], table)
@@ -151,19 +165,34 @@ class RowReader:
                     values = _product(values, weights, table.name)
                 if values is not None:
                     self._parts["value"].append(values)
-                if "time" in roles:
-                    times = batch["time"]
-                    if self._are_dates not in (None, times.dtype.is_temporal()):
-                        raise DataError(f"{table.name}: {_MIXED_TIMES}")
-                    self._are_dates = times.dtype.is_temporal()
-                    times = times.dt.epoch("us") if self._are_dates else times
-                    self._parts["time"].append(times.to_numpy())
+                if times is not None:
+                    self._parts["time"].append(times)
                 if "title" in roles:
                     named = pl.DataFrame({"code": codes, "title": batch["title"]})
                     named = pl.concat([self._titles, named.filter(pl.col("title") != "")])
                     self._titles = named.group_by("code").min()
             if progress is not None:
                 progress("read", self.read_rows, 0)
+
+    def _times(self, column: pl.Series, table: Source) -> npt.NDArray[Any]:
+        """Return times as microseconds since 1970, or as the numbers they are if only their order counts."""
+        if self._are_dates not in (None, column.dtype.is_temporal()):
+            raise DataError(f"{table.name}: {_MIXED_TIMES}")
+        self._are_dates = column.dtype.is_temporal()
+        times = (column.dt.epoch("us") if self._are_dates else column).to_numpy()
+        if self.weighting.uses_times and len(times):
+            scale = None
+            if not self._are_dates:
+                times, scale = from_numbers(times)
+            if scale is not None and self._time_scale not in (None, scale):
+                raise DataError(
+                    f"{table.name}: times are seconds in some rows and milliseconds in others, or in other "
+                    "files. Make them the same."
+                )
+            self._time_scale = scale or self._time_scale
+            first, last = int(times.min()), int(times.max())
+            self._span = min(first, self._span[0]), max(last, self._span[1])
+        return times
 
     def good(
         self, table: Source, roles: Roles, types: Types | None = None, prefix: str = ""
@@ -203,11 +232,15 @@ class RowReader:
             if good:
                 least = None if self._min_value is None else f"a value below min_value={self._min_value:g}"
                 kind = None if self.weighting.kinds is None else "a kind of event that counts 0"
-                why = " or ".join(reason for reason in (least, kind) if reason is not None)
+                rules = {"since": self.weighting.since, "until": self.weighting.until}
+                named = " and ".join(name for name, rule in rules.items() if rule is not None)
+                span = " to ".join(map(shown, self._span)) if named else ""
+                time = f"a time outside of {named} (the times are from {span})" if named else None
+                why = " or ".join(reason for reason in (least, kind, time) if reason is not None)
                 raise DataError(f"no interactions are left: all {good:,} rows have {why}.")
             skipped = f", of which {self.read_rows:,} were bad" if self.skipped else ""
             raise DataError(f"the table has no interactions: {self.read_rows:,} rows{skipped}.")
-        if self.weighting.uses_times:
+        if self.weighting.half_life is not None or self.weighting.window is not None:
             self._weigh_times()
         self.users.finish(self._parts["user"])
         self.items.finish(self._parts["item"])
@@ -215,7 +248,7 @@ class RowReader:
     def _weigh_times(self) -> None:
         """Leave out rows by their times; with a half-life, multiply the values of the others."""
         parts = self._parts
-        for i, (keep, factor) in enumerate(self.weighting.of_times(parts["time"], bool(self._are_dates))):
+        for i, (keep, factor) in enumerate(self.weighting.of_times(parts["time"])):
             if factor is not None:
                 if i == len(parts["value"]):
                     parts["value"].append(np.ones(len(keep), np.float32))
@@ -236,8 +269,8 @@ class RowReader:
         kind = np.bool_ if self.binary else np.int32
         return user, item, self._column("value") if self._parts["value"] else np.ones(len(user), kind)
 
-    def to_matrix(self, duplicates: str) -> sp.csr_array:
-        """Return users × items; zeros are stored where the values of a pair add up to 0."""
+    def to_matrix(self, duplicates: str) -> tuple[sp.csr_array, Sums]:
+        """Return users × items, and the exact sums; zeros are stored where a pair has the value 0."""
         return combine(*self._pairs(), self.users.ids, self.items.ids, duplicates)
 
     def to_events(self, duplicates: str) -> Events:
@@ -248,7 +281,7 @@ class RowReader:
         _, first = np.unique(pair, return_index=True)
         rows, values = np.sort(first), None
         if not self.binary or duplicates == "error":
-            matrix = combine(user, item, value, self.users.ids, self.items.ids, duplicates)
+            matrix, _ = combine(user, item, value, self.users.ids, self.items.ids, duplicates)
             if not self.binary:
                 values = np.empty(len(user), np.float32)
                 values[first] = matrix.data  # which are ordered by user and item, too
@@ -262,8 +295,10 @@ class RowReader:
     def titles(self) -> Texts | None:
         """Return the title of each item, of several the first in alphabetical order."""
         texts = [""] * len(self.items.ids)
+        rank = self.items.rank
         for code, text in self._titles.iter_rows():
-            texts[self.items.rank[code]] = text
+            if code < len(rank) and rank[code] >= 0:  # not of rows that were left out
+                texts[rank[code]] = text
         return Texts.of(texts) if any(texts) else None
 
 

@@ -19,6 +19,7 @@ from mrfrec.core.engine import Progress
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.data.interactions import Interactions, only
+from mrfrec.data.origin import Origin
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.batches import Source
 from mrfrec.io.columns import check_that_rows_may_be_counted, find_roles, find_titles
@@ -136,7 +137,7 @@ def read_interactions(
             if given is not None:
                 raise ParameterError(name, "None for a matrix", given, "It has no columns to name.")
         data = source if isinstance(source, Interactions) else Interactions(source)
-        rows, library = RowReader(on_bad), data.library
+        rows, library, origin = RowReader(on_bad), data.library, None
         parts = data.matrix, data.users, data.items, data.titles
         keep = None if min_value is None else data.matrix.data >= min_value
     else:
@@ -144,8 +145,15 @@ def read_interactions(
             rule = "None without half_life, window, since or until"
             raise ParameterError("time", rule, time, "Nothing else needs times here.")
         rows, library = _read(source, named, items, min_value, binary, weighting, on_bad, progress, **reading)
+        rules = {
+            "binary": None if binary else False, "min_value": min_value, "max_history": max_history,
+            "duplicates": None if duplicates == "sum" else duplicates, "min_users": min_users or None,
+            "min_items": min_items or None, **weighting.rules(),
+        }  # fmt: skip
+        rules = {name: rule for name, rule in rules.items() if rule is not None}
         binary = rows.binary
-        matrix = rows.to_matrix(duplicates)
+        matrix, sums = rows.to_matrix(duplicates)
+        origin = Origin(rules, rows.users.kind, rows.items.kind, sums)
         parts = matrix, rows.users.ids, rows.items.ids, rows.titles()
         keep = None if binary else matrix.data != 0
     if keep is not None and not (rows.read_rows and keep.all()):
@@ -153,6 +161,7 @@ def read_interactions(
             what = "0" if min_value is None or rows.read_rows else f"below min_value={min_value:g}"
             raise DataError(f"no interactions are left: all {len(keep):,} pairs have a value that is {what}.")
         parts = only(*parts, keep)
+        origin = origin and replace(origin, sums=origin.sums.only(keep), sets_to_zero=True)
     matrix, users, known, titles = parts
     if binary:
         ones = np.ones(matrix.nnz, np.float32)
@@ -160,7 +169,7 @@ def read_interactions(
     if items is not None:
         titles = _titles_from(items, known, item, title, rows)
     out = Interactions(matrix, users, known, titles)
-    out.skipped, out.library = rows.skipped, library
+    out.skipped, out.library, out.origin = rows.skipped, library, origin
     return out.filtered(max_history=max_history, min_users=min_users, min_items=min_items)
 
 

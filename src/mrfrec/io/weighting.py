@@ -72,6 +72,16 @@ class Weighting:
         """Whether rows count other than 1."""
         return self.kinds is not None or self.half_life is not None
 
+    def rules(self) -> dict[str, Any]:
+        """Return the parameters of `of` that give these rules, as JSON can hold them."""
+        moments = {"now": self.now, "since": self.since, "until": self.until}
+        durations = {"half_life": self.half_life, "window": self.window}
+        return {
+            "event_weights": None if self.kinds is None else dict(self.kinds),
+            **{name: None if x is None else str(np.datetime64(x, "us")) for name, x in moments.items()},
+            **{name: None if x is None else f"{x / 1e6:.6f}s" for name, x in durations.items()},
+        }
+
     def of_kinds(self, column: pl.Series, where: str) -> npt.NDArray[np.float64]:
         """Return the weight of each row by its kind; refuse kinds without a weight."""
         kinds = self.kinds or {}
@@ -88,30 +98,32 @@ class Weighting:
         )
         return weights.to_numpy()
 
+    def within(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return which times are from `since` on and before `until`."""
+        keep = np.ones(len(times), np.bool_)
+        if self.since is not None:
+            keep &= times >= self.since
+        if self.until is not None:
+            keep &= times < self.until
+        return keep
+
     def of_times(
-        self, times: list[npt.NDArray[Any]], are_dates: bool
+        self, times: list[npt.NDArray[np.int64]]
     ) -> list[tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64] | None]]:
-        """Return which rows of each batch are kept and, with a half-life, what each row counts by its age."""
-        moments = times if are_dates else _from_numbers(times)
-        first, last = min(int(t.min()) for t in moments), max(int(t.max()) for t in moments)
-        low = first if self.since is None else self.since
-        high = last + 1 if self.until is None else self.until
-        kept = [(t >= low) & (t < high) for t in moments]
-        latest = (int(t[keep].max()) for t, keep in zip(moments, kept, strict=True) if keep.any())
-        now = max(latest, default=last) if self.now is None else self.now
+        """Return which rows of each batch the window keeps, and what each row counts by its age."""
+        latest = max(int(t.max()) for t in times)
+        now = latest if self.now is None else self.now
         if self.now is None and (self.half_life is not None or self.window is not None):
-            _log.info("now is %s, the latest time that was read", _shown(now))
-        if self.window is not None:
-            kept = [keep & (t > now - self.window) for t, keep in zip(moments, kept, strict=True)]
+            _log.info("now is %s, the latest time that was read", shown(now))
+        kept = [np.ones(len(t), np.bool_) if self.window is None else t > now - self.window for t in times]
         if not any(keep.any() for keep in kept):
-            rules = {"since": self.since, "until": self.until, "window": self.window}
             raise DataError(
-                f"no interactions are left: the times are from {_shown(first)} to {_shown(last)}, and "
-                f"{' and '.join(name for name, x in rules.items() if x is not None)} keep none of them."
+                f"no interactions are left: the latest time is {shown(latest)}, and window keeps what is "
+                f"after {shown(now - (self.window or 0))}."
             )
         if self.half_life is None:
             return [(keep, None) for keep in kept]
-        ages = (np.maximum(now - t, 0) for t in moments)
+        ages = (np.maximum(now - t, 0) for t in times)
         factors = (np.exp2(-(age / self.half_life)) for age in ages)
         return list(zip(kept, factors, strict=True))
 
@@ -170,24 +182,20 @@ def _looks_like_dates(latest: float) -> bool:
     return 19000101 <= latest <= 20991231
 
 
-def _from_numbers(times: list[npt.NDArray[Any]]) -> list[npt.NDArray[np.int64]]:
-    """Convert seconds or milliseconds since 1970 to microseconds."""
-    sizes = [np.abs(t[t != 0].astype(np.float64)) for t in times]
-    least = min((float(size.min()) for size in sizes if len(size)), default=0.0)
-    most = max((float(size.max()) for size in sizes if len(size)), default=0.0)
+def from_numbers(times: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], int | None]:
+    """Convert seconds or milliseconds since 1970 to microseconds; also return the factor, None for zeros."""
+    sizes = np.abs(times[times != 0].astype(np.float64))
+    least, most = float(sizes.min(initial=math.inf)), float(sizes.max(initial=0.0))
     if most >= _LARGEST or least < _MILLISECONDS_FROM <= most or _looks_like_dates(most):
         raise DataError(
             "times that are numbers must be all seconds or all milliseconds since 1970; got numbers "
             f"from {least:.15g} to {most:.15g}. Or write them as 2026-11-16 or 2026-11-16T10:30:00."
         )
     scale = 1000 if most >= _MILLISECONDS_FROM else 1_000_000
-    return [
-        t.astype(np.int64) * scale
-        if t.dtype.kind in "iu"
-        else np.rint(t.astype(np.float64) * scale).astype(np.int64)
-        for t in times
-    ]
+    whole = times.astype(np.int64) * scale if times.dtype.kind in "iu" else np.rint(times * float(scale))
+    return whole.astype(np.int64), scale if most else None
 
 
-def _shown(moment: int) -> str:
+def shown(moment: int) -> str:
+    """Return a time for people, in UTC."""
     return str(np.datetime64(moment, "us"))[:19]

@@ -13,6 +13,7 @@ from mrfrec.checks import check_count, check_flag
 from mrfrec.core.sparse import Rows
 from mrfrec.data.catalogue import Catalogue, Training
 from mrfrec.data.ids import Ids, Texts
+from mrfrec.data.origin import Origin
 from mrfrec.engines.machine import usable_threads
 from mrfrec.errors import DataError, NotFittedError, ParameterError
 from mrfrec.models import ranking, scorers
@@ -155,7 +156,7 @@ class Model(Configurable, ABC):
         held = data is interactions or (given is not None and np.shares_memory(matrix.data, given))
         copied = 0 if held else matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes
         catalogue = Catalogue(interactions.items, interactions.titles, interactions.popularity, n)
-        training = Training(interactions.users, Rows.of(matrix), interactions.library)
+        training = Training(interactions.users, Rows.of(matrix), interactions.library, interactions.origin)
         facts: dict[str, Any] = {
             "users": n,
             "items": m,
@@ -394,9 +395,12 @@ class Model(Configurable, ABC):
         check_flag("include_histories", include_histories)
         arrays, state = self._state()
         arrays |= catalogue_arrays(catalogue)
+        facts: dict[str, Any] = {}
         if include_histories:
-            arrays |= training_arrays(self._trained_on("include_histories=True"))
-        facts = {
+            training = self._trained_on("include_histories=True")
+            arrays |= training_arrays(training)
+            facts = {} if (origin := self._known_origin()) is None else {"origin": origin.facts()}
+        facts |= {
             "model": type(self).__name__,
             "written_by": __version__,
             "parameters": self.fitted_parameters_,
@@ -405,6 +409,14 @@ class Model(Configurable, ABC):
             "histories": include_histories,
         }
         write_file(path, arrays, facts)
+
+    def _known_origin(self) -> Origin | None:
+        """Return how the histories were made from rows; None if an older file does not say."""
+        training = self._trained_on("update")
+        if training.origin is None and hasattr(self, "_interactions"):
+            data = self._interactions
+            return Origin.of_matrix(data.matrix.data, data.users, data.items)
+        return training.origin
 
     def _data_facts(self) -> dict[str, Any]:
         """About the training data; its fingerprint is taken when it is first asked for."""

@@ -17,8 +17,9 @@ from mrfrec.errors import DataError, ParameterError
 from mrfrec.models.explaining import WeightsBetween, contributions, reasons
 from mrfrec.models.filters import Filters, ItemFilter, Request
 from mrfrec.models.histories import Query, Unknown, query_histories, query_users
-from mrfrec.models.model import FitContext, Model
+from mrfrec.models.model import FitContext
 from mrfrec.models.scorers import novelty_factors
+from mrfrec.models.updating import UpdatableModel
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
@@ -50,7 +51,7 @@ class Answer:
     unknown: dict[str, list[Id]]  # by the parameter they were given as: users, history, allow, exclude
 
 
-class Recommender(Model):
+class Recommender(UpdatableModel):
     """A model that is asked by the ids of users and items. A fitted one may be asked by several threads."""
 
     explains: ClassVar[bool] = True  # whether a score is a sum over the items of a history

@@ -161,5 +161,6 @@ def _restored(kind: type[Recommender], facts: Mapping[str, Any], arrays: StoredA
     model._catalogue = Catalogue(items, titles, popularity, data["users"])
     if facts["histories"]:
         # Only the arrays it needs, so that a pickled model holds each array once.
-        model._training = partial(read_training, arrays.under("users.", "histories."), len(items))
+        kept = arrays.under("users.", "histories.")
+        model._training = partial(read_training, kept, len(items), facts.get("origin"))
     return model

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from mrfrec.core.sparse import Rows
 from mrfrec.data.catalogue import Catalogue, Training
 from mrfrec.data.ids import Ids, Texts
+from mrfrec.data.origin import Origin
 from mrfrec.io.artifact import Stored
 
 
@@ -25,6 +26,8 @@ def training_arrays(training: Training) -> dict[str, npt.NDArray[Any]]:
     arrays = {**_id_arrays("users", training.users), "histories.ptr": rows.ptr, "histories.items": rows.items}
     if not (rows.values == 1).all():
         arrays["histories.values"] = rows.values.astype(np.float64)
+    if training.origin is not None and training.origin.sums.values is not None:
+        arrays["histories.sums"] = training.origin.sums.values
     return arrays
 
 
@@ -38,12 +41,20 @@ def shaped(arrays: Mapping[str, Stored], name: str, *shape: int, kind: str = "f"
     return arrays[name]
 
 
-def read_training(arrays: Mapping[str, Stored], m: int) -> Training:
-    """Read the training users and their histories."""
+def read_training(arrays: Mapping[str, Stored], m: int, origin: Any) -> Training:
+    """Read the training users, their histories, and where these come from (None in older files)."""
     users, histories = read_ids(arrays, "users"), stored_rows(arrays, "histories", m)
     if len(users) != len(histories):
         raise arrays["histories.ptr"].damaged()
-    return Training(users, histories, None)
+    if origin is None:
+        return Training(users, histories, None)
+    sums = None
+    if "histories.sums" in arrays:
+        sums = shaped(arrays, "histories.sums", len(histories.items)).read()
+    try:
+        return Training(users, histories, None, Origin.of_facts(origin, sums))
+    except (TypeError, LookupError):
+        raise arrays["histories.ptr"].damaged("comes from an unknown origin") from None
 
 
 def _id_arrays(name: str, ids: Ids) -> dict[str, npt.NDArray[Any]]:

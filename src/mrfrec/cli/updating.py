@@ -1,0 +1,142 @@
+"""The commands update and forget. docs/cli.md is generated from the texts here."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from typer import Argument, Option
+
+from mrfrec.cli.data import TableOptions, note_skipped
+from mrfrec.cli.options import Device, MemoryLimit, Threads
+
+if TYPE_CHECKING:
+    from mrfrec.models.recommender import Recommender
+
+Model = Annotated[Path, Argument(help="A model file written by mrfrec fit --histories.", metavar="MODEL")]
+Updated = Annotated[
+    Path | None,
+    Option("-o", "--output", metavar="FILE", help="The model file to write.", show_default="MODEL"),
+]
+
+
+def update(
+    model: Model,
+    data: Annotated[list[str], Argument(help="Files of new events, as for mrfrec fit.", metavar="DATA")],
+    output: Updated = None,
+    batch: Annotated[
+        str | None,
+        Option(metavar="NAME", help="Name of the batch, such as 2026-11-16.", show_default="a hash of DATA"),
+    ] = None,
+    again: Annotated[
+        bool, Option("--again", help="Add the batch even if one of that name was added before.")
+    ] = False,
+    user_column: Annotated[
+        str | None, Option(metavar="NAME", help="Column of the users, if its name does not tell.")
+    ] = None,
+    item_column: Annotated[str | None, Option(metavar="NAME", help="Column of the items.")] = None,
+    value_column: Annotated[str | None, Option(metavar="NAME", help="Column of the values.")] = None,
+    event_column: Annotated[str | None, Option(metavar="NAME", help="Column of the kinds of events.")] = None,
+    time_column: Annotated[str | None, Option(metavar="NAME", help="Column of the times.")] = None,
+    title_column: Annotated[str | None, Option(metavar="NAME", help="Column of the items' titles.")] = None,
+    items: Annotated[
+        Path | None, Option(metavar="FILE", help="Another table, of the items and their titles.")
+    ] = None,
+    on_bad: Annotated[
+        Literal["refuse", "skip"], Option(help="What to do with a row that has no id, or no number as value.")
+    ] = "refuse",
+    separator: Annotated[str | None, Option(metavar="TEXT", help="Between columns of a text file.")] = None,
+    columns: Annotated[
+        str | None, Option(metavar="NAMES", help="Columns of a text file without a header: user,item,plays.")
+    ] = None,
+    input_format: Annotated[
+        Literal["csv", "tsv", "jsonl", "parquet", "arrow"] | None,
+        Option(help="Format of DATA; told by the name of a file, needed for standard input (-)."),
+    ] = None,
+    threads: Threads = None,
+    memory_limit: MemoryLimit = None,
+    device: Device = None,
+) -> None:
+    """Add new events to a model, and fit it again.
+
+    Gives the same model, to the bit, as a fit on all events, with the parameters of MODEL. The events are
+    read by the rules of its data (values, weights, duplicates, since, until); users and items may be new. A
+    batch that was added before is refused. The model file is replaced when the new one is whole.
+
+    \b
+    Examples:
+      mrfrec update shop.mrf today.csv
+      mrfrec update shop.mrf 'logs/2026-11-16-*.parquet' --batch 2026-11-16 -o new.mrf
+    """
+    from mrfrec.cli.show import note, progress_bar
+    from mrfrec.io.atomic import check_writable, refuse_own_input
+    from mrfrec.io.sources import paths_of
+    from mrfrec.io.tables import read_interactions
+
+    check_writable(output or model)
+    refuse_own_input(output or model, [*(path for name in data for path in paths_of(name)), items])
+    opened = _opened(model, threads=threads, memory_limit=memory_limit, device=device)
+    typed = TableOptions(separator=separator, columns=columns).rows()
+    parsing: dict[str, Any] = {"on_bad": on_bad, "input_format": input_format}
+    parsing |= {name: typed[name] for name in ("separator", "columns")}
+    before = opened._training_facts
+    with progress_bar() as progress:
+        events = read_interactions(
+            data, user_column, item_column, value_column, title_column, event=event_column, time=time_column,
+            items=items, progress=progress, **parsing, **opened.reading_,
+        )  # fmt: skip
+        note_skipped(events.skipped)
+        opened.update(events, batch=batch, again=again, progress=progress)
+    after = opened._training_facts
+    grown = (f"{after[name] - before[name]:+,} {name}" for name in ("users", "items", "pairs"))
+    note(f"added {opened.batches_[-1]}: {', '.join(grown)}")
+    _saved(opened, output or model)
+
+
+def forget(
+    model: Model,
+    users: Annotated[
+        Path, Option(metavar="FILE", help="Required: user ids, one per line (.txt) or a column of a table.")
+    ],
+    output: Updated = None,
+    threads: Threads = None,
+    memory_limit: MemoryLimit = None,
+    device: Device = None,
+) -> None:
+    """Remove users from a model, and fit it again without them.
+
+    Nothing of them is left in the file that is written: neither their ids, nor their histories, nor items
+    that nobody else used. Other copies of the model and the tables it was fitted to are not touched.
+
+    \b
+    Examples:
+      mrfrec forget shop.mrf --users erased.txt
+      mrfrec forget shop.mrf --users erased.csv -o new.mrf
+    """
+    from mrfrec.cli.names import find_users
+    from mrfrec.cli.show import note, progress_bar
+    from mrfrec.io.atomic import check_writable, refuse_own_input
+
+    check_writable(output or model)
+    refuse_own_input(output or model, [users])
+    opened = _opened(model, threads=threads, memory_limit=memory_limit, device=device)
+    before = opened._training_facts["users"]
+    with progress_bar() as progress:
+        opened.forget(find_users(opened, None, users), progress=progress)
+    note(f"forgot {before - opened._training_facts['users']:,} users")
+    _saved(opened, output or model)
+
+
+def _opened(path: Path, **machine: Any) -> "Recommender":
+    from mrfrec.cli.models import check_machine
+    from mrfrec.models.registry import load
+
+    opened = load(path)
+    check_machine(machine, [type(opened).__name__])
+    known = opened.get_params()
+    return opened.set_params(**{name: x for name, x in machine.items() if x is not None and name in known})
+
+
+def _saved(model: "Recommender", path: Path) -> None:
+    from mrfrec.cli.show import note, size_of
+
+    model.save(path, include_histories=True)
+    note(f"wrote {path} ({size_of(path)})")

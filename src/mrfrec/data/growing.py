@@ -1,0 +1,159 @@
+"""Add the events of a batch to interactions, or take users out, as if all had been read at once.
+
+Sums are kept exactly, in double precision, so that it makes no difference in which order batches come.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from mrfrec.data.ids import Ids, Texts
+from mrfrec.data.interactions import Interactions, combine, only
+from mrfrec.data.origin import Origin, Sums
+from mrfrec.errors import DataError
+
+
+def origin_of(data: Interactions) -> Origin:
+    """Return how the pairs were made from rows; the entries of a matrix count as events."""
+    return data.origin or Origin.of_matrix(data.matrix.data, data.users, data.items)
+
+
+def add(old: Interactions, new: Interactions) -> Interactions:
+    """Return the interactions that the rows of both give when they are read at once.
+
+    With `duplicates="first"` and "last", the rows of `old` come first.
+    """
+    was, more = origin_of(old), origin_of(new)
+    was.check_can_grow()
+    if new.origin is not None and more.rules != was.rules:
+        raise DataError(
+            f"the new events were read with {more.rules or 'the defaults'}, the others with "
+            f"{was.rules or 'the defaults'}. Read them alike: read_interactions(…, **model.reading_)."
+        )
+    if was.is_binary and not (new.matrix.data == 1).all():
+        raise DataError("every pair counts 1 in this model, but the new events have other values.")
+    duplicates = str(was.rules.get("duplicates", "sum"))
+    if duplicates == "last" and more.sets_to_zero:
+        raise DataError(
+            'with duplicates="last", some of the new events set a pair to 0, which would take it away from '
+            "the data. Fit again on all events."
+        )
+    users, user, user_kind = _union(old.users, new.users, was.users, more.users, "user")
+    items, item, item_kind = _union(old.items, new.items, was.items, more.items, "item")
+    pairs = [data.matrix.tocoo() for data in (old, new)]
+    rows = np.concatenate([place[one.row] for place, one in zip(user, pairs, strict=True)])
+    columns = np.concatenate([place[one.col] for place, one in zip(item, pairs, strict=True)])
+    sums = Sums()
+    if was.is_binary:
+        matrix, _ = combine(rows, columns, np.ones(len(rows), np.bool_), users, items, duplicates)
+        matrix = matrix.astype(np.float32)
+    elif duplicates == "sum":
+        matrix, sums = _added(rows, columns, (old, new), (was.sums, more.sums), (len(users), len(items)))
+    else:
+        values = np.concatenate([one.data for one in pairs]).astype(np.float32)
+        matrix, _ = combine(rows, columns, values, users, items, duplicates)
+    titles = _titles((old, new), item, len(items))
+    keep = matrix.data != 0
+    if not keep.all():
+        if not keep.any():
+            raise DataError("no interactions are left: the values of all pairs add up to 0.")
+        matrix, users, items, titles = only(matrix, users, items, titles, keep)
+        sums = sums.only(keep)
+    out = Interactions(matrix, users, items, titles)
+    out.library = old.library
+    out.origin = replace(was, users=user_kind, items=item_kind, sums=sums)
+    return out
+
+
+def without_users(data: Interactions, places: npt.NDArray[np.integer[Any]]) -> Interactions:
+    """Take out users by position, and items that nobody else used."""
+    origin = origin_of(data)
+    stays = np.ones(data.n_users, np.bool_)
+    stays[places] = False
+    keep = np.repeat(stays, np.diff(data.matrix.indptr))
+    if not keep.any():
+        raise DataError("nobody else is in the data: nothing would be left to fit.")
+    matrix = data.matrix[np.flatnonzero(stays)]
+    had, has = (
+        np.bincount(indices, minlength=data.n_items) for indices in (data.matrix.indices, matrix.indices)
+    )
+    kept = np.flatnonzero((has > 0) | (had == 0))
+    titles = None if data.titles is None else data.titles.take(kept)
+    out = Interactions(
+        matrix[:, kept], data.users.subset(np.flatnonzero(stays)), data.items.subset(kept), titles
+    )
+    out.library, out.origin = data.library, replace(origin, sums=origin.sums.only(keep))
+    return out
+
+
+def _added(
+    rows: npt.NDArray[np.int32],
+    columns: npt.NDArray[np.int32],
+    both: tuple[Interactions, Interactions],
+    sums: tuple[Sums, Sums],
+    shape: tuple[int, int],
+) -> tuple[sp.csr_array, Sums]:
+    parts = [
+        data.matrix.data if one.values is None else one.values for data, one in zip(both, sums, strict=True)
+    ]
+    values = np.concatenate([part.astype(np.float64) for part in parts])
+    total = sp.coo_array((values, (rows, columns)), shape=shape).tocsr()
+    grains = [one.grain for one in sums if one.grain is not None]
+    found = (
+        Sums(total.data, min(grains), sums[0].bound + sums[1].bound) if len(grains) == 2 else Sums(None, None)
+    )
+    if not found.are_exact:
+        raise DataError(
+            "the values of the events are too different in size to be added exactly. Fit again on all "
+            "events, or round the values."
+        )
+    matrix = sp.csr_array((total.data.astype(np.float32), total.indices, total.indptr), shape=shape)
+    if not np.isfinite(matrix.data).all():
+        raise DataError("the values of a pair add up to more than single precision holds. Scale them.")
+    return matrix, found.shortened(matrix.data)
+
+
+def _union(
+    old: Ids, new: Ids, old_kind: str, new_kind: str, role: str
+) -> tuple[Ids, tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]], str]:
+    """Return all ids in ascending order, where those of each are among them, and their type.
+
+    Integers from text become strings if the others are strings, as they do in one table.
+    """
+    kinds = {old_kind, new_kind}
+    kind = "untyped" if kinds == {"untyped"} else next(iter(sorted(kinds - {"untyped"})))
+    sides = [(old, old_kind), (new, new_kind)]
+    values: list[Any] = [list(ids) if ids.is_text else ids.values for ids, _ in sides]
+    if old.is_text != new.is_text:
+        if any(not ids.is_text and own != "untyped" for ids, own in sides):
+            raise DataError(f"{role} ids are integers in some of the events and strings in others.")
+        values = [[str(x) for x in ids] for ids, _ in sides]
+    elif not old.is_text and values[0].dtype != values[1].dtype:
+        if any(len(part) and part.min() < 0 for part in values):
+            if kind != "untyped":
+                raise DataError(f"{role} ids are both below 0 and above 2**63. Make them strings.")
+            values = [[str(x) for x in ids] for ids, _ in sides]
+        else:
+            values = [part.astype(np.uint64) for part in values]
+    if isinstance(values[0], list):
+        union = Ids(Texts.of(sorted({*values[0], *values[1]})))
+        places = [union.find(part, role) for part in values]
+    else:
+        both = np.union1d(*values)
+        union = Ids(both)
+        places = [np.searchsorted(both, part) for part in values]
+    return union, (places[0].astype(np.int32), places[1].astype(np.int32)), kind
+
+
+def _titles(
+    both: tuple[Interactions, Interactions], places: tuple[npt.NDArray[np.int32], ...], count: int
+) -> Texts | None:
+    """Return the title of each item, of several the first in alphabetical order."""
+    texts = [""] * count
+    for data, place in zip(both, places, strict=True):
+        for where, title in zip(place.tolist(), data.titles or (), strict=False):
+            texts[where] = min(texts[where] or title, title or texts[where])
+    return Texts.of(texts) if any(texts) else None

@@ -1,0 +1,106 @@
+"""How the pairs of a matrix were made from rows: what must be known to add more rows later."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mrfrec.data.ids import Ids
+from mrfrec.errors import DataError
+
+
+class Sums(NamedTuple):
+    """The sums of each pair's values, to which more can be added."""
+
+    values: npt.NDArray[np.float64] | None = None  # exact; None if single precision holds all of them
+    grain: int | None = 0  # every value is a multiple of 2**grain; None if the sums were rounded
+    bound: float = 1.0  # the sizes of the values of a pair add up to at most this
+
+    @property
+    def are_exact(self) -> bool:
+        """Whether double precision holds every sum of the values of a pair, in any order."""
+        return self.grain is not None and self.bound * (1 + 1e-9) <= 2.0 ** (53 + self.grain)
+
+    def shortened(self, rounded: npt.NDArray[np.float32]) -> "Sums":
+        """Leave out the sums if they are these numbers."""
+        return self._replace(values=None) if self.values is None or (self.values == rounded).all() else self
+
+    def only(self, keep: npt.NDArray[np.bool_]) -> "Sums":
+        return self if self.values is None else self._replace(values=self.values[keep])
+
+
+def sums_of(data: npt.NDArray[np.float32], bound: float | None = None) -> Sums:
+    """Describe values whose sums are at most `bound` in size; without it, none is a sum of several."""
+    grain = 127
+    for start in range(0, len(data), 1 << 20):
+        bits = np.ascontiguousarray(data[start : start + (1 << 20)]).view(np.int32)
+        bits = bits[bits << 1 != 0]  # not of zeros
+        exponent = (bits >> 23) & 0xFF
+        digits = np.where(exponent > 0, bits & 0x7FFFFF | 0x800000, bits & 0x7FFFFF)
+        last = np.frexp((digits & -digits).astype(np.float64))[1] - 1  # place of the last digit that is 1
+        grain = min(grain, int((last + np.maximum(exponent, 1) - 150).min(initial=grain)))
+    return Sums(None, grain, float(np.abs(data).max(initial=0.0)) if bound is None else bound)
+
+
+_KINDS = ("integers", "strings", "untyped")
+_LIMITS = ("max_history", "min_users", "min_items")
+_FADING = ("half_life", "window")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How the pairs of a matrix were made from rows: what must be known to add more rows."""
+
+    rules: dict[str, Any] = field(default_factory=dict)  # parameters of the reader that are not its defaults
+    users: str = "integers"  # the type of the ids: "integers", "strings", or "untyped" if read from text
+    items: str = "integers"
+    sums: Sums = field(default_factory=Sums)
+    sets_to_zero: bool = False  # whether a pair was dropped because its last row has the value 0
+    batches: tuple[str, ...] = ()  # ids of the batches that were added, the first data included
+
+    @classmethod
+    def of_matrix(cls, values: npt.NDArray[Any], users: Ids, items: Ids) -> "Origin":
+        """Return the origin of a matrix whose entries count as events."""
+        single = values.astype(np.float32)
+        sums = sums_of(single) if np.array_equal(single, values) else Sums(None, None)
+        user, item = ("strings" if ids.is_text else "integers" for ids in (users, items))
+        return cls({} if (values == 1).all() else {"binary": False}, user, item, sums)
+
+    @classmethod
+    def of_facts(cls, facts: Mapping[str, Any], sums: npt.NDArray[np.float64] | None) -> "Origin":
+        """Read what `facts` wrote; raise a TypeError or LookupError if it is something else."""
+        rules, grain, bound, batches = (facts[name] for name in ("rules", "grain", "bound", "batches"))
+        kinds = facts["users"], facts["items"]
+        if (
+            not isinstance(rules, dict)
+            or not (grain is None or type(grain) is int)
+            or type(bound) is not float
+            or any(type(batch) is not str for batch in batches)
+            or any(kind not in _KINDS for kind in kinds)
+        ):
+            raise TypeError("origin")
+        return cls(rules, *kinds, Sums(sums, grain, bound), batches=tuple(batches))
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a file keeps beside the exact sums, as JSON can hold it."""
+        sums = self.sums
+        kept = {"rules": self.rules, "users": self.users, "items": self.items, "batches": list(self.batches)}
+        return {**kept, "grain": sums.grain, "bound": float(sums.bound)}
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether every pair counts 1."""
+        return bool(self.rules.get("binary", True)) and not self.rules.keys() & {"event_weights", "half_life"}
+
+    def check_can_grow(self) -> None:
+        """Refuse data to which nothing can be added exactly."""
+        limits = [name for name in _LIMITS if name in self.rules]
+        fading = [name for name in _FADING if name in self.rules]
+        why = "leaves out what later events may bring back" if limits else "goes by the latest time"
+        if limits or fading:
+            raise DataError(
+                f"nothing can be added to data that was read with {' and '.join(limits or fading)}, which "
+                f"{why}. Fit again on all events."
+            )

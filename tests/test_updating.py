@@ -1,0 +1,257 @@
+"""Update and forget: the same model, to the bit, as a fit on all events; nothing left of the forgotten."""
+
+from itertools import pairwise
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mrfrec
+from mrfrec import MRF, DataError, Interactions, MrfrecWarning, ParameterError, read_interactions
+from mrfrec.cli.app import run as run_command
+from mrfrec.data.growing import add
+from mrfrec.io.artifact import open_file
+from mrfrec.models import Popularity
+
+KINDS = ("view", "cart", "buy")
+WEIGHTS = {"view": 0.2, "cart": 0.5, "buy": 1}
+
+
+def table(rows: int = 400, seed: int = 0) -> pl.DataFrame:
+    rng = np.random.default_rng(seed)
+    item = rng.integers(0, 20, rows)
+    return pl.DataFrame(
+        {
+            "user": [f"u{user:03d}" for user in rng.integers(0, 60, rows)],
+            "item": item,
+            "event": rng.choice(KINDS, rows),
+            "rating": rng.choice([0.5, 1, 3.7, 5], rows),
+            "title": [f"title {place}" if place % 3 else "" for place in item],
+            "time": rng.integers(0, 10**8, rows),
+        }
+    )
+
+
+def parts_of(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """What a file holds, without the names of the batches and the bound on sums."""
+    facts, arrays = open_file(path)
+    facts["origin"] = {name: x for name, x in facts["origin"].items() if name not in ("batches", "bound")}
+    return facts, {name: stored.read().tobytes() for name, stored in arrays.items()}
+
+
+def assert_same(a: Any, b: Any, folder: Path) -> None:
+    """The same file, to the bit."""
+    a.save(folder / "a.mrf", include_histories=True)
+    b.save(folder / "b.mrf", include_histories=True)
+    assert parts_of(folder / "a.mrf") == parts_of(folder / "b.mrf")
+
+
+READING: list[dict[str, Any]] = [
+    {},
+    {"binary": False},
+    {"binary": False, "min_value": 1.0, "duplicates": "max"},
+    {"event_weights": WEIGHTS},
+    {"event_weights": WEIGHTS, "binary": False, "since": 10**7},
+    {"event_weights": {"buy": -1.3, "other": 0.7}},
+]
+
+
+@pytest.mark.parametrize("options", READING, ids=str)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "kind", [MRF, lambda: MRF(sparsity=0.2), Popularity], ids=["dense", "sparse", "popular"]
+)
+def test_update_equals_a_fit_on_all_events_in_any_order(
+    kind: Any, options: dict[str, Any], seed: int, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(seed)
+    events = table()
+    shuffled = events.sample(fraction=1, shuffle=True, seed=seed)
+    cuts = [0, *sorted(rng.choice(np.arange(50, 350), 3, replace=False).tolist()), len(events)]
+    batches = [shuffled[a:b] for a, b in pairwise(cuts)]
+    model = kind().fit(read_interactions(batches[0], **options))
+    for number, batch in enumerate(batches[1:]):
+        if number == 1:  # through a file
+            model.save(tmp_path / "m.mrf", include_histories=True)
+            model = mrfrec.load(tmp_path / "m.mrf")
+        model.update(batch, batch=f"day {number}")
+    assert model.batches_[1:] == ("day 0", "day 1", "day 2")
+    assert_same(model, kind().fit(read_interactions(events, **options)), tmp_path)
+
+
+ids = st.sampled_from(["1", "2", "30", "007", "x", "-5", str(2**63 + 1)])
+event = st.tuples(ids, ids, st.sampled_from([0.0, 1.0, -1.0, 0.1, 2.7, 1e6]))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(event, min_size=1, max_size=8),
+    st.lists(event, min_size=1, max_size=8),
+    st.sampled_from(["sum", "max", "last", "first", "error"]),
+    st.booleans(),
+)
+def test_two_text_files_give_what_one_gives(
+    tmp_path_factory: pytest.TempPathFactory, a: list[Any], b: list[Any], duplicates: Any, binary: bool
+) -> None:
+    """Ids become integers or strings as in one file."""
+    folder = tmp_path_factory.mktemp("two")
+    for name, rows in {"a": a, "b": b, "all": a + b}.items():
+        lines = [f"{user},{item},{value}" for user, item, value in rows]
+        (folder / f"{name}.csv").write_text("\n".join(["user,item,rating", *lines]))
+    found: list[Any] = []
+    options: dict[str, Any] = {"binary": binary, "duplicates": duplicates}
+    for names in (["a", "b"], ["all"]):
+        try:
+            one, *more = (read_interactions(folder / f"{name}.csv", **options) for name in names)
+            found.append(add(one, more[0]) if more else one)
+        except DataError as error:
+            found.append(str(error))
+    parts, whole = found
+    if isinstance(parts, str):  # refused: nothing to compare, but only for these reasons
+        reasons = ("repeat an earlier pair", "no interactions are left", "set a pair to 0", "added exactly")
+        assert any(reason in parts for reason in reasons)
+    else:
+        assert parts.fingerprint == whole.fingerprint
+        assert (list(parts.users), list(parts.items)) == (list(whole.users), list(whole.items))
+
+
+def test_batch_that_was_added_before_is_refused(tmp_path: Path) -> None:
+    first, second = table(100, 1), table(100, 2)
+    model = MRF().fit(first)
+    with pytest.raises(ParameterError, match="batch must be one that was not added before"):
+        model.update(first.reverse())
+    model.update(second)
+    model.save(tmp_path / "m.mrf", include_histories=True)
+    loaded: Any = mrfrec.load(tmp_path / "m.mrf")
+    for known in (first, second):
+        with pytest.raises(ParameterError, match=r"batch must be one .* again=True"):
+            loaded.update(known)
+    assert loaded.batches_ == (read_interactions(first).fingerprint, read_interactions(second).fingerprint)
+    weights = model.weights_
+    loaded.update(second, again=True)  # every pair counts 1: nothing changes
+    np.testing.assert_array_equal(np.asarray(loaded.weights_), np.asarray(weights))
+    loaded.update(table(50, 3), batch="monday")
+    with pytest.raises(ParameterError, match="got 'monday'"):
+        loaded.update(table(50, 4), batch="monday")
+
+
+def test_new_events_are_read_as_the_first_were() -> None:
+    model = MRF().fit(read_interactions(table(100, 1), event_weights=WEIGHTS, until="1973-01-01"))
+    assert model.reading_ == {"event_weights": WEIGHTS, "until": "1973-01-01T00:00:00.000000"}
+    named = table(100, 2).rename({"user": "who"})
+    new = read_interactions(named, user="who", **model.reading_)
+    assert model.update(new).users_ is not None
+    with pytest.raises(DataError, match="the new events were read with the defaults, the others with"):
+        model.update(read_interactions(table(100, 3)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"half_life": "30d"}, "read with half_life, which goes by the latest time"),
+        ({"window": "300d"}, "read with window, which goes by the latest time"),
+        ({"min_users": 2}, "read with min_users, which leaves out what"),
+        ({"max_history": 1000}, "read with max_history"),
+    ],
+)
+def test_data_to_which_nothing_can_be_added_is_refused(options: dict[str, Any], message: str) -> None:
+    model = Popularity().fit(read_interactions(table(), **options))
+    with pytest.raises(DataError, match=message):
+        model.update(table(50, 5))
+
+
+def test_values_that_cannot_be_added_exactly_are_refused() -> None:
+    rows = pl.DataFrame({"user": [1, 1], "item": [1, 2], "rating": [1e30, 1e-30]})
+    model = Popularity().fit(read_interactions(rows, binary=False))
+    with pytest.raises(DataError, match="too different in size to be added exactly"):
+        model.update(rows.with_columns(pl.col("rating") * 3))
+
+
+def test_model_without_histories_cannot_be_updated(tmp_path: Path) -> None:
+    MRF().fit(table()).save(tmp_path / "m.mrf")
+    model = mrfrec.load(tmp_path / "m.mrf")
+    with pytest.raises(DataError, match="update needs the training users' histories"):
+        model.update(table(9, 1))
+    with pytest.raises(DataError, match="forget needs the training users' histories"):
+        model.forget(["u001"])
+
+
+def test_entries_of_a_matrix_count_as_events(tmp_path: Path) -> None:
+    X = sp.random_array((30, 8), density=0.4, rng=np.random.default_rng(2), format="csr").astype(np.float32)
+    data = Interactions(X, [f"u{n}" for n in range(30)], list("abcdefgh"))
+    more = Interactions(X[:5, ::-1], [f"v{n}" for n in range(5)], list("hgfedcba"))
+    model = MRF().fit(data).update(more)
+    expected = Interactions(sp.vstack([X, X[:5]]), [*data.users, *more.users], list("abcdefgh"))
+    order = np.argsort(list(expected.users))
+    sorted_users = [expected.users[place] for place in order.tolist()]
+    whole = MRF().fit(Interactions(expected.matrix[order], sorted_users, expected.items))
+    np.testing.assert_array_equal(np.asarray(model.weights_), np.asarray(whole.weights_))
+    assert list(model.users_ or []) == sorted_users
+
+
+@pytest.mark.parametrize("options", READING[:4], ids=str)
+def test_forgetting_equals_a_fit_on_the_others_and_leaves_no_byte(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    events = table().with_columns(title=pl.lit("one"))
+    secret = pl.DataFrame(
+        {
+            "user": ["carol@example.org", "Jürgen"] * 2,
+            "item": [1, 2, 987_654_321_012, 3],  # one that nobody else has
+            "event": ["buy"] * 4,
+            "rating": [5.0] * 4,
+            "title": ["one", "one", "her own recording", "one"],
+            "time": [10**8] * 4,
+        }
+    )
+    model = MRF().fit(read_interactions(pl.concat([events, secret]), **options))
+    model.save(tmp_path / "m.mrf", include_histories=True)
+    traces = [b"carol", "Jürgen".encode(), b"rgen", b"recording", (987_654_321_012).to_bytes(8, "little")]
+    before = (tmp_path / "m.mrf").read_bytes()
+    assert all(trace in before for trace in traces)
+    loaded = mrfrec.load(tmp_path / "m.mrf").forget(["carol@example.org", "Jürgen"])
+    loaded.save(tmp_path / "m.mrf", include_histories=True)
+    after = (tmp_path / "m.mrf").read_bytes()
+    assert not any(trace in after for trace in traces)
+    assert_same(loaded, MRF().fit(read_interactions(events, **options)), tmp_path)
+
+
+def test_unknown_users_are_counted_and_somebody_must_stay() -> None:
+    model = Popularity().fit(table())
+    with pytest.warns(MrfrecWarning, match="1 of 2 users are not in the training data"):
+        model.forget(["u001", "nobody"])
+    assert "u001" not in list(model.users_ or [])
+    users = list(model.users_ or [])
+    with pytest.warns(MrfrecWarning, match="1 of 1 users"):
+        model.forget("nobody")
+    assert list(model.users_ or []) == users
+    with pytest.raises(DataError, match="nobody else is in the data"):
+        model.forget(users)
+
+
+def test_update_and_forget_in_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, second = table(200, 1), table(100, 2)
+    first.write_csv("first.csv")
+    second.rename({"user": "who"}).write_parquet("second.parquet")
+    weights = ["--event-weights", "view=0.2,cart=0.5,buy=1"]
+    run_command(["fit", "first.csv", "-o", "m.mrf", "--histories", *weights], Event())
+    update = ["update", "m.mrf", "second.parquet", "--batch", "monday", "--user-column", "who"]
+    run_command([*update, "-o", "new.mrf"], Event())
+    assert mrfrec.load("m.mrf").batches_ == (read_interactions(first, event_weights=WEIGHTS).fingerprint,)
+    run_command(update, Event())
+    assert Path("m.mrf").read_bytes() == Path("new.mrf").read_bytes()
+    with pytest.raises(ParameterError, match="--batch must be one that was not added before; got 'monday'"):
+        run_command(update, Event())
+    whole = MRF().fit(read_interactions(pl.concat([first, second]), event_weights=WEIGHTS))
+    assert_same(mrfrec.load("m.mrf"), whole, tmp_path)
+    Path("erased.txt").write_text("u001\nu002\n")
+    run_command(["forget", "m.mrf", "--users", "erased.txt", "--threads", "1"], Event())
+    assert not {"u001", "u002"} & set(mrfrec.load("m.mrf").users_ or [])
+    assert b"u001" not in Path("m.mrf").read_bytes()
