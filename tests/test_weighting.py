@@ -210,7 +210,7 @@ def test_duplicates_take_the_largest_the_first_or_the_last() -> None:
         ({"since": "20261116"}, "since must be a date.* A date has hyphens"),
         ({"since": "2026-01-02", "until": "2026-01-02"}, "until must be after since, 2026-01-02"),
         ({"since": "2026-01-01"}, "all 6 rows have a time outside of since .the times are from 1970-01-01"),
-        ({"window": "1d", "now": "2026-01-01"}, "no interactions are left: .* keeps what is after 2025-12-31"),
+        ({"window": "1d", "now": "2026-01-01"}, "no interactions .* keeps what is after 2025-12-31"),
         ({"now": "2026-01-01"}, "now must be None without half_life or window"),
         ({"time": "when", "since": 3}, "time must be a column of"),
     ],
