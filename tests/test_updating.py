@@ -166,6 +166,22 @@ def test_data_to_which_nothing_can_be_added_is_refused(options: dict[str, Any], 
         model.update(table(50, 5))
 
 
+def test_data_with_exact_sums_may_be_filtered_and_saved(tmp_path: Path) -> None:
+    data = read_interactions(table(), event_weights=WEIGHTS)
+    assert data.origin is not None
+    assert data.origin.sums.values is not None
+    limited = read_interactions(table(), event_weights=WEIGHTS, min_users=15)
+    for kept in (data.filtered(min_users=15), limited):
+        assert kept.n_items < data.n_items
+        Popularity().fit(kept).save(tmp_path / "m.mrf", include_histories=True)
+        model = mrfrec.load(tmp_path / "m.mrf")
+        assert list(model.users_ or []) == list(kept.users)
+        with pytest.raises(DataError, match="read with min_users, which leaves out"):
+            model.update(table(50, 5))
+        model.forget("u001").save(tmp_path / "m.mrf", include_histories=True)
+        assert "u001" not in list(mrfrec.load(tmp_path / "m.mrf").users_ or [])
+
+
 def test_values_that_cannot_be_added_exactly_are_refused() -> None:
     rows = pl.DataFrame({"user": [1, 1], "item": [1, 2], "rating": [1e30, 1e-30]})
     model = Popularity().fit(read_interactions(rows, binary=False))

@@ -85,7 +85,7 @@ def without_users(data: Interactions, places: npt.NDArray[np.integer[Any]]) -> I
     out = Interactions(
         matrix[:, kept], data.users.subset(np.flatnonzero(stays)), data.items.subset(kept), titles
     )
-    out.library, out.origin = data.library, replace(origin, sums=origin.sums.only(keep))
+    out.library, out.origin = data.library, origin.only(keep)
     return out
 
 

@@ -104,7 +104,9 @@ class Interactions:
             return self
         data = Interactions(*only(self.matrix, self.users, self.items, self.titles, keep))
         data.skipped, data.left_out, data.library = self.skipped, left_out, self.library
-        data.origin = self.origin  # which says, where it is known, that limits were set
+        limits = {"max_history": max_history, "min_users": min_users, "min_items": min_items}
+        origin = self.origin or Origin.of_matrix(self.matrix.data, self.users, self.items)
+        data.origin = origin.limited({name: int(limit) for name, limit in limits.items() if limit}, keep)
         return data
 
     @cached_property

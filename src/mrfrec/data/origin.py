@@ -1,7 +1,7 @@
 """How the pairs of a matrix were made from rows: what must be known to add more rows later."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,6 +93,14 @@ class Origin:
     def is_binary(self) -> bool:
         """Whether every pair counts 1."""
         return bool(self.rules.get("binary", True)) and not self.rules.keys() & {"event_weights", "half_life"}
+
+    def limited(self, limits: Mapping[str, int], keep: npt.NDArray[np.bool_]) -> "Origin":
+        """Return the origin of some of the pairs, which these limits have kept."""
+        return replace(self.only(keep), rules={**self.rules, **limits})
+
+    def only(self, keep: npt.NDArray[np.bool_]) -> "Origin":
+        """Return the origin of some of the pairs."""
+        return replace(self, sums=self.sums.only(keep))
 
     def check_can_grow(self) -> None:
         """Refuse data to which nothing can be added exactly."""

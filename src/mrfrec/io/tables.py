@@ -146,9 +146,8 @@ def read_interactions(
             raise ParameterError("time", rule, time, "Nothing else needs times here.")
         rows, library = _read(source, named, items, min_value, binary, weighting, on_bad, progress, **reading)
         rules = {
-            "binary": None if binary else False, "min_value": min_value, "max_history": max_history,
-            "duplicates": None if duplicates == "sum" else duplicates, "min_users": min_users or None,
-            "min_items": min_items or None, **weighting.rules(),
+            "binary": None if binary else False, "min_value": min_value,
+            "duplicates": None if duplicates == "sum" else duplicates, **weighting.rules(),
         }  # fmt: skip
         rules = {name: rule for name, rule in rules.items() if rule is not None}
         binary = rows.binary
@@ -161,7 +160,7 @@ def read_interactions(
             what = "0" if min_value is None or rows.read_rows else f"below min_value={min_value:g}"
             raise DataError(f"no interactions are left: all {len(keep):,} pairs have a value that is {what}.")
         parts = only(*parts, keep)
-        origin = origin and replace(origin, sums=origin.sums.only(keep), sets_to_zero=True)
+        origin = origin and replace(origin.only(keep), sets_to_zero=True)
     matrix, users, known, titles = parts
     if binary:
         ones = np.ones(matrix.nnz, np.float32)
@@ -170,7 +169,12 @@ def read_interactions(
         titles = _titles_from(items, known, item, title, rows)
     out = Interactions(matrix, users, known, titles)
     out.skipped, out.library, out.origin = rows.skipped, library, origin
-    return out.filtered(max_history=max_history, min_users=min_users, min_items=min_items)
+    limits: dict[str, Any] = {"max_history": max_history, "min_users": min_users, "min_items": min_items}
+    kept = out.filtered(**limits)
+    if kept is out and origin is not None:  # later events may exceed the limits
+        given = {name: int(limit) for name, limit in limits.items() if limit}
+        out.origin = replace(origin, rules={**origin.rules, **given})
+    return kept
 
 
 def read_events(
