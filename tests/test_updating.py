@@ -13,10 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mrfrec
-from mrfrec import MRF, DataError, Interactions, MrfrecWarning, ParameterError, read_interactions
+from mrfrec import (
+    MRF,
+    DataError,
+    Interactions,
+    ModelFileError,
+    MrfrecWarning,
+    ParameterError,
+    read_interactions,
+)
 from mrfrec.cli.app import run as run_command
 from mrfrec.data.growing import add
-from mrfrec.io.artifact import open_file
+from mrfrec.io.artifact import open_file, write_file
 from mrfrec.models import Popularity
 
 KINDS = ("view", "cart", "buy")
@@ -59,6 +67,10 @@ READING: list[dict[str, Any]] = [
     {"event_weights": WEIGHTS},
     {"event_weights": WEIGHTS, "binary": False, "since": 10**7},
     {"event_weights": {"buy": -1.3, "other": 0.7}},
+    {"window": "300d"},
+    {"window": "300d", "now": 10**8, "event_weights": WEIGHTS},
+    {"half_life": "400d", "now": 10**8, "event_weights": WEIGHTS, "duplicates": "max"},
+    {"half_life": "400d", "now": 10**8},
 ]
 
 
@@ -116,6 +128,9 @@ def test_two_text_files_give_what_one_gives(
     if isinstance(parts, str):  # refused: nothing to compare, but only for these reasons
         reasons = ("repeat an earlier pair", "no interactions are left", "set a pair to 0", "added exactly")
         assert any(reason in parts for reason in reasons)
+    elif isinstance(whole, str):  # a row of value 0 is no interaction, and so it is not known to be repeated
+        assert "repeat an earlier pair" in whole
+        assert any(value == 0 for *_, value in a + b)
     else:
         assert parts.fingerprint == whole.fingerprint
         assert (list(parts.users), list(parts.items)) == (list(whole.users), list(whole.items))
@@ -155,7 +170,7 @@ def test_new_events_are_read_as_the_first_were() -> None:
     ("options", "message"),
     [
         ({"half_life": "30d"}, "read with half_life, which goes by the latest time"),
-        ({"window": "300d"}, "read with window, which goes by the latest time"),
+        ({"window": "300d", "event_weights": WEIGHTS}, "read with window, which goes by the latest time"),
         ({"min_users": 2}, "read with min_users, which leaves out what"),
         ({"max_history": 1000}, "read with max_history"),
     ],
@@ -180,6 +195,25 @@ def test_data_with_exact_sums_may_be_filtered_and_saved(tmp_path: Path) -> None:
             model.update(table(50, 5))
         model.forget("u001").save(tmp_path / "m.mrf", include_histories=True)
         assert "u001" not in list(mrfrec.load(tmp_path / "m.mrf").users_ or [])
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"rules": {"progress": 3}}, {"rules": []}, {"grain": 0.5}, {"bound": 1}, {"users": "dates"},
+        {"batches": [3]}, {"batches": None}, {"rules": {}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_forged_origin_is_refused(changed: dict[str, Any], tmp_path: Path) -> None:
+    Popularity().fit(read_interactions(table(), window="300d")).save(
+        tmp_path / "m.mrf", include_histories=True
+    )
+    facts, arrays = open_file(tmp_path / "m.mrf")
+    forged = {**facts, "origin": {**facts["origin"], **changed}}
+    write_file(tmp_path / "forged.mrf", {name: stored.read() for name, stored in arrays.items()}, forged)
+    with pytest.raises(ModelFileError, match="comes from an unknown origin"):
+        mrfrec.load(tmp_path / "forged.mrf").update(table(9, 1))
 
 
 def test_values_that_cannot_be_added_exactly_are_refused() -> None:
@@ -211,7 +245,7 @@ def test_entries_of_a_matrix_count_as_events(tmp_path: Path) -> None:
     assert list(model.users_ or []) == sorted_users
 
 
-@pytest.mark.parametrize("options", READING[:4], ids=str)
+@pytest.mark.parametrize("options", [*READING[:4], READING[6]], ids=str)
 def test_forgetting_equals_a_fit_on_the_others_and_leaves_no_byte(
     options: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -223,7 +257,7 @@ def test_forgetting_equals_a_fit_on_the_others_and_leaves_no_byte(
             "event": ["buy"] * 4,
             "rating": [5.0] * 4,
             "title": ["one", "one", "her own recording", "one"],
-            "time": [10**8] * 4,
+            "time": [99_000_000] * 4,
         }
     )
     model = MRF().fit(read_interactions(pl.concat([events, secret]), **options))
@@ -236,6 +270,22 @@ def test_forgetting_equals_a_fit_on_the_others_and_leaves_no_byte(
     after = (tmp_path / "m.mrf").read_bytes()
     assert not any(trace in after for trace in traces)
     assert_same(loaded, MRF().fit(read_interactions(events, **options)), tmp_path)
+
+
+def test_pairs_leave_a_window_as_new_events_come() -> None:
+    day = 86400
+    rows = {"user": [1, 1, 2], "item": [1, 2, 2], "time": [0, 20 * day, 25 * day]}
+    model = Popularity().fit(read_interactions(pl.DataFrame(rows), window="30d"))
+    assert model._facts["pairs"] == 3
+    later = pl.DataFrame({"user": [3, 1], "item": [3, 2], "time": [40 * day, 35 * day]})
+    model.update(later)  # user 1 no longer has item 1, which is gone
+    assert (list(model.users_ or []), list(model.items_)) == ([1, 2, 3], [2, 3])
+    model.update(pl.DataFrame({"user": [3], "item": [3], "time": [60 * day]}))
+    assert list(model.users_ or []) == [1, 3]
+    model.update(pl.DataFrame({"user": [9], "item": [9], "time": [29 * day]}))  # comes too late
+    assert list(model.users_ or []) == [1, 3]
+    with pytest.raises(DataError, match="the new events need times"):
+        model.update(Interactions(sp.eye_array(2, format="csr")))
 
 
 def test_unknown_users_are_counted_and_somebody_must_stay() -> None:

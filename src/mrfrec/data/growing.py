@@ -11,7 +11,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.data.ids import Ids, Texts
-from mrfrec.data.interactions import Interactions, combine, only
+from mrfrec.data.interactions import Interactions, combine, last_times, only
 from mrfrec.data.origin import Origin, Sums
 from mrfrec.errors import DataError
 
@@ -56,15 +56,20 @@ def add(old: Interactions, new: Interactions) -> Interactions:
         values = np.concatenate([one.data for one in pairs]).astype(np.float32)
         matrix, _ = combine(rows, columns, values, users, items, duplicates)
     titles = _titles((old, new), item, len(items))
-    keep = matrix.data != 0
+    keep, times = matrix.data != 0, None
+    if was.times is not None:
+        if more.times is None:
+            raise DataError("the new events need times: read_interactions(…, **model.reading_).")
+        times = last_times(rows, columns, np.concatenate([was.times, more.times]), matrix)
+        keep &= times > times.max() - was.window
+    origin = replace(was, users=user_kind, items=item_kind, sums=sums, times=times)
     if not keep.all():
         if not keep.any():
             raise DataError("no interactions are left: the values of all pairs add up to 0.")
         matrix, users, items, titles = only(matrix, users, items, titles, keep)
-        sums = sums.only(keep)
+        origin = origin.only(keep)
     out = Interactions(matrix, users, items, titles)
-    out.library = old.library
-    out.origin = replace(was, users=user_kind, items=item_kind, sums=sums)
+    out.library, out.origin = old.library, origin
     return out
 
 

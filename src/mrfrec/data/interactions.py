@@ -247,6 +247,19 @@ def combine(
     return matrix, sums if sums.values is None else sums.shortened(matrix.data)
 
 
+def last_times(
+    rows: npt.NDArray[np.int32],
+    columns: npt.NDArray[np.int32],
+    times: npt.NDArray[np.int64],
+    matrix: sp.csr_array,
+) -> npt.NDArray[np.int64]:
+    """Return the latest time of each pair that `combine` has stored in the matrix."""
+    pair = rows.astype(np.int64) * matrix.shape[1] + columns
+    order = np.argsort(pair, kind="stable")
+    first = np.flatnonzero(np.append(True, pair[order[1:]] != pair[order[:-1]]))
+    return np.asarray(np.maximum.reduceat(times[order], first))
+
+
 def _chosen(pair: npt.NDArray[np.int64], data: npt.NDArray[Any], duplicates: str) -> npt.NDArray[np.int64]:
     """Return one row of each pair, in ascending order of the pairs."""
     if duplicates == "last":
@@ -267,7 +280,7 @@ def only(
     matrix: sp.csr_array, users: Ids, items: Ids, titles: Texts | None, keep: npt.NDArray[np.bool_]
 ) -> tuple[sp.csr_array, Ids, Ids, Texts | None]:
     """Keep some of the stored entries, and the users and items that still have one."""
-    ends = np.concatenate([[0], np.cumsum(keep)])[matrix.indptr]
+    ends = np.concatenate([[0], np.cumsum(keep)])[matrix.indptr].astype(matrix.indptr.dtype)
     matrix = sp.csr_array((matrix.data[keep], matrix.indices[keep], ends), shape=matrix.shape)
     used = np.flatnonzero(np.diff(matrix.indptr))
     if len(used) < len(users):

@@ -45,6 +45,7 @@ def sums_of(data: npt.NDArray[np.float32], bound: float | None = None) -> Sums:
 
 
 _KINDS = ("integers", "strings", "untyped")
+_RULES = ("binary", "min_value", "duplicates", "event_weights", "now", "since", "until")
 _LIMITS = ("max_history", "min_users", "min_items")
 _FADING = ("half_life", "window")
 
@@ -57,6 +58,7 @@ class Origin:
     users: str = "integers"  # the type of the ids: "integers", "strings", or "untyped" if read from text
     items: str = "integers"
     sums: Sums = field(default_factory=Sums)
+    times: npt.NDArray[np.int64] | None = None  # of each pair's last row, in microseconds, for a window
     sets_to_zero: bool = False  # whether a pair was dropped because its last row has the value 0
     batches: tuple[str, ...] = ()  # ids of the batches that were added, the first data included
 
@@ -69,22 +71,29 @@ class Origin:
         return cls({} if (values == 1).all() else {"binary": False}, user, item, sums)
 
     @classmethod
-    def of_facts(cls, facts: Mapping[str, Any], sums: npt.NDArray[np.float64] | None) -> "Origin":
+    def of_facts(
+        cls,
+        facts: Mapping[str, Any],
+        sums: npt.NDArray[np.float64] | None,
+        times: npt.NDArray[np.int64] | None,
+    ) -> "Origin":
         """Read what `facts` wrote; raise a TypeError or LookupError if it is something else."""
         rules, grain, bound, batches = (facts[name] for name in ("rules", "grain", "bound", "batches"))
         kinds = facts["users"], facts["items"]
         if (
             not isinstance(rules, dict)
+            or rules.keys() - {*_RULES, *_LIMITS, *_FADING}
+            or (times is not None and "window" not in rules)
             or not (grain is None or type(grain) is int)
             or type(bound) is not float
             or any(type(batch) is not str for batch in batches)
             or any(kind not in _KINDS for kind in kinds)
         ):
             raise TypeError("origin")
-        return cls(rules, *kinds, Sums(sums, grain, bound), batches=tuple(batches))
+        return cls(rules, *kinds, Sums(sums, grain, bound), times, batches=tuple(batches))
 
     def facts(self) -> dict[str, Any]:
-        """Return what a file keeps beside the exact sums, as JSON can hold it."""
+        """Return what a file keeps beside the exact sums and the times, as JSON can hold it."""
         sums = self.sums
         kept = {"rules": self.rules, "users": self.users, "items": self.items, "batches": list(self.batches)}
         return {**kept, "grain": sums.grain, "bound": float(sums.bound)}
@@ -100,12 +109,19 @@ class Origin:
 
     def only(self, keep: npt.NDArray[np.bool_]) -> "Origin":
         """Return the origin of some of the pairs."""
-        return replace(self, sums=self.sums.only(keep))
+        times = None if self.times is None else self.times[keep]
+        return replace(self, sums=self.sums.only(keep), times=times)
+
+    @property
+    def window(self) -> int:
+        """The window, in microseconds."""
+        return round(float(str(self.rules["window"]).removesuffix("s")) * 1e6)
 
     def check_can_grow(self) -> None:
         """Refuse data to which nothing can be added exactly."""
         limits = [name for name in _LIMITS if name in self.rules]
-        fading = [name for name in _FADING if name in self.rules]
+        fading = [name for name in _FADING if name in self.rules and "now" not in self.rules]
+        fading = [] if fading == ["window"] and self.times is not None else fading
         why = "leaves out what later events may bring back" if limits else "goes by the latest time"
         if limits or fading:
             raise DataError(

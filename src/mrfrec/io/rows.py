@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from mrfrec.core.engine import Progress
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids, Texts
-from mrfrec.data.interactions import combine
+from mrfrec.data.interactions import combine, last_times
 from mrfrec.data.origin import Sums
 from mrfrec.errors import DataError
 from mrfrec.io.batches import BLANK, FAULT, INT64_MAX, Roles, Source, Types
@@ -269,9 +269,15 @@ class RowReader:
         kind = np.bool_ if self.binary else np.int32
         return user, item, self._column("value") if self._parts["value"] else np.ones(len(user), kind)
 
-    def to_matrix(self, duplicates: str) -> tuple[sp.csr_array, Sums]:
-        """Return users × items, and the exact sums; zeros are stored where a pair has the value 0."""
-        return combine(*self._pairs(), self.users.ids, self.items.ids, duplicates)
+    def to_matrix(self, duplicates: str) -> tuple[sp.csr_array, Sums, npt.NDArray[np.int64] | None]:
+        """Return users × items, the exact sums, and the latest time of each pair if the window moves.
+
+        Zeros are stored where a pair has the value 0.
+        """
+        user, item, value = self._pairs()
+        matrix, sums = combine(user, item, value, self.users.ids, self.items.ids, duplicates)
+        moves = self.binary and self.weighting.window is not None and self.weighting.now is None
+        return matrix, sums, last_times(user, item, self._column("time"), matrix) if moves else None
 
     def to_events(self, duplicates: str) -> Events:
         """Return the first row of each pair, in the order of the table; with the value `to_matrix` gives."""

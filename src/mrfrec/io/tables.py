@@ -151,8 +151,8 @@ def read_interactions(
         }  # fmt: skip
         rules = {name: rule for name, rule in rules.items() if rule is not None}
         binary = rows.binary
-        matrix, sums = rows.to_matrix(duplicates)
-        origin = Origin(rules, rows.users.kind, rows.items.kind, sums)
+        matrix, sums, times = rows.to_matrix(duplicates)
+        origin = Origin(rules, rows.users.kind, rows.items.kind, sums, times)
         parts = matrix, rows.users.ids, rows.items.ids, rows.titles()
         keep = None if binary else matrix.data != 0
     if keep is not None and not (rows.read_rows and keep.all()):

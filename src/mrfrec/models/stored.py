@@ -26,8 +26,9 @@ def training_arrays(training: Training) -> dict[str, npt.NDArray[Any]]:
     arrays = {**_id_arrays("users", training.users), "histories.ptr": rows.ptr, "histories.items": rows.items}
     if not (rows.values == 1).all():
         arrays["histories.values"] = rows.values.astype(np.float64)
-    if training.origin is not None and training.origin.sums.values is not None:
-        arrays["histories.sums"] = training.origin.sums.values
+    if training.origin is not None:
+        kept = {"sums": training.origin.sums.values, "times": training.origin.times}
+        arrays |= {f"histories.{name}": array for name, array in kept.items() if array is not None}
     return arrays
 
 
@@ -48,11 +49,14 @@ def read_training(arrays: Mapping[str, Stored], m: int, origin: Any) -> Training
         raise arrays["histories.ptr"].damaged()
     if origin is None:
         return Training(users, histories, None)
-    sums = None
-    if "histories.sums" in arrays:
-        sums = shaped(arrays, "histories.sums", len(histories.items)).read()
+    sums, times = (
+        shaped(arrays, f"histories.{name}", len(histories.items), kind=kind).read()
+        if f"histories.{name}" in arrays
+        else None
+        for name, kind in (("sums", "f"), ("times", "i"))
+    )
     try:
-        return Training(users, histories, None, Origin.of_facts(origin, sums))
+        return Training(users, histories, None, Origin.of_facts(origin, sums, times))
     except (TypeError, LookupError):
         raise arrays["histories.ptr"].damaged("comes from an unknown origin") from None
 

@@ -58,9 +58,12 @@ class UpdatableModel(Model):
 
         Notes
         -----
-        Nothing can be added to data that was read with `half_life` or `window`, which depend on the latest
-        time, or with `max_history`, `min_users` or `min_items`, which leave out users and items that later
-        events may bring back.
+        With `window`, pairs whose last event is older than that at the latest time drop out. Of an item with
+        several titles in the events, only those of events read within a window are known.
+
+        Nothing can be added to data that was read with `half_life`, or with values or weights and `window`,
+        unless `now` is fixed, since what a pair counts depends on the latest time; nor with `max_history`,
+        `min_users` or `min_items`, which leave out what later events may bring back.
         """
         from mrfrec.data.growing import add
         from mrfrec.data.interactions import Interactions
