@@ -274,9 +274,11 @@ class RowReader:
 
         Zeros are stored where a pair has the value 0.
         """
+        moves = self.binary and self.weighting.window is not None and self.weighting.now is None
+        if not moves:
+            self._parts["time"].clear()
         user, item, value = self._pairs()
         matrix, sums = combine(user, item, value, self.users.ids, self.items.ids, duplicates)
-        moves = self.binary and self.weighting.window is not None and self.weighting.now is None
         return matrix, sums, last_times(user, item, self._column("time"), matrix) if moves else None
 
     def to_events(self, duplicates: str) -> Events:

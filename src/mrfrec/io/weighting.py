@@ -3,7 +3,7 @@
 import logging
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -109,8 +109,8 @@ class Weighting:
 
     def of_times(
         self, times: list[npt.NDArray[np.int64]]
-    ) -> list[tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64] | None]]:
-        """Return which rows of each batch the window keeps, and what each row counts by its age."""
+    ) -> Iterator[tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64] | None]]:
+        """Yield which rows of each batch the window keeps, and what each row counts by its age."""
         latest = max(int(t.max()) for t in times)
         now = latest if self.now is None else self.now
         if self.now is None and (self.half_life is not None or self.window is not None):
@@ -121,11 +121,9 @@ class Weighting:
                 f"no interactions are left: the latest time is {shown(latest)}, and window keeps what is "
                 f"after {shown(now - (self.window or 0))}."
             )
-        if self.half_life is None:
-            return [(keep, None) for keep in kept]
-        ages = (np.maximum(now - t, 0) for t in times)
-        factors = (np.exp2(-(age / self.half_life)) for age in ages)
-        return list(zip(kept, factors, strict=True))
+        for i, keep in enumerate(kept):
+            half_life = self.half_life
+            yield keep, None if half_life is None else np.exp2(-(np.maximum(now - times[i], 0) / half_life))
 
 
 def _kinds(given: object) -> dict[str, float]:
