@@ -291,9 +291,10 @@ class ClusterEngine(LocalEngine):
             if working:
                 last_seen = time.monotonic()
             elif time.monotonic() - last_seen > _PATIENCE:
-                what = "has no workers that run" if alive else "does not answer"
+                why = "has no workers that run: they are gone, or paused by Dask because their memory is full"
+                why = why if alive else "does not answer"
                 raise ClusterError(
-                    f"the scheduler at {self._address} {what}, for {_PATIENCE:.0f} seconds now."
+                    f"the scheduler at {self._address} {why}, for {_PATIENCE:.0f} seconds now."
                 )
 
     def _ask(self, question: Callable[..., Any], *given: Any, **options: Any) -> Any:
