@@ -15,6 +15,7 @@ import shutil
 import tempfile
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import lru_cache, partial
@@ -496,7 +497,10 @@ def _address_of(raw: memoryview) -> int:
 @contextmanager
 def _speaking_of(address: str) -> Iterator[None]:
     try:
-        yield
+        with warnings.catch_warnings():
+            # A strip of vectors for many items is large, and no other task has the same.
+            warnings.filterwarnings("ignore", message="Sending large graph")
+            yield
     except OSError as error:
         raise ClusterError(f"the scheduler at {address} does not answer: {error}.") from None
 
