@@ -283,6 +283,17 @@ def test_what_was_interrupted_goes_on_with_the_parts_that_are_missing(
     assert steps == []
 
 
+def test_a_part_that_is_not_as_it_was_written_is_written_again(
+    model: MRF, client: Client, tmp_path: Path, small_parts: None
+) -> None:
+    folder = tmp_path / "parts"
+    model.recommend_to(folder, k=4, client=client)
+    (folder / PARTS[0]).write_bytes((folder / PARTS[0]).read_bytes()[:100])  # as a power cut may leave it
+    (folder / PARTS[1]).write_bytes((folder / PARTS[2]).read_bytes())
+    assert model.recommend_to(folder, k=4, client=client) == 520
+    assert read(folder).equals(model.recommend(k=4))
+
+
 def test_a_folder_of_other_recommendations_is_refused(
     model: MRF, client: Client, tmp_path: Path, small_parts: None
 ) -> None:

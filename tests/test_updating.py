@@ -245,7 +245,7 @@ def test_entries_of_a_matrix_count_as_events(tmp_path: Path) -> None:
     assert list(model.users_ or []) == sorted_users
 
 
-@pytest.mark.parametrize("options", [*READING[:4], READING[6]], ids=str)
+@pytest.mark.parametrize("options", [*READING[:4], READING[7]], ids=str)
 def test_forgetting_equals_a_fit_on_the_others_and_leaves_no_byte(
     options: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -299,6 +299,18 @@ def test_unknown_users_are_counted_and_somebody_must_stay() -> None:
     assert list(model.users_ or []) == users
     with pytest.raises(DataError, match="nobody else is in the data"):
         model.forget(users)
+
+
+@pytest.mark.parametrize("rule", ["window", "half_life"])
+def test_nobody_is_forgotten_whose_time_may_decide_what_counts(rule: str) -> None:
+    days = [0, 10, 20, 100]
+    rows = {"user": ["a", "b", "c", "d"], "item": [1, 2, 1, 2], "time": [86_400 * day for day in days]}
+    given: dict[str, Any] = {rule: "30d"}
+    model = Popularity().fit(read_interactions(pl.DataFrame(rows), **given))
+    with pytest.raises(DataError, match=f"nobody can be removed from data .* with {rule} and without"):
+        model.forget("d")
+    fixed = Popularity().fit(read_interactions(pl.DataFrame(rows), **given, now=86_400 * 25)).forget("d")
+    assert "d" not in list(fixed.users_ or [])
 
 
 def test_update_and_forget_in_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,6 +117,15 @@ class Origin:
         """The window, in microseconds."""
         return round(float(str(self.rules["window"]).removesuffix("s")) * 1e6)
 
+    def check_can_shrink(self) -> None:
+        """Refuse data from which no user can be removed without a trace."""
+        fading = [name for name in _FADING if name in self.rules and "now" not in self.rules]
+        if fading:
+            raise DataError(
+                f"nobody can be removed from data that was read with {' and '.join(fading)} and without now: "
+                "the latest time, which decides what counts, may be theirs. Fit again on the other events."
+            )
+
     def check_can_grow(self) -> None:
         """Refuse data to which nothing can be added exactly."""
         limits = [name for name in _LIMITS if name in self.rules]

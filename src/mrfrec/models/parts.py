@@ -55,15 +55,17 @@ def write_parts(
     folder, users = file_path(path), facts["users"]
     size = max(min(_USERS, _ROWS // facts["k"]), 1)
     facts = {**facts, "users_per_part": size}
-    _open(folder, facts)
+    digests = _open(folder, facts)
     spans = [(start, min(start + size, users)) for start in range(0, max(users, 1), size)]
     files = {span: folder / f"part-{number:05}.parquet" for number, span in enumerate(spans)}
-    missing = [span for span in spans if not files[span].exists()]
+    missing = [span for span in spans if not _is_whole(files[span], digests)]
     done = users - sum(stop - start for start, stop in missing)
 
     def add(span: Span, part: bytes) -> None:
         nonlocal done
         _write(files[span], part)
+        digests[files[span].name] = hashlib.sha256(part).hexdigest()
+        _write_manifest(folder, facts, None, digests)
         done += span[1] - span[0]
         if progress is not None:
             progress("recommend", done, users)
@@ -72,8 +74,21 @@ def write_parts(
         with ClusterEngine(client, shared_path=shared_path) as engine:
             engine.fold("recommend", partial(_part, make, *form), missing, add, [1] * len(missing))
     rows = count_rows(files.values())
-    _write(folder / _MANIFEST, json.dumps({**facts, "rows": rows}, indent=2).encode())
+    _write_manifest(folder, facts, rows, digests)
     return rows
+
+
+def _is_whole(file: Path, digests: Mapping[str, str]) -> bool:
+    """Return whether a part is there as it was written."""
+    if file.name not in digests or not file.exists():
+        return False
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest() == digests[file.name]
+
+
+def _write_manifest(folder: Path, facts: dict[str, Any], rows: int | None, digests: dict[str, str]) -> None:
+    content = {**facts, "rows": rows, "parts": digests}
+    _write(folder / _MANIFEST, json.dumps(content, indent=2).encode())
 
 
 def _part(
@@ -84,8 +99,8 @@ def _part(
     return as_parquet(make(span), names, kinds)
 
 
-def _open(folder: Path, facts: dict[str, Any]) -> None:
-    """Begin a folder, or check that it was begun for the same rows."""
+def _open(folder: Path, facts: dict[str, Any]) -> dict[str, str]:
+    """Begin a folder, or check that it was begun for the same rows; return the hashes of its parts."""
     manifest = folder / _MANIFEST
     if folder.exists() and not folder.is_dir():
         raise ParameterError("path", "a folder, with a client", str(folder), "A file has that name.")
@@ -95,17 +110,19 @@ def _open(folder: Path, facts: dict[str, Any]) -> None:
         try:
             found = json.loads(manifest.read_bytes())
             differs = [name for name, value in facts.items() if found[name] != value]
-        except (ValueError, LookupError, TypeError):
+            digests = {str(name): str(digest) for name, digest in found["parts"].items()}
+        except (ValueError, LookupError, TypeError, AttributeError):
             raise DataError(f"{manifest} is not a manifest of recommendations. Use another folder.") from None
         if differs:
             rule = f"a folder for the same recommendations: {', '.join(differs)} differ from its manifest"
             raise ParameterError("path", rule, str(folder), "Use another folder, or remove it.")
-        return
+        return digests
     folder.mkdir(exist_ok=True)
     if any(not path.name.endswith(".unfinished") for path in folder.iterdir()):
         advice = "Use another one."
         raise ParameterError("path", "a new or empty folder, or one with a manifest", str(folder), advice)
-    _write(manifest, json.dumps({**facts, "rows": None}, indent=2).encode())
+    _write_manifest(folder, facts, None, {})
+    return {}
 
 
 def _write(path: Path, content: bytes) -> None:

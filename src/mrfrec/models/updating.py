@@ -91,7 +91,8 @@ class UpdatableModel(Model):
 
         Gives the same model as a fit on the events of the others. Items that nobody else used go, too. Save
         the model afterwards: copies that were made before still hold the users. A warning counts users who
-        are not in the data.
+        are not in the data. Data read with `window` or `half_life` needs a fixed `now`: without it, the time
+        of a user may decide what else counts.
 
         Parameters
         ----------
@@ -100,9 +101,10 @@ class UpdatableModel(Model):
         progress
             Called as `progress(stage, done, total)`.
         """
-        from mrfrec.data.growing import without_users
+        from mrfrec.data.growing import origin_of, without_users
 
         data = self._known_data("forget")
+        origin_of(data).check_can_shrink()
         wanted: Any = [users] if isinstance(users, str | int | np.integer) else users
         places = data.users.find(wanted, "user")
         if (places < 0).any():
