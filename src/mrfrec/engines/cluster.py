@@ -193,9 +193,8 @@ class ClusterEngine(LocalEngine):
     @property
     def task_memory(self) -> int:  # type: ignore[override]
         """Bytes that a task may use on the smallest worker, beside the shared arrays."""
-        shared = sum(array.nbytes for array, _ in self._arrays.values())
         rooms = [
-            int(_SHARE * worker["memory_limit"] - shared) // int(worker["nthreads"])
+            int(_SHARE * worker["memory_limit"] - self._shared_bytes) // int(worker["nthreads"])
             for worker in self._workers().values()
             if worker.get("memory_limit")
         ]
@@ -378,12 +377,17 @@ class ClusterEngine(LocalEngine):
         self._send(shipped)
         return shipped
 
+    @property
+    def _shared_bytes(self) -> int:
+        return sum(array.nbytes for array, _ in self._arrays.values())
+
     def _check_room(self) -> None:
-        shared = sum(array.nbytes for array, _ in self._arrays.values())
         for address, worker in self._workers().items():
             limit = int(_SHARE * (worker.get("memory_limit") or 1 << 62))
             source = f"is what the worker {address} may use of its {human_bytes(limit / _SHARE)}"
-            Budget(limit, source).check("data on each worker", shared, "Give workers more memory.")
+            Budget(limit, source).check(
+                "data on each worker", self._shared_bytes, "Give workers more memory."
+            )
 
     def _send_again(self, shipped: Shipped) -> None:
         """Look at what the hosts have now, and send them what they have not."""
@@ -464,13 +468,9 @@ class ClusterEngine(LocalEngine):
     def _check_versions(self) -> None:
         """Refuse workers without this package, or with other versions of what computes."""
         versions = self._ask(self._client.get_versions, packages=list(_CHECKED))
-        own = versions["client"]
-        wanted = {name: own["packages"].get(name) for name in _CHECKED}
-        wanted |= {"python": own["host"]["python"].rsplit(".", 3)[0], "machine": own["host"]["machine"]}
-        problems = []
+        wanted, problems = _versions(versions["client"]), []
         for address, there in versions["workers"].items():
-            has = {name: there["packages"].get(name) for name in _CHECKED}
-            has |= {"python": there["host"]["python"].rsplit(".", 3)[0], "machine": there["host"]["machine"]}
+            has = _versions(there)
             problems += [
                 f"{address} has {name} {has[name] or 'not installed'}, this machine {version}"
                 for name, version in wanted.items()
@@ -486,6 +486,12 @@ class ClusterEngine(LocalEngine):
 
 class _LostError(Exception):
     """A task went away with its worker or its data, and can be sent again."""
+
+
+def _versions(of: dict[str, Any]) -> dict[str, str | None]:
+    """Return what must be the same everywhere, of what Dask tells of a process."""
+    host = {"python": of["host"]["python"].rsplit(".", 3)[0], "machine": of["host"]["machine"]}
+    return {name: of["packages"].get(name) for name in _CHECKED} | host
 
 
 def _address_of(raw: memoryview) -> int:

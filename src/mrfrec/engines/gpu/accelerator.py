@@ -34,7 +34,7 @@ class TorchAccelerator(Accelerator):
         if kind == "sparse":
             needed += sparse.needed_bytes()
         else:
-            needed = itemsize * m * m + max(needed, dense.needed_bytes(m, itemsize) - itemsize * m * m)
+            needed = max(itemsize * m * m + needed, dense.needed_bytes(m, itemsize))
             advice = f"Use a sparse model, {advice[4:]}"
         needed += LIBRARIES
         free = self.device.memory

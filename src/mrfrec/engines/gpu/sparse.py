@@ -14,6 +14,7 @@ from mrfrec.core import blocks
 from mrfrec.core.engine import Engine
 from mrfrec.core.entries import Pairs
 from mrfrec.core.kernels.blocks import Blocks
+from mrfrec.engines.gpu.device import dtype_name
 from mrfrec.engines.gpu.rows import StreamedRows, cut, expanded
 
 _BATCH = 1 << 26  # numbers in the matrices of a batch of blocks
@@ -60,7 +61,7 @@ def estimates_of_blocks(
     kinds = np.diff(batch.kind_ptr)
     estimates = np.zeros(int(batch.store_ptr[-1]), dtype)
     triangle = kinds * (kinds - 1) // 2 * np.dtype(dtype).itemsize
-    most = max((rows.device.memory.limit - _PER_NUMBER * _BATCH) // 2, int(triangle.max()))
+    most = max((rows.device.memory.limit - needed_bytes()) // 2, int(triangle.max()))
     ends, first = np.cumsum(triangle), 0
     while first < len(kinds):  # as many blocks as the device has room for
         last = int(np.searchsorted(ends, most + (ends[first - 1] if first else 0), "right"))
@@ -160,7 +161,7 @@ class _Part:
         L, failed = torch.linalg.cholesky_ex(A)
         bad = torch.nonzero(singular | (failed != 0))[:, 0].tolist()
         if bad:
-            raise blocks.not_positive_definite(self.batch, self.first + int(group[bad[0]]), self.dtype_name)
+            raise blocks.not_positive_definite(self.batch, self.first + int(group[bad[0]]), dtype_name(L))
         del A
 
         # The columns T of R: E has a 1 for each target, and zeros where a block has fewer targets.
@@ -180,7 +181,3 @@ class _Part:
         ptr = torch.from_numpy(self.batch.store_ptr[self.first + group]).to(device)[of] + t * size[of, 0]
         places = (ptr[:, None] + kind_place)[keep]
         estimates[places.cpu().numpy()] = found[keep].cpu().numpy()
-
-    @property
-    def dtype_name(self) -> str:
-        return str(self.dtype).removeprefix("torch.")
