@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import mrfrec
@@ -102,6 +102,8 @@ event = st.tuples(ids, ids, st.sampled_from([0.0, 1.0, -1.0, 0.1, 2.7, 1e6]))
 
 
 @settings(max_examples=150, deadline=None)
+@example([("1", "-5", 1.0)], [("1", "1", 1.0), ("1", str(2**63 + 1), 0.0)], "sum", False)
+@example([("x", "30", 1.0), ("2", "30", 0.1)], [("x", "30", -1.0), ("30", "2", 1.0)], "sum", False)
 @given(
     st.lists(event, min_size=1, max_size=8),
     st.lists(event, min_size=1, max_size=8),
@@ -134,6 +136,24 @@ def test_two_text_files_give_what_one_gives(
     else:
         assert parts.fingerprint == whole.fingerprint
         assert (list(parts.users), list(parts.items)) == (list(whole.users), list(whole.items))
+
+
+@pytest.mark.parametrize("window", [{}, {"window": "100d"}], ids=["all", "window"])
+@pytest.mark.parametrize("odd", ["x", str(2**63 + 1)])
+def test_ids_are_integers_again_once_the_odd_one_is_forgotten(
+    odd: str, window: dict[str, Any], tmp_path: Path
+) -> None:
+    """Exact sums move to new places together with their pairs."""
+    options: dict[str, Any] = {"binary": False} | ({"now": 10, **window} if window else {})
+    lines = [f"{user},{item},{value},{time}" for user, item, value, time in [
+        ("-9", 10, 0.1, 0), ("-9", 9, 0.7, 5), ("10", 9, 0.1, 9), ("10", "x", 0, 9), (odd, 100, 0.3, 9),
+        ("7", 10, 0.3, 8), ("-9", 9, 0.7, 7),
+    ]]  # fmt: skip
+    for name, kept in {"all": lines, "rest": [line for line in lines if not line.startswith(odd)]}.items():
+        (tmp_path / f"{name}.csv").write_text("\n".join(["user,item,rating,time", *kept]))
+    model = Popularity().fit(read_interactions(tmp_path / "all.csv", **options))
+    assert [*model.forget(odd).items_] == [9, 10]
+    assert_same(model, Popularity().fit(read_interactions(tmp_path / "rest.csv", **options)), tmp_path)
 
 
 def test_batch_that_was_added_before_is_refused(tmp_path: Path) -> None:

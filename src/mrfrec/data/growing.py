@@ -70,7 +70,7 @@ def add(old: Interactions, new: Interactions) -> Interactions:
         origin = origin.only(keep)
     out = Interactions(matrix, users, items, titles)
     out.library, out.origin = old.library, origin
-    return out
+    return retyped(out)
 
 
 def without_users(data: Interactions, places: npt.NDArray[np.integer[Any]]) -> Interactions:
@@ -91,7 +91,54 @@ def without_users(data: Interactions, places: npt.NDArray[np.integer[Any]]) -> I
         matrix[:, kept], data.users.subset(np.flatnonzero(stays)), data.items.subset(kept), titles
     )
     out.library, out.origin = data.library, origin.only(keep)
+    return retyped(out)
+
+
+def retyped(data: Interactions) -> Interactions:
+    """Make integers of ids from text if all that are left look like integers, after pairs were dropped.
+
+    The types of ids then depend only on the pairs that are left, and not on how they came.
+    """
+    origin = origin_of(data)
+    users = _as_integers(data.users) if origin.users == "untyped" else None
+    items = _as_integers(data.items) if origin.items == "untyped" else None
+    if users is None and items is None:
+        return data
+    row, column = (
+        np.arange(len(old)) if new is None else np.argsort(new)
+        for old, new in ((data.users, users), (data.items, items))
+    )
+    places = sp.csr_array(
+        (np.arange(1, len(data) + 1), data.matrix.indices, data.matrix.indptr), shape=data.matrix.shape
+    )
+    moved = places[row][:, column]
+    moved.sort_indices()
+    order = moved.data - 1
+    matrix = sp.csr_array((data.matrix.data[order], moved.indices, moved.indptr), shape=moved.shape)
+    out = Interactions(
+        matrix,
+        data.users if users is None else users[row],
+        data.items if items is None else items[column],
+        None if data.titles is None else data.titles.take(column),
+    )
+    out.skipped, out.library, out.origin = data.skipped, data.library, origin.only(order)
     return out
+
+
+def _as_integers(ids: Ids) -> npt.NDArray[Any] | None:
+    """Return strings as integers if all are written as such; None if not, or if they are integers already."""
+    numbers: list[int] = []
+    for text in ids if ids.is_text else ():
+        try:
+            number = int(text) if len(str(text)) <= 20 else None
+        except ValueError:
+            return None
+        if number is None or str(number) != text:
+            return None
+        numbers.append(number)
+    if not numbers or min(numbers) < -(2**63) or max(numbers) >= (2**63 if min(numbers) < 0 else 2**64):
+        return None
+    return np.array(numbers, np.uint64 if max(numbers) >= 2**63 else np.int64)
 
 
 def _added(

@@ -27,7 +27,7 @@ class Sums(NamedTuple):
         """Leave out the sums if they are these numbers."""
         return self._replace(values=None) if self.values is None or (self.values == rounded).all() else self
 
-    def only(self, keep: npt.NDArray[np.bool_]) -> "Sums":
+    def only(self, keep: npt.NDArray[Any]) -> "Sums":
         return self if self.values is None else self._replace(values=self.values[keep])
 
 
@@ -107,8 +107,8 @@ class Origin:
         """Return the origin of some of the pairs, which these limits have kept."""
         return replace(self.only(keep), rules={**self.rules, **limits})
 
-    def only(self, keep: npt.NDArray[np.bool_]) -> "Origin":
-        """Return the origin of some of the pairs."""
+    def only(self, keep: npt.NDArray[Any]) -> "Origin":
+        """Return the origin of some of the pairs, in the order given if `keep` are positions."""
         times = None if self.times is None else self.times[keep]
         return replace(self, sums=self.sums.only(keep), times=times)
 

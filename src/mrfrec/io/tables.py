@@ -17,6 +17,7 @@ import scipy.sparse as sp
 from mrfrec.checks import check_flag, check_number
 from mrfrec.core.engine import Progress
 from mrfrec.data.events import Events
+from mrfrec.data.growing import retyped
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.data.interactions import Interactions, only
 from mrfrec.data.origin import Origin
@@ -169,11 +170,12 @@ def read_interactions(
         titles = _titles_from(items, known, item, title, rows)
     out = Interactions(matrix, users, known, titles)
     out.skipped, out.library, out.origin = rows.skipped, library, origin
+    out = retyped(out) if origin is not None and origin.sets_to_zero else out
     limits: dict[str, Any] = {"max_history": max_history, "min_users": min_users, "min_items": min_items}
     kept = out.filtered(**limits)
-    if kept is out and origin is not None:  # later events may exceed the limits
+    if kept is out and out.origin is not None:  # later events may exceed the limits
         given = {name: int(limit) for name, limit in limits.items() if limit}
-        out.origin = replace(origin, rules={**origin.rules, **given})
+        out.origin = replace(out.origin, rules={**out.origin.rules, **given})
     return kept
 
 
