@@ -87,3 +87,11 @@ def postgres(postgres_server: Any) -> str:
     name = f"test_{next(_databases)}"
     postgres_server.psql(f"create database {name};")
     return str(postgres_server.get_uri(database=name))
+
+
+@pytest.fixture(params=["postgresql", "sqlite", "duckdb"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database of each kind."""
+    if request.param == "postgresql":
+        return str(request.getfixturevalue("postgres"))
+    return f"{request.param}:///{tmp_path}/my shop?.db"

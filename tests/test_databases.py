@@ -99,14 +99,6 @@ def test_password_comes_from_the_url_the_environment_or_a_file(
     assert user(as_guest(postgres)) == "guest"
 
 
-@pytest.fixture(params=["postgresql", "sqlite", "duckdb"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of an empty database of each kind."""
-    if request.param == "postgresql":
-        return str(request.getfixturevalue("postgres"))
-    return f"{request.param}:///{tmp_path}/my shop?.db"
-
-
 def test_block_is_one_transaction(database: str) -> None:
     with connect(database, write=True) as cursor:
         cursor.execute("create table t (x integer)")

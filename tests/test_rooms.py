@@ -22,9 +22,9 @@ HOME_OF = {
     "threadpoolctl": {"engines/local.py"},
     "polars": {
         f"io/{room}.py"
-        for room in ("batches", "frames", "json_lines", "rows", "sources", "tables", "text", "weighting")
+        for room in ("batches", "frames", "json_lines", "rows", "sources", "staging", "tables", "text")
     }
-    | {"datasets/originals.py"},
+    | {"datasets/originals.py", "io/weighting.py"},
     "narwhals": {f"io/{room}.py" for room in ("sources", "frames")},
     "safetensors": {"io/artifact.py"},
     "adbc_driver_postgresql": {"io/databases.py"},

@@ -211,7 +211,8 @@ def recommend(
         ranked = opened._batches(asked, k, progress=progress if many else None, **options)
         pieces = _until(context.obj, ranked)
         if kind in ("parquet", "csv", "jsonl") and output is not None:
-            rows = opened._write(pieces, asked, output, kind, explain)
+            with opened._staged(pieces, asked, output, kind, None, explain) as rows:
+                pass
             note(f"wrote {rows:,} rows for {len(asked):,} users to {output} ({size_of(output)})")
         else:
             show_recommendations(pieces, opened.catalogue, len(asked), explain, kind, output)

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mrfrec.checks import check_count
 from mrfrec.core.engine import Progress
 from mrfrec.core.memory import human_bytes
 from mrfrec.data.catalogue import Catalogue, Recommendations, rows_of
@@ -104,7 +105,7 @@ def show_recommendations(
 
 def show_similar(model: Recommender, item: Id, k: int, kind: str, output: Path | None) -> None:
     """Show the items that go with an item."""
-    columns = model.catalogue.neighbor_columns(*model._nearest(item, k))
+    columns = model.catalogue.neighbor_columns(*model._nearest(model._position(item), check_count("k", k)))
     if not columns["item"]:
         note(f"no item goes with {item}, says this {type(model).__name__}")
     _write_columns(columns, model.catalogue, kind, output)

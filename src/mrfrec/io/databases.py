@@ -48,27 +48,28 @@ def shown(url: str) -> str:
 
 
 @contextmanager
-def connect(url: str, *, write: bool = False) -> Iterator[Any]:
+def connect(url: str, *, write: bool = False, autocommit: bool = False) -> Iterator[Any]:
     """Open a database by its URL and yield a cursor of its driver.
 
-    The block is one transaction: committed at its end, rolled back if it raises. What the driver raises
-    becomes a `DataError` without passwords. Only with `write` may files be changed, or created if they are
-    missing.
+    The block is one transaction: committed at its end, rolled back if it raises. With `autocommit` each
+    statement is one, until the caller begins another. What the driver raises becomes a `DataError` without
+    passwords. Only with `write` may files be changed, or created if they are missing.
     """
-    driver, connection = _opened(url, write)
+    driver, connection = _opened(url, write, autocommit)
     try:
         # A cursor of DuckDB is another connection, with its own transaction; the connection acts as one.
         cursor = connection if url.startswith("duckdb") else connection.cursor()
         with closing(connection), closing(cursor):
-            if url.startswith(_FILES):
+            if url.startswith(_FILES) and not autocommit:
                 cursor.execute("begin immediate" if write and driver is sqlite3 else "begin")
             yield cursor
-            connection.commit()
+            if not autocommit:
+                connection.commit()
     except driver.Error as error:
         raise _failure(url, error) from None
 
 
-def _opened(url: str, write: bool) -> tuple[Any, Any]:
+def _opened(url: str, write: bool, autocommit: bool) -> tuple[Any, Any]:
     """Return the driver and an open connection."""
     scheme, _, rest = url.partition("://")
     if scheme in _FILES:
@@ -108,7 +109,7 @@ def _opened(url: str, write: bool) -> tuple[Any, Any]:
             return driver, driver.connect(file, uri=True, isolation_level=None, check_same_thread=False)
         if scheme == "duckdb":
             return driver, driver.connect(str(path), read_only=not write)
-        return driver, driver.connect(url)
+        return driver, driver.connect(url, autocommit=autocommit)
     except driver.Error as error:
         raise _failure(url, error) from None
 

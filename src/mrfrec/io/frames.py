@@ -1,10 +1,11 @@
-"""Answers as tables: data frames of the caller's library, or files.
+"""Answers as tables: data frames of the caller's library, files, or tables of databases.
 
-Files are written a few thousand users at a time, so that recommendations for everybody never lie in memory
+They are written a few thousand users at a time, so that recommendations for everybody never lie in memory
 as a whole.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from io import BytesIO
 from os import PathLike
 from pathlib import Path
@@ -16,6 +17,8 @@ from polars.io.plugins import register_io_source
 
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import writing
+from mrfrec.io.databases import is_database
+from mrfrec.io.staging import parse_table, staged
 
 FILE_FORMATS = (".parquet", ".csv", ".jsonl")
 
@@ -73,18 +76,19 @@ def _schema(names: Iterable[str], kinds: Mapping[str, str]) -> dict[str, Any]:
     return {name: _KINDS[kinds[name]] if name in kinds else _TYPES[name] for name in names}
 
 
-def write(
+@contextmanager
+def writing_rows(
     columns: Batches,
     names: Iterable[str],
     kinds: Mapping[str, str],
     path: str | PathLike[str],
-    form: str | None,
-) -> int:
-    """Write batches of columns to a file, one after the other; returns the number of rows."""
-    suffix = Path(path).suffix.lower() if form is None else f".{form}"
-    if suffix not in FILE_FORMATS:
-        rule = f"a name that ends in {', '.join(FILE_FORMATS)}"
-        raise ParameterError("path", rule, str(path), "Or say which of them with form=….")
+    form: str | None = None,
+    table: str | None = None,
+) -> Iterator[int]:
+    """Write batches of columns beside a file or a table of a database, and yield the number of rows.
+
+    They take its place when the block ends; if it raises, what was there before stays.
+    """
     schema, rows = _schema(names, kinds), 0
 
     def frames() -> Iterator[pl.DataFrame]:
@@ -94,17 +98,52 @@ def write(
             rows += len(piece)
             yield piece
 
+    if is_database(path):
+        with staged(str(path), table, schema, frames()) as count:
+            yield count
+        return
     # polars asks this for its batches, one by one, as it writes them. It gets an open file: given a name, a
     # thread of polars may create the file again after an interrupt has removed it.
     lazy = register_io_source(lambda *_: frames(), schema=schema)
     sinks: dict[str, Any] = {
         ".parquet": lazy.sink_parquet, ".csv": lazy.sink_csv, ".jsonl": lazy.sink_ndjson,
     }  # fmt: skip
+    of_caller: BaseException | None = None
     try:
-        with writing(path) as unfinished, unfinished.open("r+b") as file:
-            sinks[suffix](file)
+        with writing(path) as unfinished:
+            with unfinished.open("r+b") as file:
+                sinks[_suffix(path, form)](file)
+            try:
+                yield rows
+            except BaseException as error:
+                of_caller = error
+                raise
     except (OSError, pl.exceptions.PolarsError) as error:
+        if error is of_caller:
+            raise
         raise DataError(
             f"{path} could not be written: {error}. What was there before is untouched."
         ) from error
-    return rows
+
+
+def check_target(path: str | PathLike[str], form: str | None, table: str | None) -> None:
+    """Refuse what `writing_rows` cannot write to, by its name."""
+    if is_database(path):
+        if form is not None:
+            raise ParameterError("form", "None with a database", form)
+        if table is None:
+            raise ParameterError("table", "the name of a table, with a database", table)
+        parse_table(table)
+    elif table is not None:
+        rule, advice = "None with a file", "Tables are in databases, such as postgresql://host/shop."
+        raise ParameterError("table", rule, table, advice)
+    else:
+        _suffix(path, form)
+
+
+def _suffix(path: str | PathLike[str], form: str | None) -> str:
+    suffix = Path(path).suffix.lower() if form is None else f".{form}"
+    if suffix not in FILE_FORMATS:
+        rule = f"a name that ends in {', '.join(FILE_FORMATS)}"
+        raise ParameterError("path", rule, str(path), "Or say which of them with form=….")
+    return suffix

@@ -1,33 +1,34 @@
 """Ask a model by ids: recommendations, similar items, explanations, search."""
 
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
-from mrfrec.checks import check_count, check_flag, check_number, warn
+from mrfrec.checks import check_count, warn
 from mrfrec.data.catalogue import Contribution, Recommendations, rows_of
 from mrfrec.data.ids import Id
-from mrfrec.errors import DataError, ParameterError
-from mrfrec.models.explaining import WeightsBetween, contributions, reasons
-from mrfrec.models.filters import Filters, ItemFilter, Request
-from mrfrec.models.histories import Query, Unknown, query_histories, query_users
+from mrfrec.errors import ParameterError
+from mrfrec.models.asking import RankingModel
+from mrfrec.models.explaining import contributions
+from mrfrec.models.filters import ItemFilter
+from mrfrec.models.histories import Query, Unknown
 from mrfrec.models.model import FitContext
-from mrfrec.models.scorers import novelty_factors
-from mrfrec.models.updating import UpdatableModel
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
+
+Form = Literal["parquet", "csv", "jsonl"] | None
 
 __all__ = ["Answer", "FitContext", "Recommender"]
 
 _COLUMNS = ("user", "item", "title", "score", "rank", "source")
 _NEIGHBOR_COLUMNS = ("item", "title", "score", "rank")
+_NEIGHBORS_OF_COLUMNS = ("similar_to", *_NEIGHBOR_COLUMNS)
 _REASON_COLUMNS = ("item", "title", "value", "weight", "contribution")
 _SEARCH_COLUMNS = ("item", "title", "users")
 
@@ -51,20 +52,8 @@ class Answer:
     unknown: dict[str, list[Id]]  # by the parameter they were given as: users, history, allow, exclude
 
 
-class Recommender(UpdatableModel):
+class Recommender(RankingModel):
     """A model that is asked by the ids of users and items. A fitted one may be asked by several threads."""
-
-    explains: ClassVar[bool] = True  # whether a score is a sum over the items of a history
-
-    @abstractmethod
-    def _neighbors(self, item: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return the items that go with an item, and how strongly."""
-
-    def _weights_between(
-        self, had: npt.NDArray[Any], values: npt.NDArray[Any], targets: npt.NDArray[Any]
-    ) -> npt.NDArray[np.float64]:
-        """Return the weight of each item of a history in the score of each target, had × targets."""
-        raise NotImplementedError  # never called where `explains` is False
 
     # ── recommending ──────────────────────────────────────────────────────────────────────────────
 
@@ -151,15 +140,21 @@ class Recommender(UpdatableModel):
         *,
         history: object = None,
         k: int = 10,
-        form: Literal["parquet", "csv", "jsonl"] | None = None,
+        form: Form = None,
+        table: str | None = None,
         client: Any = None,
         shared_path: "str | PathLike[str] | None" = None,
         **options: "Unpack[Options]",
     ) -> int:
-        """Write what `recommend` returns to a Parquet, CSV or JSON lines file; returns the number of rows.
+        """Write what `recommend` returns to a file or a table of a database; returns the number of rows.
 
-        The name of the file tells its form, or `form` does. A few thousand users at a time are held in
-        memory. The file appears when it is whole.
+        The name of a file tells its form (.parquet, .csv, .jsonl), or `form` does. The file appears when it
+        is whole. A few thousand users at a time are held in memory.
+
+        With the URL of a database (postgresql://, sqlite:///, duckdb:///) the rows replace those of `table`,
+        such as "recs" or "shop.recs", in one transaction: its readers see all old rows or all new ones. It
+        stays the same table, with its indexes, grants and views. If it is missing, it is created, with user
+        and rank as its primary key (not in DuckDB). A table with other columns is refused.
 
         With a `distributed.Client` the workers recommend, and `path` is a folder: part-00000.parquet and so
         on, with up to 20,000 users each and the same rows in the same order. Each part appears when it is
@@ -167,30 +162,60 @@ class Recommender(UpdatableModel):
         other users or options are refused. manifest.json has the number of rows when all parts are there.
         `shared_path` is that of `fit`.
         """
-        query = self._query(users, history)
         if client is not None:
-            if form not in (None, "parquet"):
-                raise ParameterError("form", '"parquet" or None with a client', form)
-            return self._write_parts(query, k, path, client, shared_path, **options)
+            for name, value in (("form", None if form == "parquet" else form), ("table", table)):
+                if value is not None:
+                    raise ParameterError(name, "None with a client, which writes Parquet files", value)
+            return self._write_parts(self._query(users, history), k, path, client, shared_path, **options)
         if shared_path is not None:
             raise ParameterError("shared_path", "None without a client", shared_path)
-        return self._write(
-            self._batches(query, k, **options), query, path, form, bool(options.get("explain"))
-        )
+        with self.staged_recommendations(
+            path, users, history=history, k=k, form=form, table=table, **options
+        ) as rows:
+            return rows
 
-    def _write(
+    @contextmanager
+    def staged_recommendations(
+        self,
+        path: "str | PathLike[str]",
+        users: object = None,
+        *,
+        history: object = None,
+        k: int = 10,
+        form: Form = None,
+        table: str | None = None,
+        **options: "Unpack[Options]",
+    ) -> Iterator[int]:
+        """Write as `recommend_to` does, but let the rows appear when the block ends.
+
+        Yields the number of rows once all of them are written beside the file or the table. If the block
+        raises, nothing changes. So several things can be published together, or not at all::
+
+            with model.staged_recommendations(url, table="recs") as rows:
+                model.save("shop.mrf")
+        """
+        from mrfrec.io.frames import check_target
+
+        check_target(path, form, table)
+        query = self._query(users, history)
+        batches = self._batches(query, k, **options)
+        with self._staged(batches, query, path, form, table, bool(options.get("explain"))) as rows:
+            yield rows
+
+    def _staged(
         self,
         batches: Iterable[Recommendations],
         query: Query,
         path: "str | PathLike[str]",
         form: str | None,
+        table: str | None,
         explain: bool,
-    ) -> int:
-        """Write batches to a file; returns the number of rows."""
-        from mrfrec.io.frames import write
+    ) -> AbstractContextManager[int]:
+        """Write batches beside a file or a table, and let them take its place when the block ends."""
+        from mrfrec.io.frames import writing_rows
 
         columns = (self._catalogue.recommendation_columns(batch) for batch in batches)
-        return write(columns, *self._table_form(query, explain), path=path, form=form)
+        return writing_rows(columns, *self._table_form(query, explain), path, form, table)
 
     def _write_parts(
         self,
@@ -220,116 +245,10 @@ class Recommender(UpdatableModel):
             )
         return rows
 
-    def _part(self, query: Query, wanted: Request, span: tuple[int, int]) -> Iterator[dict[str, Any]]:
-        """Yield the columns of recommendations for a range of users."""
-        for batch in self._ranked(query, wanted, None, warns=False, span=span):
-            yield self._catalogue.recommendation_columns(batch)
-
     def _table_form(self, query: Query, explain: bool) -> tuple[tuple[str, ...], dict[str, Any]]:
         """Return the columns of a table of recommendations, and the types that depend on the model."""
         types = {"user": query.names.kind, "item": self.items_.kind, "score": self._score_type}
         return (*_COLUMNS, "because") if explain else _COLUMNS, types
-
-    def _batches(
-        self,
-        query: Query,
-        k: int,
-        *,
-        progress: "Progress | None" = None,
-        unknown: list[Unknown] | None = None,
-        **options: Any,
-    ) -> Iterator[Recommendations]:
-        """Recommend to a few thousand users at a time.
-
-        Unknown ids and users with fewer than k items are warned of; with `unknown`, the ids go there instead.
-        """
-        wanted = self._request(query, k, unknown=unknown, **options)
-        return self._ranked(query, wanted, progress, warns=unknown is None)
-
-    def _request(
-        self,
-        query: Query,
-        k: int,
-        *,
-        exclude_seen: bool = True,
-        allow: ItemFilter = None,
-        exclude: ItemFilter = None,
-        novelty: float | None = None,
-        explain: int = 0,
-        unknown: list[Unknown] | None = None,
-    ) -> Request:
-        """Check the options of `recommend`, and look up the items in them."""
-        k = check_count("k", k)
-        check_flag("exclude_seen", exclude_seen)
-        explain = check_count("explain", explain, least=0)
-        if explain:
-            self._check_explains()
-        filters = Filters.of(query, self.items_, allow, exclude)
-        for each in (*query.unknown, *filters.unknown):
-            each.warn() if unknown is None else unknown.append(each)
-        return Request(k, exclude_seen, filters, self._more_novelty(novelty), explain)
-
-    def _ranked(
-        self,
-        query: Query,
-        wanted: Request,
-        progress: "Progress | None",
-        warns: bool,
-        span: tuple[int, int | None] = (0, None),
-    ) -> Iterator[Recommendations]:
-        k, exclude_seen, filters, more_novelty, explain = wanted
-        places = min(k, len(self.items_))
-        short = done = 0
-        for start, names, histories in query.batches(*span):
-            items, scores, evidence = self._rank(
-                histories, places, "popularity", filters.hide(start, histories, exclude_seen), filters.hidden,
-                filters.allow(start, len(names)), more_novelty,
-            )  # fmt: skip
-            short += int((items < 0).any(axis=1).sum()) if places == k else len(names)
-            because = (
-                reasons(self._scaled_weights(more_novelty), histories, items, explain) if explain else None
-            )
-            yield Recommendations(names, items, scores, evidence, because)
-            done += len(names)
-            if progress is not None:
-                progress("recommend", done, len(query))
-        if short and warns:
-            warn(
-                f"{short:,} of {len(query):,} users get fewer than k={k} items: no more are left that they "
-                "have not seen and that are not excluded."
-            )
-
-    def _more_novelty(self, novelty: float | None) -> float:
-        """Return what to add to the novelty that the model was fitted with."""
-        if novelty is None:
-            return 0.0
-        asked = check_number("novelty", novelty, "between -1 and 1", lambda x: -1 <= x <= 1)
-        if not self.scales_scores:
-            raise DataError(
-                f"a {type(self).__name__} takes no novelty: its scores are no sums of weights, and dividing "
-                "them by popularity means nothing. MRF, EASE, EDLAE, SLIM, FsSLIM and ItemKNN do."
-            )
-        return asked - float(self.fitted_parameters_.get("novelty", 0.0))
-
-    def _scaled_weights(self, more_novelty: float) -> WeightsBetween:
-        """Return `_weights_between`, with more novelty."""
-        if not more_novelty:
-            return self._weights_between
-        factors = novelty_factors(self.popularity_, more_novelty)
-        return lambda had, values, targets: self._weights_between(had, values, targets) * factors[targets]
-
-    def _query(self, users: object = None, history: object = None) -> Query:
-        """Read the users or histories that recommendations are asked for."""
-        self._fitted()
-        if users is not None and history is not None:
-            raise ParameterError(
-                "history", "None when users are given", history, "One of them says for whom."
-            )
-        if history is None:
-            return query_users(users, self._trained_on("recommending by user id"))
-        # Models saved before this was recorded count an item without a value as 1.
-        typical = None if self._facts["binary"] else self._facts.get("mean_value", 1.0)
-        return query_histories(history, self.items_, typical)
 
     # ── items ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -341,28 +260,57 @@ class Recommender(UpdatableModel):
         """
         from mrfrec.io.frames import frame
 
-        several = isinstance(item, Iterable) and not isinstance(item, str | bytes)
-        wanted: list[Any] = list(item) if several else [item]  # type: ignore[arg-type]
-        found = [self._nearest(each, k) for each in wanted]
-        short = sum(len(items) < k for items, _ in found)
-        if short:
-            which = f"{short:,} of {len(wanted):,} items have" if several else f"item {item!r} has"
-            warn(f"{which} fewer than k={k} similar items: the model knows no more.")
-        columns = []
-        for each, nearest in zip(wanted, found, strict=True):
-            first = {"similar_to": [each] * len(nearest[0])} if several else {}
-            columns.append({**first, **self._catalogue.neighbor_columns(*nearest)})
-        names = ("similar_to", *_NEIGHBOR_COLUMNS) if several else _NEIGHBOR_COLUMNS
-        kind = self.items_.kind
-        return frame(columns, names, {"item": kind, "similar_to": kind}, library=self._library)
+        kind = {"item": self.items_.kind, "similar_to": self.items_.kind}
+        if isinstance(item, Iterable) and not isinstance(item, str | bytes):
+            batches = self._neighbor_batches(self._positions(item), k)
+            return frame(batches, _NEIGHBORS_OF_COLUMNS, kind, library=self._library)
+        found = self._nearest(self._position(item), check_count("k", k))  # type: ignore[arg-type]
+        if len(found[0]) < k:
+            warn(f"item {item!r} has fewer than k={k} similar items: the model knows no more.")
+        columns = self._catalogue.neighbor_columns(*found)
+        return frame([columns], _NEIGHBOR_COLUMNS, kind, library=self._library)
 
-    def _nearest(self, item: Id, k: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return the items that go with an item, by position, and how strongly: strongest first."""
+    def similar_items_to(
+        self,
+        path: "str | PathLike[str]",
+        items: Iterable[Id] | None = None,
+        *,
+        k: int = 10,
+        form: Form = None,
+        table: str | None = None,
+        progress: "Progress | None" = None,
+    ) -> int:
+        """Write the k nearest of items to a file or a table of a database; returns the number of rows.
+
+        The columns are those of `similar_items` of several items, here all items if None. `path`, `form` and
+        `table` are those of `recommend_to`; the primary key is similar_to and rank. A thousand items at a
+        time are held in memory. `progress` is called as `progress("similar", items done, items)`.
+        """
+        with self.staged_similar_items(path, items, k=k, form=form, table=table, progress=progress) as rows:
+            return rows
+
+    @contextmanager
+    def staged_similar_items(
+        self,
+        path: "str | PathLike[str]",
+        items: Iterable[Id] | None = None,
+        *,
+        k: int = 10,
+        form: Form = None,
+        table: str | None = None,
+        progress: "Progress | None" = None,
+    ) -> Iterator[int]:
+        """Write as `similar_items_to` does, but let the rows appear when the block ends."""
+        from mrfrec.io.frames import check_target, writing_rows
+
+        check_target(path, form, table)
+        self._fitted()
         k = check_count("k", k)
-        items, strengths = self._neighbors(self._position(item))
-        items, strengths = items[strengths > 0], strengths[strengths > 0]
-        order = np.lexsort((self._catalogue.by_popularity[items], -strengths))[:k]
-        return items[order], strengths[order]
+        wanted = np.arange(len(self.items_)) if items is None else self._positions(items)
+        batches = self._neighbor_batches(wanted, k, progress)
+        kind = {"item": self.items_.kind, "similar_to": self.items_.kind}
+        with writing_rows(batches, _NEIGHBORS_OF_COLUMNS, kind, path, form, table) as rows:
+            yield rows
 
     def explain(
         self, item: Id, *, user: Id | None = None, history: object = None, novelty: float | None = None
@@ -415,16 +363,3 @@ class Recommender(UpdatableModel):
         items = np.array(self._fitted().search(text, check_count("k", k)), np.int64)
         columns = {**self._catalogue.columns(items), "users": self.popularity_[items]}
         return frame([columns], _SEARCH_COLUMNS, {"item": self.items_.kind}, library=self._library)
-
-    def _check_explains(self) -> None:
-        if not self.explains:
-            raise DataError(
-                f"a {type(self).__name__} cannot explain: its scores are no sums over the items of a "
-                "history. MRF, EASE, EDLAE, SLIM, FsSLIM, ItemKNN and WMF can."
-            )
-
-    def _position(self, item: Id) -> int:
-        place = int(self._fitted().items.find([item], "item")[0])
-        if place < 0:
-            raise DataError(f"item {item!r} is unknown to the model.")
-        return place
