@@ -41,6 +41,7 @@ HOME_OF = {
             "fitting",
             "options",
             "paper",
+            "recommending",
             "updating",
         )
     },
