@@ -782,6 +782,28 @@ def test_no_rows_are_a_result_too(quick: Forking, tmp_path: Path) -> None:
     assert (tmp_path / "s.csv").read_text() == "item,title,score,rank\n"
 
 
+def test_tables_of_databases_have_the_rows_of_files(
+    quick: Forking, shop: Path, tmp_path: Path, database: str
+) -> None:
+    from mrfrec.io.databases import connect, shown
+
+    model = shop / "shop.mrf"
+    for command, columns in (
+        (("recommend", model, "--all", "-k", 4), COLUMNS),
+        (("similar", model, "--all", "-k", 4), ["similar_to", "item", "title", "score", "rank"]),
+    ):
+        quick(*command, "-o", "o.parquet", cwd=tmp_path)
+        done = quick(*command, "-o", database, "--table", command[0], cwd=tmp_path)
+        wanted = pl.read_parquet(tmp_path / "o.parquet")
+        assert f"wrote {len(wanted)} rows for " in done.err
+        assert f" to table {command[0]} of {shown(database)}\n" in done.err
+        assert wanted.columns == columns
+        with connect(database) as cursor:
+            names = ", ".join(f'"{name}"' for name in columns)
+            found = cursor.execute(f'select {names} from "{command[0]}" order by 1, rank').fetchall()
+        assert pl.DataFrame(found, wanted.schema, orient="row").equals(wanted)
+
+
 # ── what is refused ───────────────────────────────────────────────────────────────────────────────
 
 
@@ -969,6 +991,37 @@ REFUSED = {
     "all users where no file can be": (
         "recommend shop.mrf --all -o /proc/x.parquet",
         r"/proc/x\.parquet could not be written",
+    ),
+    "a database without a table": (
+        "recommend shop.mrf --all -o sqlite:///x.db",
+        r"--table must be given with a database; got None\. Such as --table recs",
+    ),
+    "a table in a file": (
+        "similar shop.mrf --all -o x.csv --table near",
+        r"--table must be left out without a database; got 'near'",
+    ),
+    "an empty name of a table": (
+        "recommend shop.mrf --all -o sqlite:///x.db --table ''",
+        r"--table must be a name such as recs or shop\.recs; got ''",
+    ),
+    "a format of a database": (
+        "recommend shop.mrf --all -o sqlite:///x.db --table recs --format csv",
+        r"--format must be left out with a database; got 'csv'",
+    ),
+    "a database in a missing folder": (
+        "recommend shop.mrf --all -o sqlite:///no/x.db --table recs",
+        r"sqlite:///no/x\.db: there is no folder no",
+    ),
+    "a database that nobody serves": (
+        "recommend shop.mrf --all -o postgresql://u:hunter2@127.0.0.1:1/shop --table recs",
+        r"^postgresql://127\.0\.0\.1:1/shop: (?!.*hunter2).*refused",
+    ),
+    "similar to nothing": ("similar shop.mrf", r"give either an item or --all"),
+    "similar to one and all": ("similar shop.mrf i01 --all -o x.csv", r"give either an item or --all"),
+    "all similar items on the screen": ("similar shop.mrf --all", r"with --all, give -o FILE\.parquet"),
+    "one similar item in a database": (
+        "similar shop.mrf i01 -o sqlite:///x.db --table near",
+        r"give --all with a database",
     ),
     "a table of everybody": (
         "recommend shop.mrf --all",

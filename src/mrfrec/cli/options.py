@@ -17,7 +17,7 @@ _GROUPS = {
     "Model": "model params l2 alpha sparsity threshold max_neighbors r l2_flat dropout user_weight center "
     "mean_constraint offset novelty rank rank_weight dtype method vary trials dense sparse ranks",
     "Machine": "threads memory_limit device cluster shared_path checkpoint minutes max_seconds",
-    "Output": "output best histories metrics metric ties form per_user plot study help",
+    "Output": "output table best histories metrics metric ties form per_user plot study help",
 }
 _GROUP_OF = {name: title for title, names in _GROUPS.items() for name in names.split()}
 # Options whose parameters have another name in Python.

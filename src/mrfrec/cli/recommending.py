@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 from typer import Argument, Option
@@ -13,9 +13,9 @@ from mrfrec.cli.options import Cluster, Threads
 from mrfrec.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
-    from mrfrec.data.catalogue import Recommendations
     from mrfrec.models.recommender import Recommender
 
+T = TypeVar("T")
 _REASONS = 3  # shown for each item with --explain
 _TABLE_USERS = 50  # at most this many users are shown as a table
 
@@ -24,6 +24,17 @@ Count = Annotated[int, Option("-k", help="Number of items.", metavar="N")]
 Output = Annotated[
     Path | None,
     Option("-o", "--output", metavar="FILE", help="A .parquet, .csv, .json, .jsonl or .txt file."),
+]
+Target = Annotated[
+    str | None,
+    Option(
+        "-o", "--output",
+        metavar="FILE",
+        help="A .parquet, .csv, .json, .jsonl or .txt file, or a database such as postgresql://host/shop.",
+    ),
+]  # fmt: skip
+Table = Annotated[
+    str | None, Option(metavar="NAME", help="Table of the database, such as recs or shop.recs.")
 ]
 Novelty = Annotated[
     float | None,
@@ -74,7 +85,8 @@ def recommend(
     seen: Annotated[bool, Option("--seen", help="Also recommend items of the history.")] = False,
     novelty: Novelty = None,
     form: Form = None,
-    output: Output = None,
+    output: Target = None,
+    table: Table = None,
     threads: Threads = None,
     device: Annotated[
         str | None,
@@ -90,6 +102,9 @@ def recommend(
     fitted with --histories. Each user gets k items, or fewer if there are not enough. Items about which the
     history says nothing are ranked by popularity and have the source "popular".
 
+    With a database, the rows replace those of --table in one transaction: whoever reads meanwhile sees all
+    old rows or all new ones. A table that is missing is created, one with other columns is refused.
+
     With --cluster, -o is a folder, which gets a Parquet file for each 20,000 users, part-00000.parquet and so
     on. If that was interrupted, the same command goes on with the files that are missing.
 
@@ -98,13 +113,15 @@ def recommend(
       mrfrec recommend shop.mrf --history milk,bread --explain
       mrfrec recommend shop.mrf --user 42 -k 5 --format json
       mrfrec recommend shop.mrf --all -k 20 -o recommendations.parquet
+      mrfrec recommend shop.mrf --all -o postgresql://shop@db/shop --table recs
       mrfrec recommend shop.mrf --all -k 20 -o recommendations --cluster tcp://scheduler:8786
       mrfrec recommend shop.mrf --users newsletter.txt --exclude @sold-out.txt -o today.csv
     """
     from mrfrec.cli.names import ItemNames, find_users, read_histories
     from mrfrec.cli.running import cluster_of, resumable
-    from mrfrec.cli.show import kind_of, note, progress_bar, show_recommendations, size_of
+    from mrfrec.cli.show import note, progress_bar, show_recommendations
     from mrfrec.io.atomic import refuse_own_input
+    from mrfrec.io.databases import is_database
 
     ways = {
         "--history": history, "--user": user, "--users": users, "--all": all_users,
@@ -113,13 +130,11 @@ def recommend(
     given = [name for name, value in ways.items() if value]
     if len(given) != 1:
         raise DataError(f"give exactly one of {', '.join(ways)}; got {' and '.join(given) or 'none'}.")
-    if cluster is None:
-        kind = kind_of(form, output)
-    elif output is None or form not in (None, "parquet"):
+    kind, place = ("parts", None) if cluster else _kind_and_place(form, output, table)
+    if cluster and (output is None or is_database(output) or table or form not in (None, "parquet")):
         raise DataError("--cluster writes Parquet files to a folder: give -o FOLDER, and no other --format.")
-    else:
-        kind = "parts"
-    refuse_own_input(output, [model, users, history_file])
+    if output is not None and kind != "database":
+        refuse_own_input(output, [model, users, history_file])
     opened = _load(model, threads)
     if device is not None:
         _rank_on(device, opened)
@@ -140,22 +155,23 @@ def recommend(
         "explain": _REASONS if explain else 0,
     }  # fmt: skip
     if kind == "parts" and output is not None:
-        with cluster_of(cluster) as on_cluster, progress_bar() as progress, resumable(output):
+        with cluster_of(cluster) as on_cluster, progress_bar() as progress, resumable(Path(output)):
             rows = opened._write_parts(asked, k, output, progress=progress, **on_cluster, **options)
         note(f"wrote {rows:,} rows for {len(asked):,} users to {output}")
         return
     with progress_bar(results=output is None) as progress:
         ranked = opened._batches(asked, k, progress=progress if many else None, **options)
         pieces = _until(context.obj, ranked)
-        if kind in ("parquet", "csv", "jsonl") and output is not None:
-            with opened._staged(pieces, asked, output, kind, None, explain) as rows:
+        if kind in ("parquet", "csv", "jsonl", "database") and place is not None:
+            file_form = None if kind == "database" else kind
+            with opened._staged(pieces, asked, place, file_form, table, explain) as rows:
                 pass
-            note(f"wrote {rows:,} rows for {len(asked):,} users to {output} ({size_of(output)})")
+            note(f"wrote {rows:,} rows for {len(asked):,} users to {_written(place, table)}")
         else:
-            show_recommendations(pieces, opened.catalogue, len(asked), explain, kind, output)
+            show_recommendations(pieces, opened.catalogue, len(asked), explain, kind, place)
 
 
-def _until(stop: Event | None, pieces: "Iterator[Recommendations]") -> "Iterator[Recommendations]":
+def _until(stop: Event | None, pieces: Iterator[T]) -> Iterator[T]:
     """Yield the batches until Ctrl-C, which polars swallows while it consumes them."""
     for piece in pieces:
         if stop is not None and stop.is_set():
@@ -164,27 +180,49 @@ def _until(stop: Event | None, pieces: "Iterator[Recommendations]") -> "Iterator
 
 
 def similar(
+    context: typer.Context,
     model: Model,
-    item: Annotated[str, Argument(help="An item, by id or title.", metavar="ITEM")],
+    item: Annotated[str | None, Argument(help="An item, by id or title.", metavar="ITEM")] = None,
+    all_items: Annotated[bool, Option("--all", help="The nearest of each item.")] = False,
     k: Count = 10,
     form: Form = None,
-    output: Output = None,
+    output: Target = None,
+    table: Table = None,
 ) -> None:
     """List the items with the largest weights for an item.
 
     There are fewer than k if fewer items have a weight.
 
+    With --all, -o is a .parquet, .csv or .jsonl file, or a database with --table, as for mrfrec recommend.
+    The column similar_to has each item, and the column item those nearest to it.
+
     \b
     Examples:
       mrfrec similar shop.mrf milk
       mrfrec similar movies.mrf 'Toy Story (1995)' -k 20 --format json
+      mrfrec similar shop.mrf --all -o similar.parquet
+      mrfrec similar shop.mrf --all -o sqlite:///shop.db --table neighbors
     """
     from mrfrec.cli.names import ItemNames
-    from mrfrec.cli.show import kind_of, show_similar
+    from mrfrec.cli.show import note, progress_bar, show_similar
 
-    kind = kind_of(form, output)
+    if (item is None) != all_items:
+        raise DataError("give either an item or --all.")
+    kind, place = _kind_and_place(form, output, table)
+    if item is not None:
+        if kind == "database":
+            raise DataError("one item goes to a file or the screen: give --all with a database.")
+        opened = _load(model)
+        show_similar(opened, ItemNames(opened.catalogue).find(item), k, kind, place)
+        return
+    if place is None or kind not in ("parquet", "csv", "jsonl", "database"):
+        raise DataError("with --all, give -o FILE.parquet, .csv or .jsonl, or the URL of a database.")
     opened = _load(model)
-    show_similar(opened, ItemNames(opened.catalogue).find(item), k, kind, output)
+    with progress_bar() as progress:
+        batches = _until(context.obj, opened._all_neighbors(k, progress))
+        with opened._staged_neighbors(batches, place, None if kind == "database" else kind, table) as rows:
+            pass
+    note(f"wrote {rows:,} rows for {len(opened.items_):,} items to {_written(place, table)}")
 
 
 def explain(
@@ -221,6 +259,35 @@ def explain(
     if user is not None:
         whose["user"] = find_users(opened, [user], None, known=True)[0]
     show_explanation(opened, names.find(item), whose, kind, output)
+
+
+def _kind_and_place(form: str | None, output: str | None, table: str | None) -> tuple[str, Any]:
+    """Return the kind of the output, or "database", and its path or URL."""
+    from mrfrec.cli.show import kind_of
+    from mrfrec.io.databases import is_database
+
+    if output is None or not is_database(output):
+        if table is not None:
+            rule, advice = "left out without a database", "Give one as -o postgresql://host/shop."
+            raise ParameterError("--table", rule, table, advice)
+        path = None if output is None else Path(output)
+        return kind_of(form, path), path
+    if form is not None:
+        raise ParameterError("--format", "left out with a database", form)
+    if table is None:
+        raise ParameterError("--table", "given with a database", table, "Such as --table recs.")
+    from mrfrec.io.staging import parse_table  # loads polars
+
+    parse_table(table)
+    return "database", output
+
+
+def _written(place: Path | str, table: str | None) -> str:
+    """Name what was written: a file and its size, or a table."""
+    from mrfrec.cli.show import size_of
+    from mrfrec.io.databases import shown
+
+    return f"{place} ({size_of(place)})" if isinstance(place, Path) else f"table {table} of {shown(place)}"
 
 
 def _load(path: Path, threads: int | None = None) -> "Recommender":

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.checks import check_count, check_flag, check_number, warn
-from mrfrec.data.catalogue import Recommendations
+from mrfrec.data.catalogue import Columns, Recommendations
 from mrfrec.data.ids import Id
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.models.explaining import WeightsBetween, reasons
@@ -146,11 +146,17 @@ class RankingModel(UpdatableModel):
 
     # ── items ─────────────────────────────────────────────────────────────────────────────────────
 
+    def _all_neighbors(
+        self, k: int, progress: "Progress | None", items: Iterable[Id] | None = None
+    ) -> Iterator[Columns]:
+        """Return columns of the k nearest of items, in batches, with the item in front as `similar_to`."""
+        k = check_count("k", k)
+        wanted = np.arange(len(self._fitted().items)) if items is None else self._positions(items)
+        return self._neighbor_batches(wanted, k, progress)
+
     def _neighbor_batches(
-        self, items: npt.NDArray[np.int64], k: int, progress: "Progress | None" = None
-    ) -> Iterator[dict[str, Any]]:
-        """Yield columns of the k nearest of items, by position; the first is `similar_to`, the item."""
-        check_count("k", k)
+        self, items: npt.NDArray[np.int64], k: int, progress: "Progress | None"
+    ) -> Iterator[Columns]:
         short = 0
         for start in range(0, len(items), _ITEMS_AT_ONCE):
             batch = items[start : start + _ITEMS_AT_ONCE]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 import numpy as np
 
 from mrfrec.checks import check_count, warn
-from mrfrec.data.catalogue import Contribution, Recommendations, rows_of
+from mrfrec.data.catalogue import Columns, Contribution, Recommendations, rows_of
 from mrfrec.data.ids import Id
 from mrfrec.errors import ParameterError
 from mrfrec.models.asking import RankingModel
@@ -262,7 +262,7 @@ class Recommender(RankingModel):
 
         kind = {"item": self.items_.kind, "similar_to": self.items_.kind}
         if isinstance(item, Iterable) and not isinstance(item, str | bytes):
-            batches = self._neighbor_batches(self._positions(item), k)
+            batches = self._all_neighbors(k, None, item)
             return frame(batches, _NEIGHBORS_OF_COLUMNS, kind, library=self._library)
         found = self._nearest(self._position(item), check_count("k", k))  # type: ignore[arg-type]
         if len(found[0]) < k:
@@ -301,16 +301,19 @@ class Recommender(RankingModel):
         progress: "Progress | None" = None,
     ) -> Iterator[int]:
         """Write as `similar_items_to` does, but let the rows appear when the block ends."""
-        from mrfrec.io.frames import check_target, writing_rows
+        from mrfrec.io.frames import check_target
 
         check_target(path, form, table)
-        self._fitted()
-        k = check_count("k", k)
-        wanted = np.arange(len(self.items_)) if items is None else self._positions(items)
-        batches = self._neighbor_batches(wanted, k, progress)
-        kind = {"item": self.items_.kind, "similar_to": self.items_.kind}
-        with writing_rows(batches, _NEIGHBORS_OF_COLUMNS, kind, path, form, table) as rows:
+        with self._staged_neighbors(self._all_neighbors(k, progress, items), path, form, table) as rows:
             yield rows
+
+    def _staged_neighbors(
+        self, batches: Iterable[Columns], path: "str | PathLike[str]", form: str | None, table: str | None
+    ) -> AbstractContextManager[int]:
+        from mrfrec.io.frames import writing_rows
+
+        kind = {"item": self.items_.kind, "similar_to": self.items_.kind}
+        return writing_rows(batches, _NEIGHBORS_OF_COLUMNS, kind, path, form, table)
 
     def explain(
         self, item: Id, *, user: Id | None = None, history: object = None, novelty: float | None = None
