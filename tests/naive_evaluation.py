@@ -93,6 +93,44 @@ def strong_generalisation(
     return Strong(list(unique_uid), sets(training), items, asked(validation_users), asked(test_users))
 
 
+def text_hash(value: Any) -> int:
+    """A polynomial in the bytes of a text, mixed by the last steps of splitmix64."""
+    powers = (pow(0x9E3779B97F4A7C15, place + 1, 2**64) for place in range(10**6))
+    return mixed(sum((byte + 1) * power for byte, power in zip(str(value).encode(), powers, strict=False)))
+
+
+def mixed(x: int) -> int:
+    x %= 2**64
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
+    return x ^ (x >> 31)
+
+
+def by_hash(
+    rows: Sequence[Pair], heldout: float, hidden: float = 0.2, most: int = 10_000
+) -> tuple[Sets, Asked, Asked]:
+    """Training, test and validation: users with five items or more, by their hashes."""
+    per_user = Counter(user for user, _ in rows)
+    users = sorted((user for user in per_user if per_user[user] >= 5), key=text_hash)
+    test = [user for user in users if text_hash(user) < heldout * 2**64][:most]
+    validation = [user for user in users if heldout * 2**64 <= text_hash(user) < 2 * heldout * 2**64][:most]
+    training = [(user, item) for user, item in rows if user not in {*test, *validation}]
+    items = {item for _, item in training}
+
+    def asked(users: list[Any]) -> Asked:
+        shown: Sets = {}
+        targets: Sets = {}
+        for user in users:
+            known = [item for who, item in rows if who == user and item in items]
+            known.sort(key=lambda item: mixed(text_hash(user) + 0x9E3779B97F4A7C15 * text_hash(item)))
+            count = int(hidden * len(known)) if len(known) >= 5 else 0
+            if count:
+                shown[user], targets[user] = set(known[count:]), set(known[:count])
+        return Asked(shown, targets, len(users) - len(targets))
+
+    return sets(training), asked(test), asked(validation)
+
+
 def by_time(rows: Sequence[Pair], times: Sequence[Any], k: int) -> tuple[Sets, Asked]:
     """Training, and the k latest of every user with more than k items; of equal times the later row's."""
     table = pd.DataFrame({"user": [user for user, _ in rows], "item": [item for _, item in rows]})

@@ -39,6 +39,7 @@ HOME_OF = {
             "demo",
             "evaluating",
             "fitting",
+            "nightly",
             "options",
             "paper",
             "recommending",
@@ -66,6 +67,7 @@ PACKAGES = [
     "evaluation",
     "datasets",
     "paper",
+    "nightly",
     "cli",
 ]
 

@@ -13,9 +13,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mrfrec import datasets, evaluation, models, paper
+    from mrfrec import datasets, evaluation, models, nightly, paper
     from mrfrec.data.interactions import Interactions
     from mrfrec.errors import (
+        BusyError,
         ClusterError,
         DataError,
         MemoryPlanError,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         NotFittedError,
         NumericalError,
         ParameterError,
+        RefusedError,
     )
     from mrfrec.io.tables import read_interactions
     from mrfrec.models.ahead import compile_ahead
@@ -37,6 +39,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "MRF",
+    "BusyError",
     "ClusterError",
     "DataError",
     "Interactions",
@@ -49,12 +52,14 @@ __all__ = [
     "NumericalError",
     "ParameterError",
     "Recommender",
+    "RefusedError",
     "__version__",
     "compile_ahead",
     "datasets",
     "evaluation",
     "load",
     "models",
+    "nightly",
     "paper",
     "read_interactions",
     "register",
@@ -73,7 +78,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("datasets", "evaluation", "models", "paper"):
+    if name in ("datasets", "evaluation", "models", "nightly", "paper"):
         return import_module(f"mrfrec.{name}")
     if name in __all__:
         return getattr(import_module(f"mrfrec.{_HOMES.get(name, 'errors')}"), name)

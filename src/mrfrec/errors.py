@@ -8,6 +8,8 @@
     ├── ModelFileError      a model file is invalid              (also a ValueError)
     ├── MissingLibraryError an optional library is missing       (also an ImportError)
     ├── ClusterError        a cluster cannot do the work         (also a RuntimeError)
+    ├── RefusedError        a guard refuses to publish a model   (also a RuntimeError)
+    ├── BusyError           another run of a job is at work      (also a RuntimeError)
     └── NumericalError      a matrix is not positive definite    (also an ArithmeticError)
 
 Each message names the value, the rule it breaks and what to do. Unknown items in a history or too few items
@@ -17,6 +19,7 @@ to recommend cause a `MrfrecWarning` instead.
 from typing import Any
 
 __all__ = [
+    "BusyError",
     "ClusterError",
     "DataError",
     "MemoryPlanError",
@@ -27,6 +30,7 @@ __all__ = [
     "NotFittedError",
     "NumericalError",
     "ParameterError",
+    "RefusedError",
 ]
 
 
@@ -61,6 +65,14 @@ class MissingLibraryError(MrfrecError, ImportError):
 
 class ClusterError(MrfrecError, RuntimeError):
     """A cluster cannot do the work: no scheduler, no workers, other versions, or a task that failed."""
+
+
+class RefusedError(MrfrecError, RuntimeError):
+    """The guard of a nightly job refuses to publish a model. What was published before stays."""
+
+
+class BusyError(MrfrecError, RuntimeError):
+    """Another run of the same nightly job is at work."""
 
 
 class NotFittedError(MrfrecError, RuntimeError):

@@ -10,7 +10,7 @@ from contextlib import suppress
 from threading import Event
 from typing import Any
 
-from mrfrec.errors import MrfrecError, ParameterError
+from mrfrec.errors import BusyError, MrfrecError, ParameterError, RefusedError
 
 _SHELL = {  # words of Python in messages, and what they are in a shell
     '"auto", or None for dense': "auto, or dense",
@@ -18,11 +18,12 @@ _SHELL = {  # words of Python in messages, and what they are in a shell
     "memory_limit allows": "--memory-limit allows",
     "model: sparsity=": "model: --sparsity ",
 }
+_CODES: dict[type[MrfrecError], int] = {RefusedError: 3, BusyError: 4}  # of errors whose exit code is not 2
 _LESS_MEMORY = "make the model smaller, as with --sparsity 0.005, or use fewer --threads"
 
 
 def main() -> None:
-    """Run one command and exit: with 0, with 2 after an error of one line, or with 130 after Ctrl-C."""
+    """Run one command and exit: with 0, with 2 to 4 after an error of one line, or with 130 after Ctrl-C."""
     given = sys.argv[1:]
     end = given.index("--") if "--" in given else len(given)
     arguments = [argument for argument in given[:end] if argument != "--debug"] + given[end:]
@@ -42,10 +43,9 @@ def main() -> None:
 
 
 def _run(arguments: list[str], stop: Event, debug: bool) -> int:
-    warnings.showwarning = lambda message, *_: _say(f"note: {message}")  # type: ignore[assignment]
-    log, handler = logging.getLogger("mrfrec"), logging.Handler()
-    handler.emit = lambda record: _say(record.getMessage())  # type: ignore[method-assign, assignment]
-    log.addHandler(handler)
+    warnings.showwarning = lambda message, *_: _say(f"note: {message}", level=logging.WARNING)  # type: ignore[assignment]
+    log = logging.getLogger("mrfrec")
+    log.addHandler(_Stderr())
     log.setLevel(logging.INFO)
     logging.getLogger("mrfrec.core.kernels").setLevel(logging.INFO)  # also where a command silences the fits
     try:
@@ -74,7 +74,7 @@ def _in_words(error: Any) -> tuple[str, int]:
         message = str(error)
         for python, shell in _SHELL.items():
             message = message.replace(python, shell)
-        return message, 2
+        return message, _CODES.get(type(error), 2)
     if isinstance(error, MemoryError):
         details = f" ({error})" if str(error) else ""
         return f"there is not enough memory{details}. Close other programs, or {_LESS_MEMORY}.", 2
@@ -110,7 +110,19 @@ def _give_up_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _say(message: str, code: int = 0) -> int:
-    with suppress(OSError):  # stderr is closed
-        sys.stderr.write("mrfrec: " + " ".join(message.split()) + "\n")
+def _say(message: str, code: int = 0, level: int = logging.ERROR) -> int:
+    """Write a message in the form of the log."""
+    handler = next(h for h in reversed(logging.getLogger("mrfrec").handlers) if isinstance(h, _Stderr))
+    handler.emit(logging.LogRecord("mrfrec", level, "", 0, message, None, None))
     return code
+
+
+class _Stderr(logging.Handler):
+    """Writes messages to stderr, one line each; a command may set another formatter."""
+
+    formatter: logging.Formatter | None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):  # stderr is closed
+            text = " ".join(record.getMessage().split())
+            sys.stderr.write((self.formatter.format(record) if self.formatter else f"mrfrec: {text}") + "\n")

@@ -13,6 +13,7 @@ from typer import Option
 from mrfrec import __version__
 from mrfrec.cli.evaluating import compare, evaluate, tune
 from mrfrec.cli.fitting import fit
+from mrfrec.cli.nightly import nightly
 from mrfrec.cli.options import Command, ModelFile, new_app
 from mrfrec.cli.paper import paper_app
 from mrfrec.cli.recommending import Model, explain, recommend, similar
@@ -69,7 +70,7 @@ def demo(output: ModelFile = Path("debian.mrf")) -> None:
     run_demo(output)
 
 
-for command in (fit, update, forget, recommend, similar, explain):
+for command in (fit, update, forget, nightly, recommend, similar, explain):
     app.command(cls=Command)(command)
 
 

@@ -10,6 +10,7 @@ evaluation.evaluate(MRF(**best.parameters), split)
 
 from mrfrec.evaluation.climbing import climb
 from mrfrec.evaluation.grids import grid, ridges, usual_points
+from mrfrec.evaluation.heldout import by_hash
 from mrfrec.evaluation.metrics import Mean, Metric, Paired, paired
 from mrfrec.evaluation.protocol import Comparison, Evaluation, compare, evaluate, measure
 from mrfrec.evaluation.splits import (
@@ -36,6 +37,7 @@ __all__ = [
     "Split",
     "Trial",
     "Tuning",
+    "by_hash",
     "by_time",
     "climb",
     "compare",

@@ -23,7 +23,7 @@ from mrfrec.errors import DataError
 T = TypeVar("T")
 
 SEED = 98765  # of the published splits
-_FEWEST = 5  # rows a user needs for some of them to be hidden
+FEWEST = 5  # rows a user needs for some of them to be hidden
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def strong_generalisation(
         shown = events.matrix(rows[f"{part} shown"], users, items)
         targets = events.matrix(rows[f"{part} targets"], users, items, binary=True)
         nothing = (
-            f"there is nothing to ask the {heldout:,} {part} users: of those with {_FEWEST} items of the "
+            f"there is nothing to ask the {heldout:,} {part} users: of those with {FEWEST} items of the "
             "training data or more, the share to be guessed, rounded down, is none. Hold out more users, or "
             "raise hidden or min_items (--hidden, --min-items)."
         )
@@ -188,7 +188,7 @@ def _fold_in(events: Events, rows: Places, hidden: float, seed: int) -> tuple[Pl
     targets: list[Places] = [np.empty(0, np.int64)]
     for group in _by_user(events, rows):
         hide = np.zeros(len(group), np.bool_)
-        if len(group) >= _FEWEST:
+        if len(group) >= FEWEST:
             hide[random.choice(len(group), size=int(hidden * len(group)), replace=False)] = True
         shown.append(group[~hide])
         targets.append(group[hide])
@@ -365,6 +365,11 @@ def _questions(users: Ids, shown: sp.csr_array, targets: sp.csr_array, nothing: 
     if len(asked) == len(users):
         return Questions(users, shown, targets)
     return Questions(users.subset(asked), shown[asked], targets[asked], len(users) - len(asked))
+
+
+def hidden_questions(users: Ids, X: sp.csr_array, hide: npt.NDArray[np.bool_], nothing: str) -> Questions:
+    """Ask for some of the entries of a matrix, and show the others; raise `nothing` if none is hidden."""
+    return _questions(users, _only(X, ~hide), _ones(_only(X, hide)), nothing)
 
 
 def _only(X: sp.csr_array, keep: npt.NDArray[np.bool_]) -> sp.csr_array:

@@ -58,8 +58,8 @@ class Weighting:
             raise ParameterError("now", "None without half_life or window", now, advice)
         return cls(
             kinds=None if event_weights is None else _kinds(event_weights),
-            half_life=None if half_life is None else _duration("half_life", half_life),
-            window=None if window is None else _duration("window", window),
+            half_life=None if half_life is None else duration("half_life", half_life),
+            window=None if window is None else duration("window", window),
             **moments,
         )
 
@@ -141,7 +141,7 @@ def _kinds(given: object) -> dict[str, float]:
     }
 
 
-def _duration(name: str, given: object) -> int:
+def duration(name: str, given: object) -> int:
     """Return a duration in microseconds."""
     seconds = math.nan
     if isinstance(given, timedelta):

@@ -1,0 +1,66 @@
+"""The command nightly. docs/cli.md is generated from the texts here."""
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Literal
+
+from typer import Argument, Option
+
+
+def nightly(
+    job: Annotated[Path, Argument(help="A TOML file that says what to do.", metavar="JOB")],
+    dry_run: Annotated[bool, Option("--dry-run", help="Check the job, and say what would be done.")] = False,
+    accept: Annotated[
+        bool, Option("--accept", help="Publish even if the guard refuses; compare later runs with this one.")
+    ] = False,
+    date: Annotated[
+        str | None,
+        Option(metavar="DAY", help="What {date} stands for in the job.", show_default="today, UTC"),
+    ] = None,
+    keep: Annotated[
+        int | None,
+        Option(metavar="N", help="Number of earlier models to keep.", show_default="what the job says, or 7"),
+    ] = None,
+    log: Annotated[Literal["lines", "json"], Option(help="Form of the messages on stderr.")] = "lines",
+) -> None:
+    """Read, fit, measure, and publish a model if it is good enough.
+
+    JOB names the source of events, the parameters of the model or minutes for tuning, what the guard allows,
+    and where to publish: a model file, tables of recommendations and similar items, a report. A new model is
+    measured on held-out users, the same every night. If it is worse than the guard allows, or data is
+    missing, nothing is published.
+
+    Exit codes: 0 published, 2 failed, 3 refused by the guard, 4 another run is at work.
+
+    \b
+    Examples:
+      mrfrec nightly shop.toml --dry-run
+      mrfrec nightly shop.toml --log json
+      mrfrec nightly shop.toml --date 2026-11-15
+    """
+    from mrfrec.cli.show import progress_bar
+    from mrfrec.nightly.job import read_job
+    from mrfrec.nightly.run import run, steps
+
+    if log == "json":
+        for handler in logging.getLogger("mrfrec").handlers:
+            handler.setFormatter(JsonLines())
+    what = read_job(job, date)
+    if dry_run:
+        sys.stdout.write("".join(f"{line}\n" for line in steps(what)))
+        return
+    with progress_bar() as progress:
+        run(what, accept=accept, keep=keep, progress=progress if log == "lines" else None)
+
+
+class JsonLines(logging.Formatter):
+    """Each message as one line of JSON: time, level and message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        content = {"time": time, "level": record.levelname.lower(), "message": record.getMessage()}
+        return json.dumps(content, ensure_ascii=False)

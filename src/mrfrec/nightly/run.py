@@ -1,0 +1,330 @@
+"""Run a nightly job: read → guard the data → tune → measure → guard the metric → fit → publish → report.
+
+Whatever is published is prepared beside what is there and takes its place at the end, tables in one
+transaction, files by a rename. A run that is killed leaves what was published before, and the next one begins
+anew.
+"""
+
+import fcntl
+import logging
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mrfrec import __version__
+from mrfrec.checks import check_count, check_flag
+from mrfrec.data.growing import add, origin_of
+from mrfrec.errors import BusyError, MrfrecError, RefusedError
+from mrfrec.evaluation.climbing import climb
+from mrfrec.evaluation.heldout import by_hash
+from mrfrec.evaluation.protocol import evaluate
+from mrfrec.io.databases import shown
+from mrfrec.io.tables import read_interactions
+from mrfrec.io.weighting import duration
+from mrfrec.models.registry import load
+from mrfrec.nightly.guard import LastModel, data_faults, drift, metric_faults
+from mrfrec.nightly.job import Job, Sink, read_job
+from mrfrec.nightly.report import RunHistory
+
+if TYPE_CHECKING:
+    from mrfrec.core.engine import Progress
+    from mrfrec.data.interactions import Interactions
+    from mrfrec.models.recommender import Recommender
+
+_log = logging.getLogger("mrfrec.nightly")
+_METRIC_PLACES = 100
+
+
+def run(
+    job: "Job | str | PathLike[str]",
+    *,
+    day: str | None = None,
+    accept: bool = False,
+    keep: int | None = None,
+    progress: "Progress | None" = None,
+) -> dict[str, Any]:
+    """Run a nightly job; returns the record of the run, as it stands in the report.
+
+    Parameters
+    ----------
+    job
+        A TOML file (see the guide to production), or what `read_job` returned.
+    day
+        What {date} stands for in the job, such as "2026-11-16"; today (UTC) by default.
+    accept
+        Publish even if the guard refuses; later runs are compared with this one.
+    keep
+        Number of earlier models to keep, instead of what the job says.
+    progress
+        Called as `progress(stage, done, total)`.
+
+    Raises
+    ------
+    RefusedError
+        The guard refuses the new model. What was published before stays; the report says why.
+    BusyError
+        Another run of the job is at work.
+    """
+    check_flag("accept", accept)
+    job = job if isinstance(job, Job) else read_job(job, day)
+    if keep is not None:
+        job = replace(job, publish=replace(job.publish, keep=check_count("keep", keep, least=0)))
+    with _alone(job.publish.model):
+        try:
+            return _Night(job, RunHistory.open(job), progress).go(accept)
+        finally:
+            _unpublished(job.publish.model).unlink(missing_ok=True)
+
+
+def steps(job: Job) -> list[str]:
+    """Return what a run would do, as lines of text; nothing is read or written but the report."""
+    source, guard, publish = job.source, job.guard, job.publish
+    before = RunHistory.open(job).last_published
+    names = ", ".join(shown(name) for name in source.data)
+    grows = source.mode == "update" and publish.model.exists()
+    lines = [
+        f"read {names}" + (f" and add it to {publish.model}" if grows else ""),
+        f"hold out {guard.heldout:.0%} of the users with five items or more, by hash, at most 10,000",
+    ]
+    if job.tune is not None:
+        since = f" if the last time is {job.tune.every} ago" if job.tune.every else ""
+        lines.append(f"tune {job.kind} for up to {job.tune.minutes:g} minutes{since}")
+    lines.append(f"fit {job.model()!r}, measure {guard.metric or 'ndcg@100'}, and fit it to all users")
+    if before is None:
+        lines.append("there is no published run to compare with: the data and the metric may be anything")
+    else:
+        limits = {name: before[name] * (1 - guard.max_shrink) for name in ("users", "items", "pairs")}
+        lines.append("refuse fewer than " + ", ".join(f"{x:,.0f} {name}" for name, x in limits.items()))
+        floor = max(before["value"] * (1 - guard.max_drop), guard.min_metric)
+        lines.append(f"refuse {before['metric']} below {floor:.4f} (it was {before['value']:.4f})")
+    lines.append(f"write {publish.model}, and keep {publish.keep} earlier ones")
+    for what, sink in _sinks(job):
+        lines.append(f"write {what} to {sink.where}, {sink.k} each")
+    lines.append(f"write {job.report}.json and {job.report}.html")
+    return lines
+
+
+def _sinks(job: Job) -> list[tuple[str, Sink]]:
+    sinks = {"recommendations": job.publish.recommendations, "similar items": job.publish.similar}
+    return [(what, sink) for what, sink in sinks.items() if sink is not None]
+
+
+class _Night:
+    """One run: what is known of it so far."""
+
+    def __init__(self, job: Job, report: RunHistory, progress: "Progress | None") -> None:
+        self.job, self.report, self.progress = job, report, progress
+        self.before = report.last_published
+        self.published = LastModel.open(job.publish.model)
+        self.record: dict[str, Any] = {
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "status": "failed",
+            "reasons": [],
+            "seconds": {},
+            "mrfrec": __version__,
+        }
+
+    def go(self, accept: bool) -> dict[str, Any]:
+        start = time.perf_counter()
+        try:
+            self._work(accept)
+            self.record["status"] = "published"
+        except RefusedError:
+            self.record["status"] = "refused"
+            raise
+        except (MrfrecError, OSError, MemoryError, KeyboardInterrupt) as error:
+            self.record["reasons"] = [str(error) or type(error).__name__]
+            raise
+        finally:
+            self.record["seconds"]["total"] = round(time.perf_counter() - start, 3)
+            self.record["peak_memory"] = _peak_memory()
+            self.report.add(self.record)
+        seconds, peak = self.record["seconds"]["total"], self.record["peak_memory"]
+        _log.info("published in %.1f s with %.0f MB at most", seconds, peak / 1e6)
+        return self.record
+
+    def _work(self, accept: bool) -> None:
+        job = self.job
+        with self._stage("read"):
+            data = self._data()
+        size = {"users": data.n_users, "items": data.n_items, "pairs": len(data)}
+        moved = None if self.published is None else drift(self.published, data)
+        self.record |= {**size, "drift": moved, "data": data.fingerprint}
+        _log.info("%s users, %s items, %s pairs", *(f"{count:,}" for count in size.values()))
+        known = self.before or (None if self.published is None else self.published.size)
+        self._guard(data_faults(job.guard, known, size, moved), accept)
+        split = by_hash(data, job.guard.heldout, validation=self._tunes)
+        with self._stage("tune"):
+            parameters = self._parameters(split)
+        metric = job.guard.metric or f"ndcg@{min(_METRIC_PLACES, split.training.n_items)}"
+        with self._stage("measure"):
+            found = evaluate(job.model(parameters), split, [metric], progress=self.progress).mean(metric)
+        error = found.error if found.error == found.error else None  # of one user there is none
+        self.record |= {"metric": metric, "value": found.mean, "error": error, "asked": len(split.test)}
+        _log.info("%s %s on %s held-out users", metric, found, f"{len(split.test):,}")
+        if error is not None and 2 * error > job.guard.max_drop * found.mean:
+            _log.warning(
+                "twice the standard error, %.4f, is more than max_drop = %g allows: the guard may refuse by "
+                "chance. Hold out more users (heldout), or raise max_drop", 2 * error, job.guard.max_drop,
+            )  # fmt: skip
+        self._guard(metric_faults(job.guard, self.before, metric, found), accept)
+        del split
+        with self._stage("fit"):
+            model = job.model(parameters).fit(data, progress=self.progress)
+        with self._stage("publish"):
+            self._publish(model)
+
+    def _guard(self, faults: list[str], accept: bool) -> None:
+        """Refuse to go on if there are faults, unless they are accepted."""
+        self.record["reasons"] += faults
+        for fault in faults:
+            _log.warning("%s%s", fault, " (accepted)" if accept else "")
+        if faults and not accept:
+            raise RefusedError(
+                f"nothing was published: {'; '.join(faults)}. If this is as it should be, run the job with "
+                "accept=True (--accept); otherwise mend the data."
+            )
+
+    def _data(self) -> "Interactions":
+        job = self.job
+        new = read_interactions(job.source.data, progress=self.progress, **job.source.reading)
+        if new.skipped:
+            self.record["skipped"] = new.skipped
+        if job.source.mode == "fit" or not job.publish.model.exists():
+            return new
+        model = load(job.publish.model)
+        name, known = job.source.batch or new.fingerprint, model.batches_
+        old = model._known_data("mode = update")
+        if name in known:
+            _log.info("the batch %s was added before", name)
+            return old
+        grown = add(old, new)
+        grown.origin = replace(origin_of(grown), batches=(*known, name))
+        self.record["batch"] = name
+        return grown
+
+    # ── parameters ────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _last_tuned(self) -> dict[str, Any] | None:
+        """The last run whose parameters may be used again."""
+        tune = self.job.tune
+        if tune is None or tune.every is None:
+            return None
+        asked = {"kind": self.job.kind, "fixed": self.job.parameters}
+        start = datetime.now(UTC) - timedelta(microseconds=duration("every", tune.every))
+        for past in reversed(self.report.runs):
+            if "tuned" in past and past["tuned"]["asked"] == asked:
+                return past if datetime.fromisoformat(past["tuned"]["at"]) > start else None
+        return None
+
+    @property
+    def _tunes(self) -> bool:
+        return self.job.tune is not None and self._last_tuned is None
+
+    def _parameters(self, split: Any) -> dict[str, Any]:
+        job = self.job
+        if job.tune is None:
+            return job.parameters
+        past = self._last_tuned
+        if past is not None:
+            self.record |= {"parameters": past["parameters"], "tuned": past["tuned"]}
+            return dict(past["parameters"])
+        metric = job.guard.metric or f"ndcg@{min(_METRIC_PLACES, split.training.n_items)}"
+        best = climb(
+            split, metric, model=job.kind, fixed=job.parameters, minutes=job.tune.minutes,
+            machine=job.machine, progress=self.progress,
+        ).best  # fmt: skip
+        asked = {"kind": job.kind, "fixed": job.parameters}
+        self.record |= {
+            "parameters": best.parameters,
+            "tuned": {"at": self.record["started"], "asked": asked},
+        }
+        return best.parameters
+
+    # ── publishing ────────────────────────────────────────────────────────────────────────────────
+
+    def _publish(self, model: "Recommender") -> None:
+        publish = self.job.publish
+        target = publish.model.resolve() if publish.model.is_symlink() else publish.model
+        new = _unpublished(publish.model)
+        self.record["rows"] = {}
+        with ExitStack() as staged:
+            for what, sink in _sinks(self.job):
+                rows = staged.enter_context(_staged(model, what, sink, self.progress))
+                self.record["rows"][what] = rows
+                _log.info("%s rows of %s for %s", f"{rows:,}", what, sink.where)
+            model.save(new, include_histories=publish.histories)
+        _keep_old(target, publish.keep)  # no error from here on: the tables are the new ones
+        new.replace(target)
+        _log.info("wrote %s", publish.model)
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.record["seconds"][name] = round(time.perf_counter() - start, 3)
+
+
+def _staged(model: "Recommender", what: str, sink: Sink, progress: "Progress | None") -> Any:
+    if what == "recommendations":
+        return model.staged_recommendations(
+            sink.to, k=sink.k, table=sink.table, progress=progress, **sink.options
+        )
+    return model.staged_similar_items(sink.to, k=sink.k, table=sink.table, progress=progress)
+
+
+def _unpublished(model: Path) -> Path:
+    """Return the name of a model that is not published yet."""
+    target = model.resolve() if model.is_symlink() else model
+    return target.with_name(f".{target.name}.nightly")
+
+
+def _keep_old(target: Path, keep: int) -> None:
+    """Give the model that is to be replaced a second name, by its time; remove the oldest of these."""
+    if not target.exists():
+        return
+    written = datetime.fromtimestamp(target.stat().st_mtime, UTC)
+    name = f"{target.stem}.{written:%Y%m%dT%H%M%SZ}{target.suffix}"
+    with suppress(FileExistsError):  # a run was killed just after this
+        os.link(target, target.with_name(name))
+    pattern = f"{_literal(target.stem)}.{'[0-9]' * 8}T{'[0-9]' * 6}Z{_literal(target.suffix)}"
+    old = sorted(target.parent.glob(pattern))
+    for path in old[: len(old) - keep]:
+        path.unlink(missing_ok=True)
+
+
+def _literal(text: str) -> str:
+    return "".join(f"[{character}]" if character in "*?[" else character for character in text)
+
+
+@contextmanager
+def _alone(model: Path) -> Iterator[None]:
+    """Hold a lock beside the model, which ends with the process that holds it."""
+    with model.with_name(f".{model.name}.lock").open("a+") as file:
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            who = file.read(40).strip() or "another process"
+            raise BusyError(f"another run of this job is at work ({who}). Wait for its end.") from None
+        file.seek(0)
+        file.truncate()
+        file.write(f"process {os.getpid()}\n")
+        file.flush()
+        yield
+
+
+def _peak_memory() -> int:
+    """Return the largest memory of this process so far, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

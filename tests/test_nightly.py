@@ -1,0 +1,436 @@
+"""The nightly job: what it publishes, what it refuses, and that nothing is ever half done."""
+
+import fcntl
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import mrfrec
+from mrfrec import MRF, BusyError, DataError, ParameterError, RefusedError, nightly, read_interactions
+from mrfrec.nightly.guard import LastModel, drift
+from mrfrec.nightly.run import steps
+
+JOB = """
+[source]
+data = "events.csv"
+
+[model]
+sparsity = 0.2
+
+[guard]
+metric = "ndcg@5"
+heldout = 0.2
+
+[publish]
+model = "shop.mrf"
+keep = 2
+"""
+TABLES = """
+[publish.recommendations]
+to = "sqlite:///shop.db"
+table = "recs"
+k = 5
+
+[publish.similar]
+to = "similar.parquet"
+k = 3
+"""
+
+
+def events(users: int = 400, items: int = 40, seed: int = 0) -> pl.DataFrame:
+    """Users like one half of the items or the other, so that there is something to learn."""
+    rng = np.random.default_rng(seed)
+    likes = rng.integers(0, 2, users)
+    rows = []
+    for user in range(users):
+        kept = rng.choice(items // 2, 8, replace=False) + likes[user] * (items // 2)
+        rows += [(f"u{user}", f"i{item}", 1 + user % 5) for item in kept]
+    return pl.DataFrame(rows, schema=["user", "item", "time"], orient="row")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    events().write_csv(tmp_path / "events.csv")
+    (tmp_path / "job.toml").write_text(JOB)
+    return tmp_path
+
+
+def report_of(folder: Path) -> list[dict[str, Any]]:
+    runs = json.loads((folder / "shop.report.json").read_text())["runs"]
+    assert isinstance(runs, list)
+    return runs
+
+
+def write_job(folder: Path, *changes: tuple[str, str], more: str = "") -> Path:
+    text = JOB
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "job.toml").write_text(text + more)
+    return folder / "job.toml"
+
+
+# ── publishing ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_model_is_that_of_a_fit_on_all_events(folder: Path) -> None:
+    record = nightly.run(folder / "job.toml")
+    data = read_interactions(folder / "events.csv")
+    model, truth = mrfrec.load(folder / "shop.mrf"), MRF(sparsity=0.2).fit(data)
+    assert isinstance(model, MRF)
+    assert (model.weights_ != truth.weights_).nnz == 0
+    assert model.users_ is None  # histories are not stored unless asked for
+    assert (record["users"], record["items"], record["pairs"]) == (400, 40, 3200)
+    assert record["status"] == "published"
+    assert record["value"] > 0.1
+    assert report_of(folder) == [record]
+    assert set(record["seconds"]) == {"read", "tune", "measure", "fit", "publish", "total"}
+
+
+def test_tables_are_published_together_with_the_model(folder: Path) -> None:
+    write_job(folder, more=TABLES)
+    record = nightly.run(folder / "job.toml")
+    model = MRF(sparsity=0.2).fit(read_interactions(folder / "events.csv"))
+    with sqlite3.connect(folder / "shop.db") as database:
+        found = database.execute('select "user", item, rank from recs order by "user", rank').fetchall()
+    database.close()
+    wanted = model.recommend(k=5).select("user", "item", "rank").sort("user", "rank").rows()
+    assert found == wanted
+    assert record["rows"] == {"recommendations": 2000, "similar items": 120}
+    assert len(pl.read_parquet(folder / "similar.parquet")) == 120
+
+
+def test_earlier_models_are_kept_up_to_a_number(folder: Path) -> None:
+    for day in range(5):
+        if (folder / "shop.mrf").exists():
+            os.utime(folder / "shop.mrf", (1e9 + 86400 * day,) * 2)
+        nightly.run(folder / "job.toml")
+    kept = sorted(path.name for path in folder.glob("shop.*.mrf"))
+    assert kept == ["shop.20010912T014640Z.mrf", "shop.20010913T014640Z.mrf"]
+    mrfrec.load(folder / kept[0])
+    nightly.run(folder / "job.toml", keep=0)
+    assert not list(folder.glob("shop.*.mrf"))
+
+
+def test_nothing_is_left_but_what_is_published(folder: Path) -> None:
+    write_job(folder, more=TABLES)
+    nightly.run(folder / "job.toml")
+    assert sorted(path.name for path in folder.iterdir()) == [
+        ".shop.mrf.lock", "events.csv", "job.toml", "shop.db", "shop.mrf", "shop.report.html",
+        "shop.report.json", "similar.parquet",
+    ]  # fmt: skip
+
+
+def test_update_adds_each_batch_once(folder: Path) -> None:
+    days = {"2026-11-14": events(200, seed=1), "2026-11-15": events(210, seed=2)}
+    for day, table in days.items():
+        table.write_csv(folder / f"{day}.csv")
+    job = write_job(
+        folder,
+        ('data = "events.csv"', 'data = "{date}.csv"\nmode = "update"\nbatch = "{date}"'),
+        ("keep = 2", "keep = 0"),
+    )
+    for day in ("2026-11-14", "2026-11-15", "2026-11-15"):
+        nightly.run(job, day=day)
+    truth = MRF(sparsity=0.2).fit(read_interactions([folder / f"{day}.csv" for day in days]))
+    model = mrfrec.load(folder / "shop.mrf")
+    assert isinstance(model, MRF)
+    assert (model.weights_ != truth.weights_).nnz == 0
+    assert model.batches_[1:] == ("2026-11-15",)
+    pairs = [run["pairs"] for run in report_of(folder)]
+    assert pairs[0] < pairs[1] == pairs[2]
+
+
+def test_parameters_are_tuned_and_used_until_it_is_time_to_tune_again(folder: Path) -> None:
+    tune = '\n[tune]\nminutes = 0.05\nevery = "7d"\n'
+    job = write_job(folder, ("heldout", "max_drop = 1\nheldout"), more=tune)
+    first, second = nightly.run(job), nightly.run(job)
+    assert first["parameters"]["sparsity"] == 0.2
+    assert len(first["parameters"]) > 1
+    assert second["parameters"] == first["parameters"]
+    assert second["tuned"] == first["tuned"]
+    assert second["seconds"]["tune"] < 0.1
+    model = mrfrec.load(folder / "shop.mrf")
+    assert first["parameters"].items() <= model.fitted_parameters_.items()
+    job = write_job(
+        folder, ("heldout", "max_drop = 1\nheldout"), ("sparsity = 0.2", "sparsity = 0.3"), more=tune
+    )
+    assert nightly.run(job)["tuned"] != first["tuned"]  # something else is fixed
+
+
+# ── the guard ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def published(folder: Path) -> Iterator[Path]:
+    """A folder with a published version, which a test must leave as it is."""
+    write_job(folder, more=TABLES)
+    nightly.run(folder / "job.toml")
+    names = ("shop.mrf", "shop.db", "similar.parquet")
+    before = {name: (folder / name).read_bytes() for name in names}
+    yield folder
+    assert {name: (folder / name).read_bytes() for name in names} == before
+    assert report_of(folder)[-1]["status"] == "refused"
+    assert not list(folder.glob(".*.nightly"))
+
+
+def test_day_with_half_of_the_data_missing_is_refused(published: Path) -> None:
+    events().filter(pl.col("user").str.slice(1).cast(int) < 200).write_csv(published / "events.csv")
+    with pytest.raises(
+        RefusedError, match=r"200 users are 50\.0% fewer than 400 \(max_shrink = 0\.2\); 1,600 pairs"
+    ):
+        nightly.run(published / "job.toml")
+    assert "value" not in report_of(published)[-1]  # it was not fitted
+
+
+def test_day_with_shuffled_items_is_refused(published: Path) -> None:
+    table = events()
+    table.with_columns(item=table["item"].shuffle(seed=1)).write_csv(published / "events.csv")
+    with pytest.raises(
+        RefusedError, match=r"ndcg@5 0\.\d+ ± 0\.\d+ is \d+\.\d% below 0\.\d+ \(max_drop = 0\.05\)"
+    ):
+        nightly.run(published / "job.toml")
+
+
+def test_day_with_other_item_ids_is_refused(published: Path) -> None:
+    """The metric is the same: only a comparison of the items tells."""
+    events().with_columns(item="new" + pl.col("item")).write_csv(published / "events.csv")
+    with pytest.raises(RefusedError, match=r"100\.0% of the interactions have moved to other items"):
+        nightly.run(published / "job.toml")
+
+
+def test_refused_day_can_be_accepted_and_is_then_compared_with(folder: Path) -> None:
+    nightly.run(folder / "job.toml")
+    events(200).write_csv(folder / "events.csv")
+    with pytest.raises(RefusedError):
+        nightly.run(folder / "job.toml")
+    record = nightly.run(folder / "job.toml", accept=True)
+    assert record["status"] == "published"
+    assert "fewer" in record["reasons"][0]
+    assert nightly.run(folder / "job.toml")["reasons"] == []
+
+
+def test_floor_of_the_metric_holds_for_the_first_run(folder: Path) -> None:
+    job = write_job(folder, ('metric = "ndcg@5"', 'metric = "ndcg@5"\nmin_metric = 0.99'))
+    with pytest.raises(RefusedError, match=r"below min_metric = 0\.99"):
+        nightly.run(job)
+    assert not (folder / "shop.mrf").exists()
+
+
+def test_model_from_elsewhere_is_compared_with(folder: Path) -> None:
+    """Without a report, the size of the data is known from the model."""
+    MRF().fit(read_interactions(folder / "events.csv")).save(folder / "shop.mrf")
+    events(100).write_csv(folder / "events.csv")
+    with pytest.raises(RefusedError, match="100 users are 75"):
+        nightly.run(folder / "job.toml")
+
+
+def test_drift_is_half_the_sum_of_differences(folder: Path) -> None:
+    nightly.run(folder / "job.toml")
+    before = LastModel.open(folder / "shop.mrf")
+    assert before is not None
+    other = read_interactions(events(seed=3).with_columns(item=pl.col("item").replace("i7", "x")))
+    p = {item: count / 3200 for item, count in zip(before.items, before.popularity.tolist(), strict=True)}
+    q = {item: count / len(other) for item, count in zip(other.items, other.popularity.tolist(), strict=True)}
+    wanted = sum(abs(p.get(item, 0) - q.get(item, 0)) for item in {*p, *q}) / 2
+    assert drift(before, other) == pytest.approx(wanted, abs=1e-6)
+    numbers = read_interactions(events().with_columns(item=pl.col("item").str.slice(1).cast(int)))
+    texts = LastModel(
+        before.size,
+        read_interactions(events().with_columns(item=pl.col("item").str.slice(1))).items,
+        before.popularity,
+    )
+    assert drift(texts, numbers) < 0.2
+
+
+# ── the job ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('data = "events.csv"', "", r"job\.toml: source\.data must be a file"),
+        ('data = "events.csv"', 'data = 3', r"source\.data must be a file, a list of files, or the URL"),
+        ("[guard]", "[gard]", r"a section must be one of guard.*got 'gard'. Did you mean guard"),
+        ("metric =", "metrik =", r"a key of \[guard\] must be one of .*Did you mean metric"),
+        ('metric = "ndcg@5"', 'metric = "ndgc@5"', "ndcg"),
+        ("heldout = 0.2", "heldout = 0.7", r"guard\.heldout must be above 0 and below 0\.5; got 0\.7"),
+        ("heldout = 0.2", 'max_drop = "5%"', r"guard\.max_drop must be from 0 to 1"),
+        ("sparsity = 0.2", "sparsity = 2", r"model\.sparsity"),
+        ("sparsity = 0.2", "spasity = 2", r"Did you mean sparsity"),
+        ("sparsity = 0.2", 'kind = "MFR"', r"model\.kind must be one of MRF, EASE"),
+        ('model = "shop.mrf"', "", r"publish\.model must be the name of a file"),
+        ('model = "shop.mrf"', 'model = "no/shop.mrf"', r"in a folder that exists"),
+        ("keep = 2", "keep = -1", r"publish\.keep must be a whole number, 0 or more"),
+        ("keep = 2", 'recommendations = "x.csv"', r"recommendations\] must be a section"),
+        ("keep = 2", 'recommendations = {to = "sqlite:///x.db"}', r"table must be given with a database"),
+        ("keep = 2", 'recommendations = {to = "x.csv", table = "t"}', r"table must be given with a database"),
+        ("keep = 2", 'recommendations = {to = "x.csv", k = 0}', r"recommendations\.k must be a whole number"),
+        ('data = "events.csv"', 'data = "events.csv"\nbatch = "x"', r"batch must be a name, with mode"),
+        ('data = "events.csv"', 'data = "events.csv"\nmode = "add"', r'mode must be "fit" or "update"'),
+        ("[guard]", "[tune]\nminutes = 0\n[guard]", r"tune\.minutes must be a number above 0"),
+        ("[guard]", '[tune]\nminutes = 1\nevery = "often"\n[guard]', r"tune\.every must be"),
+        ("[guard]", "[guard", "is not a TOML file"),
+    ],
+)  # fmt: skip
+def test_bad_job_is_refused_before_anything_is_done(folder: Path, old: str, new: str, message: str) -> None:
+    job = write_job(folder, (old, new))
+    before = sorted(folder.iterdir())
+    with pytest.raises((ParameterError, DataError), match=message):
+        nightly.run(job)
+    assert sorted(folder.iterdir()) == before
+
+
+def test_update_needs_histories(folder: Path) -> None:
+    job = write_job(
+        folder,
+        ('data = "events.csv"', 'data = "events.csv"\nmode = "update"'),
+        ("keep = 2", "histories = false"),
+    )
+    with pytest.raises(ParameterError, match=r"publish\.histories must be true"):
+        nightly.run(job)
+
+
+def test_report_that_is_damaged_stops_the_job(folder: Path) -> None:
+    nightly.run(folder / "job.toml")
+    (folder / "shop.report.json").write_text('{"runs": [{"status": "published"}]}')
+    with pytest.raises(DataError, match="not the report of a nightly job"):
+        nightly.run(folder / "job.toml")
+
+
+def test_failed_run_is_in_the_report_and_leaves_what_was_published(folder: Path) -> None:
+    nightly.run(folder / "job.toml")
+    before = (folder / "shop.mrf").read_bytes()
+    (folder / "events.csv").write_text("user,item\n1,\n")
+    with pytest.raises(DataError, match="no item id"):
+        nightly.run(folder / "job.toml")
+    assert (folder / "shop.mrf").read_bytes() == before
+    last = report_of(folder)[-1]
+    assert last["status"] == "failed"
+    assert "no item id" in last["reasons"][0]
+
+
+def test_report_keeps_the_last_published_run_however_many_fail(folder: Path) -> None:
+    job = write_job(folder, ("keep = 2", "runs = 3"))
+    first = nightly.run(job)
+    (folder / "events.csv").write_text("nonsense\n")
+    for _ in range(5):
+        with pytest.raises(DataError):
+            nightly.run(job)
+    runs = report_of(folder)
+    assert [run["status"] for run in runs] == ["published", "failed", "failed", "failed"]
+    assert runs[0] == first
+
+
+def test_dry_run_says_what_would_be_done_and_writes_nothing(folder: Path) -> None:
+    job = write_job(folder, more=TABLES)
+    before = sorted(folder.iterdir())
+    text = "\n".join(steps(nightly.read_job(job)))
+    for words in (
+        "events.csv",
+        "hold out 20%",
+        "MRF(sparsity=0.2)",
+        "ndcg@5",
+        "recs in sqlite",
+        "shop.report.html",
+    ):
+        assert words in text
+    assert sorted(folder.iterdir()) == before
+    nightly.run(job)
+    assert "refuse fewer than 320 users, 32 items, 2,560 pairs" in steps(nightly.read_job(job))[3]
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.found.append(tag)
+
+
+def test_page_shows_the_runs_and_escapes_what_it_is_told(folder: Path) -> None:
+    job = folder / "<b>&.toml"
+    job.write_text(JOB)
+    nightly.run(job)
+    (folder / "events.csv").write_text("<script>,x\n")
+    with pytest.raises(DataError):
+        nightly.run(job)
+    text = (folder / "shop.report.html").read_text()
+    tags = Tags()
+    tags.feed(text)
+    assert {"b", "script"}.isdisjoint(tags.found)
+    assert tags.found.count("svg") == 6
+    assert tags.found.count("tr") == 3
+    assert "&lt;b&gt;&amp;" in text
+    assert "http" not in text  # nothing is loaded from elsewhere
+
+
+# ── in the shell ──────────────────────────────────────────────────────────────────────────────────
+
+
+def shell(*arguments: object, **options: Any) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "mrfrec", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+
+
+def test_exit_codes_tell_published_refused_failed_and_busy(folder: Path) -> None:
+    job = folder / "job.toml"
+    done = shell("nightly", job, "--log", "json", cwd="/")
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert {line["level"] for line in lines} <= {"info", "warning"}
+    assert any("ndcg@5" in line["message"] for line in lines)
+    with (folder / ".shop.mrf.lock").open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        busy = shell("nightly", job)
+        with pytest.raises(BusyError, match="another run"):
+            nightly.run(job)
+    assert busy.returncode == 4
+    assert "another run of this job is at work (process " in busy.stderr
+    events(100).write_csv(folder / "events.csv")
+    refused = shell("nightly", job, "--log", "json")
+    assert refused.returncode == 3
+    last = json.loads(refused.stderr.splitlines()[-1])
+    assert last["level"] == "error"
+    assert "100 users are 75.0% fewer than 400" in last["message"]
+    (folder / "events.csv").unlink()
+    failed = shell("nightly", job)
+    assert failed.returncode == 2
+    assert "there is no file" in failed.stderr
+    dry = shell("nightly", job, "--dry-run")
+    assert dry.returncode == 0
+    assert "write" in dry.stdout
+
+
+def test_killed_runs_leave_a_whole_version_and_the_next_one_succeeds(folder: Path) -> None:
+    """`python -m benchmarks.living kills` does this a hundred times, with PostgreSQL."""
+    job = write_job(folder, more=TABLES)
+    nightly.run(job)
+    rng = np.random.default_rng(0)
+    for attempt in range(4):
+        events(seed=attempt).write_csv(folder / "events.csv")
+        with subprocess.Popen([sys.executable, "-m", "mrfrec", "nightly", str(job)]) as process:
+            time.sleep(rng.uniform(0.3, 3.0))
+            process.send_signal(signal.SIGKILL)
+        mrfrec.load(folder / "shop.mrf").recommend(history=["i1"])
+        with sqlite3.connect(folder / "shop.db") as database:
+            assert database.execute("select count(*), count(distinct user) from recs").fetchone() == (
+                2000,
+                400,
+            )
+        database.close()
+    nightly.run(job, accept=True)
+    assert not list(folder.glob(".*.nightly"))
