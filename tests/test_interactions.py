@@ -174,7 +174,9 @@ def test_rows_are_counted_where_there_are_no_values(
 @pytest.mark.parametrize("columns", [["user", "item"], ["user", "item", "rating"]])
 def test_pair_that_comes_twice_is_named_where_it_is_an_error(columns: list[str]) -> None:
     frame = pl.DataFrame({"user": [1, 2, 1, 2], "item": list("abab"), "rating": [1.0, 0.0, 1.0, 0.0]})
-    with pytest.raises(DataError, match=r"^2 rows repeat an earlier pair.* user 1 and item 'a'.*\"sum\", "):
+    with pytest.raises(
+        DataError, match=r"^some rows repeat an earlier pair.* user 1 and item 'a'.*\"sum\", "
+    ):
         read_interactions(frame.select(columns), duplicates="error")
     assert len(read_interactions(frame[:1].select(columns), duplicates="error")) == 1
 

@@ -22,7 +22,17 @@ HOME_OF = {
     "threadpoolctl": {"engines/local.py"},
     "polars": {
         f"io/{room}.py"
-        for room in ("batches", "frames", "json_lines", "rows", "sources", "staging", "tables", "text")
+        for room in (
+            "batches",
+            "frames",
+            "gathering",
+            "json_lines",
+            "rows",
+            "sources",
+            "staging",
+            "tables",
+            "text",
+        )
     }
     | {"datasets/originals.py", "io/weighting.py"},
     "narwhals": {f"io/{room}.py" for room in ("sources", "frames")},

@@ -353,3 +353,10 @@ def test_update_and_forget_in_the_shell(tmp_path: Path, monkeypatch: pytest.Monk
     run_command(["forget", "m.mrf", "--users", "erased.txt", "--threads", "1"], Event())
     assert not {"u001", "u002"} & set(mrfrec.load("m.mrf").users_ or [])
     assert b"u001" not in Path("m.mrf").read_bytes()
+
+
+def test_ids_of_another_type_are_refused_by_name() -> None:
+    model = Popularity().fit(table(50, 1))
+    new = table(50, 2).with_columns(user=pl.int_range(50), item=pl.col("item"))
+    with pytest.raises(DataError, match="user ids are integers in the new events and strings in the model"):
+        model.update(new)

@@ -13,8 +13,9 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mrfrec import DataError, Interactions, MrfrecError, ParameterError, read_interactions
-from mrfrec.io import batches
+from mrfrec import DataError, Interactions, MrfrecError, MrfrecWarning, ParameterError, read_interactions
+from mrfrec.data import pairs
+from mrfrec.io import batches, gathering
 from mrfrec.io.tables import read_events
 
 import naive
@@ -290,3 +291,85 @@ def test_order_of_rows_does_not_matter_to_sums() -> None:
         for seed in range(8)
     }
     assert len(prints) == 1
+
+
+def many_days(last: str, rows: int = 400) -> pl.DataFrame:
+    """Events of two years, and one at another time."""
+    start = datetime(2024, 1, 1)
+    times = [*(start + timedelta(days=2 * n) for n in range(rows - 1)), datetime.fromisoformat(last)]
+    return pl.DataFrame({"user": range(rows), "item": [n % 7 for n in range(rows)], "time": times})
+
+
+@pytest.mark.parametrize(
+    ("options", "last", "others"),
+    [
+        ({"window": "90d"}, "9999-12-31", "are left out by window"),
+        ({"window": "90d"}, "2027-12-01", "are left out by window"),
+        ({"half_life": "90d"}, "9999-12-31", "count less than 1/8 by half_life"),
+        ({"window": "900d", "half_life": "30d"}, "2030-01-01", "count less than 1/8 by half_life"),
+    ],
+)
+@pytest.mark.parametrize("first", [False, True])
+def test_time_long_after_all_others_is_named(
+    options: dict[str, Any], last: str, others: str, first: bool
+) -> None:
+    frame = many_days(last)
+    message = (
+        f"now is {last}T00:00:00, the latest time .* 399 of 400 rows, none of them after 2026-03-07T00:00:00,"
+        rf" {others}\. If later times are wrong, leave them out with until=… .--until., or set now="
+    )
+    for read in (read_interactions, read_events):
+        with pytest.warns(MrfrecWarning, match=message):
+            read(frame.reverse() if first else frame, **options)
+        read(frame, **options, until="2027-01-01")
+        read(frame, **options, now="2026-03-07")
+
+
+@pytest.mark.parametrize("window", ["1d", "3d", "90d"])
+def test_short_window_on_steady_data_is_no_reason_to_warn(window: str) -> None:
+    assert len(read_interactions(many_days("2026-03-09"), window=window))
+
+
+@pytest.mark.parametrize(
+    ("times", "shown"), [([2015, 2024], "from 2015 to 2024"), ([202401, 202412], "from 202401 to 202412")]
+)
+def test_years_and_months_are_no_seconds(times: list[int], shown: str) -> None:
+    frame = pl.DataFrame({"user": [1, 2], "item": [1, 2], "time": times})
+    for options in ({"half_life": "3d"}, {"since": "2020-01-01"}, {"until": "2020-01-01"}):
+        with pytest.raises(DataError, match=f"numbers {shown}, which look like years or months. Write"):
+            read_interactions(frame, **options)  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match=r"since must be a date.* got 2024\. A date has hyphens"):
+        read_interactions(EVENTS, since=2024)
+    small = frame.with_columns(time=pl.Series([0, 2000]))
+    assert len(read_interactions(small, window="1h")) == 2
+
+
+def test_longest_duration_is_named() -> None:
+    with pytest.raises(ParameterError, match=r"window must be .* from 1e-6s to 1000000d; got '1000001d'"):
+        read_interactions(EVENTS, window="1000001d")
+    assert len(read_interactions(EVENTS, window="1000000d")) == 5
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"binary": False}, {"duplicates": "max"}, {"duplicates": "last", "binary": False}, {"window": "300d"},
+    {"window": "300d", "half_life": "90d"}, {"half_life": "90d", "binary": False, "duplicates": "first"},
+], ids=str)  # fmt: skip
+def test_ranges_and_slices_of_rows_change_nothing(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(1)
+    frame = pl.DataFrame({
+        "user": rng.integers(0, 40, 500), "item": rng.integers(0, 10, 500),
+        "rating": rng.choice([1e-9, -0.1, 0.0, 3.7, 1e6, 1e30], 500), "time": rng.integers(0, 10**8, 500),
+    })  # fmt: skip
+    whole = read_interactions(frame, **options)
+    for module, name, value in ((pairs, "_AT_ONCE", 7), (gathering, "_ROOM", 3), (gathering, "_SLICE", 5)):
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(batches, "BATCH_ROWS", 11)
+    parts = read_interactions(frame, **options)
+    assert parts.fingerprint == whole.fingerprint
+    a, b = parts.origin, whole.origin
+    assert a is not None and b is not None  # noqa: PT018
+    assert a.facts() == b.facts()
+    np.testing.assert_array_equal(a.times, b.times)
+    np.testing.assert_array_equal(a.sums.values, b.sums.values)

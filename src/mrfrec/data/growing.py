@@ -11,8 +11,9 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.data.ids import Ids, Texts
-from mrfrec.data.interactions import Interactions, combine, last_times, only
+from mrfrec.data.interactions import Interactions, only
 from mrfrec.data.origin import Origin, Sums
+from mrfrec.data.pairs import combine, last_times
 from mrfrec.errors import DataError
 
 
@@ -181,7 +182,11 @@ def _union(
     values: list[Any] = [list(ids) if ids.is_text else ids.values for ids, _ in sides]
     if old.is_text != new.is_text:
         if any(not ids.is_text and own != "untyped" for ids, own in sides):
-            raise DataError(f"{role} ids are integers in some of the events and strings in others.")
+            integers, strings = ("new events", "model") if old.is_text else ("model", "new events")
+            raise DataError(
+                f"{role} ids are integers in the {integers} and strings in the {strings}. Convert those of "
+                "the new events, or fit again on all events."
+            )
         values = [[str(x) for x in ids] for ids, _ in sides]
     elif not old.is_text and values[0].dtype != values[1].dtype:
         if any(len(part) and part.min() < 0 for part in values):

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from mrfrec.checks import check_count
 from mrfrec.data.ids import Id, Ids, Texts
-from mrfrec.data.origin import Origin, Sums, sums_of
+from mrfrec.data.origin import Origin
 from mrfrec.errors import DataError
 
 _log = logging.getLogger("mrfrec")
@@ -186,94 +186,6 @@ def as_histories(X: Any, name: str) -> sp.csr_array:
         matrix = matrix.copy()
         matrix.eliminate_zeros()
     return matrix
-
-
-def combine(
-    rows: npt.NDArray[np.int32],
-    columns: npt.NDArray[np.int32],
-    data: npt.NDArray[Any],
-    users: Ids,
-    items: Ids,
-    duplicates: str,
-) -> tuple[sp.csr_array, Sums]:
-    """Build a matrix of users × items from rows; of equal pairs, take what `duplicates` says.
-
-    "sum", "max", "last", "first", or "error" to refuse them. Rows of value 0 are passed over by "max" and
-    "first". Pairs with a value of 0 stay, as stored zeros. Also return the sums, for adding more later.
-    """
-    shape = (len(users), len(items))
-    if duplicates in ("max", "last", "first") and data.dtype != np.bool_:
-        chosen = _chosen(rows.astype(np.int64) * shape[1] + columns, data, duplicates)
-        rows, columns, data = rows[chosen], columns[chosen], data[chosen]
-    matrix = sp.coo_array((data, (rows, columns)), shape=shape).tocsr()
-    if duplicates == "error" and matrix.nnz < len(rows):
-        pair = np.sort(rows.astype(np.int64) * shape[1] + columns)
-        u, i = divmod(int(pair[1:][pair[1:] == pair[:-1]][0]), shape[1])
-        raise DataError(
-            f"{len(rows) - matrix.nnz:,} rows repeat an earlier pair, such as user {users[u]!r} and item "
-            f'{items[i]!r}. Combine them with duplicates="sum", "max", "last" or "first".'
-        )
-    if data.dtype == np.bool_ or duplicates != "sum":
-        return matrix if data.dtype == np.bool_ else matrix.astype(np.float32, copy=False), Sums()
-    if data.dtype != np.float32:  # numbers of rows
-        most = float(matrix.data.max())
-        counted = Sums(None if most < 2**24 else matrix.data.astype(np.float64), 0, most)
-        return matrix.astype(np.float32), counted
-    if matrix.nnz == len(rows):
-        return matrix, sums_of(data)
-    if _is_exact(data, matrix.data):
-        return matrix, sums_of(data, float(matrix.data.max()))
-    # Double precision holds most sums exactly. Otherwise the values of each pair are added up in a fixed
-    # order. So the order of the rows does not matter.
-    total = sp.coo_array((data.astype(np.float64), (rows, columns)), shape=shape).tocsr().data
-    sizes = total
-    if data.min() < 0:
-        sizes = sp.coo_array((np.abs(data, dtype=np.float64), (rows, columns)), shape=shape).tocsr().data
-    sums = sums_of(data, float(sizes.max()))._replace(values=total)
-    if not sums.are_exact:
-        order = np.lexsort((data, columns, rows))
-        ordered = rows[order], columns[order]
-        new = np.append(True, (ordered[0][1:] != ordered[0][:-1]) | (ordered[1][1:] != ordered[1][:-1]))
-        total, sums = np.add.reduceat(data[order], np.flatnonzero(new), dtype=np.float64), Sums(None, None)
-    with np.errstate(over="ignore"):
-        matrix.data = total.astype(np.float32)
-    if not np.isfinite(matrix.data).all():
-        place = np.flatnonzero(~np.isfinite(matrix.data))[0]
-        user = int(np.searchsorted(matrix.indptr, place, "right")) - 1
-        raise DataError(
-            f"the values of user {users[user]!r} and item {items[matrix.indices[place]]!r} add up to "
-            "more than single precision holds. Scale them."
-        )
-    return matrix, sums if sums.values is None else sums.shortened(matrix.data)
-
-
-def last_times(
-    rows: npt.NDArray[np.int32],
-    columns: npt.NDArray[np.int32],
-    times: npt.NDArray[np.int64],
-    matrix: sp.csr_array,
-) -> npt.NDArray[np.int64]:
-    """Return the latest time of each pair that `combine` has stored in the matrix."""
-    pair = rows.astype(np.int64) * matrix.shape[1] + columns
-    order = np.argsort(pair, kind="stable")
-    first = np.flatnonzero(np.append(True, pair[order[1:]] != pair[order[:-1]]))
-    return np.asarray(np.maximum.reduceat(times[order], first))
-
-
-def _chosen(pair: npt.NDArray[np.int64], data: npt.NDArray[Any], duplicates: str) -> npt.NDArray[np.int64]:
-    """Return one row of each pair, in ascending order of the pairs."""
-    if duplicates == "last":
-        _, last = np.unique(pair[::-1], return_index=True)
-        return np.asarray(len(pair) - 1 - last)
-    preference = data if duplicates == "max" else -np.arange(len(pair))
-    order = np.lexsort((preference, data != 0, pair))
-    return np.asarray(order[np.append(pair[order[1:]] != pair[order[:-1]], True)])
-
-
-def _is_exact(data: npt.NDArray[np.float32], sums: npt.NDArray[np.float32]) -> bool:
-    """Return whether no sum was rounded, in any order: true of counts, ratings and the like."""
-    parts = next((p for p in (1, 64) if not np.any(data * np.float32(p) % 1)), None)
-    return parts is not None and bool(data.min() >= 0 and sums.max() < 2**24 / parts)
 
 
 def only(

@@ -23,7 +23,7 @@ class Sums(NamedTuple):
         """Whether double precision holds every sum of the values of a pair, in any order."""
         return self.grain is not None and self.bound * (1 + 1e-9) <= 2.0 ** (53 + self.grain)
 
-    def shortened(self, rounded: npt.NDArray[np.float32]) -> "Sums":
+    def shortened(self, rounded: npt.NDArray[Any]) -> "Sums":
         """Leave out the sums if they are these numbers."""
         return self._replace(values=None) if self.values is None or (self.values == rounded).all() else self
 

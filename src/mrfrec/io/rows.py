@@ -15,12 +15,13 @@ import scipy.sparse as sp
 
 from mrfrec.core.engine import Progress
 from mrfrec.data.events import Events
-from mrfrec.data.ids import Ids, Texts
-from mrfrec.data.interactions import combine, last_times
+from mrfrec.data.ids import Texts
 from mrfrec.data.origin import Sums
+from mrfrec.data.pairs import combine, combine_in_ranges
 from mrfrec.errors import DataError
 from mrfrec.io.batches import BLANK, FAULT, INT64_MAX, Roles, Source, Types
-from mrfrec.io.weighting import Weighting, from_numbers, shown
+from mrfrec.io.gathering import GrowingColumns, Numbering
+from mrfrec.io.weighting import Weighting, from_numbers, look_like_years, shown
 
 _EXACT = {"Float16": 2**11, "Float32": 2**24, "Float64": 2**53}  # below, whole numbers are all distinct
 _RULES = {
@@ -32,82 +33,10 @@ _RULES = {
     "event": "kinds of events must be text or integers",
 }
 _DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f%z")
+_ROLES = ("user", "item", "value", "time")
+_SLICE = 1 << 18  # rows whose times are looked at together
+_ROOM = 1 << 23  # rows for which there is room at first; memory that is not written to is not taken
 _MIXED_TIMES = "times are numbers in some rows and dates in others. Make them the same."
-
-
-class _Numbering:
-    """Number ids as they come, and then 0, 1, 2, … in ascending order once all are known."""
-
-    def __init__(self, role: str, as_text: bool) -> None:
-        self.role = role
-        self.ids: Ids
-        self.rank: npt.NDArray[np.int32]
-        self._as_text = as_text  # some tables have no types: all ids are text until the last is known
-        self._types: set[str] = set()  # in tables that have them
-        # polars numbers strings itself, and forgets the numbers with the last column that has the type.
-        self.texts = pl.Series(dtype=pl.Categorical(pl.Categories.random()))
-        self._numbers = pl.DataFrame(schema={"id": pl.Int64, "code": pl.UInt32})
-
-    def encode(self, ids: pl.Series, table: Source) -> npt.NDArray[np.int32]:
-        is_integer = ids.dtype.is_integer()
-        if not table.is_text:
-            self._types.add("integers" if is_integer else "strings")
-            self._check(len(self._types) < 2, f"{table.name}: ")
-        if is_integer and not self._as_text:
-            if ids.dtype == pl.UInt64 and not (ids > INT64_MAX).any():
-                ids = ids.cast(pl.Int64)
-            known = self._numbers
-            if ids.dtype != known.schema["id"]:  # some are above the range of signed integers
-                if (ids < 0).any() or (known["id"] < 0).any():
-                    raise DataError(
-                        f"{table.name}: {self.role} ids are both below 0 and above 2**63. Make them strings."
-                    )
-                ids, known = ids.cast(pl.UInt64), known.with_columns(pl.col("id").cast(pl.UInt64))
-            new = ids.unique().to_frame("id").join(known, on="id", how="anti")
-            codes = pl.int_range(len(known), len(known) + len(new), dtype=pl.UInt32, eager=True)
-            self._numbers = pl.concat([known, new.with_columns(code=codes)])
-            both = ids.to_frame("id").join(self._numbers, on="id", how="left", maintain_order="left")
-            codes = both["code"]
-        else:
-            text = ids.cast(pl.String) if is_integer else ids
-            codes = text.cast(self.texts.dtype).to_physical()
-        return codes.to_numpy().astype(np.int32)
-
-    def finish(self, parts: list[npt.NDArray[np.int32]]) -> None:
-        used = np.zeros(max(int(part.max(initial=0)) for part in parts) + 1, np.bool_)
-        for part in parts:
-            used[part] = True
-        codes = np.flatnonzero(used)  # not all of them, where an id stood only in rows that were left out
-        if self._as_text or "strings" in self._types:
-            ids = pl.Series(codes, dtype=pl.UInt32).cat.to(self.texts.dtype).cast(pl.String)
-        else:
-            ids = self._numbers["id"].gather(codes)
-        if self._as_text and "strings" not in self._types:
-            for kind in (pl.Int64, pl.UInt64):
-                numbers = ids.cast(kind, strict=False)
-                if (numbers.cast(pl.String) == ids).fill_null(False).all():
-                    ids = numbers
-                    break
-            else:
-                self._check("integers" not in self._types, "")
-        order = ids.arg_sort()
-        self.rank = np.full(len(used), -1, np.int32)
-        self.rank[codes[order.to_numpy()]] = np.arange(len(ids), dtype=np.int32)
-        ids = ids.gather(order)
-        self.ids = Ids(Texts.of(ids) if ids.dtype == pl.String else ids.to_numpy())
-        del self._numbers, self.texts
-
-    @property
-    def kind(self) -> str:
-        """The type of the ids: "integers", "strings", or "untyped" if they were read from text only."""
-        return next(iter(self._types), "untyped")
-
-    def _check(self, is_one_type: bool, where: str) -> None:
-        if not is_one_type:
-            raise DataError(
-                f"{where}{self.role} ids are integers in some of the rows or files and strings in others. "
-                "Make them the same."
-            )
 
 
 class RowReader:
@@ -129,7 +58,7 @@ class RowReader:
         self.on_bad = on_bad
         self.weighting = weighting or Weighting()
         self.binary = binary and not self.weighting.weighs  # whether every pair counts 1
-        self.users, self.items = _Numbering("user", as_text), _Numbering("item", as_text)
+        self.users, self.items = Numbering("user", as_text), Numbering("item", as_text)
         self.skipped: dict[str, int] = {}
         self.read_rows = 0
         self._min_value = min_value
@@ -137,7 +66,9 @@ class RowReader:
         self._are_dates: bool | None = None
         self._time_scale: int | None = None  # microseconds in one of the numbers that are times
         self._span = INT64_MAX, -INT64_MAX  # the first and the last time
-        self._parts: dict[str, list[npt.NDArray[Any]]] = {"user": [], "item": [], "value": [], "time": []}
+        self._latest = self._last_left_out = -INT64_MAX  # times that since and until keep
+        self._left_out = 0  # rows that are older than the window
+        self._rows = GrowingColumns()
         self._titles = pl.DataFrame(schema={"code": pl.Int32, "title": pl.String})
 
     def read(self, table: Source, roles: Roles, progress: Progress | None) -> None:
@@ -157,22 +88,31 @@ class RowReader:
                 batch, weights = batch.filter(counts), weights[counts]
                 times = None if times is None else times[counts]
             if len(batch):
-                self._parts["user"].append(self.users.encode(batch["user"], table))
-                codes = self.items.encode(batch["item"], table)
-                self._parts["item"].append(codes)
                 values = batch["value"].to_numpy() if "value" in roles and self._uses_values else None
                 if weights is not None:
                     values = _product(values, weights, table.name)
-                if values is not None:
-                    self._parts["value"].append(values)
-                if times is not None:
-                    self._parts["time"].append(times)
+                user = self.users.encode(batch["user"], table, roles["user"])
+                item = self.items.encode(batch["item"], table, roles["item"])
                 if "title" in roles:
-                    named = pl.DataFrame({"code": codes, "title": batch["title"]})
+                    named = pl.DataFrame({"code": item, "title": batch["title"]})
                     named = pl.concat([self._titles, named.filter(pl.col("title") != "")])
                     self._titles = named.group_by("code").min()
+                rows = {"user": user, "item": item, "value": values, "time": times}
+                self._append({role: column for role, column in rows.items() if column is not None})
             if progress is not None:
                 progress("read", self.read_rows, 0)
+
+    def _append(self, rows: dict[str, npt.NDArray[Any]]) -> None:
+        """Keep rows, unless the window leaves them out whatever comes later."""
+        if self.weighting.goes_by_age:
+            times = rows["time"]
+            self._latest = max(self._latest, int(times.max()))
+            recent = self.weighting.is_recent(times, self._latest)
+            if not recent.all():
+                self._left_out += int((~recent).sum())
+                self._last_left_out = max(self._last_left_out, int(times[~recent].max()))
+                rows = {role: column[recent] for role, column in rows.items()}
+        self._rows.append(rows)
 
     def _times(self, column: pl.Series, table: Source) -> npt.NDArray[Any]:
         """Return times as microseconds since 1970, or as the numbers they are if only their order counts."""
@@ -227,64 +167,60 @@ class RowReader:
 
     def finish(self) -> None:
         """Number the ids in ascending order, once all tables are read."""
-        if not self._parts["user"]:
+        if self._time_scale == 1_000_000 and look_like_years(*(moment / 1e6 for moment in self._span)):
+            first, last = (moment // 1_000_000 for moment in self._span)
+            raise DataError(
+                f"times are numbers from {first} to {last}, which look like years or months. Write them as "
+                "dates, 2026-11-16, or as seconds or milliseconds since 1970."
+            )
+        if not self._rows.size:
             good = self.read_rows - sum(self.skipped.values())
             if good:
                 least = None if self._min_value is None else f"a value below min_value={self._min_value:g}"
                 kind = None if self.weighting.kinds is None else "a kind of event that counts 0"
                 rules = {"since": self.weighting.since, "until": self.weighting.until}
                 named = " and ".join(name for name, rule in rules.items() if rule is not None)
+                if self._left_out:
+                    after = shown((self.weighting.now or 0) - (self.weighting.window or 0))
+                    named += f"{' and ' if named else ''}window, which keeps what is after {after}"
                 span = " to ".join(map(shown, self._span)) if named else ""
                 time = f"a time outside of {named} (the times are from {span})" if named else None
                 why = " or ".join(reason for reason in (least, kind, time) if reason is not None)
                 raise DataError(f"no interactions are left: all {good:,} rows have {why}.")
             skipped = f", of which {self.read_rows:,} were bad" if self.skipped else ""
             raise DataError(f"the table has no interactions: {self.read_rows:,} rows{skipped}.")
-        if self.weighting.half_life is not None or self.weighting.window is not None:
-            self._weigh_times()
-        self.users.finish(self._parts["user"])
-        self.items.finish(self._parts["item"])
-
-    def _weigh_times(self) -> None:
-        """Leave out rows by their times; with a half-life, multiply the values of the others."""
-        parts = self._parts
-        for i, (keep, factor) in enumerate(self.weighting.of_times(parts["time"])):
-            if factor is not None:
-                if i == len(parts["value"]):
-                    parts["value"].append(np.ones(len(keep), np.float32))
-                parts["value"][i] = _product(parts["value"][i], factor, "the table")
-            if not keep.all():
-                for columns in parts.values():
-                    if columns:
-                        columns[i] = columns[i][keep]
-
-    def _column(self, role: str) -> npt.NDArray[Any]:
-        parts = self._parts.pop(role)
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def _pairs(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[Any]]:
-        """Return user, item and value of each row; ones where the table has no values."""
-        user, item = self.users.rank[self._column("user")], self.items.rank[self._column("item")]
-        # Booleans take the least memory while the rows are sorted; their sums stay 1.
-        kind = np.bool_ if self.binary else np.int32
-        return user, item, self._column("value") if self._parts["value"] else np.ones(len(user), kind)
+        rows = self._rows
+        if self.weighting.goes_by_age:
+            times = (rows["time"][some] for some in rows.slices())
+            self.weighting.check_latest(
+                times, (self._span[0], self._latest), self._left_out, self._last_left_out
+            )
+        if self.weighting.window is not None:
+            rows.keep(lambda some: self.weighting.is_recent(rows["time"][some], self._latest))
+        if self.weighting.half_life is not None:
+            if "value" not in rows:
+                rows.fill("value", np.float32)
+            for some in rows.slices():
+                ages = self.weighting.of_ages(rows["time"][some], self._latest)
+                rows["value"][some] = _product(rows["value"][some], ages, "the table")
+        if "value" not in rows:
+            rows.fill("value", np.bool_ if self.binary else np.float32)
+        self.users.finish(rows["user"])
+        self.items.finish(rows["item"])
 
     def to_matrix(self, duplicates: str) -> tuple[sp.csr_array, Sums, npt.NDArray[np.int64] | None]:
         """Return users × items, the exact sums, and the latest time of each pair if the window moves.
 
         Zeros are stored where a pair has the value 0.
         """
-        moves = self.binary and self.weighting.window is not None and self.weighting.now is None
-        if not moves:
-            self._parts["time"].clear()
-        user, item, value = self._pairs()
-        matrix, sums = combine(user, item, value, self.users.ids, self.items.ids, duplicates)
-        return matrix, sums, last_times(user, item, self._column("time"), matrix) if moves else None
+        if not self.binary or self.weighting.window is None or self.weighting.now is not None:
+            self._rows.drop("time")
+        return combine_in_ranges(self._rows.release(), self.users.ids, self.items.ids, duplicates)
 
     def to_events(self, duplicates: str) -> Events:
         """Return the first row of each pair, in the order of the table; with the value `to_matrix` gives."""
-        user, item, value = self._pairs()
-        time = self._column("time") if self._parts["time"] else None
+        columns = self._rows.release()
+        user, item, value, time = *(columns[role] for role in ("user", "item", "value")), columns.get("time")
         pair = user.astype(np.int64) * len(self.items.ids) + item
         _, first = np.unique(pair, return_index=True)
         rows, values = np.sort(first), None

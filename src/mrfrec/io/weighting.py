@@ -3,7 +3,7 @@
 import logging
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from mrfrec.checks import check_number
+from mrfrec.checks import check_number, warn
 from mrfrec.errors import DataError, ParameterError
 
 _log = logging.getLogger("mrfrec")
@@ -23,6 +23,8 @@ Duration = str | timedelta
 _SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _MILLISECONDS_FROM = 1e11  # numbers from here on: as seconds, this is the year 5138; as milliseconds, 1973
 _LARGEST = 1e14
+_LONGEST = 1e6 * 86400  # seconds
+_FADED = 3  # half-lives after which next to nothing is left
 _EPOCH = datetime(1970, 1, 1)
 
 
@@ -107,23 +109,47 @@ class Weighting:
             keep &= times < self.until
         return keep
 
-    def of_times(
-        self, times: list[npt.NDArray[np.int64]]
-    ) -> Iterator[tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64] | None]]:
-        """Yield which rows of each batch the window keeps, and what each row counts by its age."""
-        latest = max(int(t.max()) for t in times)
+    @property
+    def goes_by_age(self) -> bool:
+        return self.half_life is not None or self.window is not None
+
+    def is_recent(self, times: npt.NDArray[np.int64], latest: int) -> npt.NDArray[np.bool_]:
+        """Return which times the window keeps."""
+        if self.window is None:
+            return np.ones(len(times), np.bool_)
+        return times > (latest if self.now is None else self.now) - self.window
+
+    def of_ages(self, times: npt.NDArray[np.int64], latest: int) -> npt.NDArray[np.float64]:
+        """Return what each row counts by its age."""
         now = latest if self.now is None else self.now
-        if self.now is None and (self.half_life is not None or self.window is not None):
-            _log.info("now is %s, the latest time that was read", shown(now))
-        kept = [np.ones(len(t), np.bool_) if self.window is None else t > now - self.window for t in times]
-        if not any(keep.any() for keep in kept):
-            raise DataError(
-                f"no interactions are left: the latest time is {shown(latest)}, and window keeps what is "
-                f"after {shown(now - (self.window or 0))}."
+        return np.exp2(-(np.maximum(now - times, 0) / (self.half_life or math.inf)))
+
+    def check_latest(
+        self, times: Iterable[npt.NDArray[np.int64]], span: tuple[int, int], older: int, last: int
+    ) -> None:
+        """Warn if few rows, long after all others, decide what counts.
+
+        Beside the rows with these times there were `older` ones, until `last`; `span` is from the first to
+        the latest time.
+        """
+        if self.now is not None:
+            return
+        earliest, latest = span
+        _log.info("now is %s, the latest time that was read", shown(latest))
+        reach = min(x for x in (self.window, _FADED * (self.half_life or 0)) if x)
+        first, late, before = latest, 0, last
+        for some in times:
+            is_late = some > latest - reach
+            late, older = late + int(is_late.sum()), older + int((~is_late).sum())
+            first = min(first, int(some[is_late].min(initial=latest)))
+            before = max(before, int(some[~is_late].max(initial=last)))
+        if older >= 19 * late and first - before > max(reach, (before - earliest) / 20):
+            others = "are left out by window" if reach == self.window else "count less than 1/8 by half_life"
+            warn(
+                f"now is {shown(latest)}, the latest time that was read: {older:,} of {older + late:,} rows, "
+                f"none of them after {shown(before)}, {others}. If later times are wrong, leave them out "
+                "with until=… (--until), or set now=… (--now)."
             )
-        for i, keep in enumerate(kept):
-            half_life = self.half_life
-            yield keep, None if half_life is None else np.exp2(-(np.maximum(now - times[i], 0) / half_life))
 
 
 def _kinds(given: object) -> dict[str, float]:
@@ -148,8 +174,10 @@ def duration(name: str, given: object) -> int:
         seconds = given.total_seconds()
     elif isinstance(given, str) and (found := re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]+)", given.strip())):
         seconds = float(found[1]) * _SECONDS.get(found[2], math.nan)
-    if not 1e-6 <= seconds <= _MILLISECONDS_FROM:
-        rule = "a number and one of the units s, min, h, d and w, such as 30d, 12h or 2w, above 0"
+    if not 1e-6 <= seconds <= _LONGEST:
+        rule = (
+            "a number and one of the units s, min, h, d and w, such as 30d, 12h or 2w, from 1e-6s to 1000000d"
+        )
         raise ParameterError(name, rule, given)
     return round(seconds * 1e6)
 
@@ -170,7 +198,7 @@ def _moment(name: str, given: object) -> int:
     if isinstance(value, date):
         return (value - _EPOCH.date()) // timedelta(microseconds=1)
     number = check_number(name, value, rule, lambda x: abs(x) < _LARGEST)
-    if _looks_like_dates(number):
+    if _looks_like_dates(number) or look_like_years(number, number):
         raise ParameterError(name, rule, given, "A date has hyphens: 2026-11-16.")
     return round(number * (1e3 if abs(number) >= _MILLISECONDS_FROM else 1e6))
 
@@ -178,6 +206,11 @@ def _moment(name: str, given: object) -> int:
 def _looks_like_dates(latest: float) -> bool:
     """Return whether a number is more likely 20261116 than a time of the year 1970."""
     return 19000101 <= latest <= 20991231
+
+
+def look_like_years(first: float, last: float) -> bool:
+    """Return whether numbers are more likely 2026, or 202611, than times of January 1970."""
+    return any(least <= first and last <= most for least, most in ((1900, 2100), (190001, 210012)))
 
 
 def from_numbers(times: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], int | None]:

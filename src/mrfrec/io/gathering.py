@@ -1,0 +1,155 @@
+"""Gather what is read from tables: the columns of all rows, and a number for each id."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from mrfrec.data.ids import Ids, Texts
+from mrfrec.errors import DataError
+from mrfrec.io.batches import INT64_MAX, Source
+
+_ROOM = 1 << 23  # rows for which there is room at first; memory that is not written to is not taken
+_SLICE = 1 << 18  # rows whose times are looked at together
+
+
+class GrowingColumns:
+    """The columns of rows, which grow in place: many small arrays would leave holes in memory."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._arrays: dict[str, npt.NDArray[Any]] = {}
+
+    def __contains__(self, role: str) -> bool:
+        return role in self._arrays
+
+    def __getitem__(self, role: str) -> npt.NDArray[Any]:
+        return self._arrays[role][: self.size]
+
+    def append(self, rows: dict[str, npt.NDArray[Any]]) -> None:
+        size = self.size + len(rows["user"])
+        for role, values in rows.items():
+            array = self._arrays.setdefault(role, np.empty(_ROOM, values.dtype))
+            if (kind := np.result_type(array, values)) != array.dtype:
+                array = self._arrays[role] = array.astype(kind)
+            if size > len(array):
+                array.resize(size + size // 8, refcheck=False)
+            array[self.size : size] = values
+        self.size = size
+
+    def fill(self, role: str, kind: type) -> None:
+        """Add a column of ones."""
+        self._arrays[role] = np.ones(self.size, kind)
+
+    def slices(self) -> Iterator[slice]:
+        for start in range(0, self.size, _SLICE):
+            yield slice(start, min(start + _SLICE, self.size))
+
+    def keep(self, are_kept: Callable[[slice], npt.NDArray[np.bool_]]) -> None:
+        """Leave out the other rows."""
+        done = 0
+        for rows in self.slices():
+            keep = are_kept(rows)
+            count = int(keep.sum())
+            for array in self._arrays.values():
+                array[done : done + count] = array[rows][keep]
+            done += count
+        self.size = done
+
+    def drop(self, role: str) -> None:
+        self._arrays.pop(role, None)
+
+    def release(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the columns, and forget them."""
+        arrays, self._arrays = self._arrays, {}
+        for array in arrays.values():
+            array.resize(self.size, refcheck=False)
+        return arrays
+
+
+class Numbering:
+    """Number ids as they come, and then 0, 1, 2, … in ascending order once all are known."""
+
+    def __init__(self, role: str, as_text: bool) -> None:
+        self.role = role
+        self.ids: Ids
+        self.rank: npt.NDArray[np.int32]
+        self._as_text = as_text  # some tables have no types: all ids are text until the last is known
+        self._types: dict[str, str] = {}  # where a table that has types has ids of one
+        self._untyped: list[str] = []  # where others have ids
+        # polars numbers strings itself, and forgets the numbers with the last column that has the type.
+        self.texts = pl.Series(dtype=pl.Categorical(pl.Categories.random()))
+        self._numbers = pl.DataFrame(schema={"id": pl.Int64, "code": pl.UInt32})
+
+    def encode(self, ids: pl.Series, table: Source, name: str) -> npt.NDArray[np.int32]:
+        """Return the number of each id, given the table and the name of its column."""
+        is_integer = ids.dtype.is_integer()
+        where = f"column {name!r} of {table.name}"
+        if table.is_text:
+            self._untyped.append(where)
+        else:
+            self._types.setdefault("integers" if is_integer else "strings", where)
+            if len(self._types) == 2:
+                self._refuse(self._types["strings"])
+        if is_integer and not self._as_text:
+            if ids.dtype == pl.UInt64 and not (ids > INT64_MAX).any():
+                ids = ids.cast(pl.Int64)
+            known = self._numbers
+            if ids.dtype != known.schema["id"]:  # some are above the range of signed integers
+                if (ids < 0).any() or (known["id"] < 0).any():
+                    raise DataError(
+                        f"{table.name}: {self.role} ids are both below 0 and above 2**63. Make them strings."
+                    )
+                ids, known = ids.cast(pl.UInt64), known.with_columns(pl.col("id").cast(pl.UInt64))
+            new = ids.unique().to_frame("id").join(known, on="id", how="anti")
+            codes = pl.int_range(len(known), len(known) + len(new), dtype=pl.UInt32, eager=True)
+            self._numbers = pl.concat([known, new.with_columns(code=codes)])
+            both = ids.to_frame("id").join(self._numbers, on="id", how="left", maintain_order="left")
+            codes = both["code"]
+        else:
+            text = ids.cast(pl.String) if is_integer else ids
+            codes = text.cast(self.texts.dtype).to_physical()
+        return codes.to_numpy().astype(np.int32)
+
+    def finish(self, column: npt.NDArray[np.int32]) -> None:
+        """Number the ids in ascending order, also in the column."""
+        used = np.zeros(int(column.max()) + 1, np.bool_)
+        used[column] = True
+        codes = np.flatnonzero(used)  # not all of them, where an id stood only in rows that were left out
+        if self._as_text or "strings" in self._types:
+            ids = pl.Series(codes, dtype=pl.UInt32).cat.to(self.texts.dtype).cast(pl.String)
+        else:
+            ids = self._numbers["id"].gather(codes)
+        if self._as_text and "strings" not in self._types:
+            for kind in (pl.Int64, pl.UInt64):
+                numbers = ids.cast(kind, strict=False)
+                if (numbers.cast(pl.String) == ids).fill_null(False).all():
+                    ids = numbers
+                    break
+            else:
+                if "integers" in self._types:
+                    odd = ids.filter(numbers.is_null())[0]
+                    self._refuse(f"{' or '.join(dict.fromkeys(self._untyped))}, such as {odd!r}")
+        order = ids.arg_sort()
+        self.rank = np.full(len(used), -1, np.int32)
+        self.rank[codes[order.to_numpy()]] = np.arange(len(ids), dtype=np.int32)
+        for start in range(0, len(column), _SLICE):
+            column[start : start + _SLICE] = self.rank[column[start : start + _SLICE]]
+        ids = ids.gather(order)
+        self.ids = Ids(Texts.of(ids) if ids.dtype == pl.String else ids.to_numpy())
+        del self._numbers, self.texts
+
+    @property
+    def kind(self) -> str:
+        """The type of the ids: "integers", "strings", or "untyped" if they were read from text only."""
+        return next(iter(self._types), "untyped")
+
+    def _refuse(self, strings: str) -> None:
+        integers = self._types["integers"]
+        strings = "other rows" if strings == integers else strings
+        raise DataError(
+            f"{self.role} ids are integers in {integers}, and strings in {strings}. Make them the same: "
+            "convert the integers to strings, or the other way round."
+        )
