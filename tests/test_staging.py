@@ -1,5 +1,10 @@
 """Tables of databases as sinks: replaced as a whole, by whoever may, and never by accident."""
 
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -190,3 +195,298 @@ def test_ids_that_fit_no_bigint_are_refused(database: str, binary: Matrix) -> No
     model = mrfrec.MRF().fit(mrfrec.Interactions(sparse.csr_matrix(binary), users=users))
     with pytest.raises(DataError, match="do not fit a bigint"):
         model.recommend_to(database, table="recs")
+
+
+# ── readers and writers at once ───────────────────────────────────────────────────────────────────
+
+CENSUS = "select count(*), min(item), max(item) from recs"
+
+
+class Readers:
+    """Threads that count the rows of a table as often as they can, and see only whole versions."""
+
+    def __init__(self, url: str, *queries: str) -> None:
+        self._url, self._stop, self.failures = url, threading.Event(), list[object]()
+        self.seen = [list[Any]() for _ in queries]
+        self._threads = [
+            threading.Thread(target=self._poll, args=each) for each in zip(queries, self.seen, strict=True)
+        ]
+
+    def _poll(self, query: str, seen: list[Any]) -> None:
+        try:
+            with connect(self._url, write=self._url.startswith("duckdb"), autocommit=True) as cursor:
+                *before, query = query.split("; ")
+                if query.startswith("execute"):
+                    cursor.execute(f"prepare census as {CENSUS}")
+                    cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": False})
+                while not self._stop.is_set():
+                    for statement in before:
+                        cursor.execute(statement)
+                    seen.append(cursor.execute(query).fetchone())
+                    if before:
+                        cursor.execute("commit")
+        except Exception as error:
+            self.failures.append(error)
+
+    def __enter__(self) -> "Readers":
+        for thread in self._threads:
+            thread.start()
+        self.wait()
+        return self
+
+    def wait(self, more: int = 2) -> None:
+        """Let every reader read a few times more."""
+        wanted = [len(seen) + more for seen in self.seen]
+        deadline = time.monotonic() + 30
+        while any(len(s) < w for s, w in zip(self.seen, wanted, strict=True)):
+            assert not self.failures, self.failures
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(30)
+        assert not self.failures
+
+    def check(self, versions: int, rows: int) -> None:
+        """Every reader saw only whole versions, each never after a later one, and the last."""
+        for seen in self.seen:
+            numbers = [int(first.removeprefix("item ")) for _, first, _ in seen]
+            assert {(count, first == last) for count, first, last in seen} == {(rows, True)}
+            assert numbers == sorted(numbers)
+            assert numbers[-1] == versions
+
+
+@pytest.mark.parametrize("wal", [True, False])
+def test_readers_see_whole_versions_only(database: str, wal: bool) -> None:
+    if database.startswith("sqlite"):
+        with connect(database, write=True, autocommit=True) as cursor:
+            cursor.execute(f"pragma journal_mode = {'wal' if wal else 'delete'}")
+    elif not wal:
+        pytest.skip("a journal is a matter of SQLite")
+    publish(database, 1, users=2000)
+    queries = [CENSUS, CENSUS, f"begin; {CENSUS}"]
+    if database.startswith("postgres"):
+        levels = ("repeatable read", "serializable")
+        queries += [f"begin isolation level {level}; {CENSUS}" for level in levels]
+        queries += ["begin; execute census"]
+    with Readers(database, *queries) as readers:
+        for number in range(2, 8):
+            publish(database, number, users=2000)
+            readers.wait(0 if number < 7 else 2)
+    readers.check(versions=7, rows=6000)
+
+
+def test_a_transaction_keeps_the_rows_it_began_with(database: str) -> None:
+    publish(database, 1)
+    if database.startswith("sqlite"):
+        with connect(database, write=True, autocommit=True) as cursor:
+            cursor.execute("pragma journal_mode = wal")
+    with connect(database, write=database.startswith("duckdb"), autocommit=True) as cursor:
+        repeatable = " isolation level repeatable read" if database.startswith("postgres") else ""
+        cursor.execute(f"begin{repeatable}")
+        cursor.execute("select 1" if repeatable else CENSUS).fetchall()
+        publish(database, 2)
+        assert cursor.execute(CENSUS).fetchone() == (30, "item 1", "item 1")
+        cursor.execute("commit")
+        assert cursor.execute(CENSUS).fetchone() == (30, "item 2", "item 2")
+
+
+def test_of_two_writers_one_waits(database: str) -> None:
+    publish(database, 1)
+    failures: list[object] = []
+
+    def write(numbers: range) -> None:
+        try:
+            for number in numbers:
+                publish(database, number, users=500)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=write, args=(range(start, start + 3),)) for start in (10, 20, 30)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failures
+    rows, first, last = fetch(database, CENSUS)[0]
+    assert (rows, first) == (1500, last)
+
+
+def test_first_writers_create_the_table_once(database: str) -> None:
+    failures: list[object] = []
+
+    def write(number: int) -> None:
+        try:
+            publish(database, number)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failures
+    assert fetch(database, CENSUS)[0][0] == 30
+
+
+def test_whoever_holds_the_table_is_not_waited_for_forever(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mrfrec.io.staging._WAIT", 0.1)
+    monkeypatch.setattr("mrfrec.io.staging._PATIENCE", 0.2)
+    publish(database, 1)
+    with connect(database, write=True) as cursor:
+        cursor.execute("delete from recs where rank = 1")
+        with pytest.raises(DataError, match="table recs is being changed by another transaction, which"):
+            publish(database, 2)
+    assert fetch(database, CENSUS) == [(20, "item 1", "item 1")]
+    publish(database, 3)
+    assert fetch(database, CENSUS) == [(30, "item 3", "item 3")]
+
+
+def test_killed_writer_leaves_a_whole_version(database: str) -> None:
+    publish(database, 0, users=2000)
+    rng, versions = np.random.default_rng(0), set()
+    kills = 20 if database.startswith("postgres") else 8
+    for kill in range(kills):
+        arguments = [database, str(1000 * kill + 1)]
+        with writer(*arguments) as child:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "1\n"
+            time.sleep(rng.uniform(0, 0.2))
+            child.kill()
+        with connect(database, write=True) as cursor:  # of SQLite, since a reader may have to undo
+            rows, first, last = cursor.execute(CENSUS).fetchone()
+        assert (rows, first) == (6000, last)
+        versions.add(first)
+    assert len(versions) == kills
+    publish(database, 10**6)
+    assert fetch(database, CENSUS) == [(30, "item 1000000", "item 1000000")]
+    if database.startswith("postgres"):
+        assert fetch(database, "select relname::text from pg_class where relname like 'mrfrec%'") == []
+
+
+def writer(*arguments: str, before: str = "") -> "subprocess.Popen[str]":
+    """Start a process that writes one version after the other, and a line after each."""
+    script = before + WRITER
+    command = [sys.executable, "-c", script, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+WRITER = """
+import sys
+import polars as pl
+from mrfrec.io.staging import staged
+
+schema = {"user": pl.Int64, "item": pl.String, "rank": pl.Int32}
+first = int(sys.argv[2])
+for number in range(first, first + 1000):
+    rows = pl.DataFrame({"user": range(6000), "item": [f"item {number}"] * 6000, "rank": [1] * 6000}, schema)
+    with staged(sys.argv[1], "recs", schema, [rows[:7], rows[7:]]):
+        pass
+    print(1, flush=True)
+"""
+
+
+# ── PostgreSQL ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_table_keeps_what_belongs_to_it(postgres: str) -> None:
+    publish(postgres, 1)
+    execute(
+        postgres,
+        "create index by_item on recs (item)",
+        "create view top as select item from recs where rank = 1",
+        "comment on table recs is 'for the shop'",
+        "grant select on recs to guest",
+        "create publication news for table recs",
+    )
+    publish(postgres, 2)
+    assert fetch(postgres, "select distinct item from top") == [("item 2",)]
+    assert fetch(postgres, "select obj_description('recs'::regclass)") == [("for the shop",)]
+    assert fetch(postgres, "select has_table_privilege('guest', 'recs', 'select')") == [(True,)]
+    indexes = fetch(postgres, "select indexname::text from pg_indexes where tablename = 'recs' order by 1")
+    assert indexes == [("by_item",), ("recs_pkey",)]
+
+
+def test_what_a_role_may_not_do_is_refused_before_the_work(postgres: str) -> None:
+    guest = postgres.replace("//postgres:@", "//guest:se%2Fcr%40t%25@")
+    publish(postgres, 1)
+    execute(postgres, "grant select, insert on recs to guest")
+    never = (pytest.fail("asked for rows") for _ in range(1))
+    for table in ("recs", "fresh"):
+        with pytest.raises(DataError, match="permission denied") as caught:
+            staged(guest, table, SCHEMA, never).__enter__()
+        assert "cr@t" not in str(caught.value)
+    execute(postgres, "grant delete on recs to guest")
+    publish(guest, 2)
+    execute(
+        postgres,
+        "alter table recs enable row level security",
+        "create policy p on recs to guest using (rank = 1)",
+    )
+    with pytest.raises(DataError, match="row-level security"):
+        publish(guest, 3)
+    assert fetch(postgres, CENSUS) == [(30, "item 2", "item 2")]
+
+
+def test_types_that_do_not_fit_are_refused_before_the_work(postgres: str) -> None:
+    execute(postgres, 'create table recs ("user" integer, item integer, rank integer)')
+    never = (pytest.fail("asked for rows") for _ in range(1))
+    with pytest.raises(DataError, match='column "item" is of type integer'):
+        staged(postgres, "recs", SCHEMA, never).__enter__()
+
+
+def test_lost_connection_leaves_the_old_rows(postgres: str) -> None:
+    publish(postgres, 1)
+    rows = version(2)
+
+    def frames() -> Iterator[pl.DataFrame]:
+        yield rows[:7]
+        execute(
+            postgres, "select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid()"
+        )
+        yield rows[7:]
+
+    with pytest.raises(DataError, match="terminat"), staged(postgres, "recs", SCHEMA, frames()):
+        pass
+    with pytest.raises(DataError, match="terminat"), staged(postgres, "recs", SCHEMA, [rows]):
+        execute(
+            postgres, "select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid()"
+        )
+    assert fetch(postgres, CENSUS) == [(30, "item 1", "item 1")]
+
+
+# ── SQLite and DuckDB ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "duckdb"])
+def test_full_disk_leaves_the_old_rows(scheme: str, tmp_path: Path) -> None:
+    url = f"{scheme}:///{tmp_path}/x.db"
+    publish(url, 1, users=10)
+    size = (tmp_path / "x.db").stat().st_size
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({size + 4096}, {size + 4096}))"
+    with writer(url, "2", before=limit) as child:
+        out, err = child.communicate()
+    assert "mrfrec.errors.DataError: " in err
+    written = len(out.splitlines())  # DuckDB compresses the first ones well
+    item = f"item {written + 1}"
+    assert fetch(url, CENSUS) == [(6000 if written else 30, item, item)]
+
+
+def test_duckdb_file_that_another_process_has_open_is_said_to_be_locked(tmp_path: Path) -> None:
+    url = f"duckdb:///{tmp_path}/x.db"
+    publish(url, 1)
+    script = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('open', flush=True); input()"
+    command = [sys.executable, "-c", script, str(tmp_path / "x.db")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "open\n"
+        with pytest.raises(DataError, match="lock"):
+            publish(url, 2)
+        other.communicate("\n")
+    publish(url, 3)
+    assert fetch(url, CENSUS) == [(30, "item 3", "item 3")]

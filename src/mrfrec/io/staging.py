@@ -21,7 +21,8 @@ from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.databases import connect, shown
 
 _STAGING = "mrfrec_staging"
-_PATIENCE = 60.0  # seconds for other writers to finish
+_WAIT = 10.0  # seconds to wait for a lock, while others wait behind us
+_PATIENCE = 60.0  # seconds of such waits
 _NAME = r'"((?:[^"\0]|"")+)"|([^".\0]+)'
 _TABLE = re.compile(rf"(?:(?:{_NAME})\.)?(?:{_NAME})")
 _SQL_TYPES = {
@@ -50,7 +51,7 @@ _POSTGRES = _Dialect(
         where n.nspname = $1 and c.relname = $2 and a.attnum > 0 and not a.attisdropped""",
     begin=(
         "begin isolation level read committed",
-        "set local lock_timeout = '10s'",
+        "set local lock_timeout = {wait}",
         "set local row_security = off",  # fail where policies hide rows, which would stay
         "select pg_advisory_xact_lock(hashtextextended({text}, 7))",  # also if there is no table to lock yet
     ),
@@ -61,7 +62,7 @@ _SQLITE = _Dialect(
     schema="select 'main' where ? is not null",
     columns="""select c.name, t.type = 'table' from sqlite_master t join pragma_table_xinfo(t.name) c
         where 'main' = lower(?) and lower(t.name) = lower(?)""",
-    begin=("pragma busy_timeout = 10000", "begin immediate"),
+    begin=("pragma busy_timeout = {wait}", "begin immediate"),
 )
 _DUCKDB = _Dialect(
     temporary="temp",
@@ -184,7 +185,7 @@ class _Target:
     def _begin(self) -> None:
         text = "'" + self._table.replace("'", "''") + "'"
         for statement in self._dialect.begin:
-            self._cursor.execute(statement.replace("{text}", text))
+            self._cursor.execute(statement.replace("{wait}", f"{1000 * _WAIT:.0f}").replace("{text}", text))
 
     def _replace(self, rehearse: bool) -> None:
         if not self._exists():
@@ -234,7 +235,9 @@ class _ArrowStream:
 def _is_busy(error: Exception) -> bool:
     """Return whether another writer is in the way: a lock was not given in time, or rows have changed."""
     code = getattr(error, "sqlstate", None) or getattr(error, "sqlite_errorname", None)
-    return code in ("55P03", "40P01", "SQLITE_BUSY") or type(error).__name__ == "TransactionException"
+    if type(error).__name__ == "TransactionException":  # of DuckDB, which has no codes
+        return "conflict" in str(error).lower()
+    return code in ("55P03", "40P01", "SQLITE_BUSY")
 
 
 def _quoted(name: str) -> str:
