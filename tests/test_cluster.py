@@ -232,6 +232,8 @@ def test_bad_clients_are_refused(
         MRF(device="cuda").fit(table, client=client)
     with pytest.raises(ParameterError, match="shared_path must be None without a client"):
         MRF().fit(table, shared_path=tmp_path)
+    with pytest.raises(ParameterError, match=r"shared_path must be a folder in which files can be created"):
+        MRF().fit(table, client=client, shared_path="/proc")
     monkeypatch.setattr(engine, "_CONNECT", 0.5)
     for text in ("local:x", "local:0", "somewhere"):
         with pytest.raises(ParameterError, match="cluster must be an address"), connected(text):

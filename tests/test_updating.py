@@ -246,7 +246,9 @@ def test_values_that_cannot_be_added_exactly_are_refused() -> None:
 def test_model_without_histories_cannot_be_updated(tmp_path: Path) -> None:
     MRF().fit(table()).save(tmp_path / "m.mrf")
     model = mrfrec.load(tmp_path / "m.mrf")
-    with pytest.raises(DataError, match="update needs the training users' histories"):
+    with pytest.raises(
+        DataError, match=r"update needs the training users' histories.* Fit it again, and save"
+    ):
         model.update(table(9, 1))
     with pytest.raises(DataError, match="forget needs the training users' histories"):
         model.forget(["u001"])
@@ -360,3 +362,57 @@ def test_ids_of_another_type_are_refused_by_name() -> None:
     new = table(50, 2).with_columns(user=pl.int_range(50), item=pl.col("item"))
     with pytest.raises(DataError, match="user ids are integers in the new events and strings in the model"):
         model.update(new)
+
+
+@pytest.mark.parametrize("command", ["update", "forget"])
+def test_commands_say_what_they_need(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    table(50, 1).write_csv("first.csv")
+    Path("users.txt").write_text("u001")
+    run_command(["fit", "first.csv", "-o", "m.mrf"], Event())
+    rest = ["first.csv"] if command == "update" else ["--users", "users.txt"]
+    message = (
+        rf"^{command} needs the training users' histories.* Fit it again, and save it with .*--histories"
+    )
+    with pytest.raises(DataError, match=message):
+        run_command([command, "m.mrf", *rest], Event())
+
+
+def test_rules_of_the_model_are_named_when_new_events_break_them() -> None:
+    model = Popularity().fit(read_interactions(table(50, 1), event_weights=WEIGHTS))
+    new = table(50, 2).with_columns(event=pl.lit("return"))
+    message = (
+        r"no weight for 'return'.* read as the first were, with event_weights=\{.*; to change that, fit again"
+    )
+    with pytest.raises(DataError, match=message):
+        model.update(new)
+    strict = Popularity().fit(read_interactions(table(9, 1).unique(["user", "item"]), duplicates="error"))
+    with pytest.raises(DataError, match=r"repeat an earlier pair.* with duplicates='error'; to change that"):
+        strict.update(pl.concat([table(9, 2), table(9, 2)]))
+
+
+def test_time_that_empties_a_window_is_named() -> None:
+    rows = {"user": [1, 1, 2], "item": [1, 2, 2], "time": ["2026-01-01", "2026-01-20", "2026-02-01"]}
+    model = Popularity().fit(read_interactions(pl.DataFrame(rows), window="365d"))
+    new = pl.DataFrame({"user": [3], "item": [3], "time": ["9999-12-31"]})
+    with pytest.warns(
+        MrfrecWarning, match="now 9999-12-31T.* before it was 2026-02-01T.*: none of the earlier"
+    ):
+        model.update(new)
+
+
+def test_forgetting_nobody_in_the_shell_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table(50, 1).write_csv("first.csv")
+    run_command(["fit", "first.csv", "-o", "m.mrf", "--histories"], Event())
+    before = Path("m.mrf").read_bytes()
+    for text, count in (("nobody\nelse", 2), ("", 0)):
+        Path("users.txt").write_text(text)
+        with pytest.raises(DataError, match=f"none of the {count} users in users.txt is in m.mrf"):
+            run_command(["forget", "m.mrf", "--users", "users.txt"], Event())
+        assert Path("m.mrf").read_bytes() == before
+    Path("users.txt").write_text(str(table(50, 1)["user"][0]))
+    run_command(["forget", "m.mrf", "--users", "users.txt"], Event())
+    assert "forgot 1 user\n" in capsys.readouterr().err

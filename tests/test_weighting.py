@@ -316,7 +316,7 @@ def test_time_long_after_all_others_is_named(
     frame = many_days(last)
     message = (
         f"now is {last}T00:00:00, the latest time .* 399 of 400 rows, none of them after 2026-03-07T00:00:00,"
-        rf" {others}\. If later times are wrong, leave them out with until=… .--until., or set now="
+        rf" {others}\. If later times are wrong, correct them, leave them out with until=… .--until., or set"
     )
     for read in (read_interactions, read_events):
         with pytest.warns(MrfrecWarning, match=message):

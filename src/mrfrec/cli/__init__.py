@@ -16,6 +16,7 @@ _SHELL = {  # words of Python in messages, and what they are in a shell
     '"auto", or None for dense': "auto, or dense",
     "must be None for": "must be left out for",
     "memory_limit allows": "--memory-limit allows",
+    "shared_path must be": "--shared-path must be",
     "model: sparsity=": "model: --sparsity ",
 }
 _CODES: dict[type[MrfrecError], int] = {RefusedError: 3, BusyError: 4}  # of errors whose exit code is not 2

@@ -7,6 +7,7 @@ from typer import Argument, Option
 
 from mrfrec.cli.data import TableOptions, note_skipped
 from mrfrec.cli.options import Device, MemoryLimit, Threads
+from mrfrec.errors import DataError
 
 if TYPE_CHECKING:
     from mrfrec.models.recommender import Recommender
@@ -69,19 +70,18 @@ def update(
     from mrfrec.cli.show import note, progress_bar
     from mrfrec.io.atomic import check_writable, refuse_own_input
     from mrfrec.io.sources import paths_of
-    from mrfrec.io.tables import read_interactions
 
     check_writable(output or model)
     refuse_own_input(output or model, [*(path for name in data for path in paths_of(name)), items])
-    opened = _opened(model, threads=threads, memory_limit=memory_limit, device=device)
+    opened = _opened(model, "update", threads=threads, memory_limit=memory_limit, device=device)
     typed = TableOptions(separator=separator, columns=columns).rows()
     parsing: dict[str, Any] = {"on_bad": on_bad, "input_format": input_format}
     parsing |= {name: typed[name] for name in ("separator", "columns")}
     before = opened._training_facts
     with progress_bar() as progress:
-        events = read_interactions(
-            data, user_column, item_column, value_column, title_column, event=event_column, time=time_column,
-            items=items, progress=progress, **parsing, **opened.reading_,
+        events = opened._read_more(
+            data, user=user_column, item=item_column, value=value_column, title=title_column,
+            event=event_column, time=time_column, items=items, progress=progress, **parsing,
         )  # fmt: skip
         note_skipped(events.skipped)
         opened.update(events, batch=batch, again=again, progress=progress)
@@ -117,19 +117,28 @@ def forget(
 
     check_writable(output or model)
     refuse_own_input(output or model, [users])
-    opened = _opened(model, threads=threads, memory_limit=memory_limit, device=device)
-    before = opened._training_facts["users"]
+    opened = _opened(model, "forget", threads=threads, memory_limit=memory_limit, device=device)
+    known = opened.users_
+    assert known is not None
+    erased = find_users(opened, None, users)
+    if (known.find(erased, "user") < 0).all():
+        raise DataError(
+            f"nothing was changed: none of the {len(erased):,} users in {users} is in {model}. Are the ids "
+            "the same?"
+        )
     with progress_bar() as progress:
-        opened.forget(find_users(opened, None, users), progress=progress)
-    note(f"forgot {before - opened._training_facts['users']:,} users")
+        opened.forget(erased, progress=progress)
+    count = len(known) - opened._training_facts["users"]
+    note(f"forgot {count:,} {'user' if count == 1 else 'users'}")
     _saved(opened, output or model)
 
 
-def _opened(path: Path, **machine: Any) -> "Recommender":
+def _opened(path: Path, command: str, **machine: Any) -> "Recommender":
     from mrfrec.cli.models import check_machine
     from mrfrec.models.registry import load
 
     opened = load(path)
+    opened._origin(command)  # raises if histories are missing
     check_machine(machine, [type(opened).__name__])
     known = opened.get_params()
     return opened.set_params(**{name: x for name, x in machine.items() if x is not None and name in known})

@@ -178,6 +178,12 @@ class ClusterEngine(LocalEngine):
         self._check_versions()
         self._look_for_hosts()
         self.threads_of_tasks = sum(int(worker["nthreads"]) for worker in workers.values())
+        if self._shared_path is not None:
+            try:
+                (Path(self._shared_path) / self._name).mkdir(mode=0o700)
+            except OSError as error:
+                rule = f"a folder in which files can be created ({error.strerror or error})"
+                raise ParameterError("shared_path", rule, self._shared_path) from error
         return super().__enter__()
 
     def __exit__(self, *ended: object) -> None:

@@ -147,8 +147,8 @@ class Weighting:
             others = "are left out by window" if reach == self.window else "count less than 1/8 by half_life"
             warn(
                 f"now is {shown(latest)}, the latest time that was read: {older:,} of {older + late:,} rows, "
-                f"none of them after {shown(before)}, {others}. If later times are wrong, leave them out "
-                "with until=… (--until), or set now=… (--now)."
+                f"none of them after {shown(before)}, {others}. If later times are wrong, correct them, "
+                "leave them out with until=… (--until), or set now=… (--now)."
             )
 
 

@@ -261,15 +261,15 @@ class Model(Configurable, ABC):
             raise NotFittedError(f"this {type(self).__name__} is not fitted: call fit first.")
         return self._catalogue
 
-    def _trained_on(self, what: str) -> Training:
+    def _trained_on(self, what: str, advice: str = "Give histories, or save it with") -> Training:
         self._fitted()
         training = self._training
         if callable(training):
             training = self._training = training()
         if training is None:
             raise DataError(
-                f"{what} needs the training users' histories, which this model was saved without. Give "
-                "histories, or save it with include_histories=True (--histories at the command line)."
+                f"{what} needs the training users' histories, which this model was saved without. {advice} "
+                "include_histories=True (--histories at the command line)."
             )
         return training
 

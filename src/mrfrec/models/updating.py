@@ -67,16 +67,14 @@ class UpdatableModel(Model):
         """
         from mrfrec.data.growing import add
         from mrfrec.data.interactions import Interactions
-        from mrfrec.io.tables import read_interactions
 
         check_flag("again", again)
         if batch is not None and (not isinstance(batch, str) or not batch.strip()):
             raise ParameterError("batch", "a name or None", batch)
-        origin = self._origin("update")
-        origin.check_can_grow()
+        self._origin("update").check_can_grow()
         known = self.batches_
         if not isinstance(new_events, Interactions):
-            new_events = read_interactions(new_events, progress=progress, **origin.rules)
+            new_events = self._read_more(new_events, progress=progress)
         name = new_events.fingerprint if batch is None else batch
         if name in known and not again:
             raise ParameterError(
@@ -84,7 +82,10 @@ class UpdatableModel(Model):
                 "To add it once more, say again=True (--again); if these are other events of the same "
                 "content, give the batch a name.",
             )  # fmt: skip
-        return self._refit(add(self._known_data("update"), new_events), (*known, name), progress)
+        old = self._known_data("update")
+        data = add(old, new_events)
+        _check_window(old.origin, data.origin)
+        return self._refit(data, (*known, name), progress)
 
     def forget(self, users: object, *, progress: "Progress | None" = None) -> Self:
         """Remove users and all that is known of them, and fit again with the same parameters.
@@ -113,6 +114,22 @@ class UpdatableModel(Model):
             return self
         return self._refit(without_users(data, places[places >= 0]), self.batches_, progress)
 
+    def _read_more(self, source: object, **options: Any) -> "Interactions":
+        """Read more events by the rules of the first."""
+        from mrfrec.io.tables import read_interactions
+
+        rules = self._origin("update").rules
+        try:
+            return read_interactions(source, **options, **rules)
+        except DataError as error:
+            named = [f"{name}={rule!r}" for name, rule in rules.items() if name in str(error)]
+            if not named:
+                raise
+            raise DataError(
+                f"{error} New events are read as the first were, with {', '.join(named)}; to change that, "
+                "fit again on all events."
+            ) from error
+
     def _refit(self, data: "Interactions", batches: tuple[str, ...], progress: "Progress | None") -> Self:
         from mrfrec.data.growing import origin_of
 
@@ -120,7 +137,7 @@ class UpdatableModel(Model):
         return self.fit(data, progress=progress)
 
     def _origin(self, what: str) -> Origin:
-        self._trained_on(what)
+        self._trained_on(what, "Fit it again, and save it with")
         if (origin := self._known_origin()) is None:
             raise DataError(f"{what}: the file does not say how its data was read. Fit again on all events.")
         return origin
@@ -129,10 +146,22 @@ class UpdatableModel(Model):
         """Return the training data, also of a model that was loaded."""
         from mrfrec.data.interactions import Interactions
 
-        training = self._trained_on(what)
+        training = self._trained_on(what, "Fit it again, and save it with")
         if hasattr(self, "_interactions"):
             return self._interactions
         matrix = training.histories.matrix()
         data = Interactions(matrix.astype(np.float32), training.users, self.items_, self.titles_)
         data.origin = self._origin(what)
         return data
+
+
+def _check_window(before: Origin | None, after: Origin | None) -> None:
+    """Warn if a later time has taken all earlier pairs out of the window."""
+    if before is None or after is None or before.times is None or after.times is None:
+        return
+    was, now = (np.datetime64(int(times.max()), "us") for times in (before.times, after.times))
+    if now - was > np.timedelta64(before.window, "us"):
+        warn(
+            f"the latest time is now {now}, before it was {was}: none of the earlier events is left in the "
+            "window. If that time is wrong, correct the new events and update the earlier model again."
+        )
