@@ -448,6 +448,11 @@ def _warm_up(dtype: Literal["float32", "float64"]) -> None:
     import scipy.sparse as sp
 
     X = sp.csr_array((np.arange(300 * 40).reshape(300, 40) % 7 % 3 == 0).astype(np.float32))
-    for parameters in ({"sparsity": None}, {"sparsity": 0.5, "r": 0.5, "max_neighbors": 10}):
-        model = MRF(l2=1.0, dtype=dtype, threads=1, **parameters)
-        model.fit(X).top_k(X, 1)
+    level = _log.level
+    _log.setLevel(logging.WARNING)  # nobody asked for these fits
+    try:
+        for parameters in ({"sparsity": None}, {"sparsity": 0.5, "r": 0.5, "max_neighbors": 10}):
+            model = MRF(l2=1.0, dtype=dtype, threads=1, **parameters)
+            model.fit(X).top_k(X, 1)
+    finally:
+        _log.setLevel(level)
