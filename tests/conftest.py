@@ -71,6 +71,7 @@ def postgres_server() -> Iterator[Any]:
         server = pgserver.get_server(Path(folder) / "data", cleanup_mode="delete")
         rules = Path(folder) / "data" / "pg_hba.conf"
         rules.write_text(f"local all guest scram-sha-256\n{rules.read_text()}")
+        server.psql("alter system set fsync = off;")  # it need not survive the machine
         server.psql("create role guest login password 'se/cr@t%'; select pg_reload_conf();")
         try:
             yield server

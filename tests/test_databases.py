@@ -1,14 +1,24 @@
 """Databases as sources of tables: URLs, passwords that nobody sees, rows that stream."""
 
+import gc
 import stat
+import subprocess
+import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import scipy.sparse as sp
 
+from mrfrec import read_interactions
 from mrfrec.errors import DataError, MissingLibraryError, ParameterError
+from mrfrec.io import batches, queries
 from mrfrec.io.databases import connect, is_database, shown
+from mrfrec.io.queries import open_query
+from mrfrec.io.tables import read_events
 
 SECRET = "se/cr@t%"  # of the role guest
 ENCODED = "se%2Fcr%40t%25"
@@ -138,6 +148,170 @@ def test_missing_driver_names_the_extra(
     scheme: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "x.db").touch()
-    monkeypatch.setitem(__import__("sys").modules, library, None)
+    monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(MissingLibraryError, match=r"mrfrec\[sql\]"), connect(f"{scheme}:///{tmp_path}/x.db"):
         pass
+
+
+ORDERS = """create table orders (user_id bigint, sku varchar(20), ts timestamp{zone}, amount {number},
+    kind varchar(9), ref {ref}, raw {raw})"""
+ROWS = [
+    (1, "ab", "2026-01-01 10:00:00", 2.5, "view", "0f8fad5b-d9cb-469f-a165-70867728950e"),
+    (1, "cd", "2026-01-02 10:00:00", 1.5, "buy", "0f8fad5b-d9cb-469f-a165-70867728950e"),
+    (2, "ab", "2026-01-03 10:00:00", 3, "buy", "7c9e6679-7425-40de-944b-e07fc1f90ae7"),
+    (2, "ab", "2026-01-04 10:00:00", 7, "view", "7c9e6679-7425-40de-944b-e07fc1f90ae7"),
+]
+
+
+@pytest.fixture
+def shop(database: str) -> str:
+    """The URL of a database with a table of orders."""
+    is_postgres, is_sqlite = database.startswith("postgres"), database.startswith("sqlite")
+    raw = "bytea" if is_postgres else "blob"
+    ref, number = ("text", "real") if is_sqlite else ("uuid", "numeric(9, 2)")
+    with connect(database, write=True) as cursor:
+        cursor.execute(ORDERS.format(zone="tz" if is_postgres else "", number=number, ref=ref, raw=raw))
+        cursor.execute("set timezone to 'UTC'") if is_postgres else None
+        for row in ROWS:
+            values = ", ".join(f"'{x}'" if isinstance(x, str) else str(x) for x in row)
+            null = "'\\x01'::bytea" if is_postgres else "x'01'" if is_sqlite else "'\\x01'::blob"
+            cursor.execute(f"insert into orders values ({values}, {null})")
+    return database
+
+
+def test_table_of_a_database_is_read_as_the_same_table_of_a_file(shop: str, tmp_path: Path) -> None:
+    file = tmp_path / "orders.csv"
+    lines = [",".join(map(str, row)) for row in ROWS]
+    file.write_text("\n".join(["user_id,sku,ts,amount,kind,ref", *lines]))
+    query = "select * from orders order by ts"
+    for options in (
+        {},
+        {"user": "ref", "value": "amount", "binary": False},
+        {"value": "amount", "binary": False, "duplicates": "last"},
+        {"event_weights": {"view": 0.5, "buy": 2}, "time": "ts", "half_life": "1d"},
+    ):
+        given: dict[str, Any] = {"item": "sku", **options}
+        got, want = read_interactions(shop, query=query, **given), read_interactions(file, **given)
+        assert list(got.users) == list(want.users)
+        assert list(got.items) == list(want.items)
+        assert (got.matrix != want.matrix).nnz == 0
+    events = read_events(shop, time="ts", query=query)
+    assert np.array_equal(events.time, read_events(file, time="ts").time)  # type: ignore[arg-type]
+    assert events.repeated == 1
+
+
+def test_batches_are_bounded_and_in_order(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "BATCH_ROWS", 1_000)
+    monkeypatch.setattr(queries, "_SQLITE_ROWS", 1_000)
+    with connect(database, write=True) as cursor:
+        cursor.execute("create table t (n integer)")
+        cursor.execute(f"insert into t values {', '.join(f'({n})' for n in range(3_500))}")
+    source = open_query(database, "select n as user_id from t order by n desc -- the last first")
+    parts = list(source.batches({"user": "user_id"}, {}))
+    assert [len(part) for part in parts] == [1_000, 1_000, 1_000, 500]
+    assert [n for part in parts for n in part["user"]] == list(range(3_500))[::-1]
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("select nothing from orders", "nothing"),
+        ("select user_id, sku from nowhere", "nowhere"),
+        ("selec 1", 'near "selec"'),
+        ("delete from orders", r"(?i)read.?only"),
+        ("select user_id, sku, sku from orders", "several columns 'sku'"),
+        ("select user_id, sku from orders where 1 = 2", "no interactions: 0 rows"),
+        ("select user_id, raw as sku from orders", "item|binary|bytea"),
+        ("select user_id, nullif(sku, 'cd') as sku from orders order by ts", "row 2: no item id"),
+        ("select user_id as a, sku as b from orders", "which column holds the users"),
+    ],
+)
+def test_query_that_cannot_be_used_is_refused(shop: str, query: str, message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        read_interactions(shop, query=query)
+    assert shown(shop) in str(caught.value) or "0 rows" in message
+    assert len(read_interactions(shop, query="select user_id, sku from orders")) == 3
+
+
+def test_query_and_database_need_each_other(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("user,item\n1,2\n")
+    with pytest.raises(ParameterError, match=r"query must be the SQL.*postgresql://h/d;.*--query") as caught:
+        read_interactions("postgresql://u:hunter2@h/d")
+    assert "hunter2" not in str(caught.value)
+    for source in (tmp_path / "x.csv", [str(tmp_path / "x.csv"), "sqlite:///x.db"], sp.eye(3).tocsr()):
+        with pytest.raises(ParameterError, match="query must be None"):
+            read_interactions(source, query="select 1")
+    for name in ("separator", "columns", "input_format"):
+        value: Any = ["a"] if name == "columns" else "csv" if name == "input_format" else ","
+        with pytest.raises(ParameterError, match=f"{name} must be None for a database"):
+            read_events("sqlite:///x.db", query="select 1", **{name: value})
+
+
+def test_types_of_postgresql_are_understood_or_refused(postgres: str) -> None:
+    def ids(of: str) -> list[Any]:
+        return list(read_interactions(postgres, query=f"select {of} as user_id, 1 as item_id").users)
+
+    assert ids("'a'::text") == ids("'a'::varchar") == ids("'a'::char(1)") == ids("'a'::name") == ["a"]
+    assert ids("2::smallint") == ids("2::int") == ids("2::bigint") == ids("'2'::oid") == [2]
+    assert ids("'7C9E6679-7425-40de-944b-e07fc1f90ae7'::uuid") == ["7c9e6679-7425-40de-944b-e07fc1f90ae7"]
+    for odd in ("2::numeric", "'\\x01'::bytea", "interval '1 day'", "inet '1.1.1.1'"):
+        with pytest.raises(DataError, match=r"column 'user_id' \(user\) is .*cast"):
+            ids(odd)
+    for odd in ("now()", "array[1]", "true"):
+        with pytest.raises(DataError, match="user ids must be integers or strings; column 'user_id' is"):
+            ids(odd)
+    query = "select 1 as user_id, 2 as item_id, interval '1 day' as unused, extract(epoch from now()) as time"
+    assert read_events(postgres, time=True, query=query).time is not None
+    with connect(postgres, write=True) as cursor:
+        cursor.execute("create type kind as enum ('view', 'buy')")
+    query = "select 1 as user_id, 2 as item_id, 'buy'::kind as kind"
+    weighted = read_interactions(postgres, query=query, event_weights={"buy": 3})
+    assert weighted.matrix.data.tolist() == [3]
+
+
+def test_query_that_fails_on_the_way_says_where(postgres: str) -> None:
+    query = "select 1 as user_id, 10 / (n - 500000) as item_id from generate_series(1, 600000) n"
+    with pytest.raises(DataError, match=r"after row \d+.*: division by zero\.$"):
+        read_interactions(postgres, query=query)
+
+
+def test_values_of_several_types_are_told_apart_as_sqlite_stores_them(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/x.db"
+    with connect(url, write=True) as cursor:
+        cursor.execute("create table t (user_id, item_id, rating)")
+        cursor.executemany("insert into t values (?, ?, ?)", [(1, 2, 1), (2, 3, 2.5), (3, 2**62, "4")])
+    data = read_interactions(url, query="select * from t", binary=False)
+    assert data.matrix.data.tolist() == [1, 2.5, 4]
+    assert list(data.items) == [2, 3, 2**62]
+    with connect(url, write=True) as cursor:
+        cursor.execute("insert into t values ('four', 2, 1)")
+    with pytest.raises(DataError, match="numbers in some rows and strings in others"):
+        read_interactions(url, query="select * from t")
+
+
+def test_abandoned_reading_lets_the_database_go(postgres: str) -> None:
+    source = open_query(postgres, "select n as user_id from generate_series(1, 10000000) n")
+    rows = source.batches({"user": "user_id"}, {})
+    assert len(next(rows)) == batches.BATCH_ROWS
+    del rows, source
+    gc.collect()
+    running = "query like '%generate_series%' and pid <> pg_backend_pid()"
+    query = f"select count(*) from pg_stat_activity where {running}"
+    deadline = time.monotonic() + 10
+    while fetch(postgres, query) != [(0,)]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_arrow_comes_without_pyarrow(postgres: str, tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['pyarrow'] = None; import mrfrec;"
+        "print(len(mrfrec.read_interactions(sys.argv[1], query='select 1 as user_id, 2 as item_id')))"
+    )
+    with connect(f"duckdb:///{tmp_path}/x.db", write=True):
+        pass
+    for url in (postgres, f"duckdb:///{tmp_path}/x.db"):
+        assert (
+            subprocess.run([sys.executable, "-c", code, url], capture_output=True, check=True).stdout
+            == b"1\n"
+        )

@@ -10,6 +10,7 @@ from typer import Argument, Option
 
 from mrfrec.checks import check_count
 from mrfrec.errors import DataError, ParameterError
+from mrfrec.io.databases import shown
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from mrfrec.evaluation.splits import Split
 
 _HELDOUT = 10_000  # users held out at most by default
+Query = Annotated[
+    str | None,
+    Option(metavar="SQL", help="What to read if DATA is a database: 'select user_id, sku from orders'."),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +89,7 @@ class TableOptions:
         Literal["csv", "tsv", "jsonl", "parquet", "arrow"] | None,
         Option(help="Format of DATA; told by the name of a file, needed for standard input (-)."),
     ] = None
+    query: Query = None
 
     def rows(self) -> dict[str, Any]:
         """Return the parameters of the readers that choose and parse rows."""
@@ -94,7 +100,7 @@ class TableOptions:
             "columns": [name.strip() for name in self.columns.split(",")] if self.columns else None,
             "event_weights": None if self.event_weights is None else _weights(self.event_weights),
             "event": self.event_column, "half_life": self.half_life, "now": self.now,
-            "since": self.since, "until": self.until, "window": self.window,
+            "since": self.since, "until": self.until, "window": self.window, "query": self.query,
         }  # fmt: skip
 
     def limits(self) -> dict[str, Any]:
@@ -106,7 +112,7 @@ class TableOptions:
         from mrfrec.datasets.registry import DATA_SETS, EMBEDDED
 
         name, names = data[0], [*DATA_SETS, *EMBEDDED]
-        if len(data) > 1 or Path(name).exists():
+        if len(data) > 1 or "://" in name or Path(name).exists():
             return None
         if name not in names:
             if near := get_close_matches(name, names, 1):
@@ -211,10 +217,10 @@ class Data(TableOptions):
         from mrfrec.evaluation import splits
         from mrfrec.io.tables import read_interactions
 
-        def read(source: object) -> Any:
+        def read(source: object, query: str | None = None) -> Any:
             data = read_interactions(
                 source, self.user_column, self.item_column, self.value_column,
-                time=self.time_column, progress=progress, **self.rows(),
+                time=self.time_column, progress=progress, **{**self.rows(), "query": query},
             )  # fmt: skip
             note_skipped(data.skipped)
             return data
@@ -225,7 +231,7 @@ class Data(TableOptions):
             rule = "given with --test and --half-life or --window, so that all files have the same"
             raise ParameterError("--now", rule, None)
         shown = None if self.shown is None else read(self.shown)
-        return splits.given(read(self.data), read(self.test), shown)
+        return splits.given(read(self.data, self.query), read(self.test), shown)
 
     def files(self) -> list[Path]:
         """Return the files that are read, which must not be written to."""
@@ -237,13 +243,14 @@ class Data(TableOptions):
     def typed(self) -> dict[str, Any]:
         """Return the options that differ from their defaults, for reports."""
         given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        given["data"] = list(map(shown, self.data))
         return {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
 
     def title(self, split: str) -> str:
         """Return the title of a figure: the data set, or the file and its folder, and below it the split."""
         from mrfrec.datasets.registry import DATA_SETS, EMBEDDED
 
-        name, *others = self.data
+        name, *others = map(shown, self.data)
         path = Path(name)
         title = "/".join([*path.parent.parts[-1:], path.name.partition(".")[0]]).lstrip("/")
         if not path.exists():

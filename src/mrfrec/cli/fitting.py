@@ -25,8 +25,9 @@ def fit(
     data: Annotated[
         list[str],
         Argument(
-            help="Files, or patterns in quotes: CSV, TSV, JSON lines (also .gz, .zst), Parquet, Arrow; or "
-            "the name of a data set (mrfrec paper datasets list).",
+            help="Files, or patterns in quotes: CSV, TSV, JSON lines (also .gz, .zst), Parquet, Arrow; a "
+            "database with --query: postgresql://…, sqlite:///…, duckdb:///…; or the name of a data set "
+            "(mrfrec paper datasets list).",
             metavar="DATA",
         ),
     ],
@@ -128,6 +129,7 @@ def fit(
       mrfrec fit 'logs/*.parquet' -o songs.mrf --sparsity 0.005 --memory-limit 8GB
       mrfrec fit clicks.csv -o shop.mrf --event-weights view=0.2,cart=0.5,buy=1 --half-life 30d
       mrfrec fit triplets.txt -o songs.mrf --columns user,song,plays
+      mrfrec fit postgresql://db/shop --query 'select user_id, sku from orders' -o shop.mrf
       mrfrec fit events.csv -o shop.mrf --params best.json
       mrfrec fit events.csv -o paper.mrf --model 'preset=paper, l2=3'
       mrfrec fit events.csv -o shop.mrf --model 'SLIM: l1=1, l2=50'

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from mrfrec.cli.data import TableOptions, note_skipped
+from mrfrec.cli.data import Query, TableOptions, note_skipped
 from mrfrec.cli.options import Device, MemoryLimit, Threads
 from mrfrec.errors import DataError
 
@@ -52,6 +52,7 @@ def update(
         Literal["csv", "tsv", "jsonl", "parquet", "arrow"] | None,
         Option(help="Format of DATA; told by the name of a file, needed for standard input (-)."),
     ] = None,
+    query: Query = None,
     threads: Threads = None,
     memory_limit: MemoryLimit = None,
     device: Device = None,
@@ -75,7 +76,7 @@ def update(
     refuse_own_input(output or model, [*(path for name in data for path in paths_of(name)), items])
     opened = _opened(model, "update", threads=threads, memory_limit=memory_limit, device=device)
     typed = TableOptions(separator=separator, columns=columns).rows()
-    parsing: dict[str, Any] = {"on_bad": on_bad, "input_format": input_format}
+    parsing: dict[str, Any] = {"on_bad": on_bad, "input_format": input_format, "query": query}
     parsing |= {name: typed[name] for name in ("separator", "columns")}
     before = opened._training_facts
     with progress_bar() as progress:

@@ -9,7 +9,6 @@ libpq finds what the URL of a PostgreSQL does not say where it always does: PGHO
 """
 
 import re
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -61,12 +60,14 @@ def connect(url: str, *, write: bool = False, autocommit: bool = False) -> Itera
         cursor = connection if url.startswith("duckdb") else connection.cursor()
         with closing(connection), closing(cursor):
             if url.startswith(_FILES) and not autocommit:
-                cursor.execute("begin immediate" if write and driver is sqlite3 else "begin")
+                cursor.execute("begin immediate" if write and url.startswith("sqlite") else "begin")
+            elif not (write or autocommit):
+                cursor.execute("set transaction read only")
             yield cursor
             if not autocommit:
                 connection.commit()
     except driver.Error as error:
-        raise _failure(url, error) from None
+        raise failure(url, error) from None
 
 
 def _opened(url: str, write: bool, autocommit: bool) -> tuple[Any, Any]:
@@ -91,6 +92,8 @@ def _opened(url: str, write: bool, autocommit: bool) -> tuple[Any, Any]:
     driver: Any
     try:
         if scheme == "sqlite":
+            import sqlite3
+
             driver = sqlite3
         elif scheme == "duckdb":
             import duckdb
@@ -111,15 +114,17 @@ def _opened(url: str, write: bool, autocommit: bool) -> tuple[Any, Any]:
             return driver, driver.connect(str(path), read_only=not write)
         return driver, driver.connect(url, autocommit=autocommit)
     except driver.Error as error:
-        raise _failure(url, error) from None
+        raise failure(url, error) from None
 
 
-def _failure(url: str, error: Exception) -> DataError:
-    """Return what the driver says as an error of the data, on one line and without passwords."""
-    text = " ".join(str(error).split())
+def failure(url: str, error: Exception, where: str = "") -> DataError:
+    """Return what the driver says as an error of the data, on one line, without passwords and the query."""
+    echo = r"\n(LINE \d+:[^\n]*\n *\^+|Query was:.*)|\s*\. SQLSTATE: \w+"
+    text = re.sub(echo, "", str(error), flags=re.DOTALL)
+    text = re.sub(r"^.*?ERROR: ", "", " ".join(text.split()))
     for secret in sorted(_secrets(url), key=len, reverse=True):
         text = text.replace(secret, "***")
-    return DataError(f"{shown(url)}: {text[:500].rstrip('.')}.")
+    return DataError(f"{shown(url)}{where}: {text[:500].rstrip('.')}.")
 
 
 def _secrets(url: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""Open files, streams and data frames as batches of rows in polars, in the order of the rows.
+"""Open files, streams, queries and data frames as batches of rows in polars, in the order of the rows.
 
 A file is never held whole: polars reads it in pieces and decompresses on the way. Streams are copied to an
 anonymous temporary file first.
@@ -19,7 +19,9 @@ import polars.selectors as cs
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io import batches as tables
 from mrfrec.io.batches import POLARS_ERRORS, Roles, Source, Types, batch_of, check_text, reading, stream
+from mrfrec.io.databases import is_database, shown
 from mrfrec.io.json_lines import open_json
+from mrfrec.io.queries import open_query
 from mrfrec.io.text import open_text
 
 _SUFFIXES = {
@@ -37,8 +39,9 @@ def open_sources(
     separator: str | None = None,
     columns: Sequence[str] | None = None,
     input_format: str | None = None,
+    query: str | None = None,
 ) -> list[Source]:
-    """Open a path, a pattern, a list of them, a stream, or a data frame of any library narwhals knows."""
+    """Open a path, a pattern, a URL, a list of them, a stream, or a data frame that narwhals knows."""
     if separator is not None and not (
         isinstance(separator, str) and separator and separator.isascii() and not set(separator) & set('"\r\n')
     ):
@@ -51,6 +54,9 @@ def open_sources(
         raise ParameterError("input_format", f"one of {', '.join(_FORMATS)}, or None", input_format)
     options = (input_format, separator, names or None)
     given: Any = source if isinstance(source, list | tuple) else [source]
+    if query is not None or any(map(is_database, given)):
+        _check_query(given, query, options)
+        return [open_query(url, str(query)) for url in given]
     if given and all(isinstance(one, str | Path) or hasattr(one, "read") for one in given):
         opened = []
         for one in given:
@@ -81,6 +87,18 @@ def open_sources(
     return [_open_frame(frame)]
 
 
+def _check_query(sources: Sequence[object], query: object, options: Sequence[object]) -> None:
+    if not all(map(is_database, sources)):
+        raise ParameterError("query", "None unless all data comes from databases (postgresql://…)", query)
+    if not isinstance(query, str) or not query.strip():
+        rule = f"the SQL of what to read from {shown(str(sources[0]))}"
+        advice = 'Say query="select user_id, item_id from …" (--query at the command line).'
+        raise ParameterError("query", rule, query, advice)
+    for name, value in zip(("input_format", "separator", "columns"), options, strict=True):
+        if value is not None:
+            raise ParameterError(name, "None for a database", value)
+
+
 def _refuse_text_options(separator: str | None, columns: Sequence[str] | None) -> None:
     for name, value in (("separator", separator), ("columns", columns)):
         if value is not None:
@@ -88,9 +106,11 @@ def _refuse_text_options(separator: str | None, columns: Sequence[str] | None) -
 
 
 def paths_of(name: str) -> list[Path]:
-    """Return the files of a name or a pattern, at least one; "-", standard input, stays as it is."""
+    """Return the files of a name or a pattern, at least one; none of a URL; "-" stays as it is."""
     if name == "-":
         return [Path(name)]
+    if "://" in name:
+        return []
     with reading(name):
         path = Path(name).expanduser()
         if path.is_dir():

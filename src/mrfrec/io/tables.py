@@ -60,6 +60,7 @@ def read_interactions(
     separator: str | None = None,
     columns: Sequence[str] | None = None,
     input_format: str | None = None,
+    query: str | None = None,
     progress: Progress | None = None,
 ) -> Interactions:
     """Read a table with a row for each time a user used an item.
@@ -74,7 +75,9 @@ def read_interactions(
     source
         A path or a pattern such as "logs/*.parquet", or a list of them: CSV, TSV and JSON lines (plain,
         .gz or .zst), Parquet, Arrow and Feather; "-" is standard input. Or an open file. Or a data frame of
-        pandas, polars, pyarrow or another library. Or a `scipy.sparse` matrix of users × items.
+        pandas, polars, pyarrow or another library. Or a `scipy.sparse` matrix of users × items. Or, with
+        `query`, the URL of a database: "postgresql://user@host/shop", "sqlite:///shop.db" or
+        "duckdb:///shop.duckdb".
     user, item, value, title
         Names of the columns; recognised if they are obvious (user_id, movieId, rating, …). Ids are
         integers or strings and keep their type; in text files a column is integers if all of it is. Values
@@ -124,6 +127,10 @@ def read_interactions(
         Names of the columns of text files that have no header.
     input_format
         "csv", "tsv", "jsonl", "parquet" or "arrow"; told by the name of the file if None.
+    query
+        SQL that returns the table from a database: "select user_id, sku, ts from orders". Rows count in the
+        order in which they come, which databases fix only by `order by`: it matters for `duplicates` "first"
+        and "last". Nothing can be changed by the query. A password is best left to PGPASSWORD or ~/.pgpass.
     progress
         Called as `progress("read", rows, 0)`.
     """
@@ -132,6 +139,7 @@ def read_interactions(
     named = {"user": user, "item": item, "value": value, "title": title if items is None else None}
     named |= {"event": event, "time": time}
     reading: dict[str, Any] = {"separator": separator, "columns": columns, "input_format": input_format}
+    reading["query"] = query
     if isinstance(source, Interactions) or sp.issparse(source):
         of_rows = {"event_weights": event_weights, "half_life": half_life, "since": since, "until": until}
         for name, given in {**named, **reading, **of_rows, "window": window}.items():
@@ -202,6 +210,7 @@ def read_events(
     separator: str | None = None,
     columns: Sequence[str] | None = None,
     input_format: str | None = None,
+    query: str | None = None,
     progress: Progress | None = None,
 ) -> Events:
     """Read a table with a row for each time a user used an item, and keep the order of the rows.
@@ -223,6 +232,7 @@ def read_events(
     named = {"user": user, "item": item, "value": value, "title": title if items is None else None}
     named |= {"event": event, "time": time if isinstance(time, str) else None}
     reading: dict[str, Any] = {"separator": separator, "columns": columns, "input_format": input_format}
+    reading["query"] = query
     timed = bool(time) or weighting.uses_times
     rows, library = _read(
         source, named, items, min_value, binary, weighting, on_bad, progress, timed=timed, **reading

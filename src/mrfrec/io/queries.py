@@ -1,0 +1,114 @@
+"""Open the result of a query as batches of rows in polars, in the order in which the database sends them."""
+
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from typing import Any
+
+import polars as pl
+
+from mrfrec.errors import DataError, MissingLibraryError
+from mrfrec.io import batches as tables
+from mrfrec.io.batches import ID_ROLES, Roles, Source, Types, batch_of
+from mrfrec.io.databases import connect, failure, shown
+
+_SQLITE_ROWS = 50_000  # rows in a batch while they are Python objects
+_ADVICE = "Convert it in the query: cast(… as text), or as bigint"
+
+
+def open_query(url: str, query: str) -> Source:
+    """Send a query to a database; rows arrive while they are read, once."""
+    rows = _rows(url, query)
+    columns = next(rows)
+    doubled = next((name for name in columns if columns.count(name) > 1), None)
+    if doubled is not None or not columns:
+        rows.close()
+        what = f"several columns {doubled!r}. Name them apart: … as name" if columns else "no table"
+        raise DataError(f"{shown(url)}: the query returns {what}.")
+
+    def batches(roles: Roles, types: Types) -> Iterator[pl.DataFrame]:
+        with closing(rows):
+            rows.send(roles)
+            yield from rows
+
+    return Source(shown(url), tuple(columns), batches)
+
+
+def _rows(url: str, query: str) -> Generator[Any, Roles, None]:
+    """Yield the names of the columns; take the roles; yield nothing, then the rows."""
+    with connect(url) as cursor:
+        if url.startswith("sqlite"):
+            cursor.execute(query)
+            columns = [name for name, *_ in cursor.description or ()]
+            roles = yield columns
+            yield
+            places = {role: columns.index(name) for role, name in roles.items()}
+            while rows := cursor.fetchmany(_SQLITE_ROWS):
+                values = {role: _plain([row[place] for row in rows]) for role, place in places.items()}
+                yield batch_of(values, [None] * len(rows), shown(url))
+            return
+        with _arrow(cursor, url, query) as arrays:
+            kinds = list(arrays.get_schema().children)
+            columns = [kind.name for kind in kinds]
+            roles = yield columns
+            yield
+            places = {role: columns.index(name) for role, name in roles.items()}
+            for role, place in places.items():
+                _check(kinds[place], role, shown(url))
+            done = 0
+            try:
+                for array in arrays:
+                    series = {role: _series(array.child(i), kinds[i], role) for role, i in places.items()}
+                    batch = pl.DataFrame(series)
+                    done += len(batch)
+                    yield from batch.iter_slices(tables.BATCH_ROWS)
+            except RuntimeError as error:
+                raise failure(url, error, f" after row {done:,}") from None
+
+
+def _arrow(cursor: Any, url: str, query: str) -> Any:
+    """Return the result of a query as an Arrow stream, to be released before the connection is closed."""
+    try:
+        import nanoarrow
+    except ImportError:
+        raise MissingLibraryError('databases need nanoarrow: pip install "mrfrec[sql]".') from None
+    if url.startswith("duckdb"):
+        source = cursor.sql(query)
+        if source is None:
+            raise DataError(f"{shown(url)}: the query returns no table.")
+    else:
+        cursor.execute(f"{query}\n")  # which ends a comment, before the driver adds a bracket
+        source = cursor.fetch_arrow()
+    return nanoarrow.c_array_stream(source)
+
+
+def _type_name(kind: Any) -> str:
+    """Return the name of a column's type in PostgreSQL, else its letters in Arrow."""
+    known = dict((kind.metadata or {}).items())
+    return str(known.get(b"POSTGRESQL:type", kind.format.encode()), "ascii")
+
+
+def _check(kind: Any, role: str, where: str) -> None:
+    """Refuse types that polars cannot take, or takes for something else."""
+    name = _type_name(kind)
+    is_binary = kind.format in ("z", "Z", "vz") or kind.format.startswith(("w:", "ti"))
+    if (is_binary and name != "uuid") or (name == "numeric" and role in ID_ROLES):
+        known = {"z": "binary", "tin": "interval"}
+        raise DataError(f"{where}: column {kind.name!r} ({role}) is {known.get(name, name)}. {_ADVICE}.")
+
+
+def _series(array: Any, kind: Any, role: str) -> pl.Series:
+    series = pl.Series(array)
+    if _type_name(kind) == "uuid" and series.dtype == pl.Binary:
+        digits = series.bin.encode("hex")
+        return digits.str.replace("^(.{8})(.{4})(.{4})(.{4})", "${1}-${2}-${3}-${4}-")
+    if isinstance(series.dtype, pl.BaseExtension):  # numeric and JSON, sent as text
+        series = series.ext.storage()
+    return series.cast(pl.Float64) if role in ("value", "time") and _type_name(kind) == "numeric" else series
+
+
+def _plain(values: list[Any]) -> pl.Series | list[Any]:
+    """Convert values of one type at once; return them as they are if they differ, as SQLite allows."""
+    try:
+        return pl.Series(values, strict=True)
+    except (TypeError, OverflowError):
+        return values
