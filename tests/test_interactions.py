@@ -1,5 +1,6 @@
 """Interactions: a matrix with names; pairs combined, left out, and told apart by a fingerprint."""
 
+import tracemalloc
 from typing import Any, Literal
 
 import numpy as np
@@ -10,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mrfrec import DataError, Interactions, ParameterError, read_interactions
-from mrfrec.data.ids import Texts
+from mrfrec.data import pairs
+from mrfrec.data.ids import Ids, Texts
 from mrfrec.io.tables import read_events
 
 import naive_evaluation
@@ -231,3 +233,23 @@ def test_counts_beyond_single_precision_are_summed_before_they_are_rounded() -> 
 def test_least_value_is_compared_in_the_precision_of_the_values(least: Any) -> None:
     frame = pl.DataFrame({"user": [1, 2], "item": [1, 1], "rating": ["0.7", "0.6"]})
     assert list(read_interactions(frame, min_value=least).users) == [1]
+
+
+def test_rows_are_combined_in_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairs, "_AT_ONCE", 1 << 12)
+    rng, count = np.random.default_rng(0), 400_000
+    users, items = Ids.range(5_000), Ids.range(3_000)
+    columns = {
+        "user": rng.integers(0, 5_000, count, dtype=np.int32),
+        "item": rng.integers(0, 3_000, count, dtype=np.int32),
+        "value": rng.choice(np.array([0.2, 0.5, 3.7], np.float32), count),
+        "time": rng.integers(0, 10**15, count),
+    }
+    tracemalloc.start()
+    matrix, sums, times = pairs.combine_in_ranges(columns, users, items, "sum")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sums.values is not None
+    assert times is not None
+    kept = sum(x.nbytes for x in (matrix.data, matrix.indices, matrix.indptr, sums.values, times))
+    assert peak < 1.4 * kept  # sorting all rows at once takes three times as much
