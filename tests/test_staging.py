@@ -358,8 +358,7 @@ def test_killed_writer_leaves_a_whole_version(database: str) -> None:
             assert child.stdout.readline() == "1\n"
             time.sleep(rng.uniform(0, 0.2))
             child.kill()
-        with connect(database, write=True) as cursor:  # of SQLite, since a reader may have to undo
-            rows, first, last = cursor.execute(CENSUS).fetchone()
+        rows, first, last = fetch(database, CENSUS)[0]
         assert (rows, first) == (6000, last)
         versions.add(first)
     assert len(versions) == kills

@@ -107,9 +107,11 @@ def _opened(url: str, write: bool, autocommit: bool) -> tuple[Any, Any]:
         raise MissingLibraryError(f'{scheme}:// needs a driver: pip install "mrfrec[sql]".') from None
     try:
         if scheme == "sqlite":
-            mode = "rwc" if write else "ro"
-            file = f"file:{quote(str(path))}?mode={mode}"
-            return driver, driver.connect(file, uri=True, isolation_level=None, check_same_thread=False)
+            file = f"file:{quote(str(path))}?mode={'rwc' if write else 'rw'}"
+            connection = driver.connect(file, uri=True, isolation_level=None, check_same_thread=False)
+            if not write:  # mode=ro would not let it undo what a killed writer has begun
+                connection.execute("pragma query_only = on")
+            return driver, connection
         if scheme == "duckdb":
             return driver, driver.connect(str(path), read_only=not write)
         return driver, driver.connect(url, autocommit=autocommit)
