@@ -1,8 +1,8 @@
 """Measure everything around a fit: reading tables, recommending to all users, one answer from the shell.
 
     python -m benchmarks.product               all groups (creating the text file takes minutes, once)
-    python -m benchmarks.product read all      only these groups: read, text, all, answer,
-                                               answers, evaluate, start
+    python -m benchmarks.product read all      only these groups: read, weights, text, all,
+                                               answer, answers, evaluate, start
 
 Times of commands include start-up. Memory is the peak increase of resident memory while reading, compared
 with the bytes of the resulting matrix.
@@ -20,6 +20,7 @@ from typing import Any
 
 from benchmarks.bench import CACHE, DATA, msd
 
+EVENTS = 24_000_000
 TEXT_ROWS = 48_000_000  # as in the taste profile of the Million Song data
 
 
@@ -38,12 +39,12 @@ def status(field: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":"))
 
 
-def read(path: str) -> None:
+def read(path: str, options: str = "{}") -> None:
     from mrfrec import read_interactions
 
     before = status("VmRSS")
     start = time.perf_counter()
-    data = read_interactions(path)
+    data = read_interactions(path, **json.loads(options))
     seconds = time.perf_counter() - start
     grown = status("VmHWM") - before
     matrix = data.matrix
@@ -59,6 +60,22 @@ def read(path: str) -> None:
             }
         )
     )
+
+
+def write_events(path: str, rows: str) -> None:
+    """Write events of three kinds, at times within three years."""
+    import numpy as np
+    import polars as pl
+
+    rng, count = np.random.default_rng(0), int(rows)
+    columns = {
+        "user": rng.integers(0, 200_000, count),
+        "item": (20_000 * rng.random(count) ** 2).astype(np.int64),
+        "event": rng.choice(["view", "cart", "buy"], count),
+        "time": 1_500_000_000 + rng.integers(0, 10**8, count),
+    }
+    pl.DataFrame(columns).write_parquet(path)
+    print("{}")
 
 
 def write_text(path: str, rows: str) -> None:
@@ -105,6 +122,13 @@ def run(groups: list[str], data: Path) -> None:
             print(f"{group}: skipped, there is no {table}")
         elif group == "read":
             print("read", in_a_process("read", table), flush=True)
+        elif group == "weights":
+            events = CACHE / "events.parquet"
+            if not events.exists():
+                in_a_process("write_events", events, EVENTS)
+            weights = {"event_weights": {"view": 0.2, "cart": 0.5, "buy": 1}, "half_life": "90d"}
+            for options in ({"window": "6000d"}, {**weights, "window": "6000d"}):
+                print(options, in_a_process("read", events, json.dumps(options)), flush=True)
         elif group == "text":
             text = CACHE / "triplets.csv"
             if not text.exists():
@@ -262,7 +286,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    everything = ["start", "read", "answer", "answers", "evaluate", "all", "text"]
+    everything = ["start", "read", "weights", "answer", "answers", "evaluate", "all", "text"]
     parser.add_argument("groups", nargs="*", default=everything, metavar="group", help=f"of {everything}")
     parser.add_argument("--data", type=Path, default=DATA, help="folder with the real data")
     options = parser.parse_args()
