@@ -217,8 +217,8 @@ def test_the_reference_page_is_what_the_help_says() -> None:
 def test_every_command_has_help_with_examples_of_itself() -> None:
     tool = reference()
     assert tool.commands() == [
-        "demo", "fit", "update", "forget", "nightly", "recommend", "similar", "explain", "info", "evaluate",
-        "compare", "tune", "compile", "doctor",
+        "demo", "fit", "update", "forget", "nightly", "recommend", "similar", "explain", "serve", "info",
+        "evaluate", "compare", "tune", "compile", "doctor",
         "paper", "paper reproduce", "paper tradeoff", "paper lowrank", "paper exposure", "paper datasets",
         "paper datasets list", "paper datasets prepare", "paper datasets verify",
     ]  # fmt: skip

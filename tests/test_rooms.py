@@ -55,6 +55,7 @@ HOME_OF = {
             "options",
             "paper",
             "recommending",
+            "serving",
             "updating",
         )
     },
@@ -62,6 +63,10 @@ HOME_OF = {
     "torch": {"engines/devices.py", "models/networks.py", "models/training.py"}
     | {f"engines/gpu/{room}.py" for room in ("dense", "device", "ranking", "rows", "sparse")},
     "distributed": {"engines/cluster.py"},
+    "fastapi": {"service/api.py", "service/app.py"},
+    "starlette": {f"service/{room}.py" for room in ("api", "app", "problems")},
+    "pydantic": {"service/schemas.py"},
+    "uvicorn": {"service/server.py"},
     "optuna": {"evaluation/chooser.py"},
     "matplotlib": {"evaluation/figures.py"},
     "rich": {"cli/show.py"},
@@ -80,6 +85,7 @@ PACKAGES = [
     "datasets",
     "paper",
     "nightly",
+    "service",
     "cli",
 ]
 

@@ -94,16 +94,17 @@ class Stored:
 class StoredArrays(dict[str, Stored]):
     """The arrays of a file by name; asking for one that is not there is a `ModelFileError`."""
 
-    def __init__(self, path: Path, arrays: Mapping[str, Stored]) -> None:
+    def __init__(self, path: Path, arrays: Mapping[str, Stored], seal: str) -> None:
         super().__init__(arrays)
-        self.path = path
+        self.path, self.seal = path, seal  # the seal differs if anything in the file does
 
     def __missing__(self, name: str) -> Stored:
         raise ModelFileError(f"{self.path} lacks a part of a model: there is no array {name!r}.")
 
     def under(self, *prefixes: str) -> "StoredArrays":
         """Return the arrays whose names begin with one of these."""
-        return StoredArrays(self.path, {name: self[name] for name in self if name.startswith(prefixes)})
+        kept = {name: self[name] for name in self if name.startswith(prefixes)}
+        return StoredArrays(self.path, kept, self.seal)
 
 
 def _checksum(block: npt.NDArray[np.uint8]) -> str:
@@ -208,7 +209,7 @@ def open_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], StoredArray
         facts, table, block = (json.loads(metadata[name]) for name in ("facts", "tensors", "block"))
         if not isinstance(facts, dict) or type(block) is not int:
             raise TypeError("facts or block")
-        stored = StoredArrays(file, {})
+        stored = StoredArrays(file, {}, metadata["seal"])
         for name, entry in table.items():
             found = header.get(name, {})
             if [found.get("dtype"), found.get("shape")] != [entry["dtype"], entry["shape"]]:

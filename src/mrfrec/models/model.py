@@ -65,6 +65,7 @@ class Model(Configurable, ABC):
     _catalogue: Catalogue
     _training: "Training | Callable[[], Training] | None" = None
     _facts: dict[str, Any]  # about the training data
+    _seal: str = ""  # of the file a model was loaded from: a hash of all that is in it
     _interactions: "Interactions"
     _bases: dict[tuple[Ties, bool, float], ranking.Base]  # built when first needed
 
@@ -409,6 +410,18 @@ class Model(Configurable, ABC):
             "histories": include_histories,
         }
         write_file(path, arrays, facts)
+
+    def verify(self) -> None:
+        """Check all arrays of a model that was loaded now, and not when each is first used.
+
+        A damaged part raises a `ModelFileError`.
+        """
+        from mrfrec.models.stored import catalogue_arrays, training_arrays
+
+        catalogue_arrays(self._fitted())
+        self._state()
+        if self._training is not None:
+            training_arrays(self._trained_on("verify"))
 
     def _known_origin(self) -> Origin | None:
         """Return how the histories were made from rows; None if an older file does not say."""

@@ -1,0 +1,23 @@
+"""Serve models over HTTP: an API, a page, and a client.
+
+from mrfrec import service
+
+app = service.create_app("shop.mrf")  # for any ASGI server
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from mrfrec.service.settings import ServiceSettings
+
+if TYPE_CHECKING:
+    from mrfrec.service.app import create_app
+
+__all__ = ["ServiceSettings", "create_app"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "create_app":  # needs FastAPI, which the settings do not
+        from mrfrec.service.app import create_app
+
+        return create_app
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

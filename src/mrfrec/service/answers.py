@@ -1,0 +1,161 @@
+"""Answers of a model as plain data, for the API and the page. Ids that a model does not know are reported."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mrfrec.data.catalogue import Recommendations, rows_of
+from mrfrec.data.ids import Id, Ids
+from mrfrec.models.histories import Query
+from mrfrec.models.recommender import Recommender
+
+Row = dict[str, Any]
+
+
+class Question(NamedTuple):
+    """What is asked of a model, besides for whom."""
+
+    k: int = 10
+    exclude: Sequence[Id] = ()
+    allow: Sequence[Id] | None = None
+    exclude_seen: bool = True
+    novelty: float | None = None
+    reasons: int = 0
+
+
+class Answered(NamedTuple):
+    """Recommended items, best first, and the given ids that are unknown."""
+
+    items: list[Row]
+    unknown: list[Id]
+
+
+def recommend(
+    model: Recommender, histories: Sequence[Mapping[Id, float | None]], asked: Question
+) -> list[Answered]:
+    """Recommend to each history: items and their values, None for the usual one."""
+    known, unknown = zip(*(_known(model.items_, history) for history in histories), strict=True)
+    typical = 1.0 if model._facts["binary"] else float(model._facts.get("mean_value", 1.0))
+    values = [{item: typical if x is None else x for item, x in history.items()} for history in known]
+    return _answers(model, model._query(None, values), asked, list(unknown))
+
+
+def recommend_to_user(model: Recommender, user: Id, asked: Question) -> Answered | None:
+    """Recommend to a training user; None if there is no such user."""
+    query = model._query([user])
+    return None if query.unknown else _answers(model, query, asked, [[]])[0]
+
+
+def _answers(model: Recommender, query: Query, asked: Question, unknown: list[list[Id]]) -> list[Answered]:
+    allow = None if asked.allow is None else _known(model.items_, asked.allow)
+    exclude = _known(model.items_, asked.exclude)
+    others = [*(allow[1] if allow else ()), *exclude[1]]
+    batches = model._batches(
+        query, min(asked.k, len(model.items_)), unknown=[], exclude_seen=asked.exclude_seen,
+        allow=None if allow is None else list(allow[0]), exclude=list(exclude[0]) or None,
+        novelty=asked.novelty, explain=asked.reasons,
+    )  # fmt: skip
+    found = [rows for batch in batches for rows in _rows(model, batch)]
+    return [Answered(rows, [*missing, *others]) for rows, missing in zip(found, unknown, strict=True)]
+
+
+def _rows(model: Recommender, batch: Recommendations) -> Iterable[list[Row]]:
+    """Yield the rows of each user."""
+    catalogue = model.catalogue
+    for user in range(len(batch.users)):
+        there = batch.items[user] >= 0
+        items = batch.items[user][there]
+        columns: Row = {
+            **catalogue.columns(items),
+            "score": batch.scores[user][there],
+            "rank": np.arange(1, len(items) + 1),
+            "source": ["model" if known else "popular" for known in batch.evidence[user][there].tolist()],
+        }
+        if batch.because is not None:
+            columns["reasons"] = [
+                [{"item": catalogue.items[c.item], "contribution": c.amount} for c in each]
+                for each in batch.because[user][: len(items)]
+            ]
+        yield list(rows_of(columns))
+
+
+def _known(items: Ids, given: Iterable[Id]) -> tuple[dict[Id, Any], list[Id]]:
+    """Split ids, or a mapping from ids, into those of the model and the others."""
+    values = given if isinstance(given, Mapping) else dict.fromkeys(given)
+    kind = str if items.is_text else int
+    right = [item for item in values if type(item) is kind]
+    found = items.find(right, "item") >= 0
+    kept = {item: values[item] for item, there in zip(right, found.tolist(), strict=True) if there}
+    return kept, [item for item in values if item not in kept]
+
+
+def similar(model: Recommender, position: int, k: int) -> list[Row]:
+    """Return the items that go with an item, strongest first."""
+    return list(rows_of(model.catalogue.neighbor_columns(*model._nearest(position, k))))
+
+
+def search(model: Recommender, text: str, k: int) -> list[Row]:
+    """Find items by id or title."""
+    items = np.array(model.catalogue.search(text, k), np.int64)
+    return list(rows_of({**model.catalogue.columns(items), "users": model.popularity_[items]}))
+
+
+def item(model: Recommender, position: int) -> Row:
+    """Return what is known of an item."""
+    row = next(rows_of(model.catalogue.columns(np.array([position]))))
+    return {**row, "users": int(model.popularity_[position])}
+
+
+def find_item(items: Ids, text: str) -> int | None:
+    """Return the position of an item whose id is written in a URL; None if it is unknown."""
+    if items.is_text:
+        wanted: Id = text
+    elif text.lstrip("-").isdecimal() and text.isascii() and len(text) <= 20:
+        wanted = int(text)
+    else:
+        return None
+    place = int(items.find([wanted], "item")[0])
+    return place if place >= 0 else None
+
+
+def about(model: Recommender) -> Row:
+    """Describe a model: its kind, parameters and training data."""
+    return {
+        "kind": type(model).__name__,
+        "parameters": model.fitted_parameters_,
+        "data": {name: model._facts[name] for name in ("users", "items", "pairs", "binary")},
+        "item_ids": "strings" if model.items_.is_text else "integers",
+        "titles": model.titles_ is not None,
+        "histories": model._training is not None,
+        "explains": model.explains,
+    }
+
+
+def explain(
+    model: Recommender,
+    item: Id,
+    history: Mapping[Id, float | None] | None,
+    user: Id | None,
+    novelty: float | None,
+) -> Row | None:
+    """Return what each item of a history, or of a user's, adds to the score of an item; None if unknown."""
+    unknown: list[Id] = []
+    places = _known(model.items_, [item])
+    if places[1]:
+        return None
+    whose: dict[str, Any] = {"user": user}
+    if history is not None:
+        known, unknown = _known(model.items_, history)
+        typical = 1.0 if model._facts["binary"] else float(model._facts.get("mean_value", 1.0))
+        whose = {"history": {one: typical if x is None else x for one, x in known.items()}}
+    elif model._query([user]).unknown:
+        return None
+    found, base = model._explanation(item, novelty=novelty, **whose)
+    rows = list(rows_of(model.catalogue.reason_columns(found, base)))
+    return {
+        "item": item,
+        "score": sum(row["contribution"] for row in rows),
+        "contributions": rows,
+        "unknown": unknown,
+    }

@@ -1,0 +1,202 @@
+"""The API, version 1: JSON in, JSON out."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from mrfrec.errors import MrfrecError
+from mrfrec.service import answers, schemas
+from mrfrec.service.line import FullError, Line
+from mrfrec.service.problems import ProblemError
+from mrfrec.service.settings import ServiceSettings
+from mrfrec.service.shelf import Choice, Served, Shelf
+
+T = TypeVar("T")
+
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": schemas.Problem, "description": text}
+    for status, text in {
+        400: "Not JSON.", 401: "No key, or an unknown one.", 404: "No such model, item or user.",
+        413: "The request is too large.", 422: "A value is not allowed.",
+        429: "Too many requests of this key.",
+        503: "Too many requests at once; try again.",
+    }.items()
+}  # fmt: skip
+ModelName = Annotated[str | None, Query(description="Name of the model.")]
+ItemText = Annotated[str, Query(description="Id of the item.", max_length=1000)]
+
+
+def create_router(shelf: Shelf, settings: ServiceSettings, line: Line, apart: Line) -> APIRouter:
+    """Return the routes. `line` is for work of milliseconds, `apart` for more."""
+    router = APIRouter(prefix="/v1", responses=_PROBLEMS)
+
+    @router.post("/recommend", response_model=schemas.RecommendResponse, summary="Recommend items")
+    async def recommend(body: schemas.RecommendRequest) -> Response:
+        choice = _chosen(shelf, body.model, body.visitor if body.user is None else body.user)
+        asked = _question(body, settings)
+        if (body.history is None) == (body.user is None):
+            raise ProblemError(422, "give either history or user.")
+        if body.history is None:
+            found = await _turn(line, lambda: _to_user(choice.served, body.user, asked))
+        else:
+            history = _history(body.history, settings)
+            found = (await _turn(line, lambda: answers.recommend(choice.served.model, [history], asked)))[0]
+        return _reply(choice, {"items": found.items, "unknown": found.unknown})
+
+    @router.post("/recommend/batch", response_model=schemas.BatchResponse, summary="Recommend to several")
+    async def recommend_batch(body: schemas.BatchRequest) -> Response:
+        choice = _chosen(shelf, body.model, body.visitor)
+        if not 1 <= len(body.histories) <= settings.max_batch:
+            raise ProblemError(
+                422, f"histories must be 1 to {settings.max_batch:,}; got {len(body.histories):,}."
+            )
+        asked = _question(body, settings)
+        histories = [_history(history, settings) for history in body.histories]
+        if len(histories) * asked.k > 100 * settings.max_k:
+            raise ProblemError(
+                422, f"k times the number of histories must be at most {100 * settings.max_k:,}."
+            )
+        found = await _turn(
+            apart, lambda: answers.recommend(choice.served.model, histories, asked), apart=True
+        )
+        return _reply(choice, {"answers": [one._asdict() for one in found]})
+
+    @router.get("/similar", response_model=schemas.SimilarResponse, summary="Items that go with an item")
+    async def similar(
+        item: ItemText, k: Annotated[int, Query(ge=1)] = 10, model: ModelName = None
+    ) -> Response:
+        choice = _chosen(shelf, model, None)
+        _check_k(k, settings)
+        place = _position(choice.served, item)
+        found = await _turn(line, lambda: answers.similar(choice.served.model, place, k))
+        return _reply(choice, {"item": choice.served.model.items_[place], "items": found})
+
+    @router.post("/explain", response_model=schemas.ExplainResponse, summary="Why an item has its score")
+    async def explain(body: schemas.ExplainRequest) -> Response:
+        choice = _chosen(shelf, body.model, body.visitor if body.user is None else body.user)
+        if (body.history is None) == (body.user is None):
+            raise ProblemError(422, "give either history or user.")
+        history = None if body.history is None else _history(body.history, settings)
+        found = await _turn(
+            line, lambda: answers.explain(choice.served.model, body.item, history, body.user, body.novelty)
+        )
+        if found is None:
+            raise ProblemError(404, "the model does not know this item or user.")
+        return _reply(choice, found)
+
+    @router.get("/search", response_model=schemas.SearchResponse, summary="Find items by id or title")
+    async def search(
+        q: Annotated[str, Query(max_length=1000)],
+        k: Annotated[int, Query(ge=1)] = 10,
+        model: ModelName = None,
+    ) -> Response:
+        choice = _chosen(shelf, model, None)
+        _check_k(k, settings)
+        found = await _turn(line, lambda: answers.search(choice.served.model, q, k))
+        return _reply(choice, {"items": found})
+
+    @router.get("/item", response_model=schemas.ItemResponse, summary="An item")
+    async def item(item: ItemText, model: ModelName = None) -> Response:
+        choice = _chosen(shelf, model, None)
+        return _reply(choice, answers.item(choice.served.model, _position(choice.served, item)))
+
+    @router.get("/models", response_model=schemas.ModelsResponse, summary="The models of the service")
+    async def models() -> Response:
+        return _json({"models": [info(shelf, served) for served in shelf]})
+
+    @router.get("/models/{name}", response_model=schemas.ModelInfo, summary="A model")
+    async def model(name: str) -> Response:
+        return _json(info(shelf, _chosen(shelf, name, None).served))
+
+    @router.post("/models/{name}/reload", response_model=schemas.ModelInfo, summary="Open a model file anew")
+    async def reload(name: str, request: Request) -> Response:
+        _chosen(shelf, name, None)
+        try:
+            served = await asyncio.to_thread(shelf.reload, name)
+        except (MrfrecError, OSError):
+            raise ProblemError(
+                422, "the file of this model cannot be used; the one that was served stays. See the log."
+            ) from None
+        return _json(info(shelf, served))
+
+    return router
+
+
+def info(shelf: Shelf, served: Served) -> dict[str, Any]:
+    """Describe a model of the service."""
+    facts = {"name": served.name, "fingerprint": served.fingerprint, "opened": served.opened}
+    return {**facts, "default": served.name == shelf.default, **answers.about(served.model)}
+
+
+def _chosen(shelf: Shelf, name: str | None, visitor: int | str | None) -> Choice:
+    choice = shelf.choose(name, visitor)
+    if choice is None:
+        raise ProblemError(404, f"there is no model {name!r}.")
+    return choice
+
+
+def _question(body: schemas.Asked, settings: ServiceSettings) -> answers.Question:
+    _check_k(body.k, settings)
+    for name, given in (("exclude", body.exclude), ("allow", body.allow or ())):
+        if len(given) > settings.max_history:
+            raise ProblemError(422, f"{name} must have at most {settings.max_history:,} items.")
+    return answers.Question(body.k, body.exclude, body.allow, body.exclude_seen, body.novelty, body.reasons)
+
+
+def _check_k(k: int, settings: ServiceSettings) -> None:
+    if k > settings.max_k:
+        raise ProblemError(422, f"k must be at most {settings.max_k:,}; got {k:,}.")
+
+
+def _history(
+    given: "list[int | str | schemas.Used]", settings: ServiceSettings
+) -> dict[int | str, float | None]:
+    if len(given) > settings.max_history:
+        raise ProblemError(422, f"a history must have at most {settings.max_history:,} items.")
+    return {
+        one.item if isinstance(one, schemas.Used) else one: one.value
+        if isinstance(one, schemas.Used)
+        else None
+        for one in given
+    }
+
+
+def _to_user(served: Served, user: Any, asked: answers.Question) -> answers.Answered:
+    if not answers.about(served.model)["histories"]:
+        raise ProblemError(422, "this model keeps no histories: give history in place of user.")
+    found = answers.recommend_to_user(served.model, user, asked)
+    if found is None:
+        raise ProblemError(404, "the model does not know this user; an empty history gets popular items.")
+    return found
+
+
+def _position(served: Served, text: str) -> int:
+    place = answers.find_item(served.model.items_, text)
+    if place is None:
+        raise ProblemError(404, "the model does not know this item.")
+    return place
+
+
+async def _turn(line: Line, work: Callable[[], T], apart: bool = False) -> T:
+    """Do work when it is its turn; refuse it if too much waits, or what it asks is not allowed."""
+    try:
+        return await (line.do_apart(work) if apart else line.do(work))
+    except FullError:
+        raise ProblemError(503, "too many requests at once; try again.", {"Retry-After": "1"}) from None
+    except MrfrecError as error:
+        raise ProblemError(422, str(error)) from None
+
+
+def _reply(choice: Choice, content: dict[str, Any]) -> Response:
+    served = choice.served
+    model = {"name": served.name, "fingerprint": served.fingerprint, "chosen": choice.why}
+    return _json({"model": model, **content}, {"Mrfrec-Model": f"{served.name}; {served.fingerprint}"})
+
+
+def _json(content: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
+    body = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    return Response(body, 200, headers, "application/json")

@@ -1,0 +1,114 @@
+"""The application: models, API and page behind one door."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from os import PathLike
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from mrfrec import __version__
+from mrfrec.io.atomic import expanded
+from mrfrec.service.api import create_router
+from mrfrec.service.line import Line
+from mrfrec.service.problems import ProblemError, problem_response
+from mrfrec.service.settings import ServiceSettings
+from mrfrec.service.shelf import Shelf
+
+_log = logging.getLogger("mrfrec.service")
+
+
+def create_app(
+    models: "str | PathLike[str] | Mapping[str, str | PathLike[str]]",
+    *,
+    default: str | None = None,
+    split: Mapping[str, float] | None = None,
+    settings: ServiceSettings | None = None,
+) -> FastAPI:
+    """Create an ASGI application that serves models.
+
+    Parameters
+    ----------
+    models
+        A model file, or several by name.
+    default
+        The model that answers where a request names none; the first by default.
+    split
+        Shares of visitors by model, such as {"a": 0.9, "b": 0.1}, for requests that say who asks.
+    settings
+        Limits, and who may ask.
+    """
+    settings = settings or ServiceSettings()
+    named = models if isinstance(models, Mapping) else {expanded(models).stem: models}
+    shelf = Shelf({name: expanded(path) for name, path in named.items()}, default, split)
+    line, apart = Line(settings.queue, settings.seconds), Line(4, settings.seconds)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        watch = asyncio.create_task(_follow(shelf, settings.poll)) if settings.poll else None
+        yield
+        if watch is not None:
+            watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await watch
+
+    app = FastAPI(
+        title="mrfrec", version=__version__, summary="Recommendations from a Gaussian Markov random field",
+        openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None, lifespan=lifespan,
+    )  # fmt: skip
+    app.state.shelf, app.state.line, app.state.settings = shelf, line, settings
+    app.include_router(create_router(shelf, settings, line, apart))
+
+    @app.get("/health", summary="Whether the process answers")
+    async def health() -> Response:
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/ready", summary="Whether it takes more requests")
+    async def ready() -> Response:
+        if line.is_full:
+            return problem_response(503, "too many requests at once.", {"Retry-After": "1"})
+        return JSONResponse({"status": "ready"})
+
+    _handle_errors(app)
+    return app
+
+
+def _handle_errors(app: FastAPI) -> None:
+    async def refused(_: Request, error: Any) -> Response:
+        response: Response = error.response()
+        return response
+
+    async def invalid(_: Request, error: Any) -> Response:
+        first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            return problem_response(400, "the body is not JSON.")
+        where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
+        return problem_response(422, f"{where or 'the request'}: {first['msg']}.")
+
+    async def http(_: Request, error: Any) -> Response:
+        return problem_response(error.status_code, str(error.detail), error.headers)
+
+    async def unexpected(request: Request, error: Exception) -> Response:
+        _log.error("%s %s: %r", request.method, request.url.path, error, exc_info=error)
+        return problem_response(500, "something went wrong here; the log of the service has more.")
+
+    app.add_exception_handler(ProblemError, refused)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(Exception, unexpected)
+
+
+async def _follow(shelf: Shelf, seconds: float) -> None:
+    """Look for replaced files, for ever."""
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            await asyncio.to_thread(shelf.follow)
+        except Exception:  # whatever happens to a file, the service goes on
+            _log.exception("models could not be followed")

@@ -1,0 +1,26 @@
+"""Errors of the API: one shape for all, application/problem+json (RFC 9457)."""
+
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from starlette.responses import Response
+
+
+class ProblemError(Exception):
+    """Ends a request with a status and a reason."""
+
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.headers = status, detail, dict(headers or {})
+
+    def response(self) -> Response:
+        """Return the response to send."""
+        return problem_response(self.status, self.detail, self.headers)
+
+
+def problem_response(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a response that says what is wrong."""
+    content = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
+    body = json.dumps(content, ensure_ascii=False).encode()
+    return Response(body, status, dict(headers or {}), "application/problem+json")

@@ -1,0 +1,220 @@
+"""The requests and responses of the API, as OpenAPI describes them."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+
+ItemId = StrictInt | StrictStr  # of either type, and never converted
+Count = Annotated[int, Field(ge=1)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class Used(_Strict):
+    """An item of a history with a value, such as a rating or a count."""
+
+    item: ItemId
+    value: float
+
+
+class Asked(_Strict):
+    """What all recommendations take."""
+
+    model: str | None = Field(
+        None, description="Name of the model; by default that of the split, or the default one."
+    )
+    visitor: ItemId | None = Field(
+        None, description="Anything that tells people apart, to choose a model of the split."
+    )
+    k: Count = Field(10, description="Number of items.")
+    exclude: list[ItemId] = Field([], description="Never recommend these.")
+    allow: list[ItemId] | None = Field(None, description="Recommend only these.")
+    exclude_seen: bool = Field(True, description="Leave out the items of the history.")
+    novelty: float | None = Field(
+        None, ge=-1, le=1, description="Above 0, rarer items score higher; as fitted by default."
+    )
+    reasons: Annotated[int, Field(ge=0, le=100)] = Field(0, description="Number of reasons for each item.")
+
+
+class RecommendRequest(Asked):
+    """For whom to recommend: a history, or a user whose history the model keeps."""
+
+    history: list[ItemId | Used] | None = None
+    user: ItemId | None = None
+
+    model_config = ConfigDict(
+        extra="forbid", allow_inf_nan=False,
+        json_schema_extra={"examples": [{"history": ["milk"], "k": 10, "reasons": 3}, {"user": "u17"}]},
+    )  # fmt: skip
+
+
+class BatchRequest(Asked):
+    """Several histories, with the same options for all."""
+
+    histories: list[list[ItemId | Used]]
+
+    model_config = ConfigDict(
+        extra="forbid", allow_inf_nan=False,
+        json_schema_extra={"examples": [{"histories": [["milk"], ["bread", "jam"]], "k": 3}]},
+    )  # fmt: skip
+
+
+class ExplainRequest(_Strict):
+    """The score of an item for a history or a user."""
+
+    item: ItemId
+    history: list[ItemId | Used] | None = None
+    user: ItemId | None = None
+    novelty: float | None = Field(None, ge=-1, le=1)
+    model: str | None = None
+    visitor: ItemId | None = None
+
+    model_config = ConfigDict(
+        extra="forbid", allow_inf_nan=False,
+        json_schema_extra={"examples": [{"item": "bread", "history": ["milk", "jam"]}]},
+    )  # fmt: skip
+
+
+class ModelRef(BaseModel):
+    """Which model answered."""
+
+    name: str
+    fingerprint: str
+    chosen: str = Field(description="Why this model: request, split or default.")
+
+
+class Reason(BaseModel):
+    """What an item of the history adds to a score."""
+
+    item: ItemId
+    contribution: float
+
+
+class Recommended(BaseModel):
+    """A recommended item."""
+
+    item: ItemId
+    title: str | None
+    score: float
+    rank: int
+    source: str = Field(description="model, or popular where no item of the history has a weight for it.")
+    reasons: list[Reason] | None = None
+
+
+class RecommendResponse(BaseModel):
+    """Recommended items, best first."""
+
+    model: ModelRef
+    items: list[Recommended]
+    unknown: list[ItemId] = Field(description="Ids of the request that the model does not know.")
+
+
+class BatchAnswer(BaseModel):
+    """The answer to one history of a batch."""
+
+    items: list[Recommended]
+    unknown: list[ItemId]
+
+
+class BatchResponse(BaseModel):
+    """An answer for each history, in their order."""
+
+    model: ModelRef
+    answers: list[BatchAnswer]
+
+
+class Neighbor(BaseModel):
+    """An item that goes with another."""
+
+    item: ItemId
+    title: str | None
+    score: float
+    rank: int
+
+
+class SimilarResponse(BaseModel):
+    """The items that go with an item, strongest first."""
+
+    model: ModelRef
+    item: ItemId
+    items: list[Neighbor]
+
+
+class KnownItem(BaseModel):
+    """An item, and how many training users it has."""
+
+    item: ItemId
+    title: str | None
+    users: int
+
+
+class ItemResponse(KnownItem):
+    """An item of a model."""
+
+    model: ModelRef
+
+
+class SearchResponse(BaseModel):
+    """Items that match, the best first."""
+
+    model: ModelRef
+    items: list[KnownItem]
+
+
+class Explained(BaseModel):
+    """value · weight, which an item of the history adds; without an item, the base score."""
+
+    item: ItemId | None
+    title: str | None
+    value: float | None
+    weight: float | None
+    contribution: float
+
+
+class ExplainResponse(BaseModel):
+    """The contributions, which sum up to the score."""
+
+    model: ModelRef
+    item: ItemId
+    score: float
+    contributions: list[Explained]
+    unknown: list[ItemId]
+
+
+class ModelInfo(BaseModel):
+    """A model of the service."""
+
+    name: str
+    fingerprint: str
+    default: bool
+    opened: float = Field(description="Seconds since 1970.")
+    kind: str
+    parameters: dict[str, Any]
+    data: dict[str, Any]
+    item_ids: str
+    titles: bool
+    histories: bool
+    explains: bool
+
+
+class ModelsResponse(BaseModel):
+    """All models."""
+
+    models: list[ModelInfo]
+
+
+class Status(BaseModel):
+    """Whether the service is well."""
+
+    status: str
+
+
+class Problem(BaseModel):
+    """What is wrong (RFC 9457)."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str

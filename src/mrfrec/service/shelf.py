@@ -1,0 +1,126 @@
+"""The models of a service: opened, checked and warmed before they answer, exchanged while others ask."""
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from mrfrec.data.ids import Id
+from mrfrec.errors import MrfrecError, ParameterError
+from mrfrec.models.recommender import Recommender
+from mrfrec.models.registry import load
+
+_log = logging.getLogger("mrfrec.service")
+
+Stamp = tuple[int, int, int]  # of a file: device and inode, time of the last change, size
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model that answers. Never changed: a replaced file makes another."""
+
+    name: str
+    model: Recommender
+    fingerprint: str
+    opened: float  # seconds since 1970
+
+
+class Choice(NamedTuple):
+    """The model of a request, and why it is this one."""
+
+    served: Served
+    why: str  # "request", "split" or "default"
+
+
+class Shelf:
+    """The models of a service."""
+
+    def __init__(
+        self, paths: Mapping[str, Path], default: str | None = None, split: Mapping[str, float] | None = None
+    ) -> None:
+        if not paths:
+            raise ParameterError("models", "at least one model", dict(paths))
+        self.default = next(iter(paths)) if default is None else default
+        if self.default not in paths:
+            raise ParameterError("default", f"one of {', '.join(paths)}", self.default)
+        for name, share in (split or {}).items():
+            if name not in paths or not share > 0:
+                raise ParameterError("split", f"shares above 0 of {', '.join(paths)}", dict(split or {}))
+        self._split = dict(split or {})
+        self._paths = dict(paths)
+        self._stamps = {name: _stamp(path) for name, path in paths.items()}
+        self._lock = threading.Lock()  # one model is opened at a time
+        self._served = {name: _opened(name, path) for name, path in paths.items()}
+
+    def __iter__(self) -> Iterator[Served]:
+        return iter(list(self._served.values()))
+
+    def get(self, name: str) -> Served | None:
+        """Return a model by name."""
+        return self._served.get(name)
+
+    def choose(self, name: str | None, visitor: Id | None) -> Choice | None:
+        """Return the model that was asked for, that of the visitor's part of the split, or the default.
+
+        None if there is no model of that name. The same visitor gets the same model, in every process.
+        """
+        if name is not None:
+            served = self._served.get(name)
+            return None if served is None else Choice(served, "request")
+        if self._split and visitor is not None:
+            digest = hashlib.blake2b(str(visitor).encode(), digest_size=8).digest()
+            place = int.from_bytes(digest, "big") / 2**64 * sum(self._split.values())
+            for part, share in self._split.items():
+                place -= share
+                if place < 0:
+                    return Choice(self._served[part], "split")
+        return Choice(self._served[self.default], "default")
+
+    def changed(self) -> list[str]:
+        """Return the names of models whose files were replaced since they were last looked at."""
+        found = {name: _stamp(path) for name, path in self._paths.items()}
+        return [name for name, stamp in found.items() if stamp is not None and stamp != self._stamps[name]]
+
+    def reload(self, name: str) -> Served:
+        """Open the file of a model anew and let it answer from now on.
+
+        If it is damaged, the error is raised and the old model stays.
+        """
+        with self._lock:
+            # Before it is read: what is replaced meanwhile counts as changed again.
+            self._stamps[name] = _stamp(self._paths[name])
+            served = _opened(name, self._paths[name])
+            before, self._served[name] = self._served[name], served
+        _log.info("model %s: %s replaces %s", name, served.fingerprint, before.fingerprint)
+        return served
+
+    def follow(self) -> None:
+        """Reload the models whose files were replaced; what cannot be opened is logged, and the old stays."""
+        for name in self.changed():
+            try:
+                self.reload(name)
+            except (MrfrecError, OSError) as error:
+                _log.error("model %s stays as it is: %s", name, error)
+
+
+def _stamp(path: Path) -> Stamp | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _opened(name: str, path: Path) -> Served:
+    """Open a model, check every byte of it, and answer a first question."""
+    start = time.perf_counter()
+    model = load(path)
+    model.verify()
+    model.answer(history=model.items_[:1], k=1, explain=int(model.explains))
+    model.catalogue.search("a", 1)
+    _log.info("model %s: opened %s in %.2f s: %r", name, path, time.perf_counter() - start, model)
+    return Served(name, model, model._seal[:16], time.time())
