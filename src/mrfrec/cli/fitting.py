@@ -26,7 +26,7 @@ def fit(
         list[str],
         Argument(
             help="Files, or patterns in quotes: CSV, TSV, JSON lines (also .gz, .zst), Parquet, Arrow; a "
-            "database with --query: postgresql://…, sqlite:///…, duckdb:///…; or the name of a data set "
+            "database with --query: postgresql://, sqlite:/// or duckdb:///; or the name of a data set "
             "(mrfrec paper datasets list).",
             metavar="DATA",
         ),
