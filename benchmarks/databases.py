@@ -1,11 +1,17 @@
-"""Measure writing to a PostgreSQL that is started for this, while others read the table.
+"""Measure reading from databases, and writing to a PostgreSQL, started for this, while others read the table.
 
-    python -m benchmarks.databases write       groups: write
+    python -m benchmarks.databases read write
 
-Needs mtg-players: 129,417 users, for whom the table gets 2.6 million rows.
+Needs mtg-players. Reading gives seconds and memory: each reading of its 12.7 million rows of user and item runs
+in its own process, which first reads ten rows to load what it takes. The peak is the resident memory at its
+highest minus what it was before; the matrix is what its three arrays take. Writing makes a table of 2.6
+million rows for 129,417 users.
 """
 
 import argparse
+import json
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -97,7 +103,55 @@ def write(data: Path) -> None:
             assert pollers[2].answers <= {(19, 19), (20, 20)}
 
 
-GROUPS = {"write": write}
+QUERY = 'select "user", item from events'
+
+
+def resident(field: str) -> int:
+    """Return the resident memory of this process in bytes: now (VmRSS), or at its highest (VmHWM)."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(next(line for line in status.splitlines() if line.startswith(field)).split()[1])
+
+
+def measure_reading(url: str) -> None:
+    """Print what reading the table takes, as JSON."""
+    from mrfrec import read_interactions
+
+    read_interactions(url, query=f"{QUERY} limit 10")
+    Path("/proc/self/clear_refs").write_text("5")  # the highest from here on
+    before, start = resident("VmRSS"), time.perf_counter()
+    matrix = read_interactions(url, query=QUERY).matrix
+    seconds = time.perf_counter() - start
+    arrays = matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes
+    print(json.dumps([matrix.nnz, seconds, resident("VmHWM") - before, arrays]))
+
+
+def read(data: Path) -> None:
+    import polars as pl
+
+    from mrfrec.io.databases import connect
+
+    frame = pl.read_parquet(data / "mtg-players" / "interactions.parquet", columns=["user", "item"])
+    with postgres() as url, tempfile.TemporaryDirectory() as folder:
+        for database in (url, f"duckdb:///{folder}/events.duckdb", f"sqlite:///{folder}/events.db"):
+            kind = database.partition(":")[0]
+            with connect(database, write=True) as cursor:
+                if kind == "postgresql":
+                    cursor.adbc_ingest("events", frame, mode="create")
+                else:
+                    cursor.execute('create table events ("user" integer, item integer)')
+                    if kind == "duckdb":
+                        cursor.register("frame", frame)
+                        cursor.execute("insert into events select * from frame")
+                    else:
+                        cursor.executemany("insert into events values (?, ?)", frame.iter_rows())
+            call = f"from benchmarks.databases import measure_reading as m; m({database!r})"
+            done = subprocess.run([sys.executable, "-c", call], check=True, capture_output=True, text=True)
+            rows, seconds, peak, arrays = json.loads(done.stdout)
+            memory = f"peak {peak / 1e6:.0f} MB, {peak / arrays:.1f} × the matrix of {arrays / 1e6:.0f} MB"
+            print(f"{kind}: {rows:,} rows in {seconds:.1f} s, {memory}", flush=True)
+
+
+GROUPS = {"read": read, "write": write}
 
 
 def main() -> None:

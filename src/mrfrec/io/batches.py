@@ -20,7 +20,7 @@ ID_ROLES = ("user", "item")
 INT64_MAX = np.iinfo(np.int64).max
 _EXACT = 2**53  # floats below this represent whole numbers exactly
 POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
-_UNREADABLE = (*POLARS_ERRORS, ArithmeticError, OSError, RuntimeError, TypeError, ValueError)
+UNREADABLE = (*POLARS_ERRORS, ArithmeticError, OSError, RuntimeError, TypeError, ValueError)
 
 Roles = Mapping[str, str]  # role → column to read: {"user": "user_id"}
 Types = Mapping[str, pl.DataType]  # role → type to which text is converted while it is read
@@ -44,7 +44,7 @@ def reading(name: str, where: str = "") -> Iterator[None]:
         yield
     except MrfrecError:
         raise
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise DataError(f"{name} cannot be read{where}: {_reason(error)}.") from error
 
 
@@ -76,7 +76,7 @@ def stream(name: str, rows: pl.LazyFrame) -> Iterator[pl.DataFrame]:
         ):
             yield batch
             done += len(batch)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise DataError(f"{name} cannot be read after row {done:,}: {_reason(error)}.") from error
 
 

@@ -5,20 +5,36 @@ anonymous temporary file first.
 """
 
 import os
+import re
 import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import narwhals as nw
 import polars as pl
 import polars.selectors as cs
 
-from mrfrec.errors import DataError, ParameterError
+from mrfrec.errors import DataError, MrfrecError, ParameterError
 from mrfrec.io import batches as tables
-from mrfrec.io.batches import POLARS_ERRORS, Roles, Source, Types, batch_of, check_text, reading, stream
+from mrfrec.io.batches import (
+    POLARS_ERRORS,
+    UNREADABLE,
+    Roles,
+    Source,
+    Types,
+    batch_of,
+    check_text,
+    reading,
+    stream,
+)
 from mrfrec.io.databases import is_database, shown
 from mrfrec.io.json_lines import open_json
 from mrfrec.io.queries import open_query
@@ -30,6 +46,9 @@ _SUFFIXES = {
     ".parquet": "parquet", ".pq": "parquet",
     ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
 }  # fmt: skip
+_CLOUDS = ("s3", "gs", "az", "abfs", "abfss")
+_RETRIES = {"max_retries": 2, "retry_timeout_ms": 30_000}
+_SECONDS = 30  # to wait for an answer
 _FORMATS = tuple(dict.fromkeys(_SUFFIXES.values()))
 
 
@@ -62,6 +81,8 @@ def open_sources(
         for one in given:
             if hasattr(one, "read"):
                 opened.append(_open_stream(one, str(getattr(one, "name", "the stream")), *options))
+            elif "://" in str(one):
+                opened += _open_url(str(one), *options)
             elif str(one) == "-":
                 opened.append(_open_stream(sys.stdin.buffer, "standard input", *options))
             else:
@@ -142,6 +163,71 @@ def _open_stream(stream: Any, name: str, form: str | None, *options: Any) -> Sou
         raise
     weakref.finalize(source, os.close, copy)
     return source
+
+
+def _open_url(url: str, form: str | None, separator: str | None, columns: list[str] | None) -> list[Source]:
+    """Open what polars finds in a cloud, also by a pattern; text, and what comes by HTTP, is copied first."""
+    name, scheme = shown(url), url.partition("://")[0].lower()
+    form = _format_of(name, form)
+    if scheme in ("http", "https"):
+        with _fetching(name), urlopen(url, timeout=_SECONDS) as answer:
+            source = _open_stream(answer, name, form, separator, columns)
+            if answer.length:
+                raise DataError(f"{name} ended {answer.length:,} bytes too early. Try again.")
+        return [source]
+    if scheme not in _CLOUDS:
+        known = ", ".join(f"{known}://" for known in ("http", "https", *_CLOUDS))
+        raise DataError(f"{name}: {scheme}:// is not known. Files are read from {known}.")
+    options: dict[str, Any] = {"glob": any(mark in url for mark in "*?["), "storage_options": _RETRIES}
+    if form in ("parquet", "arrow"):
+        _refuse_text_options(separator, columns)
+        scan = pl.scan_parquet if form == "parquet" else pl.scan_ipc
+        with _fetching(name):
+            rows = scan(url, **options)
+            found = _lazy(name, rows.collect_schema().names(), lambda _: rows)
+
+        def batches(roles: Roles, types: Types) -> Iterator[pl.DataFrame]:
+            with _fetching(name):
+                yield from found.batches(roles, types)
+
+        return [replace(found, batches=batches)]
+    sources, lines = [], pl.scan_lines(url, include_file_paths="path", **options)
+    with ExitStack() as stack, _fetching(name):
+        copies: dict[str, Any] = {}
+        for batch in lines.collect_batches(chunk_size=tables.BATCH_ROWS, maintain_order=True, lazy=True):
+            for (path,), part in batch.group_by("path", maintain_order=True):
+                if path not in copies:
+                    copies[path] = stack.enter_context(tempfile.TemporaryFile())
+                copies[path].writelines(f"{line}\n".encode() for line in part["line"])
+        for path, copy in copies.items():
+            copy.seek(0)
+            sources.append(_open_stream(copy, path, form, separator, columns))
+    if not sources:
+        raise DataError(f"{name} is empty, or no file matches.")
+    return sources
+
+
+@contextmanager
+def _fetching(name: str) -> Iterator[None]:
+    """Say why something was not fetched, without the URL, which may hold a password or a signature."""
+    try:
+        yield
+    except (MrfrecError, HTTPException, ValueError, *UNREADABLE) as error:
+        cause = error.__cause__ if isinstance(error, MrfrecError) else error
+        if isinstance(error, MrfrecError) and "://" not in str(cause):
+            raise
+        status = re.search(r"status code: (\d+ [A-Z][A-Za-z ]+)", str(cause))
+        reason: object = getattr(cause, "reason", None) or (status and status[1]) or type(cause).__name__
+        if isinstance(cause, HTTPError):
+            reason = f"{cause.code} {cause.reason}"
+            cause.close()
+        elif isinstance(cause, FileNotFoundError):
+            reason = "there is no such file"
+        elif isinstance(reason, OSError):
+            reason = reason.strerror or type(reason).__name__
+        elif "expanded paths were empty" in str(cause):
+            reason = "no file matches the pattern"
+        raise DataError(f"{name} cannot be read: {reason}.") from None
 
 
 def _format_of(name: str, form: str | None) -> str:

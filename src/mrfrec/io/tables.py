@@ -77,7 +77,7 @@ def read_interactions(
         .gz or .zst), Parquet, Arrow and Feather; "-" is standard input. Or an open file. Or a data frame of
         pandas, polars, pyarrow or another library. Or a `scipy.sparse` matrix of users × items. Or, with
         `query`, the URL of a database: "postgresql://user@host/shop", "sqlite:///shop.db" or
-        "duckdb:///shop.duckdb".
+        "duckdb:///shop.duckdb". Paths may also be URLs: http(s)://, s3://, gs://, az://.
     user, item, value, title
         Names of the columns; recognised if they are obvious (user_id, movieId, rating, …). Ids are
         integers or strings and keep their type; in text files a column is integers if all of it is. Values
