@@ -2,9 +2,9 @@
 
     python -m benchmarks.databases read write
 
-Needs mtg-players. Reading gives seconds and memory: each reading of its 12.7 million rows of user and item runs
-in its own process, which first reads ten rows to load what it takes. The peak is the resident memory at its
-highest minus what it was before; the matrix is what its three arrays take. Writing makes a table of 2.6
+Needs mtg-players. Reading gives seconds and memory: each reading of its 12.7 million rows of user and item
+runs in its own process, which first reads ten rows to load what it takes. The peak is the resident memory at
+its highest minus what it was before; the matrix is what its three arrays take. Writing makes a table of 2.6
 million rows for 129,417 users.
 """
 
