@@ -1,9 +1,12 @@
 """Databases as sources of tables: URLs, passwords that nobody sees, rows that stream."""
 
 import gc
+import io
+import logging
 import stat
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +16,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from mrfrec import read_interactions
+from mrfrec import load, read_interactions
+from mrfrec.cli.app import run as run_command
 from mrfrec.errors import DataError, MissingLibraryError, ParameterError
 from mrfrec.io import batches, queries
 from mrfrec.io.databases import connect, is_database, shown
@@ -315,3 +319,60 @@ def test_arrow_comes_without_pyarrow(postgres: str, tmp_path: Path) -> None:
             subprocess.run([sys.executable, "-c", code, url], capture_output=True, check=True).stdout
             == b"1\n"
         )
+
+
+def mrfrec(*arguments: object) -> None:
+    run_command(list(map(str, arguments)), threading.Event())
+
+
+def test_every_command_reads_from_a_database_and_keeps_the_password_to_itself(
+    postgres: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    rows = ", ".join(f"({n % 40}, {n * n % 23}, {n})" for n in range(400))
+    with connect(postgres, write=True) as cursor:
+        cursor.execute("create table events (user_id int, item_id int, ts int)")
+        cursor.execute(f"insert into events values {rows}")
+        cursor.execute("grant select on events to guest")
+    url = as_guest(postgres, ENCODED)
+    query = "select * from events where ts {} 300"
+    model, report = tmp_path / "shop.mrf", tmp_path / "report.json"
+    common = ("--model", "Popularity")
+    mrfrec("fit", url, "--query", query.format("<"), "-o", model, "--histories", *common)
+    mrfrec("update", model, url, "--query", query.format(">="))
+    everything = read_interactions(postgres, query="select user_id, item_id from events")
+    assert load(model)._training_facts["pairs"] == len(everything)
+    measured = (url, "--query", "select * from events", "--heldout", 5)
+    mrfrec("evaluate", *measured, *common, "-o", report)
+    mrfrec("compare", *measured, *common, "--model", "ItemKNN", "-o", tmp_path / "report.md")
+    best = tmp_path / "best.json"
+    mrfrec("tune", *measured, "--model", "ItemKNN", "--vary", "neighbors=3,5", "--minutes", 1, "-o", best)
+    assert shown(url) in report.read_text()
+    with pytest.raises(DataError, match="nowhere"):
+        mrfrec("fit", url, "--query", "select * from nowhere", "-o", model)
+    with pytest.raises(ParameterError, match="--query"):
+        mrfrec("fit", url, "-o", model)
+    said = caplog.text + "".join(capfd.readouterr())
+    for text in (said.encode(), *(file.read_bytes() for file in tmp_path.iterdir())):
+        assert SECRET.encode() not in text
+        assert ENCODED.encode() not in text
+
+
+def test_standard_input_is_read_by_every_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def typed(*arguments: object, rows: str) -> None:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"user,item\n{rows}".encode())))
+        mrfrec(*arguments)
+
+    rows = "".join(f"{n % 40},{n * n % 23}\n" for n in range(400))
+    form, model = ("--input-format", "csv"), tmp_path / "shop.mrf"
+    typed("fit", "-", *form, "-o", model, "--histories", "--model", "Popularity", rows=rows)
+    typed("update", model, "-", *form, rows="1000,1\n")
+    assert 1000 in list(load(model).users_)
+    for command in ("evaluate", "compare"):
+        models = ("--model", "Popularity", *(("--model", "ItemKNN") if command == "compare" else ()))
+        typed(command, "-", *form, "--heldout", 5, *models, "-o", tmp_path / "report.md", rows=rows)
+    best = ("--model", "ItemKNN", "--vary", "neighbors=3,5", "-o", tmp_path / "best.json")
+    typed("tune", "-", *form, "--heldout", 5, *best, rows=rows)
