@@ -113,7 +113,9 @@ def _opened(url: str, write: bool, autocommit: bool) -> tuple[Any, Any]:
                 connection.execute("pragma query_only = on")
             return driver, connection
         if scheme == "duckdb":
-            return driver, driver.connect(str(path), read_only=not write)
+            connection = driver.connect(str(path), read_only=not write)
+            connection.execute("set enable_progress_bar = false")  # it would be printed
+            return driver, connection
         return driver, driver.connect(url, autocommit=autocommit)
     except driver.Error as error:
         raise failure(url, error) from None
