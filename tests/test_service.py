@@ -9,13 +9,19 @@ from threading import Thread
 from typing import Any
 
 import httpx
+import numpy as np
 import polars as pl
 import pytest
+import scipy.sparse as sp
 import uvicorn
 
 import mrfrec
-from mrfrec import MRF, read_interactions
-from mrfrec.service import ServiceSettings, create_app
+from mrfrec import MRF, Interactions, ModelFileError, read_interactions
+from mrfrec.service import ServiceSettings, answers, create_app
+from mrfrec.service.quick import QuickAnswers
+from mrfrec.service.shelf import Served
+
+from conftest import random_matrix
 
 TABLE = [
     (user, item)
@@ -103,3 +109,55 @@ def test_bad_requests_are_problems(client: httpx.Client, body: Any, status: int,
     assert found.headers["content-type"] == "application/problem+json"
     assert found.json()["status"] == status
     assert words in found.json()["detail"]
+
+
+@pytest.mark.parametrize("binary", [True, False], ids=["pairs", "values"])
+@pytest.mark.parametrize("texts", [True, False], ids=["strings", "integers"])
+@pytest.mark.parametrize("parameters", [{}, {"offset": False, "novelty": 0.3}, {"center": False}], ids=str)
+def test_quick_answers_are_those_of_the_model(parameters: dict[str, Any], texts: bool, binary: bool) -> None:
+    """To the bit, for any history, k, number of reasons and excluded items; ties among them."""
+    X = random_matrix(3, real=not binary)
+    name = (lambda i: f"i{i}") if texts else (lambda i: 7 * i)
+    items = [name(i) for i in range(X.shape[1])]
+    data = Interactions(sp.csr_array(X.astype(np.float32)), items=items)
+    model = MRF(sparsity=0.2, rank=0, threads=1, **parameters).fit(data)
+    quick = QuickAnswers.of(model)
+    assert quick is not None
+    served = Served("m", model, "", 0.0, None)
+    rng = np.random.default_rng(0)
+    for _ in range(150):
+        some = rng.choice(len(items), rng.integers(1, 12), replace=False).tolist()
+        drawn = rng.choice([9.0, 1.0, 0.0, -2.5], len(some), p=[0.7, 0.1, 0.1, 0.1]).tolist()
+        values = [None if x == 9 else x for x in drawn]
+        history = {items[i]: x for i, x in zip(some, values, strict=True)} | {"none": None, -1: None}
+        exclude = [*(items[i] for i in rng.choice(len(items), 3)), "nothing"]
+        asked = answers.Question(int(rng.integers(1, 60)), exclude, reasons=int(rng.integers(0, 5)))
+        found = quick.recommend(history, asked.k, exclude, asked.reasons)
+        if found is None:  # nothing is known
+            assert all(x == 0.0 for item, x in history.items() if item in items)
+            continue
+        wanted = answers.recommend_one(served, history, asked)
+        assert found[0] == wanted.items
+        assert sorted(map(str, found[1])) == sorted(map(str, wanted.unknown))
+    assert QuickAnswers.of(MRF(sparsity=None).fit(data)) is None
+    assert QuickAnswers.of(MRF(sparsity=0.2, rank=3).fit(data)) is None
+
+
+@pytest.mark.parametrize("rank", [0, 5])
+def test_prepared_answers_are_the_same(rank: int, tmp_path: Path) -> None:
+    X = sp.csr_array(random_matrix(4).astype(np.float32))
+    MRF(sparsity=0.2, rank=rank, threads=1).fit(X).save(tmp_path / "m.mrf")
+    plain, prepared = (mrfrec.load(tmp_path / "m.mrf") for _ in range(2))
+    prepared.prepare_answers()
+    for history in ([1], [4, 9, 30], []):
+        one, other = (model.answer(history=history, k=8, explain=3) for model in (plain, prepared))
+        assert one == other
+        assert plain.explain(2, history=[1, 8]).equals(prepared.explain(2, history=[1, 8]))
+
+
+def test_damaged_file_is_found_before_it_answers(shop: Path, tmp_path: Path) -> None:
+    content = bytearray(shop.read_bytes())
+    content[-3] ^= 1
+    (tmp_path / "bad.mrf").write_bytes(content)
+    with pytest.raises(ModelFileError, match="damaged"):
+        mrfrec.load(tmp_path / "bad.mrf").prepare_answers()

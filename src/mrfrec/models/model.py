@@ -187,6 +187,10 @@ class Model(Configurable, ABC):
         """Raise if a library or device that fitting needs is missing."""
         return
 
+    def prepare_answers(self) -> None:
+        """Get ready to answer many questions of one user each: check all arrays, load what is needed."""
+        self.verify()
+
     def warm_up(self) -> None:
         """Compile or load what fitting needs, for example before timing a fit."""
         return

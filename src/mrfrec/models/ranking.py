@@ -76,7 +76,7 @@ def top_k(
     n = len(scorer)
     items, best = np.full((n, k), -1, np.int32), np.full((n, k), -np.inf, base.scores.dtype)
     evidence = np.zeros((n, k), bool)
-    few, allowed = n <= FEW, allowed or {}
+    few, allowed = n <= scorer.few, allowed or {}
     hide = Rows.empty(n, len(base.scores)) if hidden is None else hidden
     wanted = None if allowed else Wanted(k, hide)
     found = None if wanted is None else scorer.best(base.scores, base.order, wanted)
@@ -99,7 +99,7 @@ def top_k(
             evidence[part] = scorer.has_evidence(first, last, items[part])
 
     tasks = _tasks(scorer)
-    if few and not scorer.uses_blas:
+    if n <= FEW and not scorer.uses_blas:  # not worth a thread
         for task in tasks:
             work(task)
     else:

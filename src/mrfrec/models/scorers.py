@@ -40,6 +40,7 @@ class Scorer(Protocol):
 
     users_at_once: int  # most users that `scores` is asked for
     uses_blas: bool
+    few: int = FEW  # users, up to which numpy is used
 
     def __len__(self) -> int: ...
 
@@ -75,8 +76,9 @@ class WeightScorer(Scorer):
         weights: Rows | DenseRows,
         dtype: npt.DTypeLike,
         ranker: "DeviceRanker | None" = None,
+        few: int = FEW,
     ) -> None:
-        self._histories, self._weights, self._ranker = histories, weights, ranker
+        self._histories, self._weights, self._ranker, self.few = histories, weights, ranker, few
         weights.verify(np.unique(histories.items) if len(histories.items) <= 10_000 else None)
         self._values = histories.values.astype(dtype, copy=False)
         held = _CACHED if isinstance(weights, DenseRows) else _HELD
@@ -93,7 +95,7 @@ class WeightScorer(Scorer):
 
     def _dense(self, B: Array, first: int, last: int, base: Array) -> Array:
         out = np.empty((last - first, len(base)), base.dtype)
-        if len(self) > FEW:
+        if len(self) > self.few:
             from mrfrec.core.kernels import ranking as kernels
 
             kernels.score_dense(*self._arrays, first, last, np.asarray(B), base, out)
@@ -105,7 +107,7 @@ class WeightScorer(Scorer):
         return out
 
     def _sparse(self, B: Rows, first: int, last: int, base: Array) -> Rows:
-        if len(self) > FEW:
+        if len(self) > self.few:
             from mrfrec.core.kernels import ranking as kernels
 
             had = self._histories.items[int(self._histories.ptr[first]) : int(self._histories.ptr[last])]
@@ -261,7 +263,7 @@ class ScaledScorer(Scorer):
 
     def __init__(self, scorer: Scorer, base: Array, factor: Array) -> None:
         self._scorer, self._base, self._factor = scorer, base, factor
-        self.users_at_once, self.uses_blas = scorer.users_at_once, scorer.uses_blas
+        self.users_at_once, self.uses_blas, self.few = scorer.users_at_once, scorer.uses_blas, scorer.few
 
     def __len__(self) -> int:
         return len(self._scorer)

@@ -1,7 +1,7 @@
 """Answers of a model as plain data, for the API and the page. Ids that a model does not know are reported."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -9,6 +9,9 @@ from mrfrec.data.catalogue import Recommendations, rows_of
 from mrfrec.data.ids import Id, Ids
 from mrfrec.models.histories import Query
 from mrfrec.models.recommender import Recommender
+
+if TYPE_CHECKING:
+    from mrfrec.service.shelf import Served
 
 Row = dict[str, Any]
 
@@ -29,6 +32,15 @@ class Answered(NamedTuple):
 
     items: list[Row]
     unknown: list[Id]
+
+
+def recommend_one(served: "Served", history: Mapping[Id, float | None], asked: Question) -> Answered:
+    """Recommend to one history, quickly if the model and the question allow."""
+    if served.quick is not None and asked.allow is None and asked.novelty is None and asked.exclude_seen:
+        found = served.quick.recommend(history, asked.k, asked.exclude, asked.reasons)
+        if found is not None:
+            return Answered(*found)
+    return recommend(served.model, [history], asked)[0]
 
 
 def recommend(

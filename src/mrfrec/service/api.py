@@ -1,11 +1,11 @@
 """The API, version 1: JSON in, JSON out."""
 
 import asyncio
-import json
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Query, Request
+from pydantic_core import to_json
 from starlette.responses import Response
 
 from mrfrec.errors import MrfrecError
@@ -44,7 +44,7 @@ def create_router(shelf: Shelf, settings: ServiceSettings, line: Line, apart: Li
             found = await _turn(line, lambda: _to_user(choice.served, body.user, asked))
         else:
             history = _history(body.history, settings)
-            found = (await _turn(line, lambda: answers.recommend(choice.served.model, [history], asked)))[0]
+            found = await _turn(line, lambda: answers.recommend_one(choice.served, history, asked))
         return _reply(choice, {"items": found.items, "unknown": found.unknown})
 
     @router.post("/recommend/batch", response_model=schemas.BatchResponse, summary="Recommend to several")
@@ -198,5 +198,4 @@ def _reply(choice: Choice, content: dict[str, Any]) -> Response:
 
 
 def _json(content: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
-    body = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-    return Response(body, 200, headers, "application/json")
+    return Response(to_json(content), 200, headers, "application/json")

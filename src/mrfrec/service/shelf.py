@@ -13,6 +13,7 @@ from mrfrec.data.ids import Id
 from mrfrec.errors import MrfrecError, ParameterError
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import load
+from mrfrec.service.quick import QuickAnswers
 
 _log = logging.getLogger("mrfrec.service")
 
@@ -27,6 +28,7 @@ class Served:
     model: Recommender
     fingerprint: str
     opened: float  # seconds since 1970
+    quick: QuickAnswers | None  # for models of sparse weights
 
 
 class Choice(NamedTuple):
@@ -119,8 +121,8 @@ def _opened(name: str, path: Path) -> Served:
     """Open a model, check every byte of it, and answer a first question."""
     start = time.perf_counter()
     model = load(path)
-    model.verify()
+    model.prepare_answers()
     model.answer(history=model.items_[:1], k=1, explain=int(model.explains))
     model.catalogue.search("a", 1)
     _log.info("model %s: opened %s in %.2f s: %r", name, path, time.perf_counter() - start, model)
-    return Served(name, model, model._seal[:16], time.time())
+    return Served(name, model, model._seal[:16], time.time(), QuickAnswers.of(model))

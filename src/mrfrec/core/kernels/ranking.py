@@ -181,3 +181,20 @@ def select_sparse(
             marks[items[t]] = 0
         for t in range(hide_ptr[u], hide_ptr[u + 1]):
             marks[hide_items[t]] = 0
+
+
+@kernel
+def weights_between(B_ptr, B_items, B_values, had, targets, out):
+    """Write B[had, targets] into `out`, which holds zeros; the items of each row of B ascend."""
+    for a in range(len(had)):
+        for b in range(len(targets)):
+            low, high = B_ptr[had[a]], B_ptr[had[a] + 1]
+            end = high
+            while low < high:
+                middle = (low + high) >> 1
+                if B_items[middle] < targets[b]:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low < end and B_items[low] == targets[b]:
+                out[a, b] = B_values[low]
