@@ -22,6 +22,9 @@ _OPTIONAL = {
     "torch": "for a GPU, and to train autoencoders: the extra torch",
     "optuna": "for tune --method search: the extra tune",
     "matplotlib": "for --plot: the extra plot",
+    "adbc_driver_postgresql": "for PostgreSQL: the extra sql",
+    "duckdb": "for DuckDB: the extra sql",
+    "nanoarrow": "to read from PostgreSQL and DuckDB: the extra sql",
 }
 
 
