@@ -1190,3 +1190,18 @@ def test_every_name_a_file_can_have_will_do(fitted: dict[str, MRF], name: str, t
     fitted["dense"].save(tmp_path / name)
     assert folder_of(tmp_path) == [name]
     assert list(mrfrec.load(tmp_path / name).items_) == list(fitted["dense"].items_)
+
+
+def test_notes_are_kept_and_change_nothing_else(tmp_path: Path) -> None:
+    X = sp.random_array((20, 8), density=0.4, rng=np.random.default_rng(0), format="csr")
+    model = MRF(threads=1).fit(X)
+    model.save(tmp_path / "m.mrf", notes={"ndcg@20": 0.25, "who": "nightly"})
+    loaded = mrfrec.load(tmp_path / "m.mrf")
+    assert loaded.notes_ == {"ndcg@20": 0.25, "who": "nightly"}
+    assert model.notes_ == {}
+    loaded.fit(X)
+    assert loaded.notes_ == {}
+    with pytest.raises(ParameterError, match="notes must be a mapping"):
+        model.save(tmp_path / "m.mrf", notes="text")  # type: ignore[arg-type]
+    with pytest.raises(ModelFileError, match="JSON"):
+        model.save(tmp_path / "m.mrf", notes={"x": object()})

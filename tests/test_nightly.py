@@ -96,6 +96,7 @@ def test_model_is_that_of_a_fit_on_all_events(folder: Path) -> None:
     assert record["status"] == "published"
     assert record["value"] > 0.1
     assert report_of(folder) == [record]
+    assert model.notes_["value"] == record["value"]
     assert set(record["seconds"]) == {"read", "tune", "measure", "fit", "publish", "total"}
 
 

@@ -65,6 +65,7 @@ class Model(Configurable, ABC):
     _catalogue: Catalogue
     _training: "Training | Callable[[], Training] | None" = None
     _facts: dict[str, Any]  # about the training data
+    notes_: dict[str, Any]  # of a loaded model: what was said when it was saved
     _seal: str = ""  # of the file a model was loaded from: a hash of all that is in it
     _interactions: "Interactions"
     _bases: dict[tuple[Ties, bool, float], ranking.Base]  # built when first needed
@@ -171,7 +172,7 @@ class Model(Configurable, ABC):
         self._fit(interactions, FitContext(copied, progress, reuse, questions, client, shared_path))
         self.fitted_parameters_ = parameters
         self._catalogue, self._training, self._facts = catalogue, training, facts
-        self._interactions, self._bases = interactions, {}
+        self._interactions, self._bases, self.notes_ = interactions, {}, {}
         return self
 
     def _check_client(self, client: object) -> None:
@@ -385,12 +386,19 @@ class Model(Configurable, ABC):
 
     # ── on disk ───────────────────────────────────────────────────────────────────────────────────
 
-    def save(self, path: "str | PathLike[str]", *, include_histories: bool = False) -> None:
+    def save(
+        self,
+        path: "str | PathLike[str]",
+        *,
+        include_histories: bool = False,
+        notes: Mapping[str, Any] | None = None,
+    ) -> None:
         """Write the model to one file; `mrfrec.load` reads it back.
 
         With `include_histories` the training users and what they had go in as well, which recommending by
         user id needs. The file appears when it is whole; one that was there stays until then. The parameters
-        saved are those of the last fit, even if attributes have been changed since.
+        saved are those of the last fit, even if attributes have been changed since. `notes`, anything JSON
+        can hold, such as what was measured, are `notes_` of the model that is read back.
         """
         from mrfrec import __version__
         from mrfrec.io.artifact import write_file
@@ -405,6 +413,10 @@ class Model(Configurable, ABC):
             training = self._trained_on("include_histories=True")
             arrays |= training_arrays(training)
             facts = {} if (origin := self._known_origin()) is None else {"origin": origin.facts()}
+        if notes is not None:
+            if not isinstance(notes, Mapping):
+                raise ParameterError("notes", "a mapping that JSON can hold, or None", notes)
+            facts["notes"] = dict(notes)
         facts |= {
             "model": type(self).__name__,
             "written_by": __version__,

@@ -153,6 +153,7 @@ def _restored(kind: type[Recommender], facts: Mapping[str, Any], arrays: StoredA
     model._restore(arrays, facts["state"], len(items))
     model.fitted_parameters_ = model.parameters
     model._facts, model._seal = data, arrays.seal
+    model.notes_ = dict(facts.get("notes", {}))
     titles = None
     if "titles.data" in arrays:
         shaped(arrays, "titles.ptr", len(items) + 1, kind="i")

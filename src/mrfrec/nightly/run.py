@@ -262,7 +262,9 @@ class _Night:
                 rows = staged.enter_context(_staged(model, what, sink, self.progress))
                 self.record["rows"][what] = rows
                 _log.info("%s rows of %s for %s", f"{rows:,}", what, sink.where)
-            model.save(new, include_histories=publish.histories)
+            noted = {name: self.record[name] for name in ("started", "metric", "value", "error", "asked")}
+            notes = {**noted, "fit_seconds": self.record["seconds"]["fit"]}
+            model.save(new, include_histories=publish.histories, notes=notes)
         _keep_old(target, publish.keep)  # no error from here on: the tables are the new ones
         new.replace(target)
         _log.info("wrote %s", publish.model)

@@ -141,6 +141,7 @@ def about(model: Recommender) -> Row:
         "titles": model.titles_ is not None,
         "histories": model._training is not None,
         "explains": model.explains,
+        "notes": model.notes_,
     }
 
 

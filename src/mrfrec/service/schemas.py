@@ -197,6 +197,7 @@ class ModelInfo(BaseModel):
     titles: bool
     histories: bool
     explains: bool
+    notes: dict[str, Any] = Field(description="What was said when the model was saved: what was measured.")
 
 
 class ModelsResponse(BaseModel):
