@@ -1,0 +1,250 @@
+"""Load on the service: latency, throughput, overload, hot swaps. Loopback only, bounded in count and time.
+
+    python -m benchmarks.service latency        one and eight connections, one and two workers, two models
+    python -m benchmarks.service overload       ten times what it can bear, for 60 seconds
+    python -m benchmarks.service swaps          50 exchanges of the model under load
+
+The load comes from `wrk`, if it is installed, and from this process; on two cores it takes its share of them.
+docs/performance.md has the results.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+
+import mrfrec
+from benchmarks.bench import CACHE
+
+PORT = 8765
+URL = f"http://127.0.0.1:{PORT}"
+
+
+def models() -> dict[str, Path]:
+    """Return the models of `python -m benchmarks.product answers`, which makes them."""
+    names = {"41,140 items": "answers-41140.mrf", "340,556 items": "books.mrf"}
+    found = {name: CACHE / file for name, file in names.items() if (CACHE / file).exists()}
+    if not found:
+        raise SystemExit("first: python -m benchmarks.product answers")
+    return found
+
+
+def bodies(path: Path, count: int = 500) -> list[str]:
+    """Histories of 3 to 60 items, popular ones more often; ten items with three reasons each."""
+    model = mrfrec.load(path)
+    rng = np.random.default_rng(0)
+    share = model.popularity_ / model.popularity_.sum()
+    histories = [np.unique(rng.choice(len(share), n, p=share)) for n in rng.integers(3, 60, count)]
+    return [json.dumps({"history": model.items_.take(h), "k": 10, "reasons": 3}) for h in histories]
+
+
+@contextmanager
+def served(path: Path, workers: int = 1, *options: str) -> "Iterator[subprocess.Popen[bytes]]":
+    command = [
+        sys.executable, "-m", "mrfrec", "serve", f"m={path}", "--port", str(PORT), "--workers", str(workers),
+        *options,
+    ]  # fmt: skip
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+        try:
+            for _ in range(600):
+                time.sleep(0.1)
+                try:
+                    if httpx.get(f"{URL}/ready").status_code == 200:
+                        break
+                except httpx.HTTPError:
+                    continue
+            time.sleep(1)
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            _, said = process.communicate(timeout=30)
+            odd = [line for line in said.decode().splitlines() if "rror" in line or "Traceback" in line]
+            print(f"    lines of errors in the log: {len(odd)} {odd[:3]}")
+
+
+def wrk(questions: list[str], connections: int, seconds: int) -> str:
+    """Ask as fast as the answers come; returns throughput and quantiles of latency."""
+    lua = ",\n".join(f"'{question}'" for question in questions)
+    script = (
+        f"bodies = {{{lua}}}\ni = 0\nwrk.method = 'POST'\nwrk.headers['Content-Type'] = 'application/json'\n"
+        "function request()\n"
+        "i = i + 1; return wrk.format(nil, '/v1/recommend', nil, bodies[i % #bodies + 1])\nend\n"
+    )
+    with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
+        file.write(script)
+        file.flush()
+        command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}", "-s", file.name, "--latency", URL]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = dict(re.findall(r"(50%|99%|Requests/sec:|Non-2xx[^:]*:)\s+(\S+)", said))
+    return ", ".join(f"{name.rstrip(':')} {value}" for name, value in found.items())
+
+
+def at_rate(questions: list[str], rate: float, seconds: float, connections: int) -> dict[str, Any]:
+    """Ask at given moments, whether the answers come or not, over a bounded number of connections."""
+    return asyncio.run(_at_rate(questions, rate, seconds, connections))
+
+
+async def _at_rate(questions: list[str], rate: float, seconds: float, connections: int) -> dict[str, Any]:
+    statuses: Counter[Any] = Counter()
+    times: dict[Any, list[float]] = {}
+    loop, pool = asyncio.get_running_loop(), asyncio.Queue[Any]()
+    for _ in range(connections):
+        pool.put_nowait(await asyncio.open_connection("127.0.0.1", PORT))
+    head = "POST /v1/recommend HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
+
+    async def ask(question: str, due: float) -> None:
+        try:
+            reader, writer = pool.get_nowait()
+        except asyncio.QueueEmpty:
+            statuses["no connection free"] += 1
+            return
+        try:
+            writer.write(f"{head}{len(question)}\r\n\r\n{question}".encode())
+            first = await reader.readuntil(b"\r\n\r\n")
+            length = int(re.search(rb"content-length: (\d+)", first, re.IGNORECASE)[1])  # type: ignore[index]
+            await reader.readexactly(length)
+            status: Any = int(first[9:12])
+            if b"connection: close" in first.lower():
+                reader, writer = await asyncio.open_connection("127.0.0.1", PORT)
+        except (OSError, asyncio.IncompleteReadError) as error:
+            status = type(error).__name__
+            reader, writer = await asyncio.open_connection("127.0.0.1", PORT)
+        statuses[status] += 1
+        times.setdefault(status, []).append(loop.time() - due)
+        pool.put_nowait((reader, writer))
+
+    start, tasks = loop.time(), set()
+    for number in range(int(rate * seconds)):
+        due = start + number / rate
+        if (wait := due - loop.time()) > 0:
+            await asyncio.sleep(wait)
+        task = asyncio.create_task(ask(questions[number % len(questions)], loop.time()))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+    took = loop.time() - start
+    await asyncio.gather(*tasks)
+    while not pool.empty():
+        pool.get_nowait()[1].close()
+    quantiles = {
+        status: [round(1e3 * float(np.quantile(found, q)), 1) for q in (0.5, 0.99, 1)]
+        for status, found in times.items()
+    }
+    return {
+        "asked/s": round(rate * seconds / took), "answered/s": round(statuses[200] / took),
+        "statuses": dict(statuses), "ms (p50, p99, max)": quantiles,
+    }  # fmt: skip
+
+
+def latency() -> None:
+    for name, path in models().items():
+        questions = bodies(path)
+        for workers in (1, 2):
+            with served(path, workers) as process:
+                print(f"{name}, {workers} workers, {memory(process.pid):.0f} MB", flush=True)
+                if shutil.which("wrk"):
+                    for connections in (1, 8):
+                        print(f"    {connections} connections: {wrk(questions, connections, 10)}", flush=True)
+                for rate in (200, 500):
+                    print(f"    {rate}/s over 8 connections: {at_rate(questions, rate, 10, 8)}", flush=True)
+
+
+def overload(seconds: float = 60) -> None:
+    path = next(iter(models().values()))
+    questions = bodies(path)
+    with served(path) as process:
+        alone = at_rate(questions, 3000, 5, 64)
+        capacity = alone["answered/s"]
+        print(f"capacity {capacity}/s; memory {memory(process.pid):.0f} MB", flush=True)
+        found = at_rate(questions, 10 * capacity, seconds, 1000)
+        print(f"{found}; memory {memory(process.pid):.0f} MB", flush=True)
+        print(f"afterwards {at_rate(questions, 100, 5, 8)}", flush=True)
+
+
+def swaps(count: int = 50) -> None:
+    """Exchange two models that differ in every score, and compare answers with those of both."""
+    from benchmarks.synthetic import interactions
+
+    X = interactions(20_000, 5_000, 4e5)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for number, l2 in enumerate((1.0, 30.0)):
+            mrfrec.MRF(sparsity=0.01, rank=0, l2=l2).fit(X).save(folder / f"{number}.mrf")
+        loaded = [mrfrec.load(folder / f"{number}.mrf") for number in (0, 1)]
+        history = [int(i) for i in np.argsort(-loaded[0].popularity_)[:20]]
+        wanted = {
+            model._seal[:16]: [(row["item"], row["score"]) for row in model.answer(history=history).rows]
+            for model in loaded
+        }
+        assert len({str(rows) for rows in wanted.values()}) == 2
+        shutil.copy(folder / "0.mrf", folder / "m.mrf")
+        with served(folder / "m.mrf", 1) as process:
+            before = memory(process.pid)
+            found = asyncio.run(_swaps(folder, history, wanted, count))
+            time.sleep(3)
+            print(
+                f"{dict(found)}; memory {before:.0f} MB before, {memory(process.pid):.0f} after", flush=True
+            )
+
+
+async def _swaps(folder: Path, history: list[int], wanted: dict[str, Any], count: int) -> "Counter[str]":
+    found: Counter[str] = Counter()
+    done = asyncio.Event()
+
+    async def asking() -> None:
+        async with httpx.AsyncClient(base_url=URL) as client:
+            while not done.is_set():
+                answer = await client.post("/v1/recommend", json={"history": history})
+                if answer.status_code != 200:
+                    found[f"status {answer.status_code}"] += 1
+                    continue
+                body = answer.json()
+                fingerprint = body["model"]["fingerprint"]
+                same = [(row["item"], row["score"]) for row in body["items"]] == wanted[fingerprint]
+                agrees = fingerprint in answer.headers["mrfrec-model"]
+                found["answers of one model" if same and agrees else "MIXED"] += 1
+
+    tasks = [asyncio.create_task(asking()) for _ in range(4)]
+    async with httpx.AsyncClient(base_url=URL, timeout=30) as client:
+        for number in range(1, count + 1):
+            shutil.copy(folder / f"{number % 2}.mrf", folder / "next.mrf")
+            os.replace(folder / "next.mrf", folder / "m.mrf")  # noqa: PTH105
+            reply = await client.post("/v1/models/m/reload")
+            assert reply.status_code == 200, reply.text
+            found["swaps"] += 1
+            await asyncio.sleep(0.2)
+    done.set()
+    await asyncio.gather(*tasks)
+    return found
+
+
+def memory(pid: int) -> float:
+    """Return the memory of a process and its children that is not shared files, in MB."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    total = 0
+    for one in (str(pid), *children):
+        found = re.search(r"RssAnon:\s+(\d+)", Path(f"/proc/{one}/status").read_text())
+        total += int(found[1]) if found else 0
+    return total / 1024
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["latency", "overload", "swaps"])
+    {"latency": latency, "overload": overload, "swaps": swaps}[parser.parse_args().what]()
