@@ -1,60 +1,27 @@
 """The API of the service: what a model says, over HTTP; what is refused, and how."""
 
-import socket
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import httpx
 import numpy as np
-import polars as pl
 import pytest
 import scipy.sparse as sp
-import uvicorn
 
 import mrfrec
-from mrfrec import MRF, Interactions, ModelFileError, read_interactions
+from mrfrec import MRF, Interactions, ModelFileError
 from mrfrec.service import ServiceSettings, answers, create_app
 from mrfrec.service.quick import QuickAnswers
 from mrfrec.service.shelf import Served
 
 from conftest import random_matrix
-
-TABLE = [
-    (user, item)
-    for user in range(60)
-    for item in ("milk", "bread", "jam", "tea", "beer", "nuts", "crisps")[(user % 3) * 2 :][:3]
-]
-
-
-@contextmanager
-def serving(app: Any) -> Iterator[str]:
-    """Serve an application over a socket, in a thread; gives its URL."""
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        thread = Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            while not server.started:
-                assert thread.is_alive()
-                time.sleep(0.01)
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
+from servers import save_shop, serving
 
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("service") / "shop.mrf"
-    table = pl.DataFrame(TABLE, schema=["user", "item"], orient="row")
-    table = table.with_columns(title=pl.lit("the ") + pl.col("item"))
-    MRF(threads=1).fit(read_interactions(table)).save(path, include_histories=True)
-    return path
+    return save_shop(tmp_path_factory.mktemp("service") / "shop.mrf")
 
 
 @pytest.fixture(scope="module")

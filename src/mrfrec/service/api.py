@@ -11,6 +11,7 @@ from starlette.responses import Response
 from mrfrec.errors import MrfrecError
 from mrfrec.service import answers, schemas
 from mrfrec.service.line import FullError, Line
+from mrfrec.service.metrics import Metrics
 from mrfrec.service.problems import ProblemError
 from mrfrec.service.settings import ServiceSettings
 from mrfrec.service.shelf import Choice, Served, Shelf
@@ -21,7 +22,7 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.Problem, "description": text}
     for status, text in {
         400: "Not JSON.", 401: "No key, or an unknown one.", 404: "No such model, item or user.",
-        413: "The request is too large.", 422: "A value is not allowed.",
+        413: "The request is too large.", 415: "Not said to be JSON.", 422: "A value is not allowed.",
         429: "Too many requests of this key.",
         503: "Too many requests at once; try again.",
     }.items()
@@ -30,7 +31,9 @@ ModelName = Annotated[str | None, Query(description="Name of the model.")]
 ItemText = Annotated[str, Query(description="Id of the item.", max_length=1000)]
 
 
-def create_router(shelf: Shelf, settings: ServiceSettings, line: Line, apart: Line) -> APIRouter:
+def create_router(
+    shelf: Shelf, settings: ServiceSettings, line: Line, apart: Line, metrics: Metrics
+) -> APIRouter:
     """Return the routes. `line` is for work of milliseconds, `apart` for more."""
     router = APIRouter(prefix="/v1", responses=_PROBLEMS)
 
@@ -45,6 +48,7 @@ def create_router(shelf: Shelf, settings: ServiceSettings, line: Line, apart: Li
         else:
             history = _history(body.history, settings)
             found = await _turn(line, lambda: answers.recommend_one(choice.served, history, asked))
+        _count(metrics, choice, [found], len(body.history or ()))
         return _reply(choice, {"items": found.items, "unknown": found.unknown})
 
     @router.post("/recommend/batch", response_model=schemas.BatchResponse, summary="Recommend to several")
@@ -63,6 +67,7 @@ def create_router(shelf: Shelf, settings: ServiceSettings, line: Line, apart: Li
         found = await _turn(
             apart, lambda: answers.recommend(choice.served.model, histories, asked), apart=True
         )
+        _count(metrics, choice, found, sum(map(len, histories)))
         return _reply(choice, {"answers": [one._asdict() for one in found]})
 
     @router.get("/similar", response_model=schemas.SimilarResponse, summary="Items that go with an item")
@@ -179,6 +184,12 @@ def _position(served: Served, text: str) -> int:
     if place is None:
         raise ProblemError(404, "the model does not know this item.")
     return place
+
+
+def _count(metrics: Metrics, choice: Choice, found: list[answers.Answered], asked: int) -> None:
+    unknown = sum(len(one.unknown) for one in found)
+    sources = (row["source"] for one in found for row in one.items)
+    metrics.count_answer(choice.served.name, asked, unknown, sources)
 
 
 async def _turn(line: Line, work: Callable[[], T], apart: bool = False) -> T:

@@ -16,8 +16,10 @@ from starlette.responses import JSONResponse, Response
 from mrfrec import __version__
 from mrfrec.io.atomic import expanded
 from mrfrec.service.api import create_router
+from mrfrec.service.door import Door
 from mrfrec.service.line import Line
-from mrfrec.service.problems import ProblemError, problem_response
+from mrfrec.service.metrics import CONTENT_TYPE, Metrics, Row
+from mrfrec.service.problems import UNEXPECTED, ProblemError, problem_response
 from mrfrec.service.settings import ServiceSettings
 from mrfrec.service.shelf import Shelf
 
@@ -30,7 +32,8 @@ def create_app(
     default: str | None = None,
     split: Mapping[str, float] | None = None,
     settings: ServiceSettings | None = None,
-) -> FastAPI:
+    row: Row | None = None,
+) -> Door:
     """Create an ASGI application that serves models.
 
     Parameters
@@ -43,10 +46,14 @@ def create_app(
         Shares of visitors by model, such as {"a": 0.9, "b": 0.1}, for requests that say who asks.
     settings
         Limits, and who may ask.
+    row
+        Where this process counts, if several serve the same models; see `mrfrec.service.server`.
     """
     settings = settings or ServiceSettings()
     named = models if isinstance(models, Mapping) else {expanded(models).stem: models}
     shelf = Shelf({name: expanded(path) for name, path in named.items()}, default, split)
+    metrics = Metrics(shelf, row)
+    shelf.on_failure = metrics.count_failure
     line, apart = Line(settings.queue, settings.seconds), Line(4, settings.seconds)
 
     @asynccontextmanager
@@ -63,7 +70,9 @@ def create_app(
         openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None, lifespan=lifespan,
     )  # fmt: skip
     app.state.shelf, app.state.line, app.state.settings = shelf, line, settings
-    app.include_router(create_router(shelf, settings, line, apart))
+    app.include_router(create_router(shelf, settings, line, apart, metrics))
+
+    door = Door(app, settings, metrics)
 
     @app.get("/health", summary="Whether the process answers")
     async def health() -> Response:
@@ -71,12 +80,16 @@ def create_app(
 
     @app.get("/ready", summary="Whether it takes more requests")
     async def ready() -> Response:
-        if line.is_full:
+        if door.is_full:
             return problem_response(503, "too many requests at once.", {"Retry-After": "1"})
         return JSONResponse({"status": "ready"})
 
+    @app.get("/metrics", summary="Metrics for Prometheus", include_in_schema=False)
+    async def show_metrics() -> Response:
+        return Response(metrics.render(), media_type=CONTENT_TYPE)
+
     _handle_errors(app)
-    return app
+    return door
 
 
 def _handle_errors(app: FastAPI) -> None:
@@ -84,8 +97,10 @@ def _handle_errors(app: FastAPI) -> None:
         response: Response = error.response()
         return response
 
-    async def invalid(_: Request, error: Any) -> Response:
+    async def invalid(request: Request, error: Any) -> Response:
         first = error.errors()[0]
+        if first["loc"] == ("body",) and "json" not in request.headers.get("content-type", ""):
+            return problem_response(415, "send JSON, with the header Content-Type: application/json.")
         if first["type"] == "json_invalid":
             return problem_response(400, "the body is not JSON.")
         where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
@@ -94,9 +109,8 @@ def _handle_errors(app: FastAPI) -> None:
     async def http(_: Request, error: Any) -> Response:
         return problem_response(error.status_code, str(error.detail), error.headers)
 
-    async def unexpected(request: Request, error: Exception) -> Response:
-        _log.error("%s %s: %r", request.method, request.url.path, error, exc_info=error)
-        return problem_response(500, "something went wrong here; the log of the service has more.")
+    async def unexpected(_: Request, error: Exception) -> Response:
+        return problem_response(500, UNEXPECTED)  # it is raised again, and logged by the door
 
     app.add_exception_handler(ProblemError, refused)
     app.add_exception_handler(RequestValidationError, invalid)

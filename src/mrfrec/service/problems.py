@@ -6,6 +6,8 @@ from http import HTTPStatus
 
 from starlette.responses import Response
 
+UNEXPECTED = "something went wrong here; the log of the service has more."
+
 
 class ProblemError(Exception):
     """Ends a request with a status and a reason."""
@@ -21,6 +23,10 @@ class ProblemError(Exception):
 
 def problem_response(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
     """Return a response that says what is wrong."""
+    return Response(problem_body(status, detail), status, dict(headers or {}), "application/problem+json")
+
+
+def problem_body(status: int, detail: str) -> bytes:
+    """Return the JSON that says what is wrong."""
     content = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
-    body = json.dumps(content, ensure_ascii=False).encode()
-    return Response(body, status, dict(headers or {}), "application/problem+json")
+    return json.dumps(content, ensure_ascii=False).encode(errors="replace")

@@ -1,13 +1,16 @@
 """The settings of a service: limits, and who may ask."""
 
+import re
 from dataclasses import dataclass, fields
+from os import PathLike
 
-from mrfrec.checks import check_count, check_number
+from mrfrec.checks import check_count, check_flag, check_number
+from mrfrec.errors import ParameterError
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceSettings:
-    """Limits of a service; what exceeds them is refused with a status that says so."""
+    """Limits of a service, and who may ask; what exceeds a limit is refused with a status that says so."""
 
     max_k: int = 1000  # items of one answer
     max_history: int = 10_000  # items of one history
@@ -15,14 +18,25 @@ class ServiceSettings:
     max_body: int = 4_000_000  # bytes of a request
     queue: int = 64  # requests that wait or are answered; others get 503
     seconds: float = 5.0  # from the arrival of a request until its answer begins, else 503
+    body_seconds: float = 10.0  # until the body of a request has arrived, else 408
     poll: float = 2.0  # seconds between looks whether a model file was replaced; 0 for never
+    keys: "str | PathLike[str] | None" = None  # file of API keys; None: everybody may ask
+    rate: float = 0.0  # requests per second of a key, or of an address where there are no keys; 0: any
+    origins: tuple[str, ...] = ()  # web origins whose pages may ask (CORS), or "*"
+    access_log: bool = True  # a line for each request, without histories and ids
+    log_requests: bool = False  # query strings and bodies in these lines too
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.type is int or field.type == "int":
+            if type(field.default) is int:
                 check_count(field.name, value)
-            elif field.name == "poll":
-                check_number("poll", value, "0 or more", lambda x: x >= 0)
-            elif field.name == "seconds":
-                check_number("seconds", value, "above 0", lambda x: x > 0)
+            elif type(field.default) is bool:
+                check_flag(field.name, value)
+            elif field.name in ("poll", "rate"):
+                check_number(field.name, value, "0 or more", lambda x: x >= 0)
+            elif type(field.default) is float:
+                check_number(field.name, value, "above 0", lambda x: x > 0)
+        for origin in self.origins:
+            if origin != "*" and re.fullmatch(r"https?://[^/\s*,]+", origin) is None:
+                raise ParameterError("origins", "as https://shop.example, without a path, or *", origin)

@@ -2,9 +2,11 @@
 
 import hashlib
 import logging
+import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +19,7 @@ from mrfrec.service.quick import QuickAnswers
 
 _log = logging.getLogger("mrfrec.service")
 
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")  # goes into headers and labels
 Stamp = tuple[int, int, int]  # of a file: device and inode, time of the last change, size
 
 
@@ -29,6 +32,7 @@ class Served:
     fingerprint: str
     opened: float  # seconds since 1970
     quick: QuickAnswers | None  # for models of sparse weights
+    written: float = 0.0  # the file: seconds since 1970
 
 
 class Choice(NamedTuple):
@@ -46,6 +50,10 @@ class Shelf:
     ) -> None:
         if not paths:
             raise ParameterError("models", "at least one model", dict(paths))
+        for name in paths:
+            if _NAME.fullmatch(name) is None:
+                rule = "named with up to 64 letters, digits, dots, dashes and underscores"
+                raise ParameterError("models", rule, name, "Give another name: NAME=FILE.")
         self.default = next(iter(paths)) if default is None else default
         if self.default not in paths:
             raise ParameterError("default", f"one of {', '.join(paths)}", self.default)
@@ -55,6 +63,7 @@ class Shelf:
         self._split = dict(split or {})
         self._paths = dict(paths)
         self._stamps = {name: _stamp(path) for name, path in paths.items()}
+        self.on_failure: Callable[[str], None] = lambda name: None  # called when a file cannot be opened
         self._lock = threading.Lock()  # one model is opened at a time
         self._served = {name: _opened(name, path) for name, path in paths.items()}
 
@@ -95,18 +104,21 @@ class Shelf:
         with self._lock:
             # Before it is read: what is replaced meanwhile counts as changed again.
             self._stamps[name] = _stamp(self._paths[name])
-            served = _opened(name, self._paths[name])
+            try:
+                served = _opened(name, self._paths[name])
+            except (MrfrecError, OSError) as error:
+                _log.error("model %s stays as it is: %s", name, error)
+                self.on_failure(name)
+                raise
             before, self._served[name] = self._served[name], served
         _log.info("model %s: %s replaces %s", name, served.fingerprint, before.fingerprint)
         return served
 
-    def follow(self) -> None:
-        """Reload the models whose files were replaced; what cannot be opened is logged, and the old stays."""
-        for name in self.changed():
-            try:
+    def follow(self, every: bool = False) -> None:
+        """Reload the models whose files were replaced, or all; the old stays where one cannot be opened."""
+        for name in self._paths if every else self.changed():
+            with suppress(MrfrecError, OSError):  # logged
                 self.reload(name)
-            except (MrfrecError, OSError) as error:
-                _log.error("model %s stays as it is: %s", name, error)
 
 
 def _stamp(path: Path) -> Stamp | None:
@@ -120,9 +132,11 @@ def _stamp(path: Path) -> Stamp | None:
 def _opened(name: str, path: Path) -> Served:
     """Open a model, check every byte of it, and answer a first question."""
     start = time.perf_counter()
+    written = path.stat().st_mtime
     model = load(path)
+    model.threads = 1  # the workers share the cores
     model.prepare_answers()
     model.answer(history=model.items_[:1], k=1, explain=int(model.explains))
     model.catalogue.search("a", 1)
     _log.info("model %s: opened %s in %.2f s: %r", name, path, time.perf_counter() - start, model)
-    return Served(name, model, model._seal[:16], time.time(), QuickAnswers.of(model))
+    return Served(name, model, model._seal[:16], time.time(), QuickAnswers.of(model), written)

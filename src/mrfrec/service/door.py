@@ -1,0 +1,303 @@
+"""The door of the service: an ASGI application around another, which refuses what must not come in.
+
+Every request passes here before anything of it is parsed: keys, rates, a bound on how many are inside, limits
+on the size and the time of bodies. So does every response: security headers, a line in the log, counts.
+"""
+
+import asyncio
+import base64
+import logging
+import math
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from functools import lru_cache
+from typing import Any
+
+from mrfrec.errors import MrfrecError
+from mrfrec.service.keys import Key, find_key, read_keys
+from mrfrec.service.metrics import Metrics, route_of
+from mrfrec.service.problems import UNEXPECTED, ProblemError, problem_body
+from mrfrec.service.rates import Rates
+from mrfrec.service.settings import ServiceSettings
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+_log = logging.getLogger("mrfrec.service")
+_access = logging.getLogger("mrfrec.service.access")
+
+_POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_SECURITY = [
+    (b"content-security-policy", _POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+]
+_NO_STORE = (b"cache-control", b"no-store")
+_OPEN = {"/health", "/ready"}  # for load balancers, without a key
+_UNBOUNDED = {"/health", "/ready", "/metrics"}  # answered also when there is no room
+_WANTED = frozenset(
+    (b"authorization", b"x-api-key", b"origin", b"content-length", b"transfer-encoding", b"x-request-id",
+     b"access-control-request-method")
+)  # fmt: skip
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_BODIES = 16  # times max_body: bytes of all bodies that are held at once
+_GONE = 499  # in the log: the client left before its request was complete
+_SHOWN = 10_000  # bytes of a body in the log
+_problem_body = lru_cache(64)(problem_body)
+
+
+class _LeftError(Exception):
+    """The client has left."""
+
+
+class _Visit:
+    """One request, from the door in to the door out."""
+
+    __slots__ = ("body", "extra", "given", "held", "key", "model", "pass_on", "path", "request_id", "status")
+
+    def __init__(self, path: str, given: dict[bytes, bytes], request_id: bytes, pass_on: Send) -> None:
+        self.path, self.given, self.request_id, self.pass_on = path, given, request_id, pass_on
+        self.status, self.held = 0, 0
+        self.model = self.key = ""
+        self.body = b""
+        self.extra: list[tuple[bytes, bytes]] = []
+
+    async def send(self, message: Message) -> None:
+        """Send a message of the response, the first with our headers."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = list(message.get("headers", ()))
+            cached = False
+            for name, value in headers:
+                if name == b"mrfrec-model":
+                    self.model = value.decode("latin-1").partition(";")[0]
+                elif name == b"cache-control":
+                    cached = True
+            headers += _SECURITY
+            if not cached:
+                headers.append(_NO_STORE)
+            headers.append((b"x-request-id", self.request_id))
+            message["headers"] = headers + self.extra
+        await self.pass_on(message)
+
+    async def refuse(self, status: int, detail: str, headers: MutableMapping[str, str]) -> None:
+        """Send a problem as the whole response."""
+        body = _problem_body(status, detail)
+        start = [
+            (b"content-type", b"application/problem+json"),
+            (b"content-length", b"%d" % len(body)),
+            *((name.lower().encode(), value.encode()) for name, value in headers.items()),
+        ]
+        await self.send({"type": "http.response.start", "status": status, "headers": start})
+        await self.pass_on({"type": "http.response.body", "body": body})
+
+
+class Door:
+    """An ASGI application that lets requests in to another, `app`."""
+
+    def __init__(self, app: App, settings: ServiceSettings, metrics: Metrics) -> None:
+        self.app, self._settings, self._metrics = app, settings, metrics
+        self._keys: tuple[Key, ...] = () if settings.keys is None else read_keys(settings.keys)
+        self._rates = Rates(settings.rate) if settings.rate else None
+        self._origins = {origin.encode() for origin in settings.origins}
+        self._inside = 0  # requests that wait or are answered
+        self._held = 0  # bytes of their bodies
+        self._prefix, self._number = secrets.token_hex(4), 0  # of request ids
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next request would be refused."""
+        return self._inside >= self._settings.queue
+
+    def reload_keys(self) -> None:
+        """Read the file of keys again; if that fails, the old keys stay."""
+        if self._settings.keys is not None:
+            try:
+                self._keys = read_keys(self._settings.keys)
+            except MrfrecError as error:
+                _log.error("the keys stay as they are: %s", error)
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer a request, or pass on what is none."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        start = time.perf_counter()
+        given = {name: value for name, value in scope["headers"] if name in _WANTED}
+        request_id = given.get(b"x-request-id", b"")
+        if _REQUEST_ID.fullmatch(request_id) is None:
+            self._number += 1
+            request_id = f"{self._prefix}{self._number:08x}".encode()
+        visit = _Visit(scope["path"], given, request_id, send)
+        try:
+            await self._enter(visit, scope, receive)
+        except ProblemError as problem:
+            await visit.refuse(problem.status, problem.detail, problem.headers)
+        except _LeftError:
+            visit.status = _GONE
+        except Exception as error:
+            _log.error("request %s: %r", request_id.decode(), error, exc_info=error)
+            if not visit.status:
+                await visit.refuse(500, UNEXPECTED, {})
+        finally:
+            self._held -= visit.held
+            seconds = time.perf_counter() - start
+            route = route_of(visit.path)
+            self._metrics.count_request(route, visit.status, seconds)
+            if self._settings.access_log and _access.isEnabledFor(logging.INFO):
+                self._write(visit, scope, route, seconds)
+
+    async def _enter(self, visit: _Visit, scope: Message, receive: Receive) -> None:
+        """Refuse a request with a `ProblemError`, or let it in."""
+        given, path = visit.given, visit.path
+        if self._origins and b"origin" in given and self._is_preflight(visit, scope["method"]):
+            await visit.send({"type": "http.response.start", "status": 204, "headers": []})
+            await visit.pass_on({"type": "http.response.body", "body": b""})
+            return
+        if path not in _OPEN:
+            if self._keys:
+                visit.key = self._check_key(visit, scope["method"])
+            if self._rates is not None:
+                client = scope.get("client")
+                wait = self._rates.wait(visit.key or (client[0] if client else ""))
+                if wait:
+                    detail = "too many requests; see Retry-After."
+                    raise ProblemError(429, detail, {"Retry-After": str(math.ceil(wait))})
+        self._check_room(path)
+        if b"content-length" in given or b"transfer-encoding" in given:
+            await self._read(visit, receive)
+            self._check_room(path)
+            receive = _replay(visit.body, receive)
+        if path in _UNBOUNDED:
+            await self.app(scope, receive, visit.send)
+            return
+        self._inside += 1
+        self._metrics.set_queue(self._inside)
+        try:
+            await self.app(scope, receive, visit.send)
+        finally:
+            self._inside -= 1
+            self._metrics.set_queue(self._inside)
+
+    def _check_room(self, path: str) -> None:
+        if self._inside >= self._settings.queue and path not in _UNBOUNDED:
+            raise ProblemError(503, "too many requests at once; try again.", {"Retry-After": "1"})
+
+    def _check_key(self, visit: _Visit, method: str) -> str:
+        """Return the name of the key of a request, if it may do what it asks for."""
+        given, may_manage = visit.given, True
+        secret = given.get(b"x-api-key")
+        if secret is None:
+            kind, _, secret = given.get(b"authorization", b"").partition(b" ")
+            if kind.lower() == b"basic":
+                # Browsers send it again on their own, also for a form of another site: it may only read.
+                may_manage = False
+                try:
+                    secret = base64.b64decode(secret, validate=True).partition(b":")[2]
+                except ValueError:
+                    secret = b""
+            elif kind.lower() != b"bearer":
+                secret = b""
+        key = find_key(self._keys, secret.strip())
+        if key is None:
+            # Browsers ask for a password where they are challenged so: on the page, not in the API.
+            challenge = "Bearer" if visit.path.startswith("/v1/") else "Basic"
+            raise ProblemError(
+                401, "a key is needed, as Authorization: Bearer KEY or X-API-Key: KEY.",
+                {"WWW-Authenticate": f'{challenge} realm="mrfrec"'},
+            )  # fmt: skip
+        is_reload = method not in ("GET", "HEAD") and visit.path.startswith("/v1/models/")
+        if is_reload and not (may_manage and key.may_manage):
+            raise ProblemError(403, "a key with the role manage is needed, as Bearer or X-API-Key.")
+        return key.name
+
+    async def _read(self, visit: _Visit, receive: Receive) -> None:
+        """Read the body of a request, within the limits of its size and time."""
+        most = self._settings.max_body
+        too_large = f"the body must have at most {most:,} bytes."
+        declared = visit.given.get(b"content-length", b"0")
+        if not declared.isdigit():
+            raise ProblemError(400, "Content-Length must be a number.")
+        if len(declared) > 18 or int(declared) > most:
+            raise ProblemError(413, too_large)
+        pieces = []
+        try:
+            async with asyncio.timeout(self._settings.body_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise _LeftError
+                    piece = message.get("body", b"")
+                    visit.held += len(piece)
+                    self._held += len(piece)
+                    if visit.held > most:
+                        raise ProblemError(413, too_large, {"Connection": "close"})
+                    if self._held > _BODIES * most:
+                        headers = {"Retry-After": "1", "Connection": "close"}
+                        raise ProblemError(503, "too many large requests at once; try again.", headers)
+                    pieces.append(piece)
+                    if not message.get("more_body", False):
+                        visit.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                        return
+        except TimeoutError:
+            detail = f"the body did not arrive within {self._settings.body_seconds:g} s."
+            raise ProblemError(408, detail, {"Connection": "close"}) from None
+
+    def _is_preflight(self, visit: _Visit, method: str) -> bool:
+        """Add the headers that let a page of a named origin ask; whether only these are asked for."""
+        origin = visit.given[b"origin"]
+        visit.extra.append((b"vary", b"Origin"))
+        if origin not in self._origins and b"*" not in self._origins:
+            return False
+        visit.extra.append((b"access-control-allow-origin", origin))
+        if method != "OPTIONS" or b"access-control-request-method" not in visit.given:
+            visit.extra.append((b"access-control-expose-headers", b"Mrfrec-Model, Retry-After, X-Request-Id"))
+            return False
+        visit.extra += [
+            (b"access-control-allow-methods", b"GET, POST"),
+            (b"access-control-allow-headers", b"Authorization, Content-Type, X-API-Key, X-Request-Id"),
+            (b"access-control-max-age", b"600"),
+        ]
+        return True
+
+    def _write(self, visit: _Visit, scope: Message, route: str, seconds: float) -> None:
+        """Write the line of a request to the log. What it asks, and so who asks, is not in it."""
+        fields: dict[str, Any] = {
+            "method": scope["method"],
+            "route": route,
+            "status": visit.status,
+            "ms": round(1000 * seconds, 2),
+            "model": visit.model,
+            "key": visit.key,
+            "request": visit.request_id.decode(),
+        }
+        if self._settings.log_requests:
+            fields["path"] = visit.path
+            fields["query"] = scope["query_string"].decode("latin-1")
+            fields["body"] = visit.body[:_SHOWN].decode(errors="replace")
+        shown = " ".join(str(value) for value in fields.values() if value != "")
+        _access.info("%s", shown, extra={"fields": fields})
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that gives a body which has been read, then what comes after it."""
+    is_read = False
+
+    async def replay() -> Message:
+        nonlocal is_read
+        if is_read:
+            return await receive()
+        is_read = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay

@@ -1,0 +1,81 @@
+"""API keys: a file of their hashes, and who has which.
+
+Each line of the file is `name:role:sha256` of a key; empty lines and those that begin with # are ignored. The
+role is read, or manage, which may also reload models. A key is 256 random bits, so a plain hash is enough.
+"""
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Sequence
+from os import PathLike
+from typing import NamedTuple
+
+from mrfrec.errors import DataError, ParameterError
+from mrfrec.io.atomic import expanded
+
+ROLES = ("read", "manage")
+_MOST = 1000  # keys of a file: each request is compared with all of them
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_LINE = re.compile(rf"({_NAME.pattern}):({'|'.join(ROLES)}):([0-9a-f]{{64}})")
+
+
+class Key(NamedTuple):
+    """A key of the file, without the key itself."""
+
+    name: str
+    role: str
+    digest: bytes
+
+    @property
+    def may_manage(self) -> bool:
+        return self.role == "manage"
+
+
+def new_key(name: str, role: str = "read") -> tuple[str, str]:
+    """Return a new key, and its line for the file."""
+    if _NAME.fullmatch(name) is None:
+        raise ParameterError("name", "up to 64 letters, digits, dots, dashes and underscores", name)
+    if role not in ROLES:
+        raise ParameterError("role", "read or manage", role)
+    key = f"mrf_{secrets.token_urlsafe(32)}"
+    return key, f"{name}:{role}:{_digest(key.encode()).hex()}"
+
+
+def read_keys(path: "str | PathLike[str]") -> tuple[Key, ...]:
+    """Read the keys of a file."""
+    try:
+        text = expanded(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read as a file of keys: {error}.") from error
+    keys: dict[str, Key] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if (found := _LINE.fullmatch(line.strip())) is None:
+            # The line itself is not shown: it may be a key that somebody has put there as it is.
+            raise DataError(
+                f"{path}, line {number}: must be name:read: or name:manage: and 64 hexadecimal digits, as "
+                "mrfrec key writes it."
+            )
+        name, role, digest = found.groups()
+        if name in keys:
+            raise DataError(f"{path}, line {number}: there is another key with the name {name}.")
+        keys[name] = Key(name, role, bytes.fromhex(digest))
+    if not 1 <= len(keys) <= _MOST:
+        raise DataError(f"{path} must have 1 to {_MOST:,} keys; it has {len(keys):,}. mrfrec key makes one.")
+    return tuple(keys.values())
+
+
+def find_key(keys: Sequence[Key], given: bytes) -> Key | None:
+    """Return the key that was given. Takes the same time whichever it is."""
+    digest, found = _digest(given), None
+    for key in keys:
+        if hmac.compare_digest(key.digest, digest):
+            found = key
+    return found
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()

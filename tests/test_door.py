@@ -1,0 +1,421 @@
+"""The door of the service: who comes in, what is refused, and what every response carries."""
+
+import asyncio
+import json
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from mrfrec.errors import DataError, ParameterError
+from mrfrec.service import ServiceSettings, create_app
+from mrfrec.service.keys import find_key, new_key, read_keys
+from mrfrec.service.metrics import ROUTES, route_of
+from mrfrec.service.rates import Rates
+
+from servers import save_shop, serving
+
+ASK = {"history": ["milk"], "k": 3}
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_shop(tmp_path_factory.mktemp("door") / "shop.mrf")
+
+
+@pytest.fixture(scope="module")
+def open_client(shop: Path) -> Iterator[httpx.Client]:
+    settings = ServiceSettings(max_body=1000, body_seconds=0.5, origins=("https://shop.example",))
+    with serving(create_app(shop, settings=settings)) as url, httpx.Client(base_url=url) as client:
+        yield client
+
+
+# ── keys ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Locked:
+    """A service with a key to read and one to manage."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "keys"
+        (self.read, first), (self.manage, second) = new_key("web"), new_key("ops", "manage")
+        self.file.write_text(f"# who may ask\n{first}\n\n{second}\n")
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Locked:
+    return Locked(tmp_path_factory.mktemp("keys"))
+
+
+@pytest.fixture(scope="module")
+def locked(shop: Path, keys: Locked) -> Iterator[httpx.Client]:
+    with (
+        serving(create_app(shop, settings=ServiceSettings(keys=keys.file))) as url,
+        httpx.Client(base_url=url) as client,
+    ):
+        yield client
+
+
+def test_a_key_is_needed_but_for_health(locked: httpx.Client) -> None:
+    for path in ("/v1/models", "/metrics", "/v1/openapi.json", "/", "/static/none.css"):
+        found = locked.get(path)
+        assert found.status_code == 401
+        assert found.headers["content-type"] == "application/problem+json"
+        challenge = "Bearer" if path.startswith("/v1/") else "Basic"
+        assert found.headers["www-authenticate"] == f'{challenge} realm="mrfrec"'
+    assert locked.get("/health").status_code == locked.get("/ready").status_code == 200
+
+
+@pytest.mark.parametrize("how", ["bearer", "header", "basic"])
+def test_keys_are_sent_in_three_ways(locked: httpx.Client, keys: Locked, how: str) -> None:
+    def ask(key: str) -> int:
+        ways: dict[str, Any] = {
+            "bearer": {"headers": {"Authorization": f"Bearer {key}"}},
+            "header": {"headers": {"X-API-Key": key}},
+            "basic": {"auth": ("anybody", key)},
+        }
+        return locked.post("/v1/recommend", json=ASK, **ways[how]).status_code
+
+    assert ask(keys.read) == ask(keys.manage) == 200
+    assert ask(keys.read[:-1]) == ask(keys.read + "x") == ask("x") == 401
+
+
+@pytest.mark.parametrize("given", ["Bearer", "Basic", "Basic !!", "Basic eDp5", "Digest x", "Bearer \xe4"])
+def test_bad_credentials_are_401(locked: httpx.Client, given: str) -> None:
+    headers = {b"Authorization": given.encode("latin-1")}
+    assert locked.get("/v1/models", headers=headers).status_code == 401
+
+
+def test_reload_needs_the_role_manage(locked: httpx.Client, keys: Locked) -> None:
+    def reload(**given: Any) -> int:
+        return locked.post("/v1/models/shop/reload", **given).status_code
+
+    assert reload(headers={"X-API-Key": keys.read}) == 403
+    # A browser would send it for the form of another site, too.
+    assert reload(auth=("me", keys.manage)) == 403
+    assert reload(headers={"X-API-Key": keys.manage}) == 200
+
+
+def test_the_file_of_keys_is_read_anew(shop: Path, tmp_path: Path) -> None:
+    keys = Locked(tmp_path)
+    door = create_app(shop, settings=ServiceSettings(keys=keys.file))
+    with serving(door) as url:
+
+        def ask(key: str) -> int:
+            return httpx.get(f"{url}/v1/models", headers={"X-API-Key": key}).status_code
+
+        new, line = new_key("new")
+        keys.file.write_text(line)
+        door.reload_keys()
+        assert (ask(new), ask(keys.read)) == (200, 401)
+        keys.file.write_text("nonsense")
+        door.reload_keys()
+        assert ask(new) == 200
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "1 to 1,000 keys"),
+        ("# none", "1 to 1,000 keys"),
+        ("mrf_secret", "line 1"),
+        ("a:read:" + "0" * 63, "line 1"),
+        ("a:write:" + "0" * 64, "line 1"),
+        ("a:read:" + "0" * 64 + ":x", "line 1"),
+        ("a:read:" + "0" * 64 + "\na:read:" + "1" * 64, "line 2: there is another"),
+    ],
+)
+def test_bad_files_of_keys_are_refused_without_showing_them(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text(text)
+    with pytest.raises(DataError, match=words) as error:
+        read_keys(tmp_path / "keys")
+    assert "mrf_secret" not in str(error.value)
+
+
+def test_new_keys_are_random_and_only_their_hash_is_kept(tmp_path: Path) -> None:
+    (one, line), (other, _) = new_key("a"), new_key("a")
+    assert one != other
+    assert one not in line
+    (tmp_path / "keys").write_text(line)
+    found = read_keys(tmp_path / "keys")
+    assert find_key(found, one.encode()) == found[0]
+    assert find_key(found, other.encode()) is None
+    for name, role in (("a:b", "read"), ("", "read"), ("a", "write")):
+        with pytest.raises(ParameterError):
+            new_key(name, role)
+
+
+# ── rates ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_rates_are_those_of_a_token_bucket() -> None:
+    now = 0.0
+    rates = Rates(2.0, most=3, clock=lambda: now)
+    assert [rates.wait("a") for _ in range(3)] == [0.0, 0.0, 0.5]
+    assert rates.wait("b") == 0.0
+    now = 0.25
+    assert rates.wait("a") == 0.25
+    now = 0.5
+    assert [rates.wait("a") for _ in range(2)] == [0.0, 0.5]
+    now = 100.0
+    assert [rates.wait("a") for _ in range(3)] == [0.0, 0.0, 0.5]
+
+
+def test_rates_remember_a_bounded_number_of_callers() -> None:
+    rates = Rates(1.0, most=100, clock=lambda: 0.0)
+    for number in range(1000):
+        rates.wait(str(number))
+    assert len(rates) == 100
+    assert rates.wait("999") == 1.0  # remembered
+    assert rates.wait("0") == 0.0  # forgotten
+
+
+def test_too_many_requests_of_a_key_are_429(shop: Path, keys: Locked) -> None:
+    settings = ServiceSettings(keys=keys.file, rate=0.5)
+    with serving(create_app(shop, settings=settings)) as url, httpx.Client(base_url=url) as client:
+        statuses = [
+            client.get("/v1/models", headers={"X-API-Key": key}).status_code
+            for key in (keys.read, keys.read, keys.manage)
+        ]
+        assert statuses == [200, 429, 200]
+        refused = client.get("/v1/models", headers={"X-API-Key": keys.read})
+        assert 1 <= int(refused.headers["retry-after"]) <= 2
+        assert client.get("/health").status_code == 200
+
+
+# ── limits ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _raw(url: str, text: bytes, pause: float = 0.0, rest: bytes = b"") -> bytes:
+    """Send bytes and return everything that comes back until the server closes the connection."""
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=5) as connection:
+        connection.sendall(text)
+        if rest:
+            time.sleep(pause)
+            connection.sendall(rest)
+        found = b""
+        while piece := connection.recv(65536):
+            found += piece
+        return found
+
+
+def test_large_bodies_are_413_by_their_length_and_as_they_come(open_client: httpx.Client) -> None:
+    large = json.dumps({"history": ["x" * 2000]}).encode()
+    declared = open_client.post("/v1/recommend", content=large)
+    streamed = open_client.post("/v1/recommend", content=iter([large[:900], large[900:]]))
+    for found in (declared, streamed):
+        assert found.status_code == 413
+        assert found.json()["detail"] == "the body must have at most 1,000 bytes."
+    small, kind = json.dumps(ASK).encode(), {"Content-Type": "application/json"}
+    whole = open_client.post("/v1/recommend", content=iter([small[:5], small[5:]]), headers=kind)
+    assert whole.status_code == 200
+
+
+def test_a_body_that_is_not_said_to_be_json_is_415(open_client: httpx.Client) -> None:
+    found = open_client.post("/v1/recommend", data=ASK)
+    assert found.status_code == 415
+    assert "Content-Type: application/json" in found.json()["detail"]
+
+
+def test_slow_bodies_are_408(open_client: httpx.Client) -> None:
+    head = b"POST /v1/recommend HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
+    start = time.monotonic()
+    found = _raw(str(open_client.base_url), head)
+    assert found.startswith(b"HTTP/1.1 408 ")
+    assert time.monotonic() - start < 3
+
+
+def test_a_client_that_leaves_harms_nobody(open_client: httpx.Client) -> None:
+    host, port = open_client.base_url.host, open_client.base_url.port
+    for _ in range(5):
+        with socket.create_connection((host, port)) as connection:
+            connection.sendall(b"POST /v1/recommend HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+    assert open_client.post("/v1/recommend", json=ASK).status_code == 200
+
+
+def test_beyond_the_queue_it_is_503_at_once(shop: Path) -> None:
+    door = create_app(shop, settings=ServiceSettings(queue=2))
+    inner, gate, waiting = door.app, asyncio.Event(), []
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["path"] == "/v1/models":
+            waiting.append(asyncio.get_running_loop())
+            await gate.wait()
+        await inner(scope, receive, send)
+
+    door.app = slow
+    with serving(door) as url, ThreadPoolExecutor(2) as pool:
+        held = [pool.submit(httpx.get, f"{url}/v1/models") for _ in range(2)]
+        while len(waiting) < 2:
+            time.sleep(0.01)
+        start = time.monotonic()
+        refused = httpx.post(f"{url}/v1/recommend", content=b"not even JSON")
+        assert time.monotonic() - start < 1
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert refused.headers["content-type"] == "application/problem+json"
+        assert httpx.get(f"{url}/ready").status_code == 503
+        assert httpx.get(f"{url}/health").status_code == 200
+        assert "mrfrec_queue 2.0" in httpx.get(f"{url}/metrics").text
+        waiting[0].call_soon_threadsafe(gate.set)
+        assert [each.result().status_code for each in held] == [200, 200]
+        assert httpx.get(f"{url}/ready").status_code == 200
+
+
+# ── responses ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_response_has_the_security_headers(open_client: httpx.Client) -> None:
+    for found in (
+        open_client.get("/health"),
+        open_client.get("/nothing"),
+        open_client.post("/v1/recommend", json=ASK),
+        open_client.post("/v1/recommend", content=b"{"),
+        open_client.post("/v1/recommend", content=b"x" * 2000),
+        open_client.get("/metrics"),
+    ):
+        headers = found.headers
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["content-security-policy"].startswith("default-src 'none'; ")
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+        assert headers["referrer-policy"] == "no-referrer"
+        assert "geolocation=()" in headers["permissions-policy"]
+        assert headers["cache-control"] == "no-store"
+        assert headers["x-request-id"]
+        assert "access-control-allow-origin" not in headers
+
+
+def test_request_ids_are_kept_if_they_are_harmless(open_client: httpx.Client) -> None:
+    def answered(given: str) -> str:
+        return open_client.get("/health", headers={"X-Request-Id": given}).headers["x-request-id"]
+
+    assert answered("abc-123") == "abc-123"
+    for odd in ("a b", "x" * 65, '{"a":1}', ""):
+        assert answered(odd) != odd
+    assert answered("") != answered("")
+
+
+def test_cors_is_for_named_origins_only(open_client: httpx.Client, shop: Path) -> None:
+    preflight = {"Access-Control-Request-Method": "POST"}
+    ours, other = {"Origin": "https://shop.example"}, {"Origin": "https://evil.example"}
+    found = open_client.options("/v1/recommend", headers={**ours, **preflight})
+    assert found.status_code == 204
+    assert found.headers["access-control-allow-origin"] == "https://shop.example"
+    assert "Authorization" in found.headers["access-control-allow-headers"]
+    found = open_client.post("/v1/recommend", json=ASK, headers=ours)
+    assert found.headers["access-control-allow-origin"] == "https://shop.example"
+    assert found.headers["vary"] == "Origin"
+    found = open_client.options("/v1/recommend", headers={**other, **preflight})
+    assert found.status_code == 405
+    assert "access-control-allow-origin" not in found.headers
+    with serving(create_app(shop)) as url:
+        found = httpx.get(f"{url}/v1/models", headers=ours)
+        assert "access-control-allow-origin" not in found.headers
+    with pytest.raises(ParameterError, match="origins"):
+        ServiceSettings(origins=("shop.example/path",))
+
+
+def test_errors_show_neither_paths_nor_tracebacks(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError(f"secret {shop}")
+
+    monkeypatch.setattr("mrfrec.service.answers.search", broken)
+    with serving(create_app(shop)) as url:
+        found = httpx.get(f"{url}/v1/search", params={"q": "milk"})
+    assert found.status_code == 500
+    assert found.json()["title"] == "Internal Server Error"
+    assert "secret" not in found.text
+    assert "Traceback" not in found.text
+    assert "secret" in caplog.text  # the log has it, once
+    assert sum(record.levelno >= logging.ERROR for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize("asked_for", [False, True])
+def test_the_log_has_histories_and_ids_only_if_asked_for(
+    shop: Path, asked_for: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = ServiceSettings(log_requests=asked_for)
+    with (
+        caplog.at_level(logging.INFO, "mrfrec.service.access"),
+        serving(create_app(shop, settings=settings)) as url,
+        httpx.Client(base_url=url) as client,
+    ):
+        client.post("/v1/recommend", json={"history": ["milk"]}, headers={"X-Request-Id": "mine"})
+        client.post("/v1/recommend", json={"user": 4})
+        client.get("/v1/search", params={"q": "jam"})
+        client.get("/v1/models/shop")
+    records = [record for record in caplog.records if record.name == "mrfrec.service.access"]
+    fields = [record.fields for record in records]  # type: ignore[attr-defined]
+    assert [(each["method"], each["route"], each["status"]) for each in fields] == [
+        ("POST", "/v1/recommend", 200), ("POST", "/v1/recommend", 200),
+        ("GET", "/v1/search", 200), ("GET", "/v1/models/{name}", 200),
+    ]  # fmt: skip
+    assert fields[0]["request"] == "mine"
+    assert fields[0]["model"] == "shop"
+    assert all(0 < each["ms"] < 10_000 for each in fields)
+    text = json.dumps(fields) + caplog.text
+    assert ("jam" in text) is asked_for
+    assert ('"milk' in text or "milk" in caplog.text) is asked_for
+
+
+# ── metrics ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _metrics(url: str) -> dict[str, float]:
+    lines = [line for line in httpx.get(f"{url}/metrics").text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def test_metrics_count_what_happened(shop: Path, tmp_path: Path) -> None:
+    file = tmp_path / "shop.mrf"
+    file.write_bytes(shop.read_bytes())
+    with serving(create_app(file, settings=ServiceSettings(poll=0))) as url:
+        for _ in range(3):
+            answer = httpx.post(f"{url}/v1/recommend", json={"history": ["milk", "caviar"], "k": 4}).json()
+        httpx.post(f"{url}/v1/recommend", json={"history": [], "k": 2})
+        httpx.post(f"{url}/v1/recommend", content=b"{", headers={"Content-Type": "application/json"})
+        httpx.get(f"{url}/nothing/at/all")
+        (tmp_path / "bad").write_bytes(b"nonsense")
+        (tmp_path / "bad").replace(file)  # written in place, it would change what is mapped
+        assert httpx.post(f"{url}/v1/models/shop/reload").status_code == 422
+        found = _metrics(url)
+    popular = sum(row["source"] == "popular" for row in answer["items"])
+    assert found['mrfrec_requests_total{route="/v1/recommend",status="200"}'] == 4
+    assert found['mrfrec_requests_total{route="/v1/recommend",status="400"}'] == 1
+    assert found['mrfrec_requests_total{route="page",status="404"}'] == 1
+    assert found['mrfrec_request_seconds_count{route="/v1/recommend"}'] == 5
+    assert found['mrfrec_request_seconds_bucket{le="+Inf",route="/v1/recommend"}'] == 5
+    assert 0 < found['mrfrec_request_seconds_sum{route="/v1/recommend"}'] < 50
+    assert found['mrfrec_recommended_items_total{model="shop",source="popular"}'] == 3 * popular + 2
+    assert found['mrfrec_recommended_items_total{model="shop",source="model"}'] == 3 * (4 - popular)
+    assert found['mrfrec_history_items_total{model="shop"}'] == 6
+    assert found['mrfrec_unknown_items_total{model="shop"}'] == 3
+    assert found['mrfrec_reload_failures_total{model="shop"}'] == 1
+    fingerprint = answer["model"]["fingerprint"]
+    assert found[f'mrfrec_model_info{{fingerprint="{fingerprint}",model="shop"}}'] == 1
+    assert 0 <= found['mrfrec_model_age_seconds{model="shop"}'] < 600
+    assert found["mrfrec_queue"] == 0
+
+
+def test_every_path_of_the_api_is_counted_by_its_name(shop: Path) -> None:
+    with serving(create_app(shop)) as url:
+        paths = httpx.get(f"{url}/v1/openapi.json").json()["paths"]
+    assert set(paths) <= set(ROUTES)
+    for path in paths:
+        assert route_of(path.replace("{name}", "shop")) == path
+    assert route_of("/v1/../../etc/passwd") == "other"
+
+
+def test_settings_are_checked() -> None:
+    for bad in ({"queue": 0}, {"rate": -1.0}, {"seconds": 0.0}, {"access_log": "no"}, {"max_body": 1.5}):
+        with pytest.raises(ParameterError):
+            replace(ServiceSettings(), **bad)
