@@ -19,6 +19,7 @@ import pytest
 
 import mrfrec
 from mrfrec import MRF, BusyError, DataError, ParameterError, RefusedError, nightly, read_interactions
+from mrfrec.io.databases import connect
 from mrfrec.nightly.guard import LastModel, drift
 from mrfrec.nightly.run import steps
 
@@ -377,6 +378,50 @@ def test_page_shows_the_runs_and_escapes_what_it_is_told(folder: Path) -> None:
     assert tags.found.count("tr") == 3
     assert "&lt;b&gt;&amp;" in text
     assert "http" not in text  # nothing is loaded from elsewhere
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_source_and_tables_may_be_one_database(
+    folder: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    url = "sqlite:///shop.db" if kind == "sqlite" else str(request.getfixturevalue("postgres"))
+    full = f"sqlite:///{folder}/shop.db" if kind == "sqlite" else url
+    with connect(full, write=True) as cursor:
+        cursor.execute('create table events ("user" text, item text, day text)')
+        for user, item, time in events(60).rows():
+            cursor.execute(f"insert into events values ('{user}', '{item}', '2026-11-1{time}')")
+    query = "select * from events where day <= '{date}'"
+    tables = TABLES.replace("sqlite:///shop.db", url)
+    job = write_job(
+        folder,
+        ('data = "events.csv"', f'data = "{url}"\nquery = "{query}"'),
+        ("heldout", "max_drop = 1\nheldout"),
+        more=tables,
+    )
+    early = nightly.run(job, day="2026-11-14")
+    late = nightly.run(job, day="2026-11-15")
+    assert early["pairs"] < late["pairs"] == 480
+    with connect(full) as cursor:
+        cursor.execute("select count(*) from recs")
+        assert cursor.fetchone()[0] == 300
+
+
+def test_password_is_nowhere(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither in the plan nor in the error, the log, the report or its page."""
+    url = "postgresql://shop:hunter22@127.0.0.1:1/shop?connect_timeout=2"
+    tables = TABLES.replace("sqlite:///shop.db", url)
+    for changes, more in (
+        ([('data = "events.csv"', f'data = "{url}"\nquery = "select 1"')], ""),
+        ([], tables),
+    ):
+        job = write_job(folder, *changes, more=more)
+        text = repr(nightly.read_job(job)) + "\n".join(steps(nightly.read_job(job)))
+        with pytest.raises(DataError) as caught:
+            nightly.run(job)
+        for file in ("shop.report.json", "shop.report.html"):
+            text += (folder / file).read_text()
+        assert "127.0.0.1" in text
+        assert "hunter22" not in text + str(caught.value) + caplog.text
 
 
 # ── in the shell ──────────────────────────────────────────────────────────────────────────────────

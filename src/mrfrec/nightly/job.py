@@ -29,7 +29,7 @@ _MACHINE = ("threads", "memory_limit", "device")
 class SourceRules:
     """Where the events come from and how they are read."""
 
-    data: list[str]
+    data: list[str] = field(repr=False)  # URLs may hold passwords
     mode: Literal["fit", "update"] = "fit"  # whether the data is all events, or the new ones
     batch: str | None = None  # in mode update: name of the batch
     reading: dict[str, Any] = field(default_factory=dict)  # parameters of read_interactions
@@ -51,7 +51,7 @@ class Guard:
 class Sink:
     """A table to publish: recommendations for all users, or similar items of all items."""
 
-    to: str  # a file or the URL of a database
+    to: str = field(repr=False)  # a file or the URL of a database
     table: str | None = None
     k: int = 20
     options: dict[str, Any] = field(default_factory=dict)

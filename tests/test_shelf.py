@@ -1,0 +1,102 @@
+"""The models of a service: chosen by name or by visitor, exchanged when their files are."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from mrfrec import MRF, ModelFileError, ParameterError
+from mrfrec.service.shelf import Shelf
+
+from conftest import random_matrix
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("shelf")
+    X = sp.csr_array(random_matrix(5).astype(np.float32))
+    for name, l2 in {"a": 1.0, "b": 50.0}.items():
+        MRF(l2=l2, threads=1).fit(X).save(folder / f"{name}.mrf")
+    return {name: folder / f"{name}.mrf" for name in ("a", "b")}
+
+
+def replace_by(target: Path, source: Path) -> None:
+    new = target.with_name("new")
+    new.write_bytes(source.read_bytes())
+    os.replace(new, target)  # noqa: PTH105
+
+
+def test_model_is_chosen_by_name_then_by_visitor_then_by_default(files: dict[str, Path]) -> None:
+    shelf = Shelf(files, default="b", split={"a": 1, "b": 3})
+    found = shelf.choose("a", "anybody")
+    assert found is not None
+    assert (found.served.name, found.why) == ("a", "request")
+    found = shelf.choose(None, None)
+    assert found is not None
+    assert (found.served.name, found.why) == ("b", "default")
+    assert shelf.choose("c", None) is None
+    chosen = [shelf.choose(None, visitor) for visitor in range(4000)]
+    assert {choice.why for choice in chosen if choice} == {"split"}
+    share = np.mean([choice.served.name == "a" for choice in chosen if choice])
+    assert abs(share - 0.25) < 0.03
+    again = Shelf(files, split={"a": 1, "b": 3})
+    assert [choice.served.name for choice in (again.choose(None, v) for v in range(4000)) if choice] == [
+        choice.served.name for choice in chosen if choice
+    ]
+    one, other = shelf.choose(None, 7), shelf.choose(None, "7")  # JSON may hold either
+    assert one is not None
+    assert other is not None
+    assert one.served.name == other.served.name
+
+
+def test_replaced_file_answers_and_a_damaged_one_does_not(
+    files: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "m.mrf"
+    replace_by(path, files["a"])
+    shelf = Shelf({"m": path})
+    first = shelf.get("m")
+    assert first is not None
+    shelf.follow()
+    assert shelf.get("m") is first
+    replace_by(path, files["b"])
+    shelf.follow()
+    second = shelf.get("m")
+    assert second is not None
+    assert second.fingerprint != first.fingerprint
+    content = bytearray(files["a"].read_bytes())
+    content[-5] ^= 255
+    path.with_name("bad").write_bytes(content)
+    replace_by(path, path.with_name("bad"))
+    shelf.follow()
+    assert shelf.get("m") is second
+    assert "model m stays as it is" in caplog.text
+    with pytest.raises(ModelFileError, match="damaged"):
+        shelf.reload("m")
+    caplog.clear()
+    shelf.follow()  # is not tried again until it is replaced
+    assert not caplog.text
+    path.unlink()
+    shelf.follow()
+    assert shelf.get("m") is second
+    replace_by(path, files["a"])
+    shelf.follow()
+    third = shelf.get("m")
+    assert third is not None
+    assert third.fingerprint == first.fingerprint
+    assert first.model.answer(history=[1]).rows == third.model.answer(history=[1]).rows  # still answers
+
+
+def test_bad_shelves_are_refused(files: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match="models must be at least one"):
+        Shelf({})
+    with pytest.raises(ParameterError, match="default must be one of a, b"):
+        Shelf(files, default="c")
+    with pytest.raises(ParameterError, match="split must be shares above 0 of a, b"):
+        Shelf(files, split={"a": 0.5, "c": 0.5})
+    with pytest.raises(ParameterError, match="split must be shares above 0"):
+        Shelf(files, split={"a": 0.0})
+    with pytest.raises(ModelFileError, match="there is no model file"):
+        Shelf({"a": tmp_path / "none.mrf"})
