@@ -122,6 +122,9 @@ def test_earlier_models_are_kept_up_to_a_number(folder: Path) -> None:
     kept = sorted(path.name for path in folder.glob("shop.*.mrf"))
     assert kept == ["shop.20010912T014640Z.mrf", "shop.20010913T014640Z.mrf"]
     mrfrec.load(folder / kept[0])
+    os.utime(folder / "shop.mrf", (1e9 + 86400 * 4,) * 2)  # the second of that second
+    nightly.run(folder / "job.toml", keep=4)
+    assert len(list(folder.glob("shop.*.mrf"))) == 3
     nightly.run(folder / "job.toml", keep=0)
     assert not list(folder.glob("shop.*.mrf"))
 

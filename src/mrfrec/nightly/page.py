@@ -11,15 +11,16 @@ _DRAWN = 30  # runs in the plots and the table
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #0072b2; --bad: #d55e00; --dim: #767676; --rule: #8884; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.4rem; } figure { margin: 0; } figcaption { color: var(--dim); font-size: .9rem; }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(15rem, 1fr)); gap: 1.5rem; }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(16rem, 1fr)); gap: 1.5rem; }
 svg { width: 100%; height: auto; } polyline { fill: none; stroke: var(--line); stroke-width: 2; }
 circle { fill: var(--line); } circle.refused, circle.failed { fill: var(--bad); }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; margin-top: 2rem; width: 100%; }
+.scroll { overflow-x: auto; margin-top: 2rem; }
+table { border-collapse: collapse; width: 100%; font-size: .9rem; }
 th, td { text-align: right; padding: .3rem .6rem; border-bottom: 1px solid var(--rule); white-space: nowrap; }
-th:first-child, td:first-child, td.status { text-align: left; } .refused, .failed { color: var(--bad); }
-td.why { text-align: left; white-space: normal; min-width: 16rem; }
+th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left; } .refused, .failed { color: var(--bad); }
+td.why { text-align: left; white-space: normal; min-width: 12rem; }
 """
 
 

@@ -297,12 +297,15 @@ def _keep_old(target: Path, keep: int) -> None:
     if not target.exists():
         return
     written = datetime.fromtimestamp(target.stat().st_mtime, UTC)
-    name = f"{target.stem}.{written:%Y%m%dT%H%M%SZ}{target.suffix}"
-    with suppress(FileExistsError):  # a run was killed just after this
-        os.link(target, target.with_name(name))
-    pattern = f"{_literal(target.stem)}.{'[0-9]' * 8}T{'[0-9]' * 6}Z{_literal(target.suffix)}"
-    old = sorted(target.parent.glob(pattern))
-    for path in old[: len(old) - keep]:
+    for extra in ("", *(f"-{number}" for number in range(1, 100))):  # of one second
+        kept = target.with_name(f"{target.stem}.{written:%Y%m%dT%H%M%SZ}{extra}{target.suffix}")
+        with suppress(FileExistsError):
+            os.link(target, kept)
+        if kept.samefile(target):  # made now, or by a run that was killed just after this
+            break
+    digits = f"{'[0-9]' * 8}T{'[0-9]' * 6}Z"
+    old = sorted(target.parent.glob(f"{_literal(target.stem)}.{digits}*{_literal(target.suffix)}"))
+    for path in old[: max(len(old) - keep, 0)]:
         path.unlink(missing_ok=True)
 
 
