@@ -63,8 +63,9 @@ HOME_OF = {
     "torch": {"engines/devices.py", "models/networks.py", "models/training.py"}
     | {f"engines/gpu/{room}.py" for room in ("dense", "device", "ranking", "rows", "sparse")},
     "distributed": {"engines/cluster.py"},
-    "fastapi": {"service/api.py", "service/app.py"},
-    "starlette": {f"service/{room}.py" for room in ("api", "app", "problems")},
+    "fastapi": {f"service/{room}.py" for room in ("api", "app", "page")},
+    "jinja2": {"service/page.py"},
+    "starlette": {f"service/{room}.py" for room in ("api", "app", "page", "problems")},
     "pydantic": {"service/schemas.py"},
     "pydantic_core": {"service/api.py"},  # the quickest way to JSON among what FastAPI brings
     "uvicorn": {"service/server.py"},

@@ -19,6 +19,7 @@ from mrfrec.service.api import create_router
 from mrfrec.service.door import Door
 from mrfrec.service.line import Line
 from mrfrec.service.metrics import CONTENT_TYPE, Metrics, Row
+from mrfrec.service.page import create_pages, error_page, is_page
 from mrfrec.service.problems import UNEXPECTED, ProblemError, problem_response
 from mrfrec.service.settings import ServiceSettings
 from mrfrec.service.shelf import Shelf
@@ -71,6 +72,7 @@ def create_app(
     )  # fmt: skip
     app.state.shelf, app.state.line, app.state.settings = shelf, line, settings
     app.include_router(create_router(shelf, settings, line, apart, metrics))
+    app.include_router(create_pages(shelf, settings, line))
 
     door = Door(app, settings, metrics)
 
@@ -88,14 +90,20 @@ def create_app(
     async def show_metrics() -> Response:
         return Response(metrics.render(), media_type=CONTENT_TYPE)
 
-    _handle_errors(app)
+    _handle_errors(app, shelf)
     return door
 
 
-def _handle_errors(app: FastAPI) -> None:
-    async def refused(_: Request, error: Any) -> Response:
-        response: Response = error.response()
-        return response
+def _handle_errors(app: FastAPI, shelf: Shelf) -> None:
+    def told(
+        request: Request, status: int, detail: str, headers: Mapping[str, str] | None = None
+    ) -> Response:
+        if is_page(request):
+            return error_page(request, shelf, status, detail, headers)
+        return problem_response(status, detail, headers)
+
+    async def refused(request: Request, error: Any) -> Response:
+        return told(request, error.status, error.detail, error.headers)
 
     async def invalid(request: Request, error: Any) -> Response:
         first = error.errors()[0]
@@ -106,11 +114,11 @@ def _handle_errors(app: FastAPI) -> None:
         where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
         return problem_response(422, f"{where or 'the request'}: {first['msg']}.")
 
-    async def http(_: Request, error: Any) -> Response:
-        return problem_response(error.status_code, str(error.detail), error.headers)
+    async def http(request: Request, error: Any) -> Response:
+        return told(request, error.status_code, str(error.detail), error.headers)
 
-    async def unexpected(_: Request, error: Exception) -> Response:
-        return problem_response(500, UNEXPECTED)  # it is raised again, and logged by the door
+    async def unexpected(request: Request, error: Exception) -> Response:
+        return told(request, 500, UNEXPECTED)  # it is raised again, and logged by the door
 
     app.add_exception_handler(ProblemError, refused)
     app.add_exception_handler(RequestValidationError, invalid)

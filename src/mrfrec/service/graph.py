@@ -1,0 +1,165 @@
+"""Draw an item and its neighbors as a graph: positions and widths of nodes and edges, in pixels.
+
+The layout has nothing random in it: the same model and item give the same picture.
+"""
+
+import unicodedata
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+_STEPS, _PUSHES = 60, 200  # of the layout, and to part labels that overlap
+_EDGES_PER_NODE = 2  # between neighbors; more of them hide each other
+_THIN, _THICK = 0.8, 7.0  # edges, in pixels
+HEIGHT, _LETTER = 27, 7.4  # a box, and the width of a letter in it
+
+
+class Canvas(NamedTuple):
+    """The size of a drawing, in pixels, and how much it shows."""
+
+    width: int
+    height: int
+    letters: int  # of a label
+    positive: int  # neighbors
+    negative: int
+
+
+WIDE = Canvas(960, 600, 24, 18, 6)
+NARROW = Canvas(360, 520, 15, 9, 3)
+
+
+class Node(NamedTuple):
+    """A labelled box; x and y are its middle."""
+
+    place: int  # among the names that were given
+    x: float
+    y: float
+    width: float
+    label: str
+    sign: str  # of its edge to the item in the middle: "positive", "negative", or "middle"
+
+
+class Edge(NamedTuple):
+    """A line between two boxes."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    width: float
+    sign: str
+    is_inner: bool  # begins at the item in the middle
+
+
+class Drawing(NamedTuple):
+    """A graph that is laid out."""
+
+    canvas: Canvas
+    nodes: list[Node]
+    edges: list[Edge]
+
+
+def draw(names: Sequence[str], weights: npt.NDArray[Any], canvas: Canvas) -> Drawing:
+    """Lay out items by the weights between them, n × n and symmetric; the first is in the middle."""
+    labels = [_shortened(name, canvas.letters) for name in names]
+    sizes = np.array([[_LETTER * _columns(label) + 20, HEIGHT] for label in labels])
+    share = np.abs(weights) / (np.abs(weights).max() or 1.0)
+    at = _parted(_layout(share), sizes, canvas)
+    x, y, widths = at[:, 0].tolist(), at[:, 1].tolist(), sizes[:, 0].tolist()
+    edges = [
+        Edge(
+            x[a], y[a], x[b], y[b], round(_THIN + (_THICK - _THIN) * float(share[a, b]), 2),
+            _sign(weights[a, b]), a == 0,
+        )
+        for a, b in _shown(share)
+    ]  # fmt: skip
+    signs = ["middle", *map(_sign, weights[0, 1:])]
+    nodes = [Node(i, x[i], y[i], widths[i], labels[i], signs[i]) for i in range(len(names))]
+    return Drawing(canvas, nodes, edges)
+
+
+def _shown(share: Array) -> list[tuple[int, int]]:
+    """Return the edges to draw, the weakest first: all to the middle, the strongest between neighbors."""
+    n = len(share)
+    a, b = np.triu_indices(n, 1)
+    strength = share[a, b]
+    between = np.flatnonzero((a > 0) & (strength > 0))
+    kept = between[np.argsort(-strength[between], kind="stable")[: _EDGES_PER_NODE * n]]
+    order = [*kept[::-1].tolist(), *np.flatnonzero(a == 0)[::-1].tolist()]
+    return [(int(a[e]), int(b[e])) for e in order]
+
+
+def _layout(share: Array) -> Array:
+    """Place nodes so that strong edges are short: minimize the stress by majorization (SMACOF)."""
+    n = len(share)
+    wanted = np.where(share > 0, 1.5 - 0.9 * np.sqrt(share), 2.0)
+    wanted[0] = wanted[:, 0] = 1.5 - 0.5 * np.sqrt(share[0])  # never too near to the middle
+    order = _chain(share)
+    angle = np.empty(n)
+    angle[order] = 2 * np.pi * np.arange(n - 1) / max(n - 1, 1)
+    X = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    X[0] = 0
+    np.fill_diagonal(wanted, 0)
+    for _ in range(_STEPS):
+        distance = np.sqrt(((X[:, None] - X) ** 2).sum(axis=2))
+        # The Guttman transform: X ← B(X)·X / n
+        B = -np.divide(wanted, distance, out=np.zeros((n, n)), where=distance > 0)
+        np.fill_diagonal(B, -B.sum(axis=1))
+        X = B @ X / n
+    return np.asarray(X - X[0])
+
+
+def _chain(share: Array) -> list[int]:
+    """Return the neighbors in an order in which each follows the one it is linked to most strongly."""
+    left = np.ones(len(share), bool)
+    left[0] = False
+    order: list[int] = []
+    while left.any():
+        order.append(int(np.argmax(np.where(left, share[order[-1] if order else 0], -1))))
+        left[order[-1]] = False
+    return order
+
+
+def _parted(X: Array, sizes: Array, canvas: Canvas) -> Array:
+    """Scale positions to the canvas, and push apart the boxes that overlap."""
+    half = np.array([canvas.width, canvas.height]) / 2
+    room = half - sizes / 2 - 2  # how far from the middle a box may be
+    side = np.where(X > 0, X.max(axis=0), -X.min(axis=0))  # both sides of the middle are used up
+    X = X / np.maximum(side, 1e-9) * room.min(axis=0)
+    need = (sizes[:, None] + sizes) / 2 + (10, 12)
+    ahead = np.sign(np.arange(len(X))[:, None] - np.arange(len(X)))  # for boxes at the same place
+    for _ in range(_PUSHES):
+        apart = X[:, None] - X
+        short = need - np.abs(apart)
+        short[np.diag_indices(len(X))] = 0
+        hit = np.asarray((short > 0).all(axis=2))
+        if not hit.any():
+            break
+        way = np.where(apart != 0, np.sign(apart), ahead[:, :, None])
+        upright = short[:, :, 1] <= short[:, :, 0]  # push along the shorter way out
+        push = np.where(np.stack([~upright, upright], axis=2) & hit[:, :, None], way * short, 0)
+        X = np.clip(X + 0.35 * push.sum(axis=1), -room, room)
+        X[0] = 0
+    return np.asarray((X + half).round(1))
+
+
+def _sign(weight: float) -> str:
+    return "negative" if weight < 0 else "positive"
+
+
+def _shortened(name: str, letters: int) -> str:
+    """Cut a name to so many columns, an ellipsis included."""
+    if _columns(name) <= letters:
+        return name
+    while _columns(name) >= letters:
+        name = name[: min(len(name) - 1, letters)]
+    return f"{name.rstrip()}…"
+
+
+def _columns(text: str) -> int:
+    """Return the width of a text: letters of East Asian scripts and emoji are twice as wide."""
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)

@@ -1,0 +1,354 @@
+"""The page: look at the items of a model, their graph, and reasons of recommendations.
+
+Made on the server, for any browser. Nothing is loaded from elsewhere; scripts and styles are files of their
+own, so that a strict Content-Security-Policy allows them and nothing else.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import blake2b
+from importlib.resources import files
+from typing import Any
+from urllib.parse import urlencode
+
+import numpy as np
+import numpy.typing as npt
+from fastapi import APIRouter
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from mrfrec.errors import MrfrecError
+from mrfrec.models.recommender import Recommender
+from mrfrec.service import answers
+from mrfrec.service.graph import HEIGHT, NARROW, WIDE, draw
+from mrfrec.service.line import FullError, Line
+from mrfrec.service.problems import ProblemError
+from mrfrec.service.reasons import bars_of
+from mrfrec.service.settings import ServiceSettings
+from mrfrec.service.shelf import Served, Shelf
+
+Shown = dict[str, Any]
+Places = Sequence[int] | npt.NDArray[Any]
+
+_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_FILES = {one.name: one.read_bytes() for one in files("mrfrec.service").joinpath("static").iterdir()}
+_API = ("v1", "health", "ready", "metrics")
+_POPULAR, _FOUND, _SUGGESTED, _MOST_RECOMMENDED = 12, 50, 8, 100  # items of a page
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A request for a page."""
+
+    root: str  # of all addresses
+    query: QueryParams
+    served: Served
+    models: list[str]
+    is_default: bool  # whether the model is the one that answers where none is named
+
+    @property
+    def model(self) -> Recommender:
+        return self.served.model
+
+    @property
+    def kind(self) -> str:
+        return type(self.model).__name__
+
+    def link(self, page: str = "", **query: Any) -> str:
+        """Return the address of a page of the same model; None leaves a value out."""
+        named = {} if self.is_default else {"model": self.served.name}
+        given = {name: value for name, value in {**named, **query}.items() if value is not None}
+        return f"{self.root}{page}" + (f"?{urlencode(given, doseq=True)}" if given else "")
+
+    def file(self, name: str) -> str:
+        """Return the address of a script or style, which changes with its content."""
+        return f"{self.root}static/{name}?{blake2b(_FILES[name], digest_size=6).hexdigest()}"
+
+    def number(self, name: str, low: float, high: float) -> float | None:
+        """Return a number of the query; None if it is not given."""
+        text = self.query.get(name)
+        if not text:
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:
+            raise ProblemError(422, f"{name} must be a number from {low:g} to {high:g}.")
+        return value
+
+    def history(self) -> tuple[list[int], list[str]]:
+        """Return the items of the query by position, each once, and the texts that are no known item."""
+        texts = list(dict.fromkeys(self.query.getlist("item")))
+        places = [answers.find_item(self.model.items_, text) for text in texts]
+        unknown = [text for text, place in zip(texts, places, strict=True) if place is None]
+        return list(dict.fromkeys(place for place in places if place is not None)), unknown
+
+    def ids(self, places: Places) -> list[Any]:
+        return self.model.items_.take(np.asarray(places, np.int64))
+
+    def items(self, places: Places) -> list[Shown]:
+        """Return what is shown of items: their names, what else they are called, users, and a link."""
+        catalogue, rows = self.model.catalogue, []
+        for place, item in zip(places, self.ids(places), strict=True):
+            name, title = catalogue.name(int(place)), catalogue.title(int(place))
+            rows.append(
+                {
+                    "id": item,
+                    "name": name if name.strip() else "(without a name)",
+                    "note": title if catalogue.items.is_text else title and f"id {item}",
+                    "users": int(catalogue.popularity[place]),
+                    "link": self.link("item", item=item),
+                }
+            )
+        return rows
+
+
+View = Callable[[Visit], tuple[str, Shown]]
+
+
+def create_pages(shelf: Shelf, settings: ServiceSettings, line: Line) -> APIRouter:
+    """Return the routes of the page."""
+    router = APIRouter(include_in_schema=False)
+
+    def add(path: str, view: View) -> None:
+        async def endpoint(request: Request) -> Response:
+            visit = _visit(request, shelf, request.query_params.get("model"))
+            try:
+                html = await line.do(lambda: _rendered(visit, *view(visit)))
+            except FullError:
+                raise ProblemError(
+                    503, "too many requests at once; try again.", {"Retry-After": "1"}
+                ) from None
+            except MrfrecError as error:
+                raise ProblemError(422, str(error)) from None
+            served = visit.served
+            return _html(html, 200, {"Mrfrec-Model": f"{served.name}; {served.fingerprint}"})
+
+        router.add_api_route(path, endpoint, methods=["GET", "HEAD"])
+
+    def history(visit: Visit) -> tuple[str, Shown]:
+        return _history(visit, settings)
+
+    for path, view in (
+        ("/", _start), ("/search", _search), ("/suggest", _suggest), ("/item", _item), ("/history", history),
+        ("/model", _about),
+    ):  # fmt: skip
+        add(path, view)
+
+    @router.api_route("/static/{name}", methods=["GET", "HEAD"])
+    async def static(name: str) -> Response:
+        if name not in _FILES:
+            raise ProblemError(404, "there is no such file.")
+        kind = _TYPES[name.rpartition(".")[2]]
+        # Their addresses change with their content.
+        return Response(_FILES[name], 200, {"Cache-Control": "public, max-age=31536000, immutable"}, kind)
+
+    return router
+
+
+def is_page(request: Request) -> bool:
+    """Whether a request is for a page, and not for the API."""
+    return request.scope["path"].removeprefix(_root(request)).split("/")[0] not in _API
+
+
+def error_page(
+    request: Request, shelf: Shelf, status: int, detail: str, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return a page that says what is wrong."""
+    content = {"status": status, "detail": f"{detail[:1].upper()}{detail[1:]}"}
+    return _html(_rendered(_visit(request, shelf, None), "error.html", content), status, headers)
+
+
+def _visit(request: Request, shelf: Shelf, name: str | None) -> Visit:
+    choice = shelf.choose(name or None, None)
+    if choice is None:
+        raise ProblemError(404, f"there is no model {name!r}.")
+    served, names = choice.served, [each.name for each in shelf]
+    return Visit(_root(request), request.query_params, served, names, served.name == shelf.default)
+
+
+def _root(request: Request) -> str:
+    return f"{request.scope.get('root_path', '').rstrip('/')}/"
+
+
+def _html(html: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
+    return HTMLResponse(html, status, {"Cache-Control": "no-cache", **(headers or {})})
+
+
+# ── views ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _start(visit: Visit) -> tuple[str, Shown]:
+    first = visit.model.catalogue.by_popularity
+    places = np.flatnonzero(first < _POPULAR)
+    popular = visit.items(places[np.argsort(first[places])])
+    return "start.html", {"popular": popular, "about": answers.about(visit.model)}
+
+
+def _search(visit: Visit) -> tuple[str, Shown]:
+    return "search.html", _found(visit, _FOUND)
+
+
+def _suggest(visit: Visit) -> tuple[str, Shown]:
+    """Return the options of a search box, as a part of a page.
+
+    Made here and not by a script from the API, whose integers may be too large for a script.
+    """
+    return "suggestions.html", _found(visit, _SUGGESTED)
+
+
+def _found(visit: Visit, most: int) -> Shown:
+    text, history = visit.query.get("q", "").strip()[:1000], visit.query.getlist("item")
+    places = visit.model.catalogue.search(text, most) if text else []
+    found = visit.items(places)
+    for row in found:
+        row["add"] = visit.link("history", item=[*history, row["id"]], novelty=visit.query.get("novelty"))
+    return {"q": text, "found": found, "history": history, "most": most, "adds": "add" in visit.query}
+
+
+def _item(visit: Visit) -> tuple[str, Shown]:
+    text, model = visit.query.get("item"), visit.model
+    if text is None:
+        raise ProblemError(422, "say which item: ?item=ID.")
+    place = answers.find_item(model.items_, text)
+    if place is None:
+        raise ProblemError(404, "the model does not know this item.")
+    others, strengths = model._neighbors(place)
+    order = np.lexsort((model.catalogue.by_popularity[others], -strengths))
+    order = order[others[order] != place]
+    positive = order[strengths[order] > 0][: WIDE.positive]
+    negative = order[strengths[order] < 0][::-1][: WIDE.negative]
+    shown = np.concatenate([positive, negative])
+    near, weights = np.asarray(others)[shown].astype(np.int64), strengths[shown].astype(np.float64)
+    rows = visit.items(near)
+    adds = _between(model, np.array([place]), near)[0] if model.scales_scores else [None] * len(near)
+    widest = float(np.abs(weights).max(initial=0)) or 1.0
+    for row, weight, added in zip(rows, weights.tolist(), adds, strict=True):
+        row |= {"weight": weight, "share": abs(weight) / widest, "adds": added}
+    names = [row["name"] for row in (*visit.items([place]), *rows)]
+    matrix = _edges(model, np.array([place, *near]), weights)
+    drawings = []
+    for canvas in (WIDE, NARROW) if rows else ():
+        against = range(len(positive) + 1, len(names))[: canvas.negative]
+        kept = [*range(min(canvas.positive, len(positive)) + 1), *against]
+        drawing = draw([names[i] for i in kept], matrix[np.ix_(kept, kept)], canvas)
+        drawings.append({"drawing": drawing, "height": HEIGHT, "rows": [rows[i - 1] for i in kept]})
+    return "item.html", {
+        "item": visit.items([place])[0],
+        "rank": int(model.catalogue.by_popularity[place]) + 1,
+        "of": model._facts["users"],
+        "positive": rows[: len(positive)],
+        "negative": rows[len(positive) :],
+        "drawings": drawings,
+        "add": visit.link("history", item=text),
+    }
+
+
+def _edges(model: Recommender, places: npt.NDArray[Any], weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the weights of edges between an item, which comes first, and its neighbors, n × n.
+
+    √(B_ij·B_ji) is the partial correlation, up to the factor that `novelty` brings. To the first item, all
+    have an edge; a model without weights has no others.
+    """
+    n = len(places)
+    edges = np.zeros((n, n))
+    if model.scales_scores:
+        B = _between(model, places, places)
+        edges = np.sqrt(np.maximum(B * B.T, 0)) * np.sign(B)
+    inner = np.where(edges[0, 1:] * weights > 0, edges[0, 1:], weights)
+    edges[0, 1:] = edges[1:, 0] = inner
+    return edges
+
+
+def _between(model: Recommender, had: npt.NDArray[Any], targets: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return model._weights_between(had, np.ones(len(had)), targets)
+
+
+def _history(visit: Visit, settings: ServiceSettings) -> tuple[str, Shown]:
+    model = visit.model
+    places, unknown = visit.history()
+    if len(places) > settings.max_history:
+        raise ProblemError(422, f"a history must have at most {settings.max_history:,} items.")
+    novelty = visit.number("novelty", -1, 1) if model.scales_scores else None
+    k = int(visit.number("k", 1, _MOST_RECOMMENDED) or 10)
+    ids = visit.ids(places)
+    asked = answers.Question(k=k, novelty=novelty)
+    found = answers.recommend(model, [dict.fromkeys(ids)], asked)[0].items
+    targets = model.items_.find([row["item"] for row in found], "item")
+    rows = visit.items(targets)
+    given = {"novelty": visit.query.get("novelty"), "k": visit.query.get("k")}
+    for row, answer in zip(rows, found, strict=True):
+        row |= {"score": answer["score"], "source": answer["source"]}
+        row["add"] = visit.link("history", item=[*ids, row["id"]], **given)
+    history = visit.items(places)
+    for row in history:
+        row["remove"] = visit.link("history", item=[one for one in ids if one != row["id"]], **given)
+    if model.explains:
+        named = dict(zip(places, history, strict=True))
+        for row, reasons in zip(rows, bars_of(model, ids, targets, novelty, named), strict=True):
+            row["reasons"] = reasons
+    fitted = float(model.fitted_parameters_.get("novelty", 0.0))
+    return "history.html", {
+        "history": history,
+        "ids": ids,
+        "unknown": unknown,
+        "recommended": rows,
+        "explains": model.explains,
+        "novelty": (fitted if novelty is None else novelty) if model.scales_scores else None,
+        "fitted": fitted,
+        "typical": None if model._facts["binary"] else float(model._facts.get("mean_value", 1.0)),
+        "more": visit.link("history", item=ids, novelty=given["novelty"], k=min(2 * k, _MOST_RECOMMENDED))
+        if len(rows) == k < _MOST_RECOMMENDED else None,
+    }  # fmt: skip
+
+
+def _about(visit: Visit) -> tuple[str, Shown]:
+    served = visit.served
+    opened = datetime.fromtimestamp(served.opened, UTC)
+    plan = getattr(served.model, "plan_", None)
+    return "model.html", {
+        "about": answers.about(served.model),
+        "opened": opened,
+        "plan": None if plan is None else str(plan),
+        "run": None,
+    }
+
+
+# ── templates ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _signed(value: float, digits: int = 4) -> str:
+    """Write a number with its sign; the minus as wide as the plus."""
+    text = f"{value:+.{digits}f}"
+    return text.replace("-", "−")
+
+
+def _written(value: object) -> str:
+    """Write the value of a parameter or a fact."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return f"{value:,}" if isinstance(value, int) else "none" if value is None else str(value)
+
+
+def _environment() -> Environment:
+    found = Environment(
+        loader=PackageLoader("mrfrec.service"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    found.filters |= {"signed": _signed, "written": _written}
+    return found
+
+
+_TEMPLATES = _environment()
+
+
+def _rendered(visit: Visit, template: str, content: Shown) -> str:
+    html: str = _TEMPLATES.get_template(template).render(visit=visit, link=visit.link, **content)
+    return html

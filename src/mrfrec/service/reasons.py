@@ -1,0 +1,65 @@
+"""Reasons of recommendations for the page: what each item of a history adds, as bars."""
+
+from collections.abc import Mapping, Sequence
+from math import fsum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mrfrec.data.ids import Id
+from mrfrec.models.explaining import contributions
+from mrfrec.models.recommender import Recommender
+
+_FEW, _MANY = 6, 60  # bars that are always shown; all bars, beyond which there is a sum
+
+
+def bars_of(
+    model: Recommender,
+    history: Sequence[Id],
+    targets: npt.NDArray[np.int64],
+    novelty: float | None,
+    shown: Mapping[int, Any],
+) -> list[dict[str, Any]]:
+    """Return, for each target, the bars whose amounts add up to its score.
+
+    All bars have one scale, so that those of different items can be compared. `shown` are the rows of the
+    items of the history, by position.
+    """
+    if not len(targets):
+        return []
+    query = model._query(None, [list(history)])
+    _, _, rows = next(query.batches())
+    more = model._more_novelty(novelty)
+    found = contributions(model._scaled_weights(more), rows.items, rows.values, targets)
+    base = model._base("popularity", not len(rows.items), more).scores[targets].astype(np.float64).tolist()
+    each = []
+    for parts, start in zip(found, base, strict=True):
+        parts = sorted(parts, key=lambda part: -abs(part.amount))
+        bars = [{"item": shown[part.item], "amount": part.amount} for part in parts[:_MANY]]
+        rest = fsum(part.amount for part in parts[_MANY:])
+        last = [{"item": None, "label": f"{len(parts) - _MANY:,} others", "amount": rest}]
+        bars += last if len(parts) > _MANY else []
+        score = fsum([start, *(part.amount for part in parts)])
+        each.append({"bars": bars, "base": start, "score": score})
+    amounts = [0.0, *(amount for one in each for amount in _amounts(one))]
+    low, high = min(amounts), max(amounts)
+    width = high - low or 1.0
+    for one in each:
+        for bar in one["bars"]:
+            bar |= _bar(bar["amount"], low, width)
+        one["base_bar"] = _bar(one["base"], low, width)
+        one["zero"] = round(-100 * low / width, 2)
+        one["few"], one["rest"] = one["bars"][:_FEW], one["bars"][_FEW:]
+        one["rest_amount"] = fsum(bar["amount"] for bar in one["rest"])
+    return each
+
+
+def _amounts(one: Mapping[str, Any]) -> list[float]:
+    return [one["base"], *(bar["amount"] for bar in one["bars"])]
+
+
+def _bar(amount: float, low: float, width: float) -> dict[str, float]:
+    """Return where a bar begins and how long it is, in percent of the widest."""
+    start = (min(amount, 0.0) - low) / width
+    return {"x": round(100 * start, 2), "length": round(100 * abs(amount) / width, 2)}
