@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 
-_STEPS, _PUSHES = 60, 200  # of the layout, and to part labels that overlap
+_STEPS, _PUSHES = 40, 120  # of the layout, and to part labels that overlap
 _EDGES_PER_NODE = 2  # between neighbors; more of them hide each other
 _THIN, _THICK = 0.8, 7.0  # edges, in pixels
-HEIGHT, _LETTER = 27, 7.4  # a box, and the width of a letter in it
+HEIGHT, _LETTER, _GAP = 27, 7.4, 12  # a box, the width of a letter in it, and between boxes
 
 
 class Canvas(NamedTuple):
@@ -100,12 +100,12 @@ def _layout(share: Array) -> Array:
     wanted[0] = wanted[:, 0] = 1.5 - 0.5 * np.sqrt(share[0])  # never too near to the middle
     order = _chain(share)
     angle = np.empty(n)
-    angle[order] = 2 * np.pi * np.arange(n - 1) / max(n - 1, 1)
+    angle[order] = 2 * np.pi * (np.arange(n - 1) / max(n - 1, 1) - 0.25)  # from the top
     X = np.stack([np.cos(angle), np.sin(angle)], axis=1)
     X[0] = 0
     np.fill_diagonal(wanted, 0)
     for _ in range(_STEPS):
-        distance = np.sqrt(((X[:, None] - X) ** 2).sum(axis=2))
+        distance = np.hypot(X[:, :1] - X[:, 0], X[:, 1:] - X[:, 1])
         # The Guttman transform: X ← B(X)·X / n
         B = -np.divide(wanted, distance, out=np.zeros((n, n)), where=distance > 0)
         np.fill_diagonal(B, -B.sum(axis=1))
@@ -130,21 +130,23 @@ def _parted(X: Array, sizes: Array, canvas: Canvas) -> Array:
     room = half - sizes / 2 - 2  # how far from the middle a box may be
     side = np.where(X > 0, X.max(axis=0), -X.min(axis=0))  # both sides of the middle are used up
     X = X / np.maximum(side, 1e-9) * room.min(axis=0)
-    need = (sizes[:, None] + sizes) / 2 + (10, 12)
-    ahead = np.sign(np.arange(len(X))[:, None] - np.arange(len(X)))  # for boxes at the same place
-    for _ in range(_PUSHES):
-        apart = X[:, None] - X
-        short = need - np.abs(apart)
-        short[np.diag_indices(len(X))] = 0
-        hit = np.asarray((short > 0).all(axis=2))
+    x, y = X.T + 1e-3 * np.arange(len(X))  # no two at the same place
+    across, down = (sizes[:, :1] + sizes[:, 0]) / 2, (sizes[:, 1:] + sizes[:, 1]) / 2  # that two boxes take
+    np.fill_diagonal(across, -np.inf)
+    for step in range(_PUSHES):
+        gap = _GAP * (1 - step / _PUSHES)  # less and less, so that it ends well in a crowd too
+        dx, dy = x[:, None] - x, y[:, None] - y
+        short_x, short_y = across + gap - np.abs(dx), down + gap - np.abs(dy)
+        hit = (short_x > 0) & (short_y > 0)
         if not hit.any():
             break
-        way = np.where(apart != 0, np.sign(apart), ahead[:, :, None])
-        upright = short[:, :, 1] <= short[:, :, 0]  # push along the shorter way out
-        push = np.where(np.stack([~upright, upright], axis=2) & hit[:, :, None], way * short, 0)
-        X = np.clip(X + 0.35 * push.sum(axis=1), -room, room)
-        X[0] = 0
-    return np.asarray((X + half).round(1))
+        # Push along the shorter way out, but not across where two boxes have no room side by side.
+        upright = (short_y <= short_x) | (across > half[0] - _GAP)
+        x = x + 0.35 * np.where(hit & ~upright, np.copysign(short_x, dx), 0).sum(axis=1)
+        y = y + 0.35 * np.where(hit & upright, np.copysign(short_y, dy), 0).sum(axis=1)
+        x, y = np.clip(x, -room[:, 0], room[:, 0]), np.clip(y, -room[:, 1], room[:, 1])
+        x[0] = y[0] = 0
+    return np.asarray((np.stack([x, y], axis=1) + half).round(1))
 
 
 def _sign(weight: float) -> str:

@@ -41,7 +41,7 @@ _POPULAR, _FOUND, _SUGGESTED, _MOST_RECOMMENDED = 12, 50, 8, 100  # items of a p
 
 
 @dataclass(frozen=True)
-class Visit:
+class PageVisit:
     """A request for a page."""
 
     root: str  # of all addresses
@@ -108,7 +108,7 @@ class Visit:
         return rows
 
 
-View = Callable[[Visit], tuple[str, Shown]]
+View = Callable[[PageVisit], tuple[str, Shown]]
 
 
 def create_pages(shelf: Shelf, settings: ServiceSettings, line: Line) -> APIRouter:
@@ -131,7 +131,7 @@ def create_pages(shelf: Shelf, settings: ServiceSettings, line: Line) -> APIRout
 
         router.add_api_route(path, endpoint, methods=["GET", "HEAD"])
 
-    def history(visit: Visit) -> tuple[str, Shown]:
+    def history(visit: PageVisit) -> tuple[str, Shown]:
         return _history(visit, settings)
 
     for path, view in (
@@ -164,12 +164,12 @@ def error_page(
     return _html(_rendered(_visit(request, shelf, None), "error.html", content), status, headers)
 
 
-def _visit(request: Request, shelf: Shelf, name: str | None) -> Visit:
+def _visit(request: Request, shelf: Shelf, name: str | None) -> PageVisit:
     choice = shelf.choose(name or None, None)
     if choice is None:
         raise ProblemError(404, f"there is no model {name!r}.")
     served, names = choice.served, [each.name for each in shelf]
-    return Visit(_root(request), request.query_params, served, names, served.name == shelf.default)
+    return PageVisit(_root(request), request.query_params, served, names, served.name == shelf.default)
 
 
 def _root(request: Request) -> str:
@@ -183,18 +183,18 @@ def _html(html: str, status: int, headers: Mapping[str, str] | None = None) -> R
 # ── views ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _start(visit: Visit) -> tuple[str, Shown]:
+def _start(visit: PageVisit) -> tuple[str, Shown]:
     first = visit.model.catalogue.by_popularity
     places = np.flatnonzero(first < _POPULAR)
     popular = visit.items(places[np.argsort(first[places])])
     return "start.html", {"popular": popular, "about": answers.about(visit.model)}
 
 
-def _search(visit: Visit) -> tuple[str, Shown]:
+def _search(visit: PageVisit) -> tuple[str, Shown]:
     return "search.html", _found(visit, _FOUND)
 
 
-def _suggest(visit: Visit) -> tuple[str, Shown]:
+def _suggest(visit: PageVisit) -> tuple[str, Shown]:
     """Return the options of a search box, as a part of a page.
 
     Made here and not by a script from the API, whose integers may be too large for a script.
@@ -202,7 +202,7 @@ def _suggest(visit: Visit) -> tuple[str, Shown]:
     return "suggestions.html", _found(visit, _SUGGESTED)
 
 
-def _found(visit: Visit, most: int) -> Shown:
+def _found(visit: PageVisit, most: int) -> Shown:
     text, history = visit.query.get("q", "").strip()[:1000], visit.query.getlist("item")
     places = visit.model.catalogue.search(text, most) if text else []
     found = visit.items(places)
@@ -211,7 +211,7 @@ def _found(visit: Visit, most: int) -> Shown:
     return {"q": text, "found": found, "history": history, "most": most, "adds": "add" in visit.query}
 
 
-def _item(visit: Visit) -> tuple[str, Shown]:
+def _item(visit: PageVisit) -> tuple[str, Shown]:
     text, model = visit.query.get("item"), visit.model
     if text is None:
         raise ProblemError(422, "say which item: ?item=ID.")
@@ -269,7 +269,7 @@ def _between(model: Recommender, had: npt.NDArray[Any], targets: npt.NDArray[Any
     return model._weights_between(had, np.ones(len(had)), targets)
 
 
-def _history(visit: Visit, settings: ServiceSettings) -> tuple[str, Shown]:
+def _history(visit: PageVisit, settings: ServiceSettings) -> tuple[str, Shown]:
     model = visit.model
     places, unknown = visit.history()
     if len(places) > settings.max_history:
@@ -307,7 +307,7 @@ def _history(visit: Visit, settings: ServiceSettings) -> tuple[str, Shown]:
     }  # fmt: skip
 
 
-def _about(visit: Visit) -> tuple[str, Shown]:
+def _about(visit: PageVisit) -> tuple[str, Shown]:
     served = visit.served
     opened = datetime.fromtimestamp(served.opened, UTC)
     plan = getattr(served.model, "plan_", None)
@@ -315,8 +315,25 @@ def _about(visit: Visit) -> tuple[str, Shown]:
         "about": answers.about(served.model),
         "opened": opened,
         "plan": None if plan is None else str(plan),
-        "run": None,
+        "training": _training(served.model.notes_),
     }
+
+
+def _training(notes: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return what was noted when the model was saved; what `mrfrec nightly` notes, in words."""
+    left = dict(notes)
+    rows = []
+    if "started" in left:
+        rows.append(("Trained", str(left.pop("started"))[:16].replace("T", " ") + " UTC"))
+    if isinstance(left.get("fit_seconds"), int | float):
+        rows.append(("Training time", f"{left.pop('fit_seconds'):,.1f} s"))
+    if isinstance(left.get("value"), int | float) and "metric" in left:
+        error = left.pop("error", None)
+        spread = f" ± {error:.4f}" if isinstance(error, int | float) else ""
+        rows.append((str(left.pop("metric")), f"{left.pop('value'):.4f}{spread}"))
+    if isinstance(left.get("asked"), int):
+        rows.append(("Measured on", f"{left.pop('asked'):,} users held out"))
+    return rows + list(left.items())
 
 
 # ── templates ─────────────────────────────────────────────────────────────────────────────────────
@@ -349,6 +366,6 @@ def _environment() -> Environment:
 _TEMPLATES = _environment()
 
 
-def _rendered(visit: Visit, template: str, content: Shown) -> str:
+def _rendered(visit: PageVisit, template: str, content: Shown) -> str:
     html: str = _TEMPLATES.get_template(template).render(visit=visit, link=visit.link, **content)
     return html

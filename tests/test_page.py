@@ -1,0 +1,305 @@
+"""The page: what it shows is what the model says, whatever the ids are; and it works in a browser."""
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urljoin, urlsplit
+
+import httpx
+import numpy as np
+import polars as pl
+import pytest
+
+import mrfrec
+from mrfrec import MRF, models, read_interactions
+from mrfrec.service import ServiceSettings, create_app
+from mrfrec.service.graph import NARROW, WIDE, draw
+
+from servers import save_shop, serving
+
+ODD = [
+    "a/b?c=d&e#f",
+    '"quotes" & <b>',
+    "<script>alert(1)</script>",
+    "🦊 emoji",
+    "ünïcode",
+    "100%",
+    "a+b c",
+    "../x",
+]
+TITLES = [
+    "</title><script>alert(2)</script>",
+    "it's",
+    "",
+    "日本語の題名はとても長いことがあります",
+    "x" * 300,
+    "=",
+    "ok",
+    "",
+]
+VOID = {"input", "link", "meta", "img", "rect", "line", "circle", "path"}
+
+
+def fitted(items: list[Any], titles: list[str] | None, path: Path, model: Any = None) -> Path:
+    """Fit a model of users who each have three items in a row, and save it."""
+    rows = [
+        (user, items[(user + step) % len(items)]) for user in range(40) for step in range(min(3, len(items)))
+    ]
+    table = pl.DataFrame(rows, schema=["user", "item"], orient="row")
+    if titles is not None:
+        named = dict(zip(items, titles, strict=True))
+        table = table.with_columns(title=pl.col("item").replace_strict(named))
+    (model or MRF(threads=1)).fit(read_interactions(table)).save(path)
+    return path
+
+
+class Checked(HTMLParser):
+    """A page whose tags are balanced, and which has no scripts, styles or handlers in it."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self._open: list[str] = []
+        self.feed(html)
+        assert not self._open
+        ids = [given["id"] for _, given in self.tags if "id" in given]
+        assert len(set(ids)) == len(ids)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.tags.append((tag, given))
+        assert "style" not in given
+        assert not [name for name in given if name.startswith("on")]
+        assert tag != "style"
+        assert tag != "script" or given.get("src")
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self._open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] == "script":
+            assert not data.strip()
+        self.text.append(data)
+
+    @property
+    def links(self) -> list[str]:
+        return [str(given["href"]) for tag, given in self.tags if tag in ("a", "link") and "href" in given]
+
+
+def get(client: httpx.Client, path: str, status: int = 200, **query: Any) -> Checked:
+    found = client.get(path, params=query or None)
+    assert found.status_code == status, found.text
+    assert found.headers["content-type"] == "text/html; charset=utf-8"
+    return Checked(found.text)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("page")
+
+
+@pytest.fixture(scope="module")
+def url(folder: Path) -> Iterator[str]:
+    shelf = {
+        "shop": save_shop(folder / "shop.mrf"),
+        "odd": fitted(ODD, TITLES, folder / "odd.mrf"),
+        "numbers": fitted([-3, 0, 7, 2**62], ["minus three", "", "seven", "large"], folder / "numbers.mrf"),
+        "untitled": fitted([*range(30)], None, folder / "untitled.mrf", MRF(threads=1, sparsity=0.3)),
+        "one": fitted(["only"], None, folder / "one.mrf", models.EASE(threads=1)),
+        "popular": fitted(ODD, None, folder / "popular.mrf", models.Popularity()),
+        "wmf": fitted([*range(12)], None, folder / "wmf.mrf", models.WMF(factors=3, iterations=2, threads=1)),
+    }
+    with serving(create_app(shelf, settings=ServiceSettings(max_history=20, poll=0))) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def client(url: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=url) as client:
+        yield client
+
+
+NAMES = ["shop", "odd", "numbers", "untitled", "one", "popular", "wmf"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_link_leads_to_a_page(client: httpx.Client, name: str) -> None:
+    """From the start page of a model, over everything that it links to."""
+    seen: set[str] = set()
+    left = [f"/?model={name}", f"/search?model={name}&q=e", f"/suggest?model={name}&q=a"]
+    while left and len(seen) < 60:
+        at = left.pop(0)
+        seen.add(at)
+        found = client.get(at)
+        assert found.status_code == 200, (at, found.text)
+        if "text/html" in found.headers["content-type"]:
+            links = [urljoin(at, link) for link in Checked(found.text).links if not link.startswith("#")]
+            assert not any(urlsplit(link).netloc for link in links)
+            left += [link for link in dict.fromkeys(links) if link not in seen and link not in left]
+
+
+@pytest.mark.parametrize("item", ODD, ids=ascii)
+def test_odd_ids_are_found_shown_and_escaped(client: httpx.Client, item: str) -> None:
+    page = get(client, "/item", model="odd", item=item)
+    assert item in "".join(page.text)
+    title = TITLES[ODD.index(item)]
+    assert title in "".join(page.text)
+    history = get(client, "/history", model="odd", item=[item, "ünïcode"])
+    assert ("a", "Remove " + item) in [(tag, given.get("aria-label")) for tag, given in history.tags]
+    hidden = [given["value"] for tag, given in history.tags if tag == "input" and given.get("name") == "item"]
+    assert hidden.count(item) == 2  # of the search box and of the slider
+    assert "No items" not in "".join(get(client, "/search", model="odd", q=item).text)
+
+
+def test_integer_ids_and_missing_titles(client: httpx.Client) -> None:
+    page = get(client, "/item", model="numbers", item=2**62)
+    assert "large" in "".join(page.text)
+    assert f"id {2**62}" in "".join(page.text)
+    options = [
+        given["data-href"]
+        for tag, given in get(client, "/suggest", model="numbers", q="large").tags
+        if tag == "li"
+    ]
+    assert parse_qs(urlsplit(str(options[0])).query)["item"] == [str(2**62)]
+    get(client, "/item", 404, model="numbers", item="seven")
+
+
+def test_the_reasons_are_exact(client: httpx.Client, folder: Path) -> None:
+    """The numbers shown add up to the score, which is the model's."""
+    history = ["milk", "tea"]
+    for novelty in (None, 0.6):
+        given = {} if novelty is None else {"novelty": novelty}
+        html = client.get("/history", params={"item": history, **given}).text
+        model = mrfrec.load(folder / "shop.mrf")
+        wanted = model.answer(history=history, k=10, novelty=novelty).rows
+        cards = html.split('<li class="card">')[1:]
+        assert len(cards) == len(wanted) == 5
+        for card, row in zip(cards, wanted, strict=True):
+            score, *parts = (float(value) for value in re.findall(r'<data value="([^"]+)"', card))
+            assert f">{row['item']}</a>" in card
+            assert score == pytest.approx(row["score"], abs=1e-6)
+            assert sum(parts) == pytest.approx(score, abs=1e-6)
+            assert len(parts) == len(history) + 1
+
+
+def test_many_items_of_a_history_are_summed_up_after_the_largest(client: httpx.Client) -> None:
+    page = client.get("/history", params={"model": "untitled", "item": [*range(20)]}).text
+    assert "<details>" in page
+    card = page.split('<li class="card">')[1]
+    score, *parts = (float(value) for value in re.findall(r'<data value="([^"]+)"', card))
+    assert len(parts) == 21
+    assert sum(parts) == pytest.approx(score, abs=1e-6)
+    assert client.get("/history", params={"model": "untitled", "item": [*range(21)]}).status_code == 422
+
+
+def test_neighbors_are_those_of_the_model_with_their_signs(client: httpx.Client) -> None:
+    page = client.get("/item", params={"item": "milk"}).text
+    api = client.get("/v1/similar", params={"item": "milk", "k": 3}).json()["items"]
+    table = page[page.index("Goes with it") :]
+    for row in api:
+        at = table.index(f">{row['item']}</a>")
+        assert f"{row['score']:+.3f}" in table[at : at + 400]
+    assert "Speaks against it (−)" in page
+    assert 'class="edge negative' in page
+    assert 'class="node negative"' in page
+
+
+def test_unknown_items_are_told(client: httpx.Client) -> None:
+    text = "".join(get(client, "/history", item=["milk", "<caviar>"]).text)
+    assert "Unknown to the model: <caviar>" in text
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/nothing/here", 404, "Not Found"),
+        ("/item?item=caviar", 404, "does not know this item"),
+        ("/item", 422, "which item"),
+        ("/?model=none", 404, "no model"),
+        ("/history?novelty=very", 422, "must be a number from -1 to 1"),
+        ("/history?novelty=nan", 422, "must be a number"),
+        ("/history?k=0", 422, "must be a number from 1 to 100"),
+        ("/static/none.css", 404, "no such file"),
+    ],
+)
+def test_errors_are_pages(client: httpx.Client, path: str, status: int, words: str) -> None:
+    page = get(client, path, status)
+    assert words in "".join(page.text)
+
+
+def test_models_without_reasons_say_so(client: httpx.Client) -> None:
+    assert "no graph" in "".join(get(client, "/item", model="popular", item=ODD[0]).text)
+    assert "cosine" in "".join(get(client, "/item", model="wmf", item=3).text)
+    assert "no graph" in "".join(get(client, "/item", model="one", item="only").text)
+    assert "Nothing is left" in "".join(get(client, "/history", model="one", item="only").text)
+    slider = [
+        given for tag, given in get(client, "/history", model="wmf").tags if given.get("type") == "range"
+    ]
+    assert not slider  # a WMF takes no novelty
+
+
+def test_a_full_line_is_a_page_that_says_so(folder: Path) -> None:
+    app = create_app(folder / "shop.mrf", settings=ServiceSettings(poll=0))
+    app.app.state.line.most = 0  # type: ignore[attr-defined]
+    with serving(app) as url, httpx.Client(base_url=url) as client:
+        page = get(client, "/", 503)
+        assert "Too many requests at once" in "".join(page.text)
+
+
+def test_what_was_noted_of_the_training_is_on_the_page_of_the_model(folder: Path) -> None:
+    path = folder / "noted.mrf"
+    notes = {
+        "started": "2026-11-16T02:00:00",
+        "metric": "ndcg@10",
+        "value": 0.5,
+        "error": 0.01,
+        "fit_seconds": 2.5,
+    }
+    mrfrec.load(folder / "shop.mrf").save(path, notes={**notes, "asked": 1200, "by": "<me>"})
+    with serving(create_app(path)) as url, httpx.Client(base_url=url) as client:
+        text = " ".join(" ".join(get(client, "/model").text).split())
+        for words in ("2026-11-16 02:00 UTC", "2.5 s", "ndcg@10 0.5000 ± 0.0100", "1,200 users", "by <me>"):
+            assert words in text
+
+
+def test_files_are_kept_by_browsers_and_change_their_address(client: httpx.Client) -> None:
+    for link in get(client, "/").links:
+        if "static" in link:
+            found = client.get(link)
+            assert "immutable" in found.headers["cache-control"]
+            assert re.fullmatch(r"/static/[a-z]+\.[a-z]+\?[0-9a-f]{12}", link)
+
+
+@pytest.mark.parametrize("canvas", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize("n", [1, 2, 3, 13, 25])
+def test_boxes_of_a_graph_are_inside_and_apart(n: int, canvas: Any) -> None:
+    n = min(n, 1 + canvas.positive + canvas.negative)
+    for seed in range(5):
+        random = np.random.default_rng(seed)
+        weights = random.normal(size=(n, n)) * random.integers(0, 2, (n, n))
+        weights += weights.T
+        np.fill_diagonal(weights, 0)
+        weights[0, 1:] = weights[1:, 0] = random.normal(size=n - 1)
+        names = ["".join(random.choice([*"abc 日🦊"], random.integers(1, 40))) for _ in range(n)]
+        drawing = draw(names, weights, canvas)
+        assert drawing == draw(names, weights, canvas)
+        middle = drawing.nodes[0]
+        assert (middle.x, middle.y) == (canvas.width / 2, canvas.height / 2)
+        for place, node in enumerate(drawing.nodes):
+            assert 0 <= node.x - node.width / 2 <= node.x + node.width / 2 <= canvas.width
+            for other in drawing.nodes[:place]:
+                across = abs(node.x - other.x) >= (node.width + other.width) / 2
+                assert across or abs(node.y - other.y) >= 26, (seed, node, other)
+        assert sum(edge.is_inner for edge in drawing.edges) == n - 1
+        strongest = [edge for edge in drawing.edges if edge.width == 7.0]
+        assert bool(strongest) == (n > 1)
