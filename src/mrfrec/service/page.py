@@ -126,8 +126,7 @@ def create_pages(shelf: Shelf, settings: ServiceSettings, line: Line) -> APIRout
                 ) from None
             except MrfrecError as error:
                 raise ProblemError(422, str(error)) from None
-            served = visit.served
-            return _html(html, 200, {"Mrfrec-Model": f"{served.name}; {served.fingerprint}"})
+            return HTMLResponse(html, 200, {"Mrfrec-Model": visit.served.header})
 
         router.add_api_route(path, endpoint, methods=["GET", "HEAD"])
 
@@ -161,7 +160,9 @@ def error_page(
 ) -> Response:
     """Return a page that says what is wrong."""
     content = {"status": status, "detail": f"{detail[:1].upper()}{detail[1:]}"}
-    return _html(_rendered(_visit(request, shelf, None), "error.html", content), status, headers)
+    return HTMLResponse(
+        _rendered(_visit(request, shelf, None), "error.html", content), status, dict(headers or {})
+    )
 
 
 def _visit(request: Request, shelf: Shelf, name: str | None) -> PageVisit:
@@ -174,10 +175,6 @@ def _visit(request: Request, shelf: Shelf, name: str | None) -> PageVisit:
 
 def _root(request: Request) -> str:
     return f"{request.scope.get('root_path', '').rstrip('/')}/"
-
-
-def _html(html: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
-    return HTMLResponse(html, status, {"Cache-Control": "no-cache", **(headers or {})})
 
 
 # ── views ─────────────────────────────────────────────────────────────────────────────────────────
