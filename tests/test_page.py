@@ -256,12 +256,6 @@ def test_a_full_line_is_a_page_that_says_so(folder: Path) -> None:
         assert "Too many requests at once" in "".join(page.text)
 
 
-def test_a_model_of_any_name_answers(folder: Path) -> None:
-    with serving(create_app({"店 <1>": folder / "shop.mrf"})) as url, httpx.Client(base_url=url) as client:
-        assert "店 <1>" in "".join(get(client, "/model").text)
-        assert client.get("/v1/search", params={"q": "milk"}).json()["model"]["name"] == "店 <1>"
-
-
 def test_what_was_noted_of_the_training_is_on_the_page_of_the_model(folder: Path) -> None:
     path = folder / "noted.mrf"
     notes = {

@@ -205,7 +205,7 @@ async def _turn(line: Line, work: Callable[[], T], apart: bool = False) -> T:
 def _reply(choice: Choice, content: dict[str, Any]) -> Response:
     served = choice.served
     model = {"name": served.name, "fingerprint": served.fingerprint, "chosen": choice.why}
-    return _json({"model": model, **content}, {"Mrfrec-Model": served.header})
+    return _json({"model": model, **content}, {"Mrfrec-Model": f"{served.name}; {served.fingerprint}"})
 
 
 def _json(content: dict[str, Any], headers: dict[str, str] | None = None) -> Response:

@@ -126,7 +126,8 @@ def create_pages(shelf: Shelf, settings: ServiceSettings, line: Line) -> APIRout
                 ) from None
             except MrfrecError as error:
                 raise ProblemError(422, str(error)) from None
-            return HTMLResponse(html, 200, {"Mrfrec-Model": visit.served.header})
+            served = visit.served
+            return HTMLResponse(html, 200, {"Mrfrec-Model": f"{served.name}; {served.fingerprint}"})
 
         router.add_api_route(path, endpoint, methods=["GET", "HEAD"])
 

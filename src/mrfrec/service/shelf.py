@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote
 
 from mrfrec.data.ids import Id
 from mrfrec.errors import MrfrecError, ParameterError
@@ -34,11 +33,6 @@ class Served:
     opened: float  # seconds since 1970
     quick: QuickAnswers | None  # for models of sparse weights
     written: float = 0.0  # the file: seconds since 1970
-
-    @property
-    def header(self) -> str:
-        """The name, as a header can hold it, and the fingerprint."""
-        return f"{quote(self.name)}; {self.fingerprint}"
 
 
 class Choice(NamedTuple):
