@@ -20,6 +20,7 @@ from distributed import Client, LocalCluster
 from mrfrec import MRF, ClusterError, MemoryPlanError, NumericalError, ParameterError
 from mrfrec.core import blocks
 from mrfrec.engines import cluster as engine
+from mrfrec.engines import cluster_worker
 from mrfrec.engines.cluster import ClusterEngine, connected
 from mrfrec.models import EASE, SLIM
 
@@ -68,7 +69,7 @@ def assert_same(found: MRF, expected: MRF) -> None:
 def files_of(client: Client) -> list[str]:
     """The files of shared arrays on all hosts."""
     found = client.run(
-        lambda dask_worker: [str(p) for p in engine._folder_of(dask_worker).glob("mrfrec-*/*")]
+        lambda dask_worker: [str(p) for p in cluster_worker._folder_of(dask_worker).glob("mrfrec-*/*")]
     )
     return sorted({path for paths in found.values() for path in paths})
 
@@ -124,7 +125,7 @@ def test_a_host_without_the_data_gets_it_again(client: Client, table: sp.csr_arr
     def lose(stage: str, done: int, total: int) -> None:
         if stage == "blocks" and not lost:
             lost.append(files_of(client))
-            client.run(engine._forget, "", (), on_error="ignore")
+            client.run(cluster_worker.drop_arrays, "", (), on_error="ignore")
             assert files_of(client) == []
 
     found = MRF(sparsity=0.1, r=0.5, rank=0).fit(table, client=client, progress=lose)

@@ -331,7 +331,7 @@ def test_what_cannot_be_a_folder_of_parts_is_refused(model: MRF, client: Client,
     ):
         with pytest.raises(MrfrecError, match=rule):
             model.recommend_to(tmp_path / name, client=client)
-    with pytest.raises(ParameterError, match='form must be "parquet" or None with a client'):
+    with pytest.raises(ParameterError, match="form must be None with a client, which writes Parquet files"):
         model.recommend_to(tmp_path / "parts", form="csv", client=client)
     with pytest.raises(ParameterError, match=r"client must be a distributed\.Client"):
         model.recommend_to(tmp_path / "parts", client=3)

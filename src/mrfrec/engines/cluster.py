@@ -18,10 +18,8 @@ import uuid
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from functools import lru_cache, partial
-from mmap import ACCESS_COPY, mmap
+from functools import partial
 from pathlib import Path
-from platform import node
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
@@ -29,6 +27,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 from mrfrec.core.engine import Engine, Progress
 from mrfrec.core.memory import Budget, human_bytes
 from mrfrec.core.statistics import split_evenly
+from mrfrec.engines.cluster_worker import (
+    GoneError,
+    SharedArray,
+    connected_clients,
+    describe_host,
+    drop_arrays,
+    has_array,
+    perform,
+    write_piece,
+)
 from mrfrec.engines.local import LocalEngine
 from mrfrec.errors import ClusterError, MissingLibraryError, ParameterError
 
@@ -49,98 +57,6 @@ _SHARE = 0.7  # of a worker's memory that a task may count on: Dask pauses it at
 # Ctrl-C in a terminal reaches all its processes: the client alone decides what ends.
 _NO_INTERRUPTS = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
 _CHECKED = ("mrfrec", "numpy", "numba", "scipy")
-
-
-# ── on the workers ────────────────────────────────────────────────────────────────────────────────
-
-
-class SharedArray(NamedTuple):
-    """The bytes of an array in a file, in the worker's own folder unless that is named."""
-
-    folder: str | None
-    name: str
-    nbytes: int
-
-    def path(self, worker: Any = None) -> Path:
-        """Return where it lies; `worker` is that of the task, if no other is given."""
-        return (_folder_of(worker) if self.folder is None else Path(self.folder)) / self.name
-
-
-class GoneError(Exception):
-    """The host of the worker at this address has no copy of a shared array."""
-
-
-def _folder_of(worker: Any = None) -> Path:
-    """Return the folder that the worker processes of a host share; Dask's own is in it."""
-    from distributed import get_worker
-
-    return Path((worker or get_worker()).local_directory).parent
-
-
-def _perform(head: bytes, shared: tuple[SharedArray, ...], task: Any, *, mapped: bool) -> Any:
-    """Apply a function that was sent before to a task, with one thread."""
-    from distributed import get_worker
-
-    try:
-        function = _function(head, shared)
-    except FileNotFoundError:
-        raise GoneError(get_worker().address) from None
-    if mapped:
-        return function(task)
-    with LocalEngine(1) as engine:
-        return function(task, engine)
-
-
-@lru_cache(maxsize=2)
-def _function(head: bytes, shared: tuple[SharedArray, ...]) -> Any:
-    return pickle.loads(head, buffers=[_mapped(array) for array in shared])
-
-
-@lru_cache(maxsize=64)
-def _mapped(array: SharedArray) -> Any:
-    """Map a file. Its pages are shared by all processes, and arrays in it can be written, without effect."""
-    with array.path().open("rb") as file:
-        return memoryview(mmap(file.fileno(), array.nbytes, access=ACCESS_COPY))
-
-
-def _write(array: SharedArray, offset: int, piece: bytes) -> None:
-    """Write a piece of a file; it gets its name when it is whole."""
-    path = array.path()
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.parent.mkdir(exist_ok=True, mode=0o700)
-    with unfinished.open("r+b" if offset else "wb") as file:
-        file.seek(offset)
-        file.write(piece)
-        if file.tell() == array.nbytes:
-            file.flush()
-            unfinished.replace(path)
-
-
-def _has(array: SharedArray, dask_worker: Any) -> bool:
-    path = array.path(dask_worker)
-    return path.exists() and path.stat().st_size == array.nbytes
-
-
-def _describe(dask_worker: Any) -> tuple[str, str]:
-    """Return what is the same for the workers of a host."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return f"{node()} {boot.read_text().strip() if boot.exists() else ''}", str(_folder_of(dask_worker))
-
-
-def _forget(name: str, connected: tuple[str, ...], dask_worker: Any) -> None:
-    """Drop the arrays of a fit, and those of clients that are gone."""
-    _function.cache_clear()
-    _mapped.cache_clear()
-    for path in _folder_of(dask_worker).glob("mrfrec-*"):
-        if path.name == name or not any(client in path.name for client in connected):
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _connected(dask_scheduler: Any) -> list[str]:
-    return list(dask_scheduler.clients)
-
-
-# ── on the client ─────────────────────────────────────────────────────────────────────────────────
 
 
 class Shipped(NamedTuple):
@@ -189,8 +105,8 @@ class ClusterEngine(LocalEngine):
     def __exit__(self, *ended: object) -> None:
         with suppress(Exception):  # a cluster that is gone has nothing left to be freed
             if self._client.status == "running":
-                connected = tuple(self._ask(self._client.run_on_scheduler, _connected))
-                self._ask(self._client.run, _forget, self._name, connected, on_error="ignore")
+                connected = tuple(self._ask(self._client.run_on_scheduler, connected_clients))
+                self._ask(self._client.run, drop_arrays, self._name, connected, on_error="ignore")
         if self._shared_path is not None:
             shutil.rmtree(Path(self._shared_path) / self._name, ignore_errors=True)
         self._arrays.clear()
@@ -220,14 +136,14 @@ class ClusterEngine(LocalEngine):
         costs: Sequence[int],
     ) -> None:
         shipped = self._ship(function)
-        with closing(self._results(name, partial(_perform, mapped=False), shipped, tasks)) as results:
+        with closing(self._results(name, partial(perform, mapped=False), shipped, tasks)) as results:
             for task, cost, result in zip(tasks, costs, results, strict=True):
                 add(task, result)
                 self.advance(cost)
 
     def map(self, name: str, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
         found, shipped = [], self._ship(function)
-        with closing(self._results(name, partial(_perform, mapped=True), shipped, tasks)) as results:
+        with closing(self._results(name, partial(perform, mapped=True), shipped, tasks)) as results:
             for result in results:
                 found.append(result)
                 self.advance(1)
@@ -402,7 +318,9 @@ class ClusterEngine(LocalEngine):
         for host, workers in self._hosts.items():
             for array in shipped.shared:
                 with suppress(Exception):
-                    found = self._ask(self._client.run, _has, array, workers=workers[:1], on_error="ignore")
+                    found = self._ask(
+                        self._client.run, has_array, array, workers=workers[:1], on_error="ignore"
+                    )
                     if any(found.values()):
                         self._has.add((host, array.name))
         self._send(shipped)
@@ -413,7 +331,7 @@ class ClusterEngine(LocalEngine):
             raw = buffers[array.name].raw()
             if self._shared_path is not None:
                 if not array.path().exists():
-                    _write(array, 0, raw)
+                    write_piece(array, 0, raw)
                 continue
             for _ in range(_RESENT):
                 missing = [host for host in self._hosts if (host, array.name) not in self._has]
@@ -438,8 +356,8 @@ class ClusterEngine(LocalEngine):
             )  # fmt: skip
             written = [
                 self._client.submit(
-                    _write, array, offset, piece, workers=[writer], allow_other_workers=False, pure=False,
-                    key=f"data-{uuid.uuid4().hex[:8]}-{offset}",
+                    write_piece, array, offset, piece, workers=[writer], allow_other_workers=False,
+                    pure=False, key=f"data-{uuid.uuid4().hex[:8]}-{offset}",
                 )
                 for writer in writers
             ]  # fmt: skip
@@ -460,7 +378,7 @@ class ClusterEngine(LocalEngine):
 
     def _look_for_hosts(self) -> None:
         try:
-            found = self._ask(self._client.run, _describe, on_error="ignore")
+            found = self._ask(self._client.run, describe_host, on_error="ignore")
         except ClusterError:
             raise
         except Exception as error:
