@@ -27,7 +27,7 @@ help:
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python
 
-# The demo needs the package and its dependencies; everything else the development tools too.
+# The demo needs the package, its dependencies and those of the service; everything else the development tools.
 install: $(VENV)/dev
 
 $(BIN)/uv:
@@ -35,7 +35,7 @@ $(BIN)/uv:
 	$(PIP) uv
 
 $(VENV)/base: pyproject.toml | $(BIN)/uv
-	$(UV) --editable .
+	$(UV) --editable ".[serve]"
 	touch $@
 
 # Everything but torch, which is unpacked meanwhile.

@@ -1,12 +1,18 @@
 """Services that tests ask over a socket."""
 
+import os
+import re
+import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import polars as pl
 import uvicorn
@@ -44,3 +50,54 @@ def save_shop(path: Path, **parameters: Any) -> Path:
     table = table.with_columns(title=pl.lit("the ") + pl.col("item"))
     MRF(threads=1, **parameters).fit(read_interactions(table)).save(path, include_histories=True)
     return path
+
+
+class Command:
+    """`mrfrec serve …` in a process of its own, with a free port; stopped when the block ends."""
+
+    def __init__(self, folder: Path, *arguments: object) -> None:
+        self._log = folder / "log"
+        command = [sys.executable, "-m", "mrfrec", "serve", *map(str, arguments), "--port", "0"]
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(command, stderr=log, stdout=log)
+
+    def __enter__(self) -> Self:
+        self.wait_for("listening at")
+        self.url = re.findall(r"listening at (http://[^\s\"]+)", self.log)[0]
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(20)
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    @property
+    def workers(self) -> list[int]:
+        """The process ids of all workers that were ever started, in that order."""
+        return [int(pid) for pid in re.findall(r"worker (\d+) started", self.log)]
+
+    def wait_for(self, words: str, times: int = 1, seconds: float = 60) -> None:
+        """Wait until words stand in the log."""
+        end = time.monotonic() + seconds
+        while self.log.count(words) < times:
+            assert time.monotonic() < end, self.log
+            assert self.process.poll() is None, self.log
+            time.sleep(0.05)
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal; returns the exit code."""
+        self.process.send_signal(how)
+        return self.process.wait(20)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # A dead child that nobody has waited for is none.
+    return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()

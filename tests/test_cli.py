@@ -217,8 +217,8 @@ def test_the_reference_page_is_what_the_help_says() -> None:
 def test_every_command_has_help_with_examples_of_itself() -> None:
     tool = reference()
     assert tool.commands() == [
-        "demo", "fit", "update", "forget", "nightly", "recommend", "similar", "explain", "serve", "info",
-        "evaluate", "compare", "tune", "compile", "doctor",
+        "demo", "fit", "update", "forget", "nightly", "recommend", "similar", "explain", "serve", "key",
+        "info", "evaluate", "compare", "tune", "compile", "doctor",
         "paper", "paper reproduce", "paper tradeoff", "paper lowrank", "paper exposure", "paper datasets",
         "paper datasets list", "paper datasets prepare", "paper datasets verify",
     ]  # fmt: skip
@@ -1023,6 +1023,35 @@ REFUSED = {
         "similar shop.mrf i01 -o sqlite:///x.db --table near",
         r"give --all with a database",
     ),
+    "a service for everybody without keys": (
+        "serve shop.mrf --host 0.0.0.0",
+        r"^keys must be given where others can reach the service, as at 0\.0\.0\.0; got None\. Make one",
+    ),
+    "a service at no address": (
+        "serve shop.mrf --host no.invalid --no-auth",
+        r"no\.invalid:8000 is no address",
+    ),
+    "a service of no file": ("serve none.mrf --port 0", r"none\.mrf"),
+    "keys of no file": (
+        "serve shop.mrf --port 0 --keys none.txt",
+        r"none\.txt cannot be read as a file",
+    ),
+    "no origin": ("serve shop.mrf --cors shop.example", r"--cors must be as https://shop\.example"),
+    "no queue": ("serve shop.mrf --queue 0", r"--queue must be a whole number, 1 or more; got 0"),
+    "no workers": ("serve shop.mrf --workers 0", r"--workers must be a whole number, 1 or more; got 0"),
+    "two models of one name": ("serve shop.mrf shop.mrf", r"MODEL must be models with different names"),
+    "a model with an odd name": (
+        "serve a/b=shop.mrf --port 0",
+        r"the name of a model must be printable",
+    ),
+    "a model and the demo": ("serve shop.mrf --demo", r"MODEL must be a model file, or else --demo"),
+    "no model and no demo": ("serve", r"MODEL must be a model file, or else --demo"),
+    "shares that are none": ("serve shop.mrf --split shop=x", r"--split must be shares by model"),
+    "a share of another model": (
+        "serve shop.mrf --port 0 --split x=1",
+        r"--split must be shares above 0 of",
+    ),
+    "a key with an odd name": ("key a:b", r"name must be up to 64 letters"),
     "a table of everybody": (
         "recommend shop.mrf --all",
         r"60 users are too many for a table: give -o FILE\.csv, or --format csv",
@@ -1475,13 +1504,14 @@ def test_demo_shows_accuracy_recommendations_and_what_is_next(demo: tuple[Path, 
     assert accuracy["MRF, dense"] > accuracy["MRF, 2 % of the weights"] > 2 * accuracy["most popular"] > 0.2
     assert re.search(r"^ +\d  python3-\S+ .*\+0\.\d\d\)", done.out, re.MULTILINE)
     assert "Try next:" in done.out
+    assert re.search(r"open http://127.0.0.1:8000 after\n\n  \S*mrfrec serve .*red.*$", done.out.rstrip())
 
 
 def test_what_the_demo_says_to_try_next_works(demo: tuple[Path, Done], quick: Forking) -> None:
     folder, done = demo
     commands = [line.strip() for line in done.out.split("Try next:")[1].splitlines() if line.startswith("  ")]
-    assert len(commands) == 7
-    for command in commands[:-1]:  # the last is for a table of one's own
+    assert len(commands) == 8
+    for command in commands[:-2]:  # the last are for a table of one's own, and to serve
         program, *arguments = shlex.split(command)
         assert Path(program).name == "mrfrec"
         tried = in_a_shell(command, folder) if command == commands[0] else quick(*arguments, cwd=folder)

@@ -113,10 +113,10 @@ def test_the_file_of_keys_is_read_anew(shop: Path, tmp_path: Path) -> None:
 
         new, line = new_key("new")
         keys.file.write_text(line)
-        door.reload_keys()
+        door.reload()
         assert (ask(new), ask(keys.read)) == (200, 401)
         keys.file.write_text("nonsense")
-        door.reload_keys()
+        door.reload()
         assert ask(new) == 200
 
 

@@ -69,6 +69,7 @@ HOME_OF = {
     "pydantic": {"service/schemas.py"},
     "pydantic_core": {"service/api.py"},  # the quickest way to JSON among what FastAPI brings
     "uvicorn": {"service/server.py"},
+    "uvloop": {"service/server.py"},
     "prometheus_client": {"service/metrics.py"},
     "optuna": {"evaluation/chooser.py"},
     "matplotlib": {"evaluation/figures.py"},
@@ -215,6 +216,7 @@ def test_errors_cross_from_one_process_to_another() -> None:
         errors.DataError("bad"),
         errors.NotFittedError("not yet"),
         errors.NumericalError("singular"),
+        errors.ServiceError("busy", 503),
     ):
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))

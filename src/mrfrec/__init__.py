@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         NumericalError,
         ParameterError,
         RefusedError,
+        ServiceError,
     )
     from mrfrec.io.tables import read_interactions
     from mrfrec.models.ahead import compile_ahead
@@ -53,6 +54,7 @@ __all__ = [
     "ParameterError",
     "Recommender",
     "RefusedError",
+    "ServiceError",
     "__version__",
     "compile_ahead",
     "datasets",

@@ -2,4 +2,5 @@
 
 from mrfrec.cli import main
 
-main()
+if __name__ == "__main__":  # not in the processes that it starts
+    main()

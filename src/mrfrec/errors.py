@@ -10,6 +10,7 @@
     ├── ClusterError        a cluster cannot do the work         (also a RuntimeError)
     ├── RefusedError        a guard refuses to publish a model   (also a RuntimeError)
     ├── BusyError           another run of a job is at work      (also a RuntimeError)
+    ├── ServiceError        a service cannot run or answer       (also a RuntimeError)
     └── NumericalError      a matrix is not positive definite    (also an ArithmeticError)
 
 Each message names the value, the rule it breaks and what to do. Unknown items in a history or too few items
@@ -31,6 +32,7 @@ __all__ = [
     "NumericalError",
     "ParameterError",
     "RefusedError",
+    "ServiceError",
 ]
 
 
@@ -73,6 +75,17 @@ class RefusedError(MrfrecError, RuntimeError):
 
 class BusyError(MrfrecError, RuntimeError):
     """Another run of the same nightly job is at work."""
+
+
+class ServiceError(MrfrecError, RuntimeError):
+    """A service cannot run, be reached or answer; `status` is that of its response, if there is one."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        self.status = status
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.status)
 
 
 class NotFittedError(MrfrecError, RuntimeError):

@@ -46,7 +46,7 @@ def main() -> None:
 def _run(arguments: list[str], stop: Event, debug: bool) -> int:
     warnings.showwarning = lambda message, *_: _say(f"note: {message}", level=logging.WARNING)  # type: ignore[assignment]
     log = logging.getLogger("mrfrec")
-    log.addHandler(_Stderr())
+    log.addHandler(Stderr())
     log.setLevel(logging.INFO)
     logging.getLogger("mrfrec.core.kernels").setLevel(logging.INFO)  # also where a command silences the fits
     try:
@@ -113,12 +113,12 @@ def _give_up_stdout() -> None:
 
 def _say(message: str, code: int = 0, level: int = logging.ERROR) -> int:
     """Write a message in the form of the log."""
-    handler = next(h for h in reversed(logging.getLogger("mrfrec").handlers) if isinstance(h, _Stderr))
+    handler = next(h for h in reversed(logging.getLogger("mrfrec").handlers) if isinstance(h, Stderr))
     handler.emit(logging.LogRecord("mrfrec", level, "", 0, message, None, None))
     return code
 
 
-class _Stderr(logging.Handler):
+class Stderr(logging.Handler):
     """Writes messages to stderr, one line each; a command may set another formatter."""
 
     formatter: logging.Formatter | None

@@ -54,6 +54,9 @@ def run(output: Path) -> None:
         "fit YOUR_TABLE.csv -o your.mrf",
     ):
         typer.echo(f"  {_program()} {command}")
+    typer.echo(
+        f"\nOr look at it in a browser: open http://127.0.0.1:8000 after\n\n  {_program()} serve {file}"
+    )
 
 
 def _program() -> str:

@@ -5,7 +5,7 @@ import logging
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
@@ -57,10 +57,13 @@ def nightly(
 
 
 class JsonLines(logging.Formatter):
-    """Each message as one line of JSON: time, level and message."""
+    """Each message as one line of JSON: time, level, and the message or its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        content = {"time": time, "level": record.levelname.lower(), "message": record.getMessage()}
+        content: dict[str, Any] = {"time": time, "level": record.levelname.lower()}
+        content |= getattr(record, "fields", None) or {"message": record.getMessage()}
+        if record.exc_info:
+            content["traceback"] = self.formatException(record.exc_info)
         return json.dumps(content, ensure_ascii=False)

@@ -25,6 +25,7 @@ _OPTIONS = {
     "path": "--output", "user": "--user-column", "item": "--item-column", "value": "--value-column",
     "title": "--title-column", "time": "--time-column", "event": "--event-column", "target": "--vae-cf",
     "models": "--model", "names": "--data", "rs": "--r", "sparsities": "--sparsity", "source": "--from",
+    "origins": "--cors",
 }  # fmt: skip
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY

@@ -74,7 +74,7 @@ def create_app(
     app.include_router(create_router(shelf, settings, line, apart, metrics))
     app.include_router(create_pages(shelf, settings, line))
 
-    door = Door(app, settings, metrics)
+    door = Door(app, settings, metrics, shelf)
 
     @app.get("/health", summary="Whether the process answers")
     async def health() -> Response:

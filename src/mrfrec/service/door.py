@@ -21,6 +21,7 @@ from mrfrec.service.metrics import Metrics, route_of
 from mrfrec.service.problems import UNEXPECTED, ProblemError, problem_body
 from mrfrec.service.rates import Rates
 from mrfrec.service.settings import ServiceSettings
+from mrfrec.service.shelf import Shelf
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -105,8 +106,8 @@ class _Visit:
 class Door:
     """An ASGI application that lets requests in to another, `app`."""
 
-    def __init__(self, app: App, settings: ServiceSettings, metrics: Metrics) -> None:
-        self.app, self._settings, self._metrics = app, settings, metrics
+    def __init__(self, app: App, settings: ServiceSettings, metrics: Metrics, shelf: Shelf) -> None:
+        self.app, self._settings, self._metrics, self._shelf = app, settings, metrics, shelf
         self._keys: tuple[Key, ...] = () if settings.keys is None else read_keys(settings.keys)
         self._rates = Rates(settings.rate) if settings.rate else None
         self._origins = {origin.encode() for origin in settings.origins}
@@ -119,8 +120,9 @@ class Door:
         """Whether the next request would be refused."""
         return self._inside >= self._settings.queue
 
-    def reload_keys(self) -> None:
-        """Read the file of keys again; if that fails, the old keys stay."""
+    def reload(self) -> None:
+        """Open the models anew and read the file of keys again; the old stay where that fails."""
+        self._shelf.follow(every=True)
         if self._settings.keys is not None:
             try:
                 self._keys = read_keys(self._settings.keys)

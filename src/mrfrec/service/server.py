@@ -1,13 +1,28 @@
 """Run the service with uvicorn, in one process or several."""
 
-import functools
+import asyncio
+import ipaddress
+import logging
+import signal
 import socket
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from functools import partial
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
-from mrfrec.errors import DataError, MissingLibraryError
+from mrfrec.checks import check_count
+from mrfrec.engines.local import LocalEngine
+from mrfrec.errors import DataError, MissingLibraryError, ParameterError
+from mrfrec.service.keys import read_keys
 from mrfrec.service.settings import ServiceSettings
+from mrfrec.service.workers import SECONDS_TO_STOP, Workers
+
+_log = logging.getLogger("mrfrec.service")
+
+_BACKLOG = 2048  # connections that wait to be accepted
 
 
 def serve(
@@ -19,43 +34,141 @@ def serve(
     default: str | None = None,
     split: Mapping[str, float] | None = None,
     settings: ServiceSettings | None = None,
+    no_auth: bool = False,
+    prepare: Callable[[], None] | None = None,
 ) -> None:
-    """Serve models until the process is told to stop.
+    """Serve models until the process is told to stop by SIGTERM or SIGINT; SIGHUP opens the models anew.
 
-    With several workers, each is a process; all map the same model files. One that dies is replaced.
+    With several workers, each is a process; all map the same model files and listen to the same socket. One
+    that dies is replaced. What is under way when the service is told to stop is finished, within ten seconds.
+
+    Parameters
+    ----------
+    models, default, split, settings
+        As in `create_app`.
+    host, port
+        Where to listen; a free port if 0. Elsewhere than on this machine's own addresses keys are needed,
+        unless `no_auth` says that they are not.
+    workers
+        Number of processes.
+    prepare
+        Called first in each worker process, for example to set up logging; importable by name.
     """
+    settings = settings or ServiceSettings()
+    if not no_auth and settings.keys is None and not _is_loopback(host):
+        raise ParameterError(
+            "keys", f"given where others can reach the service, as at {host}", None,
+            "Make one with mrfrec key, or say no_auth (--no-auth) if everybody may ask.",
+        )  # fmt: skip
+    if settings.keys is not None:
+        read_keys(settings.keys)  # fail before anything takes time
+    check_count("workers", workers)
     try:
-        import uvicorn
-        from uvicorn.supervisors import Multiprocess
+        import uvicorn  # noqa: F401
 
         from mrfrec.service.app import create_app
     except ImportError:
         raise MissingLibraryError('serving needs FastAPI and uvicorn: pip install "mrfrec[serve]".') from None
-    make = functools.partial(create_app, dict(models), default=default, split=split, settings=settings)
-    # One process opens the models before it listens: what cannot be opened is an error of the command.
-    app: Any = make() if workers == 1 else make
-    config = uvicorn.Config(
-        app, host=host, port=port, factory=workers > 1, workers=workers, access_log=False, log_config=None,
-        server_header=False, timeout_graceful_shutdown=10,
-    )  # fmt: skip
-    with _bound(config, host, port) as listening:
-        server = uvicorn.Server(config)
+    make = partial(create_app, dict(models), default=default, split=split, settings=settings)
+    with closing(_bound(host, port)) as listening, LocalEngine(threads=1):  # the workers share the cores
+        app: Any = make()  # what cannot be opened is an error of the command, and nobody was let in
+        listening.listen(_BACKLOG)
+        _log.info("listening at %s", _url(listening))
         if workers == 1:
-            server.run(sockets=[listening])
-        else:
-            Multiprocess(config, sockets=[listening]).run()
+            _run(app, listening)
+            return
+        del app
+        from mrfrec.service.metrics import Row, size_of_rows
+
+        with tempfile.TemporaryDirectory(prefix="mrfrec-") as folder:
+            counts = Path(folder) / "counts"
+            counts.write_bytes(bytes(size_of_rows(len(models), workers)))
+            rows = [Row(counts, worker, workers) for worker in range(workers)]
+            Workers([partial(_work, make, row, listening, prepare) for row in rows]).run()
 
 
-def _bound(config: Any, host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family)
+def _work(
+    make: Callable[..., Any], row: Any, listening: socket.socket, prepare: Callable[[], None] | None
+) -> None:
+    """Serve in a worker process."""
+    if prepare is not None:
+        prepare()
+    with LocalEngine(threads=1):
+        _run(make(row=row), listening)
+
+
+def _run(app: Any, listening: socket.socket) -> None:
+    """Serve until told to stop. `app` is a `Door`."""
+    import uvicorn
+
+    config = uvicorn.Config(
+        app, access_log=False, log_config=None, server_header=False, proxy_headers=False, ws="none",
+        lifespan="on", backlog=_BACKLOG, timeout_keep_alive=30, timeout_graceful_shutdown=SECONDS_TO_STOP,
+    )  # fmt: skip
+    try:
+        import uvloop
+    except ImportError:
+        factory = None
+    else:
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(_serve(uvicorn.Server(config), app, listening))
+
+
+async def _serve(server: Any, app: Any, listening: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    reloading: set[asyncio.Future[None]] = set()
+
+    def reload() -> None:
+        if len(reloading) < 2:  # one is under way, and another will see what has changed since
+            task = asyncio.ensure_future(asyncio.to_thread(app.reload))
+            reloading.add(task)
+            task.add_done_callback(reloading.discard)
+
+    def leave() -> None:
+        server.should_exit = True
+
+    # uvicorn stops at these two, and raises them once more in the end for those who listened before: nobody.
+    before = {each: signal.signal(each, lambda *_: None) for each in (signal.SIGINT, signal.SIGTERM)}
+    loop.add_signal_handler(signal.SIGHUP, reload)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+    parent = parent_process()
+    if parent is not None:
+        loop.add_reader(parent.sentinel, leave)  # nobody would stop a worker whose parent was killed
+    try:
+        await server.serve(sockets=[listening])
+    finally:
+        if parent is not None:
+            loop.remove_reader(parent.sentinel)
+        loop.remove_signal_handler(signal.SIGHUP)
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    check_count("port", port, least=0)
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family)
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise DataError(f"{host}:{port} is no address to listen at: {error}.") from error
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind((host, port))
+        listening.bind(address)
     except OSError as error:
         listening.close()
-        raise DataError(
-            f"{host}:{port} cannot be listened to: {error.strerror}. Try another --port."
-        ) from error
-    listening.set_inheritable(True)
+        reason = (error.strerror or str(error)).lower()
+        raise DataError(f"{host}:{port} cannot be listened to: {reason}. Try another --port.") from error
     return listening
+
+
+def _url(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"

@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +18,6 @@ from mrfrec.service.quick import QuickAnswers
 
 _log = logging.getLogger("mrfrec.service")
 
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")  # goes into headers and labels
 Stamp = tuple[int, int, int]  # of a file: device and inode, time of the last change, size
 
 
@@ -51,9 +49,9 @@ class Shelf:
         if not paths:
             raise ParameterError("models", "at least one model", dict(paths))
         for name in paths:
-            if _NAME.fullmatch(name) is None:
-                rule = "named with up to 64 letters, digits, dots, dashes and underscores"
-                raise ParameterError("models", rule, name, "Give another name: NAME=FILE.")
+            if not name or "/" in name or not name.isprintable():
+                rule = "printable characters without a slash"
+                raise ParameterError("the name of a model", rule, name, "Give another one: NAME=FILE.")
         self.default = next(iter(paths)) if default is None else default
         if self.default not in paths:
             raise ParameterError("default", f"one of {', '.join(paths)}", self.default)

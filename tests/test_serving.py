@@ -1,0 +1,244 @@
+"""`mrfrec serve`: processes that are killed, stopped and reloaded; models that are exchanged under load."""
+
+import gc
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import httpx
+import pytest
+
+import mrfrec
+from mrfrec.service import ServiceSettings, create_app
+from mrfrec.service.keys import new_key
+
+from servers import Command, is_running, save_shop, serving
+
+ASK = {"history": ["milk", "tea"], "k": 3}
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_shop(tmp_path_factory.mktemp("serving") / "shop.mrf")
+
+
+def _eventually(holds: Callable[[], bool], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def _count(url: str) -> float:
+    """Return the number of answered recommendations, of all workers."""
+    name = 'mrfrec_requests_total{route="/v1/recommend",status="200"} '
+    lines = [line for line in httpx.get(f"{url}/metrics").text.splitlines() if line.startswith(name)]
+    return float(lines[0].rpartition(" ")[2]) if lines else 0.0
+
+
+def test_a_killed_worker_is_replaced_while_the_other_answers(shop: Path, tmp_path: Path) -> None:
+    with Command(tmp_path, shop, "--workers", "2", "--log", "off") as service:
+        service.wait_for("opened", 3)  # the parent, and both workers
+        for _ in range(10):
+            assert httpx.post(f"{service.url}/v1/recommend", json=ASK).status_code == 200
+        first, second = service.workers
+        os.kill(first, signal.SIGKILL)
+        _eventually(lambda: not is_running(first))
+        for _ in range(10):  # what the dead one had not accepted, the other does
+            assert httpx.post(f"{service.url}/v1/recommend", json=ASK).status_code == 200
+        service.wait_for("worker", 4)
+        assert f"worker {first} was killed by signal 9" in service.log
+        service.wait_for("opened", 4)
+        assert len(service.workers) == 3
+        assert is_running(second)
+        assert is_running(service.workers[2])
+        assert _count(service.url) == 20  # those of the dead one, too
+        assert service.stop() == 0
+        assert not any(is_running(pid) for pid in service.workers)
+        assert "Traceback" not in service.log
+
+
+@pytest.mark.parametrize(("workers", "how"), [(1, signal.SIGINT), (2, signal.SIGTERM)])
+def test_what_is_under_way_is_finished_when_told_to_stop(
+    workers: int, how: signal.Signals, shop: Path, tmp_path: Path
+) -> None:
+    body = json.dumps(ASK).encode()
+    with Command(tmp_path, shop, "--workers", workers) as service:
+        service.wait_for("opened", 1 if workers == 1 else 3)
+        host, port = service.url.removeprefix("http://").split(":")
+        connections = [socket.create_connection((host, int(port)), timeout=10) for _ in range(8)]
+        head = "POST /v1/recommend HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        head += f"Content-Length: {len(body)}\r\n\r\n"
+        for connection in connections:
+            connection.sendall(head.encode() + body[:5])
+        time.sleep(0.5)  # all have been accepted, and are being read
+        service.process.send_signal(how)
+        time.sleep(0.5)
+        for connection in connections:
+            connection.sendall(body[5:])
+        for connection in connections:
+            found = b""
+            while piece := connection.recv(65536):
+                found += piece
+            connection.close()
+            assert found.startswith(b"HTTP/1.1 200 OK\r\n")
+            assert b'"items":' in found
+        assert service.process.wait(10) == 0
+        assert "Traceback" not in service.log
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{service.url}/health")
+
+
+def test_sighup_reloads_models_and_keys_in_all_workers(shop: Path, tmp_path: Path) -> None:
+    file = tmp_path / "keys.txt"
+    (old, line), (new, other) = new_key("a"), new_key("b")
+    file.write_text(line)
+    with Command(tmp_path, shop, "--workers", "2", "--keys", file, "--log", "json") as service:
+        service.wait_for("opened", 3)
+
+        def statuses(key: str) -> set[int]:
+            return {
+                httpx.get(f"{service.url}/v1/models", headers={"X-API-Key": key}).status_code
+                for _ in range(10)
+            }
+
+        assert (statuses(old), statuses(new)) == ({200}, {401})
+        file.write_text(other)
+        service.process.send_signal(signal.SIGHUP)
+        service.wait_for(" replaces ", 2)
+        _eventually(lambda: (statuses(old), statuses(new)) == ({401}, {200}))
+        assert len(service.workers) == 2
+        for entry in map(json.loads, service.log.splitlines()):
+            assert {"time", "level"} <= entry.keys()
+
+
+def test_workers_end_with_a_parent_that_is_killed(shop: Path, tmp_path: Path) -> None:
+    with Command(tmp_path, shop, "--workers", "2") as service:
+        service.wait_for("opened", 3)
+        httpx.get(f"{service.url}/health")
+        service.process.kill()
+        service.process.wait()
+        _eventually(lambda: not any(is_running(pid) for pid in service.workers))
+
+
+def test_workers_that_never_start_are_given_up() -> None:
+    code = (
+        "import os\nfrom functools import partial\nfrom mrfrec.service import workers\n"
+        "workers._PAUSES = (0.01,)\n"
+        "if __name__ == '__main__':\n    workers.Workers([partial(os._exit, 3)] * 2).run()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "ServiceError: no worker stays alive for 10 s: the last one ended with code 3" in done.stderr
+
+
+def test_a_port_in_use_is_an_error(shop: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "mrfrec", "serve", str(shop), "--port", port]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert f"127.0.0.1:{port} cannot be listened to: address already in use" in done.stderr
+
+
+def test_key_prints_the_line_for_the_file_and_the_key_beside_it(shop: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mrfrec", "key", "web", "--role", "manage"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    secret = done.stderr.split()[-1]
+    assert secret not in done.stdout
+    (tmp_path / "keys").write_text(done.stdout)
+    with serving(create_app(shop, settings=ServiceSettings(keys=tmp_path / "keys"))) as url:
+        found = httpx.post(f"{url}/v1/models/shop/reload", headers={"X-API-Key": secret})
+        assert found.status_code == 200
+
+
+# ── hot swap ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_models_are_exchanged_under_load_without_a_failed_or_mixed_answer(tmp_path: Path) -> None:
+    file, kinds = tmp_path / "shop.mrf", []
+    for number, l2 in enumerate((0.5, 50.0)):
+        save_shop(tmp_path / f"{number}.mrf", l2=l2)
+        kinds.append((tmp_path / f"{number}.mrf").read_bytes())
+    wanted: dict[str, Any] = {}
+    for number in range(2):
+        model = mrfrec.load(tmp_path / f"{number}.mrf")
+        rows = model.recommend(history=ASK["history"], k=3).rows(named=True)
+        wanted[model._seal[:16]] = [(row["item"], pytest.approx(row["score"])) for row in rows]
+    assert len(wanted) == 2
+
+    def put(content: bytes) -> None:
+        (tmp_path / "new").write_bytes(content)
+        (tmp_path / "new").replace(file)
+
+    put(kinds[0])
+    stop = Event()
+    seen: list[str] = []
+    # With the file looked at all the time, besides the requests to reload.
+    door = create_app(file, settings=ServiceSettings(poll=0.01))
+
+    def ask() -> int:
+        with httpx.Client(base_url=url) as client:
+            count = 0
+            while not stop.is_set():
+                found = client.post("/v1/recommend", json=ASK)
+                assert found.status_code == 200, found.text
+                fingerprint = found.json()["model"]["fingerprint"]
+                assert found.headers["mrfrec-model"] == f"shop; {fingerprint}"
+                assert [(row["item"], row["score"]) for row in found.json()["items"]] == wanted[fingerprint]
+                seen.append(fingerprint)
+                count += 1
+            return count
+
+    shelf = door._shelf
+    models = [weakref.ref(shelf.get("shop").model)]  # type: ignore[union-attr]
+    with serving(door) as url, ThreadPoolExecutor(4) as pool, httpx.Client(base_url=url) as client:
+        asking = [pool.submit(ask) for _ in range(4)]
+        try:
+            for number in range(1, 51):
+                if number % 10 == 0:
+                    put(b"nonsense" if number % 20 else kinds[0][:-100])
+                    before = client.get("/v1/models/shop").json()["fingerprint"]
+                    refused = client.post("/v1/models/shop/reload")
+                    assert refused.status_code == 422
+                    assert str(tmp_path) not in refused.text
+                    assert client.get("/v1/models/shop").json()["fingerprint"] == before
+                put(kinds[number % 2])
+                if number % 3:
+                    assert client.post("/v1/models/shop/reload").status_code == 200
+                else:
+                    fingerprint = list(wanted)[number % 2]
+                    _eventually(
+                        lambda f=fingerprint: client.get("/v1/models/shop").json()["fingerprint"] == f  # type: ignore[misc]
+                    )
+                models.append(weakref.ref(shelf.get("shop").model))  # type: ignore[union-attr]
+        finally:
+            stop.set()
+        assert sum(each.result() for each in asking) > 50
+    assert set(seen) == set(wanted)
+    gc.collect()
+    alive = {id(model()) for model in models if model() is not None}
+    assert alive <= {id(shelf.get("shop").model)}  # type: ignore[union-attr]
+
+
+def test_the_model_of_the_night_answers_from_then_on(shop: Path, tmp_path: Path) -> None:
+    """What `mrfrec nightly` publishes takes the place of the file, which the service looks at."""
+    file = tmp_path / "shop.mrf"
+    file.write_bytes(shop.read_bytes())
+    with serving(create_app(file, settings=ServiceSettings(poll=0.05))) as url:
+        before = httpx.get(f"{url}/v1/models/shop").json()
+        save_shop(file, l2=9.0)
+        _eventually(lambda: httpx.get(f"{url}/v1/models/shop").json()["fingerprint"] != before["fingerprint"])
+        assert httpx.get(f"{url}/v1/models/shop").json()["parameters"]["l2"] == 9.0
