@@ -1042,7 +1042,7 @@ REFUSED = {
     "two models of one name": ("serve shop.mrf shop.mrf", r"MODEL must be models with different names"),
     "a model with an odd name": (
         "serve a/b=shop.mrf --port 0",
-        r"the name of a model must be printable",
+        r"name of a model must be up to 64 letters",
     ),
     "a model and the demo": ("serve shop.mrf --demo", r"MODEL must be a model file, or else --demo"),
     "no model and no demo": ("serve", r"MODEL must be a model file, or else --demo"),

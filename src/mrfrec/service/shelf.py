@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -49,8 +50,8 @@ class Shelf:
         if not paths:
             raise ParameterError("models", "at least one model", dict(paths))
         for name in paths:
-            if not name or "/" in name or not name.isprintable():
-                rule = "printable characters without a slash"
+            if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name) is None:  # it goes into headers and labels
+                rule = "up to 64 letters, digits, dots, dashes and underscores"
                 raise ParameterError("the name of a model", rule, name, "Give another one: NAME=FILE.")
         self.default = next(iter(paths)) if default is None else default
         if self.default not in paths:
