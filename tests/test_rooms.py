@@ -69,6 +69,7 @@ HOME_OF = {
     "pydantic": {"service/schemas.py"},
     "pydantic_core": {"service/api.py"},  # the quickest way to JSON among what FastAPI brings
     "uvicorn": {"service/server.py"},
+    "httpx": {"service/client.py"},
     "uvloop": {"service/server.py"},
     "prometheus_client": {"service/metrics.py"},
     "optuna": {"evaluation/chooser.py"},

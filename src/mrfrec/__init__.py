@@ -35,12 +35,14 @@ if TYPE_CHECKING:
     from mrfrec.models.mrf import MRF
     from mrfrec.models.recommender import Recommender
     from mrfrec.models.registry import load, register
+    from mrfrec.service.client import Client
 
 __version__ = "0.1.0"
 
 __all__ = [
     "MRF",
     "BusyError",
+    "Client",
     "ClusterError",
     "DataError",
     "Interactions",
@@ -70,6 +72,7 @@ __all__ = [
 # Loaded on first use: `import mrfrec` imports neither numpy, scipy, numba nor polars.
 _HOMES = {
     "MRF": "models.mrf",
+    "Client": "service.client",
     "Interactions": "data.interactions",
     "Recommender": "models.recommender",
     "compile_ahead": "models.ahead",

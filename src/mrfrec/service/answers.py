@@ -138,6 +138,7 @@ def about(model: Recommender) -> Row:
         "parameters": model.fitted_parameters_,
         "data": {name: model._facts[name] for name in ("users", "items", "pairs", "binary")},
         "item_ids": "strings" if model.items_.is_text else "integers",
+        "types": {"item": model.items_.kind, "score": model._score_type},
         "titles": model.titles_ is not None,
         "histories": model._training is not None,
         "explains": model.explains,

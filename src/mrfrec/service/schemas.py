@@ -194,6 +194,7 @@ class ModelInfo(BaseModel):
     parameters: dict[str, Any]
     data: dict[str, Any]
     item_ids: str
+    types: dict[str, str] = Field(description="Types of items and scores: string, int64, float32 and so on.")
     titles: bool
     histories: bool
     explains: bool
