@@ -205,11 +205,11 @@ def test_many_items_of_a_history_are_summed_up_after_the_largest(client: httpx.C
 def test_neighbors_are_those_of_the_model_with_their_signs(client: httpx.Client) -> None:
     page = client.get("/item", params={"item": "milk"}).text
     api = client.get("/v1/similar", params={"item": "milk", "k": 3}).json()["items"]
-    table = page[page.index("Goes with it") :]
+    table = page[page.index("More likely together") :]
     for row in api:
         at = table.index(f">{row['item']}</a>")
         assert f"{row['score']:+.3f}" in table[at : at + 400]
-    assert "Speaks against it (−)" in page
+    assert "Less likely together (−)" in page
     assert 'class="edge negative' in page
     assert 'class="node negative"' in page
 

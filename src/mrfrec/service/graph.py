@@ -3,6 +3,7 @@
 The layout has nothing random in it: the same model and item give the same picture.
 """
 
+import math
 import unicodedata
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,7 +16,9 @@ Array = npt.NDArray[np.float64]
 _STEPS, _PUSHES = 40, 120  # of the layout, and to part labels that overlap
 _EDGES_PER_NODE = 2  # between neighbors; more of them hide each other
 _THIN, _THICK = 0.8, 7.0  # edges, in pixels
-HEIGHT, _LETTER, _GAP = 27, 7.4, 12  # a box, the width of a letter in it, and between boxes
+HEIGHT, _GAP, _LEAST_GAP = 27, 12, 4  # a box, and between boxes
+_FONT = 13
+_NARROW_LETTERS, _BROAD_LETTERS = frozenset(" !'()*,-./:;I[]`fijlrt{|}"), frozenset("%@MWmw—")
 
 
 class Canvas(NamedTuple):
@@ -23,13 +26,13 @@ class Canvas(NamedTuple):
 
     width: int
     height: int
-    letters: int  # of a label
+    label: int  # the widest
     positive: int  # neighbors
     negative: int
 
 
-WIDE = Canvas(960, 600, 24, 18, 6)
-NARROW = Canvas(360, 520, 15, 9, 3)
+WIDE = Canvas(960, 600, 180, 18, 6)
+NARROW = Canvas(360, 540, 100, 9, 3)
 
 
 class Node(NamedTuple):
@@ -65,14 +68,14 @@ class Drawing(NamedTuple):
 
 def draw(names: Sequence[str], weights: npt.NDArray[Any], canvas: Canvas) -> Drawing:
     """Lay out items by the weights between them, n × n and symmetric; the first is in the middle."""
-    labels = [_shortened(name, canvas.letters) for name in names]
-    sizes = np.array([[_LETTER * _columns(label) + 20, HEIGHT] for label in labels])
+    labels = [_shortened(name, canvas.label) for name in names]
+    sizes = np.array([[_width(label) + 20, HEIGHT] for label in labels])
     share = np.abs(weights) / (np.abs(weights).max() or 1.0)
     at = _parted(_layout(share), sizes, canvas)
     x, y, widths = at[:, 0].tolist(), at[:, 1].tolist(), sizes[:, 0].tolist()
     edges = [
         Edge(
-            x[a], y[a], x[b], y[b], round(_THIN + (_THICK - _THIN) * float(share[a, b]), 2),
+            x[a], y[a], x[b], y[b], round(_THIN + (_THICK - _THIN) * math.sqrt(share[a, b]), 2),
             _sign(weights[a, b]), a == 0,
         )
         for a, b in _shown(share)
@@ -129,12 +132,16 @@ def _parted(X: Array, sizes: Array, canvas: Canvas) -> Array:
     half = np.array([canvas.width, canvas.height]) / 2
     room = half - sizes / 2 - 2  # how far from the middle a box may be
     side = np.where(X > 0, X.max(axis=0), -X.min(axis=0))  # both sides of the middle are used up
-    X = X / np.maximum(side, 1e-9) * room.min(axis=0)
+    ranks = np.argsort(np.argsort(X, axis=0, kind="stable"), axis=0) / max(len(X) - 1, 1) * 2 - 1
+    # Half by position, half by rank: a few that are far off do not squeeze the others together.
+    X = (X / np.maximum(side, 1e-9) + ranks) / 2 * room.min(axis=0)
     x, y = X.T + 1e-3 * np.arange(len(X))  # no two at the same place
     across, down = (sizes[:, :1] + sizes[:, 0]) / 2, (sizes[:, 1:] + sizes[:, 1]) / 2  # that two boxes take
     np.fill_diagonal(across, -np.inf)
     for step in range(_PUSHES):
-        gap = _GAP * (1 - step / _PUSHES)  # less and less, so that it ends well in a crowd too
+        gap = (
+            _GAP - (_GAP - _LEAST_GAP) * step / _PUSHES
+        )  # less and less, so that it ends well in a crowd too
         dx, dy = x[:, None] - x, y[:, None] - y
         short_x, short_y = across + gap - np.abs(dx), down + gap - np.abs(dy)
         hit = (short_x > 0) & (short_y > 0)
@@ -153,15 +160,20 @@ def _sign(weight: float) -> str:
     return "negative" if weight < 0 else "positive"
 
 
-def _shortened(name: str, letters: int) -> str:
-    """Cut a name to so many columns, an ellipsis included."""
-    if _columns(name) <= letters:
+def _shortened(name: str, width: int) -> str:
+    """Cut a name to a width in pixels, an ellipsis included."""
+    name = " ".join(name[:100].split())
+    if _width(name) <= width:
         return name
-    while _columns(name) >= letters:
-        name = name[: min(len(name) - 1, letters)]
+    while _width(name) > width - _FONT:
+        name = name[:-1]
     return f"{name.rstrip()}…"
 
 
-def _columns(text: str) -> int:
-    """Return the width of a text: letters of East Asian scripts and emoji are twice as wide."""
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+def _width(text: str) -> float:
+    """Estimate the width of a text in pixels, in a font with broad letters."""
+    return _FONT * sum(
+        1.05 if unicodedata.east_asian_width(c) in "WF" or c in _BROAD_LETTERS
+        else 0.42 if c in _NARROW_LETTERS else 0.66
+        for c in text
+    )  # fmt: skip
