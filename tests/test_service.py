@@ -1,5 +1,6 @@
 """The API of the service: what a model says, over HTTP; what is refused, and how."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from mrfrec.service.shelf import Served
 
 from conftest import random_matrix
 from servers import save_shop, serving
+
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +56,15 @@ def test_unknown_items_are_reported(client: httpx.Client) -> None:
     found = client.post("/v1/recommend", json={"history": ["milk", "caviar", 7], "exclude": ["x"]}).json()
     assert found["unknown"] == ["caviar", 7, "x"]
     assert found["items"]
+
+
+def test_ids_of_any_characters_come_back_as_they_were(client: httpx.Client) -> None:
+    odd = ["\ud800", "\x00", "\u2028", "店", ""]
+    for path, body in (("", {"history": odd}), ("/batch", {"histories": [odd]})):
+        # Half a character is sent as an escape, which is all that JSON has for it.
+        found = client.post(f"/v1/recommend{path}", content=json.dumps(body), headers=JSON)
+        answer = found.json()["answers"][0] if path else found.json()
+        assert answer["unknown"] == odd
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The API, version 1: JSON in, JSON out."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
@@ -209,4 +210,8 @@ def _reply(choice: Choice, content: dict[str, Any]) -> Response:
 
 
 def _json(content: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
-    return Response(to_json(content), 200, headers, "application/json")
+    try:
+        body = to_json(content)
+    except ValueError:  # half a character, of an id that was asked for, cannot be sent but as \ud800
+        body = json.dumps(content, allow_nan=False).encode()
+    return Response(body, 200, headers, "application/json")
