@@ -109,10 +109,19 @@ def test_readme_is_short() -> None:
 def test_api_reference_shows_every_public_name() -> None:
     pages = "".join(path.read_text() for path in (ROOT / "docs" / "api").glob("*.md"))
     shown = set(re.findall(r"^::: (\S+)$", pages, flags=re.MULTILINE))
-    packages = (mrfrec, mrfrec.models, mrfrec.evaluation, mrfrec.datasets, mrfrec.paper, mrfrec.nightly)
+    packages = (
+        mrfrec,
+        mrfrec.models,
+        mrfrec.evaluation,
+        mrfrec.datasets,
+        mrfrec.paper,
+        mrfrec.nightly,
+        mrfrec.service,
+    )
     public = {f"{package.__name__}.{name}" for package in packages for name in package.__all__}
     assert shown == public - {
-        f"mrfrec.{name}" for name in ("__version__", "models", "evaluation", "datasets", "paper", "nightly")
+        f"mrfrec.{name}"
+        for name in ("__version__", "models", "evaluation", "datasets", "paper", "nightly", "service")
     }
 
 

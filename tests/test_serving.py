@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -242,3 +244,33 @@ def test_the_model_of_the_night_answers_from_then_on(shop: Path, tmp_path: Path)
         save_shop(file, l2=9.0)
         _eventually(lambda: httpx.get(f"{url}/v1/models/shop").json()["fingerprint"] != before["fingerprint"])
         assert httpx.get(f"{url}/v1/models/shop").json()["parameters"]["l2"] == 9.0
+
+
+# ── the page on the service ───────────────────────────────────────────────────────────────────────
+
+GUIDE = (Path(__file__).parents[1] / "docs" / "service.md").read_text()
+
+
+def test_the_requests_of_the_guide_are_answered(shop: Path) -> None:
+    text = GUIDE.replace("\\\n", " ")
+    here = re.findall(r"^curl '?http://127\.0\.0\.1:8000(/v1/[^ '\n]+)'?([^\n]*)$", text, flags=re.MULTILINE)
+    assert len(here) == 6
+    with serving(create_app(shop)) as url:
+        for path, rest in here:
+            body = re.findall("-d '(.*)'", rest)
+            asked = {"content": body[0], "headers": {"Content-Type": "application/json"}} if body else {}
+            found = httpx.request("POST" if body else "GET", url + path, **asked)
+            assert found.status_code == 200, (path, found.text)
+            assert found.json()["model"]["name"] == "shop"
+
+
+def test_the_guide_names_every_setting_path_and_metric(shop: Path) -> None:
+    for field in fields(ServiceSettings):
+        assert f"| `{field.name}` |" in GUIDE
+    with serving(create_app(shop)) as url:
+        paths = httpx.get(f"{url}/v1/openapi.json").json()["paths"]
+        metrics = re.findall(r"^# TYPE (\w+)", httpx.get(f"{url}/metrics").text, flags=re.MULTILINE)
+    for path in paths:
+        assert path in GUIDE
+    for name in metrics:
+        assert f"`{name}" in GUIDE

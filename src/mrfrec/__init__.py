@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mrfrec import datasets, evaluation, models, nightly, paper
+    from mrfrec import datasets, evaluation, models, nightly, paper, service
     from mrfrec.data.interactions import Interactions
     from mrfrec.errors import (
         BusyError,
@@ -67,6 +67,7 @@ __all__ = [
     "paper",
     "read_interactions",
     "register",
+    "service",
 ]
 
 # Loaded on first use: `import mrfrec` imports neither numpy, scipy, numba nor polars.
@@ -83,7 +84,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("datasets", "evaluation", "models", "nightly", "paper"):
+    if name in ("datasets", "evaluation", "models", "nightly", "paper", "service"):
         return import_module(f"mrfrec.{name}")
     if name in __all__:
         return getattr(import_module(f"mrfrec.{_HOMES.get(name, 'errors')}"), name)

@@ -11,8 +11,9 @@ from mrfrec.service.settings import ServiceSettings
 
 if TYPE_CHECKING:
     from mrfrec.service.app import create_app
+    from mrfrec.service.server import serve
 
-__all__ = ["ServiceSettings", "create_app"]
+__all__ = ["ServiceSettings", "create_app", "serve"]
 
 
 def __getattr__(name: str) -> Any:
@@ -20,4 +21,8 @@ def __getattr__(name: str) -> Any:
         from mrfrec.service.app import create_app
 
         return create_app
+    if name == "serve":
+        from mrfrec.service.server import serve
+
+        return serve
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
