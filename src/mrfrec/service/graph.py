@@ -135,6 +135,7 @@ def _parted(X: Array, sizes: Array, canvas: Canvas) -> Array:
     ranks = np.argsort(np.argsort(X, axis=0, kind="stable"), axis=0) / max(len(X) - 1, 1) * 2 - 1
     # Half by position, half by rank: a few that are far off do not squeeze the others together.
     X = (X / np.maximum(side, 1e-9) + ranks) / 2 * room.min(axis=0)
+    X[0] = 0
     x, y = X.T + 1e-3 * np.arange(len(X))  # no two at the same place
     across, down = (sizes[:, :1] + sizes[:, 0]) / 2, (sizes[:, 1:] + sizes[:, 1]) / 2  # that two boxes take
     np.fill_diagonal(across, -np.inf)

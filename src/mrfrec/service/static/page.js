@@ -8,6 +8,7 @@ function suggest(input) {
   let chosen = -1;
   let timer = 0;
   let request = null;
+  let shown = "";
 
   input.setAttribute("role", "combobox");
   input.setAttribute("aria-autocomplete", "list");
@@ -45,7 +46,9 @@ function suggest(input) {
       const query = new URLSearchParams(new FormData(form));
       const answer = await fetch(`${input.dataset.suggest}?${query}`, { signal: request.signal });
       if (!answer.ok) return show(false);  // Enter still works, and says what is wrong
-      list.innerHTML = await answer.text();
+      const html = await answer.text();
+      if (html === shown && !list.hidden) return;  // what is chosen stays chosen
+      list.innerHTML = shown = html;
       const found = list.children.length;
       status.textContent = found === 1 ? "1 item" : `${found || "No"} items`;
       choose(-1);
