@@ -77,6 +77,7 @@ def test_search_as_you_type_by_keyboard(browser: Browser, url: str) -> None:
         expect(options).to_have_count(7)
         expect(box).to_have_attribute("aria-expanded", "true")
         expect(page.get_by_role("status")).to_have_text("7 items")
+        assert Axe().run(page).violations_count == 0
         box.press("ArrowDown")
         box.press("ArrowDown")
         second = options.nth(1)

@@ -1,0 +1,51 @@
+"""Take the screenshots of docs/service.md: `python tools/screenshots.py http://127.0.0.1:8000`.
+
+Of a service of the Debian data (`mrfrec serve --demo`), in the Chromium that is installed.
+"""
+
+import io
+import shutil
+import sys
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Page, sync_playwright
+
+FOLDER = Path(__file__).parents[1] / "docs" / "images"
+PAGES = {
+    "search": "/",
+    "item": "/item?item=libgtk-3-dev",
+    "history": "/history?item=python3-numpy&item=python3-scipy&item=cython3&novelty=0.3",
+}
+SIZES = {"desktop": (1200, 900), "phone": (390, 1080)}
+
+
+def main(url: str) -> None:
+    FOLDER.mkdir(exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        for size, (width, height) in SIZES.items():
+            for scheme in ("light", "dark"):
+                page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+                for name, path in PAGES.items():
+                    page.goto(url + path)
+                    if name == "search":
+                        show_options(page)
+                    picture = Image.open(io.BytesIO(page.screenshot()))
+                    picture.convert("RGB").save(FOLDER / f"{name}-{size}-{scheme}.webp", quality=75, method=6)
+                page.close()
+        browser.close()
+
+
+def show_options(page: Page) -> None:
+    """Type into the search box, and go to the third item that is found."""
+    box = page.get_by_role("combobox", name="Find an item")
+    box.press_sequentially("libgtk")
+    page.get_by_role("option", name="libgtk-3-dev").wait_for()
+    page.wait_for_timeout(500)
+    for _ in range(3):
+        box.press("ArrowDown")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
