@@ -18,7 +18,17 @@ import polars as pl
 import pytest
 
 import mrfrec
-from mrfrec import MRF, BusyError, DataError, ParameterError, RefusedError, nightly, read_interactions
+from mrfrec import (
+    MRF,
+    BusyError,
+    DataError,
+    ModelFileError,
+    MrfrecWarning,
+    ParameterError,
+    RefusedError,
+    nightly,
+    read_interactions,
+)
 from mrfrec.io.databases import connect
 from mrfrec.nightly.guard import LastModel, drift
 from mrfrec.nightly.run import steps
@@ -147,15 +157,15 @@ def test_update_adds_each_batch_once(folder: Path) -> None:
         ('data = "events.csv"', 'data = "{date}.csv"\nmode = "update"\nbatch = "{date}"'),
         ("keep = 2", "keep = 0"),
     )
-    for day in ("2026-11-14", "2026-11-15", "2026-11-15"):
+    for day in ("2026-11-14", "2026-11-14", "2026-11-15", "2026-11-15"):
         nightly.run(job, day=day)
     truth = MRF(sparsity=0.2).fit(read_interactions([folder / f"{day}.csv" for day in days]))
     model = mrfrec.load(folder / "shop.mrf")
     assert isinstance(model, MRF)
     assert (model.weights_ != truth.weights_).nnz == 0
-    assert model.batches_[1:] == ("2026-11-15",)
+    assert model.batches_ == tuple(days)
     pairs = [run["pairs"] for run in report_of(folder)]
-    assert pairs[0] < pairs[1] == pairs[2]
+    assert pairs[0] == pairs[1] < pairs[2] == pairs[3]
 
 
 def test_parameters_are_tuned_and_used_until_it_is_time_to_tune_again(folder: Path) -> None:
@@ -176,6 +186,27 @@ def test_parameters_are_tuned_and_used_until_it_is_time_to_tune_again(folder: Pa
 
 
 # ── the guard ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_metric_of_few_items_is_compared_though_there_is_one_more(folder: Path) -> None:
+    job = write_job(folder, ('metric = "ndcg@5"\n', ""))
+    assert nightly.run(job)["metric"] == "ndcg@100"
+    table = pl.concat(
+        [events(), pl.DataFrame([("u0", "new", 1)], schema=["user", "item", "time"], orient="row")]
+    )
+    table.with_columns(item=table["item"].shuffle(seed=1)).unique().write_csv(folder / "events.csv")
+    with pytest.raises(RefusedError, match=r"ndcg@100 .* is \d+\.\d% below"):
+        nightly.run(job)
+
+
+def test_nothing_to_publish_is_refused(folder: Path) -> None:
+    """Everybody has everything, so that nothing is left to recommend."""
+    everything = [(user, item) for user in range(40) for item in range(6)]
+    pl.DataFrame(everything, schema=["user", "item"], orient="row").write_csv(folder / "events.csv")
+    job = write_job(folder, ('metric = "ndcg@5"\n', ""), more=TABLES.replace("similar.parquet", "s.csv"))
+    with pytest.warns(MrfrecWarning), pytest.raises(RefusedError, match="no recommendations to publish"):
+        nightly.run(job)
+    assert not (folder / "shop.mrf").exists()
 
 
 @pytest.fixture
@@ -270,7 +301,22 @@ def test_drift_is_half_the_sum_of_differences(folder: Path) -> None:
         ('data = "events.csv"', 'data = 3', r"source\.data must be a file, a list of files, or the URL"),
         ("[guard]", "[gard]", r"a section must be one of guard.*got 'gard'. Did you mean guard"),
         ("metric =", "metrik =", r"a key of \[guard\] must be one of .*Did you mean metric"),
-        ('metric = "ndcg@5"', 'metric = "ndgc@5"', "ndcg"),
+        ('metric = "ndcg@5"', 'metric = "ndgc@5"', r"guard\.metric must be .*ndcg"),
+        ('metric = "ndcg@5"', "metric = 5", r"guard\.metric must be"),
+        ("[guard]", '[machine]\nthreads = "x"\n[guard]', r"machine\.threads must be a whole number"),
+        ('data = "events.csv"', 'data = "events.csv"\nhalf_life = "5 years"', r"source\.half_life must be"),
+        ('data = "events.csv"', 'data = "events.csv"\nmin_value = "x"', r"source\.min_value must be"),
+        ('data = "events.csv"', 'data = "events.csv"\nmin_items = "x"', r"source\.min_items must be"),
+        ('data = "events.csv"', 'data = "x.csv"\nmode = "update"\nmin_items = 2', r"min_items must be left"),
+        ('data = "events.csv"', 'data = "x.csv"\nmode = "update"\nhalf_life = "2d"', r"now must be given"),
+        ("keep = 2", 'recommendations = {to = "x.pdf"}', r"publish\.recommendations\.to must be a name that"),
+        ("keep = 2", 'recommendations = {to = "no/x.csv"}', r"in a folder that exists"),
+        ("keep = 2", 'recommendations = {to = "x.csv", novelty = 7}', r"novelty must be between"),
+        ("keep = 2", 'recommendations = {to = "events.csv"}', r"a place of its own.*source\.data is there"),
+        ("keep = 2", 'recommendations = {to = "a.csv"}\nsimilar = {to = "a.csv"}', r"similar must"),
+        ("keep = 2", 'similar = {to = "sqlite:///shop.mrf", table = "t"}', r"its own.*publish\.model"),
+        ("keep = 2", 'report = "shop.mrf/x"', r"in a folder that exists"),
+        ('model = "shop.mrf"', 'model = "shop-{date}.mrf"', r"publish\.model must be the same every night"),
         ("heldout = 0.2", "heldout = 0.7", r"guard\.heldout must be above 0 and below 0\.5; got 0\.7"),
         ("heldout = 0.2", 'max_drop = "5%"', r"guard\.max_drop must be from 0 to 1"),
         ("sparsity = 0.2", "sparsity = 2", r"model\.sparsity"),
@@ -308,11 +354,64 @@ def test_update_needs_histories(folder: Path) -> None:
         nightly.run(job)
 
 
-def test_report_that_is_damaged_stops_the_job(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("error", "x"), ("seconds", {"total": "x"}), ("peak_memory", "x"), ("users", 0), ("value", float("nan")),
+     ("value", None), ("reasons", [3]), ("status", "<b>"), ("metric", "")],
+)  # fmt: skip
+def test_report_that_is_damaged_stops_the_job(folder: Path, name: str, value: Any) -> None:
+    record = nightly.run(folder / "job.toml")
+    before = (folder / "shop.mrf").read_bytes()
+    content = json.dumps({"runs": [{**record, name: value}]})
+    for text in (content, '{"runs": {}}', "[" * 100_000, ""):
+        (folder / "shop.report.json").write_text(text)
+        with pytest.raises(DataError, match="not the report of a nightly job"):
+            nightly.run(folder / "job.toml")
+    assert (folder / "shop.mrf").read_bytes() == before
+
+
+def test_damaged_model_fails_until_it_is_accepted_that_there_is_none(folder: Path) -> None:
     nightly.run(folder / "job.toml")
-    (folder / "shop.report.json").write_text('{"runs": [{"status": "published"}]}')
-    with pytest.raises(DataError, match="not the report of a nightly job"):
+    (folder / "shop.mrf").write_bytes(b"x" * 1000)
+    with pytest.raises(ModelFileError):
         nightly.run(folder / "job.toml")
+    assert report_of(folder)[-1]["status"] == "failed"
+    assert nightly.run(folder / "job.toml", accept=True)["status"] == "published"
+
+
+def test_link_and_its_file_have_one_lock(folder: Path) -> None:
+    nightly.run(folder / "job.toml")
+    (folder / "link.mrf").symlink_to("shop.mrf")
+    job = write_job(folder, ('model = "shop.mrf"', 'model = "link.mrf"'))
+    with (folder / ".shop.mrf.lock").open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(BusyError):
+            nightly.run(job)
+    before = (folder / "shop.mrf").stat().st_ino
+    nightly.run(job)
+    assert (folder / "link.mrf").is_symlink()
+    assert (folder / "shop.mrf").stat().st_ino != before
+
+
+def test_folder_with_signs_of_a_pattern_is_a_folder(folder: Path) -> None:
+    odd = folder / "sh[op]*x"
+    odd.mkdir()
+    events().write_csv(odd / "events1.csv")
+    (odd / "job.toml").write_text(JOB.replace("events.csv", "events*.csv"))
+    assert nightly.run(odd / "job.toml")["pairs"] == 3200
+
+
+def test_old_model_is_copied_where_it_cannot_be_linked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nightly.run(folder / "job.toml")
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    content = (folder / "shop.mrf").read_bytes()
+    nightly.run(folder / "job.toml")
+    (kept,) = folder.glob("shop.*.mrf")
+    assert kept.read_bytes() == content
 
 
 def test_failed_run_is_in_the_report_and_leaves_what_was_published(folder: Path) -> None:
@@ -355,6 +454,10 @@ def test_dry_run_says_what_would_be_done_and_writes_nothing(folder: Path) -> Non
     assert sorted(folder.iterdir()) == before
     nightly.run(job)
     assert "refuse fewer than 320 users, 32 items, 2,560 pairs" in steps(nightly.read_job(job))[3]
+    (folder / "shop.report.json").unlink()  # then the model tells
+    text = "\n".join(steps(nightly.read_job(job)))
+    assert "refuse fewer than 320 users" in text
+    assert "it has not been measured before" in text
 
 
 class Tags(HTMLParser):

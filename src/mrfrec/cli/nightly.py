@@ -48,12 +48,12 @@ def nightly(
     if log == "json":
         for handler in logging.getLogger("mrfrec").handlers:
             handler.setFormatter(JsonLines())
-    what = read_job(job, date)
+    what = read_job(job, date).keeping(keep)
     if dry_run:
         sys.stdout.write("".join(f"{line}\n" for line in steps(what)))
         return
     with progress_bar() as progress:
-        run(what, accept=accept, keep=keep, progress=progress if log == "lines" else None)
+        run(what, accept=accept, progress=progress if log == "lines" else None)
 
 
 class JsonLines(logging.Formatter):

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 import scipy.sparse as sp
 
-from mrfrec.checks import check_flag, check_number
+from mrfrec.checks import check_count, check_flag, check_number
 from mrfrec.core.engine import Progress
 from mrfrec.data.events import Events
 from mrfrec.data.growing import retyped
@@ -240,6 +240,22 @@ def read_events(
     events = rows.to_events(duplicates)
     titles = events.titles if items is None else _titles_from(items, events.items, item, title, rows)
     return replace(events, titles=titles, skipped=rows.skipped, library=library)
+
+
+def check_reading(options: Mapping[str, Any]) -> None:
+    """Check parameters of `read_interactions` as far as that can be done without data."""
+    names = ("event_weights", "half_life", "now", "since", "until", "window")
+    Weighting.of(**{name: options[name] for name in names if name in options})
+    _check_options(
+        options.get("min_value"), options.get("binary", True), options.get("duplicates", "sum"),
+        options.get("on_bad", "refuse"), None,
+    )  # fmt: skip
+    for name in ("user", "item", "value", "title", "time", "event", "query"):
+        if not isinstance(options.get(name, ""), str):
+            raise ParameterError(name, "a text", options[name])
+    for name in ("max_history", "min_users", "min_items"):
+        if options.get(name) is not None:
+            check_count(name, options[name], least=0)
 
 
 def _check_options(

@@ -4,9 +4,10 @@ import inspect
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, date, datetime, timedelta
 from difflib import get_close_matches
+from glob import escape
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -15,8 +16,10 @@ from mrfrec.checks import check_count, check_flag, check_number
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.evaluation.metrics import parse
 from mrfrec.io.atomic import check_writable, expanded
-from mrfrec.io.databases import is_database
-from mrfrec.io.tables import read_interactions
+from mrfrec.io.databases import is_database, shown
+from mrfrec.io.frames import check_target
+from mrfrec.io.sources import paths_of
+from mrfrec.io.tables import check_reading, read_interactions
 from mrfrec.io.weighting import duration
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import build
@@ -39,7 +42,7 @@ class SourceRules:
 class Guard:
     """What a new model must not fall short of to be published."""
 
-    metric: str | None = None  # ndcg@100, or fewer items if there are fewer
+    metric: str = "ndcg@100"  # of all items if there are fewer
     max_drop: float = 0.05  # share by which the metric may be below that of the last published run
     min_metric: float = 0.0
     max_shrink: float = 0.2  # share of the users, items or pairs that may be gone
@@ -58,8 +61,6 @@ class Sink:
 
     @property
     def where(self) -> str:
-        from mrfrec.io.databases import shown
-
         return self.to if self.table is None else f"{self.table} in {shown(self.to)}"
 
 
@@ -101,10 +102,23 @@ class Job:
         """Build the model, with these parameters or those of the job."""
         return build(self.kind, self.parameters if parameters is None else parameters, self.machine)
 
+    def keeping(self, count: int | None) -> "Job":
+        """Return the job with another number of earlier models to keep, if one is given."""
+        if count is None:
+            return self
+        return replace(self, publish=replace(self.publish, keep=check_count("keep", count, least=0)))
+
     @property
     def report(self) -> Path:
         """The report without its suffix."""
-        return self.publish.report or self.publish.model.with_suffix(".report")
+        model = self.publish.model
+        return self.publish.report or model.with_name(f"{model.name.removesuffix('.mrf')}.report")
+
+    @property
+    def sinks(self) -> "dict[str, Sink]":
+        """What is written besides the model, by what it is."""
+        found = {"recommendations": self.publish.recommendations, "similar items": self.publish.similar}
+        return {what: sink for what, sink in found.items() if sink is not None}
 
 
 def read_job(path: "str | PathLike[str]", day: str | None = None) -> Job:
@@ -134,7 +148,11 @@ def _job(file: Path, content: dict[str, Any], dates: Mapping[str, str]) -> Job:
         scheme, mark, rest = name.partition("://")
         if scheme in ("sqlite", "duckdb") and mark and rest[:2] != "//":
             return f"{scheme}:///{folder.resolve() / rest.lstrip('/')}"
-        return name if mark or name == "-" else str(folder / expanded(name))
+        path = expanded(name)
+        if mark or name == "-" or path.is_absolute():
+            return name if mark or name == "-" else str(path)
+        is_pattern = any(sign in name for sign in "*?[") and not (folder / path).exists()
+        return str(Path(escape(str(folder.resolve())) if is_pattern else folder) / path)
 
     source = _source(sections["source"], inside, dates)
     model = dict(sections.get("model", {}))
@@ -151,8 +169,11 @@ def _job(file: Path, content: dict[str, Any], dates: Mapping[str, str]) -> Job:
         tune=_tuning(sections["tune"]) if "tune" in content else None,
         machine=machine,
     )
+    with _prefixed("machine" if machine else "model"):
+        build(kind, {}, machine)
     with _prefixed("model"):
         job.model().check_ready()
+    _check_apart(job)
     return job
 
 
@@ -175,6 +196,10 @@ def _source(given: dict[str, Any], inside: Callable[[str], str], dates: Mapping[
         reading["query"] = given["query"]
     if isinstance(reading.get("items"), str):
         reading["items"] = inside(reading["items"])
+    with _prefixed("source"):
+        check_reading(reading)
+        if mode == "update":
+            _check_grows(reading)
     return SourceRules(
         data=[inside(_filled(name, dates)) for name in names], mode=mode, batch=given.get("batch"),
         reading=reading,
@@ -188,9 +213,63 @@ def _guard(given: dict[str, Any]) -> Guard:
         for name in ("max_drop", "max_shrink", "max_drift", "min_metric"):
             check_number(name, getattr(guard, name), "from 0 to 1", lambda x: 0 <= x <= 1)
         check_number("heldout", guard.heldout, "above 0 and below 0.5", lambda x: 0 < x < 0.5)
-        if guard.metric is not None:
+        try:
             parse(guard.metric)
+        except ParameterError as error:
+            raise error.named("metric") from None
     return guard
+
+
+def _check_grows(reading: Mapping[str, Any]) -> None:
+    """Refuse to read new events in a way in which nothing can be added later."""
+    for name in ("max_history", "min_users", "min_items"):
+        if reading.get(name):
+            advice = "Later events may bring back what it leaves out."
+            raise ParameterError(name, 'left out with mode = "update"', reading[name], advice)
+    weighs = "event_weights" in reading or reading.get("binary") is False
+    for name in ("half_life", *(["window"] if weighs else [])):
+        if name in reading and "now" not in reading:
+            advice = "Then what an event counts does not change from night to night."
+            raise ParameterError("now", f'given with {name} and mode = "update"', None, advice)
+
+
+def _check_apart(job: Job) -> None:
+    """Refuse a job that would write two things to one place, or over what it reads."""
+    places: dict[str, str] = {}
+    for name in job.source.data:
+        for path in _files(name):
+            places[path] = "source.data"
+    written: list[tuple[str, str, str | None]] = [("publish.model", str(job.publish.model), None)]
+    written += [("publish.report", f"{job.report}{suffix}", None) for suffix in (".json", ".html")]
+    written += [(f"publish.{what.split()[0]}", sink.to, sink.table) for what, sink in job.sinks.items()]
+    for what, target, table in written:
+        where = f"{target} {table}" if table is not None else _file_of(target)
+        # Tables may lie in the database that is read, but a database in no other file.
+        own = _file_of(target) if is_database(target) else where
+        other = places.get(where) or places.get(own)
+        if other is not None and not (is_database(target) and other == "source.data"):
+            advice = f"{other} is there, too."
+            raise ParameterError(what, "a place of its own", shown(target), advice)
+        places[where] = what
+        if table is None:
+            check_writable(target)
+
+
+def _file_of(target: str) -> str:
+    """Return the file of a path or of a database in a file, without links."""
+    scheme, mark, rest = target.partition("://")
+    if mark and scheme not in ("sqlite", "duckdb"):
+        return target
+    return str(Path(rest[1:] if mark else target).resolve())
+
+
+def _files(name: str) -> list[str]:
+    if "://" in name or name == "-":
+        return [_file_of(name)]
+    try:
+        return [str(path.resolve()) for path in paths_of(name)]
+    except DataError:  # is said when it is read: it may come until then
+        return [_file_of(name)]
 
 
 def _tuning(given: dict[str, Any]) -> TuningRules:
@@ -211,8 +290,12 @@ def _publishing(given: dict[str, Any], inside: Callable[[str], str], updates: bo
             if (name == "model" or value is not None) and (not isinstance(value, str) or not value):
                 raise ParameterError(name, "the name of a file", value)
             if isinstance(value, str):
+                if "{date}" in value or "{yesterday}" in value:
+                    advice = "The models before it are kept under their times."
+                    raise ParameterError(name, "the same every night", value, advice)
                 given[name] = Path(inside(value))
-                check_writable(given[name])
+                if name == "model":
+                    check_writable(given[name])
         check_flag("histories", given["histories"])
         if updates and not given["histories"]:
             raise ParameterError(
@@ -238,6 +321,16 @@ def _sink(name: str, given: object, inside: Callable[[str], str]) -> Sink:
             raise ParameterError("to", "a file or the URL of a database", to)
         if is_database(to) != (isinstance(table, str) and bool(table)):
             raise ParameterError("table", "given with a database, and only then", table)
+        try:
+            check_target(inside(to), None, table)
+        except ParameterError as error:
+            raise error.named("to" if error.name == "path" else error.name) from None
+        if "explain" in content:
+            check_count("explain", content["explain"], least=0)
+        if "novelty" in content:
+            check_number("novelty", content["novelty"], "between -1 and 1", lambda x: -1 <= x <= 1)
+        if "exclude_seen" in content:
+            check_flag("exclude_seen", content["exclude_seen"])
         return Sink(to=inside(to), table=table, k=check_count("k", k), options=content)
 
 
@@ -267,6 +360,8 @@ def _dates(day: str | None) -> dict[str, str]:
             today = date.fromisoformat(day)
         except (TypeError, ValueError):
             raise ParameterError("date", "a date such as 2026-11-16", day) from None
+        if today == date.min:
+            raise ParameterError("date", "a date with a day before it", day)
     return {"{date}": str(today), "{yesterday}": str(today - timedelta(days=1))}
 
 

@@ -1,6 +1,7 @@
 """The report of a nightly job: the last runs as JSON, and a page to look at."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,6 @@ from mrfrec.errors import DataError
 from mrfrec.io.atomic import writing
 from mrfrec.nightly.job import Job
 from mrfrec.nightly.page import page
-
-_NEEDED = {"started": str, "status": str, "reasons": list, "seconds": dict}  # of every run
-_OF_PUBLISHED = {"users": int, "items": int, "pairs": int, "metric": str, "value": float}
 
 
 class RunHistory:
@@ -27,8 +25,8 @@ class RunHistory:
         if path.exists():
             try:
                 runs = json.loads(path.read_bytes())["runs"]
-                complete = all(_is_complete(run) for run in runs)
-            except (OSError, ValueError, LookupError, TypeError, AttributeError):
+                complete = isinstance(runs, list) and all(_is_complete(run) for run in runs)
+            except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
                 complete = False
             if not complete:
                 raise DataError(
@@ -59,7 +57,17 @@ class RunHistory:
 
 
 def _is_complete(run: dict[str, Any]) -> bool:
-    if run["status"] not in ("published", "refused", "failed"):
-        return False
-    needed = _NEEDED | (_OF_PUBLISHED if run["status"] == "published" else {})
-    return all(isinstance(run[name], kind) for name, kind in needed.items())
+    """Return whether a run has what later ones are compared with, and what the page shows."""
+    is_published = run["status"] == "published"
+    texts = [run["started"], run["status"], *run["reasons"], run.get("metric", "")]
+    counts = [run[name] for name in ("users", "items", "pairs") if is_published or name in run]
+    numbers = [run[name] for name in ("value",) if is_published or name in run]
+    numbers += [run["error"]] if run.get("error") is not None else []
+    numbers += [*run["seconds"].values(), run.get("peak_memory", 0)]
+    return (
+        run["status"] in ("published", "refused", "failed")
+        and all(isinstance(text, str) for text in texts)
+        and all(type(count) is int and count > 0 for count in counts)
+        and all(type(number) in (int, float) and math.isfinite(number) for number in numbers)
+        and (not is_published or bool(run["metric"]))
+    )

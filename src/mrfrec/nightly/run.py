@@ -9,10 +9,11 @@ import fcntl
 import logging
 import os
 import resource
+import shutil
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from os import PathLike
@@ -20,13 +21,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mrfrec import __version__
-from mrfrec.checks import check_count, check_flag
+from mrfrec.checks import check_flag
 from mrfrec.data.growing import add, origin_of
 from mrfrec.errors import BusyError, MrfrecError, RefusedError
 from mrfrec.evaluation.climbing import climb
 from mrfrec.evaluation.heldout import by_hash
+from mrfrec.evaluation.metrics import parse
 from mrfrec.evaluation.protocol import evaluate
-from mrfrec.io.databases import shown
+from mrfrec.evaluation.splits import Split
+from mrfrec.io.atomic import writing
+from mrfrec.io.databases import connect, shown
 from mrfrec.io.tables import read_interactions
 from mrfrec.io.weighting import duration
 from mrfrec.models.registry import load
@@ -40,7 +44,6 @@ if TYPE_CHECKING:
     from mrfrec.models.recommender import Recommender
 
 _log = logging.getLogger("mrfrec.nightly")
-_METRIC_PLACES = 100
 
 
 def run(
@@ -74,47 +77,45 @@ def run(
         Another run of the job is at work.
     """
     check_flag("accept", accept)
-    job = job if isinstance(job, Job) else read_job(job, day)
-    if keep is not None:
-        job = replace(job, publish=replace(job.publish, keep=check_count("keep", keep, least=0)))
-    with _alone(job.publish.model):
+    job = (job if isinstance(job, Job) else read_job(job, day)).keeping(keep)
+    with _alone(_target(job.publish.model)):
         try:
             return _Night(job, RunHistory.open(job), progress).go(accept)
         finally:
-            _unpublished(job.publish.model).unlink(missing_ok=True)
+            _unpublished(_target(job.publish.model)).unlink(missing_ok=True)
 
 
 def steps(job: Job) -> list[str]:
-    """Return what a run would do, as lines of text; nothing is read or written but the report."""
+    """Return what a run would do, as lines of text; nothing is read but the report and the old model."""
     source, guard, publish = job.source, job.guard, job.publish
     before = RunHistory.open(job).last_published
+    published = LastModel.open(publish.model)
+    known = before or (published.size if published else None)
     names = ", ".join(shown(name) for name in source.data)
-    grows = source.mode == "update" and publish.model.exists()
     lines = [
-        f"read {names}" + (f" and add it to {publish.model}" if grows else ""),
+        f"read {names}"
+        + (f" and add it to {publish.model}" if source.mode == "update" and published else ""),
         f"hold out {guard.heldout:.0%} of the users with five items or more, by hash, at most 10,000",
     ]
     if job.tune is not None:
         since = f" if the last time is {job.tune.every} ago" if job.tune.every else ""
         lines.append(f"tune {job.kind} for up to {job.tune.minutes:g} minutes{since}")
-    lines.append(f"fit {job.model()!r}, measure {guard.metric or 'ndcg@100'}, and fit it to all users")
-    if before is None:
-        lines.append("there is no published run to compare with: the data and the metric may be anything")
+    lines.append(f"fit {job.model()!r}, measure {guard.metric}, and fit it to all users")
+    if known is None:
+        lines.append("there is nothing published to compare with: the data may be anything")
     else:
-        limits = {name: before[name] * (1 - guard.max_shrink) for name in ("users", "items", "pairs")}
+        limits = {name: known[name] * (1 - guard.max_shrink) for name in ("users", "items", "pairs")}
         lines.append("refuse fewer than " + ", ".join(f"{x:,.0f} {name}" for name, x in limits.items()))
-        floor = max(before["value"] * (1 - guard.max_drop), guard.min_metric)
-        lines.append(f"refuse {before['metric']} below {floor:.4f} (it was {before['value']:.4f})")
+        lines.append(f"refuse if {guard.max_drift:.0%} of the interactions have moved to other items")
+    floor = guard.min_metric
+    if before is not None and before["metric"] == guard.metric:
+        floor = max(floor, before["value"] * (1 - guard.max_drop))
+        lines.append(f"refuse {guard.metric} below {floor:.4f} (it was {before['value']:.4f})")
+    else:
+        lines.append(f"refuse {guard.metric} below {floor:g}: it has not been measured before")
     lines.append(f"write {publish.model}, and keep {publish.keep} earlier ones")
-    for what, sink in _sinks(job):
-        lines.append(f"write {what} to {sink.where}, {sink.k} each")
-    lines.append(f"write {job.report}.json and {job.report}.html")
-    return lines
-
-
-def _sinks(job: Job) -> list[tuple[str, Sink]]:
-    sinks = {"recommendations": job.publish.recommendations, "similar items": job.publish.similar}
-    return [(what, sink) for what, sink in sinks.items() if sink is not None]
+    lines += [f"write {what} to {sink.where}, {sink.k} each" for what, sink in job.sinks.items()]
+    return [*lines, f"write {job.report}.json and {job.report}.html"]
 
 
 class _Night:
@@ -123,7 +124,6 @@ class _Night:
     def __init__(self, job: Job, report: RunHistory, progress: "Progress | None") -> None:
         self.job, self.report, self.progress = job, report, progress
         self.before = report.last_published
-        self.published = LastModel.open(job.publish.model)
         self.record: dict[str, Any] = {
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "status": "failed",
@@ -140,7 +140,7 @@ class _Night:
         except RefusedError:
             self.record["status"] = "refused"
             raise
-        except (MrfrecError, OSError, MemoryError, KeyboardInterrupt) as error:
+        except BaseException as error:
             self.record["reasons"] = [str(error) or type(error).__name__]
             raise
         finally:
@@ -153,20 +153,25 @@ class _Night:
 
     def _work(self, accept: bool) -> None:
         job = self.job
+        for sink in job.sinks.values():
+            if sink.to.startswith("postgres"):
+                with connect(sink.to):  # before anything takes time
+                    pass
+        published = self._published(accept)
         with self._stage("read"):
             data = self._data()
         size = {"users": data.n_users, "items": data.n_items, "pairs": len(data)}
-        moved = None if self.published is None else drift(self.published, data)
+        moved = None if published is None else drift(published, data)
         self.record |= {**size, "drift": moved, "data": data.fingerprint}
         _log.info("%s users, %s items, %s pairs", *(f"{count:,}" for count in size.values()))
-        known = self.before or (None if self.published is None else self.published.size)
+        known = self.before or (None if published is None else published.size)
         self._guard(data_faults(job.guard, known, size, moved), accept)
         split = by_hash(data, job.guard.heldout, validation=self._tunes)
         with self._stage("tune"):
             parameters = self._parameters(split)
-        metric = job.guard.metric or f"ndcg@{min(_METRIC_PLACES, split.training.n_items)}"
+        metric, measured = job.guard.metric, self._measured(split)
         with self._stage("measure"):
-            found = evaluate(job.model(parameters), split, [metric], progress=self.progress).mean(metric)
+            found = evaluate(job.model(parameters), split, [measured], progress=self.progress).mean(measured)
         error = found.error if found.error == found.error else None  # of one user there is none
         self.record |= {"metric": metric, "value": found.mean, "error": error, "asked": len(split.test)}
         _log.info("%s %s on %s held-out users", metric, found, f"{len(split.test):,}")
@@ -180,7 +185,21 @@ class _Night:
         with self._stage("fit"):
             model = job.model(parameters).fit(data, progress=self.progress)
         with self._stage("publish"):
-            self._publish(model)
+            self._publish(model, accept)
+
+    def _published(self, accept: bool) -> LastModel | None:
+        try:
+            return LastModel.open(self.job.publish.model)
+        except MrfrecError as error:
+            if not accept:
+                raise
+            _log.warning("%s (accepted)", error)
+            return None
+
+    def _measured(self, split: Split) -> str:
+        """Return the metric, over all items if there are fewer than it asks for."""
+        metric = parse(self.job.guard.metric)
+        return f"{metric.kind}@{min(metric.k, split.training.n_items)}"
 
     def _guard(self, faults: list[str], accept: bool) -> None:
         """Refuse to go on if there are faults, unless they are accepted."""
@@ -198,18 +217,20 @@ class _Night:
         new = read_interactions(job.source.data, progress=self.progress, **job.source.reading)
         if new.skipped:
             self.record["skipped"] = new.skipped
-        if job.source.mode == "fit" or not job.publish.model.exists():
+        if job.source.mode == "fit":
             return new
-        model = load(job.publish.model)
-        name, known = job.source.batch or new.fingerprint, model.batches_
-        old = model._known_data("mode = update")
-        if name in known:
-            _log.info("the batch %s was added before", name)
-            return old
-        grown = add(old, new)
-        grown.origin = replace(origin_of(grown), batches=(*known, name))
+        name = job.source.batch or new.fingerprint
+        known: tuple[str, ...] = ()
+        if job.publish.model.exists():
+            model = load(job.publish.model)
+            old, known = model._known_data("mode = update"), model.batches_
+            if name in known:
+                _log.info("the batch %s was added before", name)
+                return old
+            new = add(old, new)
+        new.origin = replace(origin_of(new), batches=(*known, name))
         self.record["batch"] = name
-        return grown
+        return new
 
     # ── parameters ────────────────────────────────────────────────────────────────────────────────
 
@@ -230,7 +251,7 @@ class _Night:
     def _tunes(self) -> bool:
         return self.job.tune is not None and self._last_tuned is None
 
-    def _parameters(self, split: Any) -> dict[str, Any]:
+    def _parameters(self, split: Split) -> dict[str, Any]:
         job = self.job
         if job.tune is None:
             return job.parameters
@@ -238,9 +259,8 @@ class _Night:
         if past is not None:
             self.record |= {"parameters": past["parameters"], "tuned": past["tuned"]}
             return dict(past["parameters"])
-        metric = job.guard.metric or f"ndcg@{min(_METRIC_PLACES, split.training.n_items)}"
         best = climb(
-            split, metric, model=job.kind, fixed=job.parameters, minutes=job.tune.minutes,
+            split, self._measured(split), model=job.kind, fixed=job.parameters, minutes=job.tune.minutes,
             machine=job.machine, progress=self.progress,
         ).best  # fmt: skip
         asked = {"kind": job.kind, "fixed": job.parameters}
@@ -252,21 +272,22 @@ class _Night:
 
     # ── publishing ────────────────────────────────────────────────────────────────────────────────
 
-    def _publish(self, model: "Recommender") -> None:
+    def _publish(self, model: "Recommender", accept: bool) -> None:
         publish = self.job.publish
-        target = publish.model.resolve() if publish.model.is_symlink() else publish.model
-        new = _unpublished(publish.model)
+        target = _target(publish.model)
+        new = _unpublished(target)
         self.record["rows"] = {}
         with ExitStack() as staged:
-            for what, sink in _sinks(self.job):
+            for what, sink in self.job.sinks.items():
                 rows = staged.enter_context(_staged(model, what, sink, self.progress))
                 self.record["rows"][what] = rows
                 _log.info("%s rows of %s for %s", f"{rows:,}", what, sink.where)
+                self._guard([] if rows else [f"there are no {what} to publish"], accept)
             noted = {name: self.record[name] for name in ("started", "metric", "value", "error", "asked")}
             notes = {**noted, "fit_seconds": self.record["seconds"]["fit"]}
             model.save(new, include_histories=publish.histories, notes=notes)
-        _keep_old(target, publish.keep)  # no error from here on: the tables are the new ones
-        new.replace(target)
+            _keep_old(target, publish.keep)
+        new.replace(target)  # the tables are the new ones: nothing that may fail comes before this
         _log.info("wrote %s", publish.model)
 
     @contextmanager
@@ -286,9 +307,13 @@ def _staged(model: "Recommender", what: str, sink: Sink, progress: "Progress | N
     return model.staged_similar_items(sink.to, k=sink.k, table=sink.table, progress=progress)
 
 
-def _unpublished(model: Path) -> Path:
+def _target(model: Path) -> Path:
+    """Return the file that a link leads to."""
+    return model.resolve() if model.is_symlink() else model
+
+
+def _unpublished(target: Path) -> Path:
     """Return the name of a model that is not published yet."""
-    target = model.resolve() if model.is_symlink() else model
     return target.with_name(f".{target.name}.nightly")
 
 
@@ -299,14 +324,25 @@ def _keep_old(target: Path, keep: int) -> None:
     written = datetime.fromtimestamp(target.stat().st_mtime, UTC)
     for extra in ("", *(f"-{number}" for number in range(1, 100))):  # of one second
         kept = target.with_name(f"{target.stem}.{written:%Y%m%dT%H%M%SZ}{extra}{target.suffix}")
-        with suppress(FileExistsError):
-            os.link(target, kept)
-        if kept.samefile(target):  # made now, or by a run that was killed just after this
+        if not kept.exists():
+            _link(target, kept)
+            break
+        if kept.samefile(target):  # a run was killed just after this
             break
     digits = f"{'[0-9]' * 8}T{'[0-9]' * 6}Z"
     old = sorted(target.parent.glob(f"{_literal(target.stem)}.{digits}*{_literal(target.suffix)}"))
     for path in old[: max(len(old) - keep, 0)]:
         path.unlink(missing_ok=True)
+
+
+def _link(target: Path, kept: Path) -> None:
+    """Give a file a second name, or make a copy where that is not possible."""
+    try:
+        os.link(target, kept)
+    except OSError:  # a file system without links, or another user's file
+        with writing(kept) as unfinished:
+            shutil.copyfile(target, unfinished)
+        shutil.copystat(target, kept)
 
 
 def _literal(text: str) -> str:

@@ -131,8 +131,8 @@ def _stamp(path: Path) -> Stamp | None:
 def _opened(name: str, path: Path) -> Served:
     """Open a model, check every byte of it, and answer a first question."""
     start = time.perf_counter()
-    written = path.stat().st_mtime
     model = load(path)
+    written = path.stat().st_mtime
     model.threads = 1  # the workers share the cores
     model.prepare_answers()
     model.answer(history=model.items_[:1], k=1, explain=int(model.explains))
