@@ -118,6 +118,7 @@ def url(folder: Path) -> Iterator[str]:
         "one": fitted(["only"], None, folder / "one.mrf", models.EASE(threads=1)),
         "popular": fitted(ODD, None, folder / "popular.mrf", models.Popularity()),
         "wmf": fitted([*range(12)], None, folder / "wmf.mrf", models.WMF(factors=3, iterations=2, threads=1)),
+        "dae": fitted([*range(12)], None, folder / "dae.mrf", models.MultDAE(hidden=4, epochs=1, threads=1)),
     }
     with serving(create_app(shelf, settings=ServiceSettings(max_history=20, poll=0))) as url:
         yield url
@@ -129,7 +130,7 @@ def client(url: str) -> Iterator[httpx.Client]:
         yield client
 
 
-NAMES = ["shop", "odd", "numbers", "untitled", "one", "popular", "wmf"]
+NAMES = ["shop", "odd", "numbers", "untitled", "one", "popular", "wmf", "dae"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -242,6 +243,7 @@ def test_models_without_reasons_say_so(client: httpx.Client) -> None:
     assert "cosine" in "".join(get(client, "/item", model="wmf", item=3).text)
     assert "no graph" in "".join(get(client, "/item", model="one", item="only").text)
     assert "Nothing is left" in "".join(get(client, "/history", model="one", item="only").text)
+    assert "A MultDAE gives no reasons" in "".join(get(client, "/history", model="dae", item=[1, 2]).text)
     slider = [
         given for tag, given in get(client, "/history", model="wmf").tags if given.get("type") == "range"
     ]
@@ -270,6 +272,21 @@ def test_what_was_noted_of_the_training_is_on_the_page_of_the_model(folder: Path
         text = " ".join(" ".join(get(client, "/model").text).split())
         for words in ("2026-11-16 02:00 UTC", "2.5 s", "ndcg@10 0.5000 ± 0.0100", "1,200 users", "by <me>"):
             assert words in text
+
+
+def test_behind_a_proxy_all_addresses_have_its_prefix(folder: Path) -> None:
+    inner = create_app(folder / "shop.mrf", settings=ServiceSettings(poll=0))
+
+    async def outer(scope: Any, receive: Any, send: Any) -> None:
+        await inner({**scope, "root_path": "/recs"} if scope["type"] == "http" else scope, receive, send)
+
+    with serving(outer) as url, httpx.Client(base_url=url) as client:
+        for path, status in (("/recs/", 200), ("/recs/item?item=milk", 200), ("/recs/none", 404)):
+            page = get(client, path, status)
+            assert all(link.startswith(("/recs/", "#")) for link in page.links)
+            assert {given["action"] for tag, given in page.tags if tag == "form"} == {"/recs/search"}
+        assert client.get("/recs/v1/none").headers["content-type"] == "application/problem+json"
+        assert client.get(get(client, "/recs/").links[0]).status_code == 200
 
 
 def test_files_are_kept_by_browsers_and_change_their_address(client: httpx.Client) -> None:

@@ -5,7 +5,9 @@ The layout has nothing random in it: the same model and item give the same pictu
 
 import math
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +18,7 @@ Array = npt.NDArray[np.float64]
 _STEPS, _PUSHES = 40, 120  # of the layout, and to part labels that overlap
 _EDGES_PER_NODE = 2  # between neighbors; more of them hide each other
 _THIN, _THICK = 0.8, 7.0  # edges, in pixels
-HEIGHT, _GAP, _LEAST_GAP = 27, 12, 4  # a box, and between boxes
+_HEIGHT, _GAP, _LEAST_GAP = 27, 12, 4  # a box, and between boxes
 _FONT = 13
 _NARROW_LETTERS, _BROAD_LETTERS = frozenset(" !'()*,-./:;I[]`fijlrt{|}"), frozenset("%@MWmw—")
 
@@ -45,6 +47,12 @@ class Node(NamedTuple):
     label: str
     sign: str  # of its edge to the item in the middle: "positive", "negative", or "middle"
 
+    @property
+    def svg(self) -> str:
+        """The attributes of its rectangle."""
+        x, y = round(self.x - self.width / 2, 1), round(self.y - _HEIGHT / 2, 1)
+        return f'x="{x}" y="{y}" width="{self.width:.1f}" height="{_HEIGHT}" rx="{_HEIGHT / 2}"'
+
 
 class Edge(NamedTuple):
     """A line between two boxes."""
@@ -56,6 +64,11 @@ class Edge(NamedTuple):
     width: float
     sign: str
     is_inner: bool  # begins at the item in the middle
+
+    @property
+    def svg(self) -> str:
+        """The attributes of its line."""
+        return f'x1="{self.x1}" y1="{self.y1}" x2="{self.x2}" y2="{self.y2}" stroke-width="{self.width}"'
 
 
 class Drawing(NamedTuple):
@@ -69,7 +82,7 @@ class Drawing(NamedTuple):
 def draw(names: Sequence[str], weights: npt.NDArray[Any], canvas: Canvas) -> Drawing:
     """Lay out items by the weights between them, n × n and symmetric; the first is in the middle."""
     labels = [_shortened(name, canvas.label) for name in names]
-    sizes = np.array([[_width(label) + 20, HEIGHT] for label in labels])
+    sizes = np.array([[sum(map(_letter_width, label)) + 20, _HEIGHT] for label in labels])
     share = np.abs(weights) / (np.abs(weights).max() or 1.0)
     at = _parted(_layout(share), sizes, canvas)
     x, y, widths = at[:, 0].tolist(), at[:, 1].tolist(), sizes[:, 0].tolist()
@@ -164,17 +177,15 @@ def _sign(weight: float) -> str:
 def _shortened(name: str, width: int) -> str:
     """Cut a name to a width in pixels, an ellipsis included."""
     name = " ".join(name[:100].split())
-    if _width(name) <= width:
+    ends = list(accumulate(map(_letter_width, name)))
+    if not ends or ends[-1] <= width:
         return name
-    while _width(name) > width - _FONT:
-        name = name[:-1]
-    return f"{name.rstrip()}…"
+    return f"{name[: bisect_right(ends, width - _FONT)].rstrip()}…"
 
 
-def _width(text: str) -> float:
-    """Estimate the width of a text in pixels, in a font with broad letters."""
-    return _FONT * sum(
-        1.05 if unicodedata.east_asian_width(c) in "WF" or c in _BROAD_LETTERS
-        else 0.42 if c in _NARROW_LETTERS else 0.66
-        for c in text
-    )  # fmt: skip
+def _letter_width(letter: str) -> float:
+    """Estimate the width of a letter in pixels, in a broad font."""
+    if letter in _NARROW_LETTERS:
+        return 0.42 * _FONT
+    is_broad = letter in _BROAD_LETTERS or unicodedata.east_asian_width(letter) in "WF"
+    return (1.05 if is_broad else 0.66) * _FONT

@@ -24,7 +24,7 @@ from starlette.responses import HTMLResponse, Response
 from mrfrec.errors import MrfrecError
 from mrfrec.models.recommender import Recommender
 from mrfrec.service import answers
-from mrfrec.service.graph import HEIGHT, NARROW, WIDE, draw
+from mrfrec.service.graph import NARROW, WIDE, draw
 from mrfrec.service.line import FullError, Line
 from mrfrec.service.problems import ProblemError
 from mrfrec.service.reasons import bars_of
@@ -235,7 +235,7 @@ def _item(visit: PageVisit) -> tuple[str, Shown]:
         against = range(len(positive) + 1, len(names))[: canvas.negative]
         kept = [*range(min(canvas.positive, len(positive)) + 1), *against]
         drawing = draw([names[i] for i in kept], matrix[np.ix_(kept, kept)], canvas)
-        drawings.append({"drawing": drawing, "height": HEIGHT, "rows": [rows[i - 1] for i in kept]})
+        drawings.append({"drawing": drawing, "rows": [rows[i - 1] for i in kept]})
     return "item.html", {
         "item": visit.items([place])[0],
         "rank": int(model.catalogue.by_popularity[place]) + 1,
