@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urljoin, urlsplit
+from urllib.parse import parse_qs, urlencode, urljoin, urlsplit
 
 import httpx
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import mrfrec
 from mrfrec import MRF, models, read_interactions
@@ -39,6 +41,7 @@ TITLES = [
     "ok",
     "",
 ]
+NAMES = ["shop", "odd", "numbers", "untitled", "one", "popular", "wmf", "dae"]
 VOID = {"input", "link", "meta", "img", "rect", "line", "circle", "path"}
 
 
@@ -130,9 +133,6 @@ def client(url: str) -> Iterator[httpx.Client]:
         yield client
 
 
-NAMES = ["shop", "odd", "numbers", "untitled", "one", "popular", "wmf", "dae"]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_link_leads_to_a_page(client: httpx.Client, name: str) -> None:
     """From the start page of a model, over everything that it links to."""
@@ -200,7 +200,45 @@ def test_many_items_of_a_history_are_summed_up_after_the_largest(client: httpx.C
     score, *parts = (float(value) for value in re.findall(r'<data value="([^"]+)"', card))
     assert len(parts) == 21
     assert sum(parts) == pytest.approx(score, abs=1e-6)
-    assert client.get("/history", params={"model": "untitled", "item": [*range(21)]}).status_code == 422
+
+
+def test_addresses_are_bounded(client: httpx.Client) -> None:
+    """The links of a page have its history: their lengths must not multiply."""
+    for path in ("/history", "/search", "/suggest"):
+        get(client, path, 422, item=[*range(101)])
+        get(client, path, 422, q="x" * 8000)
+    longest: dict[str, Any] = {
+        "item": ["🦊" * 6 + str(i) for i in range(98)],
+        "k": 100,
+        "q": "e",
+        "model": "odd",
+    }
+    for path in ("/history", "/search"):
+        assert (
+            len(client.get(path, params={**longest, "item": [*longest["item"], *ODD[:2]]}).content)
+            < 2_000_000
+        )
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    path=st.sampled_from(["/", "/search", "/suggest", "/item", "/history", "/model", "/static/x", "/x"]),
+    model=st.sampled_from([None, "", "x", *NAMES]),
+    item=st.lists(
+        st.text() | st.integers().map(str) | st.sampled_from([*ODD, "3", "milk", "only"]), max_size=5
+    ),
+    others=st.dictionaries(
+        st.sampled_from(["q", "k", "novelty", "add", "x"]),
+        st.text() | st.floats().map(str) | st.sampled_from(["1", "a"]),
+    ),
+)
+def test_any_query_is_answered_or_refused(
+    client: httpx.Client, path: str, model: str | None, item: list[str], others: dict[str, str]
+) -> None:
+    query = {"item": item, **others, **({} if model is None else {"model": model})}
+    found = client.get(f"{path}?{urlencode(query, doseq=True, errors='replace')}")
+    assert found.status_code in (200, 404, 422), found.text
+    Checked(found.text)
 
 
 def test_neighbors_are_those_of_the_model_with_their_signs(client: httpx.Client) -> None:

@@ -72,7 +72,7 @@ def create_app(
     )  # fmt: skip
     app.state.shelf, app.state.line, app.state.settings = shelf, line, settings
     app.include_router(create_router(shelf, settings, line, apart, metrics))
-    app.include_router(create_pages(shelf, settings, line))
+    app.include_router(create_pages(shelf, line))
 
     door = Door(app, settings, metrics, shelf)
 

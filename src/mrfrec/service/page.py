@@ -28,7 +28,6 @@ from mrfrec.service.graph import NARROW, WIDE, draw
 from mrfrec.service.line import FullError, Line
 from mrfrec.service.problems import ProblemError
 from mrfrec.service.reasons import bars_of
-from mrfrec.service.settings import ServiceSettings
 from mrfrec.service.shelf import Served, Shelf
 
 Shown = dict[str, Any]
@@ -37,6 +36,7 @@ Places = Sequence[int] | npt.NDArray[Any]
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _FILES = {one.name: one.read_bytes() for one in files("mrfrec.service").joinpath("static").iterdir()}
 _API = ("v1", "health", "ready", "metrics")
+_MOST_ITEMS, _MOST_LETTERS = 100, 8000  # of a history, and of a query: every link of a page has them
 _POPULAR, _FOUND, _SUGGESTED, _MOST_RECOMMENDED = 12, 50, 8, 100  # items of a page
 
 
@@ -83,10 +83,19 @@ class PageVisit:
 
     def history(self) -> tuple[list[int], list[str]]:
         """Return the items of the query by position, each once, and the texts that are no known item."""
-        texts = list(dict.fromkeys(self.query.getlist("item")))
+        texts = self.texts()
         places = [answers.find_item(self.model.items_, text) for text in texts]
         unknown = [text for text, place in zip(texts, places, strict=True) if place is None]
         return list(dict.fromkeys(place for place in places if place is not None)), unknown
+
+    def texts(self) -> list[str]:
+        """Return the items of the query as they are written, each once."""
+        texts = list(dict.fromkeys(self.query.getlist("item")))
+        if len(texts) > _MOST_ITEMS:
+            raise ProblemError(
+                422, f"a history of this page has at most {_MOST_ITEMS} items; the API takes more."
+            )
+        return texts
 
     def ids(self, places: Places) -> list[Any]:
         return self.model.items_.take(np.asarray(places, np.int64))
@@ -111,12 +120,14 @@ class PageVisit:
 View = Callable[[PageVisit], tuple[str, Shown]]
 
 
-def create_pages(shelf: Shelf, settings: ServiceSettings, line: Line) -> APIRouter:
+def create_pages(shelf: Shelf, line: Line) -> APIRouter:
     """Return the routes of the page."""
     router = APIRouter(include_in_schema=False)
 
     def add(path: str, view: View) -> None:
         async def endpoint(request: Request) -> Response:
+            if len(request.scope["query_string"]) > _MOST_LETTERS:
+                raise ProblemError(422, f"the query must have at most {_MOST_LETTERS:,} letters.")
             visit = _visit(request, shelf, request.query_params.get("model"))
             try:
                 html = await line.do(lambda: _rendered(visit, *view(visit)))
@@ -131,11 +142,8 @@ def create_pages(shelf: Shelf, settings: ServiceSettings, line: Line) -> APIRout
 
         router.add_api_route(path, endpoint, methods=["GET", "HEAD"])
 
-    def history(visit: PageVisit) -> tuple[str, Shown]:
-        return _history(visit, settings)
-
     for path, view in (
-        ("/", _start), ("/search", _search), ("/suggest", _suggest), ("/item", _item), ("/history", history),
+        ("/", _start), ("/search", _search), ("/suggest", _suggest), ("/item", _item), ("/history", _history),
         ("/model", _about),
     ):  # fmt: skip
         add(path, view)
@@ -201,7 +209,7 @@ def _suggest(visit: PageVisit) -> tuple[str, Shown]:
 
 
 def _found(visit: PageVisit, most: int) -> Shown:
-    text, history = visit.query.get("q", "").strip()[:1000], visit.query.getlist("item")
+    text, history = visit.query.get("q", "").strip()[:1000], visit.texts()
     places = visit.model.catalogue.search(text, most) if text else []
     found = visit.items(places)
     for row in found:
@@ -267,11 +275,9 @@ def _between(model: Recommender, had: npt.NDArray[Any], targets: npt.NDArray[Any
     return model._weights_between(had, np.ones(len(had)), targets)
 
 
-def _history(visit: PageVisit, settings: ServiceSettings) -> tuple[str, Shown]:
+def _history(visit: PageVisit) -> tuple[str, Shown]:
     model = visit.model
     places, unknown = visit.history()
-    if len(places) > settings.max_history:
-        raise ProblemError(422, f"a history must have at most {settings.max_history:,} items.")
     novelty = visit.number("novelty", -1, 1) if model.scales_scores else None
     k = int(visit.number("k", 1, _MOST_RECOMMENDED) or 10)
     ids = visit.ids(places)
