@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPResponse, RemoteDisconnected
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
@@ -127,8 +127,11 @@ class Asker:
 
     def send(self, asked: Sent) -> None:
         """Send a request; raises an `AssertionError` if the answer is not one that is allowed."""
-        self._connection.request(asked.method, asked.target, asked.body, asked.headers)
-        answer = self._connection.getresponse()
+        try:
+            answer = self._answer(asked)
+        except (RemoteDisconnected, ConnectionResetError):  # idle for too long: a new one must be answered
+            self._connection.close()
+            answer = self._answer(asked)
         text = answer.read().decode()
         self.statuses[answer.status] += 1
         assert answer.status < 500, (asked, answer.status, text)
@@ -139,6 +142,10 @@ class Asker:
             problem = json.loads(text)
             assert problem["status"] == answer.status
             assert problem["detail"]
+
+    def _answer(self, asked: Sent) -> HTTPResponse:
+        self._connection.request(asked.method, asked.target, asked.body, asked.headers)
+        return self._connection.getresponse()
 
     def close(self) -> None:
         self._connection.close()

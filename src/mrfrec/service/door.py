@@ -57,6 +57,13 @@ _SHOWN = 10_000  # bytes of a body in the log
 _problem_body = lru_cache(64)(problem_body)
 
 
+class _Fields(dict[str, Any]):
+    """The line of a request in the log: fields for JSON, words for people."""
+
+    def __str__(self) -> str:
+        return " ".join(str(value) for value in self.values() if value != "")
+
+
 class _LeftError(Exception):
     """The client has left."""
 
@@ -274,21 +281,18 @@ class Door:
 
     def _write(self, visit: _Visit, scope: Message, route: str, seconds: float) -> None:
         """Write the line of a request to the log. What it asks, and so who asks, is not in it."""
-        fields: dict[str, Any] = {
-            "method": scope["method"],
-            "route": route,
-            "status": visit.status,
-            "ms": round(1000 * seconds, 2),
-            "model": visit.model,
-            "key": visit.key,
-            "request": visit.request_id.decode(),
-        }
+        fields = _Fields(
+            method=scope["method"], route=route, status=visit.status, ms=round(1000 * seconds, 2),
+            model=visit.model, key=visit.key, request=visit.request_id.decode(),
+        )  # fmt: skip
         if self._settings.log_requests:
             fields["path"] = visit.path
             fields["query"] = scope["query_string"].decode("latin-1")
             fields["body"] = visit.body[:_SHOWN].decode(errors="replace")
-        shown = " ".join(str(value) for value in fields.values() if value != "")
-        _access.info("%s", shown, extra={"fields": fields})
+        # Half the time of `_access.info`, which looks for the line of code that calls it.
+        record = logging.LogRecord(_access.name, logging.INFO, __file__, 0, fields, None, None)
+        record.fields = fields
+        _access.handle(record)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
