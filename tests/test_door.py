@@ -17,6 +17,7 @@ import pytest
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.service import ServiceSettings, create_app
 from mrfrec.service.keys import find_key, new_key, read_keys
+from mrfrec.service.line import FullError, Line
 from mrfrec.service.metrics import ROUTES, route_of
 from mrfrec.service.rates import Rates
 
@@ -419,3 +420,58 @@ def test_settings_are_checked() -> None:
     for bad in ({"queue": 0}, {"rate": -1.0}, {"seconds": 0.0}, {"access_log": "no"}, {"max_body": 1.5}):
         with pytest.raises(ParameterError):
             replace(ServiceSettings(), **bad)
+
+
+# ── the line ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_line_answers_in_order_refuses_what_is_too_much_and_forgets_who_left() -> None:
+    async def main() -> None:
+        line, done = Line(30, 5.0), []
+        waiting = [asyncio.create_task(line.do(lambda n=n: done.append(n) or n)) for n in range(30)]  # type: ignore[func-returns-value, misc]
+        await asyncio.sleep(0)  # all are in the line
+        waiting[3].cancel()
+        with pytest.raises(FullError):
+            await line.do(lambda: done.append(99))
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+        assert done == [n for n in range(30) if n != 3]
+        assert [one for one in found if isinstance(one, int)] == done
+        assert line.length == 0
+        with pytest.raises(ZeroDivisionError):
+            await line.do(lambda: 1 // 0)
+        assert await line.do(lambda: 7) == 7
+
+    asyncio.run(main())
+
+
+def test_the_loop_turns_between_answers_unless_many_wait() -> None:
+    async def turns(count: int) -> int:
+        """Return how often something else had its turn while `count` answers of 2 ms were made."""
+        line, others, over = Line(count, 5.0), 0, False
+
+        async def other() -> None:
+            nonlocal others
+            while not over:
+                others += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(other())
+        await asyncio.gather(*(line.do(lambda: time.sleep(0.002)) for _ in range(count)))
+        over = True
+        await beside
+        return others
+
+    assert asyncio.run(turns(10)) >= 10
+    assert asyncio.run(turns(60)) <= 45  # 60 answers, the first 44 or so in slices of 20 ms
+
+
+def test_who_waits_too_long_in_the_line_is_refused() -> None:
+    async def main() -> None:
+        line = Line(10, 0.05)
+        first = asyncio.create_task(line.do(lambda: time.sleep(0.2)))
+        second = asyncio.create_task(line.do(lambda: 1))
+        await first
+        with pytest.raises(FullError):
+            await second
+
+    asyncio.run(main())

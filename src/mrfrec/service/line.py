@@ -2,14 +2,20 @@
 
 Answers take a millisecond of Python and numpy each. They are made in the thread of the event loop, which
 would otherwise fight with them for the interpreter; between two answers the loop reads what has arrived, and
-refuses what is too much.
+refuses what is too much. If much waits, several answers are made in between, so that a flood of requests that
+are refused does not take the time of those that are answered.
 """
 
 import asyncio
+import time
+from collections import deque
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+_MANY = 16  # waiting: more than so many are answered several at once
+_SLICE = 0.02  # seconds of answers in between, if many wait
 
 
 class FullError(Exception):
@@ -21,7 +27,9 @@ class Line:
 
     def __init__(self, most: int, seconds: float) -> None:
         self.most, self.seconds, self.length = most, seconds, 0
-        self._turn = asyncio.Lock()  # first come, first served
+        self._waiting: deque[tuple[asyncio.Future[Any], Callable[[], Any], float]] = deque()
+        self._is_working = False
+        self._turn = asyncio.Lock()  # of work in other threads: first come, first served
 
     @property
     def is_full(self) -> bool:
@@ -30,28 +38,52 @@ class Line:
 
     async def do(self, work: Callable[[], T]) -> T:
         """Wait for one's turn, then do the work in this thread."""
-        return await self._do(work, in_thread=False)
+        if self.is_full:
+            raise FullError
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        self._waiting.append((done, work, time.monotonic() + self.seconds))
+        if not self._is_working:
+            self._is_working = True
+            loop.call_soon(self._work, loop)
+        self.length += 1
+        try:
+            return await done
+        finally:
+            self.length -= 1
+
+    def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Answer the first one, or as many as a slice of time allows."""
+        end = time.monotonic() + _SLICE if len(self._waiting) > _MANY else 0.0
+        while self._waiting:
+            done, work, latest = self._waiting.popleft()
+            if done.done():  # nobody waits for it any more
+                continue
+            try:
+                if time.monotonic() > latest:
+                    raise FullError
+                done.set_result(work())
+            except Exception as error:
+                done.set_exception(error)
+            if time.monotonic() >= end:
+                break
+        self._is_working = bool(self._waiting)
+        if self._waiting:
+            loop.call_soon(self._work, loop)
 
     async def do_apart(self, work: Callable[[], T]) -> T:
         """Wait for one's turn, then do the work in another thread: for work of more than milliseconds."""
-        return await self._do(work, in_thread=True)
-
-    async def _do(self, work: Callable[[], T], in_thread: bool) -> T:
         if self.is_full:
             raise FullError
         self.length += 1
         try:
-            try:
-                async with asyncio.timeout(self.seconds):
-                    await self._turn.acquire()
-            except TimeoutError:
-                raise FullError from None
-            try:
-                if in_thread:
-                    return await asyncio.to_thread(work)
-                await asyncio.sleep(0)
-                return work()
-            finally:
-                self._turn.release()
+            async with asyncio.timeout(self.seconds):
+                await self._turn.acquire()
+        except TimeoutError:
+            self.length -= 1
+            raise FullError from None
+        try:
+            return await asyncio.to_thread(work)
         finally:
+            self._turn.release()
             self.length -= 1

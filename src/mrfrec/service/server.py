@@ -23,6 +23,7 @@ from mrfrec.service.workers import SECONDS_TO_STOP, Workers
 _log = logging.getLogger("mrfrec.service")
 
 _BACKLOG = 2048  # connections that wait to be accepted
+_ACCEPTED = 15  # further connections at once
 
 
 def serve(
@@ -111,11 +112,13 @@ def _run(app: Any, listening: socket.socket) -> None:
         factory = None
     else:
         factory = uvloop.new_event_loop
+    # uvloop accepts one connection of a socket between two answers; several handles of it make that several.
+    sockets = [listening, *(listening.dup() for _ in range(_ACCEPTED if factory else 0))]
     with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(_serve(uvicorn.Server(config), app, listening))
+        runner.run(_serve(uvicorn.Server(config), app, sockets))
 
 
-async def _serve(server: Any, app: Any, listening: socket.socket) -> None:
+async def _serve(server: Any, app: Any, sockets: list[socket.socket]) -> None:
     loop = asyncio.get_running_loop()
     reloading: set[asyncio.Future[None]] = set()
 
@@ -136,7 +139,7 @@ async def _serve(server: Any, app: Any, listening: socket.socket) -> None:
     if parent is not None:
         loop.add_reader(parent.sentinel, leave)  # nobody would stop a worker whose parent was killed
     try:
-        await server.serve(sockets=[listening])
+        await server.serve(sockets=sockets)
     finally:
         if parent is not None:
             loop.remove_reader(parent.sentinel)
@@ -155,8 +158,8 @@ def _is_loopback(host: str) -> bool:
 def _bound(host: str, port: int) -> socket.socket:
     check_count("port", port, least=0)
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family)
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, protocol)  # with these, asyncio sends small answers at once
     except (OSError, OverflowError, UnicodeError) as error:
         raise DataError(f"{host}:{port} is no address to listen at: {error}.") from error
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
