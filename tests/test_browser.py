@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from mrfrec import MRF
 from mrfrec.service import ServiceSettings, create_app
+from mrfrec.service.keys import new_key
 from test_page import ODD, TITLES, fitted
 
 from servers import save_shop, serving
@@ -184,6 +185,21 @@ def test_everything_can_be_read_without_scripts(browser: Browser, url: str) -> N
         page.get_by_label("Model", exact=True).select_option("many")
         page.get_by_role("button", name="Choose").click()
         page.wait_for_url("**/?model=many")
+
+
+def test_a_key_is_the_password_of_the_page(browser: Browser, tmp_path: Path) -> None:
+    secret, line = new_key("me")
+    (tmp_path / "keys").write_text(line + "\n")
+    app = create_app(
+        save_shop(tmp_path / "shop.mrf"), settings=ServiceSettings(keys=tmp_path / "keys", poll=0)
+    )
+    with serving(app) as url:
+        login: Any = {"username": "anybody", "password": secret}
+        with opened(browser, url, http_credentials=login) as page:
+            page.goto("/")
+            page.get_by_role("combobox", name="Find an item").fill("milk")
+            page.get_by_role("listbox").get_by_role("option").first.click()
+            expect(page.get_by_role("heading", level=1)).to_have_text("milk")
 
 
 def test_the_keyboard_goes_to_the_content_first(browser: Browser, url: str) -> None:
