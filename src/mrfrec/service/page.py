@@ -361,9 +361,11 @@ def _written(value: object) -> str:
 def _environment() -> Environment:
     found = Environment(
         loader=PackageLoader("mrfrec.service"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
+        lstrip_blocks=True, auto_reload=False,
     )  # fmt: skip
     found.filters |= {"signed": _signed, "written": _written}
+    for name in found.list_templates():  # compiled now, and not while somebody waits
+        found.get_template(name)
     return found
 
 
