@@ -50,6 +50,7 @@ def as_guest(url: str, password: str = "", parameters: str = "") -> str:
         ("postgresql://host/shop?password=hunter@2", "postgresql://…"),
         ("postgresql://host/shop?hunter2", "postgresql://…"),
         ("https://u:hunter2@host/rows.csv?signature=hunter2", "https://host/rows.csv"),
+        ("mysql://u:hunter2?hunter2@host/shop", "mysql://…"),
         ("sqlite:///a:b@c.db", "sqlite:///a:b@c.db"),
         ("rows.csv", "rows.csv"),
     ],
@@ -222,7 +223,8 @@ def test_batches_are_bounded_and_in_order(database: str, monkeypatch: pytest.Mon
         ("select nothing from orders", "nothing"),
         ("select user_id, sku from nowhere", "nowhere"),
         ("selec 1", 'near "selec"'),
-        ("delete from orders", r"(?i)read.?only"),
+        ("delete from orders", r"(?i)read.?only|a single select"),
+        ("select user_id, sku from orders; select 1", "one statement at a time|multiple|a single select"),
         ("select user_id, sku, sku from orders", "several columns 'sku'"),
         ("select user_id, sku from orders where 1 = 2", "no interactions: 0 rows"),
         ("select user_id, raw as sku from orders", "item|binary|bytea"),
@@ -234,14 +236,17 @@ def test_query_that_cannot_be_used_is_refused(shop: str, query: str, message: st
     with pytest.raises(DataError, match=message) as caught:
         read_interactions(shop, query=query)
     assert shown(shop) in str(caught.value) or "0 rows" in message
-    assert len(read_interactions(shop, query="select user_id, sku from orders")) == 3
+    assert len(read_interactions(shop, query="select user_id, sku from orders ;;\n")) == 3
 
 
 def test_query_and_database_need_each_other(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("user,item\n1,2\n")
-    with pytest.raises(ParameterError, match=r"query must be the SQL.*postgresql://h/d;.*--query") as caught:
-        read_interactions("postgresql://u:hunter2@h/d")
-    assert "hunter2" not in str(caught.value)
+    for query in (None, " ; "):
+        with pytest.raises(
+            ParameterError, match=r"query must be the SQL.*postgresql://h/d;.*--query"
+        ) as caught:
+            read_interactions("postgresql://u:hunter2@h/d", query=query)
+        assert "hunter2" not in str(caught.value)
     for source in (tmp_path / "x.csv", [str(tmp_path / "x.csv"), "sqlite:///x.db"], sp.eye(3).tocsr()):
         with pytest.raises(ParameterError, match="query must be None"):
             read_interactions(source, query="select 1")
@@ -264,6 +269,9 @@ def test_types_of_postgresql_are_understood_or_refused(postgres: str) -> None:
     for odd in ("now()", "array[1]", "true"):
         with pytest.raises(DataError, match="user ids must be integers or strings; column 'user_id' is"):
             ids(odd)
+    priced = "select 1 as user_id, 2 as item_id, 12.34::money as price"
+    with pytest.raises(DataError, match=r"'price' \(value\) is money\. .* cast\(… as numeric\)\.$"):
+        read_interactions(postgres, query=priced, value="price", binary=False)
     query = "select 1 as user_id, 2 as item_id, interval '1 day' as unused, extract(epoch from now()) as time"
     assert read_events(postgres, time=True, query=query).time is not None
     with connect(postgres, write=True) as cursor:
@@ -271,6 +279,50 @@ def test_types_of_postgresql_are_understood_or_refused(postgres: str) -> None:
     query = "select 1 as user_id, 2 as item_id, 'buy'::kind as kind"
     weighted = read_interactions(postgres, query=query, event_weights={"buy": 3})
     assert weighted.matrix.data.tolist() == [3]
+
+
+@pytest.mark.parametrize("kind", ["date", "timestamp", "timestamptz"])
+@pytest.mark.parametrize("odd", ["infinity", "-infinity", "4000-01-01 BC"])
+def test_times_beyond_the_calendar_are_bad_rows(postgres: str, kind: str, odd: str) -> None:
+    query = (
+        f"select n as user_id, n as item_id, (case n when 2 then '{odd}' else '2026-01-01' end)::{kind} as ts"
+        " from generate_series(1, 3) n"
+    )
+    given: dict[str, Any] = {"query": query, "time": "ts", "half_life": "1d"}
+    with pytest.raises(DataError, match="row 2: time is beyond the years 1 to 9999"):
+        read_interactions(postgres, **given)
+    data = read_interactions(postgres, **given, on_bad="skip")
+    assert (list(data.users), data.matrix.data.tolist()) == ([1, 3], [1, 1])
+    assert data.skipped == {"time beyond the years 1 to 9999": 1}
+
+
+def test_query_writes_no_files(database: str, tmp_path: Path) -> None:
+    with connect(database, write=True) as cursor:
+        cursor.execute("create table t (user_id integer)")
+    before = sorted(tmp_path.iterdir())
+    file = tmp_path / "out"
+    for query in (
+        f"copy (select 1 as user_id, 2 as item_id) to '{file}'",
+        f"-- a copy\n/* of it */ COPY t to '{file}'",
+        f"export database '{file}'",
+        f"attach database '{file}' as other",
+        f"vacuum into '{file}'",
+        f"copy (select 1) to '{file}'; select 1 as user_id, 2 as item_id",
+        "explain select 1",
+    ):
+        with pytest.raises(DataError):
+            read_interactions(database, query=query)
+    assert sorted(tmp_path.iterdir()) == before
+    if not database.startswith("sqlite"):
+        with pytest.raises(DataError, match=r"the query must be a single select\.$"):
+            read_interactions(database, query=f"copy t to '{file}'")
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "duckdb"])
+def test_file_that_is_no_database_is_said_to_be_none(scheme: str, tmp_path: Path) -> None:
+    (tmp_path / "x.db").write_text("user,item\n" * 200)
+    with pytest.raises(DataError, match=r"x\.db: .*not a (valid DuckDB )?database"):
+        read_interactions(f"{scheme}:///{tmp_path}/x.db", query="select 1 as user_id, 2 as item_id")
 
 
 def test_query_that_fails_on_the_way_says_where(postgres: str) -> None:
@@ -359,6 +411,22 @@ def test_every_command_reads_from_a_database_and_keeps_the_password_to_itself(
     for text in (said.encode(), *(file.read_bytes() for file in tmp_path.iterdir())):
         assert SECRET.encode() not in text
         assert ENCODED.encode() not in text
+
+
+def test_closed_standard_input_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(DataError, match="standard input is closed"):
+        read_interactions("-", input_format="csv")
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql+psycopg2://u:hunter2@h/d", "mysql://u:hunter2@h/d", "s3://b/x.csv"]
+)
+@pytest.mark.parametrize("more", [(), ("--table", "recs"), ("--format", "csv"), ("--cluster", "tcp://h:1")])
+def test_no_command_writes_to_a_url_it_does_not_know(tmp_path: Path, url: str, more: tuple[str, ...]) -> None:
+    with pytest.raises(ParameterError, match=r"must be a (file|folder)|--table must be left out") as caught:
+        mrfrec("recommend", tmp_path / "none.mrf", "--all", "-o", url, *more)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_standard_input_is_read_by_every_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

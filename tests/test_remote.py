@@ -137,14 +137,16 @@ def test_what_cannot_be_fetched_is_named_without_secrets(web: str) -> None:
             (f"{web}/none.csv?signature=hunter2", r"none\.csv cannot be read: 404"),
             (f"{web}/none.parquet", "404"),
             (f"{closed}/x.csv?signature=hunter2", "refused"),
-            (f"{closed.replace('//', '//me:hunter2@')}/x.csv", "cannot be read"),
-            ("http://me:hunter2@127.0.0.1/x.csv", "cannot be read"),
+            (f"{closed.replace('//', '//me:hunter2@')}/x.csv", "a user and a password in the URL are not"),
+            ("http://me:hunter2@127.0.0.1/x.csv", "a user and a password in the URL are not supported"),
             (f"{web}/truncated.csv", "5 bytes too early"),
             ("s3://bucket/none.parquet", "there is no such file"),
             ("s3://bucket/none.csv", "there is no such file"),
             ("s3://bucket/none/*.parquet", "no file matches"),
             ("s3://bucket/none/*.csv", "no file matches"),
             ("ftp://me:hunter2@host/x.csv", "ftp:// is not known"),
+            ("mysql://me:hunter2@host/shop", "^mysql://host/shop: mysql:// is not known.*postgresql, sqlite"),
+            ("postgresql+psycopg2://me:hunter2@host/shop", "psycopg2:// is not known"),
             (f"{web}/x", "cannot tell the format"),
         ):
             with pytest.raises(DataError, match=message) as caught:

@@ -150,6 +150,22 @@ def test_table_goes_with_databases_only(tmp_path: Path, model: mrfrec.MRF) -> No
 
 
 @pytest.mark.parametrize(
+    "url", ["mysql://u:hunter2@h/d", "postgresql+x://u:hunter2@h/d", "s3://k:hunter2@b/x.csv"]
+)
+def test_urls_of_nothing_that_can_be_written_to_are_refused(model: mrfrec.MRF, url: str) -> None:
+    for path in (url, Path(url)):
+        for table in (None, "recs"):
+            with pytest.raises(
+                ParameterError, match=r"path must be a file, or the URL of a database: postg"
+            ) as caught:
+                model.recommend_to(path, table=table)
+            assert "hunter2" not in str(caught.value)
+    with pytest.raises(ParameterError, match="path must be a file of this machine, not a URL") as caught:
+        model.save(url)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     "name",
     ["Recs", "two words", "to.day", 'x"; drop table precious; --', "x'; --", "user", "naïve", "{text}"],
 )
@@ -188,6 +204,38 @@ def test_what_holds_something_else_is_not_replaced(database: str, kind: str) -> 
     ):
         pass  # pragma: no cover
     assert fetch(database, "select * from recs") == before
+
+
+@pytest.mark.parametrize(
+    ("user", "item", "message"),
+    [
+        ("varchar(9)", "text", '"user" is of type .*(char|text).*, but would get numbers. Give'),
+        ("bigint", "integer", '"item" is of type integer, but would get text. Give another name, or drop'),
+        ("bigint", "double precision", '"item" is of type double.*, but would get text'),
+        ("numeric", "varchar(20)", None),
+        ("smallint", "char(20)", None),
+    ],
+)
+def test_columns_of_other_types_are_refused_before_the_work(
+    database: str, user: str, item: str, message: str | None
+) -> None:
+    execute(database, f'create table recs ("user" {user}, item {item}, rank integer)')
+    if message is None:
+        publish(database, 1)
+        return
+    never = (pytest.fail("asked for rows") for _ in range(1))
+    with pytest.raises(DataError, match=f"table recs: column {message}"):
+        staged(database, "recs", SCHEMA, never).__enter__()
+
+
+@pytest.mark.parametrize("schema", ["pg_temp", "pg_temp_3", "temp", "TEMP"])
+def test_temporary_tables_are_refused(database: str, schema: str) -> None:
+    with pytest.raises((DataError, ParameterError), match=r"table must be one that lasts|schema|Schema"):
+        publish(database, 1, f"{schema}.recs")
+    own = "pg_temp" if database.startswith("postgres") else "temp"
+    if schema == own and not database.startswith("sqlite"):
+        with pytest.raises(ParameterError, match="table must be one that lasts, not a temporary one"):
+            publish(database, 1, f"{schema}.recs")
 
 
 def test_ids_that_fit_no_bigint_are_refused(database: str, binary: Matrix) -> None:
@@ -433,9 +481,9 @@ def test_what_a_role_may_not_do_is_refused_before_the_work(postgres: str) -> Non
 
 
 def test_types_that_do_not_fit_are_refused_before_the_work(postgres: str) -> None:
-    execute(postgres, 'create table recs ("user" integer, item integer, rank integer)')
+    execute(postgres, 'create table recs ("user" integer, item uuid, rank integer)')
     never = (pytest.fail("asked for rows") for _ in range(1))
-    with pytest.raises(DataError, match='column "item" is of type integer'):
+    with pytest.raises(DataError, match='column "item" is of type uuid'):
         staged(postgres, "recs", SCHEMA, never).__enter__()
 
 

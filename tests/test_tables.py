@@ -583,6 +583,7 @@ def test_values_in_some_files_only_are_refused(folder: Path) -> None:
     ("source", "message"),
     [
         ("nowhere.csv", "there is no file nowhere.csv. Relative paths start from /"),
+        ("/nowhere.csv", "there is no file /nowhere.csv.$"),
         ("no*.csv", "no file matches the pattern"),
         (["a\0.csv"], "there is no file"),
         ("/", "is a folder; name its files"),

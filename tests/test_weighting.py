@@ -325,6 +325,15 @@ def test_time_long_after_all_others_is_named(
         read(frame, **options, now="2026-03-07")
 
 
+@pytest.mark.parametrize("rows", [2, 3, 19])
+def test_one_of_few_rows_may_be_stray_too(rows: int) -> None:
+    days = [date(2026, 1, 1) + timedelta(days=n) for n in range(rows - 1)]
+    frame = pl.DataFrame({"user": range(rows), "item": range(rows), "time": [*days, date(9999, 12, 31)]})
+    for options in ({"window": "30d"}, {"half_life": "30d"}):
+        with pytest.warns(MrfrecWarning, match=f"now is 9999-12-31.*: {rows - 1} of {rows} rows"):
+            read_interactions(frame, **options)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("window", ["1d", "3d", "90d"])
 def test_short_window_on_steady_data_is_no_reason_to_warn(window: str) -> None:
     assert len(read_interactions(many_days("2026-03-09"), window=window))

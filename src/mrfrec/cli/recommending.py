@@ -121,7 +121,7 @@ def recommend(
     from mrfrec.cli.running import cluster_of, resumable
     from mrfrec.cli.show import note, progress_bar, show_recommendations
     from mrfrec.io.atomic import refuse_own_input
-    from mrfrec.io.databases import is_database
+    from mrfrec.io.databases import is_database, refuse_url
 
     ways = {
         "--history": history, "--user": user, "--users": users, "--all": all_users,
@@ -133,6 +133,8 @@ def recommend(
     kind, place = ("parts", None) if cluster else _kind_and_place(form, output, table)
     if cluster and (output is None or is_database(output) or table or form not in (None, "parquet")):
         raise DataError("--cluster writes Parquet files to a folder: give -o FOLDER, and no other --format.")
+    if cluster:
+        refuse_url(output, "a folder of this machine, not a URL")
     if output is not None and kind != "database":
         refuse_own_input(output, [model, users, history_file])
     opened = _load(model, threads)
@@ -264,13 +266,14 @@ def explain(
 def _kind_and_place(form: str | None, output: str | None, table: str | None) -> tuple[str, Any]:
     """Return the kind of the output, or "database", and its path or URL."""
     from mrfrec.cli.show import kind_of
-    from mrfrec.io.databases import is_database
+    from mrfrec.io.databases import is_database, refuse_url
 
     if output is None or not is_database(output):
         if table is not None:
             rule, advice = "left out without a database", "Give one as -o postgresql://host/shop."
             raise ParameterError("--table", rule, table, advice)
         path = None if output is None else Path(output)
+        refuse_url(output)
         return kind_of(form, path), path
     if form is not None:
         raise ParameterError("--format", "left out with a database", form)

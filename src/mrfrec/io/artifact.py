@@ -182,7 +182,8 @@ def open_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], StoredArray
         if file.is_dir():
             raise ModelFileError(f"{path} is a folder, not a model file.")
         if not file.is_file():
-            raise ModelFileError(f"there is no model file {path}. Relative paths start from {Path.cwd()}.")
+            start = "" if file.is_absolute() else f" Relative paths start from {Path.cwd()}."
+            raise ModelFileError(f"there is no model file {path}.{start}")
         with safe_open(file, framework="np"):  # checks the header and the length of the file
             raw = _mapped(file)
         length = int.from_bytes(raw[:8].tobytes(), "little")

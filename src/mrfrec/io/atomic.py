@@ -10,6 +10,7 @@ from io import FileIO, IOBase
 from pathlib import Path
 
 from mrfrec.errors import ParameterError
+from mrfrec.io.databases import refuse_url
 
 
 @contextmanager
@@ -77,6 +78,7 @@ def _unfinished(path: str | os.PathLike[str]) -> Iterator[tuple[Path, Path]]:
     if target.exists() and not target.is_file():
         raise ParameterError("path", "the name of a file", str(path), "Something else has that name.")
     if not target.parent.is_dir():
+        refuse_url(path, "a file of this machine, not a URL")
         raise ParameterError("path", "in a folder that exists", str(path), "Make the folder first.")
     start = f".{target.name[:40]}."
     temporary, lock = target, None

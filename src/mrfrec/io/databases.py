@@ -19,6 +19,7 @@ from mrfrec.errors import DataError, MissingLibraryError, ParameterError
 
 _FILES = ("sqlite", "duckdb")
 _SCHEMES = ("postgresql", "postgres", *_FILES)
+_TARGETS = "a file, or the URL of a database: postgresql://…, sqlite:///… or duckdb:///…"
 _HOST = r"(?:\[[\da-fA-F:.]*\]|[^][@:/?,]*)(?::\d*)?"
 _POSTGRES = re.compile(
     rf"""postgres(?:ql)?://
@@ -42,8 +43,14 @@ def shown(url: str) -> str:
     if scheme in _SCHEMES:
         parts = _POSTGRES.fullmatch(url)
         return f"{scheme}://{parts['place']}" if parts else f"{scheme}://…"
-    place = rest.partition("?")[0].rpartition("@")[2]
-    return f"{scheme}://{place}"
+    place, _, query = rest.partition("?")
+    return f"{scheme}://{'…' if '@' in query else place.rpartition('@')[2]}"
+
+
+def refuse_url(path: object, rule: str = _TARGETS) -> None:
+    """Refuse a URL in place of a file, also one of which `Path` has made `s3:/bucket`; show no password."""
+    if re.match(r"[A-Za-z][\w+.-]+:/", str(path)):
+        raise ParameterError("path", rule, shown(re.sub(":/+", "://", str(path), count=1)))
 
 
 @contextmanager
@@ -111,6 +118,9 @@ def _opened(url: str, write: bool, autocommit: bool) -> tuple[Any, Any]:
             connection = driver.connect(file, uri=True, isolation_level=None, check_same_thread=False)
             if not write:  # mode=ro would not let it undo what a killed writer has begun
                 connection.execute("pragma query_only = on")
+                connection.execute("pragma schema_version")  # fails if the file is not a database
+                attach = driver.SQLITE_ATTACH  # creates files
+                connection.set_authorizer(lambda action, *_: int(action == attach))
             return driver, connection
         if scheme == "duckdb":
             connection = driver.connect(str(path), read_only=not write)

@@ -17,7 +17,7 @@ from polars.io.plugins import register_io_source
 
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import writing
-from mrfrec.io.databases import is_database
+from mrfrec.io.databases import is_database, refuse_url
 from mrfrec.io.staging import parse_table, staged
 
 FILE_FORMATS = (".parquet", ".csv", ".jsonl")
@@ -134,11 +134,12 @@ def check_target(path: str | PathLike[str], form: str | None, table: str | None)
         if table is None:
             raise ParameterError("table", "the name of a table, with a database", table)
         parse_table(table)
-    elif table is not None:
+        return
+    refuse_url(path)
+    if table is not None:
         rule, advice = "None with a file", "Tables are in databases, such as postgresql://host/shop."
         raise ParameterError("table", rule, table, advice)
-    else:
-        _suffix(path, form)
+    _suffix(path, form)
 
 
 def _suffix(path: str | PathLike[str], form: str | None) -> str:

@@ -1,5 +1,6 @@
 """Open the result of a query as batches of rows in polars, in the order in which the database sends them."""
 
+import re
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from typing import Any
@@ -8,16 +9,16 @@ import polars as pl
 
 from mrfrec.errors import DataError, MissingLibraryError
 from mrfrec.io import batches as tables
-from mrfrec.io.batches import ID_ROLES, Roles, Source, Types, batch_of
+from mrfrec.io.batches import ID_ROLES, POLARS_ERRORS, Roles, Source, Types, batch_of
 from mrfrec.io.databases import connect, failure, shown
 
 _SQLITE_ROWS = 50_000  # rows in a batch while they are Python objects
-_ADVICE = "Convert it in the query: cast(… as text), or as bigint"
+_COPY = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/)*copy\b", re.DOTALL | re.IGNORECASE)
 
 
 def open_query(url: str, query: str) -> Source:
     """Send a query to a database; rows arrive while they are read, once."""
-    rows = _rows(url, query)
+    rows = _rows(url, query.rstrip("; \t\r\n"))
     columns = next(rows)
     doubled = next((name for name in columns if columns.count(name) > 1), None)
     if doubled is not None or not columns:
@@ -61,7 +62,7 @@ def _rows(url: str, query: str) -> Generator[Any, Roles, None]:
                     batch = pl.DataFrame(series)
                     done += len(batch)
                     yield from batch.iter_slices(tables.BATCH_ROWS)
-            except RuntimeError as error:
+            except (RuntimeError, *POLARS_ERRORS) as error:
                 raise failure(url, error, f" after row {done:,}") from None
 
 
@@ -71,10 +72,15 @@ def _arrow(cursor: Any, url: str, query: str) -> Any:
         import nanoarrow
     except ImportError:
         raise MissingLibraryError('databases need nanoarrow: pip install "mrfrec[sql]".') from None
+    if url.startswith("duckdb"):  # whose other statements may write files, even if it may only read
+        kinds = [statement.type.name for statement in cursor.extract_statements(query)]
+        is_select = kinds == ["SELECT"]
+    else:
+        is_select = not _COPY.match(query)  # which may write files of the server
+    if not is_select:
+        raise DataError(f"{shown(url)}: the query must be a single select.")
     if url.startswith("duckdb"):
         source = cursor.sql(query)
-        if source is None:
-            raise DataError(f"{shown(url)}: the query returns no table.")
     else:
         cursor.execute(f"{query}\n")  # which ends a comment, before the driver adds a bracket
         source = cursor.fetch_arrow()
@@ -91,9 +97,13 @@ def _check(kind: Any, role: str, where: str) -> None:
     """Refuse types that polars cannot take, or takes for something else."""
     name = _type_name(kind)
     is_binary = kind.format in ("z", "Z", "vz") or kind.format.startswith(("w:", "ti"))
-    if (is_binary and name != "uuid") or (name == "numeric" and role in ID_ROLES):
+    if (is_binary and name != "uuid") or (name == "numeric" and role in ID_ROLES) or name == "money":
         known = {"z": "binary", "tin": "interval"}
-        raise DataError(f"{where}: column {kind.name!r} ({role}) is {known.get(name, name)}. {_ADVICE}.")
+        to = "numeric)" if name == "money" else "text), or as bigint"  # money would come in cents
+        raise DataError(
+            f"{where}: column {kind.name!r} ({role}) is {known.get(name, name)}. Convert it in the query: "
+            f"cast(… as {to}."
+        )
 
 
 def _series(array: Any, kind: Any, role: str) -> pl.Series:

@@ -6,6 +6,7 @@ Of each row only two small integers, a value and a time are kept, in the order o
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from mrfrec.data.ids import Texts
 from mrfrec.data.origin import Sums
 from mrfrec.data.pairs import combine, combine_in_ranges
 from mrfrec.errors import DataError
-from mrfrec.io.batches import BLANK, FAULT, INT64_MAX, Roles, Source, Types
+from mrfrec.io.batches import BLANK, FAULT, INT64_MAX, Roles, Source, Types, reading
 from mrfrec.io.gathering import GrowingColumns, Numbering
 from mrfrec.io.weighting import Weighting, from_numbers, look_like_years, shown
 
@@ -36,6 +37,7 @@ _DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M:
 _ROLES = ("user", "item", "value", "time")
 _SLICE = 1 << 18  # rows whose times are looked at together
 _ROOM = 1 << 23  # rows for which there is room at first; memory that is not written to is not taken
+_BEYOND = "beyond the years 1 to 9999"
 _MIXED_TIMES = "times are numbers in some rows and dates in others. Make them the same."
 
 
@@ -140,7 +142,8 @@ class RowReader:
         """Yield the good rows in batches; raise at the first bad one, or count them in `skipped`."""
         row = 0
         for batch in table.batches(roles, types or {}):
-            typed, faults = _typed(batch, table, roles, types or {})
+            with reading(table.name):
+                typed, faults = _typed(batch, table, roles, types or {})
             # What is wrong with each row, or null: the first thing only, so that a row counts once.
             no_fault = pl.repeat(None, len(batch), dtype=pl.String, eager=True)
             why = batch[FAULT] if FAULT in batch.columns else no_fault
@@ -153,8 +156,9 @@ class RowReader:
                 place = int(bad.arg_true()[0])
                 shown = why[place]
                 if shown in faults:
-                    texts = batch[place : place + 1].select(pl.col(*roles).cast(pl.String))
-                    shown = faults[shown][1].format_map(texts.row(0, named=True))
+                    named = [role for role in roles if f"{{{role}}}" in faults[shown][1]]
+                    texts = {role: batch[role][place : place + 1].cast(pl.String)[0] for role in named}
+                    shown = faults[shown][1].format_map(texts)
                 raise DataError(
                     f"{table.name}, row {row + place + 1:,}: {shown}. Correct it, or leave such rows out: "
                     'read_interactions(…, on_bad="skip"), or --on-bad skip at the command line.'
@@ -291,8 +295,18 @@ def _typed(
                 (~small.is_finite() | ((small == 0) & (number != 0)), "beyond single precision"),
             ]
         elif role == "time":
-            columns[role] = moment = _moments(raw, table)
-            odd = moment.is_null() if moment.dtype.is_temporal() else moment.is_null() | ~moment.is_finite()
+            moment = _moments(raw, table) if is_text else raw
+            if moment.dtype.is_temporal():
+                beyond = _is_beyond(moment)
+                what = (
+                    f"time{' {time}' if is_text else ''} is {_BEYOND}"  # others may be beyond all calendars
+                )
+                faults[f"time {_BEYOND}"] = beyond, what
+                moment = pl.select(pl.when(~beyond).then(moment)).to_series().cast(pl.Datetime("us"))
+                odd = moment.is_null()
+            else:
+                odd = moment.is_null() | ~moment.is_finite()
+            columns[role] = moment
             wrong = [(odd, "neither a number nor a date")]
         elif is_text or is_numbered:
             columns[role] = raw
@@ -312,12 +326,10 @@ def _typed(
 
 
 def _moments(raw: pl.Series, table: Source) -> pl.Series:
-    """Parse times as numbers or dates, null where they are neither.
+    """Parse texts as numbers or dates, null where they are neither.
 
     Only dates in ISO 8601 are recognised: 01/12 may be in January or in December.
     """
-    if raw.dtype != pl.String:
-        return raw.cast(pl.Datetime("us")) if raw.dtype.is_temporal() else raw
     text = raw.str.strip_chars()
     whole, number = text.cast(pl.Int64, strict=False), text.cast(pl.Float64, strict=False).fill_nan(None)
     dates = pl.repeat(None, len(text), dtype=pl.Datetime("us"), eager=True)
@@ -331,3 +343,13 @@ def _moments(raw: pl.Series, table: Source) -> pl.Series:
     if number.null_count() < len(number):
         raise DataError(f"{table.name}: {_MIXED_TIMES}")
     return dates
+
+
+def _is_beyond(moments: pl.Series) -> pl.Series:
+    """Return which dates are beyond the years 1 to 9999, such as the infinities of PostgreSQL."""
+    in_second = {"ms": 10**3, "us": 10**6, "ns": 10**9}
+    kind = moments.dtype
+    in_day = 86_400 * in_second[str(kind.time_unit)] if isinstance(kind, pl.Datetime) else 1
+    days = moments.to_physical() // in_day
+    first, last = ((day - date(1970, 1, 1)).days for day in (date.min, date.max))
+    return ~days.is_between(first, last)

@@ -16,6 +16,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import narwhals as nw
@@ -46,6 +47,7 @@ _SUFFIXES = {
     ".parquet": "parquet", ".pq": "parquet",
     ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
 }  # fmt: skip
+_WEB = ("http", "https")
 _CLOUDS = ("s3", "gs", "az", "abfs", "abfss")
 _RETRIES = {"max_retries": 2, "retry_timeout_ms": 30_000}
 _SECONDS = 30  # to wait for an answer
@@ -73,6 +75,11 @@ def open_sources(
         raise ParameterError("input_format", f"one of {', '.join(_FORMATS)}, or None", input_format)
     options = (input_format, separator, names or None)
     given: Any = source if isinstance(source, list | tuple) else [source]
+    for one in given:
+        scheme, mark, _ = one.partition("://") if isinstance(one, str) else ("", "", "")
+        if mark and not is_database(one) and scheme.lower() not in (*_WEB, *_CLOUDS):
+            known = "postgresql, sqlite, duckdb, " + ", ".join((*_WEB, *_CLOUDS))
+            raise DataError(f"{shown(one)}: {scheme}:// is not known. Those that are: {known}.")
     if query is not None or any(map(is_database, given)):
         _check_query(given, query, options)
         return [open_query(url, str(query)) for url in given]
@@ -84,6 +91,8 @@ def open_sources(
             elif "://" in str(one):
                 opened += _open_url(str(one), *options)
             elif str(one) == "-":
+                if sys.stdin is None:
+                    raise DataError("standard input is closed: there is nothing to read.")
                 opened.append(_open_stream(sys.stdin.buffer, "standard input", *options))
             else:
                 for path in paths_of(str(one)):
@@ -111,7 +120,7 @@ def open_sources(
 def _check_query(sources: Sequence[object], query: object, options: Sequence[object]) -> None:
     if not all(map(is_database, sources)):
         raise ParameterError("query", "None unless all data comes from databases (postgresql://…)", query)
-    if not isinstance(query, str) or not query.strip():
+    if not isinstance(query, str) or not query.strip("; \t\r\n"):
         rule = f"the SQL of what to read from {shown(str(sources[0]))}"
         advice = 'Say query="select user_id, item_id from …" (--query at the command line).'
         raise ParameterError("query", rule, query, advice)
@@ -144,7 +153,8 @@ def paths_of(name: str) -> list[Path]:
         matches = [path for path in matches if path.is_file()]
     if not matches:
         what = "no file matches the pattern" if is_pattern else "there is no file"
-        raise DataError(f"{what} {name}. Relative paths start from {Path.cwd()}.")
+        start = "" if path.is_absolute() else f" Relative paths start from {Path.cwd()}."
+        raise DataError(f"{what} {name}.{start}")
     return matches
 
 
@@ -169,15 +179,17 @@ def _open_url(url: str, form: str | None, separator: str | None, columns: list[s
     """Open what polars finds in a cloud, also by a pattern; text, and what comes by HTTP, is copied first."""
     name, scheme = shown(url), url.partition("://")[0].lower()
     form = _format_of(name, form)
-    if scheme in ("http", "https"):
+    if scheme in _WEB:
+        if "@" in urlsplit(url).netloc:
+            raise DataError(
+                f"{name}: a user and a password in the URL are not supported. Fetch the file by other means; "
+                '"-" reads standard input.'
+            )
         with _fetching(name), urlopen(url, timeout=_SECONDS) as answer:
             source = _open_stream(answer, name, form, separator, columns)
             if answer.length:
                 raise DataError(f"{name} ended {answer.length:,} bytes too early. Try again.")
         return [source]
-    if scheme not in _CLOUDS:
-        known = ", ".join(f"{known}://" for known in ("http", "https", *_CLOUDS))
-        raise DataError(f"{name}: {scheme}:// is not known. Files are read from {known}.")
     options: dict[str, Any] = {"glob": any(mark in url for mark in "*?["), "storage_options": _RETRIES}
     if form in ("parquet", "arrow"):
         _refuse_text_options(separator, columns)

@@ -25,6 +25,8 @@ _WAIT = 10.0  # seconds to wait for a lock, while others wait behind us
 _PATIENCE = 60.0  # seconds of such waits
 _NAME = r'"((?:[^"\0]|"")+)"|([^".\0]+)'
 _TABLE = re.compile(rf"(?:(?:{_NAME})\.)?(?:{_NAME})")
+_NUMBERS = r"[a-z]*int(eger|\d)?\b|real|float|double|numeric|decimal"
+_TEXTS = r"[a-z ]*(char|text|clob|string)"
 _SQL_TYPES = {
     pl.String: "text", pl.Int32: "integer", pl.Int64: "bigint", pl.UInt64: "bigint", pl.Float32: "real",
     pl.Float64: "double precision",
@@ -36,7 +38,7 @@ class _Dialect(NamedTuple):
 
     temporary: str  # schema of temporary tables
     schema: str  # query for the schema of a table, which may not exist yet
-    columns: str  # query for the columns of schema and table, each with whether the table is a plain one
+    columns: str  # query for the columns of schema and table: name, type, whether the table is a plain one
     begin: tuple[str, ...]
     lock: str = ""  # keeps other writers from a table, but no readers
     has_key: bool = True
@@ -46,8 +48,9 @@ _POSTGRES = _Dialect(
     temporary="pg_temp",
     schema="""select coalesce((select n.nspname from pg_class c join pg_namespace n on n.oid = c.relnamespace
         where c.oid = to_regclass($1)), current_schema())::text""",
-    columns="""select a.attname::text, c.relkind in ('r', 'p') from pg_class c
-        join pg_namespace n on n.oid = c.relnamespace join pg_attribute a on a.attrelid = c.oid
+    columns="""select a.attname::text, format_type(a.atttypid, null)::text, c.relkind in ('r', 'p')
+        from pg_class c join pg_namespace n on n.oid = c.relnamespace
+        join pg_attribute a on a.attrelid = c.oid
         where n.nspname = $1 and c.relname = $2 and a.attnum > 0 and not a.attisdropped""",
     begin=(
         "begin isolation level read committed",
@@ -60,14 +63,14 @@ _POSTGRES = _Dialect(
 _SQLITE = _Dialect(
     temporary="temp",
     schema="select 'main' where ? is not null",
-    columns="""select c.name, t.type = 'table' from sqlite_master t join pragma_table_xinfo(t.name) c
+    columns="""select c.name, c.type, t.type = 'table' from sqlite_master t join pragma_table_xinfo(t.name) c
         where 'main' = lower(?) and lower(t.name) = lower(?)""",
     begin=("pragma busy_timeout = {wait}", "begin immediate"),
 )
 _DUCKDB = _Dialect(
     temporary="temp",
     schema="select current_schema() where ? is not null",
-    columns="""select c.column_name, t.table_type = 'BASE TABLE' from information_schema.tables t
+    columns="""select c.column_name, c.data_type, t.table_type = 'BASE TABLE' from information_schema.tables t
         join information_schema.columns c using (table_catalog, table_schema, table_name)
         where table_catalog = current_catalog() and lower(table_schema) = lower(?)
         and lower(table_name) = lower(?)""",
@@ -137,6 +140,8 @@ class _Target:
             raise ParameterError("table", "a name without a schema, with SQLite", table)
         if of is None:
             raise ParameterError("table", "schema.table, since search_path names no schema", table)
+        if of.lower() == self._dialect.temporary or of.startswith("pg_temp_"):
+            raise ParameterError("table", "one that lasts, not a temporary one", table)
         self._names = (of, name)
         self._table = f"{_quoted(of)}.{_quoted(name)}"
         self._columns = ", ".join(_quoted(column) for column in schema)
@@ -204,14 +209,22 @@ class _Target:
         found = self._fetch(self._dialect.columns, *self._names)
         if not found:
             return False
-        if not all(is_table for _, is_table in found):
+        if not all(is_table for *_, is_table in found):
             raise DataError(f"{self._shown} is a view or the like, not a table. Give another name.")
-        columns = [column for column, _ in found]
+        columns = [column for column, *_ in found]
         if set(columns) != set(self._schema):
             raise DataError(
                 f"{self._shown} has the columns {', '.join(columns)} and not {', '.join(self._schema)}. It "
                 "holds something else and is not replaced: give another name, or drop it."
             )
+        for column, kind, _ in found:
+            gets_text = self._schema[column] == pl.String
+            if re.match(_NUMBERS if gets_text else _TEXTS, kind, re.IGNORECASE):
+                raise DataError(
+                    f'{self._shown}: column "{column}" is of type {kind.lower()}, but would get '
+                    f"{'text' if gets_text else 'numbers'}. Give another name, or drop the table: it is "
+                    "created with types that fit."
+                )
         return True
 
     def _fetch(self, query: str, *values: str) -> list[Any]:

@@ -25,6 +25,7 @@ _MILLISECONDS_FROM = 1e11  # numbers from here on: as seconds, this is the year 
 _LARGEST = 1e14
 _LONGEST = 1e6 * 86400  # seconds
 _FADED = 3  # half-lives after which next to nothing is left
+_YEAR = 365 * 86_400_000_000  # microseconds
 _EPOCH = datetime(1970, 1, 1)
 
 
@@ -143,11 +144,13 @@ class Weighting:
             late, older = late + int(is_late.sum()), older + int((~is_late).sum())
             first = min(first, int(some[is_late].min(initial=latest)))
             before = max(before, int(some[~is_late].max(initial=last)))
-        if older >= 19 * late and first - before > max(reach, (before - earliest) / 20):
-            others = "are left out by window" if reach == self.window else "count less than 1/8 by half_life"
+        gap, others = first - before, before - earliest
+        is_stray = older >= 19 * late and gap > max(reach, others / 20)
+        if is_stray or (older >= late and gap > max(10 * reach, 10 * others, _YEAR)):  # of few rows, too
+            fate = "are left out by window" if reach == self.window else "count less than 1/8 by half_life"
             warn(
                 f"now is {shown(latest)}, the latest time that was read: {older:,} of {older + late:,} rows, "
-                f"none of them after {shown(before)}, {others}. If later times are wrong, correct them, "
+                f"none of them after {shown(before)}, {fate}. If later times are wrong, correct them, "
                 "leave them out with until=… (--until), or set now=… (--now)."
             )
 
