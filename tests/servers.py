@@ -27,9 +27,9 @@ TABLE = [
 
 
 @contextmanager
-def serving(app: Any) -> Iterator[str]:
+def serving(app: Any, **options: Any) -> Iterator[str]:
     """Serve an application over a socket, in a thread; gives its URL."""
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, **options))
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         thread = Thread(target=server.run, kwargs={"sockets": [listening]})

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.service import ServiceSettings, create_app
+from mrfrec.service import ServiceSettings, create_app, heads
 from mrfrec.service.keys import find_key, new_key, read_keys
 from mrfrec.service.line import FullError, Line
 from mrfrec.service.metrics import ROUTES, route_of
@@ -23,6 +23,7 @@ from mrfrec.service.rates import Rates
 
 from servers import save_shop, serving
 
+JSON = {"Content-Type": "application/json"}
 ASK = {"history": ["milk"], "k": 3}
 
 
@@ -232,6 +233,23 @@ def test_slow_bodies_are_408(open_client: httpx.Client) -> None:
     found = _raw(str(open_client.base_url), head)
     assert found.startswith(b"HTTP/1.1 408 ")
     assert time.monotonic() - start < 3
+
+
+def test_heads_have_limits_of_size_and_time(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "SECONDS", 0.5)
+    with serving(create_app(shop), http=heads.HeadLimits) as url:
+        begun = b"GET /health HTTP/1.1\r\nHost: x\r\nX-Large: "
+        assert _raw(url, begun, 0.2, b"a" * 65_537).startswith(b"HTTP/1.1 431 ")
+        start = time.monotonic()
+        assert _raw(url, b"GET /health HTTP/1.1\r\nHost: x\r\n") == b""
+        assert _raw(url, b"") == b""
+        assert 0.5 <= time.monotonic() - start < 5
+        with httpx.Client(base_url=url) as client:
+            for _ in range(3):  # an idle connection is none that sends a head
+                assert client.get("/health").status_code == 200
+                time.sleep(0.4)
+            body = json.dumps({"history": ["x" * 300_000]})
+            assert client.post("/v1/recommend", content=body, headers=JSON).status_code == 200
 
 
 def test_a_client_that_leaves_harms_nobody(open_client: httpx.Client) -> None:

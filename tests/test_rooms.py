@@ -68,7 +68,7 @@ HOME_OF = {
     "starlette": {f"service/{room}.py" for room in ("api", "app", "page", "problems")},
     "pydantic": {"service/schemas.py"},
     "pydantic_core": {"service/api.py"},  # the quickest way to JSON among what FastAPI brings
-    "uvicorn": {"service/server.py"},
+    "uvicorn": {"service/heads.py", "service/server.py"},
     "httpx": {"service/client.py"},
     "uvloop": {"service/server.py"},
     "prometheus_client": {"service/metrics.py"},

@@ -21,6 +21,7 @@ import httpx
 import pytest
 
 import mrfrec
+from mrfrec.cli.serving import _demo_model
 from mrfrec.service import ServiceSettings, create_app
 from mrfrec.service.keys import new_key
 
@@ -153,6 +154,14 @@ def test_a_port_in_use_is_an_error(shop: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert f"127.0.0.1:{port} cannot be listened to: address already in use" in done.stderr
+
+
+@pytest.mark.usefixtures("small_debian")
+def test_the_demo_is_a_model_with_titles_and_histories() -> None:
+    with _demo_model() as models, serving(create_app(models)) as url:
+        (found,) = httpx.get(f"{url}/v1/models").json()["models"]
+        assert (found["name"], found["titles"], found["histories"]) == ("debian", True, True)
+        assert httpx.post(f"{url}/v1/recommend", json={"user": "gimp"}).status_code == 200
 
 
 def test_key_prints_the_line_for_the_file_and_the_key_beside_it(shop: Path, tmp_path: Path) -> None:

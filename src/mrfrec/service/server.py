@@ -102,9 +102,14 @@ def _run(app: Any, listening: socket.socket) -> None:
     """Serve until told to stop. `app` is a `Door`."""
     import uvicorn
 
+    try:
+        from mrfrec.service.heads import HeadLimits as Protocol
+    except ImportError:  # no httptools: h11, which has limits of its own
+        Protocol = "h11"  # type: ignore[assignment, misc]
     config = uvicorn.Config(
-        app, access_log=False, log_config=None, server_header=False, proxy_headers=False, ws="none",
-        lifespan="on", backlog=_BACKLOG, timeout_keep_alive=30, timeout_graceful_shutdown=SECONDS_TO_STOP,
+        app, http=Protocol, ws="none", lifespan="on", access_log=False, log_config=None, server_header=False,
+        proxy_headers=False, backlog=_BACKLOG, timeout_keep_alive=30,
+        timeout_graceful_shutdown=SECONDS_TO_STOP,
     )  # fmt: skip
     try:
         import uvloop
