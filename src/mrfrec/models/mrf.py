@@ -377,7 +377,7 @@ class MRF(Linear):
         """Row j of B' + λ·L', where all items have one scale: popular items are not near to everything."""
         others, weights = super()._neighbors(item)
         novelty = self.fitted_parameters_.get("novelty", self.novelty)
-        scale = self.scale_[others] * scorers.novelty_factors(self.popularity_, novelty)[others]
+        scale = self.scale_[others] * scorers.novelty_factors(self.popularity_, novelty, others)
         return others, np.divide(
             weights * self.scale_[item], scale, out=np.zeros(len(scale)), where=scale > 0
         )

@@ -289,10 +289,12 @@ class ScaledScorer(Scorer):
         return np.where(base == -np.inf, base, self._base)
 
 
-def novelty_factors(popularity: npt.NDArray[np.int64], novelty: float) -> npt.NDArray[np.float64]:
-    """Return (p/p̄)^(−γ) of items with p users each; p̄ = Σp²/Σp is the p of a typical interaction."""
+def novelty_factors(
+    popularity: npt.NDArray[np.int64], novelty: float, items: Any = slice(None)
+) -> npt.NDArray[np.float64]:
+    """Return (p/p̄)^(−γ) of all or some items; p̄ = Σp²/Σp is the p, the users, of a typical interaction."""
     p = np.maximum(popularity, 1).astype(np.float64)
-    return np.asarray((p / (p @ p / p.sum())) ** -novelty)
+    return np.asarray((p[items] / (p @ p / p.sum())) ** -novelty)
 
 
 def as_array(scored: Rows | Array, base: Array) -> Array:
