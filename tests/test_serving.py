@@ -102,6 +102,17 @@ def test_what_is_under_way_is_finished_when_told_to_stop(
             httpx.get(f"{service.url}/health")
 
 
+def test_nobody_loses_an_answer_on_an_open_connection_when_told_to_stop(shop: Path, tmp_path: Path) -> None:
+    with Command(tmp_path, shop, "--log", "off") as service, httpx.Client(base_url=service.url) as client:
+        answers = [client.post("/v1/recommend", json=ASK)]
+        service.process.send_signal(signal.SIGTERM)
+        while "connection" not in answers[-1].headers:
+            answers.append(client.post("/v1/recommend", json=ASK))
+        assert {answer.status_code for answer in answers} == {200}
+        assert answers[-1].headers["connection"] == "close"
+        assert service.process.wait(10) == 0
+
+
 def test_sighup_reloads_models_and_keys_in_all_workers(shop: Path, tmp_path: Path) -> None:
     file = tmp_path / "keys.txt"
     (old, line), (new, other) = new_key("a"), new_key("b")

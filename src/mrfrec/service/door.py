@@ -118,14 +118,15 @@ class Door:
         self._keys: tuple[Key, ...] = () if settings.keys is None else read_keys(settings.keys)
         self._rates = Rates(settings.rate) if settings.rate else None
         self._origins = {origin.encode() for origin in settings.origins}
+        self.is_closing = False  # connections are: each answer says so
         self._inside = 0  # requests that wait or are answered
         self._held = 0  # bytes of their bodies
         self._prefix, self._number = secrets.token_hex(4), 0  # of request ids
 
     @property
     def is_full(self) -> bool:
-        """Whether the next request would be refused."""
-        return self._inside >= self._settings.queue
+        """Whether the next request should go elsewhere."""
+        return self.is_closing or self._inside >= self._settings.queue
 
     def reload(self) -> None:
         """Open the models anew and read the file of keys again; the old stay where that fails."""
@@ -148,6 +149,8 @@ class Door:
             self._number += 1
             request_id = f"{self._prefix}{self._number:08x}".encode()
         visit = _Visit(scope["path"], given, request_id, send)
+        if self.is_closing:
+            visit.extra.append((b"connection", b"close"))
         try:
             await self._enter(visit, scope, receive)
         except ProblemError as problem:

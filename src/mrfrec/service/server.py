@@ -23,6 +23,7 @@ from mrfrec.service.workers import SECONDS_TO_STOP, Workers
 _log = logging.getLogger("mrfrec.service")
 
 _BACKLOG = 2048  # connections that wait to be accepted
+_FAREWELL = 0.3  # seconds in which all answers say that their connection will be closed
 _ACCEPTED = 15  # further connections at once
 
 
@@ -85,7 +86,8 @@ def serve(
             counts = Path(folder) / "counts"
             counts.write_bytes(bytes(size_of_rows(len(models), workers)))
             rows = [Row(counts, worker, workers) for worker in range(workers)]
-            Workers([partial(_work, make, row, listening, prepare) for row in rows]).run()
+            work = [partial(_work, make, row, listening, prepare) for row in rows]
+            Workers(work, leave=listening.close).run()  # nobody waits to be accepted by this process
 
 
 def _work(
@@ -119,8 +121,20 @@ def _run(app: Any, listening: socket.socket) -> None:
         factory = uvloop.new_event_loop
     # uvloop accepts one connection of a socket between two answers; several handles of it make that several.
     sockets = [listening, *(listening.dup() for _ in range(_ACCEPTED if factory else 0))]
+
+    class Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            """Let the clients know before connections are closed, into which they might be sending."""
+            leave = partial(super().handle_exit, sig, frame)
+            if not app.is_closing:
+                app.is_closing = True
+                loop = runner.get_loop()
+                loop.call_soon_threadsafe(loop.call_later, _FAREWELL, leave)
+            elif sig == signal.SIGINT:
+                leave()
+
     with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(_serve(uvicorn.Server(config), app, sockets))
+        runner.run(_serve(Server(config), app, sockets))
 
 
 async def _serve(server: Any, app: Any, sockets: list[socket.socket]) -> None:

@@ -34,7 +34,9 @@ class _Place:
 class Workers:
     """Processes that run functions, which must be importable by name, until this one is told to stop."""
 
-    def __init__(self, work: Sequence[Callable[[], None]]) -> None:
+    def __init__(self, work: Sequence[Callable[[], None]], leave: Callable[[], None] | None = None) -> None:
+        """Prepare to run each of `work` in a process; `leave` is called before they are told to stop."""
+        self._leave = leave
         self._places = [_Place(each) for each in work]
         self._context = get_context("spawn")  # forked, they would share locks and threads
 
@@ -111,6 +113,8 @@ class Workers:
                 os.kill(place.process.pid, number)
 
     def _stop(self) -> None:
+        if self._leave is not None:
+            self._leave()
         self._tell(signal.SIGTERM)
         end = time.monotonic() + SECONDS_TO_STOP + 2
         for place in self._places:
