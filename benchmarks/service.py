@@ -59,7 +59,8 @@ def served(path: Path, workers: int = 1, *options: str) -> "Iterator[subprocess.
         sys.executable, "-m", "mrfrec", "serve", f"m={path}", "--port", str(PORT), "--workers", str(workers),
         *options,
     ]  # fmt: skip
-    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+    # A file: a pipe that nobody reads is full after a thousand requests, and the service waits.
+    with tempfile.TemporaryFile() as log, subprocess.Popen(command, stderr=log) as process:
         try:
             for _ in range(600):
                 time.sleep(0.1)
@@ -72,8 +73,10 @@ def served(path: Path, workers: int = 1, *options: str) -> "Iterator[subprocess.
             yield process
         finally:
             process.send_signal(signal.SIGTERM)
-            _, said = process.communicate(timeout=30)
-            odd = [line for line in said.decode().splitlines() if "rror" in line or "Traceback" in line]
+            process.wait(timeout=30)
+            log.seek(0)
+            lines = log.read().decode().splitlines()
+            odd = [line for line in lines if "rror" in line or "Traceback" in line]
             print(f"    lines of errors in the log: {len(odd)} {odd[:3]}")
 
 
