@@ -493,3 +493,43 @@ def test_who_waits_too_long_in_the_line_is_refused() -> None:
             await second
 
     asyncio.run(main())
+
+
+def test_flood_is_refused_unread_and_the_connection_goes_on(shop: Path) -> None:
+    door = create_app(shop, settings=ServiceSettings(queue=3))
+    body = json.dumps(ASK).encode()
+    request = b"POST /v1/recommend HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    request += b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+
+    def answer(*pieces: bytes) -> tuple[int, dict[str, str], Any]:
+        for piece in pieces:
+            connection.sendall(piece)
+            time.sleep(0.05 if len(pieces) > 1 else 0)
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += connection.recv(65536)
+        start, _, rest = head.partition(b"\r\n\r\n")
+        first, *lines = start.decode().split("\r\n")
+        headers = dict(line.lower().split(": ", 1) for line in lines)
+        while len(rest) < int(headers["content-length"]):
+            rest += connection.recv(65536)
+        return int(first.split()[1]), headers, json.loads(rest)
+
+    with serving(door, http=heads.HeadLimits) as url:
+        with socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1]))) as connection:
+            status, usual, found = answer(request)
+            assert (status, len(found["items"])) == (200, 3)
+            door._inside = 3
+            for _ in range(3):
+                status, headers, found = answer(request)  # whole: unread
+                assert (status, found["status"], headers["retry-after"]) == (503, 503, "1")
+                assert headers["content-type"] == "application/problem+json"
+                assert headers["content-security-policy"] == usual["content-security-policy"]
+            status, headers, found = answer(request[:70], request[70:])  # in pieces: read by the door
+            assert (status, "x-request-id" in headers) == (503, True)
+            assert answer(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")[0] == 200
+            door._inside = 0
+            assert answer(request)[0] == 200
+            assert answer(request[:-5], request[-5:])[0] == 200
+        counted = httpx.get(f"{url}/metrics").text
+    assert 'route="/v1/recommend",status="503"} 4' in counted

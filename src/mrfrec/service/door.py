@@ -55,6 +55,7 @@ _BODIES = 16  # times max_body: bytes of all bodies that are held at once
 _GONE = 499  # in the log: the client left before its request was complete
 _SHOWN = 10_000  # bytes of a body in the log
 _problem_body = lru_cache(64)(problem_body)
+_NO_ROOM = "too many requests at once; try again."
 
 
 class _Fields(dict[str, Any]):
@@ -62,6 +63,19 @@ class _Fields(dict[str, Any]):
 
     def __str__(self) -> str:
         return " ".join(str(value) for value in self.values() if value != "")
+
+
+def _whole_refusal() -> bytes:
+    body = problem_body(503, _NO_ROOM)
+    headers = [
+        (b"content-type", b"application/problem+json"), (b"content-length", b"%d" % len(body)),
+        (b"retry-after", b"1"), _NO_STORE, *_SECURITY,
+    ]  # fmt: skip
+    lines = [b"HTTP/1.1 503 Service Unavailable", *(b"%s: %s" % header for header in headers)]
+    return b"\r\n".join([*lines, b"", body])
+
+
+_REFUSAL = _whole_refusal()
 
 
 class _LeftError(Exception):
@@ -127,6 +141,15 @@ class Door:
     def is_full(self) -> bool:
         """Whether the next request should go elsewhere."""
         return self.is_closing or self._inside >= self._settings.queue
+
+    @property
+    def refusal(self) -> bytes | None:
+        """The whole response to a request for which there is no room; None if there is some."""
+        return _REFUSAL if self.is_full else None
+
+    def count_refusal(self) -> None:
+        """Count a request that was refused unread. It has no line in the log."""
+        self._metrics.count_request("/v1/recommend", 503, 0.0)
 
     def reload(self) -> None:
         """Open the models anew and read the file of keys again; the old stay where that fails."""
@@ -203,7 +226,7 @@ class Door:
 
     def _check_room(self, path: str) -> None:
         if self._inside >= self._settings.queue and path not in _UNBOUNDED:
-            raise ProblemError(503, "too many requests at once; try again.", {"Retry-After": "1"})
+            raise ProblemError(503, _NO_ROOM, {"Retry-After": "1"})
 
     def _check_key(self, visit: _Visit, method: str) -> str:
         """Return the name of the key of a request, if it may do what it asks for."""
