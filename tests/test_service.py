@@ -11,7 +11,8 @@ import pytest
 import scipy.sparse as sp
 
 import mrfrec
-from mrfrec import MRF, Interactions, ModelFileError
+from mrfrec import MRF, DataError, Interactions, ModelFileError
+from mrfrec.data.ids import Ids
 from mrfrec.service import ServiceSettings, answers, create_app
 from mrfrec.service.quick import QuickAnswers
 from mrfrec.service.shelf import Served
@@ -80,6 +81,9 @@ def test_ids_of_any_characters_come_back_as_they_were(client: httpx.Client) -> N
         ({"history": ["milk"], "model": "none"}, 404, "no model"),
         ({"user": 99}, 404, "does not know this user"),
         ({"user": "4"}, 422, "user ids are integers"),
+        ({"user": 2**64}, 404, "does not know this user"),
+        ({"user": -(2**64)}, 404, "does not know this user"),
+        ({"history": [{"item": "milk", "value": 1e308}]}, 422, "numbers from -1e+30 to 1e+30"),
     ],
 )
 def test_bad_requests_are_problems(client: httpx.Client, body: Any, status: int, words: str) -> None:
@@ -140,3 +144,14 @@ def test_damaged_file_is_found_before_it_answers(shop: Path, tmp_path: Path) -> 
     (tmp_path / "bad.mrf").write_bytes(content)
     with pytest.raises(ModelFileError, match="damaged"):
         mrfrec.load(tmp_path / "bad.mrf").prepare_answers()
+
+
+@pytest.mark.parametrize("text", ["--5", "-", "", "1e3", "٣", "9" * 30])
+def test_text_that_is_no_integer_is_no_item(text: str) -> None:
+    assert answers.find_item(Ids.range(10), text) is None
+    assert answers.find_item(Ids.range(10), "7") == 7
+
+
+def test_user_beyond_64_bits_is_refused(shop: Path) -> None:
+    with pytest.raises(DataError, match="64 bits"):
+        mrfrec.load(shop).recommend(2**64)

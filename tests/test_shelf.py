@@ -8,6 +8,7 @@ import pytest
 import scipy.sparse as sp
 
 from mrfrec import MRF, ModelFileError, ParameterError
+from mrfrec.service.problems import ProblemError
 from mrfrec.service.shelf import Shelf
 
 from conftest import random_matrix
@@ -100,3 +101,43 @@ def test_bad_shelves_are_refused(files: dict[str, Path], tmp_path: Path) -> None
         Shelf(files, split={"a": 0.0})
     with pytest.raises(ModelFileError, match="there is no model file"):
         Shelf({"a": tmp_path / "none.mrf"})
+
+
+def test_worker_serves_what_it_can_open_until_the_rest_is_mended(
+    files: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file may have been damaged since the service started, and a worker may have died since."""
+    bad = tmp_path / "b.mrf"
+    bad.write_bytes(files["b"].read_bytes()[:1500])
+    paths = {"a": files["a"], "b": bad}
+    with pytest.raises(ModelFileError):
+        Shelf(paths)
+    shelf = Shelf(paths, default="b", strict=False)
+    assert "model b does not answer" in caplog.text
+    assert [served.name for served in shelf] == ["a"]
+    assert shelf.choose("a", None) is not None
+    for name in ("b", None):
+        with pytest.raises(ProblemError, match="could not be opened") as caught:
+            shelf.choose(name, None)
+        assert caught.value.status == 503
+    replace_by(bad, files["b"])
+    shelf.follow()
+    assert shelf.choose(None, None) is not None
+
+
+def test_file_that_is_gone_is_said_once(
+    files: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "m.mrf"
+    replace_by(path, files["a"])
+    shelf = Shelf({"m": path})
+    failures: list[str] = []
+    shelf.on_failure = failures.append
+    path.unlink()
+    for _ in range(3):
+        shelf.follow()
+    assert failures == ["m"]
+    assert caplog.text.count("its file is gone") == 1
+    replace_by(path, files["b"])
+    shelf.follow()
+    assert len(failures) == 1

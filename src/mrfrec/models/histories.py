@@ -14,6 +14,7 @@ from mrfrec.data.catalogue import Training
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.errors import DataError, ParameterError
 
+_LARGEST = 1e30  # value, of which sums of products are finite in single precision
 _USERS_AT_ONCE = 4096  # ranked and written as one batch
 
 
@@ -74,7 +75,10 @@ def query_users(users: object, training: Training) -> Query:
     found, unknown = find_ids(ids, training.users, "user", "users")
     # Names as they were asked for: in that order, and as often.
     wide = np.uint64 if not training.users.is_text and ids and max(ids) >= 2**63 else np.int64
-    names = Ids(Texts.of(ids) if training.users.is_text else np.asarray(ids, wide))
+    try:
+        names = Ids(Texts.of(ids) if training.users.is_text else np.asarray(ids, wide))
+    except OverflowError:
+        raise DataError("user ids must fit 64 bits, and not be both below 0 and above 2**63.") from None
     return Query(names, found, training.histories, _library_of(users), unknown)
 
 
@@ -122,8 +126,8 @@ def _query_lists(
         x = np.asarray(values, np.float64)
     except (TypeError, ValueError):
         x = np.array([np.nan])
-    if not np.isfinite(x).all():
-        raise DataError("the values of a history must be finite numbers.")
+    if not (np.abs(x) <= _LARGEST).all():
+        raise DataError(f"the values of a history must be numbers from -{_LARGEST:g} to {_LARGEST:g}.")
     owners = np.repeat(np.arange(len(histories)), np.diff(ptr))
     found, unknown = find_ids(ids, items, "item", "history")
     return Query(names, None, rows_of_pairs(owners, found, x, len(histories), items), library, unknown)

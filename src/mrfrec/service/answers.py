@@ -1,5 +1,6 @@
 """Answers of a model as plain data, for the API and the page. Ids that a model does not know are reported."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -55,8 +56,13 @@ def recommend(
 
 def recommend_to_user(model: Recommender, user: Id, asked: Question) -> Answered | None:
     """Recommend to a training user; None if there is no such user."""
-    query = model._query([user])
-    return None if query.unknown else _answers(model, query, asked, [[]])[0]
+    if not _is_user(model, user):
+        return None
+    return _answers(model, model._query([user]), asked, [[]])[0]
+
+
+def _is_user(model: Recommender, user: Id) -> bool:
+    return int(model._trained_on("user").users.find([user], "user")[0]) >= 0
 
 
 def _answers(model: Recommender, query: Query, asked: Question, unknown: list[list[Id]]) -> list[Answered]:
@@ -123,7 +129,7 @@ def find_item(items: Ids, text: str) -> int | None:
     """Return the position of an item whose id is written in a URL; None if it is unknown."""
     if items.is_text:
         wanted: Id = text
-    elif text.lstrip("-").isdecimal() and text.isascii() and len(text) <= 20:
+    elif re.fullmatch(r"-?[0-9]{1,20}", text):
         wanted = int(text)
     else:
         return None
@@ -163,7 +169,7 @@ def explain(
         known, unknown = _known(model.items_, history)
         typical = 1.0 if model._facts["binary"] else float(model._facts.get("mean_value", 1.0))
         whose = {"history": {one: typical if x is None else x for one, x in known.items()}}
-    elif model._query([user]).unknown:
+    elif user is None or not _is_user(model, user):
         return None
     found, base = model._explanation(item, novelty=novelty, **whose)
     rows = list(rows_of(model.catalogue.reason_columns(found, base)))

@@ -52,7 +52,9 @@ def create_app(
     """
     settings = settings or ServiceSettings()
     named = models if isinstance(models, Mapping) else {expanded(models).stem: models}
-    shelf = Shelf({name: expanded(path) for name, path in named.items()}, default, split)
+    paths = {name: expanded(path) for name, path in named.items()}
+    # A worker that replaces another serves what it can: the file of a model may have been damaged since.
+    shelf = Shelf(paths, default, split, strict=row is None)
     metrics = Metrics(shelf, row)
     shelf.on_failure = metrics.count_failure
     line, apart = Line(settings.queue, settings.seconds), Line(4, settings.seconds)
@@ -99,7 +101,8 @@ def _handle_errors(app: FastAPI, shelf: Shelf) -> None:
         request: Request, status: int, detail: str, headers: Mapping[str, str] | None = None
     ) -> Response:
         if is_page(request):
-            return error_page(request, shelf, status, detail, headers)
+            with suppress(ProblemError):  # there is no model to make a page of
+                return error_page(request, shelf, status, detail, headers)
         return problem_response(status, detail, headers)
 
     async def refused(request: Request, error: Any) -> Response:

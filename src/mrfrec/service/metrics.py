@@ -65,7 +65,7 @@ class Metrics(Collector):
 
     def __init__(self, shelf: Shelf, row: Row | None = None) -> None:
         self._shelf = shelf
-        self._first_of = {served.name: _FIRST_MODEL + place * _OF_MODEL for place, served in enumerate(shelf)}
+        self._first_of = {name: _FIRST_MODEL + place * _OF_MODEL for place, name in enumerate(shelf.names)}
         size = size_of_rows(len(self._first_of), 1 if row is None else row.workers)
         if row is None:
             space = mmap.mmap(-1, size)

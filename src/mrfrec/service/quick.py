@@ -60,6 +60,8 @@ class QuickAnswers:
                 unknown.append(item)
             elif value is None:
                 known[place] = self._usual
+            elif abs(value) > 1e30:  # is refused
+                return None
             elif value != 0:
                 known[place] = value
         hidden = dict.fromkeys(known)

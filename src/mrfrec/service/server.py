@@ -175,7 +175,8 @@ def _is_loopback(host: str) -> bool:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    check_count("port", port, least=0)
+    if check_count("port", port, least=0) > 65_535:
+        raise ParameterError("port", "from 0 to 65535", port)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, protocol)  # with these, asyncio sends small answers at once

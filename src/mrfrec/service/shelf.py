@@ -15,6 +15,7 @@ from mrfrec.data.ids import Id
 from mrfrec.errors import MrfrecError, ParameterError
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import load
+from mrfrec.service.problems import ProblemError
 from mrfrec.service.quick import QuickAnswers
 
 _log = logging.getLogger("mrfrec.service")
@@ -45,8 +46,14 @@ class Shelf:
     """The models of a service."""
 
     def __init__(
-        self, paths: Mapping[str, Path], default: str | None = None, split: Mapping[str, float] | None = None
+        self,
+        paths: Mapping[str, Path],
+        default: str | None = None,
+        split: Mapping[str, float] | None = None,
+        *,
+        strict: bool = True,
     ) -> None:
+        """Open the models. Unless `strict`, those that cannot be opened are missing until their files are."""
         if not paths:
             raise ParameterError("models", "at least one model", dict(paths))
         for name in paths:
@@ -64,7 +71,15 @@ class Shelf:
         self._stamps = {name: _stamp(path) for name, path in paths.items()}
         self.on_failure: Callable[[str], None] = lambda name: None  # called when a file cannot be opened
         self._lock = threading.Lock()  # one model is opened at a time
-        self._served = {name: _opened(name, path) for name, path in paths.items()}
+        self.names = tuple(paths)
+        self._served: dict[str, Served] = {}
+        for name, path in paths.items():
+            try:
+                self._served[name] = _opened(name, path)
+            except (MrfrecError, OSError) as error:
+                if strict:
+                    raise
+                _log.error("model %s does not answer: %s", name, error)
 
     def __iter__(self) -> Iterator[Served]:
         return iter(list(self._served.values()))
@@ -77,22 +92,35 @@ class Shelf:
         """Return the model that was asked for, that of the visitor's part of the split, or the default.
 
         None if there is no model of that name. The same visitor gets the same model, in every process.
+        Refused with 503 if the model could not be opened.
         """
         if name is not None:
-            served = self._served.get(name)
-            return None if served is None else Choice(served, "request")
+            return Choice(self._open(name), "request") if name in self._paths else None
         if self._split and visitor is not None:
             digest = hashlib.blake2b(str(visitor).encode(), digest_size=8).digest()
             place = int.from_bytes(digest, "big") / 2**64 * sum(self._split.values())
             for part, share in self._split.items():
                 place -= share
                 if place < 0:
-                    return Choice(self._served[part], "split")
-        return Choice(self._served[self.default], "default")
+                    return Choice(self._open(part), "split")
+        return Choice(self._open(self.default), "default")
+
+    def _open(self, name: str) -> Served:
+        served = self._served.get(name)
+        if served is None:
+            raise ProblemError(
+                503, "this model could not be opened; the log says why.", {"Retry-After": "10"}
+            )
+        return served
 
     def changed(self) -> list[str]:
         """Return the names of models whose files were replaced since they were last looked at."""
         found = {name: _stamp(path) for name, path in self._paths.items()}
+        for name, stamp in found.items():
+            if stamp is None and self._stamps[name] is not None:
+                _log.error("model %s: its file is gone; what was opened goes on answering", name)
+                self._stamps[name] = None
+                self.on_failure(name)
         return [name for name, stamp in found.items() if stamp is not None and stamp != self._stamps[name]]
 
     def reload(self, name: str) -> Served:
@@ -109,8 +137,8 @@ class Shelf:
                 _log.error("model %s stays as it is: %s", name, error)
                 self.on_failure(name)
                 raise
-            before, self._served[name] = self._served[name], served
-        _log.info("model %s: %s replaces %s", name, served.fingerprint, before.fingerprint)
+            before, self._served[name] = self._served.get(name), served
+        _log.info("model %s: %s replaces %s", name, served.fingerprint, before and before.fingerprint)
         return served
 
     def follow(self, every: bool = False) -> None:
