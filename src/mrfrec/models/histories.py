@@ -127,7 +127,7 @@ def _query_lists(
     except (TypeError, ValueError):
         x = np.array([np.nan])
     if not (np.abs(x) <= _LARGEST).all():
-        raise DataError(f"the values of a history must be numbers from -{_LARGEST:g} to {_LARGEST:g}.")
+        raise DataError(f"the values of a history must be finite numbers from -{_LARGEST:g} to {_LARGEST:g}.")
     owners = np.repeat(np.arange(len(histories)), np.diff(ptr))
     found, unknown = find_ids(ids, items, "item", "history")
     return Query(names, None, rows_of_pairs(owners, found, x, len(histories), items), library, unknown)
