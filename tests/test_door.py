@@ -235,6 +235,47 @@ def test_slow_bodies_are_408(open_client: httpx.Client) -> None:
     assert time.monotonic() - start < 3
 
 
+def test_a_refused_body_that_drips_is_not_waited_for(shop: Path, keys: Locked) -> None:
+    settings = ServiceSettings(keys=keys.file, rate=0.001, queue=1, max_body=1000)
+    door = create_app(shop, settings=settings)
+    bodies = (b"Content-Length: 100", b"Transfer-Encoding: chunked")
+    with serving(door) as url:
+
+        def status(path: str, key: str, body: bytes) -> bytes:
+            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nX-API-Key: {key}\r\n".encode() + body
+            found = _raw(url, head + b"\r\n\r\n")  # until the service closes the connection
+            assert found.lower().count(b"connection: close") == 1
+            return found.split()[1]
+
+        for body in bodies:
+            assert status("/v1/recommend", "none", body) == b"401"
+            assert status("/v1/models/shop/reload", keys.read, body) == b"403"
+        assert status("/v1/recommend", keys.read, b"Content-Length: 1001") == b"413"
+        assert status("/v1/recommend", keys.read, bodies[0]) == b"429"
+        door._inside = 1
+        assert status("/v1/recommend", keys.manage, bodies[0]) == b"503"
+        door._inside = 0
+        without = httpx.get(f"{url}/v1/models")
+        whole = httpx.post(f"{url}/health", json=ASK)
+        assert (without.status_code, whole.status_code) == (401, 405)
+        assert "connection" not in without.headers
+        assert "connection" not in whole.headers
+
+
+def test_no_redirect_follows_the_host_of_a_request(open_client: httpx.Client) -> None:
+    for path in ("/v1/models/", "/health/", "/static"):
+        found = open_client.get(path, headers={"Host": "evil.example"})
+        assert found.status_code == 404
+        assert "location" not in found.headers
+
+
+def test_load_balancers_may_ask_for_the_head_alone(open_client: httpx.Client) -> None:
+    for path in ("/health", "/ready"):
+        found = open_client.head(path)
+        assert (found.status_code, found.content) == (200, b"")
+    assert "head" not in open_client.get("/v1/openapi.json").json()["paths"]["/health"]
+
+
 def test_heads_have_limits_of_size_and_time(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heads, "SECONDS", 0.5)
     with serving(create_app(shop), http=heads.HeadLimits) as url:
@@ -515,7 +556,7 @@ def test_flood_is_refused_unread_and_the_connection_goes_on(shop: Path) -> None:
             rest += connection.recv(65536)
         return int(first.split()[1]), headers, json.loads(rest)
 
-    with serving(door, http=heads.HeadLimits) as url:
+    with serving(door, http=heads.HeadLimits, proxy_headers=False) as url:
         with socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1]))) as connection:
             status, usual, found = answer(request)
             assert (status, len(found["items"])) == (200, 3)
@@ -523,13 +564,16 @@ def test_flood_is_refused_unread_and_the_connection_goes_on(shop: Path) -> None:
             for _ in range(3):
                 status, headers, found = answer(request)  # whole: unread
                 assert (status, found["status"], headers["retry-after"]) == (503, 503, "1")
+                assert "x-request-id" not in headers
                 assert headers["content-type"] == "application/problem+json"
                 assert headers["content-security-policy"] == usual["content-security-policy"]
-            status, headers, found = answer(request[:70], request[70:])  # in pieces: read by the door
-            assert (status, "x-request-id" in headers) == (503, True)
             assert answer(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")[0] == 200
             door._inside = 0
             assert answer(request)[0] == 200
             assert answer(request[:-5], request[-5:])[0] == 200
+            door._inside = 3
+            status, headers, found = answer(request[:70], request[70:])  # in pieces: refused by the door
+            assert (status, "x-request-id" in headers, headers["connection"]) == (503, True, "close")
+            door._inside = 0
         counted = httpx.get(f"{url}/metrics").text
     assert 'route="/v1/recommend",status="503"} 4' in counted

@@ -71,6 +71,7 @@ def create_app(
     app = FastAPI(
         title="mrfrec", version=__version__, summary="Recommendations from a Gaussian Markov random field",
         openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None, lifespan=lifespan,
+        redirect_slashes=False,  # to whatever Host a request names
     )  # fmt: skip
     app.state.shelf, app.state.line, app.state.settings = shelf, line, settings
     app.include_router(create_router(shelf, settings, line, apart, metrics))
@@ -78,10 +79,12 @@ def create_app(
 
     door = Door(app, settings, metrics, shelf)
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health", summary="Whether the process answers")
     async def health() -> Response:
         return JSONResponse({"status": "ok"})
 
+    @app.head("/ready", include_in_schema=False)
     @app.get("/ready", summary="Whether it takes more requests")
     async def ready() -> Response:
         if door.is_full:

@@ -85,13 +85,17 @@ class _LeftError(Exception):
 class _Visit:
     """One request, from the door in to the door out."""
 
-    __slots__ = ("body", "extra", "given", "held", "key", "model", "pass_on", "path", "request_id", "status")
+    __slots__ = (
+        "body", "closes", "extra", "given", "held", "key", "model", "pass_on", "path", "request_id", "status",
+    )  # fmt: skip
 
     def __init__(self, path: str, given: dict[bytes, bytes], request_id: bytes, pass_on: Send) -> None:
         self.path, self.given, self.request_id, self.pass_on = path, given, request_id, pass_on
         self.status, self.held = 0, 0
         self.model = self.key = ""
         self.body = b""
+        # An unread body could drip in for ever: until it has been read, an answer ends the connection.
+        self.closes = b"transfer-encoding" in given or given.get(b"content-length", b"0") != b"0"
         self.extra: list[tuple[bytes, bytes]] = []
 
     async def send(self, message: Message) -> None:
@@ -109,6 +113,8 @@ class _Visit:
             if not cached:
                 headers.append(_NO_STORE)
             headers.append((b"x-request-id", self.request_id))
+            if self.closes:
+                headers.append((b"connection", b"close"))
             message["headers"] = headers + self.extra
         await self.pass_on(message)
 
@@ -172,8 +178,7 @@ class Door:
             self._number += 1
             request_id = f"{self._prefix}{self._number:08x}".encode()
         visit = _Visit(scope["path"], given, request_id, send)
-        if self.is_closing:
-            visit.extra.append((b"connection", b"close"))
+        visit.closes |= self.is_closing
         try:
             await self._enter(visit, scope, receive)
         except ProblemError as problem:
@@ -276,17 +281,18 @@ class Door:
                     visit.held += len(piece)
                     self._held += len(piece)
                     if visit.held > most:
-                        raise ProblemError(413, too_large, {"Connection": "close"})
+                        raise ProblemError(413, too_large)
                     if self._held > _BODIES * most:
-                        headers = {"Retry-After": "1", "Connection": "close"}
-                        raise ProblemError(503, "too many large requests at once; try again.", headers)
+                        detail = "too many large requests at once; try again."
+                        raise ProblemError(503, detail, {"Retry-After": "1"})
                     pieces.append(piece)
                     if not message.get("more_body", False):
                         visit.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                        visit.closes = self.is_closing
                         return
         except TimeoutError:
             detail = f"the body did not arrive within {self._settings.body_seconds:g} s."
-            raise ProblemError(408, detail, {"Connection": "close"}) from None
+            raise ProblemError(408, detail) from None
 
     def _is_preflight(self, visit: _Visit, method: str) -> bool:
         """Add the headers that let a page of a named origin ask; whether only these are asked for."""
