@@ -103,7 +103,7 @@ def test_what_is_under_way_is_finished_when_told_to_stop(
 
 
 def test_nobody_loses_an_answer_on_an_open_connection_when_told_to_stop(shop: Path, tmp_path: Path) -> None:
-    """A client that asks within the third of a second for which connections stay open; slow machines retry."""
+    """A client that asks while connections stay open, a third of a second; slow machines try again."""
     for attempt in range(4):
         try:
             _ask_while_it_stops(shop, tmp_path)

@@ -151,7 +151,7 @@ class Door:
     @property
     def refusal(self) -> bytes | None:
         """The whole response to a request for which there is no room; None if there is some."""
-        return _REFUSAL if self.is_full else None
+        return _REFUSAL if self._inside >= self._settings.queue and not self.is_closing else None
 
     def count_refusal(self) -> None:
         """Count a request that was refused unread. It has no line in the log."""
