@@ -11,6 +11,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MOST = 65_536  # bytes of a head
+_STEP = 4096  # bytes that are parsed at once: what may be counted to a head, and belongs to its body
 SECONDS = 10.0  # until a head has arrived
 _ASKS = b"POST /v1/recommend"  # what comes in floods
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,9})\r\n", re.IGNORECASE)
@@ -20,7 +21,7 @@ _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close
 class HeadLimits(HttpToolsProtocol):
     """The protocol of a connection, which ends if the head of a request is too large or too slow."""
 
-    _in_head, _length, _since = True, 0, 0.0
+    _in_head, _length, _step, _since = True, 0, 0, 0.0
     _is_idle = True  # between two requests
 
     def connection_made(self, transport: Any) -> None:
@@ -30,10 +31,12 @@ class HeadLimits(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._is_idle = False
-        self._in_head, self._length, self._since = True, 0, time.monotonic()
+        self._in_head, self._length, self._since = True, self._step, time.monotonic()
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
+        if self._length > MOST:
+            raise ValueError("the head is too large")  # for the parser, which ends with send_400_response
         self._in_head = False
         super().on_headers_complete()
 
@@ -56,15 +59,30 @@ class HeadLimits(HttpToolsProtocol):
                 self.transport.write(refusal)
                 self.app.count_refusal()
                 return
-        self._length += len(data)
-        super().data_received(data)
-        if self._in_head and self._length > MOST and not self.transport.is_closing():
+        if self._is_idle and not self._in_head:
+            self._in_head, self._length, self._since = True, 0, time.monotonic()
+        for start in range(0, len(data), _STEP):
+            step = data[start : start + _STEP]
+            self._step = len(step)
+            self._length += self._step
+            super().data_received(step)
+            if self.transport.is_closing():
+                return
+            if self._in_head and self._length > MOST:
+                self.send_400_response("")
+                return
+
+    def send_400_response(self, msg: str) -> None:
+        if self._in_head and self._length > MOST:
             self.transport.write(_TOO_LARGE)
             self.transport.close()
+        else:
+            super().send_400_response(msg)
 
     def _look(self) -> None:
         """Close the connection if it has been sending a head for too long; look again later."""
-        if self._in_head and time.monotonic() - self._since >= SECONDS:
+        left = self._since + SECONDS - time.monotonic() if self._in_head else SECONDS
+        if left <= 0:
             self.transport.close()
-        if not self.transport.is_closing():
-            self.loop.call_later(SECONDS, self._look)
+        elif not self.transport.is_closing():
+            self.loop.call_later(left, self._look)
