@@ -278,6 +278,39 @@ def test_load_balancers_may_ask_for_the_head_alone(open_client: httpx.Client) ->
     assert "head" not in open_client.get("/v1/openapi.json").json()["paths"]["/health"]
 
 
+def test_what_was_sent_is_not_repeated_at_length(shop: Path) -> None:
+    long = "x" * 100_000
+    with serving(create_app(shop)) as url, httpx.Client(base_url=url) as client:
+        for body, status in (({**ASK, "model": long}, 404), ({**ASK, long: 1}, 422)):
+            found = client.post("/v1/recommend", json=body)
+            assert (found.status_code, found.json()["detail"][-1]) == (status, "…")
+            assert len(found.content) < 600
+        page = client.get("/", params={"model": long[:50_000]})
+        assert page.status_code == 422
+        assert "x" * 1000 not in page.text
+
+
+def test_booleans_and_text_are_no_numbers(shop: Path) -> None:
+    odd: list[dict[str, Any]] = [
+        {"k": True},
+        {"k": "3"},
+        {"novelty": True},
+        {"novelty": "0.1"},
+        {"reasons": True},
+        {"exclude_seen": 1},
+        {"history": [{"item": "milk", "value": True}]},
+    ]
+    fine: list[dict[str, Any]] = [
+        {"novelty": 0},
+        {"novelty": 0.5},
+        {"history": [{"item": "milk", "value": 2}]},
+    ]
+    with serving(create_app(shop)) as url, httpx.Client(base_url=url) as client:
+        for bodies, status in ((odd, 422), (fine, 200)):
+            for body in bodies:
+                assert client.post("/v1/recommend", json={**ASK, **body}).status_code == status, body
+
+
 def test_heads_have_limits_of_size_and_time(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heads, "SECONDS", 0.5)
     with serving(create_app(shop), http=heads.HeadLimits) as url:

@@ -9,6 +9,9 @@ from starlette.responses import Response
 UNEXPECTED = "something went wrong here; the log of the service has more."
 
 
+_MOST = 400  # characters of a reason, which may repeat what was sent
+
+
 class ProblemError(Exception):
     """Ends a request with a status and a reason."""
 
@@ -28,5 +31,6 @@ def problem_response(status: int, detail: str, headers: Mapping[str, str] | None
 
 def problem_body(status: int, detail: str) -> bytes:
     """Return the JSON that says what is wrong."""
+    detail = detail if len(detail) <= _MOST else f"{detail[: _MOST - 1]}…"
     content = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
     return json.dumps(content, ensure_ascii=False).encode(errors="replace")

@@ -2,10 +2,11 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
 ItemId = StrictInt | StrictStr  # of either type, and never converted
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, strict=True)]
+Number = Annotated[float, Field(strict=True)]  # or an integer, but no boolean or text
 
 
 class _Strict(BaseModel):
@@ -16,7 +17,7 @@ class Used(_Strict):
     """An item of a history with a value, such as a rating or a count."""
 
     item: ItemId
-    value: float
+    value: Number
 
 
 class Asked(_Strict):
@@ -31,11 +32,13 @@ class Asked(_Strict):
     k: Count = Field(10, description="Number of items.")
     exclude: list[ItemId] = Field([], description="Never recommend these.")
     allow: list[ItemId] | None = Field(None, description="Recommend only these.")
-    exclude_seen: bool = Field(True, description="Leave out the items of the history.")
-    novelty: float | None = Field(
+    exclude_seen: StrictBool = Field(True, description="Leave out the items of the history.")
+    novelty: Number | None = Field(
         None, ge=-1, le=1, description="Above 0, rarer items score higher; as fitted by default."
     )
-    reasons: Annotated[int, Field(ge=0, le=100)] = Field(0, description="Number of reasons for each item.")
+    reasons: Annotated[int, Field(ge=0, le=100, strict=True)] = Field(
+        0, description="Number of reasons for each item."
+    )
 
 
 class RecommendRequest(Asked):
@@ -67,7 +70,7 @@ class ExplainRequest(_Strict):
     item: ItemId
     history: list[ItemId | Used] | None = None
     user: ItemId | None = None
-    novelty: float | None = Field(None, ge=-1, le=1)
+    novelty: Number | None = Field(None, ge=-1, le=1)
     model: str | None = None
     visitor: ItemId | None = None
 
