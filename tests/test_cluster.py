@@ -148,12 +148,18 @@ def test_an_interrupt_frees_everything(client: Client, table: sp.csr_array) -> N
         model.fit(table, client=client, progress=interrupt)
     assert not hasattr(model, "weights_")
     assert files_of(client) == []
-    for _ in range(50):
-        left = client.run(lambda dask_worker: len(dask_worker.state.tasks))
+    for _ in range(300):
+        left = client.run(
+            lambda dask_worker: [
+                (task.key, task.state)
+                for task in dask_worker.state.tasks.values()
+                if task.state in ("memory", "ready", "executing", "waiting")
+            ]
+        )
         if not any(left.values()):
             break
         time.sleep(0.1)
-    assert not any(left.values())
+    assert not any(left.values()), left
 
 
 def test_a_task_that_fails_is_named(client: Client) -> None:
