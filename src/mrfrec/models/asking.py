@@ -136,8 +136,12 @@ class RankingModel(UpdatableModel):
         if history is None:
             return query_users(users, self._trained_on("recommending by user id"))
         # Models saved before this was recorded count an item without a value as 1.
-        typical = None if self._facts["binary"] else self._facts.get("mean_value", 1.0)
-        return query_histories(history, self.items_, typical)
+        return query_histories(history, self.items_, None if self._facts["binary"] else self._usual_value)
+
+    @property
+    def _usual_value(self) -> float:
+        """What an item of a history counts that is given without a value."""
+        return 1.0 if self._facts["binary"] else float(self._facts.get("mean_value", 1.0))
 
     def _part(self, query: Query, wanted: Request, span: tuple[int, int]) -> Iterator[dict[str, Any]]:
         """Yield the columns of recommendations for a range of users."""

@@ -14,7 +14,7 @@ from mrfrec.data.catalogue import Training
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.errors import DataError, ParameterError
 
-_LARGEST = 1e30  # value, of which sums of products are finite in single precision
+LARGEST_VALUE = 1e30  # value, of which sums of products are finite in single precision
 _USERS_AT_ONCE = 4096  # ranked and written as one batch
 
 
@@ -126,8 +126,10 @@ def _query_lists(
         x = np.asarray(values, np.float64)
     except (TypeError, ValueError):
         x = np.array([np.nan])
-    if not (np.abs(x) <= _LARGEST).all():
-        raise DataError(f"the values of a history must be finite numbers from -{_LARGEST:g} to {_LARGEST:g}.")
+    if not (np.abs(x) <= LARGEST_VALUE).all():
+        raise DataError(
+            f"the values of a history must be finite numbers from -{LARGEST_VALUE:g} to {LARGEST_VALUE:g}."
+        )
     owners = np.repeat(np.arange(len(histories)), np.diff(ptr))
     found, unknown = find_ids(ids, items, "item", "history")
     return Query(names, None, rows_of_pairs(owners, found, x, len(histories), items), library, unknown)

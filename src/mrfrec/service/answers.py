@@ -49,7 +49,7 @@ def recommend(
 ) -> list[Answered]:
     """Recommend to each history: items and their values, None for the usual one."""
     known, unknown = zip(*(_known(model.items_, history) for history in histories), strict=True)
-    typical = 1.0 if model._facts["binary"] else float(model._facts.get("mean_value", 1.0))
+    typical = model._usual_value
     values = [{item: typical if x is None else x for item, x in history.items()} for history in known]
     return _answers(model, model._query(None, values), asked, list(unknown))
 
@@ -167,7 +167,7 @@ def explain(
     whose: dict[str, Any] = {"user": user}
     if history is not None:
         known, unknown = _known(model.items_, history)
-        typical = 1.0 if model._facts["binary"] else float(model._facts.get("mean_value", 1.0))
+        typical = model._usual_value
         whose = {"history": {one: typical if x is None else x for one, x in known.items()}}
     elif user is None or not _is_user(model, user):
         return None

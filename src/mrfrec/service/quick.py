@@ -13,6 +13,7 @@ import numpy as np
 from mrfrec.core.kernels import ranking as kernels
 from mrfrec.core.sparse import Rows
 from mrfrec.data.ids import Id
+from mrfrec.models.histories import LARGEST_VALUE
 from mrfrec.models.linear import Linear
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.scorers import for_kernels
@@ -27,7 +28,7 @@ class QuickAnswers:
         self._catalogue = model.catalogue
         self._places = model.items_._table
         self._kind = str if model.items_.is_text else int
-        self._usual = 1.0 if model._facts["binary"] else float(model._facts.get("mean_value", 1.0))
+        self._usual = model._usual_value
         self._base = model._base("popularity", False)
         self._best_first = self._base.best_first
         self._dtype = self._base.scores.dtype
@@ -60,7 +61,7 @@ class QuickAnswers:
                 unknown.append(item)
             elif value is None:
                 known[place] = self._usual
-            elif abs(value) > 1e30:  # is refused
+            elif abs(value) > LARGEST_VALUE:  # is refused
                 return None
             elif value != 0:
                 known[place] = value
