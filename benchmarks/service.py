@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +27,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import uvloop
 
 import mrfrec
 from benchmarks.bench import CACHE
@@ -97,60 +98,98 @@ def wrk(questions: list[str], connections: int, seconds: int) -> str:
     return ", ".join(f"{name.rstrip(':')} {value}" for name, value in found.items())
 
 
+class _Load:
+    """Questions asked at given moments, whether the answers come or not, over so many connections."""
+
+    def __init__(self, questions: list[str], connections: int) -> None:
+        head = "POST /v1/recommend HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
+        self._questions = [f"{head}{len(each)}\r\n\r\n{each}".encode() for each in questions]
+        self._connections = connections
+        self.free: deque[_Connection] = deque()
+        self.seconds: dict[Any, list[float]] = {}  # of answers, by status
+        self._opening: set[asyncio.Task[Any]] = set()
+
+    def open(self) -> None:
+        """Open a connection, first or after another was closed."""
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(loop.create_connection(lambda: _Connection(self), "127.0.0.1", PORT))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def run(self, rate: float, seconds: float) -> dict[str, Any]:
+        for _ in range(self._connections):
+            self.open()
+        await self._all_free()
+        start, asked, lacking, total = time.perf_counter(), 0, 0, int(rate * seconds)
+        while asked < total:
+            due = min(total, 1 + int((time.perf_counter() - start) * rate))
+            for number in range(asked, due):
+                if self.free:
+                    self.free.popleft().ask(self._questions[number % len(self._questions)])
+                else:
+                    lacking += 1
+            asked = due
+            await asyncio.sleep(0.0005)
+        took = time.perf_counter() - start
+        await self._all_free()
+        quantiles = {
+            status: [round(1e3 * float(np.quantile(found, q)), 1) for q in (0.5, 0.99, 1)]
+            for status, found in self.seconds.items()
+        }
+        counts = {status: len(found) for status, found in self.seconds.items()}
+        return {
+            "asked/s": round(total / took), "answered/s": round(counts.get(200, 0) / took),
+            "statuses": {**counts, "no connection free": lacking}, "ms (p50, p99, max)": quantiles,
+        }  # fmt: skip
+
+    async def _all_free(self) -> None:
+        for _ in range(1000):
+            if len(self.free) == self._connections:
+                return
+            await asyncio.sleep(0.01)
+
+
+class _Connection(asyncio.Protocol):
+    """Asks one question at a time, and notes the status and the time of the answer."""
+
+    def __init__(self, load: _Load) -> None:
+        self._load, self._got, self._since = load, b"", 0.0
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        self._load.free.append(self)
+
+    def ask(self, question: bytes) -> None:
+        self._got, self._since = b"", time.perf_counter()
+        self._transport.write(question)
+
+    def data_received(self, data: bytes) -> None:
+        self._got += data
+        head, end, body = self._got.partition(b"\r\n\r\n")
+        if end and len(body) == int(_LENGTH.search(head)[1]):  # type: ignore[index]
+            self._note(int(head[9:12]))
+            if b"connection: close" not in head:
+                self._load.free.append(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._since:
+            self._note("lost")
+        if self in self._load.free:
+            self._load.free.remove(self)
+        self._load.open()
+
+    def _note(self, status: Any) -> None:
+        self._load.seconds.setdefault(status, []).append(time.perf_counter() - self._since)
+        self._since = 0.0
+
+
+_LENGTH = re.compile(rb"content-length: (\d+)")
+
+
 def at_rate(questions: list[str], rate: float, seconds: float, connections: int) -> dict[str, Any]:
-    """Ask at given moments, whether the answers come or not, over a bounded number of connections."""
-    return asyncio.run(_at_rate(questions, rate, seconds, connections))
-
-
-async def _at_rate(questions: list[str], rate: float, seconds: float, connections: int) -> dict[str, Any]:
-    statuses: Counter[Any] = Counter()
-    times: dict[Any, list[float]] = {}
-    loop, pool = asyncio.get_running_loop(), asyncio.Queue[Any]()
-    for _ in range(connections):
-        pool.put_nowait(await asyncio.open_connection("127.0.0.1", PORT))
-    head = "POST /v1/recommend HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
-
-    async def ask(question: str, due: float) -> None:
-        try:
-            reader, writer = pool.get_nowait()
-        except asyncio.QueueEmpty:
-            statuses["no connection free"] += 1
-            return
-        try:
-            writer.write(f"{head}{len(question)}\r\n\r\n{question}".encode())
-            first = await reader.readuntil(b"\r\n\r\n")
-            length = int(re.search(rb"content-length: (\d+)", first, re.IGNORECASE)[1])  # type: ignore[index]
-            await reader.readexactly(length)
-            status: Any = int(first[9:12])
-            if b"connection: close" in first.lower():
-                reader, writer = await asyncio.open_connection("127.0.0.1", PORT)
-        except (OSError, asyncio.IncompleteReadError) as error:
-            status = type(error).__name__
-            reader, writer = await asyncio.open_connection("127.0.0.1", PORT)
-        statuses[status] += 1
-        times.setdefault(status, []).append(loop.time() - due)
-        pool.put_nowait((reader, writer))
-
-    start, tasks = loop.time(), set()
-    for number in range(int(rate * seconds)):
-        due = start + number / rate
-        if (wait := due - loop.time()) > 0:
-            await asyncio.sleep(wait)
-        task = asyncio.create_task(ask(questions[number % len(questions)], loop.time()))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-    took = loop.time() - start
-    await asyncio.gather(*tasks)
-    while not pool.empty():
-        pool.get_nowait()[1].close()
-    quantiles = {
-        status: [round(1e3 * float(np.quantile(found, q)), 1) for q in (0.5, 0.99, 1)]
-        for status, found in times.items()
-    }
-    return {
-        "asked/s": round(rate * seconds / took), "answered/s": round(statuses[200] / took),
-        "statuses": dict(statuses), "ms (p50, p99, max)": quantiles,
-    }  # fmt: skip
+    """Ask at a rate, and return how many were answered and how fast."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_Load(questions, connections).run(rate, seconds))
 
 
 def latency() -> None:

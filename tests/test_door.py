@@ -618,7 +618,58 @@ def test_flood_is_refused_unread_and_the_connection_goes_on(shop: Path) -> None:
             assert answer(request[:-5], request[-5:])[0] == 200
             door._inside = 3
             status, headers, found = answer(request[:70], request[70:])  # in pieces: refused by the door
+            assert (status, "x-request-id" in headers, "connection" in headers) == (503, True, False)
+            status, headers, found = answer(request[:-5])  # the rest might never come
             assert (status, "x-request-id" in headers, headers["connection"]) == (503, True, "close")
-            door._inside = 0
+            assert connection.recv(1) == b""
+        for wish in (b"Connection: close", b"connection:close"):
+            with socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1]))) as connection:
+                assert answer(request.replace(b"Host: x", wish))[0] == 503
+                assert connection.recv(1) == b""
+        door._inside = 0
         counted = httpx.get(f"{url}/metrics").text
-    assert 'route="/v1/recommend",status="503"} 4' in counted
+    assert 'route="/v1/recommend",status="503"} 7' in counted
+
+
+def test_no_more_are_expected_than_there_is_room_for(shop: Path) -> None:
+    async def main() -> None:
+        door = create_app(shop, settings=ServiceSettings(queue=3))
+        loop = asyncio.get_running_loop()
+        door._inside = 1
+        found = [door.expect(loop) is None for _ in range(5)]
+        assert found == [True, True, False, False, False]
+        await asyncio.sleep(0)  # they are inside, or ended otherwise
+        assert door.expect(loop) is None
+        door.is_closing = True  # each is answered by the door, which ends the connection
+        assert all(door.expect(loop) is None for _ in range(5))
+
+    asyncio.run(main())
+
+
+def test_connection_stays_while_its_requests_are_refused_unread(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends when nothing was sent for `timeout_keep_alive`, or `SECONDS` if nothing was answered yet."""
+    monkeypatch.setattr(heads, "SECONDS", 0.3)
+    door = create_app(shop, settings=ServiceSettings(queue=3))
+    body = json.dumps(ASK).encode()
+    request = b"POST /v1/recommend HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    request += b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+    with serving(door, http=heads.HeadLimits, proxy_headers=False, timeout_keep_alive=1) as url:
+        for is_new in (True, False):
+            with socket.create_connection(
+                ("127.0.0.1", int(url.rsplit(":", 1)[1])), timeout=10
+            ) as connection:
+                door._inside = 0
+                if not is_new:
+                    connection.sendall(request)
+                    assert b" 200 OK" in connection.recv(65536)
+                door._inside = 3
+                for _ in range(12):
+                    time.sleep(0.15)
+                    connection.sendall(request)
+                    assert b" 503 " in connection.recv(65536)
+                start = time.monotonic()
+                while connection.recv(65536):
+                    pass
+                assert time.monotonic() - start < 3

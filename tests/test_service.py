@@ -9,6 +9,8 @@ import httpx
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 import mrfrec
 from mrfrec import MRF, DataError, Interactions, ModelFileError
@@ -155,3 +157,56 @@ def test_text_that_is_no_integer_is_no_item(text: str) -> None:
 def test_user_beyond_64_bits_is_refused(shop: Path) -> None:
     with pytest.raises(DataError, match="64 bits"):
         mrfrec.load(shop).recommend(2**64)
+
+
+_ids = st.one_of(st.sampled_from(["milk", "tea", "beer"]), st.integers(), st.text(max_size=3), st.none())
+_values = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 99),
+    st.floats(),
+    st.text(max_size=3),
+    st.lists(_ids, max_size=3),
+)
+_histories = st.lists(
+    st.one_of(_ids, st.fixed_dictionaries({"item": _ids}, optional={"value": _values})), max_size=25
+)
+
+
+@given(
+    asked=st.fixed_dictionaries(
+        {"history": st.one_of(_histories, _values)},
+        optional=dict.fromkeys(
+            ("k", "exclude", "allow", "exclude_seen", "novelty", "reasons", "user", "visitor", "x"), _values
+        ),
+    ),
+    is_ascii=st.booleans(),
+)
+@example(asked={"history": ["\ud800"]}, is_ascii=True)
+@example(asked={"history": ["milk", "milk", {"item": "milk", "value": 2}]}, is_ascii=True)
+@example(asked={"history": [2**70, 1.0, True]}, is_ascii=True)
+@settings(max_examples=150, deadline=None)
+def test_answers_at_the_door_are_those_of_the_framework(
+    client: httpx.Client, asked: dict[str, Any], is_ascii: bool
+) -> None:
+    """Only what is said to be exactly application/json is answered at the door."""
+    body = json.dumps(asked, ensure_ascii=is_ascii).encode("utf-8", "surrogatepass")
+    door, framework = (
+        client.post("/v1/recommend", content=body, headers={"Content-Type": kind})
+        for kind in ("application/json", "application/json; charset=utf-8")
+    )
+    assert door.content == framework.content
+    assert door.status_code == framework.status_code
+    assert {*door.headers} == {*framework.headers}
+    assert door.headers.get("mrfrec-model") == framework.headers.get("mrfrec-model")
+
+
+def test_the_framework_is_not_asked_for_recommendations(shop: Path) -> None:
+    async def framework(*_: Any) -> None:
+        raise RuntimeError
+
+    door = create_app(shop)
+    with serving(door) as url:
+        door.app = framework
+        assert httpx.post(f"{url}/v1/recommend", json={"history": ["milk"]}).status_code == 200
+        assert httpx.post(f"{url}/v1/recommend", json={"history": 1}).status_code == 500

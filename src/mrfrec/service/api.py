@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Query, Request
@@ -32,13 +32,12 @@ ModelName = Annotated[str | None, Query(description="Name of the model.")]
 ItemText = Annotated[str, Query(description="Id of the item.", max_length=1000)]
 
 
-def create_router(
-    shelf: Shelf, settings: ServiceSettings, line: Line, apart: Line, metrics: Metrics
-) -> APIRouter:
-    """Return the routes. `line` is for work of milliseconds, `apart` for more."""
-    router = APIRouter(prefix="/v1", responses=_PROBLEMS)
+Recommend = Callable[[schemas.RecommendRequest], Awaitable[Response]]
 
-    @router.post("/recommend", response_model=schemas.RecommendResponse, summary="Recommend items")
+
+def create_recommend(shelf: Shelf, settings: ServiceSettings, line: Line, metrics: Metrics) -> Recommend:
+    """Return what answers POST /v1/recommend: behind a route, or at the door."""
+
     async def recommend(body: schemas.RecommendRequest) -> Response:
         choice = _chosen(shelf, body.model, body.visitor if body.user is None else body.user)
         asked = _question(body, settings)
@@ -51,6 +50,17 @@ def create_router(
             found = await _turn(line, lambda: answers.recommend_one(choice.served, history, asked))
         _count(metrics, choice, [found], len(body.history or ()))
         return _reply(choice, {"items": found.items, "unknown": found.unknown})
+
+    return recommend
+
+
+def create_router(
+    shelf: Shelf, settings: ServiceSettings, line: Line, apart: Line, metrics: Metrics, recommend: Recommend
+) -> APIRouter:
+    """Return the routes. `line` is for work of milliseconds, `apart` for more."""
+    router = APIRouter(prefix="/v1", responses=_PROBLEMS)
+    route = router.post("/recommend", response_model=schemas.RecommendResponse, summary="Recommend items")
+    route(recommend)
 
     @router.post("/recommend/batch", response_model=schemas.BatchResponse, summary="Recommend to several")
     async def recommend_batch(body: schemas.BatchRequest) -> Response:

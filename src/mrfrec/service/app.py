@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from mrfrec import __version__
 from mrfrec.io.atomic import expanded
-from mrfrec.service.api import create_router
+from mrfrec.service.api import create_recommend, create_router
 from mrfrec.service.door import Door
 from mrfrec.service.line import Line
 from mrfrec.service.metrics import CONTENT_TYPE, Metrics, Row
@@ -74,10 +74,11 @@ def create_app(
         redirect_slashes=False,  # to whatever Host a request names
     )  # fmt: skip
     app.state.shelf, app.state.line, app.state.settings = shelf, line, settings
-    app.include_router(create_router(shelf, settings, line, apart, metrics))
+    recommend = create_recommend(shelf, settings, line, metrics)
+    app.include_router(create_router(shelf, settings, line, apart, metrics, recommend))
     app.include_router(create_pages(shelf, line))
 
-    door = Door(app, settings, metrics, shelf)
+    door = Door(app, settings, metrics, shelf, recommend)
 
     @app.head("/health", include_in_schema=False)
     @app.get("/health", summary="Whether the process answers")

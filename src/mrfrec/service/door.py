@@ -12,14 +12,17 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
 from mrfrec.errors import MrfrecError
+from mrfrec.service.api import Recommend
 from mrfrec.service.keys import Key, find_key, read_keys
 from mrfrec.service.metrics import Metrics, route_of
 from mrfrec.service.problems import UNEXPECTED, ProblemError, problem_body
 from mrfrec.service.rates import Rates
+from mrfrec.service.schemas import RecommendRequest, read_request
 from mrfrec.service.settings import ServiceSettings
 from mrfrec.service.shelf import Shelf
 
@@ -48,12 +51,13 @@ _OPEN = {"/health", "/ready"}  # for load balancers, without a key
 _UNBOUNDED = {"/health", "/ready", "/metrics"}  # answered also when there is no room
 _WANTED = frozenset(
     (b"authorization", b"x-api-key", b"origin", b"content-length", b"transfer-encoding", b"x-request-id",
-     b"access-control-request-method")
+     b"access-control-request-method", b"content-type", b"expect")
 )  # fmt: skip
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _BODIES = 16  # times max_body: bytes of all bodies that are held at once
 _GONE = 499  # in the log: the client left before its request was complete
 _SHOWN = 10_000  # bytes of a body in the log
+_JSON = b"application/json"
 _problem_body = lru_cache(64)(problem_body)
 _NO_ROOM = "too many requests at once; try again."
 
@@ -131,15 +135,22 @@ class _Visit:
 
 
 class Door:
-    """An ASGI application that lets requests in to another, `app`."""
+    """An ASGI application that lets requests in to another, `app`.
 
-    def __init__(self, app: App, settings: ServiceSettings, metrics: Metrics, shelf: Shelf) -> None:
+    What is asked most, `recommend`, is answered at the door: the framework takes as long as the answer.
+    """
+
+    def __init__(
+        self, app: App, settings: ServiceSettings, metrics: Metrics, shelf: Shelf, recommend: Recommend
+    ) -> None:
         self.app, self._settings, self._metrics, self._shelf = app, settings, metrics, shelf
+        self._recommend = recommend
         self._keys: tuple[Key, ...] = () if settings.keys is None else read_keys(settings.keys)
         self._rates = Rates(settings.rate) if settings.rate else None
         self._origins = {origin.encode() for origin in settings.origins}
         self.is_closing = False  # connections are: each answer says so
         self._inside = 0  # requests that wait or are answered
+        self._expected = 0  # that will be inside before more arrive
         self._held = 0  # bytes of their bodies
         self._prefix, self._number = secrets.token_hex(4), 0  # of request ids
 
@@ -148,14 +159,23 @@ class Door:
         """Whether the next request should go elsewhere."""
         return self.is_closing or self._inside >= self._settings.queue
 
-    @property
-    def refusal(self) -> bytes | None:
-        """The whole response to a request for which there is no room; None if there is some."""
-        return _REFUSAL if self._inside >= self._settings.queue and not self.is_closing else None
+    def expect(self, loop: asyncio.AbstractEventLoop) -> bytes | None:
+        """Expect a request for recommendations that has arrived whole.
 
-    def count_refusal(self) -> None:
-        """Count a request that was refused unread. It has no line in the log."""
-        self._metrics.count_request("/v1/recommend", 503, 0.0)
+        Returns the whole response, to send without reading the request, if there is no room for it. It is
+        counted but has no line in the log.
+        """
+        if self._inside + self._expected >= self._settings.queue and not self.is_closing:
+            self._metrics.count_request("/v1/recommend", 503, 0.0)
+            return _REFUSAL
+        if not self._expected:
+            loop.call_soon(self._all_came)
+        self._expected += 1
+        return None
+
+    def _all_came(self) -> None:
+        """Go on from here: those expected come in now, before the loop reads from connections again."""
+        self._expected = 0
 
     def reload(self) -> None:
         """Open the models anew and read the file of keys again; the old stay where that fails."""
@@ -182,6 +202,7 @@ class Door:
         try:
             await self._enter(visit, scope, receive)
         except ProblemError as problem:
+            await self._skip(visit, receive)
             await visit.refuse(problem.status, problem.detail, problem.headers)
         except _LeftError:
             visit.status = _GONE
@@ -224,7 +245,9 @@ class Door:
         self._inside += 1
         self._metrics.set_queue(self._inside)
         try:
-            await self.app(scope, receive, visit.send)
+            question = _question(visit, scope["method"])
+            answer = self.app if question is None else await self._recommend(question)
+            await answer(scope, receive, visit.send)
         finally:
             self._inside -= 1
             self._metrics.set_queue(self._inside)
@@ -294,6 +317,16 @@ class Door:
             detail = f"the body did not arrive within {self._settings.body_seconds:g} s."
             raise ProblemError(408, detail) from None
 
+    async def _skip(self, visit: _Visit, receive: Receive) -> None:
+        """Take what has arrived of an unread body: if that is the whole, the connection can go on."""
+        if visit.closes and not self.is_closing and b"expect" not in visit.given:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0):
+                    while (message := await receive())["type"] == "http.request":
+                        if not message.get("more_body", False):
+                            visit.closes = False
+                            return
+
     def _is_preflight(self, visit: _Visit, method: str) -> bool:
         """Add the headers that let a page of a named origin ask; whether only these are asked for."""
         origin = visit.given[b"origin"]
@@ -325,6 +358,12 @@ class Door:
         record = logging.LogRecord(_access.name, logging.INFO, __file__, 0, fields, None, None)
         record.fields = fields
         _access.handle(record)
+
+
+def _question(visit: _Visit, method: str) -> RecommendRequest | None:
+    """Return a request for recommendations; None if it is another one, or not a valid one."""
+    is_one = visit.path == "/v1/recommend" and method == "POST" and visit.given.get(b"content-type") == _JSON
+    return read_request(visit.body) if is_one else None
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

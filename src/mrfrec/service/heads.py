@@ -13,8 +13,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 MOST = 65_536  # bytes of a head
 _STEP = 4096  # bytes that are parsed at once: what may be counted to a head, and belongs to its body
 SECONDS = 10.0  # until a head has arrived
-_ASKS = b"POST /v1/recommend"  # what comes in floods
+_ASKS = b"POST /v1/recommend "  # what comes in floods
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,9})\r\n", re.IGNORECASE)
+_ENDS = re.compile(rb" HTTP/1\.0\r\n|\r\nconnection: *close", re.IGNORECASE)  # the connection, after this
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -46,18 +47,19 @@ class HeadLimits(HttpToolsProtocol):
 
     def _is_whole(self, data: bytes) -> bool:
         """Return whether these bytes are one request, and nothing else is under way."""
-        head, end, body = data.partition(b"\r\n\r\n")
-        if not end or not self._is_idle or not (self.cycle is None or self.cycle.response_complete):
+        head = data.find(b"\r\n\r\n") + 2
+        if head < 2 or not self._is_idle or not (self.cycle is None or self.cycle.response_complete):
             return False
-        length = _LENGTH.search(head + b"\r\n")
-        return length is not None and int(length[1]) == len(body)
+        length = _LENGTH.search(data, 0, head)
+        is_all = length is not None and int(length[1]) == len(data) - head - 2
+        return is_all and _ENDS.search(data, 0, head) is None
 
     def data_received(self, data: bytes) -> None:
-        if data.startswith(_ASKS):
-            refusal = getattr(self.app, "refusal", None)
-            if refusal is not None and self._is_whole(data):
+        if data.startswith(_ASKS) and self._is_whole(data):
+            refusal = self.app.expect(self.loop)
+            if refusal is not None:
+                self._since = time.monotonic()
                 self.transport.write(refusal)
-                self.app.count_refusal()
                 return
         if self._is_idle and not self._in_head:
             self._in_head, self._length, self._since = True, 0, time.monotonic()
@@ -78,6 +80,13 @@ class HeadLimits(HttpToolsProtocol):
             self.transport.close()
         else:
             super().send_400_response(msg)
+
+    def timeout_keep_alive_handler(self) -> None:
+        left = self._since + self.timeout_keep_alive - time.monotonic()
+        if left > 0:  # requests were refused unread meanwhile
+            self.timeout_keep_alive_task = self.loop.call_later(left, self.timeout_keep_alive_handler)
+        else:
+            super().timeout_keep_alive_handler()
 
     def _look(self) -> None:
         """Close the connection if it has been sending a head for too long; look again later."""

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _MANY = 16  # waiting: more than so many are answered several at once
-_SLICE = 0.04  # seconds of answers in between, if many wait
+_SLICE = 0.015  # seconds of answers in between, if many wait
 
 
 class FullError(Exception):

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
 
 ItemId = StrictInt | StrictStr  # of either type, and never converted
 Count = Annotated[int, Field(ge=1, strict=True)]
@@ -51,6 +51,14 @@ class RecommendRequest(Asked):
         extra="forbid", allow_inf_nan=False,
         json_schema_extra={"examples": [{"history": ["milk"], "k": 10, "reasons": 3}, {"user": "u17"}]},
     )  # fmt: skip
+
+
+def read_request(body: bytes) -> RecommendRequest | None:
+    """Read a request for recommendations; None if it is not a valid one."""
+    try:
+        return RecommendRequest.model_validate_json(body)
+    except ValidationError:
+        return None
 
 
 class BatchRequest(Asked):
