@@ -173,12 +173,13 @@ def _history(
 ) -> dict[int | str, float | None]:
     if len(given) > settings.max_history:
         raise ProblemError(422, f"a history must have at most {settings.max_history:,} items.")
-    return {
-        one.item if isinstance(one, schemas.Used) else one: one.value
-        if isinstance(one, schemas.Used)
-        else None
-        for one in given
-    }
+    history: dict[int | str, float | None] = {}
+    for one in given:
+        if type(one) is schemas.Used:
+            history[one.item] = one.value
+        else:
+            history[one] = None  # type: ignore[index]  # it is an id
+    return history
 
 
 def _to_user(served: Served, user: Any, asked: answers.Question) -> answers.Answered:

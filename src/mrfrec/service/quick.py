@@ -55,16 +55,17 @@ class QuickAnswers:
         """
         kind, places, unknown = self._kind, self._places, []
         known: dict[int, float] = {}
+        names: dict[int, Id] = {}
         for item, value in history.items():
             place = places.get(item) if type(item) is kind else None
             if place is None:
                 unknown.append(item)
             elif value is None:
-                known[place] = self._usual
+                known[place], names[place] = self._usual, item
             elif abs(value) > LARGEST_VALUE:  # is refused
                 return None
             elif value != 0:
-                known[place] = value
+                known[place], names[place] = value, item
         hidden = dict.fromkeys(known)
         for item in dict.fromkeys(exclude):
             place = places.get(item) if type(item) is kind else None
@@ -75,21 +76,24 @@ class QuickAnswers:
         if not known or not self._lock.acquire(blocking=False):
             return None
         try:
-            return self._rows(known, hidden, min(k, len(self._scores)), most), unknown
+            had = sorted(known)
+            x = np.array([known[place] for place in had])
+            places_had = np.array(had, np.int32)
+            rows, chosen = self._rows(places_had, x, hidden, min(k, len(self._scores)))
         finally:
             self._lock.release()
+        if most:
+            self._add_reasons(rows, places_had, x, chosen, min(most, len(had)), [names[i] for i in had])
+        return rows, unknown
 
-    def _rows(
-        self, known: dict[int, float], hidden: dict[int, None], k: int, most: int
-    ) -> list[dict[str, Any]]:
-        had = np.array(sorted(known), np.int32)
-        x = np.array([known[place] for place in had.tolist()])
-        ends, start = np.array([0, len(had)]), np.zeros(2, np.int64)
+    def _rows(self, had: Any, x: Any, hidden: dict[int, None], k: int) -> tuple[list[dict[str, Any]], Any]:
+        """Return the rows, and the items by position."""
+        start = np.zeros(2, np.int64)
         items, scores = np.empty((1, k), np.int32), np.empty((1, k), self._dtype)
         evidence = np.empty((1, k), np.bool_)
         kernels.score_sparse(
-            ends, had.view(np.uint32), x.astype(self._dtype), 0, 1, *self._arrays, self._base.scores,
-            self._scores, self._marked, start, self._found, self._of_found,
+            np.array([0, len(had)]), had.view(np.uint32), x.astype(self._dtype), 0, 1, *self._arrays,
+            self._base.scores, self._scores, self._marked, start, self._found, self._of_found,
         )  # fmt: skip
         hide = np.array(list(hidden), np.int32)
         kernels.select_sparse(
@@ -105,27 +109,20 @@ class QuickAnswers:
                 zip(columns["item"], columns["title"], scores[0], evidence[0].tolist(), strict=False), 1
             )
         ]
-        if most:
-            for row, reasons in zip(rows, self._reasons(had, x, chosen, most), strict=True):
-                row["reasons"] = reasons
-        return rows
+        return rows, chosen
 
-    def _reasons(self, had: Any, x: Any, chosen: Any, most: int) -> list[list[dict[str, Any]]]:
-        """Return the largest positive contributions to each item."""
-        parts = np.zeros((len(had), len(chosen)))
-        kernels.weights_between(*self._arrays, had, chosen, parts)
-        parts *= x[:, None]
-        order = np.argsort(-parts, axis=0, kind="stable")[:most]  # of equals, the first item
-        amounts = np.take_along_axis(parts, order, axis=0).T.tolist()
-        names = self._catalogue.items.take(had[order.T.ravel()])
-        return [
-            [
-                {"item": name, "contribution": amount}
-                for name, amount in zip(names[at : at + len(each)], each, strict=True)
-                if amount > 0
+    def _add_reasons(
+        self, rows: list[dict[str, Any]], had: Any, x: Any, chosen: Any, most: int, names: list[Id]
+    ) -> None:
+        """Add the largest positive contributions to each row."""
+        owners, parts = np.empty((len(rows), most), np.int32), np.empty((len(rows), most))
+        kernels.largest_parts(*self._arrays, had, x, chosen, owners, parts)
+        for row, whose, amounts in zip(rows, owners.tolist(), parts.tolist(), strict=True):
+            row["reasons"] = [
+                {"item": names[owner], "contribution": amount}
+                for owner, amount in zip(whose, amounts, strict=True)
+                if owner >= 0
             ]
-            for at, each in zip(range(0, len(names), max(len(order), 1)), amounts, strict=True)
-        ]
 
 
 _SOURCES = {True: "model", False: "popular"}
