@@ -1,9 +1,12 @@
 """The page: what it shows is what the model says, whatever the ids are; and it works in a browser."""
 
+import math
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from pathlib import Path
+from threading import Event
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urljoin, urlsplit
 
@@ -16,8 +19,8 @@ from hypothesis import strategies as st
 
 import mrfrec
 from mrfrec import MRF, models, read_interactions
-from mrfrec.service import ServiceSettings, create_app
-from mrfrec.service.graph import NARROW, WIDE, draw
+from mrfrec.service import ServiceSettings, create_app, page
+from mrfrec.service.graph import NARROW, WIDE, _chain, _layout, draw
 
 from servers import save_shop, serving
 
@@ -290,10 +293,31 @@ def test_models_without_reasons_say_so(client: httpx.Client) -> None:
 
 def test_a_full_line_is_a_page_that_says_so(folder: Path) -> None:
     app = create_app(folder / "shop.mrf", settings=ServiceSettings(poll=0))
-    app.app.state.line.most = 0  # type: ignore[attr-defined]
+    app.app.state.pages.most = 0  # type: ignore[attr-defined]
     with serving(app) as url, httpx.Client(base_url=url) as client:
         page = get(client, "/", 503)
         assert "Too many requests at once" in "".join(page.text)
+
+
+def test_requests_are_answered_while_a_page_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = Event(), Event()
+
+    def slow(*given: Any, inner: Any = page._rendered) -> str:
+        begun.set()
+        assert go_on.wait(20)
+        return str(inner(*given))
+
+    monkeypatch.setattr(page, "_rendered", slow)
+    app = create_app(save_shop(tmp_path / "shop.mrf"), settings=ServiceSettings(poll=0))
+    with serving(app) as url, httpx.Client(base_url=url) as client, ThreadPoolExecutor(1) as other:
+        try:
+            visit = other.submit(httpx.get, f"{url}/item", params={"item": "milk"})
+            assert begun.wait(20)
+            assert client.post("/v1/recommend", json={"history": ["milk"]}).status_code == 200
+            assert not visit.done()
+        finally:
+            go_on.set()
+        assert visit.result().status_code == 200
 
 
 def test_what_was_noted_of_the_training_is_on_the_page_of_the_model(folder: Path) -> None:
@@ -333,6 +357,29 @@ def test_files_are_kept_by_browsers_and_change_their_address(client: httpx.Clien
             found = client.get(link)
             assert "immutable" in found.headers["cache-control"]
             assert re.fullmatch(r"/static/[a-z]+\.[a-z]+\?[0-9a-f]{12}", link)
+
+
+def test_the_layout_is_that_of_a_naive_guttman_transform() -> None:
+    random = np.random.default_rng(1)
+    share = np.triu(random.random((6, 6)), 1)
+    share += share.T
+    at = [(0.0, 0.0)] * 6
+    for place, node in enumerate(_chain(share)):
+        angle = 2 * math.pi * (place / 5 - 0.25)
+        at[node] = (math.cos(angle), math.sin(angle))
+    for _ in range(40):
+        moved = []
+        for i in range(6):
+            x = y = 0.0
+            for j in range(6):
+                if i != j:
+                    wanted = 1.5 - (0.5 if 0 in (i, j) else 0.9) * math.sqrt(share[i, j])
+                    share_of_way = wanted / math.dist(at[i], at[j]) / 6
+                    x += share_of_way * (at[i][0] - at[j][0])
+                    y += share_of_way * (at[i][1] - at[j][1])
+            moved.append((x, y))
+        at = moved
+    np.testing.assert_allclose(_layout(share), np.subtract(at, at[0]), atol=1e-9)
 
 
 @pytest.mark.parametrize("canvas", [WIDE, NARROW], ids=["wide", "narrow"])

@@ -57,7 +57,7 @@ def create_app(
     shelf = Shelf(paths, default, split, strict=row is None)
     metrics = Metrics(shelf, row)
     shelf.on_failure = metrics.count_failure
-    line, apart = Line(settings.queue, settings.seconds), Line(4, settings.seconds)
+    line, apart, pages = (Line(most, settings.seconds) for most in (settings.queue, 4, 16))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -73,10 +73,10 @@ def create_app(
         openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None, lifespan=lifespan,
         redirect_slashes=False,  # to whatever Host a request names
     )  # fmt: skip
-    app.state.shelf, app.state.line, app.state.settings = shelf, line, settings
+    app.state.shelf, app.state.pages, app.state.settings = shelf, pages, settings
     recommend = create_recommend(shelf, settings, line, metrics)
     app.include_router(create_router(shelf, settings, line, apart, metrics, recommend))
-    app.include_router(create_pages(shelf, line))
+    app.include_router(create_pages(shelf, pages))
 
     door = Door(app, settings, metrics, shelf, recommend)
 

@@ -3,10 +3,11 @@
 The layout has nothing random in it: the same model and item give the same picture.
 """
 
-import math
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import lru_cache
+from html import escape
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -49,9 +50,12 @@ class Node(NamedTuple):
 
     @property
     def svg(self) -> str:
-        """The attributes of its rectangle."""
+        """Its rectangle and label."""
         x, y = round(self.x - self.width / 2, 1), round(self.y - _HEIGHT / 2, 1)
-        return f'x="{x}" y="{y}" width="{self.width:.1f}" height="{_HEIGHT}" rx="{_HEIGHT / 2}"'
+        return (
+            f'<rect x="{x}" y="{y}" width="{self.width:.1f}" height="{_HEIGHT}" rx="{_HEIGHT / 2}"/>'
+            f'<text x="{self.x}" y="{self.y}" dy=".34em">{escape(self.label)}</text>'
+        )
 
 
 class Edge(NamedTuple):
@@ -67,8 +71,12 @@ class Edge(NamedTuple):
 
     @property
     def svg(self) -> str:
-        """The attributes of its line."""
-        return f'x1="{self.x1}" y1="{self.y1}" x2="{self.x2}" y2="{self.y2}" stroke-width="{self.width}"'
+        """Its line."""
+        kind = f"{self.sign} inner" if self.is_inner else self.sign
+        return (
+            f'<line class="edge {kind}" x1="{self.x1}" y1="{self.y1}" x2="{self.x2}" y2="{self.y2}" '
+            f'stroke-width="{self.width}"/>'
+        )
 
 
 class Drawing(NamedTuple):
@@ -86,13 +94,10 @@ def draw(names: Sequence[str], weights: npt.NDArray[Any], canvas: Canvas) -> Dra
     share = np.abs(weights) / (np.abs(weights).max() or 1.0)
     at = _parted(_layout(share), sizes, canvas)
     x, y, widths = at[:, 0].tolist(), at[:, 1].tolist(), sizes[:, 0].tolist()
+    thick = (_THIN + (_THICK - _THIN) * np.sqrt(share)).round(2).tolist()
     edges = [
-        Edge(
-            x[a], y[a], x[b], y[b], round(_THIN + (_THICK - _THIN) * math.sqrt(share[a, b]), 2),
-            _sign(weights[a, b]), a == 0,
-        )
-        for a, b in _shown(share)
-    ]  # fmt: skip
+        Edge(x[a], y[a], x[b], y[b], thick[a][b], _sign(weights[a, b]), a == 0) for a, b in _shown(share)
+    ]
     signs = ["middle", *map(_sign, weights[0, 1:])]
     nodes = [Node(i, x[i], y[i], widths[i], labels[i], signs[i]) for i in range(len(names))]
     return Drawing(canvas, nodes, edges)
@@ -115,18 +120,17 @@ def _layout(share: Array) -> Array:
     wanted = np.where(share > 0, 1.5 - 0.9 * np.sqrt(share), 2.0)
     wanted[0] = wanted[:, 0] = 1.5 - 0.5 * np.sqrt(share[0])  # never too near to the middle
     order = _chain(share)
-    angle = np.empty(n)
+    angle = np.zeros(n)
     angle[order] = 2 * np.pi * (np.arange(n - 1) / max(n - 1, 1) - 0.25)  # from the top
-    X = np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    X[0] = 0
+    z = np.exp(1j * angle)  # x + iy: half the steps of numpy
+    z[0] = 0
     np.fill_diagonal(wanted, 0)
     for _ in range(_STEPS):
-        distance = np.hypot(X[:, :1] - X[:, 0], X[:, 1:] - X[:, 1])
-        # The Guttman transform: X ← B(X)·X / n
-        B = -np.divide(wanted, distance, out=np.zeros((n, n)), where=distance > 0)
-        np.fill_diagonal(B, -B.sum(axis=1))
-        X = B @ X / n
-    return np.asarray(X - X[0])
+        apart = z[:, None] - z
+        # The Guttman transform: z_i ← Σ_j wanted_ij·(z_i − z_j)/|z_i − z_j| / n
+        z = (wanted / np.maximum(np.abs(apart), 1e-12) * apart).sum(axis=1) / n
+    z = z - z[0]
+    return np.stack([z.real, z.imag], axis=1)
 
 
 def _chain(share: Array) -> list[int]:
@@ -147,27 +151,25 @@ def _parted(X: Array, sizes: Array, canvas: Canvas) -> Array:
     side = np.where(X > 0, X.max(axis=0), -X.min(axis=0))  # both sides of the middle are used up
     ranks = np.argsort(np.argsort(X, axis=0, kind="stable"), axis=0) / max(len(X) - 1, 1) * 2 - 1
     # Half by position, half by rank: a few that are far off do not squeeze the others together.
-    X = (X / np.maximum(side, 1e-9) + ranks) / 2 * room.min(axis=0)
-    X[0] = 0
-    x, y = X.T + 1e-3 * np.arange(len(X))  # no two at the same place
-    across, down = (sizes[:, :1] + sizes[:, 0]) / 2, (sizes[:, 1:] + sizes[:, 1]) / 2  # that two boxes take
-    np.fill_diagonal(across, -np.inf)
-    for step in range(_PUSHES):
-        gap = (
-            _GAP - (_GAP - _LEAST_GAP) * step / _PUSHES
-        )  # less and less, so that it ends well in a crowd too
-        dx, dy = x[:, None] - x, y[:, None] - y
-        short_x, short_y = across + gap - np.abs(dx), down + gap - np.abs(dy)
-        hit = (short_x > 0) & (short_y > 0)
+    at = ((X / np.maximum(side, 1e-9) + ranks) / 2 * room.min(axis=0)).T
+    at[:, 0] = 0
+    at = at + 1e-3 * np.arange(len(X))  # no two at the same place
+    room, sizes = room.T, sizes.T
+    needed = (sizes[:, :, None] + sizes[:, None]) / 2  # 2 × n × n: what two boxes take, across and down
+    needed[:, range(len(X)), range(len(X))] = -np.inf
+    one_column = needed[0] > half[0] - _GAP  # two boxes that have no room side by side
+    for gap in np.linspace(_GAP, _LEAST_GAP, _PUSHES):  # less and less: it ends well in a crowd too
+        apart = at[:, :, None] - at[:, None]
+        short = needed + gap - np.abs(apart)
+        hit = (short[0] > 0) & (short[1] > 0)
         if not hit.any():
             break
-        # Push along the shorter way out, but not across where two boxes have no room side by side.
-        upright = (short_y <= short_x) | (across > half[0] - _GAP)
-        x = x + 0.35 * np.where(hit & ~upright, np.copysign(short_x, dx), 0).sum(axis=1)
-        y = y + 0.35 * np.where(hit & upright, np.copysign(short_y, dy), 0).sum(axis=1)
-        x, y = np.clip(x, -room[:, 0], room[:, 0]), np.clip(y, -room[:, 1], room[:, 1])
-        x[0] = y[0] = 0
-    return np.asarray((np.stack([x, y], axis=1) + half).round(1))
+        # Push along the shorter way out.
+        down = hit & (one_column | (short[1] <= short[0]))
+        at += 0.35 * np.where([hit & ~down, down], np.copysign(short, apart), 0).sum(axis=2)
+        at = np.clip(at, -room, room)
+        at[:, 0] = 0
+    return np.asarray((at.T + half).round(1))
 
 
 def _sign(weight: float) -> str:
@@ -183,6 +185,7 @@ def _shortened(name: str, width: int) -> str:
     return f"{name[: bisect_right(ends, width - _FONT)].rstrip()}…"
 
 
+@lru_cache(maxsize=4096)
 def _letter_width(letter: str) -> float:
     """Estimate the width of a letter in pixels, in a broad font."""
     if letter in _NARROW_LETTERS:

@@ -121,7 +121,7 @@ View = Callable[[PageVisit], tuple[str, Shown]]
 
 
 def create_pages(shelf: Shelf, line: Line) -> APIRouter:
-    """Return the routes of the page."""
+    """Return the routes of the page. To make one takes some milliseconds, in another thread."""
     router = APIRouter(include_in_schema=False)
 
     def add(path: str, view: View) -> None:
@@ -130,7 +130,7 @@ def create_pages(shelf: Shelf, line: Line) -> APIRouter:
                 raise ProblemError(422, f"the query must have at most {_MOST_LETTERS:,} letters.")
             visit = _visit(request, shelf, request.query_params.get("model"))
             try:
-                html = await line.do(lambda: _rendered(visit, *view(visit)))
+                html = await line.do_apart(lambda: _rendered(visit, *view(visit)))
             except FullError:
                 raise ProblemError(
                     503, "too many requests at once; try again.", {"Retry-After": "1"}
