@@ -55,9 +55,11 @@ def save_shop(path: Path, **parameters: Any) -> Path:
 class Command:
     """`mrfrec serve …` in a process of its own, with a free port; stopped when the block ends."""
 
-    def __init__(self, folder: Path, *arguments: object) -> None:
+    def __init__(self, folder: Path, *arguments: object, code: str = "") -> None:
+        """Start the command, or Python code that does the like with these arguments."""
         self._log = folder / "log"
-        command = [sys.executable, "-m", "mrfrec", "serve", *map(str, arguments), "--port", "0"]
+        start = ["-c", code] if code else ["-m", "mrfrec", "serve", "--port", "0"]
+        command = [sys.executable, *start, *map(str, arguments)]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(command, stderr=log, stdout=log)
 

@@ -24,6 +24,8 @@ import mrfrec
 from mrfrec.cli.serving import _demo_model
 from mrfrec.service import ServiceSettings, create_app
 from mrfrec.service.keys import new_key
+from mrfrec.service.metrics import Metrics, Row, size_of_rows
+from mrfrec.service.shelf import Shelf
 
 from servers import Command, is_running, save_shop, serving
 
@@ -145,6 +147,56 @@ def test_sighup_reloads_models_and_keys_in_all_workers(shop: Path, tmp_path: Pat
         assert len(service.workers) == 2
         for entry in map(json.loads, service.log.splitlines()):
             assert {"time", "level"} <= entry.keys()
+
+
+def test_a_reload_reaches_all_workers_without_a_look_at_the_file(tmp_path: Path) -> None:
+    code = (
+        "import logging, sys\nfrom functools import partial\nfrom pathlib import Path\n"
+        "from mrfrec.service import ServiceSettings\nfrom mrfrec.service.server import serve\n"
+        "log = partial(logging.basicConfig, level=logging.INFO)\nlog()\n"
+        "serve({'m': Path(sys.argv[1])}, port=0, workers=3, settings=ServiceSettings(poll=0), prepare=log)\n"
+    )
+    file, new = save_shop(tmp_path / "m.mrf", l2=0.5), save_shop(tmp_path / "new.mrf", l2=50.0)
+    fingerprint = mrfrec.load(new)._seal[:16]
+    stop = Event()
+
+    def ask(url: str) -> int:
+        count = 0
+        while not stop.is_set():  # over connections of their own, which any worker accepts
+            assert httpx.post(f"{url}/v1/recommend", json=ASK).status_code == 200
+            count += 1
+        return count
+
+    with Command(tmp_path, file, code=code) as service, ThreadPoolExecutor(1) as asking:
+        service.wait_for("Application startup complete", 3)
+        asked = asking.submit(ask, service.url)
+        try:
+            new.replace(file)
+            assert httpx.post(f"{service.url}/v1/models/m/reload").json()["fingerprint"] == fingerprint
+            service.wait_for(f"{fingerprint} replaces", 3, seconds=20)
+            new.write_bytes(b"nonsense")
+            new.replace(file)
+            assert httpx.post(f"{service.url}/v1/models/m/reload").status_code == 422
+            time.sleep(1)  # five times as long as the others take to hear of it
+            assert service.log.count("stays as it is") == 1
+            assert httpx.post(f"{service.url}/v1/models/other/reload").status_code == 404
+        finally:
+            stop.set()
+        assert asked.result() > 0
+        assert len(service.workers) == 3
+
+
+def test_workers_hear_of_reloads_of_others_once(tmp_path: Path, shop: Path) -> None:
+    shelf, file = Shelf({"a": shop, "b": shop}), tmp_path / "shared"
+    file.write_bytes(bytes(size_of_rows(2, 3)))
+    one, two, three = (Metrics(shelf, Row(file, worker, 3)) for worker in range(3))
+    one.tell_reload("b")
+    three.tell_reload("b")
+    assert (one.told_reloads(), two.told_reloads(), three.told_reloads()) == (["b"], ["b"], ["b"])
+    assert not any(each.told_reloads() for each in (one, two, three))
+    one.tell_reload("a")
+    assert Metrics(shelf, Row(file, 1, 3)).told_reloads() == ["a"]  # a successor of the second, which died
+    assert (one.told_reloads(), two.told_reloads(), three.told_reloads()) == ([], [], ["a"])
 
 
 def test_workers_end_with_a_parent_that_is_killed(shop: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from pydantic_core import to_json
 from starlette.responses import Response
 
@@ -129,14 +129,21 @@ def create_router(
         return _json(info(shelf, _chosen(shelf, name, None).served))
 
     @router.post("/models/{name}/reload", response_model=schemas.ModelInfo, summary="Open a model file anew")
-    async def reload(name: str, request: Request) -> Response:
-        _chosen(shelf, name, None)
+    async def reload(name: str) -> Response:
+        """Open the file of a model, check it, and let it answer from now on.
+
+        If the file cannot be used, the answer is 422 and the old model stays. With several workers, this
+        one has the new model when it answers; the others open it at once, and have it some seconds later.
+        """
+        if name not in shelf.names:
+            raise _no_model(name)
         try:
             served = await asyncio.to_thread(shelf.reload, name)
         except (MrfrecError, OSError):
             raise ProblemError(
                 422, "the file of this model cannot be used; the one that was served stays. See the log."
             ) from None
+        metrics.tell_reload(name)
         return _json(info(shelf, served))
 
     return router
@@ -151,8 +158,12 @@ def info(shelf: Shelf, served: Served) -> dict[str, Any]:
 def _chosen(shelf: Shelf, name: str | None, visitor: int | str | None) -> Choice:
     choice = shelf.choose(name, visitor)
     if choice is None:
-        raise ProblemError(404, f"there is no model {name!r}.")
+        raise _no_model(name)
     return choice
+
+
+def _no_model(name: str | None) -> ProblemError:
+    return ProblemError(404, f"there is no model {name!r}.")
 
 
 def _question(body: schemas.Asked, settings: ServiceSettings) -> answers.Question:

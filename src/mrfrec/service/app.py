@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from os import PathLike
 from typing import Any
@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from mrfrec import __version__
+from mrfrec.errors import MrfrecError
 from mrfrec.io.atomic import expanded
 from mrfrec.service.api import create_recommend, create_router
 from mrfrec.service.door import Door
@@ -23,6 +24,8 @@ from mrfrec.service.page import create_pages, error_page, is_page
 from mrfrec.service.problems import UNEXPECTED, ProblemError, problem_response
 from mrfrec.service.settings import ServiceSettings
 from mrfrec.service.shelf import Shelf
+
+_LISTEN = 0.2  # seconds between looks whether another worker was told to reload a model
 
 _log = logging.getLogger("mrfrec.service")
 
@@ -59,14 +62,21 @@ def create_app(
     shelf.on_failure = metrics.count_failure
     line, apart, pages = (Line(most, settings.seconds) for most in (settings.queue, 4, 16))
 
+    def follow_others() -> None:
+        for name in metrics.told_reloads():
+            with suppress(MrfrecError, OSError):  # logged, and the old model stays
+                shelf.reload(name)
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        watch = asyncio.create_task(_follow(shelf, settings.poll)) if settings.poll else None
+        watches = [_repeat(shelf.follow, settings.poll)] if settings.poll else []
+        if row is not None:
+            watches.append(_repeat(follow_others, _LISTEN))
+        tasks = [asyncio.create_task(watch) for watch in watches]
         yield
-        if watch is not None:
-            watch.cancel()
-            with suppress(asyncio.CancelledError):
-                await watch
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     app = FastAPI(
         title="mrfrec", version=__version__, summary="Recommendations from a Gaussian Markov random field",
@@ -133,11 +143,11 @@ def _handle_errors(app: FastAPI, shelf: Shelf) -> None:
     app.add_exception_handler(Exception, unexpected)
 
 
-async def _follow(shelf: Shelf, seconds: float) -> None:
-    """Look for replaced files, for ever."""
+async def _repeat(work: Callable[[], None], seconds: float) -> None:
+    """Do work in another thread, again and again with a pause in between."""
     while True:
         await asyncio.sleep(seconds)
         try:
-            await asyncio.to_thread(shelf.follow)
+            await asyncio.to_thread(work)
         except Exception:  # whatever happens to a file, the service goes on
             _log.exception("models could not be followed")

@@ -1,7 +1,8 @@
 """Metrics for Prometheus, counted in cells that all worker processes share.
 
 Each worker has a row of numbers in a mapped file and writes only to its own, so that nothing is locked; any
-of them answers with the sums. The successor of a worker that died goes on with its row.
+of them answers with the sums. The successor of a worker that died goes on with its row. The workers also tell
+each other by these cells which models to reload.
 """
 
 import mmap
@@ -32,8 +33,8 @@ _OF_ROUTE = len(_STATUSES) + 1 + len(_BOUNDS) + 2  # by status and other; by tim
 _BY_TIME = len(_STATUSES) + 1
 _SUM = _OF_ROUTE - 1
 _FIRST_MODEL = 1 + len(ROUTES) * _OF_ROUTE  # cell 0: requests under way
-_OF_MODEL = 5
-_BY_WEIGHTS, _BY_POPULARITY, _ASKED, _UNKNOWN, _FAILED = range(_OF_MODEL)
+_OF_MODEL = 7
+_BY_WEIGHTS, _BY_POPULARITY, _ASKED, _UNKNOWN, _FAILED, _RELOADED, _HEARD = range(_OF_MODEL)
 
 
 class Row(NamedTuple):
@@ -102,6 +103,20 @@ class Metrics(Collector):
     def count_failure(self, model: str) -> None:
         """Count a model file that could not be opened."""
         self._own[self._first_of[model] + _FAILED] += 1
+
+    def tell_reload(self, model: str) -> None:
+        """Tell the other workers to reload a model."""
+        self._own[self._first_of[model] + _RELOADED] += 1
+
+    def told_reloads(self) -> list[str]:
+        """Return the models that other workers have told this one to reload since it was last asked."""
+        told = []
+        for name, first in self._first_of.items():
+            count = sum(row[first + _RELOADED] for row in self._rows if row is not self._own)
+            if count != self._own[first + _HEARD]:
+                self._own[first + _HEARD] = count
+                told.append(name)
+        return told
 
     # ── showing ───────────────────────────────────────────────────────────────────────────────────
 
