@@ -9,18 +9,21 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.service import ServiceSettings, create_app, heads
 from mrfrec.service.keys import find_key, new_key, read_keys
 from mrfrec.service.line import FullError, Line
-from mrfrec.service.metrics import ROUTES, route_of
-from mrfrec.service.rates import Rates
+from mrfrec.service.metrics import ROUTES, Row, route_of, size_of_rows
+from mrfrec.service.rates import CELLS, Rates
 
 from servers import save_shop, serving
 
@@ -158,26 +161,49 @@ def test_new_keys_are_random_and_only_their_hash_is_kept(tmp_path: Path) -> None
 # ── rates ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_rates_are_those_of_a_token_bucket() -> None:
-    now = 0.0
-    rates = Rates(2.0, most=3, clock=lambda: now)
-    assert [rates.wait("a") for _ in range(3)] == [0.0, 0.0, 0.5]
-    assert rates.wait("b") == 0.0
-    now = 0.25
-    assert rates.wait("a") == 0.25
-    now = 0.5
-    assert [rates.wait("a") for _ in range(2)] == [0.0, 0.5]
-    now = 100.0
-    assert [rates.wait("a") for _ in range(3)] == [0.0, 0.0, 0.5]
+@given(
+    rate=st.sampled_from([0.3, 1.0, 2.0, 3.0, 7.5, 100.0]),
+    start=st.sampled_from([0.0, 1e5, 1e8]),  # three years
+    asks=st.lists(st.tuples(st.integers(0, 40), st.sampled_from("ab"), st.integers(0, 1)), max_size=60),
+)
+def test_rates_are_those_of_a_token_bucket_over_all_workers(
+    rate: float, start: float, asks: list[tuple[int, str, int]]
+) -> None:
+    now, size = Fraction(start), max(Fraction(rate), Fraction(1))
+    shared = memoryview(bytearray(8 * CELLS)).cast("d")
+    workers = [Rates(rate, shared, clock=lambda: float(now)) for _ in range(2)]
+    buckets = dict.fromkeys("ab", (size, now))  # tokens, and when they were counted
+    for eighths, caller, worker in asks:
+        now += Fraction(eighths, 8) / Fraction(rate)
+        tokens, then = buckets[caller]
+        tokens = min(size, tokens + (now - then) * Fraction(rate))
+        wait = max(Fraction(0), (1 - tokens) / Fraction(rate))
+        buckets[caller] = (tokens if wait else tokens - 1, now)
+        assert workers[worker].wait(caller) == pytest.approx(float(wait), abs=1e-5)
 
 
 def test_rates_remember_a_bounded_number_of_callers() -> None:
-    rates = Rates(1.0, most=100, clock=lambda: 0.0)
-    for number in range(1000):
-        rates.wait(str(number))
-    assert len(rates) == 100
-    assert rates.wait("999") == 1.0  # remembered
-    assert rates.wait("0") == 0.0  # forgotten
+    now = 0.0
+    rates = Rates(1.0, clock=lambda: now)
+    assert rates.wait("first") == 0.0
+    now = 0.5
+    for number in range(5000):
+        assert rates.wait(str(number)) == 0.0
+    assert rates.wait("first") == 0.5
+    assert sum(rates.wait(str(number)) == 0 for number in range(5000)) < 100  # nearly all are remembered
+    for number in range(100_000):
+        rates.wait(f"other {number}")
+    assert rates.wait("first") == 0.0  # forgotten
+
+
+def test_callers_keep_their_limit_when_a_worker_is_replaced(shop: Path, tmp_path: Path, keys: Locked) -> None:
+    file = tmp_path / "shared"
+    file.write_bytes(bytes(size_of_rows(1, 2)))
+    settings, statuses = ServiceSettings(keys=keys.file, rate=0.01), []
+    for worker in (0, 1, 0):
+        with serving(create_app(shop, settings=settings, row=Row(file, worker, 2))) as url:
+            statuses.append(httpx.get(f"{url}/v1/models", headers={"X-API-Key": keys.read}).status_code)
+    assert statuses == [200, 429, 429]
 
 
 def test_too_many_requests_of_a_key_are_429(shop: Path, keys: Locked) -> None:

@@ -186,6 +186,26 @@ def test_a_reload_reaches_all_workers_without_a_look_at_the_file(tmp_path: Path)
         assert len(service.workers) == 3
 
 
+def test_two_workers_allow_a_caller_no_more_than_one(shop: Path, tmp_path: Path) -> None:
+    with Command(tmp_path, shop, "--workers", "2", "--rate", "40") as service:
+        service.wait_for("opened", 3)
+        answers: list[httpx.Response] = []
+        start = time.monotonic()
+        with httpx.Client(headers={"Connection": "close"}) as client:  # any worker accepts the next
+            while len(answers) < 300 or (len(_workers_of(answers)) < 2 and time.monotonic() < start + 30):
+                answers.append(client.get(f"{service.url}/v1/models"))
+        seconds = time.monotonic() - start
+        allowed = sum(answer.status_code == 200 for answer in answers)
+        assert {answer.status_code for answer in answers} == {200, 429}
+        assert 40 <= allowed <= 40 + 40 * seconds + 2
+        assert len(_workers_of(answers)) == 2
+
+
+def _workers_of(answers: list[httpx.Response]) -> set[str]:
+    """Return what tells workers apart: the beginning of the ids that they give to requests."""
+    return {answer.headers["x-request-id"][:8] for answer in answers}
+
+
 def test_workers_hear_of_reloads_of_others_once(tmp_path: Path, shop: Path) -> None:
     shelf, file = Shelf({"a": shop, "b": shop}), tmp_path / "shared"
     file.write_bytes(bytes(size_of_rows(2, 3)))

@@ -146,7 +146,7 @@ class Door:
         self.app, self._settings, self._metrics, self._shelf = app, settings, metrics, shelf
         self._recommend = recommend
         self._keys: tuple[Key, ...] = () if settings.keys is None else read_keys(settings.keys)
-        self._rates = Rates(settings.rate) if settings.rate else None
+        self._rates = Rates(settings.rate, metrics.of_rates) if settings.rate else None
         self._origins = {origin.encode() for origin in settings.origins}
         self.is_closing = False  # connections are: each answer says so
         self._inside = 0  # requests that wait or are answered

@@ -2,7 +2,7 @@
 
 Each worker has a row of numbers in a mapped file and writes only to its own, so that nothing is locked; any
 of them answers with the sums. The successor of a worker that died goes on with its row. The workers also tell
-each other by these cells which models to reload.
+each other by these cells which models to reload, and share those of `Rates`, which follow the rows.
 """
 
 import mmap
@@ -16,6 +16,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from mrfrec.service.rates import CELLS
 from mrfrec.service.shelf import Shelf
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -38,7 +39,7 @@ _BY_WEIGHTS, _BY_POPULARITY, _ASKED, _UNKNOWN, _FAILED, _RELOADED, _HEARD = rang
 
 
 class Row(NamedTuple):
-    """The row of a worker in the file that all workers count in."""
+    """The row of a worker in the file that all workers share."""
 
     file: Path
     worker: int
@@ -57,8 +58,12 @@ def route_of(path: str) -> str:
 
 
 def size_of_rows(models: int, workers: int) -> int:
-    """Return the bytes of the file that workers count in."""
-    return 8 * workers * (_FIRST_MODEL + models * _OF_MODEL)
+    """Return the bytes of the file that workers share."""
+    return 8 * (workers * _length(models) + CELLS)
+
+
+def _length(models: int) -> int:
+    return _FIRST_MODEL + models * _OF_MODEL
 
 
 class Metrics(Collector):
@@ -67,16 +72,17 @@ class Metrics(Collector):
     def __init__(self, shelf: Shelf, row: Row | None = None) -> None:
         self._shelf = shelf
         self._first_of = {name: _FIRST_MODEL + place * _OF_MODEL for place, name in enumerate(shelf.names)}
-        size = size_of_rows(len(self._first_of), 1 if row is None else row.workers)
+        workers, length = 1 if row is None else row.workers, _length(len(self._first_of))
+        size = size_of_rows(len(self._first_of), workers)
         if row is None:
             space = mmap.mmap(-1, size)
         else:
             with row.file.open("r+b") as file:
                 space = mmap.mmap(file.fileno(), size)
-        self._all = memoryview(space).cast("d")
-        length = len(self._all) // (1 if row is None else row.workers)
-        self._rows = [self._all[start : start + length] for start in range(0, len(self._all), length)]
+        cells = memoryview(space).cast("d")
+        self._rows = [cells[worker * length :][:length] for worker in range(workers)]
         self._own = self._rows[0 if row is None else row.worker]
+        self.of_rates = cells[workers * length :]
         self._own[0] = 0.0  # a predecessor's requests have ended with it
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)

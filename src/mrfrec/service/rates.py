@@ -2,30 +2,46 @@
 
 import time
 from collections.abc import Callable
+from hashlib import blake2b
+
+_SETS, _WAYS = 2048, 8  # 16,384 callers are remembered; each may be in one of 8 places
+CELLS = 2 * _SETS * _WAYS  # doubles that hold them
+_ROUNDING = 1e-6  # seconds
 
 
 class Rates:
     """A token bucket for each caller: `rate` requests per second, and as many at once.
 
-    At most `most` callers are remembered. The one that asked longest ago is forgotten first; its bucket is
-    full again by then unless more callers than that ask within a second.
+    A bucket is the time at which it will be full again, which each request puts off by 1/rate seconds (the
+    generic cell rate algorithm). These times are in `cells`, which processes may share: `time.monotonic` is
+    one clock for all of them. Nothing is locked: of two requests at the very same time, one may go uncounted.
+
+    A new caller takes the place of that one, of the eight places it may have, whose bucket is full first.
     """
 
-    def __init__(self, rate: float, most: int = 10_000, clock: Callable[[], float] = time.monotonic) -> None:
-        self._rate, self._most, self._clock = rate, most, clock
-        self._size = max(rate, 1.0)
-        self._buckets: dict[str, tuple[float, float]] = {}  # tokens, and when they were counted
+    def __init__(
+        self,
+        rate: float,
+        cells: "memoryview[float] | None" = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cells = memoryview(bytearray(8 * CELLS)).cast("d") if cells is None else cells
+        self._clock, self._step = clock, 1 / rate
+        self._most = (max(rate, 1.0) - 1) / rate  # seconds until a bucket is full that has one token
 
     def wait(self, caller: str) -> float:
         """Take a token and return 0, or return the seconds until there is one."""
-        now = self._clock()
-        tokens, then = self._buckets.pop(caller, (self._size, now))
-        tokens = min(self._size, tokens + (now - then) * self._rate)
-        wait = 0.0 if tokens >= 1 else (1 - tokens) / self._rate
-        self._buckets[caller] = (tokens if wait else tokens - 1, now)  # at the end: the last to be forgotten
-        if len(self._buckets) > self._most:
-            del self._buckets[next(iter(self._buckets))]
-        return wait
-
-    def __len__(self) -> int:
-        return len(self._buckets)
+        now, digest = self._clock(), int.from_bytes(blake2b(caller.encode(), digest_size=8).digest(), "big")
+        name, first = float((digest >> 11) + 1), digest % _SETS * 2 * _WAYS
+        names, times = (list(self._cells[at : at + _WAYS]) for at in (first, first + _WAYS))
+        if name in names:
+            place = names.index(name)
+            full = max(times[place], now)
+        else:
+            place, full = times.index(min(times)), now
+            self._cells[first + place] = name
+        wait = full - now - self._most
+        if wait > _ROUNDING:
+            return wait
+        self._cells[first + _WAYS + place] = full + self._step
+        return 0.0
