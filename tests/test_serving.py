@@ -73,6 +73,28 @@ def test_a_killed_worker_is_replaced_while_the_other_answers(shop: Path, tmp_pat
         assert "Traceback" not in service.log
 
 
+@pytest.mark.skipif(not Path("/proc/self/fdinfo").exists(), reason="looks at sockets through /proc")
+def test_the_socket_of_the_workers_never_blocks(shop: Path, tmp_path: Path) -> None:
+    with Command(tmp_path, shop, "--workers", "2") as service:
+        socket_of = re.compile(r"socket:\[\d+\]")
+        folder = Path(f"/proc/{service.process.pid}")
+        found = [one for one in (folder / "fd").iterdir() if socket_of.match(str(one.readlink()))]
+        assert len(found) == 1  # that it listens to
+        flags = folder / "fdinfo" / found[0].name
+        service.wait_for("opened", 3)
+        os.kill(service.workers[0], signal.SIGKILL)
+        end = time.monotonic() + 20
+        blocking, looks = 0, 0
+        while service.log.count("opened") < 4 or looks < 20_000:  # while another starts, and then some
+            for _ in range(500):
+                given = re.search(r"flags:\s+(\d+)", flags.read_text())
+                assert given is not None
+                blocking += not int(given[1], 8) & os.O_NONBLOCK
+                looks += 1
+            assert time.monotonic() < end
+        assert blocking == 0
+
+
 @pytest.mark.parametrize(("workers", "how"), [(1, signal.SIGINT), (2, signal.SIGTERM)])
 def test_what_is_under_way_is_finished_when_told_to_stop(
     workers: int, how: signal.Signals, shop: Path, tmp_path: Path

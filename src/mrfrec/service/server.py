@@ -121,6 +121,9 @@ def _run(app: Any, listening: socket.socket) -> None:
         factory = None
     else:
         factory = uvloop.new_event_loop
+    # All workers share the socket and whether it blocks; a copy blocks if the object it is made from does. If
+    # it did for a moment, a worker that another was faster than to accept would wait for the next connection.
+    listening.setblocking(False)
     # uvloop accepts one connection of a socket between two answers; several handles of it make that several.
     # A handle of one that blocks would make all of them block, also those of the other workers.
     listening.setblocking(False)
@@ -192,6 +195,7 @@ def _bound(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError, UnicodeError) as error:
         raise DataError(f"{host}:{port} is no address to listen at: {error}.") from error
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.setblocking(False)
     try:
         listening.bind(address)
     except OSError as error:

@@ -157,13 +157,16 @@ def _stamp(path: Path) -> Stamp | None:
 
 
 def _opened(name: str, path: Path) -> Served:
-    """Open a model, check every byte of it, and answer a first question."""
+    """Open a model, check every byte of it, and answer a first question in every way."""
     start = time.perf_counter()
     model = load(path)
     written = path.stat().st_mtime
     model.threads = 1  # the workers share the cores
     model.prepare_answers()
+    quick = QuickAnswers.of(model)
+    if quick is not None:
+        quick.recommend(dict.fromkeys(model.items_[:1]), 1, (), 1)
     model.answer(history=model.items_[:1], k=1, explain=int(model.explains))
     model.catalogue.search("a", 1)
     _log.info("model %s: opened %s in %.2f s: %r", name, path, time.perf_counter() - start, model)
-    return Served(name, model, model._seal[:16], time.time(), QuickAnswers.of(model), written)
+    return Served(name, model, model._seal[:16], time.time(), quick, written)
