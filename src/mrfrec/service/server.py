@@ -144,7 +144,7 @@ def _run(app: Any, listening: socket.socket) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 10, 10)  # and what answers leave behind is hardly ever garbage of this kind
-    sys.setswitchinterval(0.0005)  # seconds that an answer waits for a thread that makes a page or a batch
+    sys.setswitchinterval(0.0001)  # seconds that an answer waits for a thread that makes a page or a batch
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(_serve(Server(config), app, sockets))
 
