@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import weakref
 from collections.abc import Callable
@@ -24,6 +25,7 @@ import mrfrec
 from mrfrec.cli.serving import _demo_model
 from mrfrec.service import ServiceSettings, create_app
 from mrfrec.service.keys import new_key
+from mrfrec.service.lease import Lease
 from mrfrec.service.metrics import Metrics, Row, size_of_rows
 from mrfrec.service.shelf import Shelf
 
@@ -329,7 +331,7 @@ def test_models_are_exchanged_under_load_without_a_failed_or_mixed_answer(tmp_pa
                 count += 1
             return count
 
-    shelf = door._shelf
+    shelf = door.shelf
     models = [weakref.ref(shelf.get("shop").model)]  # type: ignore[union-attr]
     with serving(door) as url, ThreadPoolExecutor(4) as pool, httpx.Client(base_url=url) as client:
         asking = [pool.submit(ask) for _ in range(4)]
@@ -369,6 +371,95 @@ def test_the_model_of_the_night_answers_from_then_on(shop: Path, tmp_path: Path)
         save_shop(file, l2=9.0)
         _eventually(lambda: httpx.get(f"{url}/v1/models/shop").json()["fingerprint"] != before["fingerprint"])
         assert httpx.get(f"{url}/v1/models/shop").json()["parameters"]["l2"] == 9.0
+
+
+def _can_lease(folder: Path) -> bool:
+    (folder / "leased").touch()
+    try:
+        Lease(folder / "leased").give_back()
+    except OSError:
+        return False
+    return True
+
+
+def test_a_file_may_be_written_over_while_it_answers(shop: Path, tmp_path: Path) -> None:
+    """As by `cp`, which empties the file first: a process that had it mapped would be killed."""
+    if not _can_lease(tmp_path):
+        pytest.skip("files cannot be leased here")
+    file, other = tmp_path / "shop.mrf", save_shop(tmp_path / "other.mrf", l2=9.0)
+    contents = [shop.read_bytes(), other.read_bytes()]
+    file.write_bytes(contents[0])
+    stop = Event()
+    statuses: list[int] = []
+
+    def ask() -> None:
+        with httpx.Client(base_url=service.url) as client:
+            while not stop.is_set():
+                statuses.append(client.post("/v1/recommend", json={**ASK, "reasons": 2}).status_code)
+
+    def answers() -> str:
+        found: str = httpx.get(f"{service.url}/v1/models/shop").json()["fingerprint"]
+        return found
+
+    with Command(tmp_path, file) as service, ThreadPoolExecutor(2) as pool:
+        asking = [pool.submit(ask) for _ in range(2)]
+        try:
+            first = answers()
+            for number in range(1, 4):
+                before = answers()
+                with file.open("wb") as opened:  # empties it
+                    time.sleep(0.3)
+                    opened.write(contents[number % 2][:1000])
+                    opened.flush()
+                    time.sleep(2.5)  # the service looks at it, refuses it
+                    assert answers() == before
+                    opened.write(contents[number % 2][1000:])
+                _eventually(lambda before=before: answers() != before)  # type: ignore[misc]
+            assert answers() != first
+            _eventually(lambda: "shop.mrf" in Path(f"/proc/{service.process.pid}/maps").read_text())
+            file.write_bytes(b"nonsense")
+            time.sleep(2.5)
+        finally:
+            stop.set()
+        for each in asking:
+            each.result()
+        assert answers() != first
+        assert service.log.count("somebody writes over its file") == 4
+        assert "stays as it is" in service.log
+        assert service.stop() == 0
+    assert set(statuses) == {200}
+
+
+def test_a_leased_file_is_copied_or_the_trouble_is_told(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if not _can_lease(tmp_path):
+        pytest.skip("files cannot be leased here")
+    file = tmp_path / "shop.mrf"
+    file.write_bytes(shop.read_bytes())
+    told = Event()
+    before = signal.signal(signal.SIGIO, lambda *_: told.set())
+    try:
+        shelf = Shelf({"shop": file})
+        shelf.lease()
+        shelf.give_way()  # nobody asked
+        assert not caplog.records
+        monkeypatch.setattr(tempfile, "TemporaryFile", _no_space)
+        writer = subprocess.Popen([sys.executable, "-c", f"open({str(file)!r}, 'r+b').close()"])
+        _eventually(told.is_set)
+        shelf.give_way()
+        assert writer.wait(10) == 0
+        assert "cannot be copied: no space" in caplog.text
+        shelf.follow()
+        writer = subprocess.Popen([sys.executable, "-c", f"open({str(file)!r}, 'r+b').close()"])
+        shelf.end_leases()
+        assert writer.wait(10) == 0
+    finally:
+        signal.signal(signal.SIGIO, before)
+
+
+def _no_space() -> None:
+    raise OSError("no space")
 
 
 # ── the page on the service ───────────────────────────────────────────────────────────────────────

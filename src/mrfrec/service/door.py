@@ -143,7 +143,7 @@ class Door:
     def __init__(
         self, app: App, settings: ServiceSettings, metrics: Metrics, shelf: Shelf, recommend: Recommend
     ) -> None:
-        self.app, self._settings, self._metrics, self._shelf = app, settings, metrics, shelf
+        self.app, self._settings, self._metrics, self.shelf = app, settings, metrics, shelf
         self._recommend = recommend
         self._keys: tuple[Key, ...] = () if settings.keys is None else read_keys(settings.keys)
         self._rates = Rates(settings.rate, metrics.of_rates) if settings.rate else None
@@ -179,7 +179,7 @@ class Door:
 
     def reload(self) -> None:
         """Open the models anew and read the file of keys again; the old stay where that fails."""
-        self._shelf.follow(every=True)
+        self.shelf.follow(every=True)
         if self._settings.keys is not None:
             try:
                 self._keys = read_keys(self._settings.keys)

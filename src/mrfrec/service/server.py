@@ -151,20 +151,27 @@ def _run(app: Any, listening: socket.socket) -> None:
 
 async def _serve(server: Any, app: Any, sockets: list[socket.socket]) -> None:
     loop = asyncio.get_running_loop()
-    reloading: set[asyncio.Future[None]] = set()
 
-    def reload() -> None:
-        if len(reloading) < 2:  # one is under way, and another will see what has changed since
-            task = asyncio.ensure_future(asyncio.to_thread(app.reload))
-            reloading.add(task)
-            task.add_done_callback(reloading.discard)
+    def apart(work: Callable[[], None]) -> Callable[[], None]:
+        under_way: set[asyncio.Future[None]] = set()
+
+        def start() -> None:
+            if len(under_way) < 2:  # one is under way, and another will see what has changed since
+                task = asyncio.ensure_future(asyncio.to_thread(work))
+                under_way.add(task)
+                task.add_done_callback(under_way.discard)
+
+        return start
 
     def leave() -> None:
         server.should_exit = True
 
     # uvicorn stops at these two, and raises them once more in the end for those who listened before: nobody.
     before = {each: signal.signal(each, lambda *_: None) for each in (signal.SIGINT, signal.SIGTERM)}
-    loop.add_signal_handler(signal.SIGHUP, reload)
+    handled = {signal.SIGHUP: apart(app.reload), signal.SIGIO: apart(app.shelf.give_way)}
+    for each, handle in handled.items():
+        loop.add_signal_handler(each, handle)
+    app.shelf.lease()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     parent = parent_process()
     if parent is not None:
@@ -174,7 +181,9 @@ async def _serve(server: Any, app: Any, sockets: list[socket.socket]) -> None:
     finally:
         if parent is not None:
             loop.remove_reader(parent.sentinel)
-        loop.remove_signal_handler(signal.SIGHUP)
+        app.shelf.end_leases()
+        for each in handled:
+            loop.remove_signal_handler(each)
         for each, handler in before.items():
             signal.signal(each, handler)
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from mrfrec.data.ids import Id
 from mrfrec.errors import MrfrecError, ParameterError
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import load
+from mrfrec.service.lease import Lease
 from mrfrec.service.problems import ProblemError
 from mrfrec.service.quick import QuickAnswers
 
@@ -71,6 +72,7 @@ class Shelf:
         self._stamps = {name: _stamp(path) for name, path in paths.items()}
         self.on_failure: Callable[[str], None] = lambda name: None  # called when a file cannot be opened
         self._lock = threading.Lock()  # one model is opened at a time
+        self._leases: dict[str, Lease] | None = None  # of the files that are mapped, if `lease` was called
         self.names = tuple(paths)
         self._served: dict[str, Served] = {}
         for name, path in paths.items():
@@ -138,6 +140,10 @@ class Shelf:
                 self.on_failure(name)
                 raise
             before, self._served[name] = self._served.get(name), served
+            if self._leases is not None:
+                if name in self._leases:
+                    self._leases.pop(name).give_back()
+                self._lease(self._leases)
         _log.info("model %s: %s replaces %s", name, served.fingerprint, before and before.fingerprint)
         return served
 
@@ -146,6 +152,55 @@ class Shelf:
         for name in self._paths if every else self.changed():
             with suppress(MrfrecError, OSError):  # logged
                 self.reload(name)
+        with self._lock:
+            if self._leases is not None:
+                self._lease(self._leases)  # what was being written, perhaps
+
+    def lease(self) -> None:
+        """Lease the files, where that is possible. From now on, `give_way` must be called on SIGIO."""
+        with self._lock:
+            self._leases = {}
+            self._lease(self._leases)
+
+    def end_leases(self) -> None:
+        """Give all leases back; SIGIO need no longer be handled."""
+        with self._lock:
+            for lease in (self._leases or {}).values():
+                lease.give_back()
+            self._leases = None
+
+    def _lease(self, leases: dict[str, Lease]) -> None:
+        for name in self._served.keys() - leases.keys():
+            # What has changed is not what is mapped.
+            if self._stamps[name] is not None and self._stamps[name] == _stamp(self._paths[name]):
+                with suppress(OSError):
+                    leases[name] = Lease(self._paths[name])
+
+    def give_way(self) -> None:
+        """Let those go on who wait to write over the files of models, which answer from copies meanwhile."""
+        with self._lock:
+            for name, lease in list((self._leases or {}).items()):
+                if not lease.is_wanted_back:
+                    continue
+                try:
+                    with lease.copied() as path:
+                        copy = _opened(name, path)
+                    opened, written = self._served[name].opened, self._served[name].written
+                    self._served[name] = replace(copy, opened=opened, written=written)
+                    for _ in range(2000):  # 20 s, in which requests under way are answered
+                        if not lease.is_needed:
+                            break
+                        time.sleep(0.01)
+                    _log.warning(
+                        "model %s: somebody writes over its file, and was kept waiting until it had been "
+                        "copied; rename a new file over it instead", name,
+                    )  # fmt: skip
+                except (MrfrecError, OSError) as error:
+                    _log.error(
+                        "model %s: somebody writes over its file, which cannot be copied: %s", name, error
+                    )
+                lease.give_back()
+                del self._leases[name]  # type: ignore[union-attr]
 
 
 def _stamp(path: Path) -> Stamp | None:
