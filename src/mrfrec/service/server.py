@@ -125,8 +125,6 @@ def _run(app: Any, listening: socket.socket) -> None:
     # it did for a moment, a worker that another was faster than to accept would wait for the next connection.
     listening.setblocking(False)
     # uvloop accepts one connection of a socket between two answers; several handles of it make that several.
-    # A handle of one that blocks would make all of them block, also those of the other workers.
-    listening.setblocking(False)
     sockets = [listening, *(listening.dup() for _ in range(_ACCEPTED if factory else 0))]
 
     class Server(uvicorn.Server):
