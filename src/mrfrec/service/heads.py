@@ -13,9 +13,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 MOST = 65_536  # bytes of a head
 _STEP = 4096  # bytes that are parsed at once: what may be counted to a head, and belongs to its body
 SECONDS = 10.0  # until a head has arrived
-_ASKS = b"POST /v1/recommend "  # what comes in floods
+_ASKS = b"POST /v1/recommend HTTP/1.1\r\n"  # what comes in floods
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,9})\r\n", re.IGNORECASE)
-_ENDS = re.compile(rb" HTTP/1\.0\r\n|\r\nconnection: *close", re.IGNORECASE)  # the connection, after this
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -46,13 +45,13 @@ class HeadLimits(HttpToolsProtocol):
         self._is_idle = True
 
     def _is_whole(self, data: bytes) -> bool:
-        """Return whether these bytes are one request, and nothing else is under way."""
+        """Return whether these bytes are one request, nothing else is under way, and more may follow."""
         head = data.find(b"\r\n\r\n") + 2
         if head < 2 or not self._is_idle or not (self.cycle is None or self.cycle.response_complete):
             return False
         length = _LENGTH.search(data, 0, head)
         is_all = length is not None and int(length[1]) == len(data) - head - 2
-        return is_all and _ENDS.search(data, 0, head) is None
+        return is_all and b"close" not in data[:head].lower()  # the connection, after this
 
     def data_received(self, data: bytes) -> None:
         if data.startswith(_ASKS) and self._is_whole(data):
