@@ -264,7 +264,7 @@ def test_unknown_items_are_told(client: httpx.Client) -> None:
 @pytest.mark.parametrize(
     ("path", "status", "words"),
     [
-        ("/nothing/here", 404, "Not Found"),
+        ("/nothing/here", 404, "There is nothing at this address."),
         ("/item?item=caviar", 404, "does not know this item"),
         ("/item", 422, "which item"),
         ("/?model=none", 404, "no model"),
@@ -334,6 +334,9 @@ def test_what_was_noted_of_the_training_is_on_the_page_of_the_model(folder: Path
         text = " ".join(" ".join(get(client, "/model").text).split())
         for words in ("2026-11-16 02:00 UTC", "2.5 s", "ndcg@10 0.5000 ± 0.0100", "1,200 users", "by <me>"):
             assert words in text
+    mrfrec.load(folder / "shop.mrf").save(path, notes={"started": None})
+    with serving(create_app(path)) as url, httpx.Client(base_url=url) as client:
+        assert "Trained" not in "".join(get(client, "/model").text)
 
 
 def test_behind_a_proxy_all_addresses_have_its_prefix(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """The API of the service: what a model says, over HTTP; what is refused, and how."""
 
+import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,14 +87,41 @@ def test_ids_of_any_characters_come_back_as_they_were(client: httpx.Client) -> N
         ({"user": 2**64}, 404, "does not know this user"),
         ({"user": -(2**64)}, 404, "does not know this user"),
         ({"history": [{"item": "milk", "value": 1e308}]}, 422, "finite numbers from -1e+30 to 1e+30"),
+        ({"history": ["tea", {"item": "milk", "value": "x"}]}, 422, "history.1.value: Input should be a"),
+        ({"history": [{"item": "milk", "value": True}]}, 422, "history.0.value: Input should be a valid"),
+        ({"history": [{"item": "milk"}]}, 422, "history.0.value: Field required."),
+        ({"history": [{"item": 1.5, "value": 1}]}, 422, "history.0.item: must be an id, an integer or"),
+        ({"history": [{"item": 1, "value": 1, "int": 1}]}, 422, "history.0.int: Extra inputs are not"),
+        ({"history": [1.5]}, 422, 'an integer or a string, or {"item": …, "value": …}.'),
+        ({"user": 1.5}, 422, "user: must be an id, an integer or a string."),
+        ([], 422, "the body must be a JSON object."),
     ],
 )
 def test_bad_requests_are_problems(client: httpx.Client, body: Any, status: int, words: str) -> None:
-    found = client.post("/v1/recommend", json=body)
+    _check_problem(client.post("/v1/recommend", json=body), status, words)
+
+
+def _check_problem(found: httpx.Response, status: int, words: str) -> None:
     assert found.status_code == status
     assert found.headers["content-type"] == "application/problem+json"
     assert found.json()["status"] == status
     assert words in found.json()["detail"]
+
+
+@pytest.mark.parametrize("body", [b"{", b"\xff", b'{"history": ["\xff"]}', b"[" * 100_000], ids=len)
+def test_what_is_not_json_is_a_problem(client: httpx.Client, body: bytes) -> None:
+    _check_problem(client.post("/v1/recommend", content=body, headers=JSON), 400, "the body is not JSON.")
+
+
+def test_compressed_bodies_are_a_problem(client: httpx.Client) -> None:
+    body = gzip.compress(b'{"history": ["milk"]}')
+    found = client.post("/v1/recommend", content=body, headers={**JSON, "Content-Encoding": "gzip"})
+    _check_problem(found, 415, "send JSON as it is")
+
+
+def test_unknown_addresses_and_methods_are_problems(client: httpx.Client) -> None:
+    _check_problem(client.get("/v1/nothing"), 404, "there is nothing at this address.")
+    _check_problem(client.get("/v1/recommend"), 405, "GET is not allowed here.")
 
 
 @pytest.mark.parametrize("binary", [True, False], ids=["pairs", "values"])

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from os import PathLike
 from typing import Any
@@ -26,6 +26,8 @@ from mrfrec.service.settings import ServiceSettings
 from mrfrec.service.shelf import Shelf
 
 _LISTEN = 0.2  # seconds between looks whether another worker was told to reload a model
+
+_TYPES = ("int", "str", "Used")  # of an item of a history, in the paths of errors
 
 _log = logging.getLogger("mrfrec.service")
 
@@ -123,16 +125,26 @@ def _handle_errors(app: FastAPI, shelf: Shelf) -> None:
         return told(request, error.status, error.detail, error.headers)
 
     async def invalid(request: Request, error: Any) -> Response:
-        first = error.errors()[0]
-        if first["loc"] == ("body",) and "json" not in request.headers.get("content-type", ""):
+        errors = error.errors()
+        if errors[0]["loc"] == ("body",) and "json" not in request.headers.get("content-type", ""):
             return problem_response(415, "send JSON, with the header Content-Type: application/json.")
-        if first["type"] == "json_invalid":
-            return problem_response(400, "the body is not JSON.")
-        where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
-        return problem_response(422, f"{where or 'the request'}: {first['msg']}.")
+        if errors[0]["type"] == "json_invalid":
+            return not_json(request)
+        return problem_response(422, _what_is_wrong(errors))
 
     async def http(request: Request, error: Any) -> Response:
-        return told(request, error.status_code, str(error.detail), error.headers)
+        if error.status_code == 400:
+            return not_json(request)
+        detail = {404: "there is nothing at this address.", 405: f"{request.method} is not allowed here."}
+        return told(
+            request, error.status_code, detail.get(error.status_code, str(error.detail)), error.headers
+        )
+
+    def not_json(request: Request) -> Response:
+        if request.headers.get("content-encoding", "identity").lower() != "identity":
+            detail = "send JSON as it is, neither compressed nor otherwise encoded."
+            return problem_response(415, detail, {"Accept-Encoding": "identity"})
+        return problem_response(400, "the body is not JSON.")
 
     async def unexpected(request: Request, error: Exception) -> Response:
         return told(request, 500, UNEXPECTED)  # it is raised again, and logged by the door
@@ -141,6 +153,23 @@ def _handle_errors(app: FastAPI, shelf: Shelf) -> None:
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(Exception, unexpected)
+
+
+def _what_is_wrong(errors: Sequence[Mapping[str, Any]]) -> str:
+    """Say what is wrong with a request: of all errors, the one that goes into most detail.
+
+    What may be of several types has an error for each, with the name of the type in its path.
+    """
+    found = max(errors, key=lambda error: len(error["loc"]))
+    place, rule = found["loc"], found["msg"].rstrip(".")
+    if len(place) == 1:
+        return "the body must be a JSON object."
+    if found["type"] == "int_type" and place[-1] == "int":
+        place, rule = place[:-1], "must be an id, an integer or a string"
+        if any(error["loc"] == (*place, "Used") for error in errors):
+            rule += ', or {"item": …, "value": …}'
+    path = [part for part in place[1:-1] if part not in _TYPES] + [place[-1]]
+    return f"{'.'.join(map(str, path))}: {rule}."
 
 
 async def _repeat(work: Callable[[], None], seconds: float) -> None:

@@ -327,8 +327,8 @@ def _training(notes: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Return what was noted when the model was saved; what `mrfrec nightly` notes, in words."""
     left = dict(notes)
     rows = []
-    if "started" in left:
-        rows.append(("Trained", str(left.pop("started"))[:16].replace("T", " ") + " UTC"))
+    if isinstance(left.get("started"), str):
+        rows.append(("Trained", left.pop("started")[:16].replace("T", " ") + " UTC"))
     if isinstance(left.get("fit_seconds"), int | float):
         rows.append(("Training time", f"{left.pop('fit_seconds'):,.1f} s"))
     if isinstance(left.get("value"), int | float) and "metric" in left:
