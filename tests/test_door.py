@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.service import ServiceSettings, create_app, heads
+from mrfrec.service import ServiceSettings, answers, create_app, heads
 from mrfrec.service.keys import find_key, new_key, read_keys
 from mrfrec.service.line import FullError, Line
 from mrfrec.service.metrics import ROUTES, Row, route_of, size_of_rows
@@ -547,7 +547,14 @@ def test_every_path_of_the_api_is_counted_by_its_name(shop: Path) -> None:
 
 
 def test_settings_are_checked() -> None:
-    for bad in ({"queue": 0}, {"rate": -1.0}, {"seconds": 0.0}, {"access_log": "no"}, {"max_body": 1.5}):
+    for bad in (
+        {"queue": 0},
+        {"rate": -1.0},
+        {"rate": 1e-320},
+        {"seconds": 0.0},
+        {"access_log": "no"},
+        {"max_body": 1.5},
+    ):
         with pytest.raises(ParameterError):
             replace(ServiceSettings(), **bad)
 
@@ -662,12 +669,12 @@ def test_no_more_are_expected_than_there_is_room_for(shop: Path) -> None:
         door = create_app(shop, settings=ServiceSettings(queue=3))
         loop = asyncio.get_running_loop()
         door._inside = 1
-        found = [door.expect(loop) is None for _ in range(5)]
+        found = [door.expect(b"", loop) is None for _ in range(5)]
         assert found == [True, True, False, False, False]
         await asyncio.sleep(0)  # they are inside, or ended otherwise
-        assert door.expect(loop) is None
+        assert door.expect(b"", loop) is None
         door.is_closing = True  # each is answered by the door, which ends the connection
-        assert all(door.expect(loop) is None for _ in range(5))
+        assert all(door.expect(b"", loop) is None for _ in range(5))
 
     asyncio.run(main())
 
@@ -699,3 +706,139 @@ def test_connection_stays_while_its_requests_are_refused_unread(
                 while connection.recv(65536):
                     pass
                 assert time.monotonic() - start < 3
+
+
+def _talk(url: str, *pieces: bytes) -> bytes:
+    """Send pieces over one connection, the last of which ends it; return all that comes back."""
+    with socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1])), 10) as connection:
+        for piece in pieces:
+            connection.sendall(piece)
+            time.sleep(0.1)
+        found = b""
+        with suppress(ConnectionResetError):
+            while more := connection.recv(65536):
+                found += more
+    return found
+
+
+@pytest.mark.parametrize("protocol", ["h2c", "websocket"])
+def test_an_upgrade_is_not_made_and_nothing_is_lost(shop: Path, protocol: str) -> None:
+    body = json.dumps(ASK).encode()
+    head = (
+        b"POST /v1/recommend HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUPGRADE: %s\r\n"
+        % protocol.encode()
+    )
+    head += b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    last = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    with serving(create_app(shop), http=heads.HeadLimits, proxy_headers=False) as url:
+        for pieces in ([head % len(body) + body + last], [head % len(body), body + last]):
+            found = _talk(url, *pieces)
+            assert found.count(b"HTTP/1.1 200 OK") == 2
+            assert b'"items":[{' in found
+            assert b'{"status":"ok"}' in found
+        inner = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
+        whole = head % len(inner)
+        # In two pieces, the parser has seen the word before it could be left out: nothing after it counts.
+        cut = whole.index(b"GRADE")
+        found = _talk(url, whole[:cut], whole[cut:], inner)
+        assert found.startswith(b"HTTP/1.1 400 ")
+        assert found.count(b"HTTP/1.1 ") == 1
+
+
+def test_who_has_no_key_takes_no_room(shop: Path, keys: Locked) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        door = create_app(shop, settings=ServiceSettings(queue=2, keys=keys.file))
+        ask = "POST /v1/recommend HTTP/1.1\r\n{}\r\n\r\n{{}}"
+        wrong = [
+            ask.format(f"X-API-Key: {keys.read}x"),
+            ask.format("Host: x"),
+            ask.format("Host: x") + keys.read,
+        ]
+        right = [
+            ask.format(f"{name} {keys.read} ")
+            for name in ("x-api-key:", "Authorization: Bearer", "X-API-Key: ")
+        ]
+        for _ in range(5):
+            assert [door.expect(each.encode(), loop) for each in wrong] == [None] * 3
+        found = [door.expect(each.encode(), loop) for each in right]
+        assert found[:2] == [None, None]
+        assert found[2] is not None
+        door._inside = 2
+        assert [door.expect(each.encode(), loop) for each in wrong] == [None] * 3  # they get 401
+
+    asyncio.run(main())
+
+
+def test_pages_of_other_origins_are_told_of_a_flood_in_words_they_may_read(shop: Path) -> None:
+    async def main() -> None:
+        settings = ServiceSettings(queue=1, origins=("https://shop.example",))
+        door = create_app(shop, settings=settings)
+        door._inside = 1
+        assert door.expect(b"", asyncio.get_running_loop()) is None
+
+    asyncio.run(main())
+
+
+def test_the_log_tells_of_floods_once_in_a_while(
+    shop: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def flood(count: int) -> None:
+        for _ in range(count):
+            door.expect(b"", asyncio.get_running_loop())
+
+    door = create_app(shop, settings=ServiceSettings(queue=1))
+    door._inside = 1
+    asyncio.run(flood(100))
+    monkeypatch.setattr(door, "_tell_at", 0.0)
+    asyncio.run(flood(100))
+    found = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
+    assert found == [f"{n} requests refused: more than 1 (queue) at once" for n in (1, 100)]
+
+
+def test_what_is_sent_cannot_look_like_a_line_of_the_log(
+    shop: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "mrfrec.service.access")
+    with serving(create_app(shop, settings=ServiceSettings(log_requests=True))) as url:
+        httpx.get(f"{url}/v1/sea%0Arch%1b%5b31m%E2%80%A8?q=%0a")
+        httpx.post(f"{url}/v1/recommend", content=b'{\n"history": ["\xc3\xa4"]}', headers=JSON)
+    texts = [record.getMessage() for record in caplog.records if record.name == "mrfrec.service.access"]
+    assert len(texts) == 2
+    assert all(text.isprintable() for text in texts)
+    assert "/v1/sea\\nrch\\x1b[31m\\u2028" in texts[0]
+    assert texts[1].endswith('{\\n"history": ["ä"]}')
+
+
+def test_ready_and_metrics_tell_of_a_model_that_a_new_worker_could_not_open(
+    shop: Path, tmp_path: Path
+) -> None:
+    bad, counts = tmp_path / "bad.mrf", tmp_path / "counts"
+    bad.write_bytes(b"no model")
+    counts.write_bytes(bytes(size_of_rows(2, 1)))
+    with serving(create_app({"shop": shop, "bad": bad}, row=Row(counts, 0, 1))) as url:
+        assert httpx.get(f"{url}/ready").status_code == 503
+        assert httpx.post(f"{url}/v1/recommend", json={**ASK, "model": "bad"}).status_code == 503
+        assert 'mrfrec_reload_failures_total{model="bad"} 1.0' in httpx.get(f"{url}/metrics").text
+        save_shop(bad)
+        assert httpx.post(f"{url}/v1/models/bad/reload").status_code == 200
+        assert httpx.get(f"{url}/ready").status_code == 200
+
+
+def test_much_work_does_not_keep_others_waiting(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = answers.recommend_one
+
+    def waits(*given: Any) -> Any:
+        if given[2].k > 1:
+            time.sleep(1.0)
+        return slow(*given)
+
+    monkeypatch.setattr(answers, "recommend_one", waits)
+    with serving(create_app(shop)) as url, ThreadPoolExecutor(1) as pool:
+        asked = {"history": ["milk"], "k": 40, "reasons": 30}
+        large = pool.submit(httpx.post, f"{url}/v1/recommend", json=asked)
+        time.sleep(0.3)
+        start = time.monotonic()
+        assert httpx.post(f"{url}/v1/recommend", json={**ASK, "k": 1}).status_code == 200
+        assert time.monotonic() - start < 0.6
+        assert large.result().status_code == 200

@@ -22,7 +22,9 @@ import httpx
 import pytest
 
 import mrfrec
+from mrfrec.cli import serving as serving_commands
 from mrfrec.cli.serving import _demo_model
+from mrfrec.errors import ParameterError
 from mrfrec.service import ServiceSettings, create_app
 from mrfrec.service.keys import new_key
 from mrfrec.service.lease import Lease
@@ -73,6 +75,24 @@ def test_a_killed_worker_is_replaced_while_the_other_answers(shop: Path, tmp_pat
         assert service.stop() == 0
         assert not any(is_running(pid) for pid in service.workers)
         assert "Traceback" not in service.log
+
+
+def test_sighup_while_it_starts_is_no_end(shop: Path, tmp_path: Path) -> None:
+    for workers in (1, 2):
+        service = Command(tmp_path, shop, "--workers", workers)
+        _eventually(lambda pid=service.process.pid: _ignores(pid, signal.SIGHUP))  # type: ignore[misc]
+        while "opened" not in service.log:
+            service.process.send_signal(signal.SIGHUP)
+            time.sleep(0.02)
+        with service:
+            service.wait_for("opened", workers if workers == 1 else 3)
+            assert httpx.post(f"{service.url}/v1/recommend", json=ASK).status_code == 200
+            assert service.stop() == 0
+
+
+def _ignores(pid: int, number: signal.Signals) -> bool:
+    found = re.search(r"SigIgn:\s+(\w+)", Path(f"/proc/{pid}/status").read_text())
+    return found is not None and bool(int(found[1], 16) >> number - 1 & 1)
 
 
 @pytest.mark.skipif(not Path("/proc/self/fdinfo").exists(), reason="looks at sockets through /proc")
@@ -490,3 +510,31 @@ def test_the_guide_names_every_setting_path_and_metric(shop: Path) -> None:
         assert path in GUIDE
     for name in metrics:
         assert f"`{name}" in GUIDE
+
+
+def test_it_serves_though_nobody_listens_to_its_messages(shop: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "mrfrec", "serve", str(shop), "--port", str(port)]
+    process = subprocess.Popen(["sh", "-c", 'exec "$@" 2>&-', "sh", *command])
+    try:
+        _eventually(lambda: _answers(f"http://127.0.0.1:{port}/ready"))
+        process.terminate()
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def test_shares_are_given_once() -> None:
+    assert serving_commands._shares("a=0.9,b=.1") == {"a": 0.9, "b": 0.1}
+    for text in ("a=0.9,a=0.1", "a", "a=x", ""):
+        with pytest.raises(ParameterError, match="--split must be shares by model, each once"):
+            serving_commands._shares(text)

@@ -1,7 +1,9 @@
 """The models of a service: chosen by name or by visitor, exchanged when their files are."""
 
+import math
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,12 +97,36 @@ def test_bad_shelves_are_refused(files: dict[str, Path], tmp_path: Path) -> None
         Shelf({})
     with pytest.raises(ParameterError, match="default must be one of a, b"):
         Shelf(files, default="c")
-    with pytest.raises(ParameterError, match="split must be shares above 0 of a, b"):
+    with pytest.raises(ParameterError, match="split must be shares above 0, and at most 1,000,000, of a, b"):
         Shelf(files, split={"a": 0.5, "c": 0.5})
     with pytest.raises(ParameterError, match="split must be shares above 0"):
         Shelf(files, split={"a": 0.0})
+    for share in (math.inf, math.nan, 1e308):
+        with pytest.raises(ParameterError, match="split must be shares above 0"):
+            Shelf(files, split={"a": share, "b": 1.0})
     with pytest.raises(ModelFileError, match="there is no model file"):
         Shelf({"a": tmp_path / "none.mrf"})
+
+
+def test_a_file_that_may_be_read_again_is_opened(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "m.mrf"
+    path.write_bytes(files["a"].read_bytes())
+    shelf = Shelf({"m": path})
+    replace_by(path, files["b"])
+    opens = Path.open
+
+    def refuses(self: Path, *given: Any) -> Any:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "open", refuses)
+    with pytest.raises(ModelFileError, match="could not be read: Permission denied"):
+        shelf.reload("m")
+    monkeypatch.setattr(Path, "open", opens)
+    assert shelf.changed() == []
+    path.chmod(0o640)
+    assert shelf.changed() == ["m"]
 
 
 def test_worker_serves_what_it_can_open_until_the_rest_is_mended(

@@ -7,6 +7,7 @@ import sys
 import traceback
 import warnings
 from contextlib import suppress
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -25,6 +26,8 @@ _LESS_MEMORY = "make the model smaller, as with --sparsity 0.005, or use fewer -
 
 def main() -> None:
     """Run one command and exit: with 0, with 2 to 4 after an error of one line, or with 130 after Ctrl-C."""
+    if sys.stderr is None:  # closed by who called: mrfrec … 2>&-
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
     given = sys.argv[1:]
     end = given.index("--") if "--" in given else len(given)
     arguments = [argument for argument in given[:end] if argument != "--debug"] + given[end:]

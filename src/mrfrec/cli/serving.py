@@ -1,6 +1,7 @@
 """The commands serve and key. docs/cli.md is generated from the texts here."""
 
 import logging
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -72,6 +73,8 @@ def serve(
     from mrfrec.service.server import serve as run
     from mrfrec.service.settings import ServiceSettings
 
+    # Until models are opened anew on it; what changes until then is looked at again.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if demo == bool(models):
         raise ParameterError("MODEL", "a model file, or else --demo", " ".join(models or ()) or None)
     settings = ServiceSettings(
@@ -153,7 +156,11 @@ def _named(text: str) -> tuple[str, Path]:
 def _shares(text: str | None) -> dict[str, float] | None:
     if text is None:
         return None
+    parts = [part.partition("=") for part in text.split(",")]
     try:
-        return {name: float(share) for name, _, share in (part.partition("=") for part in text.split(","))}
+        shares = {name: float(share) for name, _, share in parts}
     except ValueError:
-        raise ParameterError("--split", "shares by model, such as a=0.9,b=0.1", text) from None
+        shares = {}
+    if len(shares) < len(parts):
+        raise ParameterError("--split", "shares by model, each once, such as a=0.9,b=0.1", text)
+    return shares

@@ -184,6 +184,7 @@ def open_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], StoredArray
         if not file.is_file():
             start = "" if file.is_absolute() else f" Relative paths start from {Path.cwd()}."
             raise ModelFileError(f"there is no model file {path}.{start}")
+        file.open("rb").close()  # says why, if it may not be read
         with safe_open(file, framework="np"):  # checks the header and the length of the file
             raw = _mapped(file)
         length = int.from_bytes(raw[:8].tobytes(), "little")

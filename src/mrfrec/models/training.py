@@ -122,7 +122,7 @@ def _settings(threads: int | None, device: str, needed: int) -> Iterator[None]:
         raise MemoryPlanError(
             f"training ran out of memory on {device}: it needs about {human_bytes(needed)}. Use {advice}.",
             needed=needed,
-            limit=torch.cuda.mem_get_info(device)[0] if on_device and torch.cuda.is_available() else 0,
+            limit=torch.cuda.mem_get_info(device)[0] if on_device and device.startswith("cuda") else 0,
         ) from error
     finally:
         if threads is not None:

@@ -19,6 +19,8 @@ from mrfrec.service.shelf import Choice, Served, Shelf
 
 T = TypeVar("T")
 
+_LARGE = 1000  # items of a history, and of an answer with its reasons, that take more than milliseconds
+
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.Problem, "description": text}
     for status, text in {
@@ -35,7 +37,9 @@ ItemText = Annotated[str, Query(description="Id of the item.", max_length=1000)]
 Recommend = Callable[[schemas.RecommendRequest], Awaitable[Response]]
 
 
-def create_recommend(shelf: Shelf, settings: ServiceSettings, line: Line, metrics: Metrics) -> Recommend:
+def create_recommend(
+    shelf: Shelf, settings: ServiceSettings, line: Line, large: Line, metrics: Metrics
+) -> Recommend:
     """Return what answers POST /v1/recommend: behind a route, or at the door."""
 
     async def recommend(body: schemas.RecommendRequest) -> Response:
@@ -47,7 +51,11 @@ def create_recommend(shelf: Shelf, settings: ServiceSettings, line: Line, metric
             found = await _turn(line, lambda: _to_user(choice.served, body.user, asked))
         else:
             history = _history(body.history, settings)
-            found = await _turn(line, lambda: answers.recommend_one(choice.served, history, asked))
+            is_large = len(history) + asked.k * (1 + asked.reasons) > _LARGE
+            found = await _turn(
+                large if is_large else line,
+                lambda: answers.recommend_one(choice.served, history, asked), apart=is_large,
+            )  # fmt: skip
         _count(metrics, choice, [found], len(body.history or ()))
         return _reply(choice, {"items": found.items, "unknown": found.unknown})
 

@@ -62,7 +62,11 @@ def create_app(
     shelf = Shelf(paths, default, split, strict=row is None)
     metrics = Metrics(shelf, row)
     shelf.on_failure = metrics.count_failure
-    line, apart, pages = (Line(most, settings.seconds) for most in (settings.queue, 4, 16))
+    for name in shelf.names:
+        if shelf.get(name) is None:
+            metrics.count_failure(name)
+    lengths = (settings.queue, settings.queue, 4, 16)
+    line, large, apart, pages = (Line(length, settings.seconds) for length in lengths)
 
     def follow_others() -> None:
         for name in metrics.told_reloads():
@@ -86,7 +90,7 @@ def create_app(
         redirect_slashes=False,  # to whatever Host a request names
     )  # fmt: skip
     app.state.shelf, app.state.pages, app.state.settings = shelf, pages, settings
-    recommend = create_recommend(shelf, settings, line, metrics)
+    recommend = create_recommend(shelf, settings, line, large, metrics)
     app.include_router(create_router(shelf, settings, line, apart, metrics, recommend))
     app.include_router(create_pages(shelf, pages))
 
@@ -102,6 +106,10 @@ def create_app(
     async def ready() -> Response:
         if door.is_full:
             return problem_response(503, "too many requests at once.", {"Retry-After": "1"})
+        if not shelf.is_complete:
+            return problem_response(
+                503, "a model could not be opened; the log says why.", {"Retry-After": "10"}
+            )
         return JSONResponse({"status": "ready"})
 
     @app.get("/metrics", summary="Metrics for Prometheus", include_in_schema=False)

@@ -57,6 +57,8 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _BODIES = 16  # times max_body: bytes of all bodies that are held at once
 _GONE = 499  # in the log: the client left before its request was complete
 _SHOWN = 10_000  # bytes of a body in the log
+_PAUSE = 10.0  # seconds between lines in the log about requests that were refused unread
+_KEY = re.compile(rb"\r\n(?:authorization: *bearer |x-api-key:)([^\r\n]*)\r\n", re.IGNORECASE)
 _JSON = b"application/json"
 _problem_body = lru_cache(64)(problem_body)
 _NO_ROOM = "too many requests at once; try again."
@@ -66,7 +68,11 @@ class _Fields(dict[str, Any]):
     """The line of a request in the log: fields for JSON, words for people."""
 
     def __str__(self) -> str:
-        return " ".join(str(value) for value in self.values() if value != "")
+        text = " ".join(str(value) for value in self.values() if value != "")
+        if text.isprintable():
+            return text
+        # What was sent must not look like lines of ours.
+        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _whole_refusal() -> bytes:
@@ -151,6 +157,7 @@ class Door:
         self.is_closing = False  # connections are: each answer says so
         self._inside = 0  # requests that wait or are answered
         self._expected = 0  # that will be inside before more arrive
+        self._refused, self._tell_at = 0, 0.0  # unread since the log told of them; when it tells again
         self._held = 0  # bytes of their bodies
         self._prefix, self._number = secrets.token_hex(4), 0  # of request ids
 
@@ -159,19 +166,37 @@ class Door:
         """Whether the next request should go elsewhere."""
         return self.is_closing or self._inside >= self._settings.queue
 
-    def expect(self, loop: asyncio.AbstractEventLoop) -> bytes | None:
+    def expect(self, request: bytes, loop: asyncio.AbstractEventLoop) -> bytes | None:
         """Expect a request for recommendations that has arrived whole.
 
-        Returns the whole response, to send without reading the request, if there is no room for it. It is
-        counted but has no line in the log.
+        Returns the whole response, to send without reading the request, if there is no room for it. Who has
+        no key takes no room, and gets no such answer, nor does a page of another origin.
         """
+        if self._origins or (self._keys and not self._has_key(request)):
+            return None
         if self._inside + self._expected >= self._settings.queue and not self.is_closing:
             self._metrics.count_request("/v1/recommend", 503, 0.0)
+            self._tell_of_refusal()
             return _REFUSAL
         if not self._expected:
             loop.call_soon(self._all_came)
         self._expected += 1
         return None
+
+    def _has_key(self, request: bytes) -> bool:
+        """Return whether a request has a valid key, where it usually is."""
+        given = _KEY.search(request, 0, request.find(b"\r\n\r\n") + 2)
+        return given is not None and find_key(self._keys, given[1].strip()) is not None
+
+    def _tell_of_refusal(self) -> None:
+        """Say in the log, from time to time, how many were refused, of which each has no line."""
+        self._refused += 1
+        now = time.monotonic()
+        if now >= self._tell_at:
+            _log.warning(
+                "%d requests refused: more than %d (queue) at once", self._refused, self._settings.queue
+            )
+            self._refused, self._tell_at = 0, now + _PAUSE
 
     def _all_came(self) -> None:
         """Go on from here: those expected come in now, before the loop reads from connections again."""
@@ -179,7 +204,11 @@ class Door:
 
     def reload(self) -> None:
         """Open the models anew and read the file of keys again; the old stay where that fails."""
-        self.shelf.follow(every=True)
+        self.catch_up(every=True)
+
+    def catch_up(self, every: bool = False) -> None:
+        """Open models whose files were replaced, or `every` one, and read the file of keys again."""
+        self.shelf.follow(every)
         if self._settings.keys is not None:
             try:
                 self._keys = read_keys(self._settings.keys)

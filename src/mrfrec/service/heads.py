@@ -15,6 +15,7 @@ _STEP = 4096  # bytes that are parsed at once: what may be counted to a head, an
 SECONDS = 10.0  # until a head has arrived
 _ASKS = b"POST /v1/recommend HTTP/1.1\r\n"  # what comes in floods
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,9})\r\n", re.IGNORECASE)
+_UPGRADE = re.compile(rb"(?<=\r\n)upgrade(?=[ \t]*:)", re.IGNORECASE)
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -37,6 +38,8 @@ class HeadLimits(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self._length > MOST:
             raise ValueError("the head is too large")  # for the parser, which ends with send_400_response
+        if self.parser.should_upgrade():
+            raise ValueError("its body would be taken for another protocol")
         self._in_head = False
         super().on_headers_complete()
 
@@ -55,13 +58,15 @@ class HeadLimits(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if data.startswith(_ASKS) and self._is_whole(data):
-            refusal = self.app.expect(self.loop)
+            refusal = self.app.expect(data, self.loop)
             if refusal is not None:
                 self._since = time.monotonic()
                 self.transport.write(refusal)
                 return
         if self._is_idle and not self._in_head:
             self._in_head, self._length, self._since = True, 0, time.monotonic()
+        if self._in_head and b"pgrade" in data:
+            data = _without_upgrade(data)
         for start in range(0, len(data), _STEP):
             step = data[start : start + _STEP]
             self._step = len(step)
@@ -94,3 +99,12 @@ class HeadLimits(HttpToolsProtocol):
             self.transport.close()
         elif not self.transport.is_closing():
             self.loop.call_later(left, self._look)
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """Rename the header Upgrade, which a server may ignore: the parser would leave out the body.
+
+    One that arrives in two pieces stays, and the request is refused.
+    """
+    head, end, rest = data.partition(b"\r\n\r\n")
+    return _UPGRADE.sub(b"ignored", head) + end + rest

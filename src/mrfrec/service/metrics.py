@@ -177,12 +177,13 @@ class Metrics(Collector):
             )
         )
         for served in self._shelf:
-            own = sums[self._first_of[served.name] :]
             info.add_metric((served.name, served.fingerprint), 1)
             age.add_metric((served.name,), now - served.written)
-            items.add_metric((served.name, "model"), own[_BY_WEIGHTS])
-            items.add_metric((served.name, "popular"), own[_BY_POPULARITY])
-            asked.add_metric((served.name,), own[_ASKED])
-            unknown.add_metric((served.name,), own[_UNKNOWN])
-            failed.add_metric((served.name,), own[_FAILED])
+        for name, first in self._first_of.items():  # also those that this worker could not open
+            own = sums[first:]
+            items.add_metric((name, "model"), own[_BY_WEIGHTS])
+            items.add_metric((name, "popular"), own[_BY_POPULARITY])
+            asked.add_metric((name,), own[_ASKED])
+            unknown.add_metric((name,), own[_UNKNOWN])
+            failed.add_metric((name,), own[_FAILED])
         yield from (info, age, items, asked, unknown, failed)

@@ -170,6 +170,7 @@ async def _serve(server: Any, app: Any, sockets: list[socket.socket]) -> None:
     for each, handle in handled.items():
         loop.add_signal_handler(each, handle)
     app.shelf.lease()
+    apart(app.catch_up)()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     parent = parent_process()
     if parent is not None:

@@ -33,8 +33,12 @@ class ServiceSettings:
                 check_count(field.name, value)
             elif type(field.default) is bool:
                 check_flag(field.name, value)
-            elif field.name in ("poll", "rate"):
+            elif field.name == "poll":
                 check_number(field.name, value, "0 or more", lambda x: x >= 0)
+            elif field.name == "rate":
+                check_number(
+                    field.name, value, "0, or from 0.001 to 1e6", lambda x: x == 0 or 1e-3 <= x <= 1e6
+                )
             elif type(field.default) is float:
                 check_number(field.name, value, "above 0", lambda x: x > 0)
         for origin in self.origins:

@@ -21,7 +21,11 @@ from mrfrec.service.quick import QuickAnswers
 
 _log = logging.getLogger("mrfrec.service")
 
-Stamp = tuple[int, int, int]  # of a file: device and inode, time of the last change, size
+_MOST_SHARE = 1_000_000
+
+Stamp = tuple[
+    int, int, int, int
+]  # of a file: inode, size, times of the last changes of content and of rights
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,9 @@ class Shelf:
         if self.default not in paths:
             raise ParameterError("default", f"one of {', '.join(paths)}", self.default)
         for name, share in (split or {}).items():
-            if name not in paths or not share > 0:
-                raise ParameterError("split", f"shares above 0 of {', '.join(paths)}", dict(split or {}))
+            if name not in paths or not 0 < share <= _MOST_SHARE:
+                rule = f"shares above 0, and at most {_MOST_SHARE:,}, of {', '.join(paths)}"
+                raise ParameterError("split", rule, dict(split or {}))
         self._split = dict(split or {})
         self._paths = dict(paths)
         self._stamps = {name: _stamp(path) for name, path in paths.items()}
@@ -85,6 +90,11 @@ class Shelf:
 
     def __iter__(self) -> Iterator[Served]:
         return iter(list(self._served.values()))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all models answer."""
+        return len(self._served) == len(self._paths)
 
     def get(self, name: str) -> Served | None:
         """Return a model by name."""
@@ -208,7 +218,7 @@ def _stamp(path: Path) -> Stamp | None:
         found = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _opened(name: str, path: Path) -> Served:
