@@ -69,7 +69,7 @@ HOME_OF = {
     "pydantic": {"service/schemas.py"},
     "pydantic_core": {"service/api.py"},  # the quickest way to JSON among what FastAPI brings
     "uvicorn": {"service/heads.py", "service/server.py"},
-    "httpx": {"service/client.py"},
+    "httpx": {"service/client.py", "service/given.py"},
     "uvloop": {"service/server.py"},
     "prometheus_client": {"service/metrics.py"},
     "optuna": {"evaluation/chooser.py"},

@@ -1,47 +1,52 @@
 """Ask a service as one asks a model: the same methods, the same tables."""
 
+import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, Self
 from urllib.parse import quote
 
 from mrfrec.checks import check_count, check_flag, check_number, warn
-from mrfrec.data.ids import Id
-from mrfrec.errors import DataError, MissingLibraryError, ParameterError, ServiceError
-
-if TYPE_CHECKING:
-    pass
+from mrfrec.data.ids import Id, Ids, Texts
+from mrfrec.errors import DataError, MissingLibraryError, MrfrecError, ParameterError, ServiceError
+from mrfrec.models.histories import Unknown
+from mrfrec.service.given import (
+    checked_key,
+    checked_novelty,
+    checked_url,
+    checked_visitor,
+    histories_of,
+    item_list,
+    plain_ids,
+    users_of,
+)
 
 _COLUMNS = ("user", "item", "title", "score", "rank", "source")
 _NEIGHBOR_COLUMNS = ("item", "title", "score", "rank")
+_REASON_COLUMNS = ("item", "title", "value", "weight", "contribution")
 _LONGEST_PAUSE = 10.0  # seconds to wait at most for a busy service before it is asked again
 _KEPT = 100_000  # names of items that are remembered
-
-
-class _Histories(NamedTuple):
-    """Histories as the API takes them, and the names of their owners."""
-
-    names: list[Id]
-    histories: list[list[Any]]
+_NO_IDS = {"integers": Ids.range(0), "strings": Ids(Texts.of([]))}  # which refuse ids of the other type
 
 
 class Client:
     """A service that is asked like a model.
 
     `recommend`, `similar_items`, `explain` and `search` take what those of a model take, and return the same
-    tables, in polars: code that has a model can have a client instead.
+    tables, always in polars: code that has a model can have a client instead.
 
     Parameters
     ----------
     url
         Where the service is, such as "http://127.0.0.1:8000".
     key
-        API key, if it asks for one.
+        API key, if it asks for one. Spaces and line ends around it do not count.
     model
         Name of the model to ask; by default the one that the service chooses.
     timeout
-        Seconds to wait for an answer.
+        Seconds to wait for a connection, and then each time for the next piece of an answer.
     retries
         How often to ask again while the service says that it is busy (503), after the pause it asks for.
     batch
@@ -64,13 +69,13 @@ class Client:
             raise MissingLibraryError('a client needs httpx: pip install "mrfrec[client]".') from None
         self._retries, self._batch = check_count("retries", retries, least=0), check_count("batch", batch)
         timeout = check_number("timeout", timeout, "above 0", lambda x: x > 0)
-        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        self._errors = httpx.HTTPError
-        self._model, self._url = model, str(url).rstrip("/")
-        try:
-            self._http: httpx.Client = httpx.Client(base_url=self._url, headers=headers, timeout=timeout)
-        except (httpx.InvalidURL, UnicodeError) as error:
-            raise ParameterError("url", 'such as "http://127.0.0.1:8000"', url, f"{error}.") from None
+        if not isinstance(model, str | None):
+            raise ParameterError("model", "the name of a model, or None", model)
+        headers = {} if key is None else {"Authorization": f"Bearer {checked_key(key)}"}
+        base = checked_url(url)
+        self._failures, self._not_sent = httpx.HTTPError, (httpx.InvalidURL, ValueError)
+        self._model, self._url = model, str(base.copy_with(userinfo=b"")).rstrip("/")  # without a password
+        self._http = httpx.Client(base_url=base, headers=headers, timeout=timeout)
         self._known: dict[str, dict[str, Any]] = {}  # models by fingerprint
         self._names: dict[tuple[str, Id], str] = {}  # of items for people, by fingerprint
 
@@ -99,134 +104,187 @@ class Client:
         exclude: Iterable[Id] | None = None,
         novelty: float | None = None,
         explain: int = 0,
+        visitor: Id | None = None,
     ) -> Any:
         """Return the k best items of each user: see `Recommender.recommend`.
 
         Users are training users of a model with histories, each asked for alone. A history is item ids, or a
         mapping from item to value; several people's are a list of these, or a mapping from names to them.
+        `visitor`, anything that tells people apart, chooses the model if the service splits people between
+        several; without it, histories get the default model, and users the model of their id.
         """
-        explain = check_count("explain", explain, least=0)
+        k, explain = check_count("k", k), check_count("explain", explain, least=0)
         options: dict[str, Any] = {
-            "k": check_count("k", k), "exclude_seen": check_flag("exclude_seen", exclude_seen),
-            "allow": _ids("allow", allow), "exclude": _ids("exclude", exclude) or [], "novelty": novelty,
-            "reasons": explain, "model": self._model,
+            "k": k, "exclude_seen": check_flag("exclude_seen", exclude_seen),
+            "allow": item_list("allow", allow), "exclude": item_list("exclude", exclude) or [],
+            "novelty": checked_novelty(novelty), "reasons": explain, "model": self._model,
+            "visitor": checked_visitor(visitor, users),
         }  # fmt: skip
         if (users is None) == (history is None):
             raise ParameterError("users", "given, or else history", users)
+        histories: list[list[Any]] | None = None
         if history is None:
-            names = _users(users)
-            answers = list(self._of_users(names, options))
+            names = users_of(users)
         else:
-            names, histories = _histories(history)
-            answers = list(self._of_histories(histories, options))
-            self._warn_of_unknown(answers, histories, options)
-        if short := sum(len(answer["items"]) < k for answer in answers):
-            warn(
-                f"{short:,} of {len(answers):,} users get fewer than k={k} items: no more are left that they "
-                "have not seen and that are not excluded."
-            )
-        return self._recommended(names, answers, bool(explain))
+            names, histories = histories_of(history)
+        kind = Ids.of(dict.fromkeys(names), "user").kind
+        with self._reading():
+            if histories is None:
+                answers = list(self._of_users(names, options))
+            else:
+                answers = list(self._of_histories(histories, options))
+            about = self._about(answers[0]["model"]) if answers else self.info()
+            self._warn_of_unknown(about, answers, histories or [], options)
+            if short := sum(len(answer["items"]) < k for answer in answers):
+                warn(
+                    f"{short:,} of {len(answers):,} users get fewer than k={k} items: no more are left that "
+                    "they have not seen and that are not excluded."
+                )
+            rows = [
+                {"user": name, **row, **({"because": self._because(answer, row)} if explain else {})}
+                for name, answer in zip(names, answers, strict=True)
+                for row in answer["items"]
+            ]
+            return _table(rows, (*_COLUMNS, "because") if explain else _COLUMNS, about, kind)
 
     def similar_items(self, item: Id | Iterable[Id], k: int = 10) -> Any:
         """Return the items that go with an item most strongly: see `Recommender.similar_items`."""
         several = isinstance(item, Iterable) and not isinstance(item, str | bytes)
-        wanted = _ids("item", item if several else [item]) or []
-        check_count("k", k)
-        found = []
-        for one in wanted:
-            answer = self._get("similar", {"item": str(one), "k": k})
-            if answer["item"] != one:
-                kind = self._about(answer["model"])["item_ids"]
-                raise DataError(f"item ids are {kind} here; got {one!r}.")
-            found.append(answer)
-        if short := sum(len(answer["items"]) < k for answer in found):
-            warn(f"{short:,} of {len(found):,} items have fewer than k={k} similar items.")
-        rows = [{"similar_to": each["item"], **row} for each in found for row in each["items"]]
-        names = ("similar_to", *_NEIGHBOR_COLUMNS) if several else _NEIGHBOR_COLUMNS
-        return self._table(rows, names, self._about(found[0]["model"]) if found else self.info())
+        wanted = item_list("item", item if several else [item]) or []
+        k = check_count("k", k)
+        with self._reading():
+            found = []
+            for one in wanted:
+                answer = self._find("GET", "similar", self._query({"item": str(one), "k": k}))
+                if answer is None:
+                    raise self._unknown_item(one)
+                _check_types([one], self._about(answer["model"]))
+                found.append(answer)
+            if short := sum(len(answer["items"]) < k for answer in found):
+                whose = f"{short:,} of {len(found):,} items have" if several else f"item {item!r} has"
+                warn(f"{whose} fewer than k={k} similar items: the model knows no more.")
+            rows = [{"similar_to": each["item"], **row} for each in found for row in each["items"]]
+            names = ("similar_to", *_NEIGHBOR_COLUMNS) if several else _NEIGHBOR_COLUMNS
+            return _table(rows, names, self._about(found[0]["model"]) if found else self.info())
 
     def explain(
-        self, item: Id, *, user: Id | None = None, history: object = None, novelty: float | None = None
+        self,
+        item: Id,
+        *,
+        user: Id | None = None,
+        history: object = None,
+        novelty: float | None = None,
+        visitor: Id | None = None,
     ) -> Any:
-        """Return what a history adds to the score of one item: see `Recommender.explain`."""
+        """Return what a history adds to the score of one item: see `Recommender.explain`.
+
+        `visitor` is that of `recommend`.
+        """
         if (user is None) == (history is None):
             raise ParameterError("user", "given, or else a history", user)
-        asked: dict[str, Any] = {"item": _plain(item), "novelty": novelty, "model": self._model}
-        if history is None:
-            asked["user"] = _plain(user)
-        else:
-            histories = _histories(history).histories
-            if len(histories) != 1:
-                raise ParameterError("history", "of one person", history)
-            asked["history"] = histories[0]
-        answer = self._post("explain", asked)
-        if answer["unknown"]:
-            warn(f"history: {len(answer['unknown']):,} items are unknown to the model; ignored.")
-        names = ("item", "title", "value", "weight", "contribution")
-        return self._table(answer["contributions"], names, self._about(answer["model"]))
+        histories = [] if history is None else histories_of(history).histories
+        if len(histories) > 1:
+            raise ParameterError("history", "of one person", history)
+        [item] = plain_ids([item], "item")
+        asked: dict[str, Any] = {
+            "item": item, "novelty": checked_novelty(novelty), "model": self._model,
+            "visitor": checked_visitor(visitor, user),
+        }  # fmt: skip
+        with self._reading():
+            if histories:
+                answer = self._find("POST", "explain", _body({**asked, "history": histories[0]}))
+            else:
+                [user] = plain_ids([user], "user")
+                answer = self._find("POST", "explain", _body({**asked, "user": user}))
+                if answer is None:  # the user is unknown, or else the item is
+                    stranger = {**asked, "history": [], "visitor": user}
+                    answer = self._find("POST", "explain", _body(stranger))
+                    if answer is not None:
+                        Unknown("users", [user], 1).warn()
+            if answer is None:
+                raise self._unknown_item(item)
+            about = self._about(answer["model"])
+            self._warn_of_unknown(about, [answer], histories, {})
+            return _table(answer["contributions"], _REASON_COLUMNS, about)
 
     def search(self, text: str, k: int = 10) -> Any:
         """Find items by id or title: see `Recommender.search`."""
         if not isinstance(text, str):
             raise ParameterError("text", "a string", text)
-        answer = self._get("search", {"q": text, "k": check_count("k", k)})
-        return self._table(answer["items"], ("item", "title", "users"), self._about(answer["model"]))
+        k = check_count("k", k)
+        with self._reading():
+            answer = self._ask("GET", "search", self._query({"q": text, "k": k}))
+            return _table(answer["items"], ("item", "title", "users"), self._about(answer["model"]))
 
     def info(self) -> dict[str, Any]:
         """Describe the model: its name, fingerprint, kind, parameters and training data."""
-        if self._model is not None:
-            return self._get(f"models/{quote(self._model, safe='')}", {})
-        models: list[dict[str, Any]] = self._get("models", {})["models"]
-        return next(model for model in models if model["default"])
+        name = self._model
+        with self._reading():
+            models: list[dict[str, Any]] = self._ask("GET", "models", {})["models"]
+            for model in models:
+                if model["default"] if name is None else model["name"] == name:
+                    return model
+        if name is None:
+            raise ServiceError(f"{self._url} has no default model: name one with model=….")
+        raise DataError(f"there is no model {name!r} at {self._url}.")
 
     # ── answers ───────────────────────────────────────────────────────────────────────────────────
 
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Raise a `ServiceError` where answers are not what a service of ours gives."""
+        try:
+            yield
+        except MrfrecError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            raise ServiceError(
+                f"an answer of {self._url} is not one of mrfrec serve, or its model has just been replaced "
+                "by one with other ids: check the URL, or ask again."
+            ) from error
+
     def _of_users(self, users: Sequence[Id], options: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        self.info()  # there is such a model: what is not found below are users
-        unknown = 0
+        unknown: list[Id] = []
         for user in users:
-            try:
-                yield self._post("recommend", {**options, "user": user})
-            except DataError as error:
-                if getattr(error.__cause__, "status", None) != 404:
-                    raise
-                unknown += 1
-                yield self._post("recommend", {**options, "history": []})
+            answer = self._find("POST", "recommend", _body({**options, "user": user}))
+            if answer is None:
+                unknown.append(user)
+                stranger = {**options, "history": [], "visitor": user}  # of the same model in a split
+                answer = self._ask("POST", "recommend", _body(stranger))
+            yield answer
         if unknown:
-            count = f"{unknown:,} of {len(users):,}"
-            warn(f"{count} users are unknown to the model; they get the most popular items.")
+            Unknown("users", unknown, len(users)).warn()
 
     def _of_histories(
         self, histories: Sequence[list[Any]], options: dict[str, Any]
     ) -> Iterator[dict[str, Any]]:
         if len(histories) == 1:
-            yield self._post("recommend", {**options, "history": histories[0]})
+            yield self._ask("POST", "recommend", _body({**options, "history": histories[0]}))
             return
         for start in range(0, len(histories), self._batch):
             some = histories[start : start + self._batch]
-            answer = self._post("recommend/batch", {**options, "histories": some})
+            answer = self._ask("POST", "recommend/batch", _body({**options, "histories": some}))
             for each in answer["answers"]:
                 yield {**each, "model": answer["model"]}
 
     @staticmethod
     def _warn_of_unknown(
-        answers: Sequence[dict[str, Any]], histories: Sequence[list[Any]], options: dict[str, Any]
+        about: dict[str, Any],
+        answers: Sequence[dict[str, Any]],
+        histories: Sequence[list[Any]],
+        options: dict[str, Any],
     ) -> None:
-        missing = {item for answer in answers for item in answer["unknown"]}
+        missing = dict.fromkeys(item for answer in answers for item in answer["unknown"])
+        _check_types(missing, about)
         items = [one["item"] if isinstance(one, dict) else one for each in histories for one in each]
-        for name, given in (("history", items), ("allow", options["allow"]), ("exclude", options["exclude"])):
-            if unknown := sum(one in missing for one in given or ()):
-                warn(f"{name}: {unknown:,} of {len(given):,} items are unknown to the model; ignored.")
+        lists = (("history", items), ("allow", options.get("allow")), ("exclude", options.get("exclude")))
+        for name, given in lists:
+            if unknown := [one for one in given or () if one in missing]:
+                Unknown(name, unknown, len(given or ())).warn()
 
-    def _recommended(self, names: Sequence[Id], answers: Sequence[dict[str, Any]], with_reasons: bool) -> Any:
-        rows = [
-            {"user": name, **row, **({"because": self._because(answer, row)} if with_reasons else {})}
-            for name, answer in zip(names, answers, strict=True)
-            for row in answer["items"]
-        ]
-        columns = (*_COLUMNS, "because") if with_reasons else _COLUMNS
-        about = self._about(answers[0]["model"]) if answers else self.info()
-        return self._table(rows, columns, about, names)
+    def _unknown_item(self, item: Id) -> DataError:
+        _check_types([item], self.info())
+        return DataError(f"item {item!r} is unknown to the model.")
 
     def _because(self, answer: dict[str, Any], row: dict[str, Any]) -> str:
         return ", ".join(
@@ -241,73 +299,100 @@ class Client:
             return str(item)
         found = self._names.get((model["fingerprint"], item))
         if found is None:
-            title = self._get("item", {"item": str(item), "model": model["name"]})["title"]
+            answer = self._find("GET", "item", {"params": {"item": str(item), "model": model["name"]}})
+            if answer is None:  # the model has just been replaced by one without this item
+                return str(item)
             if len(self._names) >= _KEPT:
                 self._names.clear()
-            found = self._names[model["fingerprint"], item] = title or str(item)
+            found = self._names[model["fingerprint"], item] = answer["title"] or str(item)
         return found
 
     def _about(self, model: dict[str, Any]) -> dict[str, Any]:
-        """Describe the model of an answer."""
+        """Describe the model of an answer; if it has just been replaced, the one that came after it."""
         found = self._known.get(model["fingerprint"])
         if found is None:
+            found = self._ask("GET", f"models/{quote(model['name'], safe='')}", {})
             if len(self._known) >= 100:
                 self._known.clear()
-            found = self._get(f"models/{quote(model['name'], safe='')}", {})
-            self._known[model["fingerprint"]] = found
+            self._known[found["fingerprint"]] = found
         return found
-
-    @staticmethod
-    def _table(
-        rows: Sequence[Mapping[str, Any]],
-        names: Sequence[str],
-        about: dict[str, Any],
-        users: Sequence[Id] = (),
-    ) -> Any:
-        from mrfrec.io.frames import frame
-
-        of_items, of_scores = about["types"]["item"], about["types"]["score"]
-        of_users = "string" if any(isinstance(user, str) for user in users) else "int64"
-        if of_users == "int64" and any(user >= 2**63 for user in users):  # type: ignore[operator]
-            of_users = "uint64"
-        kinds = {"item": of_items, "similar_to": of_items, "user": of_users}
-        if "source" in names:
-            kinds["score"] = of_scores
-        return frame([{name: [row[name] for row in rows] for name in names}], names, kinds, None)
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────────
 
-    def _get(self, path: str, parameters: dict[str, Any]) -> dict[str, Any]:
-        if self._model is not None and not path.startswith("models"):
-            parameters = {"model": self._model, **parameters}
-        return self._ask("GET", path, {"params": parameters})
+    def _query(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        return {"params": parameters if self._model is None else {**parameters, "model": self._model}}
 
-    def _post(self, path: str, content: dict[str, Any]) -> dict[str, Any]:
-        return self._ask("POST", path, {"json": content})
+    def _find(self, method: str, path: str, given: dict[str, Any]) -> dict[str, Any] | None:
+        """Ask; None if the model does not know the user or the item."""
+        try:
+            return self._ask(method, path, given)
+        except DataError as error:
+            if getattr(error.__cause__, "status", None) == 404:
+                return None
+            raise
 
     def _ask(self, method: str, path: str, given: dict[str, Any]) -> dict[str, Any]:
+        if self._http.is_closed:
+            raise ServiceError(f"this client of {self._url} has been closed: create another one.")
         for attempt in range(self._retries + 1):
             try:
                 response = self._http.request(method, f"/v1/{path}", **given)
-            except self._errors as error:
-                reason = str(error) or type(error).__name__
-                raise ServiceError(f"{self._url} cannot be asked: {reason}.") from error
-            except ValueError as error:  # a number that JSON does not have
-                raise DataError(f"the values of a request must be finite numbers: {error}.") from error
+            except self._failures as error:
+                reason = (str(error) or type(error).__name__).rstrip(".")
+                raise ServiceError(
+                    f"{self._url} cannot be asked: {reason}. Check that mrfrec serve runs there, and the "
+                    "timeout."
+                ) from error
+            except self._not_sent as error:
+                raise DataError(f"the request cannot be sent: {str(error).rstrip('.')}.") from error
             if response.status_code != 503 or attempt == self._retries:
                 break
             time.sleep(_pause(response.headers.get("Retry-After")))
+        status, is_problem = response.status_code, "problem+json" in response.headers.get("Content-Type", "")
         try:
             content = response.json()
-            if response.status_code == 200:
-                return dict(content)
-            detail = str(content["detail"])
-        except (ValueError, TypeError, KeyError):
-            detail = "the answer is not one of mrfrec serve."
-        problem = ServiceError(f"{self._url} says {response.status_code}: {detail}", response.status_code)
-        if response.status_code in (400, 404, 413, 422):
-            raise DataError(f"{detail[:1].lower()}{detail[1:]}") from problem
-        raise problem
+        except (ValueError, RecursionError):
+            content = None
+        if status == 200 and isinstance(content, dict):
+            return content
+        is_problem = is_problem and isinstance(content, dict) and "detail" in content
+        if status == 200 or not is_problem or (status == 404 and path == "models"):
+            raise ServiceError(
+                f"{self._url} answers {status}, and not as mrfrec serve does: check the URL, and any proxy "
+                "on the way.",
+                status,
+            )
+        detail = str(content["detail"])
+        problem = ServiceError(f"{self._url} says {status}: {detail}", status)
+        if status not in (400, 404, 413, 422):
+            raise problem
+        if status == 404:
+            self.info()  # raises if not the user or item is missing, but the service or the model
+        raise DataError(f"{detail[:1].lower()}{detail[1:]}") from problem
+
+
+def _body(content: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return {"content": json.dumps(content), "headers": {"Content-Type": "application/json"}}
+    except ValueError as error:  # an integer of some thousand digits
+        raise DataError(f"the request cannot be sent: {error}.") from error
+
+
+def _table(
+    rows: Sequence[Mapping[str, Any]], names: Sequence[str], about: dict[str, Any], users: str = "int64"
+) -> Any:
+    from mrfrec.io.frames import frame
+
+    of_items = about["types"]["item"]
+    kinds = {"item": of_items, "similar_to": of_items, "user": users}
+    if "source" in names:
+        kinds["score"] = about["types"]["score"]
+    return frame([{name: [row[name] for row in rows] for name in names}], names, kinds, None)
+
+
+def _check_types(items: Iterable[Id], about: dict[str, Any]) -> None:
+    """Refuse ids of the wrong type, as the model does."""
+    _NO_IDS[about["item_ids"]].find(items, "item")
 
 
 def _pause(asked_for: str | None) -> float:
@@ -316,45 +401,3 @@ def _pause(asked_for: str | None) -> float:
         return min(_LONGEST_PAUSE, max(0.0, float(asked_for or 1)))
     except ValueError:
         return 1.0
-
-
-def _plain(value: object) -> Any:
-    """Return a number of numpy as one of Python."""
-    return value.item() if hasattr(value, "item") and not isinstance(value, str) else value
-
-
-def _ids(name: str, given: object) -> list[Id] | None:
-    if given is None:
-        return None
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        raise ParameterError(name, "a sequence of item ids", given)
-    return [_plain(one) for one in given]
-
-
-def _users(users: object) -> list[Id]:
-    if isinstance(users, str) or not isinstance(users, Iterable):
-        return [_plain(users)]
-    return [_plain(user) for user in users]
-
-
-def _histories(history: object) -> _Histories:
-    """Return histories as the API takes them, and a name for each."""
-    rule = "item ids, a mapping from item to value, or several of these"
-    if isinstance(history, str | bytes) or not isinstance(history, Iterable) or hasattr(history, "columns"):
-        raise ParameterError("history", rule, history)
-    if isinstance(history, Mapping):
-        if all(isinstance(_plain(value), int | float) for value in history.values()):
-            return _Histories([0], [_history(history)])
-        return _Histories([_plain(name) for name in history], [_history(each) for each in history.values()])
-    given = list(history)
-    if any(isinstance(each, Iterable) and not isinstance(each, str | bytes) for each in given):
-        return _Histories(list(range(len(given))), [_history(each) for each in given])
-    return _Histories([0], [_history(given)])
-
-
-def _history(given: object) -> list[Any]:
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise ParameterError("history", "a sequence of item ids", given)
-    if isinstance(given, Mapping):
-        return [{"item": _plain(item), "value": _plain(value)} for item, value in given.items()]
-    return [_plain(item) for item in given]
