@@ -1,7 +1,7 @@
 """Load on the service: latency, throughput, overload, hot swaps. Loopback only, bounded in count and time.
 
     python -m benchmarks.service latency        one and eight connections, one and two workers, two models
-    python -m benchmarks.service overload       ten times what it can bear, for 60 seconds
+    python -m benchmarks.service overload       two, five and, for 60 seconds, ten times what it can bear
     python -m benchmarks.service swaps          50 exchanges of the model under load
 
 The load comes from `wrk`, if it is installed, and from this process; on two cores it takes its share of them.
@@ -212,8 +212,10 @@ def overload(seconds: float = 60) -> None:
         alone = at_rate(questions, 3000, 5, 64)
         capacity = alone["answered/s"]
         print(f"capacity {capacity}/s; memory {memory(process.pid):.0f} MB", flush=True)
-        found = at_rate(questions, 10 * capacity, seconds, 1000)
-        print(f"{found}; memory {memory(process.pid):.0f} MB", flush=True)
+        for times, length in ((2, seconds / 3), (5, seconds / 3), (10, seconds)):
+            found = at_rate(questions, times * capacity, length, 1000)
+            share = found["answered/s"] / capacity
+            print(f"{times} ×: {share:.0%} of it; {found}; memory {memory(process.pid):.0f} MB", flush=True)
         print(f"afterwards {at_rate(questions, 100, 5, 8)}", flush=True)
 
 
