@@ -11,42 +11,21 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
-from functools import lru_cache
-from typing import Any
 
 from mrfrec.errors import MrfrecError
 from mrfrec.service.api import Recommend
 from mrfrec.service.keys import Key, find_key, read_keys
 from mrfrec.service.metrics import Metrics, route_of
-from mrfrec.service.problems import UNEXPECTED, ProblemError, problem_body
+from mrfrec.service.problems import UNEXPECTED, ProblemError
 from mrfrec.service.rates import Rates
 from mrfrec.service.schemas import RecommendRequest, read_request
 from mrfrec.service.settings import ServiceSettings
 from mrfrec.service.shelf import Shelf
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
+from mrfrec.service.visit import NO_ROOM, REFUSAL, App, Message, Receive, Send, Visit
 
 _log = logging.getLogger("mrfrec.service")
-_access = logging.getLogger("mrfrec.service.access")
 
-_POLICY = (
-    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
-_SECURITY = [
-    (b"content-security-policy", _POLICY.encode()),
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-]
-_NO_STORE = (b"cache-control", b"no-store")
 _OPEN = {"/health", "/ready"}  # for load balancers, without a key
 _UNBOUNDED = {"/health", "/ready", "/metrics"}  # answered also when there is no room
 _WANTED = frozenset(
@@ -56,88 +35,13 @@ _WANTED = frozenset(
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _BODIES = 16  # times max_body: bytes of all bodies that are held at once
 _GONE = 499  # in the log: the client left before its request was complete
-_SHOWN = 10_000  # bytes of a body in the log
 _PAUSE = 10.0  # seconds between lines in the log about requests that were refused unread
 _KEY = re.compile(rb"\r\n(?:authorization: *bearer |x-api-key:)([^\r\n]*)\r\n", re.IGNORECASE)
 _JSON = b"application/json"
-_problem_body = lru_cache(64)(problem_body)
-_NO_ROOM = "too many requests at once; try again."
-
-
-class _Fields(dict[str, Any]):
-    """The line of a request in the log: fields for JSON, words for people."""
-
-    def __str__(self) -> str:
-        text = " ".join(str(value) for value in self.values() if value != "")
-        if text.isprintable():
-            return text
-        # What was sent must not look like lines of ours.
-        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def _whole_refusal() -> bytes:
-    body = problem_body(503, _NO_ROOM)
-    headers = [
-        (b"content-type", b"application/problem+json"), (b"content-length", b"%d" % len(body)),
-        (b"retry-after", b"1"), _NO_STORE, *_SECURITY,
-    ]  # fmt: skip
-    lines = [b"HTTP/1.1 503 Service Unavailable", *(b"%s: %s" % header for header in headers)]
-    return b"\r\n".join([*lines, b"", body])
-
-
-_REFUSAL = _whole_refusal()
 
 
 class _LeftError(Exception):
     """The client has left."""
-
-
-class _Visit:
-    """One request, from the door in to the door out."""
-
-    __slots__ = (
-        "body", "closes", "extra", "given", "held", "key", "model", "pass_on", "path", "request_id", "status",
-    )  # fmt: skip
-
-    def __init__(self, path: str, given: dict[bytes, bytes], request_id: bytes, pass_on: Send) -> None:
-        self.path, self.given, self.request_id, self.pass_on = path, given, request_id, pass_on
-        self.status, self.held = 0, 0
-        self.model = self.key = ""
-        self.body = b""
-        # An unread body could drip in for ever: until it has been read, an answer ends the connection.
-        self.closes = b"transfer-encoding" in given or given.get(b"content-length", b"0") != b"0"
-        self.extra: list[tuple[bytes, bytes]] = []
-
-    async def send(self, message: Message) -> None:
-        """Send a message of the response, the first with our headers."""
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            headers = list(message.get("headers", ()))
-            cached = False
-            for name, value in headers:
-                if name == b"mrfrec-model":
-                    self.model = value.decode("latin-1").partition(";")[0]
-                elif name == b"cache-control":
-                    cached = True
-            headers += _SECURITY
-            if not cached:
-                headers.append(_NO_STORE)
-            headers.append((b"x-request-id", self.request_id))
-            if self.closes:
-                headers.append((b"connection", b"close"))
-            message["headers"] = headers + self.extra
-        await self.pass_on(message)
-
-    async def refuse(self, status: int, detail: str, headers: MutableMapping[str, str]) -> None:
-        """Send a problem as the whole response."""
-        body = _problem_body(status, detail)
-        start = [
-            (b"content-type", b"application/problem+json"),
-            (b"content-length", b"%d" % len(body)),
-            *((name.lower().encode(), value.encode()) for name, value in headers.items()),
-        ]
-        await self.send({"type": "http.response.start", "status": status, "headers": start})
-        await self.pass_on({"type": "http.response.body", "body": body})
 
 
 class Door:
@@ -177,7 +81,7 @@ class Door:
         if self._inside + self._expected >= self._settings.queue and not self.is_closing:
             self._metrics.count_request("/v1/recommend", 503, 0.0)
             self._tell_of_refusal()
-            return _REFUSAL
+            return REFUSAL
         if not self._expected:
             loop.call_soon(self._all_came)
         self._expected += 1
@@ -226,7 +130,7 @@ class Door:
         if _REQUEST_ID.fullmatch(request_id) is None:
             self._number += 1
             request_id = f"{self._prefix}{self._number:08x}".encode()
-        visit = _Visit(scope["path"], given, request_id, send)
+        visit = Visit(scope["path"], given, request_id, send)
         visit.closes |= self.is_closing
         try:
             await self._enter(visit, scope, receive)
@@ -244,10 +148,11 @@ class Door:
             seconds = time.perf_counter() - start
             route = route_of(visit.path)
             self._metrics.count_request(route, visit.status, seconds)
-            if self._settings.access_log and _access.isEnabledFor(logging.INFO):
-                self._write(visit, scope, route, seconds)
+            if self._settings.access_log:
+                query = scope["query_string"] if self._settings.log_requests else None
+                visit.log(scope["method"], route, seconds, query)
 
-    async def _enter(self, visit: _Visit, scope: Message, receive: Receive) -> None:
+    async def _enter(self, visit: Visit, scope: Message, receive: Receive) -> None:
         """Refuse a request with a `ProblemError`, or let it in."""
         given, path = visit.given, visit.path
         if self._origins and b"origin" in given and self._is_preflight(visit, scope["method"]):
@@ -283,9 +188,9 @@ class Door:
 
     def _check_room(self, path: str) -> None:
         if self._inside >= self._settings.queue and path not in _UNBOUNDED:
-            raise ProblemError(503, _NO_ROOM, {"Retry-After": "1"})
+            raise ProblemError(503, NO_ROOM, {"Retry-After": "1"})
 
-    def _check_key(self, visit: _Visit, method: str) -> str:
+    def _check_key(self, visit: Visit, method: str) -> str:
         """Return the name of the key of a request, if it may do what it asks for."""
         given, may_manage = visit.given, True
         secret = given.get(b"x-api-key")
@@ -313,7 +218,7 @@ class Door:
             raise ProblemError(403, "a key with the role manage is needed, as Bearer or X-API-Key.")
         return key.name
 
-    async def _read(self, visit: _Visit, receive: Receive) -> None:
+    async def _read(self, visit: Visit, receive: Receive) -> None:
         """Read the body of a request, within the limits of its size and time."""
         most = self._settings.max_body
         too_large = f"the body must have at most {most:,} bytes."
@@ -346,7 +251,7 @@ class Door:
             detail = f"the body did not arrive within {self._settings.body_seconds:g} s."
             raise ProblemError(408, detail) from None
 
-    async def _skip(self, visit: _Visit, receive: Receive) -> None:
+    async def _skip(self, visit: Visit, receive: Receive) -> None:
         """Take what has arrived of an unread body: if that is the whole, the connection can go on."""
         if visit.closes and not self.is_closing and b"expect" not in visit.given:
             with suppress(TimeoutError):
@@ -356,7 +261,7 @@ class Door:
                             visit.closes = False
                             return
 
-    def _is_preflight(self, visit: _Visit, method: str) -> bool:
+    def _is_preflight(self, visit: Visit, method: str) -> bool:
         """Add the headers that let a page of a named origin ask; whether only these are asked for."""
         origin = visit.given[b"origin"]
         visit.extra.append((b"vary", b"Origin"))
@@ -373,23 +278,8 @@ class Door:
         ]
         return True
 
-    def _write(self, visit: _Visit, scope: Message, route: str, seconds: float) -> None:
-        """Write the line of a request to the log. What it asks, and so who asks, is not in it."""
-        fields = _Fields(
-            method=scope["method"], route=route, status=visit.status, ms=round(1000 * seconds, 2),
-            model=visit.model, key=visit.key, request=visit.request_id.decode(),
-        )  # fmt: skip
-        if self._settings.log_requests:
-            fields["path"] = visit.path
-            fields["query"] = scope["query_string"].decode("latin-1")
-            fields["body"] = visit.body[:_SHOWN].decode(errors="replace")
-        # Half the time of `_access.info`, which looks for the line of code that calls it.
-        record = logging.LogRecord(_access.name, logging.INFO, __file__, 0, fields, None, None)
-        record.fields = fields
-        _access.handle(record)
 
-
-def _question(visit: _Visit, method: str) -> RecommendRequest | None:
+def _question(visit: Visit, method: str) -> RecommendRequest | None:
     """Return a request for recommendations; None if it is another one, or not a valid one."""
     is_one = visit.path == "/v1/recommend" and method == "POST" and visit.given.get(b"content-type") == _JSON
     return read_request(visit.body) if is_one else None
