@@ -1,9 +1,10 @@
-"""Answer one history by sparse weights, with everything prepared: a fraction of a millisecond.
+"""Answer one history by the weights of a model, with everything prepared: a fraction of a millisecond.
 
 The rows are those of `answers.recommend`, to the bit: the same compiled code, without what it takes to ask
 for many people, of many kinds of models, in many ways.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mrfrec.core.kernels import ranking as kernels
-from mrfrec.core.sparse import Rows
+from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.data.ids import Id
 from mrfrec.models.histories import LARGEST_VALUE
 from mrfrec.models.linear import Linear
@@ -19,32 +20,25 @@ from mrfrec.models.recommender import Recommender
 from mrfrec.models.scorers import for_kernels
 
 
-class QuickAnswers:
+class QuickAnswers(ABC):
     """Recommends to one history at a time, without what it contains."""
 
     def __init__(self, model: Linear) -> None:
-        weights = model._weights
-        assert isinstance(weights, Rows)
         self._catalogue = model.catalogue
         self._places = model.items_._table
         self._kind = str if model.items_.is_text else int
         self._usual = model._usual_value
         self._base = model._base("popularity", False)
-        self._best_first = self._base.best_first
         self._dtype = self._base.scores.dtype
-        self._arrays = for_kernels(weights, self._dtype)
-        # What the kernels write to, and leave as it was.
-        self._scores = self._base.scores.copy()
-        self._marked, self._marks = (np.zeros(weights.width, kind) for kind in (np.bool_, np.uint8))
-        self._found = np.empty(weights.width, np.int32)
-        self._of_found = np.empty(weights.width, self._dtype)
         self._lock = Lock()
 
-    @classmethod
-    def of(cls, model: Recommender) -> "QuickAnswers | None":
-        """Return what answers for a model quickly; None if it is not one of sparse weights alone."""
-        fits = isinstance(model, Linear) and isinstance(model._weights, Rows) and model._low_rank is None
-        return cls(model) if fits and isinstance(model, Linear) else None
+    @staticmethod
+    def of(model: Recommender) -> "QuickAnswers | None":
+        """Return what answers for a model quickly; None if it is not one of weights alone."""
+        if not isinstance(model, Linear) or model._low_rank is not None:
+            return None
+        weights = model._weights
+        return _OfSparse(model, weights) if isinstance(weights, Rows) else _OfDense(model, weights)
 
     def recommend(
         self, history: Mapping[Id, float | None], k: int, exclude: Sequence[Id], most: int
@@ -79,7 +73,7 @@ class QuickAnswers:
             had = sorted(known)
             x = np.array([known[place] for place in had])
             places_had = np.array(had, np.int32)
-            rows, chosen = self._rows(places_had, x, hidden, min(k, len(self._scores)))
+            rows, chosen = self._rows(places_had, x, hidden, min(k, len(self._base.scores)))
         finally:
             self._lock.release()
         if most:
@@ -88,41 +82,85 @@ class QuickAnswers:
 
     def _rows(self, had: Any, x: Any, hidden: dict[int, None], k: int) -> tuple[list[dict[str, Any]], Any]:
         """Return the rows, and the items by position."""
-        start = np.zeros(2, np.int64)
         items, scores = np.empty((1, k), np.int32), np.empty((1, k), self._dtype)
-        evidence = np.empty((1, k), np.bool_)
-        kernels.score_sparse(
-            np.array([0, len(had)]), had.view(np.uint32), x.astype(self._dtype), 0, 1, *self._arrays,
-            self._base.scores, self._scores, self._marked, start, self._found, self._of_found,
-        )  # fmt: skip
-        hide = np.array(list(hidden), np.int32)
-        kernels.select_sparse(
-            start, self._found[: start[1]], self._of_found[: start[1]], np.array([0, len(hide)]),
-            hide.view(np.uint32), self._base.scores, self._best_first, self._base.order, self._marks,
-            items, scores, evidence,
-        )  # fmt: skip
+        hide = np.array(list(hidden), np.int32).view(np.uint32)
+        evidence = self._choose(had, x.astype(self._dtype), np.array([0, len(hide)]), hide, items, scores)
         chosen = items[0][items[0] >= 0]
         columns = self._catalogue.columns(chosen)
         rows = [
             {"item": item, "title": title, "score": float(str(score)), "rank": rank, "source": _SOURCES[sure]}
             for rank, (item, title, score, sure) in enumerate(
-                zip(columns["item"], columns["title"], scores[0], evidence[0].tolist(), strict=False), 1
+                zip(columns["item"], columns["title"], scores[0], evidence.tolist(), strict=False), 1
             )
         ]
         return rows, chosen
+
+    @abstractmethod
+    def _choose(self, had: Any, x: Any, hide_ptr: Any, hide: Any, items: Any, scores: Any) -> Any:
+        """Write the best items and their scores; return which of them the history holds evidence for."""
+
+    @abstractmethod
+    def _largest_parts(self, had: Any, x: Any, chosen: Any, owners: Any, parts: Any) -> None:
+        """Write the largest contributions to each chosen item, and whose they are, −1 for nobody's."""
 
     def _add_reasons(
         self, rows: list[dict[str, Any]], had: Any, x: Any, chosen: Any, most: int, names: list[Id]
     ) -> None:
         """Add the largest positive contributions to each row."""
         owners, parts = np.empty((len(rows), most), np.int32), np.empty((len(rows), most))
-        kernels.largest_parts(*self._arrays, had, x, chosen, owners, parts)
+        self._largest_parts(had, x, chosen, owners, parts)
         for row, whose, amounts in zip(rows, owners.tolist(), parts.tolist(), strict=True):
             row["reasons"] = [
                 {"item": names[owner], "contribution": amount}
                 for owner, amount in zip(whose, amounts, strict=True)
                 if owner >= 0
             ]
+
+
+class _OfSparse(QuickAnswers):
+    def __init__(self, model: Linear, weights: Rows) -> None:
+        super().__init__(model)
+        self._arrays = for_kernels(weights, self._dtype)
+        self._best_first = self._base.best_first
+        # What the kernels write to, and leave as it was.
+        self._scores = self._base.scores.copy()
+        self._marked, self._marks = (np.zeros(weights.width, kind) for kind in (np.bool_, np.uint8))
+        self._found = np.empty(weights.width, np.int32)
+        self._of_found = np.empty(weights.width, self._dtype)
+
+    def _choose(self, had: Any, x: Any, hide_ptr: Any, hide: Any, items: Any, scores: Any) -> Any:
+        start, evidence = np.zeros(2, np.int64), np.empty(items.shape, np.bool_)
+        kernels.score_sparse(
+            np.array([0, len(had)]), had.view(np.uint32), x, 0, 1, *self._arrays, self._base.scores,
+            self._scores, self._marked, start, self._found, self._of_found,
+        )  # fmt: skip
+        kernels.select_sparse(
+            start, self._found[: start[1]], self._of_found[: start[1]], hide_ptr, hide, self._base.scores,
+            self._best_first, self._base.order, self._marks, items, scores, evidence,
+        )  # fmt: skip
+        return evidence[0]
+
+    def _largest_parts(self, had: Any, x: Any, chosen: Any, owners: Any, parts: Any) -> None:
+        kernels.largest_parts(*self._arrays, had, x, chosen, owners, parts)
+
+
+class _OfDense(QuickAnswers):
+    def __init__(self, model: Linear, weights: DenseRows) -> None:
+        super().__init__(model)
+        self._B = np.asarray(weights.array)
+        self._scores = np.empty((1, weights.width), self._dtype)
+
+    def _choose(self, had: Any, x: Any, hide_ptr: Any, hide: Any, items: Any, scores: Any) -> Any:
+        ends = np.array([0, len(had)])
+        kernels.score_dense(ends, had.view(np.uint32), x, 0, 1, self._B, self._base.scores, self._scores)
+        kernels.select_dense(self._scores, hide_ptr, hide, self._base.order, items, scores)
+        return (self._B[np.ix_(had[x != 0], items[0])] != 0).any(axis=0)
+
+    def _largest_parts(self, had: Any, x: Any, chosen: Any, owners: Any, parts: Any) -> None:
+        each = self._B[np.ix_(had, chosen)] * x[:, None]
+        order = np.argsort(-each, axis=0, kind="stable")[: parts.shape[1]]  # of equals, the first item
+        parts[:] = np.take_along_axis(each, order, axis=0).T
+        owners[:] = np.where(parts > 0, order.T, -1)
 
 
 _SOURCES = {True: "model", False: "popular"}
