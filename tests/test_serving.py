@@ -500,6 +500,22 @@ def test_the_requests_of_the_guide_are_answered(shop: Path) -> None:
             assert found.json()["model"]["name"] == "shop"
 
 
+def test_the_first_answer_of_the_guide_is_that_of_its_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(re.findall(r"```py\n(.*?)```", GUIDE, flags=re.DOTALL)[0], {})
+    body = re.findall(r"^  -d '(.*)'\n```$", GUIDE, flags=re.MULTILINE)[0]
+    wanted = json.loads(re.findall(r"```json\n(.*?)```", GUIDE, flags=re.DOTALL)[0])
+    with serving(create_app("shop.mrf")) as url:
+        found = httpx.post(f"{url}/v1/recommend", content=body, headers={"Content-Type": "application/json"})
+    assert found.json().keys() == wanted.keys()
+    for row, shown in zip(found.json()["items"], wanted["items"], strict=True):
+        reasons, shown_reasons = row.pop("reasons"), shown.pop("reasons")
+        assert row == pytest.approx(shown, abs=6e-4)
+        assert reasons == [pytest.approx(one, abs=6e-4) for one in shown_reasons]
+
+
 def test_the_guide_names_every_setting_path_and_metric(shop: Path) -> None:
     for field in fields(ServiceSettings):
         assert f"| `{field.name}` |" in GUIDE
