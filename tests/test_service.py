@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import mrfrec
 from mrfrec import MRF, DataError, Interactions, ModelFileError
 from mrfrec.data.ids import Ids
-from mrfrec.models import EASE, SLIM, ItemKNN, Popularity
+from mrfrec.models import EASE, SLIM, WMF, ItemKNN, Popularity
 from mrfrec.service import ServiceSettings, answers, create_app
 from mrfrec.service.quick import QuickAnswers
 from mrfrec.service.shelf import Served
@@ -127,13 +127,17 @@ def test_unknown_addresses_and_methods_are_problems(client: httpx.Client) -> Non
 
 @pytest.mark.parametrize("binary", [True, False], ids=["pairs", "values"])
 @pytest.mark.parametrize("texts", [True, False], ids=["strings", "integers"])
+@pytest.mark.parametrize("prepared", [True, False], ids=["prepared", "plain"])
 @pytest.mark.parametrize("make", [
-    lambda: MRF(sparsity=0.2, rank=0), lambda: MRF(sparsity=None),
+    lambda: MRF(sparsity=0.2, rank=0), lambda: MRF(sparsity=None), lambda: MRF(sparsity=0.2, rank=3),
+    lambda: MRF(sparsity=0.05, rank=40, novelty=0.2),
     lambda: MRF(sparsity=0.2, rank=0, offset=False, novelty=0.3), lambda: MRF(sparsity=None, novelty=-0.3),
     lambda: MRF(sparsity=0.2, rank=0, center=False), lambda: EASE(l2=5.0, dtype="float64"), ItemKNN, SLIM,
     Popularity,
 ])  # fmt: skip
-def test_quick_answers_are_those_of_the_model(make: Callable[[], Any], texts: bool, binary: bool) -> None:
+def test_quick_answers_are_those_of_the_model(
+    make: Callable[[], Any], texts: bool, binary: bool, prepared: bool
+) -> None:
     """To the bit, for any history, k, number of reasons and excluded items; ties among them."""
     X = random_matrix(3, real=not binary)
     name = (lambda i: f"i{i}") if texts else (lambda i: 7 * i)
@@ -142,6 +146,8 @@ def test_quick_answers_are_those_of_the_model(make: Callable[[], Any], texts: bo
     model = make().fit(data)
     quick = QuickAnswers.of(model)
     assert quick is not None
+    if prepared:
+        model.prepare_answers()
     served = Served("m", model, "", 0.0, None)
     rng = np.random.default_rng(0)
     for _ in range(150):
@@ -162,7 +168,7 @@ def test_quick_answers_are_those_of_the_model(make: Callable[[], Any], texts: bo
 
 def test_models_of_more_than_weights_have_no_quick_answers() -> None:
     X = sp.csr_array(random_matrix(4).astype(np.float32))
-    assert QuickAnswers.of(MRF(sparsity=0.2, rank=3).fit(X)) is None
+    assert QuickAnswers.of(WMF(factors=3).fit(X)) is None
 
 
 @pytest.mark.parametrize("rank", [0, 5])

@@ -86,9 +86,9 @@ class Linear(Recommender):
         if isinstance(B, DenseRows):
             B.verify(had)
             weights = np.asarray(B.array[np.ix_(had, targets)], np.float64)
+        elif not self._few:
+            weights = self._compiled_between(B, had, targets)
         else:
-            if not self._few:
-                return self._compiled_between(B, had, targets)
             column = np.full(B.width, -1)
             column[targets] = np.arange(len(targets))
             rows = B.take(had.astype(np.int64))
@@ -111,11 +111,11 @@ class Linear(Recommender):
     def prepare_answers(self) -> None:
         """Answer single users in compiled code, too: three times as fast, once it is loaded.
 
-        Otherwise numpy does, so that one answer need not wait for that. The answers are the same. Weights
-        with a low-rank part stay with numpy, which is faster for them.
+        Otherwise numpy does, so that one answer need not wait for that. The answers are the same. What a
+        low-rank part adds stays with numpy, which is faster for it.
         """
         super().prepare_answers()
-        if isinstance(self._weights, Rows) and self._low_rank is None:
+        if isinstance(self._weights, Rows):
             self._few = 0
 
     def _neighbors(self, item: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""Answer one history by the weights of a model, with everything prepared: a fraction of a millisecond.
+"""Answer one history by the weights of a model, with everything prepared: in .4 ms, 2 with a low-rank part.
 
 The rows are those of `answers.recommend`, to the bit: the same compiled code, without what it takes to ask
 for many people, of many kinds of models, in many ways.
@@ -17,7 +17,7 @@ from mrfrec.data.ids import Id
 from mrfrec.models.histories import LARGEST_VALUE
 from mrfrec.models.linear import Linear
 from mrfrec.models.recommender import Recommender
-from mrfrec.models.scorers import for_kernels
+from mrfrec.models.scorers import Wanted, for_kernels
 
 
 class QuickAnswers(ABC):
@@ -34,9 +34,11 @@ class QuickAnswers(ABC):
 
     @staticmethod
     def of(model: Recommender) -> "QuickAnswers | None":
-        """Return what answers for a model quickly; None if it is not one of weights alone."""
-        if not isinstance(model, Linear) or model._low_rank is not None:
+        """Return what answers for a model quickly; None if it is not one of weights."""
+        if not isinstance(model, Linear):
             return None
+        if model._low_rank is not None:
+            return _OfLowRank(model)
         weights = model._weights
         return _OfSparse(model, weights) if isinstance(weights, Rows) else _OfDense(model, weights)
 
@@ -157,10 +159,34 @@ class _OfDense(QuickAnswers):
         return (self._B[np.ix_(had[x != 0], items[0])] != 0).any(axis=0)
 
     def _largest_parts(self, had: Any, x: Any, chosen: Any, owners: Any, parts: Any) -> None:
-        each = self._B[np.ix_(had, chosen)] * x[:, None]
-        order = np.argsort(-each, axis=0, kind="stable")[: parts.shape[1]]  # of equals, the first item
-        parts[:] = np.take_along_axis(each, order, axis=0).T
-        owners[:] = np.where(parts > 0, order.T, -1)
+        _write_largest(self._B[np.ix_(had, chosen)] * x[:, None], owners, parts)
+
+
+class _OfLowRank(QuickAnswers):
+    def __init__(self, model: Linear) -> None:
+        super().__init__(model)
+        self._model = model
+
+    def _choose(self, had: Any, x: Any, hide_ptr: Any, hide: Any, items: Any, scores: Any) -> Any:
+        width = len(self._base.scores)
+        scorer = self._model._scorer(Rows(np.array([0, len(had)]), had, x, width))
+        hidden = Rows(hide_ptr, hide.view(np.int32), np.empty(0), width)
+        scored = scorer.scores(0, 1, self._base.scores, Wanted(items.shape[1], hidden))
+        assert not isinstance(scored, Rows)
+        left = np.flatnonzero(scored[0] > -np.inf)  # some hundreds: those that may be among the best
+        none = np.zeros(2, np.int64)
+        kernels.select_dense(scored[:, left], none, hide[:0], self._base.order[left], items, scores)
+        items[:] = np.where(items >= 0, left[items], -1) if len(left) else -1
+        return scorer.has_evidence(0, 1, items)[0]
+
+    def _largest_parts(self, had: Any, x: Any, chosen: Any, owners: Any, parts: Any) -> None:
+        _write_largest(self._model._weights_between(had, x, chosen) * x[:, None], owners, parts)
+
+
+def _write_largest(each: Any, owners: Any, parts: Any) -> None:
+    order = np.argsort(-each, axis=0, kind="stable")[: parts.shape[1]]  # of equals, the first item
+    parts[:] = np.take_along_axis(each, order, axis=0).T
+    owners[:] = np.where(parts > 0, order.T, -1)
 
 
 _SOURCES = {True: "model", False: "popular"}
