@@ -201,7 +201,7 @@ def latency() -> None:
                 if shutil.which("wrk"):
                     for connections in (1, 8):
                         print(f"    {connections} connections: {wrk(questions, connections, 10)}", flush=True)
-                for rate in (200, 500):
+                for rate in (500, 900):
                     print(f"    {rate}/s over 8 connections: {at_rate(questions, rate, 10, 8)}", flush=True)
 
 
