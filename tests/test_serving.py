@@ -1,5 +1,7 @@
 """`mrfrec serve`: processes that are killed, stopped and reloaded; models that are exchanged under load."""
 
+import asyncio
+import errno
 import gc
 import json
 import os
@@ -13,10 +15,11 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -25,7 +28,7 @@ import mrfrec
 from mrfrec.cli import serving as serving_commands
 from mrfrec.cli.serving import _demo_model
 from mrfrec.errors import ParameterError
-from mrfrec.service import ServiceSettings, create_app
+from mrfrec.service import ServiceSettings, acceptor, create_app
 from mrfrec.service.keys import new_key
 from mrfrec.service.lease import Lease
 from mrfrec.service.metrics import Metrics, Row, size_of_rows
@@ -75,6 +78,84 @@ def test_a_killed_worker_is_replaced_while_the_other_answers(shop: Path, tmp_pat
         assert service.stop() == 0
         assert not any(is_running(pid) for pid in service.workers)
         assert "Traceback" not in service.log
+
+
+def _open_files(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts connections through /proc")
+def test_workers_accept_about_as_many_connections(shop: Path, tmp_path: Path) -> None:
+    with Command(tmp_path, shop, "--workers", "2") as service, ExitStack() as kept:
+        service.wait_for("opened", 3)
+        time.sleep(2)  # and both listen
+        before = [_open_files(pid) for pid in service.workers]
+        address = "127.0.0.1", int(service.url.rsplit(":", 1)[1])
+        for _ in range(40):
+            kept.enter_context(socket.create_connection(address, 10))
+        time.sleep(0.5)
+        counts = [_open_files(pid) - n for pid, n in zip(service.workers, before, strict=True)]
+        assert sum(counts) >= 40
+        assert min(counts) >= 15
+        # One that does not accept does not keep the others from it.
+        os.kill(service.workers[0], signal.SIGSTOP)
+        try:
+            start = time.monotonic()
+            for _ in range(60):
+                connection = kept.enter_context(socket.create_connection(address, 10))
+                connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert b" 200 OK" in connection.recv(1000)
+            assert time.monotonic() - start < 5
+        finally:
+            os.kill(service.workers[0], signal.SIGCONT)
+
+
+class _Full(socket.socket):
+    """A socket that cannot accept at first."""
+
+    errors: ClassVar[list[int]] = []
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.errors:
+            raise OSError(self.errors.pop(), "of the system")
+        return super().accept()
+
+
+def test_connections_are_accepted_again_when_there_is_room(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acceptor, "_LONG_PAUSE", 0.2)
+
+    class Greeting(asyncio.Protocol):
+        def connection_made(self, transport: Any) -> None:
+            transport.write(b"hello")
+            transport.close()
+
+    def ask() -> bytes:
+        with socket.create_connection(address, 10) as connection:
+            return connection.recv(100)
+
+    async def main() -> None:
+        accepts = acceptor.Acceptor(listening, Greeting, lambda _: False)
+        assert await asyncio.to_thread(ask) == b"hello"
+        for error in (errno.ECONNABORTED, errno.EMFILE):
+            _Full.errors.append(error)
+            start = time.monotonic()
+            assert await asyncio.to_thread(ask) == b"hello"
+            assert (time.monotonic() - start >= 0.2) == (error == errno.EMFILE)
+        accepts.close()
+        await accepts.wait_closed()
+        with pytest.raises(OSError, match="refused"):
+            await asyncio.to_thread(ask)
+
+    with _Full(socket.AF_INET, socket.SOCK_STREAM) as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.setblocking(False)
+        listening.listen()
+        address = listening.getsockname()
+        asyncio.run(main())
+    found = [record.getMessage() for record in caplog.records if record.name == "mrfrec.service"]
+    assert found == ["no more connections can be accepted for now: of the system"]
 
 
 def test_sighup_while_it_starts_is_no_end(shop: Path, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ class Door:
     def __init__(
         self, app: App, settings: ServiceSettings, metrics: Metrics, shelf: Shelf, recommend: Recommend
     ) -> None:
-        self.app, self._settings, self._metrics, self.shelf = app, settings, metrics, shelf
+        self.app, self._settings, self.metrics, self.shelf = app, settings, metrics, shelf
         self._recommend = recommend
         self._keys: tuple[Key, ...] = () if settings.keys is None else read_keys(settings.keys)
         self._rates = Rates(settings.rate, metrics.of_rates) if settings.rate else None
@@ -79,7 +79,7 @@ class Door:
         if self._origins or (self._keys and not self._has_key(request)):
             return None
         if self._inside + self._expected >= self._settings.queue and not self.is_closing:
-            self._metrics.count_request("/v1/recommend", 503, 0.0)
+            self.metrics.count_request("/v1/recommend", 503, 0.0)
             self._tell_of_refusal()
             return REFUSAL
         if not self._expected:
@@ -147,7 +147,7 @@ class Door:
             self._held -= visit.held
             seconds = time.perf_counter() - start
             route = route_of(visit.path)
-            self._metrics.count_request(route, visit.status, seconds)
+            self.metrics.count_request(route, visit.status, seconds)
             if self._settings.access_log:
                 query = scope["query_string"] if self._settings.log_requests else None
                 visit.log(scope["method"], route, seconds, query)
@@ -177,14 +177,14 @@ class Door:
             await self.app(scope, receive, visit.send)
             return
         self._inside += 1
-        self._metrics.set_queue(self._inside)
+        self.metrics.set_queue(self._inside)
         try:
             question = _question(visit, scope["method"])
             answer = self.app if question is None else await self._recommend(question)
             await answer(scope, receive, visit.send)
         finally:
             self._inside -= 1
-            self._metrics.set_queue(self._inside)
+            self.metrics.set_queue(self._inside)
 
     def _check_room(self, path: str) -> None:
         if self._inside >= self._settings.queue and path not in _UNBOUNDED:

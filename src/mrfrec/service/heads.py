@@ -27,8 +27,13 @@ class HeadLimits(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self.app.metrics.set_connections(len(self.connections))
         self._since = time.monotonic()
         self.loop.call_later(SECONDS, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.app.metrics.set_connections(len(self.connections))
 
     def on_message_begin(self) -> None:
         self._is_idle = False

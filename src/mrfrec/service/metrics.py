@@ -5,6 +5,7 @@ of them answers with the sums. The successor of a worker that died goes on with 
 each other by these cells which models to reload, and share those of `Rates`, which follow the rows.
 """
 
+import math
 import mmap
 import time
 from bisect import bisect_left
@@ -33,7 +34,8 @@ _BOUNDS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5
 _OF_ROUTE = len(_STATUSES) + 1 + len(_BOUNDS) + 2  # by status and other; by time and longer; the sum
 _BY_TIME = len(_STATUSES) + 1
 _SUM = _OF_ROUTE - 1
-_FIRST_MODEL = 1 + len(ROUTES) * _OF_ROUTE  # cell 0: requests under way
+_QUEUE, _CONNECTIONS, _FIRST_ROUTE = range(3)  # requests under way; open connections
+_FIRST_MODEL = _FIRST_ROUTE + len(ROUTES) * _OF_ROUTE
 _OF_MODEL = 7
 _BY_WEIGHTS, _BY_POPULARITY, _ASKED, _UNKNOWN, _FAILED, _RELOADED, _HEARD = range(_OF_MODEL)
 
@@ -83,17 +85,26 @@ class Metrics(Collector):
         self._rows = [cells[worker * length :][:length] for worker in range(workers)]
         self._own = self._rows[0 if row is None else row.worker]
         self.of_rates = cells[workers * length :]
-        self._own[0] = 0.0  # a predecessor's requests have ended with it
+        self._others = [row for row in self._rows if row is not self._own]
+        self._own[_QUEUE] = self._own[_CONNECTIONS] = 0.0  # a predecessor's have ended with it
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
     # ── counting ──────────────────────────────────────────────────────────────────────────────────
 
     def set_queue(self, length: int) -> None:
-        self._own[0] = length
+        self._own[_QUEUE] = length
+
+    def set_connections(self, count: int) -> None:
+        self._own[_CONNECTIONS] = count
+
+    def is_ahead(self, more: int) -> bool:
+        """Return whether another worker has clearly fewer connections; `more` of this one's are uncounted."""
+        least = min((row[_CONNECTIONS] for row in self._others), default=math.inf)
+        return self._own[_CONNECTIONS] + more > least + least // 8
 
     def count_request(self, route: str, status: int, seconds: float) -> None:
-        own, first = self._own, 1 + _PLACES[route] * _OF_ROUTE
+        own, first = self._own, _FIRST_ROUTE + _PLACES[route] * _OF_ROUTE
         own[first + _STATUS_PLACES.get(status, len(_STATUSES))] += 1
         own[first + _BY_TIME + bisect_left(_BOUNDS, seconds)] += 1
         own[first + _SUM] += seconds
@@ -140,7 +151,7 @@ class Metrics(Collector):
             "mrfrec_request_seconds", "Time from the arrival of a request to its answer.", labels=("route",)
         )
         for place, route in enumerate(ROUTES):
-            own = sums[1 + place * _OF_ROUTE :][:_OF_ROUTE]
+            own = sums[_FIRST_ROUTE + place * _OF_ROUTE :][:_OF_ROUTE]
             for status, count in zip((*_STATUSES, "other"), own, strict=False):
                 if count:
                     requests.add_metric((route, str(status)), count)
@@ -152,7 +163,8 @@ class Metrics(Collector):
                 seconds.add_metric((route,), buckets, own[_SUM])
         yield requests
         yield seconds
-        yield GaugeMetricFamily("mrfrec_queue", "Requests that wait or are answered.", value=sums[0])
+        yield GaugeMetricFamily("mrfrec_queue", "Requests that wait or are answered.", value=sums[_QUEUE])
+        yield GaugeMetricFamily("mrfrec_connections", "Open connections.", value=sums[_CONNECTIONS])
         yield GaugeMetricFamily("mrfrec_workers", "Worker processes.", value=len(self._rows))
         yield from self._of_models(sums)
 

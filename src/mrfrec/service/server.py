@@ -18,6 +18,7 @@ from typing import Any
 from mrfrec.checks import check_count
 from mrfrec.engines.local import LocalEngine
 from mrfrec.errors import DataError, MissingLibraryError, ParameterError
+from mrfrec.service.acceptor import Acceptor
 from mrfrec.service.keys import read_keys
 from mrfrec.service.settings import ServiceSettings
 from mrfrec.service.workers import SECONDS_TO_STOP, Workers
@@ -26,7 +27,6 @@ _log = logging.getLogger("mrfrec.service")
 
 _BACKLOG = 2048  # connections that wait to be accepted
 _FAREWELL = 0.3  # seconds in which all answers say that their connection will be closed
-_ACCEPTED = 15  # further connections at once
 
 
 def serve(
@@ -121,13 +121,17 @@ def _run(app: Any, listening: socket.socket) -> None:
         factory = None
     else:
         factory = uvloop.new_event_loop
-    # All workers share the socket and whether it blocks; a copy blocks if the object it is made from does. If
-    # it did for a moment, a worker that another was faster than to accept would wait for the next connection.
+    # All workers share the socket and whether it blocks. If it did for a moment, a worker that another was
+    # faster than to accept would wait for the next connection.
     listening.setblocking(False)
-    # uvloop accepts one connection of a socket between two answers; several handles of it make that several.
-    sockets = [listening, *(listening.dup() for _ in range(_ACCEPTED if factory else 0))]
 
     class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets=[])
+            kind: Any = config.http_protocol_class
+            make = partial(kind, config=config, server_state=self.server_state, app_state=self.lifespan.state)
+            self.servers = [Acceptor(listening, make, app.metrics.is_ahead)]  # type: ignore[list-item]
+
         def handle_exit(self, sig: int, frame: Any) -> None:
             """Let the clients know before connections are closed, into which they might be sending."""
             leave = partial(super().handle_exit, sig, frame)
@@ -144,10 +148,10 @@ def _run(app: Any, listening: socket.socket) -> None:
     gc.set_threshold(20_000, 10, 10)  # and what answers leave behind is hardly ever garbage of this kind
     sys.setswitchinterval(0.0001)  # seconds that an answer waits for a thread that makes a page or a batch
     with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(_serve(Server(config), app, sockets))
+        runner.run(_serve(Server(config), app))
 
 
-async def _serve(server: Any, app: Any, sockets: list[socket.socket]) -> None:
+async def _serve(server: Any, app: Any) -> None:
     loop = asyncio.get_running_loop()
 
     def apart(work: Callable[[], None]) -> Callable[[], None]:
@@ -176,7 +180,7 @@ async def _serve(server: Any, app: Any, sockets: list[socket.socket]) -> None:
     if parent is not None:
         loop.add_reader(parent.sentinel, leave)  # nobody would stop a worker whose parent was killed
     try:
-        await server.serve(sockets=sockets)
+        await server.serve()
     finally:
         if parent is not None:
             loop.remove_reader(parent.sentinel)
