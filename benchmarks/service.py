@@ -3,6 +3,7 @@
     python -m benchmarks.service latency        one and eight connections, one and two workers, two models
     python -m benchmarks.service overload       two, five and, for 60 seconds, ten times what it can bear
     python -m benchmarks.service swaps          50 exchanges of the model under load
+    python -m benchmarks.service kill           kill -9 of one of two workers under load
 
 The load comes from `wrk`, if it is installed, and from this process; on two cores it takes its share of them.
 docs/performance.md has the results.
@@ -21,6 +22,7 @@ import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -279,11 +281,39 @@ async def _swaps(folder: Path, history: list[int], wanted: dict[str, Any], count
     return found
 
 
+def kill(seconds: float = 20) -> None:
+    """Kill one of two workers; see how long until another answers, and what is lost meanwhile."""
+    path = next(iter(models().values()))
+    questions = bodies(path)
+    with served(path, 2) as process, ThreadPoolExecutor(1) as pool:
+        load = pool.submit(at_rate, questions, 500, seconds, 8)
+        known = _workers(100)
+        time.sleep(2)
+        started = [pid for pid in children(process.pid) if b"spawn_main" in cmdline(pid)]
+        os.kill(int(started[0]), signal.SIGKILL)
+        start = time.monotonic()
+        while not _workers(1) - known and time.monotonic() - start < seconds:
+            time.sleep(0.02)
+        print(f"another worker answers after {time.monotonic() - start:.1f} s; {load.result()}", flush=True)
+
+
+def _workers(count: int) -> set[str]:
+    """Return who answers new connections: ids of requests begin with eight digits that each worker has."""
+    return {httpx.get(f"{URL}/health").headers["x-request-id"][:8] for _ in range(count)}
+
+
+def children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def cmdline(pid: str) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
 def memory(pid: int) -> float:
     """Return the memory of a process and its children that is not shared files, in MB."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     total = 0
-    for one in (str(pid), *children):
+    for one in (str(pid), *children(pid)):
         found = re.search(r"RssAnon:\s+(\d+)", Path(f"/proc/{one}/status").read_text())
         total += int(found[1]) if found else 0
     return total / 1024
@@ -293,5 +323,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["latency", "overload", "swaps"])
-    {"latency": latency, "overload": overload, "swaps": swaps}[parser.parse_args().what]()
+    parser.add_argument("what", choices=["latency", "overload", "swaps", "kill"])
+    {"latency": latency, "overload": overload, "swaps": swaps, "kill": kill}[parser.parse_args().what]()
