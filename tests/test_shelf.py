@@ -44,6 +44,7 @@ def test_model_is_chosen_by_name_then_by_visitor_then_by_default(files: dict[str
     assert {choice.why for choice in chosen if choice} == {"split"}
     share = np.mean([choice.served.name == "a" for choice in chosen if choice])
     assert abs(share - 0.25) < 0.03
+    assert shelf.choose(None, "\ud800") is not None
     again = Shelf(files, split={"a": 1, "b": 3})
     assert [choice.served.name for choice in (again.choose(None, v) for v in range(4000)) if choice] == [
         choice.served.name for choice in chosen if choice

@@ -22,10 +22,11 @@ class Lease:
     """A lease of a file. The process must handle SIGIO, which would end it."""
 
     def __init__(self, path: Path) -> None:
-        """Lease a file; `OSError` if somebody is writing to it, or it may not be leased."""
+        """Lease a file; `BlockingIOError` if somebody writes to it, `OSError` if it cannot be leased."""
         if not hasattr(fcntl, "F_SETLEASE"):
             raise OSError("files cannot be leased on this system")
         self._file = os.open(path, os.O_RDONLY)
+        self.inode = os.fstat(self._file).st_ino
         try:
             fcntl.fcntl(self._file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         except OSError:
@@ -40,22 +41,37 @@ class Lease:
     @property
     def is_needed(self) -> bool:
         """Whether this process has mapped the file."""
-        wanted = str(os.fstat(self._file).st_ino)
         maps = Path("/proc/self/maps").read_text().splitlines()
-        return any(line.split(maxsplit=5)[4] == wanted for line in maps)
-
-    @contextmanager
-    def copied(self) -> Iterator[Path]:
-        """Copy the file to one without a name, and give a path to it, for this block."""
-        with tempfile.TemporaryFile() as copy:
-            size, done = os.fstat(self._file).st_size, 0
-            while done < size:
-                sent = os.sendfile(copy.fileno(), self._file, done, size - done)
-                if sent == 0:
-                    raise OSError("the file has become shorter")
-                done += sent
-            yield Path(f"/proc/self/fd/{copy.fileno()}")
+        return any(line.split(maxsplit=5)[4] == str(self.inode) for line in maps)
 
     def give_back(self) -> None:
         """Let others write to the file."""
         os.close(self._file)
+
+
+@contextmanager
+def copied(path: Path) -> Iterator[Path]:
+    """Copy a file to one without a name, on disk or else in memory, and give a path to it, for this block."""
+    source = os.open(path, os.O_RDONLY)
+    target = -1
+    try:
+        try:
+            with tempfile.TemporaryFile() as file:
+                _copy(source, file.fileno())
+                target = os.dup(file.fileno())
+        except OSError:  # no room
+            target = os.memfd_create("model")
+            _copy(source, target)
+        yield Path(f"/proc/self/fd/{target}")
+    finally:
+        for file_number in {source, target} - {-1}:
+            os.close(file_number)
+
+
+def _copy(source: int, target: int) -> None:
+    size, done = os.fstat(source).st_size, 0
+    while done < size:
+        sent = os.sendfile(target, source, done, size - done)
+        if sent == 0:
+            raise OSError("the file has become shorter")
+        done += sent

@@ -1,31 +1,33 @@
 """The models of a service: opened, checked and warmed before they answer, exchanged while others ask."""
 
+import gc
 import hashlib
 import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from mrfrec.data.ids import Id
-from mrfrec.errors import MrfrecError, ParameterError
+from mrfrec.errors import ModelFileError, MrfrecError, ParameterError
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import load
-from mrfrec.service.lease import Lease
+from mrfrec.service.lease import Lease, copied
 from mrfrec.service.problems import ProblemError
 from mrfrec.service.quick import QuickAnswers
 
 _log = logging.getLogger("mrfrec.service")
 
 _MOST_SHARE = 1_000_000
+_MOST_WAIT = 20.0  # seconds until nobody uses a model any more
 
-Stamp = tuple[
-    int, int, int, int
-]  # of a file: inode, size, times of the last changes of content and of rights
+# Of a file: its inode, its size, and when its content and its rights were changed.
+Stamp = tuple[int, int, int, int]
+_LOOK_AGAIN = (0, 0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,8 @@ class Shelf:
         self._stamps = {name: _stamp(path) for name, path in paths.items()}
         self.on_failure: Callable[[str], None] = lambda name: None  # called when a file cannot be opened
         self._lock = threading.Lock()  # one model is opened at a time
-        self._leases: dict[str, Lease] | None = None  # of the files that are mapped, if `lease` was called
+        self._leases: list[Lease] | None = None  # of the files that are mapped, if `lease` was called
+        self._inodes: dict[str, int] = {}  # of the files that are mapped and leased
         self.names = tuple(paths)
         self._served: dict[str, Served] = {}
         for name, path in paths.items():
@@ -109,7 +112,7 @@ class Shelf:
         if name is not None:
             return Choice(self._open(name), "request") if name in self._paths else None
         if self._split and visitor is not None:
-            digest = hashlib.blake2b(str(visitor).encode(), digest_size=8).digest()
+            digest = hashlib.blake2b(str(visitor).encode("utf-8", "surrogatepass"), digest_size=8).digest()
             place = int.from_bytes(digest, "big") / 2**64 * sum(self._split.values())
             for part, share in self._split.items():
                 place -= share
@@ -144,17 +147,16 @@ class Shelf:
             # Before it is read: what is replaced meanwhile counts as changed again.
             self._stamps[name] = _stamp(self._paths[name])
             try:
-                served = _opened(name, self._paths[name])
+                served, inode = self._open_file(name)
             except (MrfrecError, OSError) as error:
                 _log.error("model %s stays as it is: %s", name, error)
                 self.on_failure(name)
                 raise
-            before, self._served[name] = self._served.get(name), served
-            if self._leases is not None:
-                if name in self._leases:
-                    self._leases.pop(name).give_back()
-                self._lease(self._leases)
-        _log.info("model %s: %s replaces %s", name, served.fingerprint, before and before.fingerprint)
+            before = self._served[name].fingerprint if name in self._served else None
+            self._served[name], self._inodes[name] = served, inode
+            gc.collect()  # what is left of the old one
+            self._settle()
+        _log.info("model %s: %s replaces %s", name, served.fingerprint, before)
         return served
 
     def follow(self, every: bool = False) -> None:
@@ -163,54 +165,87 @@ class Shelf:
             with suppress(MrfrecError, OSError):  # logged
                 self.reload(name)
         with self._lock:
-            if self._leases is not None:
-                self._lease(self._leases)  # what was being written, perhaps
+            self._settle()
+
+    # ── files that are written over ───────────────────────────────────────────────────────────────
 
     def lease(self) -> None:
         """Lease the files, where that is possible. From now on, `give_way` must be called on SIGIO."""
         with self._lock:
-            self._leases = {}
-            self._lease(self._leases)
+            self._leases = []
+            for name in self._served:
+                try:
+                    lease = Lease(self._paths[name])
+                except BlockingIOError:  # somebody writes to it
+                    self._stamps[name] = _LOOK_AGAIN
+                except OSError:
+                    continue
+                else:
+                    self._leases.append(lease)
+                    self._inodes[name] = lease.inode
 
     def end_leases(self) -> None:
         """Give all leases back; SIGIO need no longer be handled."""
         with self._lock:
-            for lease in (self._leases or {}).values():
+            for lease in self._leases or ():
                 lease.give_back()
             self._leases = None
 
-    def _lease(self, leases: dict[str, Lease]) -> None:
-        for name in self._served.keys() - leases.keys():
-            # What has changed is not what is mapped.
-            if self._stamps[name] is not None and self._stamps[name] == _stamp(self._paths[name]):
-                with suppress(OSError):
-                    leases[name] = Lease(self._paths[name])
+    def _open_file(self, name: str) -> tuple[Served, int]:
+        """Open the file of a model; returns its inode, or 0 if it is not leased.
+
+        If somebody writes to it, a copy is opened.
+        """
+        path = self._paths[name]
+        if self._leases is None:
+            return _opened(name, path), 0
+        for _ in range(5):
+            try:
+                lease = Lease(path)
+            except BlockingIOError:
+                break
+            except OSError:  # it cannot be leased, or there is none
+                return _opened(name, path), 0
+            try:
+                served = _opened(name, path)
+            except BaseException:
+                lease.give_back()
+                raise
+            if path.stat().st_ino == lease.inode:
+                self._leases.append(lease)
+                return served, lease.inode
+            lease.give_back()  # it was replaced meanwhile
+        return _opened_copy(name, path), 0
 
     def give_way(self) -> None:
         """Let those go on who wait to write over the files of models, which answer from copies meanwhile."""
         with self._lock:
-            for name, lease in list((self._leases or {}).items()):
-                if not lease.is_wanted_back:
-                    continue
+            wanted = [lease for lease in self._leases or () if lease.is_wanted_back]
+            for name in [name for name, inode in self._inodes.items() if inode in {w.inode for w in wanted}]:
                 try:
-                    with lease.copied() as path:
-                        copy = _opened(name, path)
-                    opened, written = self._served[name].opened, self._served[name].written
-                    self._served[name] = replace(copy, opened=opened, written=written)
-                    for _ in range(2000):  # 20 s, in which requests under way are answered
-                        if not lease.is_needed:
-                            break
-                        time.sleep(0.01)
-                    _log.warning(
-                        "model %s: somebody writes over its file, and was kept waiting until it had been "
-                        "copied; rename a new file over it instead", name,
-                    )  # fmt: skip
-                except (MrfrecError, OSError) as error:
-                    _log.error(
-                        "model %s: somebody writes over its file, which cannot be copied: %s", name, error
-                    )
+                    copy = _opened_copy(name, self._paths[name])
+                except (MrfrecError, OSError, MemoryError) as error:
+                    _log.error("model %s: somebody writes over its file, which has no copy: %s", name, error)
+                    continue
+                self._served[name] = replace(copy, opened=self._served[name].opened)
+                del copy
+                self._inodes[name] = 0
+                _log.warning(
+                    "model %s: somebody writes over its file, and had to wait until it was copied; "
+                    "rename a new file over it instead", name,
+                )  # fmt: skip
+            gc.collect()
+            end = time.monotonic() + _MOST_WAIT  # requests under way are answered
+            while any(lease.is_needed for lease in wanted) and time.monotonic() < end:
+                time.sleep(0.01)
+            self._settle(wanted)
+
+    def _settle(self, wanted: Sequence[Lease] = ()) -> None:
+        """Give back the leases of files that are no longer mapped, and those that are wanted."""
+        for lease in list(self._leases or ()):
+            if lease in wanted or (lease.inode not in self._inodes.values() and not lease.is_needed):
                 lease.give_back()
-                del self._leases[name]  # type: ignore[union-attr]
+                self._leases.remove(lease)  # type: ignore[union-attr]
 
 
 def _stamp(path: Path) -> Stamp | None:
@@ -219,6 +254,14 @@ def _stamp(path: Path) -> Stamp | None:
     except OSError:
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _opened_copy(name: str, path: Path) -> Served:
+    with copied(path) as copy:
+        try:
+            return replace(_opened(name, copy), written=path.stat().st_mtime)
+        except ModelFileError as error:
+            raise ModelFileError(str(error).replace(str(copy), str(path))) from None
 
 
 def _opened(name: str, path: Path) -> Served:
