@@ -673,6 +673,9 @@ def test_no_more_are_expected_than_there_is_room_for(shop: Path) -> None:
         assert found == [True, True, False, False, False]
         await asyncio.sleep(0)  # they are inside, or ended otherwise
         assert door.expect(b"", loop) is None
+        door._inside = door._line.length = 3  # all of them answered, and about to leave
+        assert [door.expect(b"", loop) is None for _ in range(3)] == [True, True, False]
+        await asyncio.sleep(0)
         door.is_closing = True  # each is answered by the door, which ends the connection
         assert all(door.expect(b"", loop) is None for _ in range(5))
 
@@ -792,8 +795,10 @@ def test_the_log_tells_of_floods_once_in_a_while(
     asyncio.run(flood(100))
     monkeypatch.setattr(door, "_tell_at", 0.0)
     asyncio.run(flood(100))
-    found = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
-    assert found == [f"{n} requests refused: more than 1 (queue) at once" for n in (1, 100)]
+    found = [record.getMessage() for record in caplog.records if "refused since" in record.getMessage()]
+    assert found == [
+        f"more than 1 requests (queue) at once: {n} refused since this was last said" for n in (1, 100)
+    ]
 
 
 def test_what_is_sent_cannot_look_like_a_line_of_the_log(

@@ -94,7 +94,7 @@ def create_app(
     app.include_router(create_router(shelf, settings, line, apart, metrics, recommend))
     app.include_router(create_pages(shelf, pages))
 
-    door = Door(app, settings, metrics, shelf, recommend)
+    door = Door(app, settings, metrics, shelf, recommend, line)
 
     @app.head("/health", include_in_schema=False)
     @app.get("/health", summary="Whether the process answers")

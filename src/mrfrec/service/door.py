@@ -16,6 +16,7 @@ from contextlib import suppress
 from mrfrec.errors import MrfrecError
 from mrfrec.service.api import Recommend
 from mrfrec.service.keys import Key, find_key, read_keys
+from mrfrec.service.line import Line
 from mrfrec.service.metrics import Metrics, route_of
 from mrfrec.service.problems import UNEXPECTED, ProblemError
 from mrfrec.service.rates import Rates
@@ -51,10 +52,11 @@ class Door:
     """
 
     def __init__(
-        self, app: App, settings: ServiceSettings, metrics: Metrics, shelf: Shelf, recommend: Recommend
-    ) -> None:
+        self, app: App, settings: ServiceSettings, metrics: Metrics, shelf: Shelf, recommend: Recommend,
+        line: Line,
+    ) -> None:  # fmt: skip
         self.app, self._settings, self.metrics, self.shelf = app, settings, metrics, shelf
-        self._recommend = recommend
+        self._recommend, self._line = recommend, line
         self._keys: tuple[Key, ...] = () if settings.keys is None else read_keys(settings.keys)
         self._rates = Rates(settings.rate, metrics.of_rates) if settings.rate else None
         self._origins = {origin.encode() for origin in settings.origins}
@@ -78,7 +80,8 @@ class Door:
         """
         if self._origins or (self._keys and not self._has_key(request)):
             return None
-        if self._inside + self._expected >= self._settings.queue and not self.is_closing:
+        inside = self._inside - self._line.answered + self._expected
+        if inside >= self._settings.queue and not self.is_closing:
             self.metrics.count_request("/v1/recommend", 503, 0.0)
             self._tell_of_refusal()
             return REFUSAL
@@ -98,8 +101,9 @@ class Door:
         now = time.monotonic()
         if now >= self._tell_at:
             _log.warning(
-                "%d requests refused: more than %d (queue) at once", self._refused, self._settings.queue
-            )
+                "more than %d requests (queue) at once: %d refused since this was last said",
+                self._settings.queue, self._refused,
+            )  # fmt: skip
             self._refused, self._tell_at = 0, now + _PAUSE
 
     def _all_came(self) -> None:

@@ -35,6 +35,11 @@ class Line:
         """Whether the next one would be refused."""
         return self.length >= self.most
 
+    @property
+    def answered(self) -> int:
+        """How many have their answer, and will leave before the loop reads from connections again."""
+        return self.length - len(self._waiting)
+
     async def do(self, work: Callable[[], T]) -> T:
         """Wait for one's turn, then do the work in this thread."""
         if self.is_full:
