@@ -1049,7 +1049,7 @@ REFUSED = {
     "shares that are none": ("serve shop.mrf --split shop=x", r"--split must be shares by model"),
     "a share of another model": (
         "serve shop.mrf --port 0 --split x=1",
-        r"--split must be shares above 0 of",
+        r"--split must be shares above 0, and at most 1,000,000, of",
     ),
     "a key with an odd name": ("key a:b", r"name must be up to 64 letters"),
     "a table of everybody": (

@@ -574,13 +574,11 @@ def test_a_leased_file_is_copied_on_disk_or_in_memory_or_the_trouble_is_told(
         told.clear()
         writer = _overwriting(file)
         _eventually(told.is_set)
-        start = time.monotonic()
         shelf.give_way()
         assert writer.wait(10) == 0
         assert caplog.text.count("somebody writes over its file") == 2
         assert words in caplog.text
         assert _is_mapped(file) == (words != "was copied")
-        assert (time.monotonic() - start < 0.5) == (words == "was copied")
         assert shelf.get("a").model.answer(history=["milk"]).rows  # type: ignore[union-attr]
     shelf.follow(every=True)
     writer = _overwriting(file)

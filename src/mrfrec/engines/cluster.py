@@ -176,8 +176,9 @@ class ClusterEngine(LocalEngine):
                     next_one += 1
                 for number in self._any_done(running):
                     task = f"{name} {number + 1} of {len(tasks)}"
+                    future = running.pop(number)
                     try:
-                        finished[number] = self._outcome(task, running.pop(number))
+                        finished[number] = self._outcome(task, future)
                     except _LostError as lost:
                         again[number] += 1
                         if again[number] > _RESENT:
@@ -185,6 +186,8 @@ class ClusterEngine(LocalEngine):
                         self._find_scheduler()
                         self._send_again(shipped)
                         submit(number)
+                    finally:
+                        future.release()  # now, and not when its last reference is collected
                 while next_result in finished:
                     yield finished.pop(next_result)
                     next_result += 1
