@@ -13,7 +13,7 @@ from mrfrec.errors import MrfrecError
 from mrfrec.service import answers, schemas
 from mrfrec.service.line import FullError, Line
 from mrfrec.service.metrics import Metrics
-from mrfrec.service.problems import ProblemError
+from mrfrec.service.problems import NO_ROOM, ProblemError
 from mrfrec.service.settings import ServiceSettings
 from mrfrec.service.shelf import Choice, Served, Shelf
 
@@ -194,10 +194,10 @@ def _history(
         raise ProblemError(422, f"a history must have at most {settings.max_history:,} items.")
     history: dict[int | str, float | None] = {}
     for one in given:
-        if type(one) is schemas.Used:
+        if isinstance(one, schemas.Used):
             history[one.item] = one.value
         else:
-            history[one] = None  # type: ignore[index]  # it is an id
+            history[one] = None
     return history
 
 
@@ -228,7 +228,7 @@ async def _turn(line: Line, work: Callable[[], T], apart: bool = False) -> T:
     try:
         return await (line.do_apart(work) if apart else line.do(work))
     except FullError:
-        raise ProblemError(503, "too many requests at once; try again.", {"Retry-After": "1"}) from None
+        raise ProblemError(503, NO_ROOM, {"Retry-After": "1"}) from None
     except MrfrecError as error:
         raise ProblemError(422, str(error)) from None
 

@@ -18,12 +18,12 @@ from mrfrec.service.api import Recommend
 from mrfrec.service.keys import Key, find_key, read_keys
 from mrfrec.service.line import Line
 from mrfrec.service.metrics import Metrics, route_of
-from mrfrec.service.problems import UNEXPECTED, ProblemError
+from mrfrec.service.problems import NO_ROOM, UNEXPECTED, ProblemError
 from mrfrec.service.rates import Rates
 from mrfrec.service.schemas import RecommendRequest, read_request
 from mrfrec.service.settings import ServiceSettings
 from mrfrec.service.shelf import Shelf
-from mrfrec.service.visit import NO_ROOM, REFUSAL, App, Message, Receive, Send, Visit
+from mrfrec.service.visit import REFUSAL, App, Message, Receive, Send, Visit
 
 _log = logging.getLogger("mrfrec.service")
 

@@ -26,7 +26,7 @@ from mrfrec.models.recommender import Recommender
 from mrfrec.service import answers
 from mrfrec.service.graph import NARROW, WIDE, draw
 from mrfrec.service.line import FullError, Line
-from mrfrec.service.problems import ProblemError
+from mrfrec.service.problems import NO_ROOM, ProblemError
 from mrfrec.service.reasons import bars_of
 from mrfrec.service.shelf import Served, Shelf
 
@@ -132,9 +132,7 @@ def create_pages(shelf: Shelf, line: Line) -> APIRouter:
             try:
                 html = await line.do_apart(lambda: _rendered(visit, *view(visit)))
             except FullError:
-                raise ProblemError(
-                    503, "too many requests at once; try again.", {"Retry-After": "1"}
-                ) from None
+                raise ProblemError(503, NO_ROOM, {"Retry-After": "1"}) from None
             except MrfrecError as error:
                 raise ProblemError(422, str(error)) from None
             served = visit.served

@@ -6,6 +6,7 @@ from http import HTTPStatus
 
 from starlette.responses import Response
 
+NO_ROOM = "too many requests at once; try again."
 UNEXPECTED = "something went wrong here; the log of the service has more."
 
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from functools import lru_cache
 from typing import Any
 
-from mrfrec.service.problems import problem_body
+from mrfrec.service.problems import NO_ROOM, problem_body
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -29,7 +29,6 @@ _SECURITY = [
 _NO_STORE = (b"cache-control", b"no-store")
 _SHOWN = 10_000  # bytes of a body in the log
 _problem_body = lru_cache(64)(problem_body)
-NO_ROOM = "too many requests at once; try again."
 
 
 class _Fields(dict[str, Any]):
