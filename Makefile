@@ -7,11 +7,12 @@ BIN := $(VENV)/bin
 # The many processes of a run share the bytecode of what they import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo docs test lint types kernels unit format reference bench bench-product experiment table1 peers clean
+.PHONY: help install demo docs test lint types kernels unit slow format reference bench bench-product experiment table1 peers clean
 
 help:
 	@echo "make demo           try the package on the Debian data set: fit, compare, recommend, explain"
 	@echo "make test           lint, type-check and run the tests"
+	@echo "make slow           run the tests that need floods, kills, fresh environments or minutes"
 	@echo "make docs           build the documentation into site/"
 	@echo "make format         format the code"
 	@echo "make reference      regenerate docs/cli.md from the help texts"
@@ -26,6 +27,8 @@ help:
 # torch without CUDA, so pip installs that one; nothing is compiled to bytecode that is never imported.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python
+
+PYTEST := $(BIN)/pytest -q --numprocesses=auto --maxprocesses=8 --dist=worksteal
 
 # The demo needs the package, its dependencies and those of the service; everything else the development tools.
 install: $(VENV)/dev
@@ -73,7 +76,11 @@ kernels: $(VENV)/tools
 	$(BIN)/mrfrec compile --dtype both
 
 unit: install kernels
-	$(BIN)/pytest -q --numprocesses=auto --maxprocesses=8 --dist=worksteal
+	$(PYTEST) -m "not slow"
+
+# What needs floods, kills, fresh environments or minutes.
+slow: install kernels
+	$(PYTEST) -m slow
 
 format: install
 	$(BIN)/ruff check --fix .
