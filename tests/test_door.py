@@ -22,7 +22,7 @@ from mrfrec.errors import DataError, ParameterError
 from mrfrec.service import ServiceSettings, answers, create_app, heads
 from mrfrec.service.keys import find_key, new_key, read_keys
 from mrfrec.service.line import FullError, Line
-from mrfrec.service.metrics import ROUTES, Row, route_of, size_of_rows
+from mrfrec.service.metrics import ROUTES, route_of, shared_rows
 from mrfrec.service.rates import CELLS, Rates
 
 from servers import save_shop, serving
@@ -196,12 +196,11 @@ def test_rates_remember_a_bounded_number_of_callers() -> None:
     assert rates.wait("first") == 0.0  # forgotten
 
 
-def test_callers_keep_their_limit_when_a_worker_is_replaced(shop: Path, tmp_path: Path, keys: Locked) -> None:
-    file = tmp_path / "shared"
-    file.write_bytes(bytes(size_of_rows(1, 2)))
+def test_callers_keep_their_limit_when_a_worker_is_replaced(shop: Path, keys: Locked) -> None:
     settings, statuses = ServiceSettings(keys=keys.file, rate=0.01), []
-    for worker in (0, 1, 0):
-        with serving(create_app(shop, settings=settings, row=Row(file, worker, 2))) as url:
+    first, second = shared_rows(1, 2)
+    for row in (first, second, first):
+        with serving(create_app(shop, settings=settings, row=row)) as url:
             statuses.append(httpx.get(f"{url}/v1/models", headers={"X-API-Key": keys.read}).status_code)
     assert statuses == [200, 429, 429]
 
@@ -277,7 +276,6 @@ def test_a_refused_body_that_drips_is_not_waited_for(shop: Path, keys: Locked) -
 
         for body in bodies:
             assert status("/v1/recommend", "none", body) == b"401"
-            assert status("/v1/models/shop/reload", keys.read, body) == b"403"
         assert status("/v1/recommend", keys.read, b"Content-Length: 1001") == b"413"
         assert status("/v1/recommend", keys.read, bodies[0]) == b"429"
         door._inside = 1
@@ -339,7 +337,8 @@ def test_booleans_and_text_are_no_numbers(shop: Path) -> None:
 
 def test_heads_have_limits_of_size_and_time(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heads, "SECONDS", 0.5)
-    with serving(create_app(shop), http=heads.HeadLimits, proxy_headers=False) as url:
+    door = create_app(shop)
+    with serving(door, http=heads.limits_for(door), proxy_headers=False) as url:
         begun = b"GET /health HTTP/1.1\r\nHost: x\r\nX-Large: "
         assert _raw(url, begun, 0.2, b"a" * 65_537).startswith(b"HTTP/1.1 431 ")
         end = b"\r\nConnection: close\r\n\r\n"
@@ -520,9 +519,9 @@ def test_metrics_count_what_happened(shop: Path, tmp_path: Path) -> None:
         assert httpx.post(f"{url}/v1/models/shop/reload").status_code == 422
         found = _metrics(url)
     popular = sum(row["source"] == "popular" for row in answer["items"])
-    assert found['mrfrec_requests_total{route="/v1/recommend",status="200"}'] == 4
-    assert found['mrfrec_requests_total{route="/v1/recommend",status="400"}'] == 1
-    assert found['mrfrec_requests_total{route="page",status="404"}'] == 1
+    assert found['mrfrec_requests_total{model="shop",route="/v1/recommend",status="200"}'] == 4
+    assert found['mrfrec_requests_total{model="",route="/v1/recommend",status="400"}'] == 1
+    assert found['mrfrec_requests_total{model="",route="page",status="404"}'] == 1
     assert found['mrfrec_request_seconds_count{route="/v1/recommend"}'] == 5
     assert found['mrfrec_request_seconds_bucket{le="+Inf",route="/v1/recommend"}'] == 5
     assert 0 < found['mrfrec_request_seconds_sum{route="/v1/recommend"}'] < 50
@@ -634,7 +633,7 @@ def test_flood_is_refused_unread_and_the_connection_goes_on(shop: Path) -> None:
             rest += connection.recv(65536)
         return int(first.split()[1]), headers, json.loads(rest)
 
-    with serving(door, http=heads.HeadLimits, proxy_headers=False) as url:
+    with serving(door, http=heads.limits_for(door), proxy_headers=False) as url:
         with socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1]))) as connection:
             status, usual, found = answer(request)
             assert (status, len(found["items"])) == (200, 3)
@@ -691,7 +690,7 @@ def test_connection_stays_while_its_requests_are_refused_unread(
     body = json.dumps(ASK).encode()
     request = b"POST /v1/recommend HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     request += b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
-    with serving(door, http=heads.HeadLimits, proxy_headers=False, timeout_keep_alive=1) as url:
+    with serving(door, http=heads.limits_for(door), proxy_headers=False, timeout_keep_alive=1) as url:
         for is_new in (True, False):
             with socket.create_connection(
                 ("127.0.0.1", int(url.rsplit(":", 1)[1])), timeout=10
@@ -733,7 +732,8 @@ def test_an_upgrade_is_not_made_and_nothing_is_lost(shop: Path, protocol: str) -
     )
     head += b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
     last = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-    with serving(create_app(shop), http=heads.HeadLimits, proxy_headers=False) as url:
+    door = create_app(shop)
+    with serving(door, http=heads.limits_for(door), proxy_headers=False) as url:
         for pieces in ([head % len(body) + body + last], [head % len(body), body + last]):
             found = _talk(url, *pieces)
             assert found.count(b"HTTP/1.1 200 OK") == 2
@@ -818,10 +818,9 @@ def test_what_is_sent_cannot_look_like_a_line_of_the_log(
 def test_ready_and_metrics_tell_of_a_model_that_a_new_worker_could_not_open(
     shop: Path, tmp_path: Path
 ) -> None:
-    bad, counts = tmp_path / "bad.mrf", tmp_path / "counts"
+    bad = tmp_path / "bad.mrf"
     bad.write_bytes(b"no model")
-    counts.write_bytes(bytes(size_of_rows(2, 1)))
-    with serving(create_app({"shop": shop, "bad": bad}, row=Row(counts, 0, 1))) as url:
+    with serving(create_app({"shop": shop, "bad": bad}, strict=False)) as url:
         assert httpx.get(f"{url}/ready").status_code == 503
         assert httpx.post(f"{url}/v1/recommend", json={**ASK, "model": "bad"}).status_code == 503
         assert 'mrfrec_reload_failures_total{model="bad"} 1.0' in httpx.get(f"{url}/metrics").text

@@ -32,7 +32,7 @@ from mrfrec.service import ServiceSettings, acceptor, create_app
 from mrfrec.service import shelf as shelves
 from mrfrec.service.keys import new_key
 from mrfrec.service.lease import Lease
-from mrfrec.service.metrics import Metrics, Row, size_of_rows
+from mrfrec.service.metrics import Metrics, shared_rows
 from mrfrec.service.shelf import Shelf
 
 from servers import Command, is_running, save_shop, serving
@@ -54,7 +54,7 @@ def _eventually(holds: Callable[[], bool], seconds: float = 20) -> None:
 
 def _count(url: str) -> float:
     """Return the number of answered recommendations, of all workers."""
-    name = 'mrfrec_requests_total{route="/v1/recommend",status="200"} '
+    name = 'mrfrec_requests_total{model="shop",route="/v1/recommend",status="200"} '
     lines = [line for line in httpx.get(f"{url}/metrics").text.splitlines() if line.startswith(name)]
     return float(lines[0].rpartition(" ")[2]) if lines else 0.0
 
@@ -332,16 +332,15 @@ def _workers_of(answers: list[httpx.Response]) -> set[str]:
     return {answer.headers["x-request-id"][:8] for answer in answers}
 
 
-def test_workers_hear_of_reloads_of_others_once(tmp_path: Path, shop: Path) -> None:
-    shelf, file = Shelf({"a": shop, "b": shop}), tmp_path / "shared"
-    file.write_bytes(bytes(size_of_rows(2, 3)))
-    one, two, three = (Metrics(shelf, Row(file, worker, 3)) for worker in range(3))
+def test_workers_hear_of_reloads_of_others_once(shop: Path) -> None:
+    shelf, rows = Shelf({"a": shop, "b": shop}), shared_rows(2, 3)
+    one, two, three = (Metrics(shelf, row) for row in rows)
     one.tell_reload("b")
     three.tell_reload("b")
     assert (one.told_reloads(), two.told_reloads(), three.told_reloads()) == (["b"], ["b"], ["b"])
     assert not any(each.told_reloads() for each in (one, two, three))
     one.tell_reload("a")
-    assert Metrics(shelf, Row(file, 1, 3)).told_reloads() == ["a"]  # a successor of the second, which died
+    assert Metrics(shelf, rows[1]).told_reloads() == ["a"]  # a successor of the second, which died
     assert (one.told_reloads(), two.told_reloads(), three.told_reloads()) == ([], [], ["a"])
 
 

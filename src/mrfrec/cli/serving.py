@@ -23,6 +23,13 @@ def serve(
     ] = None,
     host: Annotated[str, Option(metavar="ADDRESS", help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, Option(metavar="N", help="Port to listen at; a free one if 0.")] = 8000,
+    uds: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Unix socket to listen at, in place of an address and a port."),
+    ] = None,
+    root_path: Annotated[
+        str, Option(metavar="PATH", help="Prefix of all addresses behind a proxy: /recs.")
+    ] = "",
     workers: Annotated[int, Option(metavar="N", help="Number of processes.")] = 1,
     default: Annotated[
         str | None,
@@ -31,6 +38,10 @@ def serve(
     split: Annotated[
         str | None, Option(metavar="SHARES", help="Shares of visitors by model: a=0.9,b=0.1.")
     ] = None,
+    split_salt: Annotated[
+        str,
+        Option(metavar="TEXT", help="Name of the experiment: another name splits the visitors anew."),
+    ] = "",
     keys: Annotated[Path | None, Option(metavar="FILE", help="File of API keys; see mrfrec key.")] = None,
     no_auth: Annotated[
         bool, Option("--no-auth", help="Let everybody ask who can reach the address.")
@@ -43,17 +54,32 @@ def serve(
         list[str] | None,
         Option(metavar="ORIGIN", help="Web origin whose pages may ask: https://shop.example. Repeatable."),
     ] = None,
+    allowed_hosts: Annotated[
+        str | None,
+        Option(
+            metavar="NAMES",
+            help="Names by which requests may call this host, with commas between them.",
+            show_default="any",
+        ),
+    ] = None,
     max_body: Annotated[int, Option(metavar="N", help="Bytes of a request.")] = 4_000_000,
     max_batch: Annotated[int, Option(metavar="N", help="Histories of a request.")] = 1000,
     queue: Annotated[
         int, Option(metavar="N", help="Requests at once in a process; more are refused with 503.")
     ] = 64,
+    drain: Annotated[
+        float,
+        Option(
+            metavar="SECONDS", help='Time between "not ready" and the end of connections, when told to stop.'
+        ),
+    ] = 0.3,
     log: Annotated[
         LogForm, Option(help="Form of the messages on stderr; off leaves out the line of each request.")
     ] = "lines",
     log_requests: Annotated[
         bool, Option("--log-requests", help="Log histories, ids and searches, too.")
     ] = False,
+    log_clients: Annotated[bool, Option("--log-clients", help="Log the addresses of clients, too.")] = False,
     demo: Annotated[
         bool, Option("--demo", help="Fit a model of the built-in Debian data, and serve it.")
     ] = False,
@@ -79,14 +105,15 @@ def serve(
         raise ParameterError("MODEL", "a model file, or else --demo", " ".join(models or ()) or None)
     settings = ServiceSettings(
         keys=keys, rate=rate, origins=tuple(cors or ()), max_body=max_body, max_batch=max_batch, queue=queue,
-        access_log=log != "off", log_requests=log_requests,
+        access_log=log != "off", log_requests=log_requests, log_clients=log_clients, root_path=root_path,
+        hosts=tuple(name.strip() for name in (allowed_hosts or "").split(",") if name.strip()), drain=drain,
     )  # fmt: skip
     prepare = partial(set_up_log, log)
     prepare()
     with _demo_model() if demo else _given(models or []) as named:
         run(
-            named, host=host, port=port, workers=workers, default=default, split=_shares(split),
-            settings=settings, no_auth=no_auth, prepare=prepare,
+            named, host=host, port=port, uds=uds, workers=workers, default=default, split=_shares(split),
+            salt=split_salt, settings=settings, no_auth=no_auth, prepare=prepare,
         )  # fmt: skip
 
 

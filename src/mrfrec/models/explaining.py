@@ -12,6 +12,8 @@ from mrfrec.data.catalogue import Contribution
 Array = npt.NDArray[Any]
 WeightsBetween = Callable[[Array, Array, Array], npt.NDArray[np.float64]]
 
+_AT_ONCE = 100_000  # weights from a history to its recommended items: some megabytes
+
 
 def contributions(
     weights_between: WeightsBetween, had: Array, values: Array, targets: Array, most: int | None = None
@@ -34,8 +36,12 @@ def reasons(
     found = []
     for u, recommended in enumerate(items):
         span = slice(int(histories.ptr[u]), int(histories.ptr[u + 1]))
-        there = recommended[recommended >= 0]
-        each = contributions(weights_between, histories.items[span], histories.values[span], there, most)
-        positive = [[c for c in parts if c.amount > 0] for parts in each]
+        had, values, there = histories.items[span], histories.values[span], recommended[recommended >= 0]
+        step = max(1, _AT_ONCE // max(len(had), 1))
+        positive = [
+            [c for c in parts if c.amount > 0]
+            for first in range(0, len(there), step)
+            for parts in contributions(weights_between, had, values, there[first : first + step], most)
+        ]
         found.append(positive + [[] for _ in range(len(recommended) - len(positive))])
     return found

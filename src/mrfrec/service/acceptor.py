@@ -63,7 +63,8 @@ class Acceptor:
                     return
                 continue  # this one has gone already
             connection.setblocking(False)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if connection.family != socket.AF_UNIX:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             task = self._loop.create_task(self._loop.connect_accepted_socket(self._make_protocol, connection))
             self._starting.add(task)
             task.add_done_callback(self._started)

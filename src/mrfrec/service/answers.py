@@ -27,6 +27,11 @@ class Question(NamedTuple):
     novelty: float | None = None
     reasons: int = 0
 
+    def cost(self, lengths: Sequence[int]) -> int:
+        """Return what an answer to histories of these lengths costs: its rows, and what reasons take."""
+        rows = len(lengths) * self.k * (1 + self.reasons)
+        return rows + (sum(lengths) * self.k // 100 if self.reasons else 0)
+
 
 class Answered(NamedTuple):
     """Recommended items, best first, and the given ids that are unknown."""
@@ -54,15 +59,16 @@ def recommend(
     return _answers(model, model._query(None, values), asked, list(unknown))
 
 
-def recommend_to_user(model: Recommender, user: Id, asked: Question) -> Answered | None:
-    """Recommend to a training user; None if there is no such user."""
-    if not _is_user(model, user):
-        return None
+def recommend_to_user(model: Recommender, user: Id, asked: Question) -> Answered:
+    """Recommend to a training user."""
     return _answers(model, model._query([user]), asked, [[]])[0]
 
 
-def _is_user(model: Recommender, user: Id) -> bool:
-    return int(model._trained_on("user").users.find([user], "user")[0]) >= 0
+def length_of_history(model: Recommender, user: Id) -> int | None:
+    """Return the number of items of a training user; None if there is no such user."""
+    training = model._trained_on("user")
+    place = int(training.users.find([user], "user")[0])
+    return int(training.histories.ptr[place + 1] - training.histories.ptr[place]) if place >= 0 else None
 
 
 def _answers(model: Recommender, query: Query, asked: Question, unknown: list[list[Id]]) -> list[Answered]:
@@ -159,7 +165,10 @@ def explain(
     user: Id | None,
     novelty: float | None,
 ) -> Row | None:
-    """Return what each item of a history, or of a user's, adds to the score of an item; None if unknown."""
+    """Return what each item of a history, or of a user's, adds to the score of an item.
+
+    Returns None for an unknown item. The user is known.
+    """
     unknown: list[Id] = []
     places = _known(model.items_, [item])
     if places[1]:
@@ -169,8 +178,6 @@ def explain(
         known, unknown = _known(model.items_, history)
         typical = model._usual_value
         whose = {"history": {one: typical if x is None else x for one, x in known.items()}}
-    elif user is None or not _is_user(model, user):
-        return None
     found, base = model._explanation(item, novelty=novelty, **whose)
     rows = list(rows_of(model.catalogue.reason_columns(found, base)))
     return {

@@ -2,18 +2,20 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Query
 from pydantic_core import to_json
+from starlette.requests import Request
 from starlette.responses import Response
 
 from mrfrec.errors import MrfrecError
 from mrfrec.service import answers, schemas
 from mrfrec.service.line import FullError, Line
-from mrfrec.service.metrics import Metrics
-from mrfrec.service.problems import NO_ROOM, ProblemError
+from mrfrec.service.metrics import Counts, Metrics
+from mrfrec.service.problems import NO_ROOM, NOT_A_MANAGER, ProblemError
 from mrfrec.service.settings import ServiceSettings
 from mrfrec.service.shelf import Choice, Served, Shelf
 
@@ -21,12 +23,15 @@ T = TypeVar("T")
 
 _LARGE = 1000  # items of a history, and of an answer with its reasons, that take more than milliseconds
 
+_PIECE = 5000  # cost of the histories of a batch that are answered at once: some hundredths of a second
+
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.Problem, "description": text}
     for status, text in {
-        400: "Not JSON.", 401: "No key, or an unknown one.", 404: "No such model, item or user.",
-        413: "The request is too large.", 415: "Not said to be JSON.", 422: "A value is not allowed.",
-        429: "Too many requests of this key.",
+        400: "Not JSON.", 401: "No key, or an unknown one.", 403: "A key that may not do this.",
+        404: "No such model, item or user.", 408: "The body came too slowly.",
+        413: "The request is too large.", 415: "Not said to be JSON.", 421: "Not a name of this host.",
+        422: "A value is not allowed.", 429: "Too many requests of this key.",
         503: "Too many requests at once; try again.",
     }.items()
 }  # fmt: skip
@@ -34,6 +39,7 @@ ModelName = Annotated[str | None, Query(description="Name of the model.")]
 ItemText = Annotated[str, Query(description="Id of the item.", max_length=1000)]
 
 
+MAY_MANAGE = "mrfrec.may_manage"  # in the scope of a request: whether it may change anything
 Recommend = Callable[[schemas.RecommendRequest], Awaitable[Response]]
 
 
@@ -47,31 +53,39 @@ def create_recommend(
         asked = _question(body, settings)
         if (body.history is None) == (body.user is None):
             raise ProblemError(422, "give either history or user.")
-        if body.history is None:
-            found = await _turn(line, lambda: _to_user(choice.served, body.user, asked))
+        served, history = choice.served, None
+        if body.user is not None:
+            length = _length(served, body.user)
+            answer = partial(answers.recommend_to_user, served.model, body.user, asked)
         else:
-            history = _history(body.history, settings)
-            is_large = len(history) + asked.k * (1 + asked.reasons) > _LARGE
-            found = await _turn(
-                large if is_large else line,
-                lambda: answers.recommend_one(choice.served, history, asked), apart=is_large,
-            )  # fmt: skip
-        _count(metrics, choice, [found], len(body.history or ()))
-        return _reply(choice, {"items": found.items, "unknown": found.unknown})
+            history = _history(body.history or (), settings)
+            length = len(history)
+            answer = partial(answers.recommend_one, served, history, asked)
+        cost = _check_cost(asked, [length], settings)
+
+        def work() -> tuple[Counts, Response]:
+            found = answer()
+            counts = _counts([found], len(history or ()))
+            return counts, _reply(choice, {"items": _rows(found.items), "unknown": found.unknown})
+
+        is_large = length + cost > _LARGE
+        counts, reply = (await _turn(large.do_apart(work)))[0] if is_large else await _turn(line.do(work))
+        metrics.count_answer(served.name, counts)
+        return reply
 
     return recommend
 
 
 def create_router(
-    shelf: Shelf, settings: ServiceSettings, line: Line, apart: Line, metrics: Metrics, recommend: Recommend
+    shelf: Shelf, settings: ServiceSettings, looks: Line, apart: Line, metrics: Metrics, recommend: Recommend
 ) -> APIRouter:
-    """Return the routes. `line` is for work of milliseconds, `apart` for more."""
+    """Return the routes. `looks` is for work of some milliseconds, `apart` for more."""
     router = APIRouter(prefix="/v1", responses=_PROBLEMS)
     route = router.post("/recommend", response_model=schemas.RecommendResponse, summary="Recommend items")
     route(recommend)
 
     @router.post("/recommend/batch", response_model=schemas.BatchResponse, summary="Recommend to several")
-    async def recommend_batch(body: schemas.BatchRequest) -> Response:
+    async def recommend_batch(body: schemas.BatchRequest, request: Request) -> Response:
         choice = _chosen(shelf, body.model, body.visitor)
         if not 1 <= len(body.histories) <= settings.max_batch:
             raise ProblemError(
@@ -79,15 +93,23 @@ def create_router(
             )
         asked = _question(body, settings)
         histories = [_history(history, settings) for history in body.histories]
-        if len(histories) * asked.k > 100 * settings.max_k:
-            raise ProblemError(
-                422, f"k times the number of histories must be at most {100 * settings.max_k:,}."
-            )
-        found = await _turn(
-            apart, lambda: answers.recommend(choice.served.model, histories, asked), apart=True
-        )
-        _count(metrics, choice, found, sum(map(len, histories)))
-        return _reply(choice, {"answers": [one._asdict() for one in found]})
+        cost = _check_cost(asked, [len(history) for history in histories], settings)
+        step = max(1, _PIECE * len(histories) // (cost + sum(map(len, histories))))
+
+        def work(first: int) -> tuple[Counts, list[bytes]]:
+            some = histories[first : first + step]
+            found = answers.recommend(choice.served.model, some, asked)
+            replies = [_encoded({"items": _rows(one.items), "unknown": one.unknown}) for one in found]
+            return _counts(found, sum(map(len, some))), replies
+
+        async def is_wanted() -> bool:
+            return not await request.is_disconnected()
+
+        pieces = [partial(work, first) for first in range(0, len(histories), step)]
+        done = await _turn(apart.do_apart(*pieces, is_wanted=is_wanted))
+        for counts, _ in done:
+            metrics.count_answer(choice.served.name, counts)
+        return _reply(choice, {"answers": _joined(one for _, replies in done for one in replies)})
 
     @router.get("/similar", response_model=schemas.SimilarResponse, summary="Items that go with an item")
     async def similar(
@@ -96,21 +118,27 @@ def create_router(
         choice = _chosen(shelf, model, None)
         _check_k(k, settings)
         place = _position(choice.served, item)
-        found = await _turn(line, lambda: answers.similar(choice.served.model, place, k))
-        return _reply(choice, {"item": choice.served.model.items_[place], "items": found})
+        found = await _turn(looks.do_apart(partial(answers.similar, choice.served.model, place, k)))
+        return _reply(choice, {"item": choice.served.model.items_[place], "items": found[0]})
 
     @router.post("/explain", response_model=schemas.ExplainResponse, summary="Why an item has its score")
     async def explain(body: schemas.ExplainRequest) -> Response:
         choice = _chosen(shelf, body.model, body.visitor if body.user is None else body.user)
         if (body.history is None) == (body.user is None):
             raise ProblemError(422, "give either history or user.")
-        history = None if body.history is None else _history(body.history, settings)
+        served, history = choice.served, None
+        if body.history is None:
+            _length(served, body.user)
+        else:
+            history = _history(body.history, settings)
         found = await _turn(
-            line, lambda: answers.explain(choice.served.model, body.item, history, body.user, body.novelty)
+            looks.do_apart(
+                partial(answers.explain, served.model, body.item, history, body.user, body.novelty)
+            )
         )
-        if found is None:
-            raise ProblemError(404, "the model does not know this item or user.")
-        return _reply(choice, found)
+        if found[0] is None:
+            raise ProblemError(404, "the model does not know this item.")
+        return _reply(choice, found[0])
 
     @router.get("/search", response_model=schemas.SearchResponse, summary="Find items by id or title")
     async def search(
@@ -120,8 +148,8 @@ def create_router(
     ) -> Response:
         choice = _chosen(shelf, model, None)
         _check_k(k, settings)
-        found = await _turn(line, lambda: answers.search(choice.served.model, q, k))
-        return _reply(choice, {"items": found})
+        found = await _turn(looks.do_apart(partial(answers.search, choice.served.model, q, k)))
+        return _reply(choice, {"items": found[0]})
 
     @router.get("/item", response_model=schemas.ItemResponse, summary="An item")
     async def item(item: ItemText, model: ModelName = None) -> Response:
@@ -137,12 +165,14 @@ def create_router(
         return _json(info(shelf, _chosen(shelf, name, None).served))
 
     @router.post("/models/{name}/reload", response_model=schemas.ModelInfo, summary="Open a model file anew")
-    async def reload(name: str) -> Response:
+    async def reload(name: str, request: Request) -> Response:
         """Open the file of a model, check it, and let it answer from now on.
 
         If the file cannot be used, the answer is 422 and the old model stays. With several workers, this
         one has the new model when it answers; the others open it at once, and have it some seconds later.
         """
+        if not request.scope.get(MAY_MANAGE):
+            raise ProblemError(403, NOT_A_MANAGER)
         if name not in shelf.names:
             raise _no_model(name)
         try:
@@ -188,7 +218,7 @@ def _check_k(k: int, settings: ServiceSettings) -> None:
 
 
 def _history(
-    given: "list[int | str | schemas.Used]", settings: ServiceSettings
+    given: "Sequence[int | str | schemas.Used]", settings: ServiceSettings
 ) -> dict[int | str, float | None]:
     if len(given) > settings.max_history:
         raise ProblemError(422, f"a history must have at most {settings.max_history:,} items.")
@@ -201,13 +231,28 @@ def _history(
     return history
 
 
-def _to_user(served: Served, user: Any, asked: answers.Question) -> answers.Answered:
+def _length(served: Served, user: Any) -> int:
+    """Return the number of items of a user, whom the model must know."""
     if not answers.about(served.model)["histories"]:
         raise ProblemError(422, "this model keeps no histories: give history in place of user.")
-    found = answers.recommend_to_user(served.model, user, asked)
-    if found is None:
+    try:
+        length = answers.length_of_history(served.model, user)
+    except MrfrecError as error:
+        raise ProblemError(422, str(error)) from None
+    if length is None:
         raise ProblemError(404, "the model does not know this user; an empty history gets popular items.")
-    return found
+    return length
+
+
+def _check_cost(asked: answers.Question, lengths: Sequence[int], settings: ServiceSettings) -> int:
+    """Return what an answer costs, or refuse it before any work is done."""
+    cost = asked.cost(lengths)
+    if cost > settings.max_cost:
+        raise ProblemError(
+            422, "the cost of the answer, histories × k × (1 + reasons) and more for reasons of long "
+            f"histories, must be at most {settings.max_cost:,}; got {cost:,}. Ask for less at once.",
+        )  # fmt: skip
+    return cost
 
 
 def _position(served: Served, text: str) -> int:
@@ -217,16 +262,16 @@ def _position(served: Served, text: str) -> int:
     return place
 
 
-def _count(metrics: Metrics, choice: Choice, found: list[answers.Answered], asked: int) -> None:
-    unknown = sum(len(one.unknown) for one in found)
-    sources = (row["source"] for one in found for row in one.items)
-    metrics.count_answer(choice.served.name, asked, unknown, sources)
+def _counts(found: Sequence[answers.Answered], asked: int) -> Counts:
+    rows = sum(len(one.items) for one in found)
+    popular = sum(row["source"] == "popular" for one in found for row in one.items)
+    return Counts(asked, sum(len(one.unknown) for one in found), rows - popular, popular)
 
 
-async def _turn(line: Line, work: Callable[[], T], apart: bool = False) -> T:
-    """Do work when it is its turn; refuse it if too much waits, or what it asks is not allowed."""
+async def _turn(work: Awaitable[T]) -> T:
+    """Wait for work in a line; refuse it if too much waits, or what it asks is not allowed."""
     try:
-        return await (line.do_apart(work) if apart else line.do(work))
+        return await work
     except FullError:
         raise ProblemError(503, NO_ROOM, {"Retry-After": "1"}) from None
     except MrfrecError as error:
@@ -240,8 +285,26 @@ def _reply(choice: Choice, content: dict[str, Any]) -> Response:
 
 
 def _json(content: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
+    return Response(_encoded(content), 200, headers, "application/json")
+
+
+def _encoded(content: dict[str, Any]) -> bytes:
+    """Encode an object, of which values that are bytes are JSON already."""
+    pairs = ((to_json(name), v if isinstance(v, bytes) else _one(v)) for name, v in content.items())
+    return b"{%b}" % b",".join(name + b":" + value for name, value in pairs)
+
+
+def _rows(rows: Iterable[Any]) -> bytes:
+    """Encode rows one by one: to encode a long answer at once would keep everybody else waiting."""
+    return _joined(map(_one, rows))
+
+
+def _joined(values: Iterable[bytes]) -> bytes:
+    return b"[%b]" % b",".join(values)
+
+
+def _one(value: Any) -> bytes:
     try:
-        body = to_json(content)
+        return to_json(value)
     except ValueError:  # half a character, of an id that was asked for, cannot be sent but as \ud800
-        body = json.dumps(content, allow_nan=False).encode()
-    return Response(body, 200, headers, "application/json")
+        return json.dumps(value, allow_nan=False).encode()

@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
@@ -22,6 +23,7 @@ from mrfrec.service.line import Line
 from mrfrec.service.metrics import CONTENT_TYPE, Metrics, Row
 from mrfrec.service.page import create_pages, error_page, is_page
 from mrfrec.service.problems import UNEXPECTED, ProblemError, problem_response
+from mrfrec.service.schemas import Problem, Status
 from mrfrec.service.settings import ServiceSettings
 from mrfrec.service.shelf import Shelf
 
@@ -37,8 +39,10 @@ def create_app(
     *,
     default: str | None = None,
     split: Mapping[str, float] | None = None,
+    salt: str = "",
     settings: ServiceSettings | None = None,
     row: Row | None = None,
+    strict: bool = True,
 ) -> Door:
     """Create an ASGI application that serves models.
 
@@ -50,16 +54,17 @@ def create_app(
         The model that answers where a request names none; the first by default.
     split
         Shares of visitors by model, such as {"a": 0.9, "b": 0.1}, for requests that say who asks.
+    salt
+        Anything, such as the name of an experiment: with another salt, the split makes other groups.
     settings
         Limits, and who may ask.
     row
         Where this process counts, if several serve the same models; see `mrfrec.service.server`.
+    strict
+        Raise an error if a model cannot be opened; otherwise start without it, and look for it again.
     """
     settings = settings or ServiceSettings()
-    named = models if isinstance(models, Mapping) else {expanded(models).stem: models}
-    paths = {name: expanded(path) for name, path in named.items()}
-    # A worker that replaces another serves what it can: the file of a model may have been damaged since.
-    shelf = Shelf(paths, default, split, strict=row is None)
+    shelf = Shelf(paths_of(models), default, split, salt=salt, strict=strict)
     metrics = Metrics(shelf, row)
     shelf.on_failure = metrics.count_failure
     for name in shelf.names:
@@ -73,12 +78,18 @@ def create_app(
             with suppress(MrfrecError, OSError):  # logged, and the old model stays
                 shelf.reload(name)
 
+    watches: list[tuple[Callable[[], None], float]] = [(shelf.follow, settings.poll)] if settings.poll else []
+    if row is not None:
+        watches.append((follow_others, _LISTEN))
+    tasks: list[asyncio.Task[None]] = []
+
+    def begin() -> None:
+        if len(tasks) < len(watches):
+            tasks.extend(asyncio.create_task(_repeat(*watch)) for watch in watches)
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        watches = [_repeat(shelf.follow, settings.poll)] if settings.poll else []
-        if row is not None:
-            watches.append(_repeat(follow_others, _LISTEN))
-        tasks = [asyncio.create_task(watch) for watch in watches]
+        begin()
         yield
         for task in tasks:
             task.cancel()
@@ -91,18 +102,21 @@ def create_app(
     )  # fmt: skip
     app.state.shelf, app.state.pages, app.state.settings = shelf, pages, settings
     recommend = create_recommend(shelf, settings, line, large, metrics)
-    app.include_router(create_router(shelf, settings, line, apart, metrics, recommend))
+    app.include_router(create_router(shelf, settings, pages, apart, metrics, recommend))
     app.include_router(create_pages(shelf, pages))
 
-    door = Door(app, settings, metrics, shelf, recommend, line)
+    door = Door(app, settings, metrics, shelf, recommend, line, begin)
 
     @app.head("/health", include_in_schema=False)
-    @app.get("/health", summary="Whether the process answers")
+    @app.get("/health", response_model=Status, summary="Whether the process answers")
     async def health() -> Response:
         return JSONResponse({"status": "ok"})
 
     @app.head("/ready", include_in_schema=False)
-    @app.get("/ready", summary="Whether it takes more requests")
+    @app.get(
+        "/ready", response_model=Status, summary="Whether it takes more requests",
+        responses={503: {"model": Problem, "description": "Too many requests, or a model is missing."}},
+    )  # fmt: skip
     async def ready() -> Response:
         if door.is_full:
             return problem_response(503, "too many requests at once.", {"Retry-After": "1"})
@@ -117,7 +131,34 @@ def create_app(
         return Response(metrics.render(), media_type=CONTENT_TYPE)
 
     _handle_errors(app, shelf)
+    describe = app.openapi
+    app.openapi = lambda: _with_keys_and_problems(describe())  # type: ignore[method-assign]
     return door
+
+
+def paths_of(models: "str | PathLike[str] | Mapping[str, str | PathLike[str]]") -> dict[str, Path]:
+    """Return the files of models by name; a single one is named for its file."""
+    named = models if isinstance(models, Mapping) else {expanded(models).stem: models}
+    return {name: expanded(path) for name, path in named.items()}
+
+
+def _with_keys_and_problems(description: dict[str, Any]) -> dict[str, Any]:
+    """Add to an OpenAPI description how keys are sent, and the media type of errors."""
+    description["components"]["securitySchemes"] = {
+        "bearer": {"type": "http", "scheme": "bearer"},
+        "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+        "basic": {"type": "http", "scheme": "basic", "description": "The key as the password, to read only."},
+    }  # fmt: skip
+    for path, methods in description["paths"].items():
+        for operation in methods.values():
+            # A service without keys needs none: {}.
+            ways = ("bearer", "header") if path.endswith("/reload") else ("bearer", "header", "basic")
+            operation["security"] = [{}, *({way: []} for way in ways)] if path.startswith("/v1/") else []
+            for status, response in operation["responses"].items():
+                content = response.get("content", {})
+                if status >= "400" and "application/json" in content:
+                    content["application/problem+json"] = content.pop("application/json")
+    return description
 
 
 def _handle_errors(app: FastAPI, shelf: Shelf) -> None:

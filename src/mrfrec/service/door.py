@@ -11,38 +11,37 @@ import math
 import re
 import secrets
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from mrfrec.errors import MrfrecError
-from mrfrec.service.api import Recommend
+from mrfrec.service.api import MAY_MANAGE, Recommend
 from mrfrec.service.keys import Key, find_key, read_keys
-from mrfrec.service.line import Line
+from mrfrec.service.line import LeftError, Line
 from mrfrec.service.metrics import Metrics, route_of
 from mrfrec.service.problems import NO_ROOM, UNEXPECTED, ProblemError
 from mrfrec.service.rates import Rates
 from mrfrec.service.schemas import RecommendRequest, read_request
 from mrfrec.service.settings import ServiceSettings
 from mrfrec.service.shelf import Shelf
-from mrfrec.service.visit import REFUSAL, App, Message, Receive, Send, Visit
+from mrfrec.service.visit import REFUSAL, App, Message, Receive, Send, StuckError, Visit
 
 _log = logging.getLogger("mrfrec.service")
 
 _OPEN = {"/health", "/ready"}  # for load balancers, without a key
 _UNBOUNDED = {"/health", "/ready", "/metrics"}  # answered also when there is no room
 _WANTED = frozenset(
-    (b"authorization", b"x-api-key", b"origin", b"content-length", b"transfer-encoding", b"x-request-id",
-     b"access-control-request-method", b"content-type", b"expect")
+    (b"authorization", b"x-api-key", b"host", b"origin", b"content-length", b"transfer-encoding",
+     b"x-request-id", b"access-control-request-method", b"content-type", b"expect")
 )  # fmt: skip
+_ADDRESS = re.compile(rb"[0-9.]+|\[[0-9a-f:.]+\]")  # no name, which could be anybody's
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
-_BODIES = 16  # times max_body: bytes of all bodies that are held at once
+_BODIES = 16  # times max_body: bytes of all bodies and long answers that are held at once
 _GONE = 499  # in the log: the client left before its request was complete
 _PAUSE = 10.0  # seconds between lines in the log about requests that were refused unread
 _KEY = re.compile(rb"\r\n(?:authorization: *bearer |x-api-key:)([^\r\n]*)\r\n", re.IGNORECASE)
 _JSON = b"application/json"
-
-
-class _LeftError(Exception):
-    """The client has left."""
+_MANY = "too many large requests at once; try again."
 
 
 class Door:
@@ -53,14 +52,18 @@ class Door:
 
     def __init__(
         self, app: App, settings: ServiceSettings, metrics: Metrics, shelf: Shelf, recommend: Recommend,
-        line: Line,
+        line: Line, begin: Callable[[], None],
     ) -> None:  # fmt: skip
+        """Stand before `app`; `begin` is called with each request, in case no server has started the app."""
         self.app, self._settings, self.metrics, self.shelf = app, settings, metrics, shelf
-        self._recommend, self._line = recommend, line
+        self._recommend, self._line, self._begin = recommend, line, begin
         self._keys: tuple[Key, ...] = () if settings.keys is None else read_keys(settings.keys)
         self._rates = Rates(settings.rate, metrics.of_rates) if settings.rate else None
         self._origins = {origin.encode() for origin in settings.origins}
         self.is_closing = False  # connections are: each answer says so
+        self.drain = settings.drain
+        self._hosts = {host.lower().encode() for host in settings.hosts}
+        self._root = settings.root_path
         self._inside = 0  # requests that wait or are answered
         self._expected = 0  # that will be inside before more arrive
         self._refused, self._tell_at = 0, 0.0  # unread since the log told of them; when it tells again
@@ -129,20 +132,30 @@ class Door:
             await self.app(scope, receive, send)
             return
         start = time.perf_counter()
+        self._begin()
+        if self._root and not scope.get("root_path"):
+            path = scope["path"]
+            # A proxy may have removed the prefix, or not.
+            is_whole = path == self._root or path.startswith(f"{self._root}/")
+            scope = {**scope, "root_path": self._root, "path": path if is_whole else f"{self._root}{path}"}
         given = {name: value for name, value in scope["headers"] if name in _WANTED}
         request_id = given.get(b"x-request-id", b"")
         if _REQUEST_ID.fullmatch(request_id) is None:
             self._number += 1
             request_id = f"{self._prefix}{self._number:08x}".encode()
-        visit = Visit(scope["path"], given, request_id, send)
+        visit = Visit(_path_of(scope), given, request_id, send, self._settings.write_seconds, self._hold)
         visit.closes |= self.is_closing
+        if self._settings.log_clients and scope.get("client"):
+            visit.client = scope["client"][0]
         try:
             await self._enter(visit, scope, receive)
         except ProblemError as problem:
             await self._skip(visit, receive)
             await visit.refuse(problem.status, problem.detail, problem.headers)
-        except _LeftError:
+        except LeftError:
             visit.status = _GONE
+        except StuckError:  # the server closes the connection, since the answer is not complete
+            _log.warning("request %s: its client takes no more of the answer", request_id.decode())
         except Exception as error:
             _log.error("request %s: %r", request_id.decode(), error, exc_info=error)
             if not visit.status:
@@ -151,7 +164,7 @@ class Door:
             self._held -= visit.held
             seconds = time.perf_counter() - start
             route = route_of(visit.path)
-            self.metrics.count_request(route, visit.status, seconds)
+            self.metrics.count_request(route, visit.status, seconds, visit.model)
             if self._settings.access_log:
                 query = scope["query_string"] if self._settings.log_requests else None
                 visit.log(scope["method"], route, seconds, query)
@@ -159,13 +172,17 @@ class Door:
     async def _enter(self, visit: Visit, scope: Message, receive: Receive) -> None:
         """Refuse a request with a `ProblemError`, or let it in."""
         given, path = visit.given, visit.path
+        if self._hosts and path not in _OPEN and _name_of(given.get(b"host", b"")) not in self._hosts:
+            raise ProblemError(421, "this is not a name of the host (allowed hosts).")
         if self._origins and b"origin" in given and self._is_preflight(visit, scope["method"]):
             await visit.send({"type": "http.response.start", "status": 204, "headers": []})
             await visit.pass_on({"type": "http.response.body", "body": b""})
             return
         if path not in _OPEN:
             if self._keys:
-                visit.key = self._check_key(visit, scope["method"])
+                self._check_key(visit)
+            else:
+                visit.may_manage = self._is_from_here(given, scope)
             if self._rates is not None:
                 client = scope.get("client")
                 wait = self._rates.wait(visit.key or (client[0] if client else ""))
@@ -180,12 +197,15 @@ class Door:
         if path in _UNBOUNDED:
             await self.app(scope, receive, visit.send)
             return
+        scope[MAY_MANAGE] = visit.may_manage
         self._inside += 1
         self.metrics.set_queue(self._inside)
         try:
             question = _question(visit, scope["method"])
             answer = self.app if question is None else await self._recommend(question)
             await answer(scope, receive, visit.send)
+            if visit.is_dropped:
+                raise ProblemError(503, _MANY, {"Retry-After": "1"})
         finally:
             self._inside -= 1
             self.metrics.set_queue(self._inside)
@@ -194,8 +214,26 @@ class Door:
         if self._inside >= self._settings.queue and path not in _UNBOUNDED:
             raise ProblemError(503, NO_ROOM, {"Retry-After": "1"})
 
-    def _check_key(self, visit: Visit, method: str) -> str:
-        """Return the name of the key of a request, if it may do what it asks for."""
+    def _is_from_here(self, given: dict[bytes, bytes], scope: Message) -> bool:
+        """Return whether a request without a key may change anything.
+
+        It may if no page of another site sent it, neither openly nor by a name that its owner has made one
+        of this host.
+        """
+        host, origin = given.get(b"host", b""), given.get(b"origin")
+        name = _name_of(host)
+        is_here = name in self._hosts or name == b"localhost" or _ADDRESS.fullmatch(name) is not None
+        own = b"%s://%s" % (scope.get("scheme", "http").encode(), host)
+        return is_here and (origin is None or origin == own or origin in self._origins)
+
+    def _hold(self, visit: Visit, size: int) -> bool:
+        """Count bytes that are held until a request ends; return whether there is room for them."""
+        visit.held += size
+        self._held += size
+        return self._held <= _BODIES * self._settings.max_body
+
+    def _check_key(self, visit: Visit) -> None:
+        """Find the key of a request, and whether it may manage."""
         given, may_manage = visit.given, True
         secret = given.get(b"x-api-key")
         if secret is None:
@@ -217,10 +255,7 @@ class Door:
                 401, "a key is needed, as Authorization: Bearer KEY or X-API-Key: KEY.",
                 {"WWW-Authenticate": f'{challenge} realm="mrfrec"'},
             )  # fmt: skip
-        is_reload = method not in ("GET", "HEAD") and visit.path.startswith("/v1/models/")
-        if is_reload and not (may_manage and key.may_manage):
-            raise ProblemError(403, "a key with the role manage is needed, as Bearer or X-API-Key.")
-        return key.name
+        visit.key, visit.may_manage = key.name, may_manage and key.may_manage
 
     async def _read(self, visit: Visit, receive: Receive) -> None:
         """Read the body of a request, within the limits of its size and time."""
@@ -237,23 +272,28 @@ class Door:
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise _LeftError
+                        raise LeftError
                     piece = message.get("body", b"")
-                    visit.held += len(piece)
-                    self._held += len(piece)
+                    has_room = self._hold(visit, len(piece))
                     if visit.held > most:
                         raise ProblemError(413, too_large)
-                    if self._held > _BODIES * most:
-                        detail = "too many large requests at once; try again."
-                        raise ProblemError(503, detail, {"Retry-After": "1"})
+                    if not has_room:
+                        raise ProblemError(503, _MANY, {"Retry-After": "1"})
                     pieces.append(piece)
                     if not message.get("more_body", False):
                         visit.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
                         visit.closes = self.is_closing
-                        return
+                        break
         except TimeoutError:
             detail = f"the body did not arrive within {self._settings.body_seconds:g} s."
             raise ProblemError(408, detail) from None
+        values = sum(visit.body.count(mark) for mark in (b",", b"[", b"{"))
+        if values > self._settings.max_values:  # to read them would keep everybody else waiting
+            detail = (
+                f"the body must have at most {self._settings.max_values:,} values, counted by its commas and "
+                f"opening brackets; it has {values:,}."
+            )
+            raise ProblemError(413, detail)
 
     async def _skip(self, visit: Visit, receive: Receive) -> None:
         """Take what has arrived of an unread body: if that is the whole, the connection can go on."""
@@ -285,8 +325,22 @@ class Door:
 
 def _question(visit: Visit, method: str) -> RecommendRequest | None:
     """Return a request for recommendations; None if it is another one, or not a valid one."""
-    is_one = visit.path == "/v1/recommend" and method == "POST" and visit.given.get(b"content-type") == _JSON
-    return read_request(visit.body) if is_one else None
+    if visit.path != "/v1/recommend" or method != "POST":
+        return None
+    kind = visit.given.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    return read_request(visit.body) if kind == _JSON else None
+
+
+def _path_of(scope: Message) -> str:
+    """Return the path of a request without the prefix of the application, as routes do."""
+    path, root = scope["path"], scope.get("root_path", "")
+    is_below = path.startswith(root) and path[len(root) :][:1] in ("", "/")
+    return (path[len(root) :] if is_below else path) or "/"
+
+
+def _name_of(host: bytes) -> bytes:
+    """Return the name or address in a Host header, without the port."""
+    return (host.partition(b"]")[0] + b"]" if host.startswith(b"[") else host.partition(b":")[0]).lower()
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

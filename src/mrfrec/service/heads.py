@@ -22,18 +22,19 @@ _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close
 class HeadLimits(HttpToolsProtocol):
     """The protocol of a connection, which ends if the head of a request is too large or too slow."""
 
+    door: Any  # uvicorn wraps the application in others if it logs all messages
     _in_head, _length, _step, _since = True, 0, 0, 0.0
     _is_idle = True  # between two requests
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.app.metrics.set_connections(len(self.connections))
+        self.door.metrics.set_connections(len(self.connections))
         self._since = time.monotonic()
         self.loop.call_later(SECONDS, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self.app.metrics.set_connections(len(self.connections))
+        self.door.metrics.set_connections(len(self.connections))
 
     def on_message_begin(self) -> None:
         self._is_idle = False
@@ -63,7 +64,7 @@ class HeadLimits(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if data.startswith(_ASKS) and self._is_whole(data):
-            refusal = self.app.expect(data, self.loop)
+            refusal = self.door.expect(data, self.loop)
             if refusal is not None:
                 self._since = time.monotonic()
                 self.transport.write(refusal)
@@ -104,6 +105,11 @@ class HeadLimits(HttpToolsProtocol):
             self.transport.close()
         elif not self.transport.is_closing():
             self.loop.call_later(left, self._look)
+
+
+def limits_for(door: Any) -> type[HeadLimits]:
+    """Return the protocol of the connections of a `Door`."""
+    return type("HeadLimits", (HeadLimits,), {"door": door})
 
 
 def _without_upgrade(data: bytes) -> bytes:

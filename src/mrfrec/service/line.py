@@ -9,7 +9,7 @@ at a time, since what they need stays in the processor's cache; so do refusals.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -19,6 +19,10 @@ _SLICE = 0.02  # seconds of answers in a row
 
 class FullError(Exception):
     """The line is full, or the time of a request ran out in it."""
+
+
+class LeftError(Exception):
+    """The client has left."""
 
 
 class Line:
@@ -75,8 +79,13 @@ class Line:
         if self._waiting:
             loop.call_soon(self._work, loop)
 
-    async def do_apart(self, work: Callable[[], T]) -> T:
-        """Wait for one's turn, then do the work in another thread: for work of more than milliseconds."""
+    async def do_apart(
+        self, *pieces: Callable[[], T], is_wanted: Callable[[], Awaitable[bool]] | None = None
+    ) -> list[T]:
+        """Wait for one's turn, then do the work in another thread: for work of more than milliseconds.
+
+        Before each piece, `is_wanted` is asked whether to go on; if not, `LeftError` is raised.
+        """
         if self.is_full:
             raise FullError
         self.length += 1
@@ -87,7 +96,12 @@ class Line:
             self.length -= 1
             raise FullError from None
         try:
-            return await asyncio.to_thread(work)
+            done = []
+            for piece in pieces:
+                if is_wanted is not None and not await is_wanted():
+                    raise LeftError
+                done.append(await asyncio.to_thread(piece))
+            return done
         finally:
             self._turn.release()
             self.length -= 1

@@ -130,7 +130,7 @@ def create_pages(shelf: Shelf, line: Line) -> APIRouter:
                 raise ProblemError(422, f"the query must have at most {_MOST_LETTERS:,} letters.")
             visit = _visit(request, shelf, request.query_params.get("model"))
             try:
-                html = await line.do_apart(lambda: _rendered(visit, *view(visit)))
+                (html,) = await line.do_apart(lambda: _rendered(visit, *view(visit)))
             except FullError:
                 raise ProblemError(503, NO_ROOM, {"Retry-After": "1"}) from None
             except MrfrecError as error:

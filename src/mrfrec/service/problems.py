@@ -7,6 +7,10 @@ from http import HTTPStatus
 from starlette.responses import Response
 
 NO_ROOM = "too many requests at once; try again."
+NOT_A_MANAGER = (
+    "a key with the role manage is needed, as Bearer or X-API-Key; without keys, a request from this host "
+    "that is not sent by a page of another site."
+)
 UNEXPECTED = "something went wrong here; the log of the service has more."
 
 

@@ -20,6 +20,11 @@ class Used(_Strict):
     value: Number
 
 
+# One error of a long list is enough: to tell of all takes a second.
+Items = Annotated[list[ItemId], Field(fail_fast=True)]
+History = Annotated[list[ItemId | Used], Field(fail_fast=True)]
+
+
 class Asked(_Strict):
     """What all recommendations take."""
 
@@ -30,8 +35,8 @@ class Asked(_Strict):
         None, description="Anything that tells people apart, to choose a model of the split."
     )
     k: Count = Field(10, description="Number of items.")
-    exclude: list[ItemId] = Field([], description="Never recommend these.")
-    allow: list[ItemId] | None = Field(None, description="Recommend only these.")
+    exclude: Items = Field([], description="Never recommend these.")
+    allow: Items | None = Field(None, description="Recommend only these.")
     exclude_seen: StrictBool = Field(True, description="Leave out the items of the history.")
     novelty: Number | None = Field(
         None, ge=-1, le=1, description="Above 0, rarer items score higher; as fitted by default."
@@ -44,7 +49,7 @@ class Asked(_Strict):
 class RecommendRequest(Asked):
     """For whom to recommend: a history, or a user whose history the model keeps."""
 
-    history: list[ItemId | Used] | None = None
+    history: History | None = None
     user: ItemId | None = None
 
     model_config = ConfigDict(
@@ -64,7 +69,7 @@ def read_request(body: bytes) -> RecommendRequest | None:
 class BatchRequest(Asked):
     """Several histories, with the same options for all."""
 
-    histories: list[list[ItemId | Used]]
+    histories: Annotated[list[History], Field(fail_fast=True)]
 
     model_config = ConfigDict(
         extra="forbid", allow_inf_nan=False,
@@ -76,7 +81,7 @@ class ExplainRequest(_Strict):
     """The score of an item for a history or a user."""
 
     item: ItemId
-    history: list[ItemId | Used] | None = None
+    history: History | None = None
     user: ItemId | None = None
     novelty: Number | None = Field(None, ge=-1, le=1)
     model: str | None = None

@@ -7,17 +7,18 @@ import logging
 import signal
 import socket
 import sys
-import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from functools import partial
 from multiprocessing import parent_process
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from mrfrec.checks import check_count
 from mrfrec.engines.local import LocalEngine
-from mrfrec.errors import DataError, MissingLibraryError, ParameterError
+from mrfrec.errors import DataError, MissingLibraryError, MrfrecError, ParameterError
+from mrfrec.io.atomic import expanded
 from mrfrec.service.acceptor import Acceptor
 from mrfrec.service.keys import read_keys
 from mrfrec.service.settings import ServiceSettings
@@ -26,17 +27,20 @@ from mrfrec.service.workers import SECONDS_TO_STOP, Workers
 _log = logging.getLogger("mrfrec.service")
 
 _BACKLOG = 2048  # connections that wait to be accepted
-_FAREWELL = 0.3  # seconds in which all answers say that their connection will be closed
+_LOOK_AGAIN = 1.0  # seconds until a worker tries again to open a model
+_UNTAKEN = 30_000  # milliseconds until the system ends a connection whose client takes nothing
 
 
 def serve(
-    models: Mapping[str, Path],
+    models: "str | PathLike[str] | Mapping[str, str | PathLike[str]]",
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
+    uds: "str | PathLike[str] | None" = None,
     workers: int = 1,
     default: str | None = None,
     split: Mapping[str, float] | None = None,
+    salt: str = "",
     settings: ServiceSettings | None = None,
     no_auth: bool = False,
     prepare: Callable[[], None] | None = None,
@@ -48,18 +52,20 @@ def serve(
 
     Parameters
     ----------
-    models, default, split, settings
+    models, default, split, salt, settings
         As in `create_app`.
     host, port
         Where to listen; a free port if 0. Elsewhere than on this machine's own addresses keys are needed,
         unless `no_auth` says that they are not.
+    uds
+        Path of a Unix socket to listen at, in place of host and port. Its user and group may connect.
     workers
         Number of processes.
     prepare
         Called first in each worker process, for example to set up logging; importable by name.
     """
     settings = settings or ServiceSettings()
-    if not no_auth and settings.keys is None and not _is_loopback(host):
+    if not no_auth and settings.keys is None and uds is None and not _is_loopback(host):
         raise ParameterError(
             "keys", f"given where others can reach the service, as at {host}", None,
             "Make one with mrfrec key, or say no_auth (--no-auth) if everybody may ask.",
@@ -70,26 +76,25 @@ def serve(
     try:
         import uvicorn  # noqa: F401
 
-        from mrfrec.service.app import create_app
+        from mrfrec.service.app import create_app, paths_of
     except ImportError:
         raise MissingLibraryError('serving needs FastAPI and uvicorn: pip install "mrfrec[serve]".') from None
-    make = partial(create_app, dict(models), default=default, split=split, settings=settings)
-    with closing(_bound(host, port)) as listening, LocalEngine(threads=1):  # the workers share the cores
-        app: Any = make()  # what cannot be opened is an error of the command, and nobody was let in
+    paths = paths_of(models)
+    make = partial(create_app, paths, default=default, split=split, salt=salt, settings=settings)
+    # The workers share the cores.
+    with _bound(host, port) if uds is None else _bound_at(expanded(uds)) as listening, LocalEngine(threads=1):
+        app: Any = make()  # a model that cannot be opened is an error of the command, and nobody was let in
         listening.listen(_BACKLOG)
         _log.info("listening at %s", _url(listening))
         if workers == 1:
             _run(app, listening)
             return
         del app
-        from mrfrec.service.metrics import Row, size_of_rows
+        from mrfrec.service.metrics import shared_rows
 
-        with tempfile.TemporaryDirectory(prefix="mrfrec-") as folder:
-            counts = Path(folder) / "counts"
-            counts.write_bytes(bytes(size_of_rows(len(models), workers)))
-            rows = [Row(counts, worker, workers) for worker in range(workers)]
-            work = [partial(_work, make, row, listening, prepare) for row in rows]
-            Workers(work, leave=listening.close).run()  # nobody waits to be accepted by this process
+        work = [partial(_work, make, row, listening, prepare) for row in shared_rows(len(paths), workers)]
+        # Nobody waits to be accepted by this process.
+        Workers(work, leave=listening.close, seconds=SECONDS_TO_STOP + settings.drain).run()
 
 
 def _work(
@@ -99,7 +104,29 @@ def _work(
     if prepare is not None:
         prepare()
     with LocalEngine(threads=1):
-        _run(make(row=row), listening)
+        _run(_opened(make, row), listening)
+
+
+def _opened(make: Callable[..., Any], row: Any) -> Any:
+    """Create the application of a worker.
+
+    While a model cannot be opened, the worker waits as long as others answer; alone, it serves what it can.
+    """
+    from mrfrec.service.metrics import others_serve
+
+    parent, told = parent_process(), ""
+    while True:
+        try:
+            return make(row=row)
+        except (MrfrecError, OSError) as error:
+            if not others_serve(row):
+                return make(row=row, strict=False)
+            if str(error) != told:
+                told = str(error)
+                _log.error("this worker waits, and others answer: %s", error)
+        if parent is None or not parent.is_alive():
+            raise SystemExit(1)
+        parent.join(_LOOK_AGAIN)
 
 
 def _run(app: Any, listening: socket.socket) -> None:
@@ -107,11 +134,13 @@ def _run(app: Any, listening: socket.socket) -> None:
     import uvicorn
 
     try:
-        from mrfrec.service.heads import HeadLimits as Protocol
+        from mrfrec.service.heads import limits_for
     except ImportError:  # no httptools: h11, which has limits of its own
-        Protocol = "h11"  # type: ignore[assignment, misc]
+        protocol: Any = "h11"
+    else:
+        protocol = limits_for(app)
     config = uvicorn.Config(
-        app, http=Protocol, ws="none", lifespan="on", access_log=False, log_config=None, server_header=False,
+        app, http=protocol, ws="none", lifespan="on", access_log=False, log_config=None, server_header=False,
         proxy_headers=False, backlog=_BACKLOG, timeout_keep_alive=30,
         timeout_graceful_shutdown=SECONDS_TO_STOP,
     )  # fmt: skip
@@ -137,8 +166,9 @@ def _run(app: Any, listening: socket.socket) -> None:
             leave = partial(super().handle_exit, sig, frame)
             if not app.is_closing:
                 app.is_closing = True
+                _log.info("stopping: connections end in %g s", app.drain)
                 loop = runner.get_loop()
-                loop.call_soon_threadsafe(loop.call_later, _FAREWELL, leave)
+                loop.call_soon_threadsafe(loop.call_later, app.drain, leave)
             elif sig == signal.SIGINT:
                 leave()
 
@@ -198,7 +228,30 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _bound(host: str, port: int) -> socket.socket:
+@contextmanager
+def _bound_at(path: Path) -> Iterator[socket.socket]:
+    """Bind a Unix socket, and remove its file in the end."""
+    try:
+        if path.is_socket():
+            with closing(socket.socket(socket.AF_UNIX)) as other:
+                if other.connect_ex(str(path)) != 0:
+                    path.unlink()  # left behind by a process that was killed
+        listening = socket.socket(socket.AF_UNIX)
+        listening.setblocking(False)
+        listening.bind(str(path))
+        path.chmod(0o660)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise DataError(f"{path} cannot be listened at: {reason}. Give another --uds.") from error
+    try:
+        yield listening
+    finally:
+        listening.close()
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _bound(host: str, port: int) -> Iterator[socket.socket]:
     if check_count("port", port, least=0) > 65_535:
         raise ParameterError("port", "from 0 to 65535", port)
     try:
@@ -207,16 +260,20 @@ def _bound(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError, UnicodeError) as error:
         raise DataError(f"{host}:{port} is no address to listen at: {error}.") from error
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # what is accepted here has it, too
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNTAKEN)
     listening.setblocking(False)
-    try:
-        listening.bind(address)
-    except OSError as error:
-        listening.close()
-        reason = (error.strerror or str(error)).lower()
-        raise DataError(f"{host}:{port} cannot be listened to: {reason}. Try another --port.") from error
-    return listening
+    with closing(listening):
+        try:
+            listening.bind(address)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise DataError(f"{host}:{port} cannot be listened to: {reason}. Try another --port.") from error
+        yield listening
 
 
 def _url(listening: socket.socket) -> str:
+    if listening.family == socket.AF_UNIX:
+        return f"unix:{listening.getsockname()}"
     host, port = listening.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"

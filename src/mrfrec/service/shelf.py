@@ -25,9 +25,10 @@ _log = logging.getLogger("mrfrec.service")
 _MOST_SHARE = 1_000_000
 _MOST_WAIT = 20.0  # seconds until nobody uses a model any more
 
-# Of a file: its inode, its size, and when its content and its rights were changed.
-Stamp = tuple[int, int, int, int]
-_LOOK_AGAIN = (0, 0, 0, 0)
+# Of a file: its inode, its size, when its content was changed, its rights and its owners. The time at which
+# its inode was changed is left out: another hard link, as `mrfrec nightly` keeps old models, changes it.
+Stamp = tuple[int, ...]
+_LOOK_AGAIN: Stamp = ()
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,13 @@ class Shelf:
         default: str | None = None,
         split: Mapping[str, float] | None = None,
         *,
+        salt: str = "",
         strict: bool = True,
     ) -> None:
-        """Open the models. Unless `strict`, those that cannot be opened are missing until their files are."""
+        """Open the models. Unless `strict`, the service starts without models that cannot be opened.
+
+        The visitors of a split are hashed with `salt`: other salts make other groups.
+        """
         if not paths:
             raise ParameterError("models", "at least one model", dict(paths))
         for name in paths:
@@ -74,7 +79,7 @@ class Shelf:
             if name not in paths or not 0 < share <= _MOST_SHARE:
                 rule = f"shares above 0, and at most {_MOST_SHARE:,}, of {', '.join(paths)}"
                 raise ParameterError("split", rule, dict(split or {}))
-        self._split = dict(split or {})
+        self._split, self._salt = dict(split or {}), hashlib.blake2b(salt.encode()).digest() if salt else b""
         self._paths = dict(paths)
         self._stamps = {name: _stamp(path) for name, path in paths.items()}
         self.on_failure: Callable[[str], None] = lambda name: None  # called when a file cannot be opened
@@ -112,7 +117,8 @@ class Shelf:
         if name is not None:
             return Choice(self._open(name), "request") if name in self._paths else None
         if self._split and visitor is not None:
-            digest = hashlib.blake2b(str(visitor).encode("utf-8", "surrogatepass"), digest_size=8).digest()
+            text = str(visitor).encode("utf-8", "surrogatepass")
+            digest = hashlib.blake2b(text, digest_size=8, key=self._salt).digest()
             place = int.from_bytes(digest, "big") / 2**64 * sum(self._split.values())
             for part, share in self._split.items():
                 place -= share
@@ -253,7 +259,7 @@ def _stamp(path: Path) -> Stamp | None:
         found = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode, found.st_uid, found.st_gid
 
 
 def _opened_copy(name: str, path: Path) -> Served:

@@ -1,6 +1,8 @@
 """One request at the door: the headers that every response carries, refusals, the line in the log."""
 
+import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, MutableMapping
 from functools import lru_cache
 from typing import Any
@@ -28,6 +30,7 @@ _SECURITY = [
 ]
 _NO_STORE = (b"cache-control", b"no-store")
 _SHOWN = 10_000  # bytes of a body in the log
+PIECE = 65_536  # bytes of an answer that are handed to the server at once: as many as it buffers
 _problem_body = lru_cache(64)(problem_body)
 
 
@@ -55,17 +58,33 @@ def _whole_refusal() -> bytes:
 REFUSAL = _whole_refusal()
 
 
+class StuckError(Exception):
+    """The client does not take its answer."""
+
+
 class Visit:
     """One request, from the door in to the door out."""
 
     __slots__ = (
-        "body", "closes", "extra", "given", "held", "key", "model", "pass_on", "path", "request_id", "status",
+        "body", "client", "closes", "extra", "given", "held", "hold", "is_dropped", "key", "may_manage",
+        "model", "pass_on", "path", "request_id", "seconds", "status",
     )  # fmt: skip
 
-    def __init__(self, path: str, given: dict[bytes, bytes], request_id: bytes, pass_on: Send) -> None:
+    def __init__(
+        self, path: str, given: dict[bytes, bytes], request_id: bytes, pass_on: Send, seconds: float,
+        hold: "Callable[[Visit, int], bool]",
+    ) -> None:  # fmt: skip
+        """Begin a visit.
+
+        The client has `seconds` to take each piece of its answer. `hold` is told how many bytes a long answer
+        has, and returns whether there is room for them.
+        """
         self.path, self.given, self.request_id, self.pass_on = path, given, request_id, pass_on
+        self.seconds, self.hold = seconds, hold
         self.status, self.held = 0, 0
-        self.model = self.key = ""
+        self.model = self.key = self.client = ""
+        self.may_manage = False
+        self.is_dropped = False  # the answer, for which there was no room
         self.body = b""
         # An unread body could drip in for ever: until it has been read, an answer ends the connection.
         self.closes = b"transfer-encoding" in given or given.get(b"content-length", b"0") != b"0"
@@ -74,7 +93,6 @@ class Visit:
     async def send(self, message: Message) -> None:
         """Send a message of the response, the first with our headers."""
         if message["type"] == "http.response.start":
-            self.status = message["status"]
             headers = list(message.get("headers", ()))
             cached = False
             for name, value in headers:
@@ -82,6 +100,11 @@ class Visit:
                     self.model = value.decode("latin-1").partition(";")[0]
                 elif name == b"cache-control":
                     cached = True
+                elif name == b"content-length" and len(value) > 4 and int(value) > PIECE:
+                    self.is_dropped = not self.hold(self, int(value))
+            if self.is_dropped:
+                return
+            self.status = message["status"]
             headers += _SECURITY
             if not cached:
                 headers.append(_NO_STORE)
@@ -89,7 +112,26 @@ class Visit:
             if self.closes:
                 headers.append((b"connection", b"close"))
             message["headers"] = headers + self.extra
+        elif self.is_dropped:
+            return
+        elif len(message.get("body", b"")) > PIECE:
+            await self._send_in_pieces(message)
+            return
         await self.pass_on(message)
+
+    async def _send_in_pieces(self, message: Message) -> None:
+        """Send a long body so that the server waits until the client has taken what came before."""
+        body = memoryview(message["body"])
+        for start in range(0, len(body), PIECE):
+            more = start + PIECE < len(body) or message.get("more_body", False)
+            piece = {
+                "type": "http.response.body", "body": bytes(body[start : start + PIECE]), "more_body": more
+            }  # fmt: skip
+            try:
+                async with asyncio.timeout(self.seconds):
+                    await self.pass_on(piece)
+            except TimeoutError:
+                raise StuckError from None
 
     async def refuse(self, status: int, detail: str, headers: MutableMapping[str, str]) -> None:
         """Send a problem as the whole response."""
@@ -108,7 +150,7 @@ class Visit:
             return
         fields = _Fields(
             method=method, route=route, status=self.status, ms=round(1000 * seconds, 2), model=self.model,
-            key=self.key, request=self.request_id.decode(),
+            key=self.key, request=self.request_id.decode(), pid=os.getpid(), client=self.client,
         )  # fmt: skip
         if query is not None:
             fields["path"] = self.path

@@ -34,9 +34,15 @@ class _Place:
 class Workers:
     """Processes that run functions, which must be importable by name, until this one is told to stop."""
 
-    def __init__(self, work: Sequence[Callable[[], None]], leave: Callable[[], None] | None = None) -> None:
-        """Prepare to run each of `work` in a process; `leave` is called before they are told to stop."""
-        self._leave = leave
+    def __init__(
+        self, work: Sequence[Callable[[], None]], leave: Callable[[], None] | None = None,
+        seconds: float = SECONDS_TO_STOP,
+    ) -> None:  # fmt: skip
+        """Prepare to run each of `work` in a process; `leave` is called before they are told to stop.
+
+        After `seconds`, and some more, they are killed.
+        """
+        self._leave, self._seconds = leave, seconds
         self._places = [_Place(each) for each in work]
         self._context = get_context("spawn")  # forked, they would share locks and threads
 
@@ -116,7 +122,7 @@ class Workers:
         if self._leave is not None:
             self._leave()
         self._tell(signal.SIGTERM)
-        end = time.monotonic() + SECONDS_TO_STOP + 2
+        end = time.monotonic() + self._seconds + 2
         for place in self._places:
             if place.process is not None:
                 place.process.join(max(0.0, end - time.monotonic()))

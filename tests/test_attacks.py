@@ -1,0 +1,472 @@
+"""What an attacker or a mishap tries on the service: prefixes, huge requests, slow readers, foreign pages."""
+
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from fastapi import FastAPI
+
+from mrfrec import MRF, Interactions
+from mrfrec.errors import DataError, ParameterError
+from mrfrec.service import ServiceSettings, answers, create_app, door, serve
+from mrfrec.service.keys import new_key
+
+from servers import Command, save_shop, serving
+
+ASK = {"history": ["milk"], "k": 3}
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_shop(tmp_path_factory.mktemp("attacks") / "shop.mrf")
+
+
+# ── prefixes ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def _by_server(models: Path, settings: dict[str, Any]) -> Iterator[str]:
+    """A proxy removes the prefix, and the server is told of it."""
+    with serving(create_app(models, settings=ServiceSettings(**settings)), root_path="/recs") as url:
+        yield url
+
+
+@contextmanager
+def _by_setting(models: Path, settings: dict[str, Any]) -> Iterator[str]:
+    """A proxy removes the prefix, and the settings tell of it."""
+    with serving(create_app(models, settings=ServiceSettings(**settings, root_path="/recs"))) as url:
+        yield url
+
+
+@contextmanager
+def _by_setting_alone(models: Path, settings: dict[str, Any]) -> Iterator[str]:
+    """The proxy passes the prefix on."""
+    with _by_setting(models, settings) as url:
+        yield f"{url}/recs"
+
+
+@contextmanager
+def _by_mount(models: Path, settings: dict[str, Any]) -> Iterator[str]:
+    """Another application has the service under a prefix, and does not start it."""
+    outer = FastAPI()
+    outer.mount("/recs", create_app(models, settings=ServiceSettings(**settings)))
+    with serving(outer) as url:
+        yield f"{url}/recs"
+
+
+@pytest.mark.parametrize("prefixed", [_by_server, _by_setting, _by_setting_alone, _by_mount])
+def test_keys_roles_metrics_links_and_hot_swaps_are_the_same_under_a_prefix(
+    prefixed: Any, tmp_path: Path
+) -> None:
+    (read, first), (manage, second) = new_key("web"), new_key("ops", "manage")
+    (tmp_path / "keys").write_text(f"{first}\n{second}\n")
+    model = save_shop(tmp_path / "shop.mrf", l2=1.0)
+    with prefixed(model, {"keys": tmp_path / "keys", "poll": 0.05}) as url, httpx.Client() as client:
+
+        def reload(**given: Any) -> int:
+            return client.post(f"{url}/v1/models/shop/reload", **given).status_code
+
+        assert reload(headers={"X-API-Key": read}) == 403
+        assert reload(auth=("me", manage)) == 403  # a browser would send it for the form of another site, too
+        assert reload() == 401
+        assert reload(headers={"X-API-Key": manage}) == 200
+        for path in ("/health", "/ready"):
+            assert client.get(url + path).status_code == 200
+        for path in ("/", "/v1/models", "/metrics", "/healthy", "/health/x", "//health", "/static/../health"):
+            assert client.get(url + path).status_code == 401
+        client.headers["X-API-Key"] = read
+        metrics = client.get(f"{url}/metrics").text
+        assert 'mrfrec_requests_total{model="",route="/v1/models/{name}/reload",status="403"} 2.0' in metrics
+        assert 'route="/health",status="200"} 1.0' in metrics
+        page = client.get(f"{url}/").text
+        assert 'action="/recs/search"' in page
+        assert all(link.startswith("/recs/") for link in _links(page))
+        save_shop(tmp_path / "new.mrf", l2=50.0).replace(model)
+        before = client.get(f"{url}/v1/models/shop").json()["fingerprint"]
+        _eventually(lambda: client.get(f"{url}/v1/models/shop").json()["fingerprint"] != before)
+
+
+def _links(page: str) -> list[str]:
+    parts = page.replace('src="', 'href="').replace('action="', 'href="').split('href="')[1:]
+    return [part.partition('"')[0] for part in parts]
+
+
+def _eventually(holds: Callable[[], bool], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+# ── the cost of a request ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of 5,000 items, and a user who has 4,000 of them."""
+    rng = np.random.default_rng(0)
+    users, items = np.repeat(np.arange(1, 2000), 30), rng.integers(0, 5000, 30 * 1999)
+    users, items = np.append(users, np.zeros(4000, int)), np.append(items, np.arange(4000))
+    X = sp.csr_array((np.ones(len(users)), (users, items)), (2000, 5000))
+    X.data[:] = 1.0
+    model = MRF(sparsity=0.01, rank=0, threads=1).fit(Interactions.from_matrix(X))
+    path = tmp_path_factory.mktemp("large") / "large.mrf"
+    model.save(path, include_histories=True)
+    return path
+
+
+BATCH = {"histories": [list(range(500))] * 100, "k": 100, "reasons": 100}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/recommend/batch", BATCH),
+        ("/v1/recommend/batch", {"histories": [[1]] * 1000, "k": 101}),
+        ("/v1/recommend", {"history": [1], "k": 1000, "reasons": 100}),
+        ("/v1/recommend", {"history": list(range(5000)), "k": 1000, "reasons": 51}),
+        ("/v1/recommend", {"user": 0, "k": 1000, "reasons": 100}),
+    ],
+    ids=["batch", "batch without reasons", "reasons", "history", "user"],
+)
+def test_cost_of_an_answer_is_limited_before_work_begins(
+    large: Path, path: str, body: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def works(*given: Any) -> Any:
+        raise AssertionError("work began")
+
+    for name in ("recommend", "recommend_one", "recommend_to_user"):
+        monkeypatch.setattr(answers, name, works)
+    with serving(create_app(large)) as url:
+        found = httpx.post(url + path, json=body, timeout=60)
+        assert found.status_code == 422
+        assert "must be at most 100,000" in found.json()["detail"]
+
+
+def test_values_of_a_body_are_counted_before_it_is_parsed(
+    large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def parses(*given: Any) -> Any:
+        raise AssertionError("the body was parsed")
+
+    with serving(create_app(large)) as url:
+        monkeypatch.setattr(door, "read_request", parses)
+        monkeypatch.setattr(json, "loads", parses)
+        for many in (b"1," * 700_000, b"[]" * 100_001, b"{}" * 100_001):
+            content = b'{"history": [%b' % many
+            found = httpx.post(
+                f"{url}/v1/recommend", content=content, headers={"Content-Type": "application/json"}
+            )
+            assert found.status_code == 413
+            assert b"at most 100,000 values" in found.content
+
+
+def test_work_for_a_batch_stops_when_its_client_leaves(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, recommend, left = [], answers.recommend, threading.Event()
+
+    def counted(*given: Any) -> Any:
+        calls.append(len(given[1]))
+        if len(calls) == 2:
+            assert left.wait(20)
+            time.sleep(0.3)  # until the service has read that nobody is there
+        return recommend(*given)
+
+    monkeypatch.setattr(answers, "recommend", counted)
+    body = json.dumps({"histories": [list(range(50))] * 500, "k": 10, "reasons": 5}).encode()
+    with serving(create_app(large)) as url:
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=20) as connection:
+            head = f"POST /v1/recommend/batch HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+            connection.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
+            _eventually(lambda: len(calls) == 2)
+        left.set()
+        name = 'mrfrec_requests_total{model="",route="/v1/recommend/batch",status="499"} 1.0'
+        _eventually(lambda: name in httpx.get(f"{url}/metrics").text)
+    assert len(calls) == 2
+    assert sum(calls) < 500
+
+
+HARD: list[tuple[str, Any]] = [
+    ("/v1/recommend", {"user": 0, "k": 1000, "reasons": 50}),
+    ("/v1/recommend", {"user": 0, "k": 1000, "reasons": 50, "exclude_seen": False, "novelty": 0.5}),
+    ("/v1/explain", {"user": 0, "item": 4500}),
+    ("/v1/explain", {"history": list(range(5000)), "item": 4999}),
+    ("/v1/recommend", {"history": [{"item": i, "value": 1.5} for i in range(5000)], "k": 900, "reasons": 1}),
+    ("/v1/recommend", {"history": [[1]] * 50_000}),
+    ("/v1/recommend", {"history": list(range(700_000))}),
+    ("/v1/recommend/batch", {"histories": [list(range(45))] * 1000, "k": 100}),
+    ("/v1/recommend/batch", {"histories": [list(range(500))] * 20, "k": 50, "reasons": 90}),
+    ("/v1/search?q=" + "x " * 400, None),
+    ("/v1/similar?item=1&k=1000", None),
+    ("/item?item=1", None),
+]
+
+
+@pytest.mark.slow
+def test_no_request_keeps_the_event_loop_from_turning(large: Path, tmp_path: Path) -> None:
+    """The loop looks at the clock every 5 ms, in a process of its own: never more than 100 ms apart."""
+    code = (
+        "import asyncio, sys, time\n"
+        "from mrfrec.service import create_app\n"
+        "from mrfrec.service.server import _run, _bound, _log\n"
+        "import logging; logging.basicConfig(level=logging.INFO)\n"
+        "door = create_app(sys.argv[1])\n"
+        "async def look(longest=0.0):\n"
+        "    while True:\n"
+        "        start = time.perf_counter()\n"
+        "        await asyncio.sleep(0.005)\n"
+        "        if time.perf_counter() - start > max(longest, 0.02):\n"
+        "            longest = time.perf_counter() - start\n"
+        "            print(f'longest {longest:.4f}', flush=True)\n"
+        "watch = []\n"
+        "begin = door._begin\n"
+        "door._begin = lambda: (begin(), watch or watch.append(asyncio.ensure_future(look())))\n"
+        "with _bound('127.0.0.1', 0) as listening:\n"
+        "    listening.listen()\n"
+        "    print('listening at http://127.0.0.1:%d' % listening.getsockname()[1], flush=True)\n"
+        "    _run(door, listening)\n"
+    )
+    with Command(tmp_path, large, code=code) as service, httpx.Client(timeout=60) as client:
+        for path, body in HARD:
+            if body is None:
+                client.get(service.url + path)
+            else:
+                found = client.post(service.url + path, json=body)
+                assert found.status_code in (200, 413, 422), found.text[:300]
+        longest = [float(line.split()[1]) for line in service.log.splitlines() if line.startswith("longest")]
+    assert max(longest, default=0) < 0.1, longest
+
+
+# ── clients that do not read ──────────────────────────────────────────────────────────────────────
+
+
+def _stuck(url: str, body: bytes) -> socket.socket:
+    """Ask for a long answer, and do not read it."""
+    host, port = url.removeprefix("http://").split(":")
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.settimeout(20)
+    connection.connect((host, int(port)))
+    head = f"POST /v1/recommend HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    connection.sendall(head.encode() + b"\r\n\r\n" + body)
+    return connection
+
+
+def test_client_that_does_not_take_its_answer_is_cut_off(
+    large: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = ServiceSettings(write_seconds=0.5, max_body=300_000)
+    app = create_app(large, settings=settings)
+    body = json.dumps({"user": 0, "k": 900, "reasons": 60}).encode()
+    with serving(app) as url:
+        whole = httpx.post(f"{url}/v1/recommend", content=body, headers={"Content-Type": "application/json"})
+        assert len(whole.content) > 1_500_000
+        with caplog.at_level(logging.WARNING), _stuck(url, body) as one, _stuck(url, body) as two:
+            _eventually(lambda: app._held > 0)
+            # Bytes of long answers are limited like those of bodies, and small answers still are given.
+            _eventually(lambda: app._held > 3_000_000)
+            third = httpx.post(
+                f"{url}/v1/recommend", content=body, headers={"Content-Type": "application/json"}
+            )
+            assert third.status_code == 503
+            assert httpx.post(f"{url}/v1/recommend", json={"history": [1]}).status_code == 200
+            _eventually(lambda: app._held == 0)
+            for connection in (one, two):
+                while piece := connection.recv(65536):  # until the service closes it
+                    assert len(piece) < len(whole.content)
+        assert caplog.text.count("takes no more of the answer") == 2
+
+
+# ── pages of other sites ──────────────────────────────────────────────────────────────────────────
+
+
+def test_pages_of_other_sites_change_nothing(shop: Path) -> None:
+    with serving(create_app(shop, settings=ServiceSettings(origins=("https://ops.example", "*")))) as url:
+        own = url.removeprefix("http://")
+        for origin, host, status in (
+            (None, own, 200),
+            (url, own, 200),
+            ("https://ops.example", own, 200),
+            ("https://evil.example", own, 403),  # though it may ask
+            ("null", own, 403),
+            ("http://evil.example:80", "evil.example:80", 403),  # its name leads here: DNS rebinding
+            (None, "evil.example", 403),
+            (None, "localhost:1", 200),
+            (None, "[::1]:1", 200),
+        ):
+            headers = {"Host": host} | ({} if origin is None else {"Origin": origin})
+            assert httpx.post(f"{url}/v1/models/shop/reload", headers=headers).status_code == status, headers
+            assert httpx.post(f"{url}/v1/recommend", json=ASK, headers=headers).status_code == 200
+
+
+def test_hosts_are_those_that_are_allowed(shop: Path) -> None:
+    with serving(create_app(shop, settings=ServiceSettings(hosts=("Shop.example", "[::1]")))) as url:
+        for host, status in (("shop.EXAMPLE:81", 200), ("[::1]:8", 200), ("127.0.0.1", 421), ("evil", 421)):
+            found = httpx.post(f"{url}/v1/recommend", json=ASK, headers={"Host": host})
+            assert found.status_code == status
+            assert httpx.get(f"{url}/health", headers={"Host": host}).status_code == 200
+        reload = httpx.post(f"{url}/v1/models/shop/reload", headers={"Host": "shop.example"})
+        assert reload.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"root_path": "recs"},
+        {"root_path": "/recs/"},
+        {"root_path": "/a b"},
+        {"hosts": ("a:80",)},
+        {"drain": -1.0},
+    ],
+    ids=str,
+)
+def test_bad_prefixes_hosts_and_times_are_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match=next(iter(bad))):
+        ServiceSettings(**bad)
+
+
+# ── what the service says of itself ───────────────────────────────────────────────────────────────
+
+
+def test_description_names_keys_and_the_media_type_of_errors(shop: Path) -> None:
+    with serving(create_app(shop)) as url:
+        found = httpx.get(f"{url}/v1/openapi.json").json()
+        assert httpx.get(f"{url}/v1/openapi.json").json() == found
+    assert {"bearer", "header", "basic"} == set(found["components"]["securitySchemes"])
+    reload = found["paths"]["/v1/models/{name}/reload"]["post"]
+    assert {"bearer": []} in reload["security"]
+    assert {"basic": []} not in reload["security"]
+    assert found["paths"]["/health"]["get"]["security"] == []
+    assert "503" in found["paths"]["/ready"]["get"]["responses"]
+    for path, methods in found["paths"].items():
+        for operation in methods.values():
+            if path.startswith("/v1/"):
+                assert {"401", "403", "408"} <= set(operation["responses"])
+            for status, response in operation["responses"].items():
+                if status >= "400":
+                    assert list(response["content"]) == ["application/problem+json"]
+
+
+def test_log_has_the_process_the_key_of_a_refusal_and_the_client_if_asked_for(
+    shop: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    read, line = new_key("web")
+    (tmp_path / "keys").write_text(line)
+    with caplog.at_level(logging.INFO, "mrfrec.service.access"):
+        for log_clients in (False, True):
+            settings = ServiceSettings(keys=tmp_path / "keys", log_clients=log_clients)
+            with serving(create_app(shop, settings=settings)) as url:
+                found = httpx.post(f"{url}/v1/models/shop/reload", headers={"X-API-Key": read})
+                assert found.status_code == 403
+    without, with_client = (vars(record)["fields"] for record in caplog.records)
+    assert without["pid"] == os.getpid()
+    assert without["key"] == "web"
+    assert without["client"] == ""
+    assert with_client["client"] == "127.0.0.1"
+
+
+def test_metrics_tell_of_processes_and_versions(shop: Path) -> None:
+    with serving(create_app(shop)) as url:
+        found = httpx.get(f"{url}/metrics").text
+    assert "mrfrec_workers 1.0" in found
+    assert 'mrfrec_build_info{python="' in found
+    assert f'process_resident_memory_bytes{{pid="{os.getpid()}"}}' in found
+
+
+# ── starting ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_salt_makes_other_groups_of_the_same_shares(shop: Path, tmp_path: Path) -> None:
+    files = {"a": shop, "b": shop}
+    half = {"a": 0.5, "b": 0.5}
+
+    def group(salt: str) -> list[bool]:
+        shelf = create_app(files, split=half, salt=salt).shelf
+        return [shelf.choose(None, visitor).served.name == "a" for visitor in range(2000)]  # type: ignore[union-attr]
+
+    plain, one, two = map(np.array, map(group, ("", "prices", "pictures")))
+    for groups in (plain, one, two):
+        assert 900 < groups.sum() < 1100
+    for other in (plain, two):
+        assert 900 < (one == other).sum() < 1100  # as often as by chance
+    assert (one == group("prices")).all()
+
+
+def test_single_file_is_served_and_messages_of_every_level_may_be_logged(shop: Path, tmp_path: Path) -> None:
+    code = (
+        "import logging, sys\n"
+        "from mrfrec import service\n"
+        "logging.basicConfig(level=0)\n"
+        "service.serve(sys.argv[1], port=0)\n"
+    )
+    with Command(tmp_path, shop, code=code) as service:
+        assert httpx.post(f"{service.url}/v1/recommend", json=ASK).status_code == 200
+        assert service.stop() == 0
+        assert "stopping: connections end in 0.3 s" in service.log
+
+
+def test_unix_socket_is_listened_at_and_removed(shop: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mrfrec.sock"
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(str(path))  # by a process that was killed
+    left.close()
+    command = [sys.executable, "-m", "mrfrec", "serve", str(shop), "--uds", str(path), "--workers", "2"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            for line in process.stderr:
+                if f"listening at unix:{path}" in line:
+                    break
+            with httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as client:
+                assert client.post("http://shop/v1/recommend", json=ASK, timeout=30).status_code == 200
+            assert path.stat().st_mode & 0o777 == 0o660
+            with pytest.raises(DataError, match="cannot be listened at: address already in use"):
+                serve(shop, uds=path)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.stderr.read()
+        assert process.wait(20) == 0
+    assert not path.exists()
+
+
+def test_worker_without_its_model_waits_while_others_answer(tmp_path: Path) -> None:
+    file = save_shop(tmp_path / "shop.mrf")
+    with Command(tmp_path, file, "--workers", "2") as service:
+        service.wait_for("opened", 3)
+        file.rename(tmp_path / "elsewhere")
+        os.kill(service.workers[0], signal.SIGKILL)
+        service.wait_for("this worker waits, and others answer")
+        _eventually(lambda: "mrfrec_workers 1.0" in httpx.get(f"{service.url}/metrics").text)
+        for _ in range(50):  # each over a connection of its own
+            assert httpx.post(f"{service.url}/v1/recommend", json=ASK).status_code == 200
+        (tmp_path / "elsewhere").rename(file)
+        _eventually(lambda: "mrfrec_workers 2.0" in httpx.get(f"{service.url}/metrics").text)
+
+
+def test_hard_link_to_a_served_file_does_not_open_it_again(tmp_path: Path) -> None:
+    shelf = create_app(save_shop(tmp_path / "shop.mrf")).shelf
+    os.link(tmp_path / "shop.mrf", tmp_path / "kept.mrf")
+    assert shelf.changed() == []
+
+
+def test_many_requests_at_once_end(large: Path) -> None:
+    """Large answers, small ones and pages at the same time: each ends, none with an error of the service."""
+    with serving(create_app(large)) as url, ThreadPoolExecutor(8) as pool:
+        asked = [HARD[0], ("/v1/recommend", {"history": [1, 2]}), HARD[2], HARD[8]] * 2
+        found = pool.map(lambda one: httpx.post(url + one[0], json=one[1], timeout=60).status_code, asked)
+        assert set(found) <= {200, 503}
