@@ -88,8 +88,7 @@ def _open_files(pid: int) -> int:
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts connections through /proc")
 def test_workers_accept_about_as_many_connections(shop: Path, tmp_path: Path) -> None:
     with Command(tmp_path, shop, "--workers", "2") as service, ExitStack() as kept:
-        service.wait_for("opened", 3)
-        time.sleep(2)  # and both listen
+        _wait_for_workers(service.url, 2)
         before = [_open_files(pid) for pid in service.workers]
         address = "127.0.0.1", int(service.url.rsplit(":", 1)[1])
         for _ in range(40):
@@ -205,7 +204,7 @@ def test_what_is_under_way_is_finished_when_told_to_stop(
 ) -> None:
     body = json.dumps(ASK).encode()
     with Command(tmp_path, shop, "--workers", workers) as service:
-        service.wait_for("opened", 1 if workers == 1 else 3)
+        _wait_for_workers(service.url, workers)
         host, port = service.url.removeprefix("http://").split(":")
         connections = [socket.create_connection((host, int(port)), timeout=10) for _ in range(8)]
         head = "POST /v1/recommend HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -325,6 +324,18 @@ def test_two_workers_allow_a_caller_no_more_than_one(shop: Path, tmp_path: Path)
         assert {answer.status_code for answer in answers} == {200, 429}
         assert 40 <= allowed <= 40 + 40 * seconds + 2
         assert len(_workers_of(answers)) == 2
+
+
+def _wait_for_workers(url: str, count: int) -> None:
+    """Wait until as many workers have answered."""
+    answers: list[httpx.Response] = []
+
+    def all_have() -> bool:
+        answers.append(client.get(f"{url}/health"))
+        return len(_workers_of(answers)) == count
+
+    with httpx.Client(headers={"Connection": "close"}, timeout=60) as client:
+        _eventually(all_have, 60)
 
 
 def _workers_of(answers: list[httpx.Response]) -> set[str]:

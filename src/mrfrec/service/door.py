@@ -205,6 +205,7 @@ class Door:
             answer = self.app if question is None else await self._recommend(question)
             await answer(scope, receive, visit.send)
             if visit.is_dropped:
+                visit.is_dropped = False
                 raise ProblemError(503, _MANY, {"Retry-After": "1"})
         finally:
             self._inside -= 1

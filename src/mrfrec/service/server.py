@@ -231,23 +231,20 @@ def _is_loopback(host: str) -> bool:
 @contextmanager
 def _bound_at(path: Path) -> Iterator[socket.socket]:
     """Bind a Unix socket, and remove its file in the end."""
-    try:
-        if path.is_socket():
-            with closing(socket.socket(socket.AF_UNIX)) as other:
-                if other.connect_ex(str(path)) != 0:
-                    path.unlink()  # left behind by a process that was killed
-        listening = socket.socket(socket.AF_UNIX)
-        listening.setblocking(False)
-        listening.bind(str(path))
-        path.chmod(0o660)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise DataError(f"{path} cannot be listened at: {reason}. Give another --uds.") from error
-    try:
-        yield listening
-    finally:
-        listening.close()
-        path.unlink(missing_ok=True)
+    with closing(socket.socket(socket.AF_UNIX)) as other, closing(socket.socket(socket.AF_UNIX)) as listening:
+        try:
+            if path.is_socket() and other.connect_ex(str(path)) != 0:
+                path.unlink()  # left behind by a process that was killed
+            listening.setblocking(False)
+            listening.bind(str(path))
+            path.chmod(0o660)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise DataError(f"{path} cannot be listened at: {reason}. Give another --uds.") from error
+        try:
+            yield listening
+        finally:
+            path.unlink(missing_ok=True)
 
 
 @contextmanager
