@@ -291,12 +291,16 @@ def an_interrupted_fit_leaves_it_as_it_was(make: Make, data: Interactions) -> No
 
 
 def it_can_be_evaluated(make: Make, split: Split) -> None:
-    model = make()
+    half = Interactions(split.training.matrix[::2])
+    model = make().fit(half)
+    before = model.recommend(k=4)
     found = evaluate(model, split, "ndcg@10,recall@5")
+    assert model.recommend(k=4).equals(before)
     assert 0 < found.mean("ndcg@10").mean <= 1
     assert found.parameters == model.parameters
     assert found.facts["kind"] == type(model).__name__
     assert found.seconds["training"] > 0
+    model.fit(split.training, validation=split.validation)
     again = measure(model, split.test, "ndcg@10")
     np.testing.assert_array_equal(again.per_user("ndcg@10"), found.per_user("ndcg@10"))
 

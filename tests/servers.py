@@ -55,11 +55,13 @@ def save_shop(path: Path, **parameters: Any) -> Path:
 class Command:
     """`mrfrec serve …` in a process of its own, with a free port; stopped when the block ends."""
 
-    def __init__(self, folder: Path, *arguments: object, code: str = "") -> None:
+    def __init__(
+        self, folder: Path, *arguments: object, code: str = "", python: object = sys.executable
+    ) -> None:
         """Start the command, or Python code that does the like with these arguments."""
         self._log = folder / "log"
         start = ["-c", code] if code else ["-m", "mrfrec", "serve", "--port", "0"]
-        command = [sys.executable, *start, *map(str, arguments)]
+        command = [str(python), *start, *map(str, arguments)]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(command, stderr=log, stdout=log)
 

@@ -15,7 +15,7 @@ import dask
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, wait
 
 from mrfrec import MRF, ClusterError, MemoryPlanError, NumericalError, ParameterError
 from mrfrec.core import blocks
@@ -255,6 +255,23 @@ def test_bad_clients_are_refused(
         connected("tcp://127.0.0.1:9"),
     ):
         pass
+
+
+def test_tasks_that_are_cancelled_while_they_are_awaited_are_sent_again(
+    client: Client, table: sp.csr_array, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dask cancels them when the connection to the scheduler breaks."""
+    cancelled: list[Any] = []
+
+    def cancel_and_wait(futures: list[Any], **options: Any) -> Any:
+        if not cancelled:
+            cancelled.extend(futures)
+            client.cancel(futures)
+        return wait(futures, **options)
+
+    monkeypatch.setattr("distributed.wait", cancel_and_wait)
+    assert_same(MRF(**SETTINGS[0]).fit(table, client=client), MRF(**SETTINGS[0]).fit(table))
+    assert cancelled
 
 
 def test_a_scheduler_that_goes_away_ends_the_fit_with_one_error(

@@ -323,11 +323,14 @@ def test_what_cannot_be_a_folder_of_parts_is_refused(model: MRF, client: Client,
     (tmp_path / "mine" / "part-00000.parquet").write_text("mine")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "manifest.json").write_text("[]")
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "manifest.json").write_text("[" * 100_000)
     for name, rule in (
         ("file", "path must be a folder, with a client"),
         ("mine", "path must be a new or empty folder"),
         ("no/parts", "path must be in a folder that exists"),
         ("broken", "is not a manifest of recommendations"),
+        ("deep", "is not a manifest of recommendations"),
     ):
         with pytest.raises(MrfrecError, match=rule):
             model.recommend_to(tmp_path / name, client=client)

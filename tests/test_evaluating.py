@@ -16,6 +16,7 @@ from mrfrec import (
     DataError,
     MissingLibraryError,
     MrfrecError,
+    MrfrecWarning,
     ParameterError,
     datasets,
     read_interactions,
@@ -101,6 +102,34 @@ def test_evaluate_gives_what_python_gives(run: Any) -> None:
     assert found["test_users"] == len(split.test)
     assert found["parameters"]["sparsity"] == 0.3
     assert found["seconds"]["training"] > 0
+
+
+def test_evaluate_warns_of_the_other_model_that_fit_would_write(
+    run: Any, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the users of four items, there are fewer users than items."""
+    rng = np.random.default_rng(3)
+    counts = np.repeat([36, 4], [1100, 2000])
+    items = np.concatenate([rng.choice(1200, count, replace=False) for count in counts])
+    pl.DataFrame({"user": np.repeat(np.arange(len(counts)), counts), "item": items}).write_csv("many.csv")
+    typed = ("evaluate", "many.csv", "--heldout", "50", "--metrics", "ndcg@10", "--format", "json")
+    assert MRF().planned("many.csv").kind == "dense"
+    with pytest.warns(MrfrecWarning, match=r"measured is a sparse model.*all the data.*be a dense model"):
+        out = run(*typed)
+    assert json.loads(out)["models"][0]["plan"].startswith("sparse model (l2=")
+    for same in (("--min-items", "0"), ("--min-items", "6"), ("--model", "sparsity=0.1")):
+        run(*typed, *same)  # warnings are errors
+
+
+def test_the_plan_is_printed(run: Any) -> None:
+    typed = ("events.csv", "--heldout", "30", "--metrics", "ndcg@10")
+    assert "Fitted: dense model (l2=" in run("evaluate", *typed)
+    out = run("compare", *typed, "--model", "MRF", "--model", "few: sparsity=0.3", "--model", "Popularity")
+    assert "few: MRF, sparsity=0.3. Fitted: sparse model (l2=" in out
+    assert out.count("Fitted:") == 2
+    out = run("tune", "events.csv", "-o", "best.json", "--vary", "l2=1,2", "--method", "grid")
+    assert "The best: dense model (l2=" in out
+    assert json.loads(Path("best.json").read_text())["tuned"]["plan"].startswith("dense model (l2=")
 
 
 def test_a_split_that_is_given_is_taken_as_it_is(run: Any, folder: Path) -> None:
@@ -458,7 +487,7 @@ def test_results_say_of_which_kind_the_models_are(run: Any, form: str) -> None:
     small = ("--heldout", "30", "--format", form)
     out = run("compare", "events.csv", *small, "--metrics", "ndcg@10", "--model", "käse: model=SLIM, l1=3",
               "--model", "SLIM", "--model", "MRF: l2=3", "--model", "sparsity=0.3")  # fmt: skip
-    lines = [line.removeprefix("- ") for line in out.splitlines() if line.strip()][-4:]
+    lines = [line.split(". Fitted: ")[0].removeprefix("- ") for line in out.splitlines() if line.strip()][-4:]
     assert lines == ["käse: SLIM, l1=3", "SLIM, default parameters", "MRF, l2=3", "MRF, sparsity=0.3"]
     out = run("tune", "events.csv", *small, "--metric", "ndcg@10", "--model", "SLIM: l1=1", "--vary",
               "l2=1,9", "-o", "kinds.json")  # fmt: skip
@@ -467,6 +496,7 @@ def test_results_say_of_which_kind_the_models_are(run: Any, form: str) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"), [("[]", "is not a file of parameters"), ("{", "is not a file of parameters"),
+                             ("[" * 100_000, "is not a file of parameters"),
                              ('{"parameters": {"alhpa": 1}}', "Did you mean alpha")]
 )  # fmt: skip
 def test_a_file_that_holds_no_parameters_is_refused(
@@ -699,6 +729,20 @@ def test_reproduce_without_the_data_says_what_to_put_where(run: Any, tmp_path: P
         run("paper", "reproduce", "table2", "--data", "ml-20m", "--folder", str(tmp_path))
     with pytest.raises(ParameterError, match=r"--model must be among MRF, .* for table1; got 'EASE'"):
         run("paper", "reproduce", "table1", "--model", "ease", "--folder", str(tmp_path))
+
+
+@pytest.mark.parametrize("given", ["inf", "nan", "2,1e999", "2,", "-inf"])
+def test_a_list_of_numbers_holds_finite_numbers(given: str, run: Any) -> None:
+    for command, option in (("lowrank", "--ranks"), ("tradeoff", "--sparsity"), ("tradeoff", "--r")):
+        with pytest.raises(ParameterError, match=f"{option} must be finite numbers"):
+            run("paper", command, "events.csv", f"{option}={given}")
+
+
+def test_numbers_of_hundreds_of_digits_are_refused(run: Any) -> None:
+    many = "9" * 400
+    for vary in (f"l2=1,{many}", f"max_neighbors=1,{many}"):
+        with pytest.raises(ParameterError, match="--vary"):
+            run("tune", "events.csv", "-o", "best.json", "--method", "grid", "--vary", vary)
 
 
 # ── models as they are typed ──────────────────────────────────────────────────────────────────────

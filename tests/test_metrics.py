@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ from mrfrec import MRF, DataError, ParameterError
 from mrfrec.data.interactions import Interactions
 from mrfrec.evaluation import protocol
 from mrfrec.evaluation.metrics import DEFAULTS, NAMES, Lists, Metric, long_tail, mean_of, paired, parse
-from mrfrec.evaluation.protocol import Evaluation, compare, evaluate, measure
+from mrfrec.evaluation.protocol import Evaluation, compare, evaluate, fit_and_measure, measure
 from mrfrec.evaluation.splits import Split, leave_out, strong_generalisation
 from mrfrec.io.tables import read_events
+from mrfrec.models.neighborhood import Popularity
 from mrfrec.models.registry import build
 
 import naive_evaluation as naive
@@ -404,7 +406,7 @@ def test_evaluation_equals_naive(make: Any, weak: bool) -> None:
     model = make()
     n_items = split.training.n_items
     metrics = [f"{name}@{k}" for name in NAMES for k in (1, 5, 20, n_items)]
-    found = evaluate(model, split, metrics)
+    found = fit_and_measure(model, split, metrics)
     case = case_of(model, split, n_items)
     assert [str(metric) for metric in found.values] == metrics
     for metric in found.values:
@@ -444,7 +446,7 @@ def test_what_is_measured_is_what_is_served(kind: str) -> None:
 def test_ties_by_index_are_measured_where_asked_for() -> None:
     split = split_of()
     model = MRF.paper(l2=2.0, threshold=10.0)  # without weights: all scores are equal
-    found = evaluate(model, split, ["ndcg@10"], ties="index")
+    found = fit_and_measure(model, split, ["ndcg@10"], ties="index")
     case = case_of(model, split, 10, ties="index")
     np.testing.assert_allclose(found.per_user("ndcg@10"), case.expected("ndcg", 10), rtol=1e-12)
     assert found.mean("ndcg@10").mean < evaluate(model, split, ["ndcg@10"]).mean("ndcg@10").mean
@@ -484,13 +486,26 @@ def test_a_metric_asked_for_twice_is_measured_once() -> None:
 
 def test_fitted_models_are_measured_without_fitting() -> None:
     split = split_of()
-    model = MRF.paper(l2=2.0)
+    model = MRF.paper(l2=2.0).fit(split.training)
     fitted = evaluate(model, split, ["ndcg@10"])
     measured = measure(model, split.test, ["ndcg@10"])
     np.testing.assert_array_equal(measured.per_user("ndcg@10"), fitted.per_user("ndcg@10"))
     assert split.validation is not None
     other = measure(model, split.validation, ["ndcg@10"])
     assert other.users == split.validation.users
+
+
+def test_fitted_models_are_as_they_were_after_an_evaluation_and_a_comparison(tmp_path: Path) -> None:
+    split = split_of()
+    fitted = {"MRF": MRF(l2=2.0), "popular": Popularity()}
+    for name, model in fitted.items():
+        model.fit(sp.csr_array(np.eye(7, dtype=np.float32))).save(tmp_path / name)
+    evaluate(fitted["MRF"], split, "ndcg@10")
+    compare(fitted, split, "ndcg@10")
+    for name, model in fitted.items():
+        before = (tmp_path / name).read_bytes()
+        model.save(tmp_path / name)
+        assert (tmp_path / name).read_bytes() == before
 
 
 def test_models_are_compared_user_by_user() -> None:

@@ -15,6 +15,7 @@ from mrfrec import MRF, DataError, Interactions, MemoryPlanError, NotFittedError
 from mrfrec.core import blocks
 from mrfrec.core.memory import Budget
 from mrfrec.core.plan import Settings, Sizes, decide
+from mrfrec.data.interactions import DataSize
 from mrfrec.models import EASE
 
 import naive
@@ -58,6 +59,11 @@ Matrix = npt.NDArray[np.float64]
         ({"l2": 1, "dtype": "float16"}, '"float32" or "float64"; got \'float16\''),
         ({"l2": 1, "memory_limit": "lots"}, "memory_limit must be a positive whole number of bytes"),
         ({"l2": 1, "memory_limit": -5}, "memory_limit must be a positive whole number of bytes"),
+        (
+            {"l2": 1, "memory_limit": "9" * 400 + "GB"},
+            "memory_limit must be a positive whole number of bytes",
+        ),
+        ({"l2": 1, "max_neighbors": 10**400}, "max_neighbors must be a whole number below"),
         ({"l2": 1, "memory_limit": 1.5}, "memory_limit must be a positive whole number of bytes"),
     ],
 )
@@ -363,7 +369,7 @@ def test_without_parameters_a_large_catalogue_is_sparse() -> None:
 
 def test_with_fewer_users_than_items_the_default_keeps_the_largest_covariances() -> None:
     rng = np.random.default_rng(0)
-    few, many = (sp.csr_array((rng.random((n, 1100)) < 0.01).astype(np.float32)) for n in (1099, 1100))
+    few, many = (sp.csr_array((rng.random((n, 1100)) < 0.03).astype(np.float32)) for n in (1099, 1100))
     plan = MRF().fit(few).plan_
     assert (plan.kind, plan.sparsity, plan.rank) == ("sparse", 100 / 1100, 256)
     assert "1,099 users are too few for the covariances of all pairs of 1,100 items" in str(plan)
@@ -374,7 +380,18 @@ def test_with_fewer_users_than_items_the_default_keeps_the_largest_covariances()
         (MRF.paper(), few),
         (EASE(), few),
     ):
-        assert model.planned(Interactions(data)).kind == "dense"
+        plan = model.planned(data)
+        assert plan.kind == "dense"
+        assert plan.without_memory() == model.planned_for(Interactions(data).size).without_memory()
+
+
+def test_with_few_users_per_item_the_default_keeps_the_largest_covariances() -> None:
+    plan = MRF().planned_for(DataSize(16_554, 10_506, 30 * 10_506 - 1, True))
+    assert (plan.kind, plan.sparsity, plan.rank) == ("sparse", 100 / 10_506, 256)
+    assert "30.0 users per item are too few" in str(plan)
+    assert MRF().planned_for(DataSize(16_554, 10_506, 30 * 10_506, True)).kind == "dense"
+    assert MRF().planned_for(DataSize(16_554, 1000, 9000, True)).kind == "dense"
+    assert EASE().planned_for(DataSize(16_554, 10_506, 100_000, True)).kind == "dense"
 
 
 def test_without_parameters_a_small_memory_makes_the_model_sparse_and_fits() -> None:

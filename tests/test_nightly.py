@@ -334,6 +334,8 @@ def test_drift_is_half_the_sum_of_differences(folder: Path) -> None:
         ("[guard]", "[tune]\nminutes = 0\n[guard]", r"tune\.minutes must be a number above 0"),
         ("[guard]", '[tune]\nminutes = 1\nevery = "often"\n[guard]', r"tune\.every must be"),
         ("[guard]", "[guard", "is not a TOML file"),
+        ("[guard]", f"x = {'[' * 100_000}{']' * 100_000}\n[guard]", "is not a TOML file"),
+        ("sparsity = 0.2", f"l2.{'a.' * 2000}a = 1", "nested too deeply"),
     ],
 )  # fmt: skip
 def test_bad_job_is_refused_before_anything_is_done(folder: Path, old: str, new: str, message: str) -> None:

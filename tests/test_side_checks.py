@@ -77,7 +77,7 @@ def test_low_rank_equals_the_decomposition_by_hand(model: MRF, split: Split) -> 
 
 
 def test_the_first_is_the_model_as_it_is(split: Split) -> None:
-    model = MRF.paper(sparsity=0.2)
+    model = MRF.paper(sparsity=0.2).fit(split.training)
     same = evaluate(model, split, METRICS)
     full = low_rank(model, split.test, [4], METRICS).evaluations[0]
     for metric in METRICS:

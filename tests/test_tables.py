@@ -587,7 +587,10 @@ def test_values_in_some_files_only_are_refused(folder: Path) -> None:
         ("no*.csv", "no file matches the pattern"),
         (["a\0.csv"], "there is no file"),
         ("/", "is a folder; name its files"),
-        ("**a/*.csv", "cannot be read: Invalid pattern"),
+        (
+            "**a/*.csv",
+            "cannot be read: Invalid pattern|no file matches the pattern",
+        ),  # from 3.13 on, a pattern
         ("~nobody here/x.csv", "cannot be read"),
         ("x" * 5000, "cannot be read: .*too long"),
         (5, "must be a path, .*; got int"),

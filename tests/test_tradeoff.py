@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 
 from mrfrec import MRF, Interactions, MemoryPlanError, ParameterError
-from mrfrec.evaluation.protocol import Evaluation, evaluate
+from mrfrec.evaluation.protocol import Evaluation, fit_and_measure
 from mrfrec.evaluation.splits import Split, leave_out
 from mrfrec.io.tables import read_events
 from mrfrec.paper.report import of_tradeoff
@@ -54,7 +54,7 @@ def test_points_equal_evaluations_of_the_same_models(split: Split, found: Tradeo
             model = MRF.paper(l2=5.0, sparsity=None)
         else:
             model = MRF.paper(l2=2.0, alpha=0.5, sparsity=point.sparsity, r=point.r or 0.0)
-        same = evaluate(model, split, METRICS)
+        same = fit_and_measure(model, split, METRICS)
         B = model.weights_
         assert point.evaluation.parameters == same.parameters
         assert point.evaluation.split == split.name
@@ -75,9 +75,9 @@ def test_every_model_is_fitted_from_scratch_with_the_times_of_its_own_fit(
 
     def spy(model: MRF, *args: Any, **options: Any) -> Evaluation:
         given.append(options)
-        return evaluate(model, *args, **options)
+        return fit_and_measure(model, *args, **options)
 
-    monkeypatch.setattr(MODULE, "evaluate", spy)
+    monkeypatch.setattr(MODULE, "fit_and_measure", spy)
     result = tradeoff(split, [0.2], [0.0, 1.0], metrics=["ndcg@10"], ties="index")
     assert len(given) == 3
     assert all("reuse" not in options and options["ties"] == "index" for options in given)
@@ -147,7 +147,7 @@ def test_progress_tells_which_of_the_models(split: Split) -> None:
 def test_bad_parameters_are_refused_before_anything_is_fitted(
     split: Split, monkeypatch: pytest.MonkeyPatch, sparsities: Any, options: Any, message: str
 ) -> None:
-    monkeypatch.setattr(MODULE, "evaluate", lambda *_, **__: pytest.fail("fitted"))
+    monkeypatch.setattr(MODULE, "fit_and_measure", lambda *_, **__: pytest.fail("fitted"))
     with pytest.raises(ParameterError, match=message):
         tradeoff(split, sparsities, **{"metrics": METRICS, **options})
 

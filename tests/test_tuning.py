@@ -23,6 +23,7 @@ from mrfrec import (
 from mrfrec.core import blocks, closed_form, pattern, statistics
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids
+from mrfrec.data.interactions import DataSize
 from mrfrec.evaluation import grids, splits, tuning
 from mrfrec.evaluation.protocol import evaluate
 from mrfrec.evaluation.splits import Split
@@ -308,6 +309,17 @@ def test_a_library_that_is_missing_ends_the_tuning(split: Split, monkeypatch: py
         tuning.tune(split, [{"factors": 4}], "ndcg@10", model="WMF")
 
 
+def test_tuning_warns_once_of_the_other_model_that_a_fit_to_all_data_would_be(split: Split) -> None:
+    part = replace(split, whole=DataSize(50_000, 30_000, 1_000_000, True))
+    with pytest.warns(MrfrecWarning, match="be a sparse model") as caught:
+        found = tuning.tune(part, POINTS[:2], "ndcg@10")
+    assert len(caught) == 1
+    assert [str(trial.plan)[:14] for trial in found.trials] == ["dense model (l"] * 2
+    tuning.tune(part, POINTS[:2], "ndcg@10", fixed={"sparsity": 0.3})  # warnings are errors
+    with pytest.warns(MrfrecWarning, match=r"be refused: .*memory"):
+        tuning.tune(part, POINTS[:1], "ndcg@10", fixed={"sparsity": None}, machine={"memory_limit": "1GB"})
+
+
 # ── studies ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -358,7 +370,7 @@ def test_a_study_of_other_data_or_no_study_at_all_is_refused(split: Split, tmp_p
     other = replace(split, validation=split.test)
     with pytest.raises(DataError, match="made with other data or another split"):
         tuning.tune(other, POINTS[:1], "ndcg@10", study=study)
-    for content in ("user,item\n1,2\n", "{}\n", "[1]\n"):
+    for content in ("user,item\n1,2\n", "{}\n", "[1]\n", "[" * 100_000 + "\n"):
         study.write_text(content)
         with pytest.raises(DataError, match="not a line of a study of mrfrec tune"):
             tuning.tune(split, POINTS[:1], "ndcg@10", study=study)

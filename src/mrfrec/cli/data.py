@@ -1,7 +1,7 @@
 """Options about data: how tables are read, and how the measuring commands split them."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -183,27 +183,38 @@ class Data(TableOptions):
         unused = ("k",) if self.split == "strong" else ("heldout", "hidden")
         self.refuse(unused, f"--split {self.split}, which has no use for it")
         events, known = self._events(progress)
+        whole = events.size
+        if known is None:  # a published data set is filtered as published
+            events = events.filtered(min_items=self.min_items)
         if self.split == "strong":
             usual = known or max(min(events.n_users // 10, _HELDOUT), 1)
             heldout = usual if self.heldout is None else self.heldout
-            return splits.strong_generalisation(
+            made = splits.strong_generalisation(
                 events, heldout, min_items=0, hidden=self.hidden, seed=self.seed
             )
-        if self.split == "time":
-            return splits.by_time(events, self.k)
-        return splits.leave_out(events, self.k, seed=self.seed)
+        elif self.split == "time":
+            made = splits.by_time(events, self.k)
+        else:
+            made = splits.leave_out(events, self.k, seed=self.seed)
+        return replace(made, whole=whole)
 
     def _events(self, progress: "Progress | None") -> "tuple[Events, int | None]":
-        """Return the filtered data, and how many users of a published data set are held out."""
+        """Return the data as mrfrec fit reads it, and how many users of a published data set are held out.
+
+        A limit that was typed is one that fit would get too; the default of --min-items is not.
+        """
         from mrfrec import datasets
         from mrfrec.cli.show import note
         from mrfrec.datasets.registry import DATA_SETS
         from mrfrec.io.tables import read_events
 
+        limits = self.limits()
+        if self.min_items == Data.min_items:
+            limits["min_items"] = 0
         if (name := self.data_set(self.data)) in DATA_SETS:
             return datasets.events(name, self.folder), DATA_SETS[name].heldout
         if name is not None:
-            return datasets.events(name, self.folder).filtered(**self.limits()), None
+            return datasets.events(name, self.folder).filtered(**limits), None
         events = read_events(
             self.data, self.user_column, self.item_column, self.value_column,
             self.time_column or self.split == "time", progress=progress, **self.rows(),
@@ -211,7 +222,7 @@ class Data(TableOptions):
         note_skipped(events.skipped)
         if events.repeated and events.value is None:
             note(f"left out {events.repeated:,} rows of pairs that came before")
-        return events.filtered(**self.limits()), None
+        return events.filtered(**limits), None
 
     def _given(self, progress: "Progress | None") -> "Split":
         from mrfrec.evaluation import splits

@@ -10,7 +10,7 @@ import typer
 from mrfrec import datasets
 from mrfrec.cli.show import print_table, size_of
 from mrfrec.core.memory import human_bytes
-from mrfrec.evaluation.protocol import evaluate
+from mrfrec.evaluation.protocol import evaluate, fit_and_measure
 from mrfrec.evaluation.splits import Split, strong_generalisation
 from mrfrec.io.atomic import check_writable, expanded
 from mrfrec.models import Popularity
@@ -73,7 +73,7 @@ def _compare(split: Split) -> None:
     rows = [["most popular", *(str(popular.mean(metric)) for metric in wanted), "–", "–"]]
     for name, sparsity in (("MRF, dense", None), ("MRF, 2 % of the weights", 0.02)):
         model = MRF(sparsity=sparsity)
-        result = evaluate(model, split, wanted)
+        result = fit_and_measure(model, split, wanted)
         weights = model.weights_
         size = weights.nbytes if not model.is_sparse else weights.data.nbytes + weights.indices.nbytes
         accuracy = [str(result.mean(metric)) for metric in wanted]

@@ -1,6 +1,7 @@
 """Parse models on the command line: `SLIM`, `SLIM: l1=1`, `dense: l2=6, sparsity=dense`, `best.json`."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -150,7 +151,7 @@ def read_parameters(path: Path) -> tuple[str | None, dict[str, Any]]:
         content = json.loads(expanded(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not a file of parameters: {error}.") from error
     if isinstance(content, dict) and "parameters" not in content:
         kind_alone = {"model": content.pop("model")} if "model" in content else {}
@@ -266,7 +267,7 @@ def _values(text: str, values: str, default: Any) -> "list[Any] | Range":
     if dots and not all(type(x) in (int, float) for x in parsed):
         raise ParameterError("--vary", "a range of numbers, as 0.1..10", text)
     if type(default) is float:
-        parsed = [float(x) if type(x) is int else x for x in parsed]
+        parsed = [float(str(x)) if type(x) is int else x for x in parsed]  # of many digits: infinite
     if not dots:
         return list(dict.fromkeys(parsed))
     try:
@@ -277,10 +278,15 @@ def _values(text: str, values: str, default: Any) -> "list[Any] | Range":
 
 def numbers(option: str, text: str | None) -> list[float] | None:
     """Parse numbers separated by commas, such as 0.5,0.75; None if the option was left out."""
+    if text is None:
+        return None
     try:
-        return None if text is None else list(dict.fromkeys(float(part) for part in text.split(",")))
+        found = list(dict.fromkeys(float(part) for part in text.split(",")))
     except ValueError:
-        raise ParameterError(option, "numbers, separated by commas", text) from None
+        found = [math.nan]
+    if not all(map(math.isfinite, found)):
+        raise ParameterError(option, "finite numbers, separated by commas", text)
+    return found
 
 
 def parse_value(text: str) -> Any:

@@ -18,9 +18,10 @@ _DENSE_UP_TO = (
     25_000  # items: beyond, the m³ operations of the closed form take over two minutes on two cores
 )
 _NEIGHBORS = 200  # per item, on average: 0.5 % of the Million Song data, the most accurate model of Table 2
-# Instead of a dense model where there are fewer users than items: most covariances are noise then, and all
-# of them together less accurate (experiments/results/defaults.md). With so few items there is no difference.
-_FEW_NEIGHBORS, _FEW_ITEMS = 100, 1000
+# Instead of a dense model where there are fewer users than items, or few pairs per item: most covariances are
+# noise then, and all of them together no more accurate (experiments/results/defaults.md). With so few items
+# there is no difference.
+_FEW_NEIGHBORS, _FEW_ITEMS, _FEW_PAIRS = 100, 1000, 30
 
 _RANK = 256  # what `rank="auto"` stands for in a sparse model,
 _RANK_ITEMS = 16_000_000  # if that many numbers hold its vectors: they are all read for every answer
@@ -61,6 +62,23 @@ class Plan:
     rank: int = 0  # of the part beside the weights
     needed: int = 0  # bytes planned; 0 in a model that was loaded
     limit: int = 0  # bytes allowed
+
+    def without_memory(self) -> "Plan":
+        """Return the plan without its memory, for what should not depend on the machine."""
+        return replace(self, needed=0, limit=0)
+
+    def differs_from(self, other: "Plan", growth: float) -> bool:
+        """Return whether this is another kind of model, or has other numbers of neighbours per item.
+
+        `growth` is how many times as many items there are as for the other plan. What a parameter fixes, the
+        share of all pairs, does not differ.
+        """
+        if self.kind != other.kind:
+            return True
+        if self.sparsity is None or other.sparsity is None or self.sparsity == other.sparsity:
+            return False
+        more = growth * self.sparsity / other.sparsity
+        return max(more, 1 / more) > 1.5
 
     def __str__(self) -> str:
         kept = ""
@@ -242,9 +260,10 @@ def _choose(settings: Settings, sizes: Sizes, largest: float, ranked: bool) -> t
         reason = f"{m:,} items are more than {_DENSE_UP_TO:,}, beyond which the closed form takes long"
     elif sizes.dense > sizes.limit:
         reason = f"the closed form of {m:,} items would need {human_bytes(sizes.dense)}"
-    elif ranked and sizes.users < m and m > _FEW_ITEMS:
+    elif ranked and m > _FEW_ITEMS and (sizes.users < m or sizes.pairs < _FEW_PAIRS * m):
         neighbors = _FEW_NEIGHBORS
-        reason = f"{sizes.users:,} users are too few for the covariances of all pairs of {m:,} items"
+        few = f"{sizes.users:,} users" if sizes.users < m else f"{sizes.pairs / m:.1f} users per item"
+        reason = f"{few} are too few for the covariances of all pairs of {m:,} items"
     else:
         return dense, f"{m:,} items fit the closed form"
     sparsity = min(neighbors / m, 1.0)

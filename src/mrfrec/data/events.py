@@ -8,7 +8,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.data.ids import Ids, Places, Texts, positions_in
-from mrfrec.data.interactions import Interactions, filter_pairs
+from mrfrec.data.interactions import DataSize, Interactions, filter_pairs
 from mrfrec.errors import DataError
 
 
@@ -55,6 +55,12 @@ class Events:
     def n_items(self) -> int:
         """Number of item ids, including those without a row."""
         return len(self.items)
+
+    @property
+    def size(self) -> DataSize:
+        """The size of `interactions()`."""
+        binary = self.value is None or bool((self.value == 1).all())
+        return DataSize(self.n_users, self.n_items, len(self), binary)
 
     def take(self, rows: Places) -> "Events":
         """Return some of the rows, with the users and items that occur in them."""

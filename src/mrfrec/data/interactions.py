@@ -4,7 +4,7 @@ import hashlib
 import logging
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,18 @@ from mrfrec.data.origin import Origin
 from mrfrec.errors import DataError
 
 _log = logging.getLogger("mrfrec")
+
+
+class DataSize(NamedTuple):
+    """The size of a matrix, which decides what is fitted to it."""
+
+    users: int
+    items: int
+    pairs: int
+    binary: bool  # every value is 1
+
+    def __str__(self) -> str:
+        return f"{self.users:,} users × {self.items:,} items, {self.pairs:,} pairs"
 
 
 class Interactions:
@@ -75,6 +87,11 @@ class Interactions:
     def n_items(self) -> int:
         """Number of columns of the matrix."""
         return int(self.matrix.shape[1])
+
+    @property
+    def size(self) -> DataSize:
+        """Number of users, items and pairs, and whether every value is 1."""
+        return DataSize(self.n_users, self.n_items, len(self), bool((self.matrix.data == 1).all()))
 
     def __len__(self) -> int:
         return int(self.matrix.nnz)

@@ -198,7 +198,7 @@ class ClusterEngine(LocalEngine):
 
     def _any_done(self, running: "dict[int, Future]") -> list[int]:
         """Wait until a task is done; raise if there is nobody left to do it."""
-        from distributed import wait
+        from distributed import CancelledError, wait
         from distributed.utils import TimeoutError as NotYet
 
         last_seen = time.monotonic()
@@ -208,7 +208,8 @@ class ClusterEngine(LocalEngine):
                 return done
             alive = self._client.status == "running"
             if alive:
-                with suppress(NotYet, ValueError):
+                # Futures of a scheduler that goes away are cancelled, and done: each has its outcome then.
+                with suppress(NotYet, ValueError, CancelledError):
                     wait(list(running.values()), timeout=0.5, return_when="FIRST_COMPLETED")
             else:
                 time.sleep(0.5)

@@ -22,11 +22,12 @@ def parse_bytes(limit: float | str) -> int:
         match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*(?:([KMGT])(i?)B?|B)\s*", limit, flags=re.IGNORECASE)
         if match is not None:
             number, unit, binary = match.groups()
-            count = int(float(number) * (1024 if binary else 1000) ** " KMGT".index((unit or " ").upper()))
+            factor = (1024 if binary else 1000) ** " KMGT".index((unit or " ").upper())
+            count = int(min(float(number) * factor, 2.0**63))
     elif isinstance(limit, Integral | float) and not isinstance(limit, bool) and limit == limit // 1:
         count = int(limit)
-    if count <= 0:
-        rule = 'a positive whole number of bytes, or a text such as "8GB" or "512 MiB"'
+    if not 0 < count < 2**63:
+        rule = 'a positive whole number of bytes below 2^63, or a text such as "8GB" or "512 MiB"'
         raise ParameterError("memory_limit", rule, limit)
     return count
 

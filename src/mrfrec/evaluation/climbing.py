@@ -96,7 +96,7 @@ def climb(
             place = climber.better(place, {**place, **stand_in.climbed_from(place)})
     climber.climbed_from(place)
     climber.report(done=True)
-    return run.result()
+    return run.finish()
 
 
 @dataclass(frozen=True)

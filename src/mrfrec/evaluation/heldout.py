@@ -67,7 +67,8 @@ def by_hash(
     known = np.bincount(X.indices[trained], minlength=data.n_items) > 0
     found = [_questions(data, part, known, hidden) for part in parts]
     count = " + ".join(f"{len(part):,}" for part in parts)
-    return Split(training, found[0], found[1] if validation else None, f"{count} users held out by hash")
+    name = f"{count} users held out by hash"
+    return Split(training, found[0], found[1] if validation else None, name, whole=data.size)
 
 
 def _questions(

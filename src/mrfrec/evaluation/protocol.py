@@ -9,9 +9,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from mrfrec.checks import warn
 from mrfrec.core.engine import Progress
 from mrfrec.data.ids import Ids
-from mrfrec.errors import DataError, ParameterError
+from mrfrec.errors import DataError, MemoryPlanError, ParameterError
 from mrfrec.evaluation import metrics as measures
 from mrfrec.evaluation.metrics import DEFAULTS, Mean, Metric, Numbers, Paired, parse_all
 from mrfrec.evaluation.splits import Questions, Split, check_split, check_type
@@ -90,8 +91,13 @@ def evaluate(
 ) -> Evaluation:
     """Fit a model on the training data of a split and measure it on the test users.
 
+    The model is not changed: a new one with its parameters is fitted.
+
     Parameters
     ----------
+    split
+        Also says how much data there was before some was left out or held out. A warning tells if a fit to
+        all of it would be another kind of model (dense or sparse) than the one measured.
     ties
         Order of items with equal scores: "popularity", the more popular first, as in `recommend`; or "index",
         the lower column first, as in the published experiments.
@@ -104,19 +110,55 @@ def evaluate(
     -----
     Models trained in epochs use the validation users, if the split has any, to choose the best epoch.
     """
-    wanted = parse_all(metrics, check_split(split).training.n_items)
     if not isinstance(model, Recommender):
         raise ParameterError("model", "a model such as MRF()", model)
+    return fit_and_measure(
+        model.unfitted(), split, metrics, name=name, ties=ties, progress=progress, reuse=reuse,
+        client=client, shared_path=shared_path,
+    )  # fmt: skip
+
+
+def fit_and_measure(
+    model: Recommender,
+    split: Split,
+    metrics: Iterable[str] | str = DEFAULTS,
+    *,
+    name: str | None = None,
+    ties: Ties = "popularity",
+    progress: Progress | None = None,
+    **options: Any,
+) -> Evaluation:
+    """Do what `evaluate` does, but fit the model itself, with further `options` of its `fit`."""
+    wanted = parse_all(metrics, check_split(split).training.n_items)
+    warn_of_another_plan(model, split)
     model.warm_up()  # exclude compiling from the training time
     start = time.perf_counter()
-    model.fit(
-        split.training, progress=progress, reuse=reuse, validation=split.validation, client=client,
-        shared_path=shared_path,
-    )  # fmt: skip
+    model.fit(split.training, progress=progress, validation=split.validation, **options)
     stages = getattr(model, "timings_", {})
     seconds = {**stages, "training": stages.get("total", time.perf_counter() - start)}
     found = measure(model, split.test, wanted, name=name, ties=ties, progress=progress)
     return replace(found, split=split.name, seconds={**seconds, **found.seconds})
+
+
+def warn_of_another_plan(model: Recommender, split: Split) -> None:
+    """Warn if a fit to all the data of a split would not do what a fit to its training data does."""
+    size, whole = split.training.size, split.whole
+    measured = model.planned_for(size)
+    if whole is None or measured is None:
+        return
+    try:
+        other = model.planned_for(whole)
+        assert other is not None
+        if not other.differs_from(measured, whole.items / size.items):
+            return
+        text = f"a {other.without_memory()}"
+    except MemoryPlanError as error:
+        text = f"refused: {error}"
+    warn(
+        f"what is measured is a {measured.without_memory()}, trained on {size}. A fit to all the data "
+        f"({whole}) would be {text}. To measure what is fitted, give the model a sparsity, or leave out the "
+        "same users and items in both (min_items, --min-items)."
+    )
 
 
 def measure(
@@ -137,6 +179,7 @@ def measure(
             "Fit it on the training data of the same split."
         )
     wanted = parse_all(metrics, m)
+    plan = getattr(model, "plan_", None)
     start = time.perf_counter()
     ranked = rank(model, questions, max(metric.k for metric in wanted), ties=ties, progress=progress)
     lists = measures.Lists(ranked, questions.targets, model.popularity_)
@@ -154,6 +197,7 @@ def measure(
         facts={
             **model._training_facts, "kind": type(model).__name__, "test_users": len(questions),
             "places": ranked.shape[1], "ties": ties,
+            "plan": None if plan is None else str(plan.without_memory()),
         },
     )  # fmt: skip
 
@@ -184,7 +228,7 @@ def compare(
     ties: Ties = "popularity",
     progress: Progress | None = None,
 ) -> Comparison:
-    """Evaluate several models on one split, for comparison user by user."""
+    """Evaluate several models on one split, for comparison user by user. The models are not changed."""
     check_split(split)
     named = dict(models) if isinstance(models, Mapping) else {model._call: model for model in models}
     if len(named) < 2 or len(named) < len(models):

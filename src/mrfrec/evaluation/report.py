@@ -97,12 +97,13 @@ def of_evaluations(evaluations: Sequence[Evaluation]) -> Report:
 
 
 def _legend(evaluation: Evaluation) -> str:
-    """Describe a model by name, kind and parameters; a name that only repeats these is left out."""
+    """Describe a model by name, kind, parameters and plan; a name that only repeats these is left out."""
     name, kind = evaluation.model, str(evaluation.facts.get("kind", ""))
     parameters = parameters_text(evaluation.parameters, kind)
     text = f"{kind}, {parameters}" if kind else parameters
     is_redundant = name in (kind, parameters) or name.startswith((f"{kind}:", f"{kind}("))
-    return text if is_redundant else f"{name}: {text}"
+    plan = evaluation.facts.get("plan")
+    return (text if is_redundant else f"{name}: {text}") + (f". Fitted: {plan}" if plan else "")
 
 
 def of_comparison(comparison: Comparison) -> Report:
@@ -148,7 +149,7 @@ def of_tuning(tuning: Tuning, most: int = 10) -> Report:
     trials = [
         {
             "parameters": trial.parameters, "value": trial.value, "error": trial.error,
-            "training_seconds": trial.seconds, "failure": trial.failure,
+            "training_seconds": trial.seconds, "plan": trial.plan, "failure": trial.failure,
         }
         for trial in tried
     ]  # fmt: skip
@@ -161,6 +162,8 @@ def of_tuning(tuning: Tuning, most: int = 10) -> Report:
         f"Not fitted: {parameters_text(trial.parameters, tuning.model)}: {trial.failure}"
         for trial in failed[:3]
     ]
+    if tuning.best.plan:
+        notes.insert(0, f"The best: {tuning.best.plan}")
     if tuning.out_of_time:
         notes.append("The time was up before everything was tried: give it more minutes to go on.")
     return Report(about, [Section(columns, rows)], data, notes)
@@ -195,6 +198,7 @@ def _as_data(evaluation: Evaluation) -> dict[str, Any]:
         "name": evaluation.model,
         "kind": evaluation.facts.get("kind", ""),
         "parameters": evaluation.parameters,
+        "plan": evaluation.facts.get("plan"),
         "metrics": {name: {"mean": m.mean, "error": _or_none(m.error)} for name, m in means.items()},
         "test_users": len(evaluation.users),
         "left_out": evaluation.left_out,

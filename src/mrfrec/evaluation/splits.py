@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from mrfrec.checks import check_count, check_number, check_seed
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids, Places
-from mrfrec.data.interactions import Interactions
+from mrfrec.data.interactions import DataSize, Interactions
 from mrfrec.errors import DataError
 
 T = TypeVar("T")
@@ -49,6 +49,7 @@ class Split:
     name: str  # for reports
     # Makes the same kind of split of the training data alone, for `for_tuning`.
     inner: "Callable[[], Split] | None" = field(default=None, repr=False, compare=False)
+    whole: DataSize | None = None  # of the data before anything was left out or held out, if known
 
     def __repr__(self) -> str:
         return f"Split({self.name}: {self})"
@@ -73,7 +74,9 @@ class Split:
             # Keeps `validation`: early stopping then looks at the same users as in the final training.
             return replace(self, test=self.validation, name=f"validation of: {self.name}")
         if self.inner is not None:
-            return replace(self.inner(), inner=None, name=f"the training data of: {self.name}")
+            return replace(
+                self.inner(), inner=None, whole=self.whole, name=f"the training data of: {self.name}"
+            )
         X = self.training.matrix
         random = np.random.default_rng(seed)
         hide = np.zeros(X.nnz, np.bool_)
@@ -86,7 +89,8 @@ class Split:
         shown, targets = _only(X, ~hide), _ones(_only(X, hide))
         training = Interactions(shown, self.training.users, self.training.items, self.training.titles)
         questions = _questions(self.training.users, shown, targets)
-        return Split(training, questions, None, f"{hidden:.0%} of the training data hidden; {self.name}")
+        name = f"{hidden:.0%} of the training data hidden; {self.name}"
+        return Split(training, questions, None, name, whole=self.whole)
 
 
 def popularity_differs(tuned: Split, final: Split) -> str | None:
@@ -136,7 +140,8 @@ def strong_generalisation(
     the validation users. Held-out users lose the items that no training user has. A share of the items of a
     user with five or more is hidden, rounded down; the others show all they have, and so have no target.
     """
-    events = check_events(events).filtered(min_users=min_users, min_items=min_items)
+    whole = check_events(events).size
+    events = events.filtered(min_users=min_users, min_items=min_items)
     rows = strong_rows(events, heldout, hidden=hidden, seed=seed)
     items = np.unique(events.item[rows["training"]])
     training = _training(events, rows["training"], items)
@@ -152,7 +157,7 @@ def strong_generalisation(
         )
         asked.append(_questions(events.users.subset(users), shown, targets, nothing))
     name = f"strong generalisation, {heldout:,} + {heldout:,} users held out"
-    return Split(training, validation=asked[0], test=asked[1], name=name)
+    return Split(training, validation=asked[0], test=asked[1], name=name, whole=whole)
 
 
 def strong_rows(events: Events, heldout: int, *, hidden: float = 0.2, seed: int = SEED) -> dict[str, Places]:
@@ -246,7 +251,7 @@ def _last_of_each(
     hidden = np.flatnonzero(hide & known[events.item])
     targets = events.matrix(hidden, np.unique(events.user[rows]), items, binary=True)
     questions = _questions(training.users, training.matrix, targets)
-    return Split(training, questions, None, name, lambda: again(events.take(rows)))
+    return Split(training, questions, None, name, lambda: again(events.take(rows)), events.size)
 
 
 # ── a split that is given ─────────────────────────────────────────────────────────────────────────
@@ -270,7 +275,7 @@ def given(training: Interactions, targets: Interactions, shown: Interactions | N
                     f"the ids of {kind} are strings in one of training and {name} and integers in the other. "
                     "Make them the same."
                 )
-    training = _with_items(training, targets)
+    whole, training = training.size, _with_items(training, targets)
     asked = training if shown is None else shown
     place = asked.users.find(list(targets.users), "user")
     if (place < 0).any():
@@ -300,10 +305,10 @@ def given(training: Interactions, targets: Interactions, shown: Interactions | N
         )
     questions = _questions(targets.users, history, wanted)
     if shown is None:
-        return Split(training, questions, None, "training and test as given")
+        return Split(training, questions, None, "training and test as given", whole=whole)
     without = int((targets.users.find(list(shown.users), "user") < 0).sum())  # show items, have no target
     questions = replace(questions, left_out=questions.left_out + without)
-    return Split(training, questions, None, "training, shown and test as given")
+    return Split(training, questions, None, "training, shown and test as given", whole=whole)
 
 
 def _with_items(training: Interactions, targets: Interactions) -> Interactions:

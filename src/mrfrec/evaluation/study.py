@@ -23,7 +23,7 @@ from mrfrec.core.engine import Progress
 from mrfrec.errors import DataError, MemoryPlanError, NumericalError, ParameterError
 from mrfrec.evaluation.grids import Parameters, plain
 from mrfrec.evaluation.metrics import Metric, parse_all
-from mrfrec.evaluation.protocol import Ties, evaluate
+from mrfrec.evaluation.protocol import Ties, evaluate, warn_of_another_plan
 from mrfrec.evaluation.splits import Questions, Split, check_split, popularity_differs
 from mrfrec.io.atomic import writing
 from mrfrec.models.recommender import Recommender
@@ -43,6 +43,7 @@ class Trial:
     seconds: float | None = None  # training time of a fit from scratch
     failure: str | None = None
     chosen: dict[str, Any] | None = None  # the point as the search chose it
+    plan: str | None = None  # of the model, if it has one: dense or sparse, and why
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ class Tuning:
         best = self.best
         tuned = {
             "metric": str(self.metric), "value": best.value, "error": best.error,
-            "training_seconds": best.seconds, "trials": len(self.trials), "split": self.split, **self.facts,
+            "training_seconds": best.seconds, "plan": best.plan, "trials": len(self.trials),
+            "split": self.split, **self.facts,
         }  # fmt: skip
         found = {"model": self.model, "parameters": best.parameters, "tuned": tuned}
         with writing(Path(path)) as temporary:
@@ -101,7 +103,7 @@ class Trying:
     """Fits and measures models; what is tried in one thread shares intermediate results."""
 
     def __init__(self, split: Split, metric: Metric, ties: Ties) -> None:
-        self._split, self._metric, self._ties = replace(split, inner=None), metric, ties
+        self._split, self._metric, self._ties = replace(split, inner=None, whole=None), metric, ties
         self._reuse: dict[int, dict[str, Any]] = {}  # by thread
 
     def __getstate__(self) -> dict[str, Any]:  # the workers of a cluster begin with nothing
@@ -118,7 +120,8 @@ class Trying:
             return Trial(attempt.parameters, None, failure=str(error))
         mean = found.mean(self._metric)
         spread = mean.error if math.isfinite(mean.error) else None
-        return Trial(attempt.parameters, mean.mean, spread, found.seconds["training"])
+        seconds, plan = found.seconds["training"], found.facts["plan"]
+        return Trial(attempt.parameters, mean.mean, spread, seconds, plan=plan)
 
 
 class Study:
@@ -343,20 +346,32 @@ class Study:
             self._out_of_time,
         )  # fmt: skip
 
+    def finish(self) -> Tuning:
+        """Return the result; warn if a fit to all the data would be another kind of model than the best."""
+        found = self.result()
+        if any(found.is_eligible(trial) for trial in found.trials):
+            with suppress(MemoryPlanError):  # a trial of a machine with more memory
+                warn_of_another_plan(build(self.model, found.best.parameters, self.machine), self.split)
+        return found
 
-def _line(path: Path, number: int, line: bytes, names: Iterable[str]) -> dict[str, Any]:
-    """Parse a line of a study, which must have exactly these keys."""
+
+def _line(
+    path: Path, number: int, line: bytes, names: Iterable[str], added: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Parse a line of a study, which must have exactly these keys; older files lack those `added` since."""
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
+    if isinstance(found, dict):
+        found = {**(added or {}), **found}
     if not isinstance(found, dict) or found.keys() != set(names):
         raise DataError(f"{path}, line {number}: not a line of a study of mrfrec tune. Use another file.")
     return found
 
 
 def _trial(path: Path, number: int, line: bytes) -> Trial:
-    trial = Trial(**_line(path, number, line, Trial.__dataclass_fields__))
+    trial = Trial(**_line(path, number, line, Trial.__dataclass_fields__, {"plan": None}))
     numbers = (trial.value, trial.error, trial.seconds)
     whole = all(x is None or (isinstance(x, float) and math.isfinite(x)) for x in numbers)
     if not whole or not isinstance(trial.parameters, dict) or not isinstance(trial.chosen, dict | None):

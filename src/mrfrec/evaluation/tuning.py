@@ -82,7 +82,7 @@ def tune(
         if run.value_of(plain(point)) is None:
             break
     run.report(len(wanted), len(wanted))
-    return run.result()
+    return run.finish()
 
 
 def search(
@@ -138,7 +138,7 @@ def search(
         if run.value_of(point, chosen) is None:
             break
     run.report(trials, trials)
-    return run.result()
+    return run.finish()
 
 
 def points_of(trials: Iterable[Trial]) -> Iterator[tuple[dict[str, Any], float, float]]:

@@ -44,6 +44,10 @@ class Configurable:
             )
         return {name: getattr(self, name) for name in self.defaults()}
 
+    def unfitted(self) -> Self:
+        """Return a new object with the same parameters and nothing learned."""
+        return type(self)(**self.get_params())
+
     def set_params(self, **parameters: Any) -> Self:
         """Set parameters, under the rules of the constructor. They take effect with the next `fit`."""
         current = self.get_params()

@@ -23,7 +23,8 @@ from mrfrec.models.histories import validation_of
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
-    from mrfrec.data.interactions import Interactions
+    from mrfrec.core.plan import Plan
+    from mrfrec.data.interactions import DataSize, Interactions
     from mrfrec.io.artifact import Stored
 
 Ties = Literal["index", "popularity"]
@@ -159,12 +160,7 @@ class Model(Configurable, ABC):
         copied = 0 if held else matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes
         catalogue = Catalogue(interactions.items, interactions.titles, interactions.popularity, n)
         training = Training(interactions.users, Rows.of(matrix), interactions.library, interactions.origin)
-        facts: dict[str, Any] = {
-            "users": n,
-            "items": m,
-            "pairs": pairs,
-            "binary": bool((matrix.data == 1).all()),
-        }
+        facts: dict[str, Any] = interactions.size._asdict()
         if not facts["binary"]:
             facts["mean_value"] = float(np.abs(matrix.data).mean(dtype=np.float64))
         questions = None if validation is None else validation_of(validation, m)
@@ -183,6 +179,10 @@ class Model(Configurable, ABC):
     def tuning_route(self, data: "Interactions") -> Route:
         """Return how `climb` finds the parameters for this data: the last of the grid costs least."""
         return Route({name: self.tuning_grid[name] for name in reversed(list(self.tuning_grid))})
+
+    def planned_for(self, size: "DataSize") -> "Plan | None":
+        """Return what a fit to data of this size would do; None if there is nothing to decide."""
+        return None
 
     def check_ready(self) -> None:
         """Raise if a library or device that fitting needs is missing."""

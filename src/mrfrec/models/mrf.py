@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from mrfrec.checks import check_count, check_device_name, check_dtype, check_flag, check_number, warn
 from mrfrec.core.low_rank import LowRank
-from mrfrec.core.plan import Plan, Settings, decide
+from mrfrec.core.plan import Plan, Settings, Sizes, decide
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.errors import ParameterError
 from mrfrec.models import scorers
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import scipy.sparse as sp
 
     from mrfrec.core.engine import Progress
-    from mrfrec.data.interactions import Interactions
+    from mrfrec.data.interactions import DataSize, Interactions
     from mrfrec.engines.local import LocalEngine
     from mrfrec.io.artifact import Stored
 
@@ -68,8 +68,8 @@ class MRF(Linear):
     sparsity
         Share of the m² entries to keep, diagonal included, before `max_neighbors` applies. None for a dense
         model. "auto": dense up to 25,000 items if that fits in memory, otherwise 200 neighbours per item, or
-        as many as fit; but, with rank="auto", 100 neighbours per item in place of a dense model if there are
-        fewer users than items and more than 1,000 items.
+        as many as fit; but, with rank="auto" and more than 1,000 items, 100 neighbours per item in place of a
+        dense model if there are fewer users than items, or fewer than 30 pairs per item.
     threshold
         Keep the entries with |S| above this, instead of `sparsity`.
     max_neighbors
@@ -248,6 +248,13 @@ class MRF(Linear):
         with self._engine(None) as engine:
             X = as_interactions(data).matrix
             sizes = fitting.sizes_of(X, self._settings, engine.memory.limit)
+            return decide(self._settings, sizes, engine.memory)
+
+    def planned_for(self, size: "DataSize") -> Plan:
+        """Return what a fit to data of this size would do, as `planned` does for the data itself."""
+        itemsize, binary = np.dtype(self.dtype).itemsize, size.binary and self.user_weight == 0
+        with self._engine(None) as engine:
+            sizes = Sizes(*size[:3], binary, itemsize, engine.memory.limit)
             return decide(self._settings, sizes, engine.memory)
 
     def _engine(

@@ -111,7 +111,7 @@ def _open(folder: Path, facts: dict[str, Any]) -> dict[str, str]:
             found = json.loads(manifest.read_bytes())
             differs = [name for name, value in facts.items() if found[name] != value]
             digests = {str(name): str(digest) for name, digest in found["parts"].items()}
-        except (ValueError, LookupError, TypeError, AttributeError):
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             raise DataError(f"{manifest} is not a manifest of recommendations. Use another folder.") from None
         if differs:
             rule = f"a folder for the same recommendations: {', '.join(differs)} differ from its manifest"

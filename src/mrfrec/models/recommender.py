@@ -189,10 +189,14 @@ class Recommender(RankingModel):
         """Write as `recommend_to` does, but let the rows appear when the block ends.
 
         Yields the number of rows once all of them are written beside the file or the table. If the block
-        raises, nothing changes. So several things can be published together, or not at all::
+        raises, nothing changes, so that the slow and fallible part of publishing several things is done
+        before any of them appears::
 
             with model.staged_recommendations(url, table="recs") as rows:
                 model.save("shop.mrf")
+
+        Each file then appears by one rename, and the tables of a database by a transaction. These follow each
+        other: where one fails, what appeared before it stays.
         """
         from mrfrec.io.frames import check_target
 

@@ -132,7 +132,7 @@ def read_job(path: "str | PathLike[str]", day: str | None = None) -> Job:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(f"{file} is not a TOML file: {error}.") from error
     with _in_file(file):
         return _job(file, content, _dates(day))
@@ -386,3 +386,5 @@ def _in_file(file: Path) -> Iterator[None]:
         yield
     except ParameterError as error:
         raise error.named(f"{file}: {error.name}") from None
+    except RecursionError:
+        raise DataError(f"{file} is nested too deeply.") from None

@@ -17,7 +17,7 @@ from mrfrec.datasets.files import advice
 from mrfrec.datasets.registry import DATA_SETS
 from mrfrec.errors import DataError, MemoryPlanError, MissingLibraryError, NumericalError, ParameterError
 from mrfrec.evaluation.metrics import DEFAULTS, Mean
-from mrfrec.evaluation.protocol import Comparison, Evaluation, evaluate
+from mrfrec.evaluation.protocol import Comparison, Evaluation, evaluate, fit_and_measure
 from mrfrec.evaluation.report import Report, Section, of_evaluations, seconds_text
 from mrfrec.evaluation.splits import Split
 from mrfrec.models.mrf import MRF, PAPER
@@ -246,7 +246,7 @@ def _exposure(
     model, failures = build_row(rows[0]), []
     assert isinstance(model, MRF)
     try:
-        full = evaluate(model, data, name="full rank", **_PROTOCOL, progress=progress)
+        full = fit_and_measure(model, data, name="full rank", **_PROTOCOL, progress=progress)
         row = next(row for row in rows if row.kind == "MultVAE")
         try:
             other = evaluate(build_row(row), data, name=row.model, **_PROTOCOL, progress=progress)

@@ -9,7 +9,7 @@ from mrfrec.core.engine import Progress
 from mrfrec.core.plan import round_up
 from mrfrec.errors import MemoryPlanError, ParameterError
 from mrfrec.evaluation.metrics import DEFAULTS, Metric, parse_all
-from mrfrec.evaluation.protocol import Evaluation, Ties, evaluate
+from mrfrec.evaluation.protocol import Evaluation, Ties, fit_and_measure
 from mrfrec.evaluation.splits import Split
 from mrfrec.models.mrf import MRF
 
@@ -99,7 +99,7 @@ def tradeoff(
             progress("models", done, total)
         model = models.pop(name)  # frees the model before the next one is fitted
         try:
-            evaluation = evaluate(model, split, wanted, name=name, ties=ties, progress=progress)
+            evaluation = fit_and_measure(model, split, wanted, name=name, ties=ties, progress=progress)
         except MemoryPlanError as error:
             notes.append(f"{name}: {error}")
             refusal = error.with_traceback(None)  # the traceback would keep the fit's arrays alive
