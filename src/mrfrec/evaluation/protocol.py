@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.core.engine import Progress
+from mrfrec.core.progress import shows_progress
 from mrfrec.data.ids import Ids
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.evaluation import metrics as measures
@@ -76,6 +77,7 @@ class Comparison:
         return named[model]
 
 
+@shows_progress
 def evaluate(
     model: Recommender,
     split: Split,
@@ -83,7 +85,7 @@ def evaluate(
     *,
     name: str | None = None,
     ties: Ties = "popularity",
-    progress: Progress | None = None,
+    progress: "Progress | bool | None" = None,
     reuse: dict[str, Any] | None = None,
     client: Any = None,
     shared_path: "str | PathLike[str] | None" = None,
@@ -119,6 +121,7 @@ def evaluate(
     return replace(found, split=split.name, seconds={**seconds, **found.seconds})
 
 
+@shows_progress
 def measure(
     model: Recommender,
     questions: Questions,
@@ -126,7 +129,7 @@ def measure(
     *,
     name: str | None = None,
     ties: Ties = "popularity",
-    progress: Progress | None = None,
+    progress: "Progress | bool | None" = None,
 ) -> Evaluation:
     """Measure a fitted model; the columns of the questions must be its items."""
     m = len(model.items_)
@@ -172,17 +175,25 @@ def rank(
         part = slice(start, start + _USERS_AT_ONCE)
         ranked[part], _ = model.top_k(questions.shown[part], k, ties=ties)
         if progress is not None:
-            progress("rank", min(part.stop, len(questions)), len(questions))
+            progress("measuring", min(part.stop, len(questions)), len(questions))
     return ranked
 
 
+def of_model(progress: Progress | None, name: str, number: int, models: int) -> Progress | None:
+    """Let progress say which model it is of; each has a bar of its own, since their times differ widely."""
+    if progress is None:
+        return None
+    return lambda stage, done, total: progress(f"{number} of {models}, {name}: {stage}", done, total)
+
+
+@shows_progress
 def compare(
     models: "Mapping[str, Recommender] | Sequence[Recommender]",
     split: Split,
     metrics: Iterable[str] | str = DEFAULTS,
     *,
     ties: Ties = "popularity",
-    progress: Progress | None = None,
+    progress: "Progress | bool | None" = None,
 ) -> Comparison:
     """Evaluate several models on one split, for comparison user by user."""
     check_split(split)
@@ -194,7 +205,9 @@ def compare(
         if isinstance(model, Recommender):
             model.check_ready()  # before any model is trained
     measured = (
-        evaluate(model, split, wanted, name=name, ties=ties, progress=progress)
-        for name, model in named.items()
+        evaluate(
+            model, split, wanted, name=name, ties=ties, progress=of_model(progress, name, number, len(named))
+        )
+        for number, (name, model) in enumerate(named.items(), 1)
     )
     return Comparison(tuple(measured))

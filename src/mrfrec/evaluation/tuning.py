@@ -7,6 +7,7 @@ from typing import Any
 
 from mrfrec.checks import check_count
 from mrfrec.core.engine import Progress
+from mrfrec.core.progress import shows_progress
 from mrfrec.errors import ParameterError
 from mrfrec.evaluation.chooser import Chooser
 from mrfrec.evaluation.grids import Parameters, check_values, plain, ridges, rounded, scale_exponent
@@ -19,6 +20,7 @@ from mrfrec.models.registry import build, model_class
 _SEED = 98765
 
 
+@shows_progress
 def tune(
     split: Split,
     points: Iterable[Parameters],
@@ -32,7 +34,7 @@ def tune(
     improved: Improved | None = None,
     ties: Ties = "popularity",
     machine: Parameters | None = None,
-    progress: Progress | None = None,
+    progress: "Progress | bool | None" = None,
     client: Any = None,
     shared_path: "str | os.PathLike[str] | None" = None,
 ) -> Tuning:
@@ -85,6 +87,7 @@ def tune(
     return run.result()
 
 
+@shows_progress
 def search(
     split: Split,
     space: Mapping[str, Range | Sequence[Any]],
@@ -100,7 +103,7 @@ def search(
     seed: int = _SEED,
     ties: Ties = "popularity",
     machine: Parameters | None = None,
-    progress: Progress | None = None,
+    progress: "Progress | bool | None" = None,
     client: Any = None,
     shared_path: "str | os.PathLike[str] | None" = None,
 ) -> Tuning:
