@@ -246,6 +246,8 @@ def solve_blocks(
     # (factorising); k^2.5 balances the pieces well enough, and the constant stands for the calls themselves.
     pieces = [by_size[p:q] for p, q in split_evenly(size[by_size] ** 2.5 + 1000.0, 512)]
     work_size = 5 * largest * largest // 4 + largest
+    # The pieces take about the same time each, however many blocks they have.
+    steps = np.diff(np.arange(len(pieces) + 1) * (batch.last - batch.first) // len(pieces)).tolist()
     with engine.stage("solve", batch.of, (batch.first, batch.last)):
         failed = engine.run(
             lambda piece, space: kernels.solve_blocks(
@@ -254,7 +256,7 @@ def solve_blocks(
             pieces,
             scratch=lambda: (np.empty(work_size, store.dtype), np.empty(largest, np.int64)),
             scratch_bytes=work_size * store.itemsize,
-            costs=[len(piece) for piece in pieces],
+            costs=steps,
         )
     block = next((b for b in failed if b >= 0), None)
     if block is not None:
