@@ -145,11 +145,11 @@ def test_reading_has_a_total_where_it_can_be_known(
     source: Any = table
     if form != "polars":
         source = tmp_path / f"t.{form}"
-        write = {
+        writers: dict[str, Any] = {
             "csv": table.write_csv, "jsonl": table.write_ndjson, "parquet": table.write_parquet,
             "arrow": table.write_ipc,
-        }[form]  # fmt: skip
-        write(source)
+        }  # fmt: skip
+        writers[form](source)
     steps: Steps = []
     mrfrec.read_interactions([source] if form != "polars" else source, progress=lambda *s: steps.append(s))
     assert len(steps) > 2

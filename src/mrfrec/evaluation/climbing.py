@@ -68,6 +68,7 @@ def climb(
     other: the workers share each fit of an `MRF`; other models are fitted on this machine, and without a grid
     a client is refused for them.
     """
+    assert not isinstance(progress, bool)
     run = Study(
         split, metric, model, fixed, minutes, max_seconds, study, improved, ties, machine, progress,
         client, shared_path,

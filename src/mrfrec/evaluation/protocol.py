@@ -132,6 +132,7 @@ def measure(
     progress: "Progress | bool | None" = None,
 ) -> Evaluation:
     """Measure a fitted model; the columns of the questions must be its items."""
+    assert not isinstance(progress, bool)
     m = len(model.items_)
     check_type("questions", questions, Questions, "as split.test is")
     if questions.shown.shape[1] != m:
@@ -196,6 +197,7 @@ def compare(
     progress: "Progress | bool | None" = None,
 ) -> Comparison:
     """Evaluate several models on one split, for comparison user by user."""
+    assert not isinstance(progress, bool)
     check_split(split)
     named = dict(models) if isinstance(models, Mapping) else {model._call: model for model in models}
     if len(named) < 2 or len(named) < len(models):

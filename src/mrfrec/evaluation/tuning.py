@@ -69,6 +69,7 @@ def tune(
     and none before the last of these has ended: the longest tells whether there is time for more. Each may
     use one thread and its share of the memory of the smallest worker, unless `machine` says otherwise.
     """
+    assert not isinstance(progress, bool)
     wanted = list(points) if isinstance(points, Iterable) and not isinstance(points, Mapping) else []
     if not wanted or not all(isinstance(point, Mapping) for point in wanted):
         raise ParameterError("points", "a list of parameters such as grid(l2=[1, 3])", points)
@@ -113,6 +114,7 @@ def search(
     chooses as if it had not been interrupted; its trials outside the space are ignored. The trials follow
     each other: with a client, the workers share each fit, which must be that of an `MRF`.
     """
+    assert not isinstance(progress, bool)
     trials = check_count("trials", trials)
     if not isinstance(space, Mapping):
         raise ParameterError("space", "a mapping from parameters to ranges and lists", space)

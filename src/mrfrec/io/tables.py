@@ -137,6 +137,7 @@ def read_interactions(
         True draws a bar on stderr. A function is called as `progress(stage, rows, total)`; the total is
         estimated from the bytes of text files, and 0 where it is not known.
     """
+    assert not isinstance(progress, bool)
     min_value = _check_options(min_value, binary, duplicates, on_bad)
     weighting = Weighting.of(event_weights, half_life, now, since, until, window)
     named = {"user": user, "item": item, "value": value, "title": title if items is None else None}
@@ -229,6 +230,7 @@ def read_events(
         Name of a column of times (numbers, dates, or texts such as 2019-12-08T10:30:00), or True for the one
         that is recognised.
     """
+    assert not isinstance(progress, bool)
     if not isinstance(time, str | bool):
         raise ParameterError("time", "the name of a column, True or False", time)
     min_value = _check_options(min_value, binary, duplicates, on_bad)

@@ -135,6 +135,7 @@ class Model(Configurable, ABC):
         shared_path
             A folder that this machine and all workers see, for the data; without it, the data is sent.
         """
+        assert not isinstance(progress, bool)
         from mrfrec.io.tables import as_interactions
 
         if reuse is not None and not isinstance(reuse, dict):

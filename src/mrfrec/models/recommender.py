@@ -112,6 +112,7 @@ class Recommender(RankingModel):
 
         The table is of the library of the data frame that was given (here, or to `fit`), else of polars.
         """
+        assert not isinstance(progress, bool)
         from mrfrec.io.frames import frame
 
         query = self._query(users, history)
@@ -132,7 +133,8 @@ class Recommender(RankingModel):
         """
         query = self._query(users, history)
         unknown: list[Unknown] = []
-        batches = self._batches(query, k, **options, unknown=unknown)
+        rest: Any = options
+        batches = self._batches(query, k, **rest, unknown=unknown)
         rows = [row for batch in batches for row in rows_of(self._catalogue.recommendation_columns(batch))]
         return Answer(rows, {each.parameter: each.ids for each in unknown})
 
@@ -169,9 +171,10 @@ class Recommender(RankingModel):
             for name, value in (("form", None if form == "parquet" else form), ("table", table)):
                 if value is not None:
                     raise ParameterError(name, "None with a client, which writes Parquet files", value)
-            with showing(options.pop("progress", None)) as progress:
+            rest: dict[str, Any] = {**options}
+            with showing(rest.pop("progress", None)) as progress:
                 return self._write_parts(
-                    self._query(users, history), k, path, client, shared_path, progress, **options
+                    self._query(users, history), k, path, client, shared_path, progress, **rest
                 )
         if shared_path is not None:
             raise ParameterError("shared_path", "None without a client", shared_path)
@@ -204,9 +207,10 @@ class Recommender(RankingModel):
 
         check_target(path, form, table)
         query = self._query(users, history)
-        with showing(options.pop("progress", None)) as progress:
-            batches = self._batches(query, k, progress=progress, **options)
-            with self._staged(batches, query, path, form, table, bool(options.get("explain"))) as rows:
+        rest: dict[str, Any] = {**options}
+        with showing(rest.pop("progress", None)) as progress:
+            batches = self._batches(query, k, progress=progress, **rest)
+            with self._staged(batches, query, path, form, table, bool(rest.get("explain"))) as rows:
                 yield rows
 
     def _staged(

@@ -67,6 +67,7 @@ class UpdatableModel(Model):
         unless `now` is fixed, since what a pair counts depends on the latest time; nor with `max_history`,
         `min_users` or `min_items`, which leave out what later events may bring back.
         """
+        assert not isinstance(progress, bool)
         from mrfrec.data.growing import add
         from mrfrec.data.interactions import Interactions
 
@@ -105,6 +106,7 @@ class UpdatableModel(Model):
         progress
             As in `fit`.
         """
+        assert not isinstance(progress, bool)
         from mrfrec.data.growing import origin_of, without_users
 
         data = self._known_data("forget")
