@@ -87,6 +87,9 @@ def here(name: str, threads: int, scale: float) -> tuple[int, int]:
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
     before = _status("VmRSS:")
     model: Any = build(kind, parameters, {"threads": threads}).fit(data)
+    plan = getattr(model, "plan_", None)
+    if plan is not None:  # what a user sees: in use and added, together
+        assert _status("VmHWM:") <= plan.in_use + plan.needed, (plan, _status("VmHWM:"))
     return max(model.memory_plan_.values()), _status("VmHWM:") - before
 
 

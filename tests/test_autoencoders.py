@@ -377,7 +377,7 @@ def test_users_without_a_history_do_no_harm(kind: str) -> None:
 def test_progress_goes_from_nothing_to_everything() -> None:
     steps: list[tuple[str, int, int]] = []
     made("MultDAE", validation=0, batch=20).fit(sp.csr_array(matrix()), progress=lambda *s: steps.append(s))
-    assert {(stage, total) for stage, _, total in steps} == {("train", 20)}
+    assert {(stage, total) for stage, _, total in steps} == {("training", 20)}
     done = [step for _, step, _ in steps]
     assert (done[0], done[-1]) == (0, 20)
     assert done == sorted(done)

@@ -231,7 +231,7 @@ def test_the_parts_have_the_rows_of_one_file(
     assert read(folder).equals(one)
     assert read(folder).schema == one.schema
     assert told == rows == json.loads((folder / "manifest.json").read_text())["rows"]
-    assert steps == [("recommend", done, users) for done in (40, 80, 120, users)]
+    assert steps == [("recommending", done, users) for done in (40, 80, 120, users)]
     assert names_in(folder) == ["manifest.json", *PARTS]
 
 

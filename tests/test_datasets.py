@@ -431,7 +431,7 @@ def test_prepared_set_is_what_was_read_and_filtered(tmp_path: Path, small: Small
     path = datasets.prepare("ml-20m", home, kept, progress=lambda *step: told.append(step))
     assert path == kept / "ml-20m.parquet"
     assert listing(kept) == ["ml-20m.items.parquet", "ml-20m.parquet"]
-    assert told == [("read", len(rows), len(rows))]
+    assert told == [("reading", len(rows), len(rows))]
     expected = read_original(data_set, home).filtered(min_users=5, min_items=3)
     assert len(expected) < sum(row[2] > 3.5 for row in rows)
     table = pl.read_parquet(path)
@@ -632,7 +632,7 @@ def test_archive_is_downloaded_checked_and_kept(
     kept = tmp_path / "kept"
     path = datasets.prepare("ml-1m", folder=kept, progress=lambda *step: told.append(step))
     size = archive.stat().st_size
-    assert ("download", size, size) in told
+    assert ("downloading", size, size) in told
     assert listing(kept) == ["ml-1m.items.parquet", "ml-1m.parquet", "ml-1m.zip"]
     # Neither what is prepared nor what is downloaded is fetched again.
     small("ml-1m", url="http://127.0.0.1:9/ml-1m.zip", md5=md5)

@@ -472,7 +472,7 @@ def test_users_are_ranked_in_parts_with_the_same_result(monkeypatch: pytest.Monk
     parts = protocol.rank(model, split.test, 9, progress=lambda *call: calls.append(call))
     np.testing.assert_array_equal(parts, whole)
     n = len(split.test)
-    assert calls == [("rank", min(done, n), n) for done in range(8, n + 8, 8)]
+    assert calls == [("measuring", min(done, n), n) for done in range(8, n + 8, 8)]
 
 
 def test_the_defaults_are_those_of_the_paper() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mrfrec import MemoryPlanError, ParameterError
-from mrfrec.core.memory import human_bytes
+from mrfrec.core.memory import Budget, human_bytes
 from mrfrec.engines import machine
 from mrfrec.engines.local import LocalEngine
 from mrfrec.engines.machine import memory_budget, parse_bytes
@@ -131,10 +131,20 @@ def test_plan_refuses_with_what_is_needed_what_there_is_and_what_to_do() -> None
     plan = memory_budget(1000)
     plan.require("small", 900, "")
     with pytest.raises(
-        MemoryPlanError, match=r"needs about 2\.0 KB \(large\) and 1\.0 KB is what memory_limit .* Less"
+        MemoryPlanError, match=r"needs about 2\.0 KB \(large\).* and 1\.0 KB is what memory_limit .* Less"
     ):
         plan.require("large", 2000, "Less.")
     assert plan.stages == {"small": 900, "large": 2000}
+
+
+def test_what_is_in_use_is_said_beside_what_is_needed() -> None:
+    plan = Budget(1000, in_use=5000)
+    with pytest.raises(MemoryPlanError, match=r"needs about 2\.0 KB \(large\) more than the 5\.0 KB in use"):
+        plan.require("large", 2000, "Less.")
+    before = machine.memory_in_use()
+    block = bytearray(os.urandom(50_000_000))
+    assert 45_000_000 < memory_budget(None).in_use - before < 80_000_000
+    assert memory_budget(1000).in_use > len(block)
 
 
 def test_results_come_in_the_order_of_the_tasks() -> None:

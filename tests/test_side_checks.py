@@ -115,8 +115,8 @@ def test_batches_of_users_change_nothing(split: Split, monkeypatch: pytest.Monke
     for one, other in zip(whole.evaluations, parts.evaluations, strict=True):
         for metric in METRICS:
             np.testing.assert_allclose(one.per_user(metric), other.per_user(metric))
-    assert told[-1] == ("rank", len(split.test), len(split.test))
-    assert {stage for stage, _, _ in told} == {"decompose", "rank"}
+    assert told[-1] == ("measuring", len(split.test), len(split.test))
+    assert {stage for stage, _, _ in told} == {"decomposing", "measuring"}
 
 
 def test_ties_by_popularity_put_the_more_popular_first(split: Split) -> None:

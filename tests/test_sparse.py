@@ -283,16 +283,6 @@ def test_misleading_sample_costs_passes_but_not_the_density(
     assert abs(model.pattern_.nnz / 600**2 / 0.05 - 1) < 0.01
 
 
-def test_progress_of_the_pattern_is_steady_and_ends_at_the_end() -> None:
-    steps: list[tuple[str, int, int]] = []
-    X = sp.csr_array(one_with_everything(300))
-    MRF.paper(l2=1.0, sparsity=0.02).fit(X, progress=lambda *step: steps.append(step))
-    done = [done / total for stage, done, total in steps if stage == "pattern"]
-    assert done == sorted(done)
-    assert done[-1] == 1
-    assert max(np.diff(done)) < 0.2
-
-
 def test_sparsity_one_equals_dense() -> None:
     X = random_matrix(19, real=True)
     X = X[:, X.std(axis=0) > 0]

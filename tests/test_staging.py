@@ -83,7 +83,7 @@ def test_table_of_similar_items_holds_what_similar_items_returns(
     with pytest.warns(mrfrec.MrfrecWarning, match="fewer than k=4"):
         rows = model.similar_items_to(database, table="near", k=4, progress=lambda *at: done.append(at))
     assert rows == len(expected)
-    assert done[-1] == ("similar", len(model.items_), len(model.items_))
+    assert done[-1] == ("finding similar items", len(model.items_), len(model.items_))
     found = fetch(database, "select similar_to, item, title, score, rank from near order by similar_to, rank")
     assert_frame_equal(pl.DataFrame(found, expected.schema, orient="row"), expected)
 

@@ -145,7 +145,7 @@ def test_progress_counts_the_iterations() -> None:
     steps: list[tuple[str, int, int]] = []
     X = sp.csr_array(random_matrix(5))
     model = WMF(factors=3, iterations=4).fit(X, progress=lambda *step: steps.append(step))
-    assert steps == [("train", done, 4) for done in range(5)]
+    assert steps == [("training", done, 4) for done in range(5)]
     assert model.timings_["total"] >= model.timings_["train"] > 0
 
 

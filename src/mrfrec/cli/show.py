@@ -5,7 +5,7 @@ import io
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import fsum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -18,6 +18,7 @@ from rich.text import Text
 from mrfrec.checks import check_count
 from mrfrec.core.engine import Progress
 from mrfrec.core.memory import human_bytes
+from mrfrec.core.progress import showing
 from mrfrec.data.catalogue import Catalogue, Recommendations, rows_of
 from mrfrec.data.ids import Id
 from mrfrec.errors import DataError, ParameterError
@@ -58,32 +59,12 @@ def size_of(path: Path) -> str:
     return human_bytes(expanded(path).stat().st_size)
 
 
-@contextmanager
-def progress_bar(results: bool = False) -> Iterator[Progress | None]:
-    """Give a callback that draws progress bars if stderr is a terminal, otherwise None.
+def progress_bar(results: bool = False) -> AbstractContextManager[Progress | None]:
+    """Give a callback that draws a progress bar if stderr is a terminal, otherwise None.
 
     `results` says that results are written to stdout meanwhile: bars on the same terminal would break them.
     """
-    if not sys.stderr.isatty() or (results and sys.stdout.isatty()):
-        yield None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bars
-
-    text = TextColumn("{task.description}")
-    columns = (SpinnerColumn(), text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    # redirect_stdout would send results to stderr, where the bars are.
-    with Bars(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as bars:
-        tasks: dict[str, Any] = {}
-
-        def show(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                for task in bars.tasks:  # an earlier stage without a total has ended
-                    bars.update(task.id, total=task.total or task.completed)
-                tasks[stage] = bars.add_task(stage, total=total or None)
-            bars.update(tasks[stage], completed=done)
-
-        yield show
+    return showing(sys.stderr.isatty() and not (results and sys.stdout.isatty()))
 
 
 # ── answers ───────────────────────────────────────────────────────────────────────────────────────

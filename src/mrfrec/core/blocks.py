@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from mrfrec.core import costs
 from mrfrec.core.engine import Engine
 from mrfrec.core.kernels import blocks as kernels
 from mrfrec.core.kernels.blocks import Blocks
@@ -150,10 +151,15 @@ def estimate_weights(
     held += max(engine.scratch, 5 * int(kinds.max()) ** 2 // 4 * itemsize)
     worthwhile = min(max(_LEAST_BATCH, _BATCH_PER_INTERACTION * len(statistics.X.items)), _MOST_BATCH)
     ranges = batches(block_bytes, worthwhile, held, engine, advice)
+    additions = 2.0 * float(statistics.X.rank.sum(dtype=np.int64)) + len(statistics.X.items)
+    expected = costs.of_blocks(kinds, targets, len(ranges) * additions, engine.accelerator is not None)
+    if engine.task_memory is not None:  # the workers gather and solve
+        expected = {"gather": 0.0, "solve": 0.0, "blocks": sum(expected.values())}
+    engine.expect(expected)
 
     total, count = np.zeros(len(columns), dtype), np.zeros(len(columns), counts)
     column_tasks = split_evenly(np.diff(column_ptr) + 1, 64)
-    costs = [stop - start for start, stop in column_tasks]
+    steps = [stop - start for start, stop in column_tasks]
 
     def add(batch: Blocks, estimates: npt.NDArray[Any]) -> None:
         """Add a batch of estimates to the entries of A, block by block."""
@@ -165,7 +171,7 @@ def estimate_weights(
                 column_tasks,
                 scratch=lambda: np.full(m, -1, np.int32),
                 scratch_bytes=4 * m,
-                costs=[cost * (batch.last - batch.first) for cost in costs],
+                costs=[step * (batch.last - batch.first) for step in steps],
             )
 
     def add_solved(blocks: tuple[int, int], solved: Solved) -> None:
@@ -196,7 +202,7 @@ def estimate_weights(
                 *t, column_ptr, columns, statistics.s, statistics.scaling.a, total, count
             ),
             column_tasks,
-            costs=costs,
+            costs=steps,
         )
     with engine.stage("rows", 1):
         weights = square_csc(total, columns, column_ptr).tocsr()
@@ -240,6 +246,8 @@ def solve_blocks(
     # (factorising); k^2.5 balances the pieces well enough, and the constant stands for the calls themselves.
     pieces = [by_size[p:q] for p, q in split_evenly(size[by_size] ** 2.5 + 1000.0, 512)]
     work_size = 5 * largest * largest // 4 + largest
+    # The pieces take about the same time each, however many blocks they have.
+    steps = np.diff(np.arange(len(pieces) + 1) * (batch.last - batch.first) // len(pieces)).tolist()
     with engine.stage("solve", batch.of, (batch.first, batch.last)):
         failed = engine.run(
             lambda piece, space: kernels.solve_blocks(
@@ -248,7 +256,7 @@ def solve_blocks(
             pieces,
             scratch=lambda: (np.empty(work_size, store.dtype), np.empty(largest, np.int64)),
             scratch_bytes=work_size * store.itemsize,
-            costs=[len(piece) for piece in pieces],
+            costs=steps,
         )
     block = next((b for b in failed if b >= 0), None)
     if block is not None:

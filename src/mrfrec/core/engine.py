@@ -5,7 +5,7 @@ threads of this machine, on a GPU, on a cluster.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
@@ -15,7 +15,22 @@ import numpy.typing as npt
 from mrfrec.core.memory import Budget
 
 Progress = Callable[[str, int, int], None]
-"""Called as `progress(stage, done, total)`, always from the thread that called `fit`."""
+"""Called as `progress(stage, done, total)`, always from the thread that made the call.
+
+`stage` says in words what is being done. `done` of `total` is how much of the whole call is done, in units
+that take about the same time each; 0 as the total says that it is not known. `done` never falls, and the last
+report has all of it done. `total` may change when the call learns how much there is to do.
+"""
+
+WORDS = {
+    "low rank": "finding shared tastes", "statistics": "counting", "pattern": "finding related items",
+    "schedule": "finding related items", "kinds": "finding related items", "gather": "comparing items",
+    "neighbors": "comparing items", "matrix": "comparing items", "mirror": "comparing items",
+    "factorise": "learning weights", "invert factor": "learning weights",
+    "multiply factor": "learning weights", "solve": "learning weights", "blocks": "learning weights",
+    "average": "learning weights", "regress": "learning weights", "weights": "finishing", "rows": "finishing",
+}  # fmt: skip
+"""What progress says of the stages of fits."""
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -47,10 +62,14 @@ class Engine(ABC):
     def stage(
         self, name: str, total: int, part: tuple[int, int] | None = None
     ) -> AbstractContextManager[None]:
-        """Time the work inside under `name`, and report its progress from 0 to `total`.
+        """Time the work inside under `name`, which `advance` counts from 0 to `total`.
 
         A stage that is done in several parts says where this part begins and ends.
         """
+
+    @abstractmethod
+    def expect(self, costs: Mapping[str, float]) -> None:
+        """Say about how long stages take compared with each other: in seconds, on any machine."""
 
     @abstractmethod
     def advance(self, steps: int) -> None:

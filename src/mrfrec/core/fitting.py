@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec.core import blocks, closed_form, pattern, schedule, statistics
+from mrfrec.core import blocks, closed_form, costs, pattern, schedule, statistics
 from mrfrec.core.engine import Engine
 from mrfrec.core.low_rank import LowRank, leading_directions
 from mrfrec.core.plan import Plan, Settings, Sizes, decide
@@ -56,7 +56,8 @@ def fit(
 ) -> Fitted:
     """Learn B from a canonical CSR matrix, of which `copied` bytes were not the caller's.
 
-    `announce(plan)` is called once, when it is decided what will be done. `reuse` saves what later fits to
+    `announce(plan)` is called when it is decided what will be done, before any work; an automatic l2 stays
+    "auto" there. `reuse` saves what later fits to
     the same matrix need not do again; the timings are those of a fit that does all of it.
     """
     sizes = sizes_of(X, settings, engine.memory.limit, copied)
@@ -74,6 +75,9 @@ def fit(
     device = engine.accelerator
     if device and not device.takes(plan.kind, sizes.items, sizes.pairs, sizes.binary, settings.dtype):
         engine.accelerator = None
+    announce(plan)
+    additions = float((np.diff(X.indptr).astype(np.float64) ** 2).sum())
+    engine.expect(costs.of_fit(plan, settings, sizes, additions, engine.accelerator is not None))
     low_rank = None
     keys.low_rank = (plan.rank, settings.dtype)
     if plan.rank:
@@ -95,7 +99,6 @@ def fit(
     facts = moments.scaled(settings.alpha, center=settings.center)
     l2 = moments.typical_ridge(settings.alpha, settings.center) if plan.l2 == "auto" else plan.l2
     plan = replace(plan, l2=l2)
-    announce(plan)
     ridge = facts.ridge(l2, settings.l2_flat, settings.dropout)
     statistics.check_range(facts.S_diagonal, ridge)
     solve = _fit_dense if plan.kind == "dense" else _fit_sparse

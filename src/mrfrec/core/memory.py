@@ -13,10 +13,11 @@ def human_bytes(count: float) -> str:
 
 
 class Budget:
-    """The bytes a fit may add to what its caller already holds, and what its stages plan to use of them."""
+    """The bytes a fit may add to what its process already holds, and what its stages plan to use of them."""
 
-    def __init__(self, limit: int, source: str = "is what memory_limit allows") -> None:
+    def __init__(self, limit: int, source: str = "is what memory_limit allows", in_use: int = 0) -> None:
         self.limit = limit
+        self.in_use = in_use  # bytes that the process holds before the fit, mostly the data; 0 if not known
         self.source = source
         self.stages: dict[str, int] = {}
 
@@ -28,8 +29,9 @@ class Budget:
     def check(self, stage: str, needed: int, advice: str, who: str = "the fit") -> None:
         """Raise `MemoryPlanError` if the limit does not allow `needed` bytes."""
         if needed > self.limit:
+            holds = f" more than the {human_bytes(self.in_use)} in use, with the data," if self.in_use else ""
             raise MemoryPlanError(
-                f"{who} needs about {human_bytes(needed)} ({stage}) and {human_bytes(self.limit)} "
+                f"{who} needs about {human_bytes(needed)} ({stage}){holds} and {human_bytes(self.limit)} "
                 f"{self.source}. {advice}",
                 needed=needed,
                 limit=self.limit,

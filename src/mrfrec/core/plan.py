@@ -60,8 +60,9 @@ class Plan:
     sparsity: float | None
     threshold: float | None
     rank: int = 0  # of the part beside the weights
-    needed: int = 0  # bytes planned; 0 in a model that was loaded
-    limit: int = 0  # bytes allowed
+    needed: int = 0  # bytes that the fit adds to those in use, at most; 0 in a model that was loaded
+    limit: int = 0  # bytes that it may add
+    in_use: int = 0  # bytes that the process held before the fit, with the data; 0 if not known
 
     def without_memory(self) -> "Plan":
         """Return the plan without its memory, for what should not depend on the machine."""
@@ -88,7 +89,14 @@ class Plan:
             kept = f", threshold={self.threshold:.3g}"
         if self.rank:
             kept += f", rank={self.rank}"
-        memory = f", needs {human_bytes(self.needed)} of {human_bytes(self.limit)}" if self.limit else ""
+        memory = ""
+        if self.limit:
+            memory = f", adds up to {human_bytes(self.needed)} of the {human_bytes(self.limit)} it may"
+        if self.limit and self.in_use:
+            memory += (
+                f" to the {human_bytes(self.in_use)} in use with the data "
+                f"(together {human_bytes(self.in_use + self.needed)})"
+            )
         l2 = self.l2 if self.l2 == "auto" else f"{self.l2:.3g}"
         return f"{self.kind} model (l2={l2}{kept}){memory}: {self.reason}"
 
@@ -240,7 +248,9 @@ def decide(settings: Settings, sizes: Sizes, memory: Budget, *, ranked: bool = F
             else "Use fewer users or items, or more memory.",
         )
     needed = max(needed, low_rank)
-    return Plan(kind, reason, settings.l2, settings.sparsity, settings.threshold, rank, needed, limit)
+    return Plan(
+        kind, reason, settings.l2, settings.sparsity, settings.threshold, rank, needed, limit, memory.in_use
+    )
 
 
 def _choose(settings: Settings, sizes: Sizes, largest: float, ranked: bool) -> tuple[Settings, str]:

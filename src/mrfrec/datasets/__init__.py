@@ -85,7 +85,7 @@ def prepare(
     folder
         Where prepared data sets are stored; ~/.cache/mrfrec/datasets if None. Created if missing.
     progress
-        Called as `progress("download", bytes_done, bytes_total)` and `progress("read", rows_done,
+        Called as `progress("downloading", bytes_done, bytes_total)` and `progress("reading", rows_done,
         rows_total)`.
     """
     from mrfrec.datasets.files import download

@@ -68,7 +68,7 @@ def download(data_set: DataSet, folder: Path, progress: "Progress | None" = None
                 while piece := answer.read(_PIECE):
                     done += file.write(piece)
                     if progress is not None:
-                        progress("download", done, total)
+                        progress("downloading", done, total)
             if done < total:
                 raise OSError(f"the download stopped after {done:,} of {total:,} bytes")
             complaint = f"{url} returned a different file than the published one. Try again."

@@ -97,7 +97,7 @@ class _Reader:
             line += piece.count(b"\n")
             self._done += len(rows)
             if self._progress is not None:
-                self._progress("read", self._done, self._data_set.rows or 0)
+                self._progress("reading", self._done, self._data_set.rows or 0)
             if self._data_set.above is not None:
                 rows = rows.filter(pl.col("value") > self._data_set.above)
             if len(rows):

@@ -4,7 +4,7 @@ import ctypes
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from mrfrec.core.engine import Accelerator, Engine, Progress
+from mrfrec.core.engine import WORDS, Accelerator, Engine, Progress
 from mrfrec.core.memory import Budget
 from mrfrec.engines.machine import memory_budget, usable_threads
 
@@ -83,6 +83,8 @@ class LocalEngine(Engine):
         self.accelerator = accelerator
         self._pool: ThreadPoolExecutor | None = None
         self._stage, self._done, self._total = "", 0, 0
+        self._costs: dict[str, float] = {}
+        self._shares: dict[str, float] = {}  # of each stage, how much is done
 
     @cached_property
     def memory(self) -> Budget:
@@ -113,8 +115,21 @@ class LocalEngine(Engine):
         self.advance(last - self._done)
         self._stage, self._done, self._total = around
 
+    def expect(self, costs: Mapping[str, float]) -> None:
+        self._costs.update(costs)
+
+    def finish(self) -> None:
+        """Report that the fit is done, which it is a while after its last stage."""
+        if self._progress is not None:
+            total = self._units()
+            self._progress("finishing", total, total)
+
+    def _units(self) -> int:
+        return max(round(1e6 * sum(self._costs.values())), 1)
+
     def count(self, timings: dict[str, float]) -> None:
         for name, seconds in timings.items():
+            self._costs.pop(name, None)
             self.timings[name] = self.timings.get(name, 0.0) + seconds
             self.saved += seconds
 
@@ -182,5 +197,10 @@ class LocalEngine(Engine):
 
     def advance(self, steps: int) -> None:
         self._done += steps
+        share = min(self._done / self._total, 1.0) if self._total else 1.0
+        self._shares[self._stage] = max(share, self._shares.get(self._stage, 0.0))
         if self._progress is not None:
-            self._progress(self._stage, min(self._done, self._total), self._total)
+            total = self._units()
+            done = sum(cost * self._shares.get(name, 0.0) for name, cost in self._costs.items())
+            # What comes after the last stage is not done yet.
+            self._progress(WORDS.get(self._stage, self._stage), min(round(1e6 * done), total - 1), total)

@@ -11,8 +11,19 @@ from mrfrec.errors import ParameterError
 
 
 def memory_budget(limit: int | None) -> Budget:
-    """Return a budget of `limit` bytes; of what the machine has available if None."""
-    return Budget(available_memory(), "is available on this machine") if limit is None else Budget(limit)
+    """Return a budget of `limit` bytes beyond those in use; of what the machine has available if None."""
+    in_use = memory_in_use()
+    if limit is None:
+        return Budget(available_memory(), "is available on this machine", in_use)
+    return Budget(limit, in_use=in_use)
+
+
+def memory_in_use() -> int:
+    """Return the bytes of memory that this process holds; 0 where that cannot be told."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:  # not Linux
+        return 0
 
 
 def parse_bytes(limit: float | str) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 from mrfrec.checks import check_flag
 from mrfrec.core.engine import Progress
+from mrfrec.core.progress import shows_progress
 from mrfrec.errors import ParameterError
 from mrfrec.evaluation.grids import Parameters, axes_of, check_values, plain, ridges, rounded, scale_exponent
 from mrfrec.evaluation.protocol import Ties
@@ -24,6 +25,7 @@ _ROUNDS = 5  # over all axes, at most; one without a better value is the last
 Place = dict[str, int]  # the position on each axis; below 0 and above the last value is beyond its ends
 
 
+@shows_progress
 def climb(
     split: Split,
     metric: str = "ndcg@100",
@@ -38,7 +40,7 @@ def climb(
     improved: Improved | None = None,
     ties: Ties = "popularity",
     machine: Parameters | None = None,
-    progress: Progress | None = None,
+    progress: "Progress | bool | None" = None,
     client: Any = None,
     shared_path: "str | os.PathLike[str] | None" = None,
 ) -> Tuning:
@@ -66,6 +68,7 @@ def climb(
     other: the workers share each fit of an `MRF`; other models are fitted on this machine, and without a grid
     a client is refused for them.
     """
+    assert not isinstance(progress, bool)
     run = Study(
         split, metric, model, fixed, minutes, max_seconds, study, improved, ties, machine, progress,
         client, shared_path,

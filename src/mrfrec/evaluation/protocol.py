@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from mrfrec.checks import warn
 from mrfrec.core.engine import Progress
+from mrfrec.core.progress import shows_progress
 from mrfrec.data.ids import Ids
 from mrfrec.errors import DataError, MemoryPlanError, ParameterError
 from mrfrec.evaluation import metrics as measures
@@ -77,6 +78,7 @@ class Comparison:
         return named[model]
 
 
+@shows_progress
 def evaluate(
     model: Recommender,
     split: Split,
@@ -84,7 +86,7 @@ def evaluate(
     *,
     name: str | None = None,
     ties: Ties = "popularity",
-    progress: Progress | None = None,
+    progress: "Progress | bool | None" = None,
     reuse: dict[str, Any] | None = None,
     client: Any = None,
     shared_path: "str | PathLike[str] | None" = None,
@@ -112,6 +114,7 @@ def evaluate(
     """
     if not isinstance(model, Recommender):
         raise ParameterError("model", "a model such as MRF()", model)
+    assert not isinstance(progress, bool)
     return fit_and_measure(
         model.unfitted(), split, metrics, name=name, ties=ties, progress=progress, reuse=reuse,
         client=client, shared_path=shared_path,
@@ -161,6 +164,7 @@ def warn_of_another_plan(model: Recommender, split: Split) -> None:
     )
 
 
+@shows_progress
 def measure(
     model: Recommender,
     questions: Questions,
@@ -168,9 +172,10 @@ def measure(
     *,
     name: str | None = None,
     ties: Ties = "popularity",
-    progress: Progress | None = None,
+    progress: "Progress | bool | None" = None,
 ) -> Evaluation:
     """Measure a fitted model; the columns of the questions must be its items."""
+    assert not isinstance(progress, bool)
     m = len(model.items_)
     check_type("questions", questions, Questions, "as split.test is")
     if questions.shown.shape[1] != m:
@@ -216,19 +221,28 @@ def rank(
         part = slice(start, start + _USERS_AT_ONCE)
         ranked[part], _ = model.top_k(questions.shown[part], k, ties=ties)
         if progress is not None:
-            progress("rank", min(part.stop, len(questions)), len(questions))
+            progress("measuring", min(part.stop, len(questions)), len(questions))
     return ranked
 
 
+def of_model(progress: Progress | None, name: str, number: int, models: int) -> Progress | None:
+    """Let progress say which model it is of; each has a bar of its own, since their times differ widely."""
+    if progress is None:
+        return None
+    return lambda stage, done, total: progress(f"{number} of {models}, {name}: {stage}", done, total)
+
+
+@shows_progress
 def compare(
     models: "Mapping[str, Recommender] | Sequence[Recommender]",
     split: Split,
     metrics: Iterable[str] | str = DEFAULTS,
     *,
     ties: Ties = "popularity",
-    progress: Progress | None = None,
+    progress: "Progress | bool | None" = None,
 ) -> Comparison:
     """Evaluate several models on one split, for comparison user by user. The models are not changed."""
+    assert not isinstance(progress, bool)
     check_split(split)
     named = dict(models) if isinstance(models, Mapping) else {model._call: model for model in models}
     if len(named) < 2 or len(named) < len(models):
@@ -238,7 +252,9 @@ def compare(
         if isinstance(model, Recommender):
             model.check_ready()  # before any model is trained
     measured = (
-        evaluate(model, split, wanted, name=name, ties=ties, progress=progress)
-        for name, model in named.items()
+        evaluate(
+            model, split, wanted, name=name, ties=ties, progress=of_model(progress, name, number, len(named))
+        )
+        for number, (name, model) in enumerate(named.items(), 1)
     )
     return Comparison(tuple(measured))

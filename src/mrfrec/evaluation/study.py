@@ -147,9 +147,8 @@ class Study:
             max_seconds = check_number("max_seconds", max_seconds, "above 0", lambda x: x > 0)
         if minutes is not None:
             minutes = check_number("minutes", minutes, "above 0", lambda x: x > 0)
-        for name, function in (("improved", improved), ("progress", progress)):
-            if function is not None and not callable(function):
-                raise ParameterError(name, "a function or None", function)
+        if improved is not None and not callable(improved):
+            raise ParameterError("improved", "a function or None", improved)
         if path is not None and (not isinstance(path, str | os.PathLike) or Path(path).is_dir()):
             raise ParameterError("study", "a file, or None", path)
         if not isinstance(machine or {}, Mapping) or set(machine or {}) - _MACHINE:
@@ -338,7 +337,7 @@ class Study:
 
     def report(self, done: int, total: int) -> None:
         if self._progress is not None:
-            self._progress("tune", done, total)
+            self._progress("trying parameters", done, total)
 
     def result(self) -> Tuning:
         return Tuning(

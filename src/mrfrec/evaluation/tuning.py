@@ -7,6 +7,7 @@ from typing import Any
 
 from mrfrec.checks import check_count
 from mrfrec.core.engine import Progress
+from mrfrec.core.progress import shows_progress
 from mrfrec.errors import ParameterError
 from mrfrec.evaluation.chooser import Chooser
 from mrfrec.evaluation.grids import Parameters, check_values, plain, ridges, rounded, scale_exponent
@@ -19,6 +20,7 @@ from mrfrec.models.registry import build, model_class
 _SEED = 98765
 
 
+@shows_progress
 def tune(
     split: Split,
     points: Iterable[Parameters],
@@ -32,7 +34,7 @@ def tune(
     improved: Improved | None = None,
     ties: Ties = "popularity",
     machine: Parameters | None = None,
-    progress: Progress | None = None,
+    progress: "Progress | bool | None" = None,
     client: Any = None,
     shared_path: "str | os.PathLike[str] | None" = None,
 ) -> Tuning:
@@ -67,6 +69,7 @@ def tune(
     and none before the last of these has ended: the longest tells whether there is time for more. Each may
     use one thread and its share of the memory of the smallest worker, unless `machine` says otherwise.
     """
+    assert not isinstance(progress, bool)
     wanted = list(points) if isinstance(points, Iterable) and not isinstance(points, Mapping) else []
     if not wanted or not all(isinstance(point, Mapping) for point in wanted):
         raise ParameterError("points", "a list of parameters such as grid(l2=[1, 3])", points)
@@ -85,6 +88,7 @@ def tune(
     return run.finish()
 
 
+@shows_progress
 def search(
     split: Split,
     space: Mapping[str, Range | Sequence[Any]],
@@ -100,7 +104,7 @@ def search(
     seed: int = _SEED,
     ties: Ties = "popularity",
     machine: Parameters | None = None,
-    progress: Progress | None = None,
+    progress: "Progress | bool | None" = None,
     client: Any = None,
     shared_path: "str | os.PathLike[str] | None" = None,
 ) -> Tuning:
@@ -110,6 +114,7 @@ def search(
     chooses as if it had not been interrupted; its trials outside the space are ignored. The trials follow
     each other: with a client, the workers share each fit, which must be that of an `MRF`.
     """
+    assert not isinstance(progress, bool)
     trials = check_count("trials", trials)
     if not isinstance(space, Mapping):
         raise ParameterError("space", "a mapping from parameters to ranges and lists", space)

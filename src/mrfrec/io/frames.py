@@ -5,11 +5,13 @@ as a whole.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from queue import Empty, Full, Queue
+from typing import Any, BinaryIO
 
 import narwhals as nw
 import polars as pl
@@ -102,17 +104,11 @@ def writing_rows(
         with staged(str(path), table, schema, frames()) as count:
             yield count
         return
-    # polars asks this for its batches, one by one, as it writes them. It gets an open file: given a name, a
-    # thread of polars may create the file again after an interrupt has removed it.
-    lazy = register_io_source(lambda *_: frames(), schema=schema)
-    sinks: dict[str, Any] = {
-        ".parquet": lazy.sink_parquet, ".csv": lazy.sink_csv, ".jsonl": lazy.sink_ndjson,
-    }  # fmt: skip
     of_caller: BaseException | None = None
     try:
         with writing(path) as unfinished:
             with unfinished.open("r+b") as file:
-                sinks[_suffix(path, form)](file)
+                _sink(frames(), schema, _suffix(path, form), file)
             try:
                 yield rows
             except BaseException as error:
@@ -124,6 +120,51 @@ def writing_rows(
         raise DataError(
             f"{path} could not be written: {error}. What was there before is untouched."
         ) from error
+
+
+def _sink(frames: Iterator[pl.DataFrame], schema: dict[str, Any], suffix: str, file: BinaryIO) -> None:
+    """Write frames to an open file, each as it comes.
+
+    The frames are made in this thread and written in another: Ctrl-C interrupts Python code of the main
+    thread, but not polars, which would wait for the whole frame that it has asked for. polars gets an open
+    file: given a name, a thread of polars may create the file again after an interrupt has removed it.
+    """
+    ready: Queue[pl.DataFrame | None] = Queue(maxsize=1)
+    made = False
+
+    def waiting() -> Iterator[pl.DataFrame]:
+        while (piece := ready.get()) is not None:
+            yield piece
+        if not made:
+            raise InterruptedError
+
+    lazy = register_io_source(lambda *_: waiting(), schema=schema)
+    sinks: dict[str, Any] = {
+        ".parquet": lazy.sink_parquet, ".csv": lazy.sink_csv, ".jsonl": lazy.sink_ndjson,
+    }  # fmt: skip
+    with ThreadPoolExecutor(1) as thread:
+        written = thread.submit(sinks[suffix], file)
+
+        def hand_over(piece: pl.DataFrame | None) -> None:
+            while not written.done():  # or nobody takes it
+                try:
+                    ready.put(piece, timeout=0.1)
+                    break
+                except Full:
+                    continue
+
+        try:
+            for piece in frames:
+                hand_over(piece)
+                if written.done():  # it has failed
+                    break
+            made = True
+        finally:
+            if not made:
+                with suppress(Empty):
+                    ready.get_nowait()
+            hand_over(None)
+        written.result()
 
 
 def check_target(path: str | PathLike[str], form: str | None, table: str | None) -> None:

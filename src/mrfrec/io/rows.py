@@ -62,7 +62,7 @@ class RowReader:
         self.binary = binary and not self.weighting.weighs  # whether every pair counts 1
         self.users, self.items = Numbering("user", as_text), Numbering("item", as_text)
         self.skipped: dict[str, int] = {}
-        self.read_rows = 0
+        self.read_rows = self.expected = 0  # rows; expected is 0 if it is not known
         self._min_value = min_value
         self._uses_values = not binary
         self._are_dates: bool | None = None
@@ -102,7 +102,9 @@ class RowReader:
                 rows = {"user": user, "item": item, "value": values, "time": times}
                 self._append({role: column for role, column in rows.items() if column is not None})
             if progress is not None:
-                progress("read", self.read_rows, 0)
+                # Blank lines, and texts whose rows grow shorter, are more rows than were expected.
+                most = self.expected and max(self.expected, self.read_rows + 1)
+                progress("reading", self.read_rows, most)
 
     def _append(self, rows: dict[str, npt.NDArray[Any]]) -> None:
         """Keep rows, unless the window leaves them out whatever comes later."""

@@ -283,7 +283,8 @@ def _open_columns(path: Path, label: str, form: str) -> Source:
         columns = pl.read_ipc_stream(path, n_rows=0).columns
         return _lazy(label, columns, lambda names: pl.read_ipc_stream(path, columns=names).lazy())
     rows = pl.scan_parquet(path, glob=False) if form == "parquet" else pl.scan_ipc(path, glob=False)
-    return _lazy(label, rows.collect_schema().names(), lambda _: rows)
+    found = _lazy(label, rows.collect_schema().names(), lambda _: rows)
+    return replace(found, rows=lambda: int(rows.select(pl.len()).collect().item()))  # the file says so
 
 
 def _lazy(
@@ -323,7 +324,7 @@ def _open_frame(frame: "nw.DataFrame[Any] | nw.LazyFrame[Any]") -> Source:
                 batch = batch_of(series, [None] * len(part), name)
             yield batch
 
-    return Source(name, tuple(columns), batches, library=library)
+    return Source(name, tuple(columns), batches, library=library, rows=lambda: len(eager))
 
 
 def _series(column: "nw.Series[Any]") -> pl.Series | list[Any]:

@@ -16,6 +16,7 @@ import scipy.sparse as sp
 
 from mrfrec.checks import check_count, check_flag, check_number
 from mrfrec.core.engine import Progress
+from mrfrec.core.progress import shows_progress
 from mrfrec.data.events import Events
 from mrfrec.data.growing import retyped
 from mrfrec.data.ids import Id, Ids, Texts
@@ -34,6 +35,7 @@ Duplicates = Literal["sum", "max", "last", "first", "error"]
 _DUPLICATES = ("sum", "max", "last", "first", "error")
 
 
+@shows_progress
 def read_interactions(
     source: object,
     user: str | None = None,
@@ -61,7 +63,7 @@ def read_interactions(
     columns: Sequence[str] | None = None,
     input_format: str | None = None,
     query: str | None = None,
-    progress: Progress | None = None,
+    progress: "Progress | bool | None" = None,
 ) -> Interactions:
     """Read a table with a row for each time a user used an item.
 
@@ -132,9 +134,11 @@ def read_interactions(
         order in which they come, which databases fix only by `order by`: it matters for `duplicates` "first"
         and "last". Nothing can be changed by the query. A password is best left to PGPASSWORD or ~/.pgpass.
     progress
-        Called as `progress("read", rows, 0)`.
+        True draws a bar on stderr. A function is called as `progress(stage, rows, total)`; the total is
+        estimated from the bytes of text files, and 0 where it is not known.
     """
-    min_value = _check_options(min_value, binary, duplicates, on_bad, progress)
+    assert not isinstance(progress, bool)
+    min_value = _check_options(min_value, binary, duplicates, on_bad)
     weighting = Weighting.of(event_weights, half_life, now, since, until, window)
     named = {"user": user, "item": item, "value": value, "title": title if items is None else None}
     named |= {"event": event, "time": time}
@@ -187,6 +191,7 @@ def read_interactions(
     return kept
 
 
+@shows_progress
 def read_events(
     source: object,
     user: str | None = None,
@@ -211,7 +216,7 @@ def read_events(
     columns: Sequence[str] | None = None,
     input_format: str | None = None,
     query: str | None = None,
-    progress: Progress | None = None,
+    progress: "Progress | bool | None" = None,
 ) -> Events:
     """Read a table with a row for each time a user used an item, and keep the order of the rows.
 
@@ -225,9 +230,10 @@ def read_events(
         Name of a column of times (numbers, dates, or texts such as 2019-12-08T10:30:00), or True for the one
         that is recognised.
     """
+    assert not isinstance(progress, bool)
     if not isinstance(time, str | bool):
         raise ParameterError("time", "the name of a column, True or False", time)
-    min_value = _check_options(min_value, binary, duplicates, on_bad, progress)
+    min_value = _check_options(min_value, binary, duplicates, on_bad)
     weighting = Weighting.of(event_weights, half_life, now, since, until, window)
     named = {"user": user, "item": item, "value": value, "title": title if items is None else None}
     named |= {"event": event, "time": time if isinstance(time, str) else None}
@@ -248,7 +254,7 @@ def check_reading(options: Mapping[str, Any]) -> None:
     Weighting.of(**{name: options[name] for name in names if name in options})
     _check_options(
         options.get("min_value"), options.get("binary", True), options.get("duplicates", "sum"),
-        options.get("on_bad", "refuse"), None,
+        options.get("on_bad", "refuse"),
     )  # fmt: skip
     for name in ("user", "item", "value", "title", "time", "event", "query"):
         if not isinstance(options.get(name, ""), str):
@@ -258,9 +264,7 @@ def check_reading(options: Mapping[str, Any]) -> None:
             check_count(name, options[name], least=0)
 
 
-def _check_options(
-    min_value: float | None, binary: bool, duplicates: str, on_bad: str, progress: Progress | None
-) -> float | None:
+def _check_options(min_value: float | None, binary: bool, duplicates: str, on_bad: str) -> float | None:
     for name, given, allowed in (
         ("duplicates", duplicates, _DUPLICATES),
         ("on_bad", on_bad, ("refuse", "skip")),
@@ -268,8 +272,6 @@ def _check_options(
         if not isinstance(given, str) or given not in allowed:
             raise ParameterError(name, " or ".join(f'"{choice}"' for choice in allowed), given)
     check_flag("binary", binary)
-    if progress is not None and not callable(progress):
-        raise ParameterError("progress", "a function or None", progress)
     if min_value is None:
         return None
     return check_number("min_value", min_value, "a finite number or None", lambda x: abs(x) < 3e38)
@@ -322,9 +324,13 @@ def _read(
         raise DataError(f"{without[0]} has no column of values, but other files have. Read them apart.")
     as_text = any(table.is_text for table in sources)
     rows = RowReader(on_bad, as_text=as_text, min_value=min_value, binary=binary, weighting=weighting)
+    expected = [table.rows() for table in sources] if progress is not None else []
+    rows.expected = 0 if None in expected else sum(count or 0 for count in expected)
     for table, roles in tables:
         rows.read(table, roles, progress)
     rows.finish()
+    if progress is not None:
+        progress("reading", rows.read_rows, rows.read_rows)
     return rows, sources[0].library
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.io.batches import BLANK, FAULT, ID_ROLES, PACKED, Roles, Source, Types, stream
+from mrfrec.io.batches import BLANK, FAULT, ID_ROLES, PACKED, Roles, Source, Types, rows_of_text, stream
 
 _SPARE = 4  # columns beyond the last, to notice rows with too many fields
 _LONGEST = 100_000  # characters in the first line; lines in one quoted field
@@ -76,7 +76,7 @@ def open_text(path: Path, label: str, separator: str | None, columns: list[str] 
         fields |= {role: pl.when(fields[role] != "").then(fields[role]).cast(types[role]) for role in types}
         yield from stream(label, rows.select(**fields, **{FAULT: fault}))
 
-    return Source(label, tuple(names), batches, is_text=True)
+    return Source(label, tuple(names), batches, is_text=True, rows=lambda: rows_of_text(path))
 
 
 def _fields(line: str, separator: str) -> list[str]:

@@ -100,7 +100,7 @@ class RankingModel(UpdatableModel):
             yield Recommendations(names, items, scores, evidence, because)
             done += len(names)
             if progress is not None:
-                progress("recommend", done, len(query))
+                progress("recommending", done, len(query))
         if short and warns:
             warn(
                 f"{short:,} of {len(query):,} users get fewer than k={k} items: no more are left that they "
@@ -174,7 +174,7 @@ class RankingModel(UpdatableModel):
                 "rank": np.concatenate([np.arange(1, count + 1, dtype=np.int32) for count in counts]),
             }
             if progress is not None:
-                progress("similar", start + len(batch), len(items))
+                progress("finding similar items", start + len(batch), len(items))
         if short:
             warn(
                 f"{short:,} of {len(items):,} items have fewer than k={k} similar items: the model knows no "

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.checks import check_count, check_flag
+from mrfrec.core.progress import shows_progress
 from mrfrec.core.sparse import Rows
 from mrfrec.data.catalogue import Catalogue, Training
 from mrfrec.data.ids import Ids, Texts
@@ -101,11 +102,12 @@ class Model(Configurable, ABC):
 
     # ── fitting ───────────────────────────────────────────────────────────────────────────────────
 
+    @shows_progress
     def fit(
         self,
         data: object,
         *,
-        progress: "Progress | None" = None,
+        progress: "Progress | bool | None" = None,
         reuse: dict[str, Any] | None = None,
         validation: object = None,
         client: Any = None,
@@ -119,7 +121,9 @@ class Model(Configurable, ABC):
             `Interactions`, anything `read_interactions` reads with its defaults (a path, a data frame), or a
             `scipy.sparse` matrix of users × items, whose values are used.
         progress
-            Called as `progress(stage, done, total)`.
+            True draws a bar on stderr, with the time left. A function is called as `progress(stage, done,
+            total)`: what is being done, in words, and how much of the whole fit is done, in units that take
+            about the same time each. The total may change when the fit learns how much there is to do.
         reuse
             A dict, empty at first, in which fits on the same `Interactions` share intermediate results: for a
             new l2, only the systems are solved again.
@@ -132,10 +136,9 @@ class Model(Configurable, ABC):
         shared_path
             A folder that this machine and all workers see, for the data; without it, the data is sent.
         """
+        assert not isinstance(progress, bool)
         from mrfrec.io.tables import as_interactions
 
-        if progress is not None and not callable(progress):
-            raise ParameterError("progress", "a function of (stage, done, total) or None", progress)
         if reuse is not None and not isinstance(reuse, dict):
             raise ParameterError("reuse", "a dictionary, empty at first, or None", reuse)
         if client is not None:

@@ -39,6 +39,7 @@ PAPER: dict[str, Any] = {
 
 # A sparse model in place of a dense one while that is tuned, and from how many items on it takes less time.
 _STAND_IN_NEIGHBORS, _STAND_IN_FROM = 100, 3000
+_OF_MACHINE = ("needed", "limit", "in_use")  # what a plan says of memory, which is not saved
 _SAMPLED_USERS = 256  # whose scores tell how much these spread
 _log = logging.getLogger("mrfrec")
 
@@ -331,6 +332,8 @@ class MRF(Linear):
                 announce=lambda plan: _log.info("%s%s", plan, _where(engine)),
                 reuse=None if given.reuse is None else given.reuse.setdefault("mrf", fitting.Reuse()),
             )
+        if self.l2 == "auto":
+            _log.info("l2=%.3g suits this data", fitted.plan.l2)
         timings = {**engine.timings, "total": time.perf_counter() - start + engine.saved}
         shift = np.zeros(data.n_items, self.dtype)
         if self.offset:
@@ -346,6 +349,7 @@ class MRF(Linear):
             low_rank = low_rank.scaled(factors * rank_weight) if rank_weight else None
         if fitted.pattern is not None:
             self._mention_odd_data(data, np.diff(fitted.pattern.indptr))
+        engine.finish()
         # Everything is there: from here on nothing can fail.
         self._weights, self._shift, self._low_rank = weights, shift, low_rank
         self.rank_weight_ = rank_weight
@@ -393,7 +397,7 @@ class MRF(Linear):
 
     def _state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
         arrays, _ = super()._state()
-        plan = {name: value for name, value in vars(self.plan_).items() if name not in ("needed", "limit")}
+        plan = {name: value for name, value in vars(self.plan_).items() if name not in _OF_MACHINE}
         return (
             {"mean": self.mean_, "scale": self.scale_, **arrays},
             {

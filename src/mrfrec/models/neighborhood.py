@@ -57,10 +57,16 @@ class FromGram(Linear):
         with LocalEngine(self.threads, self.memory_limit, given.progress) as engine:
             held = given.copied + bytes_for_raw(data.matrix, self.user_weight)
             engine.memory.require("statistics", held, "Use fewer users or items, or more memory.")
+            engine.expect(self._costs(data))
             weights, base = self._learn(data.matrix, held, given.reuse, engine)
+        engine.finish()
         self._weights, self._shift = Rows.of(weights), np.full(data.n_items, base, self.dtype)
         self.memory_plan_ = engine.memory.stages
         self.timings_ = {**engine.timings, "total": time.perf_counter() - start + engine.saved}
+
+    @abstractmethod
+    def _costs(self, data: "Interactions") -> dict[str, float]:
+        """Return about how long each stage takes compared with the others."""
 
     def warm_up(self) -> None:
         """Compile or load what fitting needs."""
@@ -120,6 +126,9 @@ class ItemKNN(FromGram):
     @property
     def _stranger_scores(self) -> npt.NDArray[Any]:
         return np.zeros_like(self._shift)  # so that popularity decides
+
+    def _costs(self, data: "Interactions") -> dict[str, float]:
+        return {"statistics": 0.02, "neighbors": 0.95, "rows": 0.03}  # measured shares
 
     def _learn(
         self, X: "sp.csr_array", held: int, reuse: dict[str, Any] | None, engine: "Engine"

@@ -68,7 +68,7 @@ def write_parts(
         _write_manifest(folder, facts, None, digests)
         done += span[1] - span[0]
         if progress is not None:
-            progress("recommend", done, users)
+            progress("recommending", done, users)
 
     if missing:
         with ClusterEngine(client, shared_path=shared_path) as engine:

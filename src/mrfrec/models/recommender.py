@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 import numpy as np
 
 from mrfrec.checks import check_count, warn
+from mrfrec.core.progress import showing, shows_progress
 from mrfrec.data.catalogue import Columns, Contribution, Recommendations, rows_of
 from mrfrec.data.ids import Id
 from mrfrec.errors import ParameterError
@@ -41,7 +42,7 @@ class Options(TypedDict, total=False):
     exclude: ItemFilter
     novelty: float | None
     explain: int
-    progress: "Progress | None"
+    progress: "Progress | bool | None"
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Recommender(RankingModel):
 
     # ── recommending ──────────────────────────────────────────────────────────────────────────────
 
+    @shows_progress
     def recommend(
         self,
         users: object = None,
@@ -68,7 +70,7 @@ class Recommender(RankingModel):
         exclude: ItemFilter = None,
         novelty: float | None = None,
         explain: int = 0,
-        progress: "Progress | None" = None,
+        progress: "Progress | bool | None" = None,
     ) -> Any:
         """Return the k best items of each user: a table of user, item, title, score, rank and source.
 
@@ -97,7 +99,7 @@ class Recommender(RankingModel):
             How many reasons to give in a further column `because`: the items of the history that add most
             to the score.
         progress
-            Called as `progress("recommend", users done, users)`.
+            True draws a bar on stderr; a function is called as `progress(stage, users done, users)`.
 
         Notes
         -----
@@ -110,6 +112,7 @@ class Recommender(RankingModel):
 
         The table is of the library of the data frame that was given (here, or to `fit`), else of polars.
         """
+        assert not isinstance(progress, bool)
         from mrfrec.io.frames import frame
 
         query = self._query(users, history)
@@ -120,6 +123,7 @@ class Recommender(RankingModel):
         columns = (self._catalogue.recommendation_columns(batch) for batch in batches)
         return frame(columns, *self._table_form(query, bool(explain)), library=query.library or self._library)
 
+    @shows_progress
     def answer(
         self, users: object = None, *, history: object = None, k: int = 10, **options: "Unpack[Options]"
     ) -> Answer:
@@ -129,7 +133,8 @@ class Recommender(RankingModel):
         """
         query = self._query(users, history)
         unknown: list[Unknown] = []
-        batches = self._batches(query, k, **options, unknown=unknown)
+        rest: Any = options
+        batches = self._batches(query, k, **rest, unknown=unknown)
         rows = [row for batch in batches for row in rows_of(self._catalogue.recommendation_columns(batch))]
         return Answer(rows, {each.parameter: each.ids for each in unknown})
 
@@ -166,7 +171,11 @@ class Recommender(RankingModel):
             for name, value in (("form", None if form == "parquet" else form), ("table", table)):
                 if value is not None:
                     raise ParameterError(name, "None with a client, which writes Parquet files", value)
-            return self._write_parts(self._query(users, history), k, path, client, shared_path, **options)
+            rest: dict[str, Any] = {**options}
+            with showing(rest.pop("progress", None)) as progress:
+                return self._write_parts(
+                    self._query(users, history), k, path, client, shared_path, progress, **rest
+                )
         if shared_path is not None:
             raise ParameterError("shared_path", "None without a client", shared_path)
         with self.staged_recommendations(
@@ -202,9 +211,11 @@ class Recommender(RankingModel):
 
         check_target(path, form, table)
         query = self._query(users, history)
-        batches = self._batches(query, k, **options)
-        with self._staged(batches, query, path, form, table, bool(options.get("explain"))) as rows:
-            yield rows
+        rest: dict[str, Any] = {**options}
+        with showing(rest.pop("progress", None)) as progress:
+            batches = self._batches(query, k, progress=progress, **rest)
+            with self._staged(batches, query, path, form, table, bool(rest.get("explain"))) as rows:
+                yield rows
 
     def _staged(
         self,
@@ -274,6 +285,7 @@ class Recommender(RankingModel):
         columns = self._catalogue.neighbor_columns(*found)
         return frame([columns], _NEIGHBOR_COLUMNS, kind, library=self._library)
 
+    @shows_progress
     def similar_items_to(
         self,
         path: "str | PathLike[str]",
@@ -282,13 +294,13 @@ class Recommender(RankingModel):
         k: int = 10,
         form: Form = None,
         table: str | None = None,
-        progress: "Progress | None" = None,
+        progress: "Progress | bool | None" = None,
     ) -> int:
         """Write the k nearest of items to a file or a table of a database; returns the number of rows.
 
         The columns are those of `similar_items` of several items, here all items if None. `path`, `form` and
         `table` are those of `recommend_to`; the primary key is similar_to and rank. A thousand items at a
-        time are held in memory. `progress` is called as `progress("similar", items done, items)`.
+        time are held in memory. `progress` is that of `recommend`, and counts items.
         """
         with self.staged_similar_items(path, items, k=k, form=form, table=table, progress=progress) as rows:
             return rows
@@ -302,14 +314,16 @@ class Recommender(RankingModel):
         k: int = 10,
         form: Form = None,
         table: str | None = None,
-        progress: "Progress | None" = None,
+        progress: "Progress | bool | None" = None,
     ) -> Iterator[int]:
         """Write as `similar_items_to` does, but let the rows appear when the block ends."""
         from mrfrec.io.frames import check_target
 
         check_target(path, form, table)
-        with self._staged_neighbors(self._all_neighbors(k, progress, items), path, form, table) as rows:
-            yield rows
+        with showing(progress) as report:
+            batches = self._all_neighbors(k, report, items)
+            with self._staged_neighbors(batches, path, form, table) as rows:
+                yield rows
 
     def _staged_neighbors(
         self, batches: Iterable[Columns], path: "str | PathLike[str]", form: str | None, table: str | None

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import scipy.sparse as sp
 
     from mrfrec.core.engine import Engine
+    from mrfrec.data.interactions import Interactions
 
 # Liang et al. (2018) try 0.1, 0.5, 1 and 5 for both penalties; for most items such an l2 changes nothing.
 _RIDGES = Ridges((0.003, 0.03, 0.3), (0.001, 3.0))
@@ -75,6 +76,11 @@ class SLIM(FromGram):
         self.passes = check_count("passes", passes)
         self.dtype = check_dtype(dtype)
         self._limit(threads, memory_limit)
+
+    def _costs(self, data: "Interactions") -> dict[str, float]:
+        if self.neighbors is None:  # measured shares
+            return {"statistics": 0.01, "matrix": 0.03, "mirror": 0.01, "regress": 0.95}
+        return {"statistics": 0.01, "neighbors": 0.09, "gather": 0.3, "regress": 0.6}
 
     def _learn(
         self, X: "sp.csr_array", held: int, reuse: dict[str, Any] | None, engine: "Engine"

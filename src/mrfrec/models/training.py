@@ -64,7 +64,7 @@ def train(
 
         def report(done: int) -> None:
             if progress is not None:
-                progress("train", done, steps)
+                progress("training", done, steps)
 
         began = time.perf_counter()
         history: list[dict[str, Any]] = []

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from mrfrec.checks import check_flag, warn
+from mrfrec.core.progress import shows_progress
 from mrfrec.data.origin import Origin
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.models.model import Model
@@ -28,13 +29,14 @@ class UpdatableModel(Model):
         """The ids of the batches the model was fitted on, in the order of their arrival."""
         return self._origin("batches_").batches or (self._data_facts()["fingerprint"],)
 
+    @shows_progress
     def update(
         self,
         new_events: object,
         *,
         batch: str | None = None,
         again: bool = False,
-        progress: "Progress | None" = None,
+        progress: "Progress | bool | None" = None,
     ) -> Self:
         """Add a batch of events to the training data, and fit again with the same parameters.
 
@@ -54,7 +56,7 @@ class UpdatableModel(Model):
         again
             Add the batch even if one of that name was added before.
         progress
-            Called as `progress(stage, done, total)`.
+            As in `fit`.
 
         Notes
         -----
@@ -65,6 +67,7 @@ class UpdatableModel(Model):
         unless `now` is fixed, since what a pair counts depends on the latest time; nor with `max_history`,
         `min_users` or `min_items`, which leave out what later events may bring back.
         """
+        assert not isinstance(progress, bool)
         from mrfrec.data.growing import add
         from mrfrec.data.interactions import Interactions
 
@@ -87,7 +90,8 @@ class UpdatableModel(Model):
         _check_window(old.origin, data.origin)
         return self._refit(data, (*known, name), progress)
 
-    def forget(self, users: object, *, progress: "Progress | None" = None) -> Self:
+    @shows_progress
+    def forget(self, users: object, *, progress: "Progress | bool | None" = None) -> Self:
         """Remove users and all that is known of them, and fit again with the same parameters.
 
         Gives the same model as a fit on the events of the others. Items that nobody else used go, too. Save
@@ -100,8 +104,9 @@ class UpdatableModel(Model):
         users
             Ids of training users: one, or several in any iterable.
         progress
-            Called as `progress(stage, done, total)`.
+            As in `fit`.
         """
+        assert not isinstance(progress, bool)
         from mrfrec.data.growing import origin_of, without_users
 
         data = self._known_data("forget")

@@ -101,7 +101,7 @@ class WMF(Latent):
 
         def report(iteration: int, *_: object) -> None:
             if given.progress is not None:
-                given.progress("train", iteration + 1, self.iterations)
+                given.progress("training", iteration + 1, self.iterations)
 
         # implicit takes the values as c, not as c − 1, and adds `regularization` to the diagonal; its `alpha`
         # would only multiply c.

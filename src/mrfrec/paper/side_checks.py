@@ -110,7 +110,7 @@ def _factors(B: Any, rank: int, seed: int, progress: Progress | None) -> tuple[A
 
     def tell(done: int) -> None:
         if progress is not None:
-            progress("decompose", done, steps)
+            progress("decomposing", done, steps)
 
     tell(0)
     if m <= _EXACT:
@@ -166,7 +166,7 @@ def _rank(
             scores += reduced[:, done:rank] @ right[done:rank]
             lists[place][part], _, _ = ranking.top_k(scorers.KnownScores(scores), k, base, threads=threads)
         if progress is not None:
-            progress("rank", part.stop, n)
+            progress("measuring", part.stop, n)
     return lists
 
 

@@ -9,7 +9,7 @@ from mrfrec.core.engine import Progress
 from mrfrec.core.plan import round_up
 from mrfrec.errors import MemoryPlanError, ParameterError
 from mrfrec.evaluation.metrics import DEFAULTS, Metric, parse_all
-from mrfrec.evaluation.protocol import Evaluation, Ties, fit_and_measure
+from mrfrec.evaluation.protocol import Evaluation, Ties, fit_and_measure, of_model
 from mrfrec.evaluation.splits import Split
 from mrfrec.models.mrf import MRF
 
@@ -94,12 +94,11 @@ def tradeoff(
     notes: list[str] = []
     refusal: MemoryPlanError | None = None
     total = len(models)
-    for done, name in enumerate(list(models)):
-        if progress is not None:
-            progress("models", done, total)
+    for number, name in enumerate(list(models), 1):
         model = models.pop(name)  # frees the model before the next one is fitted
         try:
-            evaluation = fit_and_measure(model, split, wanted, name=name, ties=ties, progress=progress)
+            report = of_model(progress, name, number, total)
+            evaluation = fit_and_measure(model, split, wanted, name=name, ties=ties, progress=report)
         except MemoryPlanError as error:
             notes.append(f"{name}: {error}")
             refusal = error.with_traceback(None)  # the traceback would keep the fit's arrays alive
@@ -111,8 +110,6 @@ def tradeoff(
             points.append(TradeoffPoint(evaluation, level, model.r, share, model.n_blocks_, size))
         else:
             points.append(TradeoffPoint(evaluation, None, None, 1.0, None, B.nbytes))
-    if progress is not None:
-        progress("models", total, total)
     if not points and refusal is not None:
         raise refusal
     return Tradeoff(tuple(points), tuple(notes))

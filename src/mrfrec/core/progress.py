@@ -1,0 +1,137 @@
+"""Show how far a call is and how long it will take: `progress=True`, and the bar of the command line."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from importlib.util import find_spec
+from typing import Any, ParamSpec, TypeVar
+
+from mrfrec.core.engine import Progress
+from mrfrec.errors import ParameterError
+
+_LINES = 0.5  # seconds between two states of a plain line
+_EARLY = 0.01  # share of the work below which the time left is a guess
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
+
+
+class Clock:
+    """The share of one call that is done, which never falls, and the time it has left."""
+
+    def __init__(self, now: float) -> None:
+        self.share, self.is_over = 0.0, False
+        self._start, self._done = now, 0
+        self._ends: float | None = None  # when the call is expected to end
+
+    def begins_again(self, done: int, total: int) -> bool:
+        """Return whether a report is of another call; saying twice that one has ended is none."""
+        return done < self._done if not self.is_over else not 0 < total <= done
+
+    def report(self, done: int, total: int, now: float) -> None:
+        self._done, self.is_over = done, 0 < total <= done
+        if total:
+            self.share = max(self.share, min(done / total, 1.0))
+        if done > _EARLY * total > 0:
+            self._ends = now + (now - self._start) * (total - done) / done
+
+    def left(self, now: float) -> str:
+        """Return the time left in words, "" if that is not known."""
+        if self._ends is None or self.is_over:
+            return ""
+        seconds = max(round(self._ends - now), 0)
+        minutes, seconds = divmod(seconds, 60)
+        hours, minutes = divmod(minutes, 60)
+        if hours:
+            return f"{hours} h {minutes} min left"
+        return f"{minutes} min {seconds} s left" if minutes else f"{seconds} s left"
+
+
+@contextmanager
+def showing(progress: "Progress | bool | None") -> Iterator[Progress | None]:
+    """Give a callback: the one that was given, one that draws a bar on stderr if True, else None."""
+    if progress is None or progress is False:
+        yield None
+    elif progress is not True:
+        if not callable(progress):
+            raise ParameterError("progress", "a function of (stage, done, total), True or None", progress)
+        yield progress
+    else:
+        with _bars() if sys.stderr.isatty() and find_spec("rich") else _line() as show:
+            yield show
+
+
+@contextmanager
+def _bars() -> Iterator[Progress]:
+    """Draw a bar for each call, one after the other, below what is written to stderr meanwhile."""
+    from rich.console import Console
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+    from rich.text import Text
+
+    class Left(TextColumn):
+        """The time left, which also runs between two reports."""
+
+        def render(self, task: Any) -> Any:
+            return Text(task.fields["clock"].left(time.monotonic()))
+
+    text, percent = TextColumn("{task.description}"), TaskProgressColumn(show_speed=False)
+    columns = (text, BarColumn(), percent, TimeElapsedColumn(), Left(""))
+    # redirect_stdout would send results to stderr, where the bars are.
+    with Bars(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as bars:
+        clock: Clock | None = None
+
+        def show(stage: str, done: int, total: int) -> None:
+            nonlocal clock
+            now = time.monotonic()
+            if clock is None or clock.begins_again(done, total):
+                clock = Clock(now)
+                bars.add_task(stage, total=1.0, clock=clock)
+            clock.report(done, total, now)
+            task = bars.tasks[-1].id
+            known = total > 0 or clock.share > 0
+            words = stage if known else f"{stage} ({done:,})"
+            bars.update(task, description=words, completed=clock.share, total=1.0 if known else None)
+
+        yield show
+
+
+@contextmanager
+def _line() -> Iterator[Progress]:
+    """Write one line for each call, again and again: for notebooks, and where there is no rich."""
+    clock: Clock | None = None
+    written, width = 0.0, 0
+
+    def show(stage: str, done: int, total: int) -> None:
+        nonlocal clock, written, width
+        now = time.monotonic()
+        if clock is None or clock.begins_again(done, total):
+            clock, written = Clock(now), 0.0
+        clock.report(done, total, now)
+        if now - written < _LINES and not clock.is_over:
+            return
+        known = f"{clock.share:4.0%}  {stage}" if total else f"{stage} ({done:,})"
+        text = "  ".join(part for part in (known, clock.left(now)) if part)
+        sys.stderr.write("\r" + text.ljust(width) + ("\n" if clock.is_over else ""))
+        sys.stderr.flush()
+        written, width = now, 0 if clock.is_over else len(text)
+
+    try:
+        yield show
+    finally:
+        if width:  # interrupted
+            sys.stderr.write("\n")
+
+
+def shows_progress(function: Callable[P, Result]) -> Callable[P, Result]:
+    """Let a function with a keyword `progress` take True, and check what is given."""
+
+    @wraps(function)
+    def with_bar(*args: P.args, **kwargs: P.kwargs) -> Result:
+        given: Any = kwargs.get("progress")
+        with showing(given) as progress:
+            return function(*args, **{**kwargs, "progress": progress})  # type: ignore[arg-type]
+
+    return with_bar

@@ -1,0 +1,216 @@
+"""Progress: one bar that never goes backwards, the time left, words, `progress=True`, and Ctrl-C."""
+
+import io
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import scipy.sparse as sp
+
+import mrfrec
+from mrfrec import MRF
+from mrfrec.core import progress as shown
+from mrfrec.core.engine import WORDS
+from mrfrec.core.progress import Clock, showing
+from mrfrec.evaluation import compare, given
+from mrfrec.io.frames import writing_rows
+
+Steps = list[tuple[str, int, int]]
+
+
+def data(users: int = 600, items: int = 120) -> sp.csr_array:
+    rng = np.random.default_rng(0)
+    return sp.csr_array((rng.random((users, items)) < 0.1).astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        MRF(sparsity=None),
+        MRF(sparsity=0.1, rank=4),
+        MRF(sparsity=0.1, r=0.5, rank=0),
+        MRF(threshold=0.1),
+        mrfrec.models.EASE(),
+        mrfrec.models.ItemKNN(),
+        mrfrec.models.SLIM(),
+        mrfrec.models.FsSLIM(neighbors=10),
+    ],
+    ids=repr,
+)
+def test_progress_of_a_fit_is_that_of_the_whole_in_words(model: Any) -> None:
+    steps: Steps = []
+    model.fit(data(), progress=lambda *step: steps.append(step))
+    done = [done for _, done, _ in steps]
+    assert done == sorted(done)
+    assert steps[-1][1] == steps[-1][2]
+    assert all(done < total for _, done, total in steps[:-1])
+    assert {stage for stage, _, _ in steps} <= {*WORDS.values()}
+    assert {"kinds", "schedule", "pattern", "gather"}.isdisjoint(WORDS.values())
+    assert model.timings_.keys() - {"total"} <= WORDS.keys()
+
+
+def test_stages_that_an_earlier_fit_has_done_are_not_expected() -> None:
+    interactions, reuse = mrfrec.Interactions(data()), {}  # type: ignore[var-annotated]
+    totals = []
+    for l2 in (1.0, 2.0):
+        steps: Steps = []
+        model = MRF(sparsity=0.1, rank=4, l2=l2)
+        model.fit(interactions, reuse=reuse, progress=lambda *step, steps=steps: steps.append(step))
+        totals.append(steps[-1][2])
+    assert totals[1] < totals[0]
+
+
+def test_the_share_never_falls_and_the_time_left_follows_the_latest_total() -> None:
+    clock = Clock(0.0)
+    clock.report(30, 100, 30.0)
+    assert (clock.share, clock.left(30.0)) == (0.3, "1 min 10 s left")
+    assert clock.left(40.0) == "1 min 0 s left"  # it runs between two reports
+    clock.report(40, 400, 40.0)  # there is more to do than it seemed
+    assert (clock.share, clock.left(40.0)) == (0.3, "6 min 0 s left")
+    assert not clock.begins_again(41, 400)
+    clock.report(400, 400, 9000.0)
+    assert (clock.share, clock.left(9000.0)) == (1.0, "")
+    assert clock.begins_again(0, 5)
+    assert not clock.begins_again(400, 400)
+
+
+def test_the_time_left_is_not_guessed_at_the_start() -> None:
+    clock = Clock(0.0)
+    clock.report(0, 1000, 20.0)
+    clock.report(1, 1000, 20.0)
+    assert clock.left(20.0) == ""
+
+
+def test_true_writes_a_line_in_a_notebook_and_nothing_else_is_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = MRF(sparsity=0.1).fit(data())
+    model.recommend(k=2)
+    assert capsys.readouterr() == ("", "")
+    model.fit(data(), progress=True)
+    model.recommend(k=2, progress=True)
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = [line.split("\r")[-1].split() for line in err.split("\n")[:-1]]
+    assert [line[:2] for line in lines] == [["100%", "finishing"], ["100%", "recommending"]]
+    model.fit(data(), progress=False)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_true_draws_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with showing(True) as report:
+        assert report is not None
+        report("reading", 3, 0)
+        report("reading", 4, 4)
+        report("learning weights", 1, 4)
+    drawn = terminal.getvalue()
+    assert "━" in drawn
+    assert "reading" in drawn
+    assert "25%" in drawn
+    monkeypatch.setattr(shown, "find_spec", lambda _: None)  # rich is not installed
+    with showing(True) as report:
+        assert report is not None
+        report("learning weights", 2, 4)
+    assert " 50%  learning weights" in terminal.getvalue()
+
+
+def test_the_plan_is_the_first_thing_a_fit_says(caplog: pytest.LogCaptureFixture) -> None:
+    said: list[int] = []
+    caplog.set_level(logging.INFO, "mrfrec")
+    MRF(sparsity=0.1, rank=4).fit(data(), progress=lambda *_: said.append(len(caplog.records)))
+    assert said[0] == 1
+    assert "sparse model (l2=auto" in caplog.messages[0]
+    assert caplog.messages[1].startswith("l2=")
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "arrow", "polars"])
+def test_reading_has_a_total_where_it_can_be_known(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mrfrec.io.batches.BATCH_ROWS", 5000)
+    n = 40_000  # ids get longer, so that the first lines are shorter than the others
+    table = pl.DataFrame({"user": np.arange(n) // 4, "item": np.arange(n) % 100})
+    source: Any = table
+    if form != "polars":
+        source = tmp_path / f"t.{form}"
+        writers: dict[str, Any] = {
+            "csv": table.write_csv, "jsonl": table.write_ndjson, "parquet": table.write_parquet,
+            "arrow": table.write_ipc,
+        }  # fmt: skip
+        writers[form](source)
+    steps: Steps = []
+    mrfrec.read_interactions([source] if form != "polars" else source, progress=lambda *s: steps.append(s))
+    assert len(steps) > 2
+    assert all(abs(total - n) < 0.02 * n for _, _, total in steps)
+    assert steps[-1] == ("reading", n, n)
+    assert all(done < total or done == n for _, done, total in steps)
+
+
+def test_reading_of_packed_text_has_no_total_until_the_end(tmp_path: Path) -> None:
+    import gzip
+
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"user,item\n1,2\n3,4\n"))
+    steps: Steps = []
+    mrfrec.read_interactions(tmp_path / "t.csv.gz", progress=lambda *step: steps.append(step))
+    assert steps == [("reading", 2, 0), ("reading", 2, 2)]
+
+
+def test_a_comparison_says_which_model_it_is_at() -> None:
+    X = data()
+    is_hidden = np.arange(X.nnz) % 5 == 0
+    training, targets = (
+        sp.csr_array((X.data[part], (X.nonzero()[0][part], X.indices[part])), shape=X.shape)
+        for part in (~is_hidden, is_hidden)
+    )
+    split = given(mrfrec.Interactions(training), mrfrec.Interactions(targets))
+    steps: Steps = []
+    models = {"near": mrfrec.models.ItemKNN(), "top": mrfrec.models.Popularity()}
+    compare(models, split, ["ndcg@5"], progress=lambda *step: steps.append(step))
+    assert "1 of 2, near: comparing items" in {stage for stage, _, _ in steps}
+    assert "2 of 2, top: measuring" in {stage for stage, _, _ in steps}
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv", "jsonl"])
+def test_ctrl_c_stops_the_batch_that_is_being_made(form: str, tmp_path: Path) -> None:
+    ended: list[bool] = []
+
+    def batches() -> Iterator[dict[str, Any]]:
+        yield {"item": [1, 2]}
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(500):  # a batch takes long
+            time.sleep(0.01)
+        ended.append(True)
+        yield {"item": [3]}
+
+    with (
+        pytest.raises(KeyboardInterrupt),
+        writing_rows(batches(), ["item"], {"item": "int64"}, tmp_path / f"t.{form}"),
+    ):
+        pass
+    assert not ended
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_while_rows_are_made_is_raised_as_it_is(tmp_path: Path) -> None:
+    def batches() -> Iterator[dict[str, Any]]:
+        yield {"item": [1, 2]}
+        raise ZeroDivisionError
+
+    with (
+        pytest.raises(ZeroDivisionError),
+        writing_rows(batches(), ["item"], {"item": "int64"}, tmp_path / "t.csv"),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
