@@ -451,7 +451,7 @@ def test_tables_are_read_and_replaced_without_pyarrow(postgres: str, tmp_path: P
 import sys; sys.modules['pyarrow'] = None
 import mrfrec
 data = mrfrec.read_interactions(sys.argv[1], query='select 1 as user_id, 2 as item_id union all select 2, 3')
-model = mrfrec.Popularity().fit(data)
+model = mrfrec.models.Popularity().fit(data)
 for _ in range(2):  # also a table that exists
     print(model.recommend_to(sys.argv[1], table='recs', k=1))
 """

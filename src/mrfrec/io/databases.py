@@ -11,7 +11,6 @@ A server that says nothing is given up: after `connect_timeout` seconds while co
 `answer_timeout` seconds while it owes an answer. Both are parameters of the URL: ?connect_timeout=30.
 """
 
-import os
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
@@ -225,9 +224,7 @@ def _limited(url: str) -> tuple[str, float]:
     limit = given.pop("answer_timeout", str(_LIMITS["answer_timeout"]))
     if not re.fullmatch(r"\d{1,9}(\.\d+)?", limit):
         raise ParameterError("answer_timeout", "a number of seconds, or 0 for no limit", limit)
-    if "PGCONNECT_TIMEOUT" not in os.environ:
-        given.setdefault("connect_timeout", f"{_LIMITS['connect_timeout']:.0f}")
-    given = {**_KEEPALIVES, **given}
+    given = {"connect_timeout": f"{_LIMITS['connect_timeout']:.0f}", **_KEEPALIVES, **given}
     return f"{place}?{'&'.join(f'{name}={value}' for name, value in given.items())}", float(limit)
 
 

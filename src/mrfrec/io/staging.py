@@ -81,7 +81,7 @@ _DUCKDB = _Dialect(
 
 
 @contextmanager
-def staging(url: str) -> Iterator["Staging"]:
+def open_staging(url: str) -> Iterator["Staging"]:
     """Open a database whose tables are replaced together when the block ends, and not if it raises."""
     with connect(url, write=True, autocommit=True) as cursor:
         together = Staging(cursor, url)
@@ -101,7 +101,7 @@ def staged(
 
     They replace the rows of the table when the block ends; if it raises, nothing changes.
     """
-    with staging(url) as database:
+    with open_staging(url) as database:
         yield database.stage(table, schema, frames, rank)
 
 
