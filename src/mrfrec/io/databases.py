@@ -45,6 +45,12 @@ def is_database(source: object) -> bool:
     return isinstance(source, str) and source.partition("://")[0] in _SCHEMES and "://" in source
 
 
+def database_file(url: str) -> Path | None:
+    """Return the file of a database in a file, without links; None for a server."""
+    scheme, _, rest = url.partition("://")
+    return Path(rest[1:]).resolve() if scheme in _FILES else None
+
+
 def shown(url: str) -> str:
     """Return a URL as it may be shown: without its password, its query, or anything if it is malformed."""
     scheme, mark, rest = url.partition("://")
