@@ -3,11 +3,15 @@
 import gc
 import io
 import logging
+import os
+import signal
+import socket
 import stat
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +23,7 @@ import scipy.sparse as sp
 from mrfrec import load, read_interactions
 from mrfrec.cli.app import run as run_command
 from mrfrec.errors import DataError, MissingLibraryError, ParameterError
-from mrfrec.io import batches, queries
+from mrfrec.io import batches, databases, queries
 from mrfrec.io.databases import connect, is_database, shown
 from mrfrec.io.queries import open_query
 from mrfrec.io.tables import read_events
@@ -155,6 +159,89 @@ def test_missing_driver_names_the_extra(
     (tmp_path / "x.db").touch()
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(MissingLibraryError, match=r"mrfrec\[sql\]"), connect(f"{scheme}:///{tmp_path}/x.db"):
+        pass
+
+
+# ── servers that say nothing ──────────────────────────────────────────────────────────────────────
+
+
+def test_server_that_accepts_and_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(databases._LIMITS, "connect_timeout", 2.0)  # the least that libpq takes
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        held: list[socket.socket] = []
+        accepting = threading.Thread(target=lambda: held.append(silent.accept()[0]))
+        accepting.start()
+        url = f"postgresql://u:hunter2@127.0.0.1:{silent.getsockname()[1]}/shop"
+        closing = threading.Timer(20, lambda: held[0].shutdown(socket.SHUT_RDWR))
+        closing.start()  # then the error is another one
+        with pytest.raises(DataError, match=r"timeout expired.*connect_timeout=… to the URL"), connect(url):
+            pass
+        closing.cancel()
+        accepting.join()
+        held[0].close()
+
+
+@pytest.fixture
+def stopped(postgres: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """A function that stops the other processes of the server for this database, until the test ends."""
+    monkeypatch.setattr(databases, "_GRACE", 0.2)
+    others = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    pids: list[int] = []
+
+    def stop() -> None:
+        pids.extend(pid for (pid,) in fetch(postgres, others))
+        assert pids
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+
+    threads = set(threading.enumerate())
+    yield stop
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    for thread in set(threading.enumerate()) - threads:  # those that still waited
+        thread.join(30)
+
+
+def test_server_that_falls_silent_is_given_up(postgres: str, stopped: Callable[[], None]) -> None:
+    with connect(f"{postgres}&answer_timeout=5") as cursor:
+        stopped()
+        with pytest.raises(DataError, match=r"has not answered for 5 s.*answer_timeout="):
+            cursor.execute("select 1")
+
+
+def test_server_that_falls_silent_between_rows_is_given_up(
+    postgres: str, stopped: Callable[[], None]
+) -> None:
+    query = "select generate_series(1, 100000000) as user_id"
+    rows = open_query(f"{postgres}&answer_timeout=5", query).batches({"user": "user_id"}, {})
+    next(rows)
+    stopped()
+    with pytest.raises(DataError, match="answer_timeout="):
+        for _ in rows:
+            pass
+
+
+def test_statement_that_takes_too_long_is_stopped_on_the_server(postgres: str) -> None:
+    start = time.monotonic()
+    query = "select 1 as user_id, 2 as item_id, pg_sleep(60)::text as nap"
+    with pytest.raises(DataError, match="answer_timeout="):
+        read_interactions(f"{postgres}&answer_timeout=1", query=query)
+    assert time.monotonic() - start < 30
+    running = (
+        "select count(*) from pg_stat_activity where query like '%pg_sleep%' and pid <> pg_backend_pid()"
+    )
+    deadline = time.monotonic() + 10
+    while fetch(postgres, running) != [(0,)]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("value", ["soon", "-1", "1e9", ""])
+def test_limit_must_be_a_number_of_seconds(value: str) -> None:
+    with (
+        pytest.raises(ParameterError, match="answer_timeout must be a number of seconds"),
+        connect(f"postgresql://127.0.0.1:1/shop?answer_timeout={value}"),
+    ):
         pass
 
 
@@ -359,18 +446,20 @@ def test_abandoned_reading_lets_the_database_go(postgres: str) -> None:
         time.sleep(0.05)
 
 
-def test_arrow_comes_without_pyarrow(postgres: str, tmp_path: Path) -> None:
-    code = (
-        "import sys; sys.modules['pyarrow'] = None; import mrfrec;"
-        "print(len(mrfrec.read_interactions(sys.argv[1], query='select 1 as user_id, 2 as item_id')))"
-    )
+def test_tables_are_read_and_replaced_without_pyarrow(postgres: str, tmp_path: Path) -> None:
+    code = """
+import sys; sys.modules['pyarrow'] = None
+import mrfrec
+data = mrfrec.read_interactions(sys.argv[1], query='select 1 as user_id, 2 as item_id union all select 2, 3')
+model = mrfrec.models.Popularity().fit(data)
+for _ in range(2):  # also a table that exists
+    print(model.recommend_to(sys.argv[1], table='recs', k=1))
+"""
     with connect(f"duckdb:///{tmp_path}/x.db", write=True):
         pass
     for url in (postgres, f"duckdb:///{tmp_path}/x.db"):
-        assert (
-            subprocess.run([sys.executable, "-c", code, url], capture_output=True, check=True).stdout
-            == b"1\n"
-        )
+        done = subprocess.run([sys.executable, "-c", code, url], capture_output=True, check=True)
+        assert done.stdout == b"2\n2\n"
 
 
 def mrfrec(*arguments: object) -> None:

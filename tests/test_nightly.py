@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,12 @@ from mrfrec import (
     nightly,
     read_interactions,
 )
+from mrfrec.cli.app import run as run_command
 from mrfrec.io.databases import connect
 from mrfrec.nightly.guard import LastModel, drift
 from mrfrec.nightly.run import steps
 
+RUN = sys.modules["mrfrec.nightly.run"]  # whose name in the package is that of its function
 JOB = """
 [source]
 data = "events.csv"
@@ -530,6 +533,179 @@ def test_password_is_nowhere(folder: Path, caplog: pytest.LogCaptureFixture) -> 
             text += (folder / file).read_text()
         assert "127.0.0.1" in text
         assert "hunter22" not in text + str(caught.value) + caplog.text
+
+
+# ── tables of databases ───────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def shop(folder: Path, postgres: str) -> str:
+    """The URL of a PostgreSQL with events and titles, and a job that reads and publishes there."""
+    with connect(postgres, write=True) as cursor:
+        cursor.execute("create table events (user_id text, sku text)")
+        cursor.execute("create table products (sku text, name text)")
+        cursor.execute(
+            "create view joined as select user_id, sku, name as title from events natural join products"
+        )
+        rows = ", ".join(f"('{user}', '{item}')" for user, item, _ in events(60).rows())
+        cursor.execute(f"insert into events values {rows}")
+        cursor.execute("insert into products select distinct sku, 'the ' || sku from events")
+    write_shop(folder, postgres)
+    return postgres
+
+
+def write_shop(folder: Path, url: str, recs: str = "recs", near: str = "near", more: str = "") -> Path:
+    tables = f"""
+[publish.recommendations]
+to = "{url}"
+table = "{recs}"
+k = 5
+{more}
+[publish.similar]
+to = "{url}"
+table = "{near}"
+k = 3
+"""
+    query = "select user_id, sku, title from joined"
+    return write_job(
+        folder,
+        ('data = "events.csv"', f'data = "{url}"\nquery = "{query}"'),
+        ("heldout", "max_drop = 1\nheldout"),
+        more=tables,
+    )
+
+
+def rows_of(url: str, query: str) -> list[Any]:
+    with connect(url) as cursor:
+        return list(cursor.execute(query).fetchall())
+
+
+def never_read(*_: object, **__: object) -> None:
+    pytest.fail("read the source")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "options", "message"),
+    [
+        ("create table recs (id integer, note text)", {}, r"recs has the columns id, note"),
+        ("create table near (id integer)", {}, r"near has the columns id"),
+        ("", {"recs": "events"}, "events has the columns user_id, sku"),
+        ("create schema shut", {"recs": "shut.recs"}, "permission denied"),
+        ("create table recs as select * from events limit 0", {}, "recs has the columns"),
+    ],
+)
+def test_table_that_cannot_be_replaced_is_found_before_anything_is_read(
+    folder: Path,
+    shop: str,
+    prepare: str,
+    options: dict[str, str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with connect(shop, write=True) as cursor:
+        if prepare:
+            cursor.execute(prepare)
+        cursor.execute("grant select on joined, events, products to guest")
+        cursor.execute("grant create on schema public to guest")
+    guest = shop.replace("//postgres:@", "//guest:se%2Fcr%40t%25@")
+    job = write_shop(folder, guest, **options)
+    monkeypatch.setattr(RUN, "read_interactions", never_read)
+    for attempt in (
+        lambda: run_command(["nightly", str(job), "--dry-run"], Event()),
+        lambda: nightly.run(job),
+    ):
+        with pytest.raises((DataError, ParameterError), match=message):
+            attempt()
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "sqlite", "duckdb"])
+def test_table_that_the_query_reads_is_not_published_to(
+    folder: Path, kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = str(request.getfixturevalue("postgres")) if kind == "postgresql" else f"{kind}:///{folder}/x.db"
+    columns = '"user" text, item text, title text, score real, rank integer, source text'
+    with connect(url, write=True) as cursor:
+        cursor.execute(f"create table recs ({columns})")
+        cursor.execute('create view seen as select "user", item from recs')
+    monkeypatch.setattr(RUN, "read_interactions", never_read)
+    tables = f'\n[publish.recommendations]\nto = "{url}"\ntable = "recs"\n'
+    for query in ("select * from recs", "select * from seen"):
+        job = write_job(folder, ('data = "events.csv"', f'data = "{url}"\nquery = "{query}"'), more=tables)
+        with pytest.raises(
+            ParameterError, match=r"publish\.recommendations\.table must be a table of its own.*query reads"
+        ):
+            nightly.run(job)
+
+
+def test_ids_that_do_not_fit_a_table_are_found_before_the_fit(
+    folder: Path, shop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with connect(shop, write=True) as cursor:
+        cursor.execute(
+            'create table recs ("user" bigint, item text, title text, score real, rank integer, source text)'
+        )
+    monkeypatch.setattr(RUN, "evaluate", never_read)
+    with pytest.raises(DataError, match='column "user" is of type bigint, but would get text'):
+        nightly.run(folder / "job.toml")
+
+
+def test_items_are_not_written_over(folder: Path) -> None:
+    (folder / "items.csv").write_text("item,title\ni1,one\n")
+    job = write_job(
+        folder,
+        ('data = "events.csv"', 'data = "events.csv"\nitems = "items.csv"'),
+        more='\n[publish.similar]\nto = "items.csv"\n',
+    )
+    with pytest.raises(ParameterError, match=r"publish\.similar must be a place of its own.*source\.items"):
+        nightly.read_job(job)
+
+
+def test_tables_of_one_database_are_replaced_in_one_transaction(folder: Path, shop: str) -> None:
+    nightly.run(folder / "job.toml")
+    with connect(shop, write=True) as cursor:
+        for table in ("recs", "near"):
+            cursor.execute(f"create table {table}_writers (written xid8)")
+            cursor.execute(
+                f"create function note_{table}() returns trigger language plpgsql as "
+                f"'begin insert into {table}_writers values (pg_current_xact_id()); return null; end'"
+            )
+            cursor.execute(
+                f"create trigger t after insert on {table} for each statement execute function note_{table}()"
+            )
+    nightly.run(folder / "job.toml")
+    query = "select written::text from {}_writers order by written desc limit 1"
+    assert rows_of(shop, query.format("recs")) == rows_of(shop, query.format("near"))
+
+
+def test_columns_are_named_and_titles_come_from_the_query(folder: Path, shop: str) -> None:
+    job = write_shop(folder, shop, more='columns = { user = "user_id", item = "sku", rank = "place" }')
+    for _ in range(2):  # also a table that exists
+        nightly.run(job)
+    found = rows_of(
+        shop, "select distinct title = 'the ' || sku from recs where user_id is not null and place > 0"
+    )
+    assert found == [(True,)]
+    keys = "select count(*) from pg_constraint where conrelid = 'recs'::regclass and contype = 'p'"
+    assert rows_of(shop, keys) == [(1,)]
+
+
+def test_night_without_events_is_a_success_that_says_so(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "mrfrec")
+    job = write_job(folder, ('data = "events.csv"', 'data = "{date}.csv"\nmode = "update"\nbatch = "{date}"'))
+    (folder / "2026-11-14.csv").write_text("user,item\n")
+    with pytest.raises(DataError, match="no interactions"):  # there is no model to add nothing to
+        nightly.run(job, day="2026-11-14")
+    events().write_csv(folder / "2026-11-14.csv")
+    nightly.run(job, day="2026-11-14")
+    (folder / "2026-11-15.csv").write_text("user,item\n")
+    record = nightly.run(job, day="2026-11-15")
+    assert (record["status"], record["pairs"]) == ("published", 3200)
+    assert "no new events" in " ".join([*record["reasons"], caplog.text])
+    assert mrfrec.load(folder / "shop.mrf").batches_ == ("2026-11-14",)  # they may still come
+    events(410, seed=2).write_csv(folder / "2026-11-15.csv")
+    assert nightly.run(job, day="2026-11-15")["pairs"] > 3200
 
 
 # ── in the shell ──────────────────────────────────────────────────────────────────────────────────

@@ -3,6 +3,7 @@
     MrfrecError
     ├── ParameterError      a parameter has an invalid value     (also a ValueError)
     ├── DataError           the data cannot be used              (also a ValueError)
+    │   └── EmptyTableError a table has no rows
     ├── NotFittedError      the model is not fitted              (also a RuntimeError)
     ├── MemoryPlanError     a fit would exceed the memory limit  (also a MemoryError)
     ├── ModelFileError      a model file is invalid              (also a ValueError)
@@ -23,6 +24,7 @@ __all__ = [
     "BusyError",
     "ClusterError",
     "DataError",
+    "EmptyTableError",
     "MemoryPlanError",
     "MissingLibraryError",
     "ModelFileError",
@@ -59,6 +61,10 @@ class ParameterError(MrfrecError, ValueError):
 
 class DataError(MrfrecError, ValueError):
     """The data cannot be used as it is. Nothing was changed or dropped."""
+
+
+class EmptyTableError(DataError):
+    """A table has no rows at all."""
 
 
 class MissingLibraryError(MrfrecError, ImportError):

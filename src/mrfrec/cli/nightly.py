@@ -12,7 +12,9 @@ from typer import Argument, Option
 
 def nightly(
     job: Annotated[Path, Argument(help="A TOML file that says what to do.", metavar="JOB")],
-    dry_run: Annotated[bool, Option("--dry-run", help="Check the job, and say what would be done.")] = False,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Check the job and its tables, and say what would be done.")
+    ] = False,
     accept: Annotated[
         bool, Option("--accept", help="Publish even if the guard refuses; compare later runs with this one.")
     ] = False,
@@ -43,6 +45,7 @@ def nightly(
     """
     from mrfrec.cli.show import progress_bar
     from mrfrec.nightly.job import read_job
+    from mrfrec.nightly.places import check_tables
     from mrfrec.nightly.run import run, steps
 
     if log == "json":
@@ -50,6 +53,7 @@ def nightly(
             handler.setFormatter(JsonLines())
     what = read_job(job, date).keeping(keep)
     if dry_run:
+        check_tables(what)
         sys.stdout.write("".join(f"{line}\n" for line in steps(what)))
         return
     with progress_bar() as progress:

@@ -36,6 +36,10 @@ Target = Annotated[
 Table = Annotated[
     str | None, Option(metavar="NAME", help="Table of the database, such as recs or shop.recs.")
 ]
+NewNames = Annotated[
+    str | None,
+    Option("--columns", metavar="NAMES", help="Other names of columns in the output: user=user_id,item=sku."),
+]
 Novelty = Annotated[
     float | None,
     Option(
@@ -87,6 +91,7 @@ def recommend(
     form: Form = None,
     output: Target = None,
     table: Table = None,
+    columns: NewNames = None,
     threads: Threads = None,
     device: Annotated[
         str | None,
@@ -103,7 +108,9 @@ def recommend(
     history says nothing are ranked by popularity and have the source "popular".
 
     With a database, the rows replace those of --table in one transaction: whoever reads meanwhile sees all
-    old rows or all new ones. A table that is missing is created, one with other columns is refused.
+    old rows or all new ones. A table that is missing is created, one with other columns is refused. The
+    columns are user, item, title, score, rank and source. As user is a reserved word of SQL, --columns
+    user=user_id saves its readers the quotes.
 
     With --cluster, -o is a folder, which gets a Parquet file for each 20,000 users, part-00000.parquet and so
     on. If that was interrupted, the same command goes on with the files that are missing.
@@ -114,6 +121,7 @@ def recommend(
       mrfrec recommend shop.mrf --user 42 -k 5 --format json
       mrfrec recommend shop.mrf --all -k 20 -o recommendations.parquet
       mrfrec recommend shop.mrf --all -o postgresql://shop@db/shop --table recs
+      mrfrec recommend shop.mrf --all -o sqlite:///shop.db --table recs --columns user=user_id,item=sku
       mrfrec recommend shop.mrf --all -k 20 -o recommendations --cluster tcp://scheduler:8786
       mrfrec recommend shop.mrf --users newsletter.txt --exclude @sold-out.txt -o today.csv
     """
@@ -131,6 +139,7 @@ def recommend(
     if len(given) != 1:
         raise DataError(f"give exactly one of {', '.join(ways)}; got {' and '.join(given) or 'none'}.")
     kind, place = ("parts", None) if cluster else _kind_and_place(form, output, table)
+    renamed = _new_names(columns, kind, place)
     if cluster and (output is None or is_database(output) or table or form not in (None, "parquet")):
         raise DataError("--cluster writes Parquet files to a folder: give -o FOLDER, and no other --format.")
     if cluster:
@@ -166,7 +175,7 @@ def recommend(
         pieces = _until(context.obj, ranked)
         if kind in ("parquet", "csv", "jsonl", "database") and place is not None:
             file_form = None if kind == "database" else kind
-            with opened._staged(pieces, asked, place, file_form, table, explain) as rows:
+            with opened._staged(pieces, asked, place, file_form, table, explain, renamed) as rows:
                 pass
             note(f"wrote {rows:,} rows for {len(asked):,} users to {_written(place, table)}")
         else:
@@ -190,6 +199,7 @@ def similar(
     form: Form = None,
     output: Target = None,
     table: Table = None,
+    columns: NewNames = None,
 ) -> None:
     """List the items with the largest weights for an item.
 
@@ -211,6 +221,7 @@ def similar(
     if (item is None) != all_items:
         raise DataError("give either an item or --all.")
     kind, place = _kind_and_place(form, output, table)
+    renamed = _new_names(columns, kind if all_items else "table", place)
     if item is not None:
         if kind == "database":
             raise DataError("one item goes to a file or the screen: give --all with a database.")
@@ -222,7 +233,8 @@ def similar(
     opened = _load(model)
     with progress_bar() as progress:
         batches = _until(context.obj, opened._all_neighbors(k, progress))
-        with opened._staged_neighbors(batches, place, None if kind == "database" else kind, table) as rows:
+        form_ = None if kind == "database" else kind
+        with opened._staged_neighbors(batches, place, form_, table, renamed) as rows:
             pass
     note(f"wrote {rows:,} rows for {len(opened.items_):,} items to {_written(place, table)}")
 
@@ -283,6 +295,19 @@ def _kind_and_place(form: str | None, output: str | None, table: str | None) -> 
 
     parse_table(table)
     return "database", output
+
+
+def _new_names(text: str | None, kind: str, place: object) -> dict[str, str] | None:
+    """Return the names of columns that were typed, as old=new,…"""
+    if text is None:
+        return None
+    if place is None or kind not in ("parquet", "csv", "jsonl", "database"):
+        rule = "left out without a database or a .parquet, .csv or .jsonl file for many users or items"
+        raise ParameterError("--columns", rule, text)
+    pairs = [part.partition("=") for part in text.split(",")]
+    if not all(old and new for old, _, new in pairs) or len({old for old, *_ in pairs}) < len(pairs):
+        raise ParameterError("--columns", "names such as user=user_id,item=sku", text)
+    return {old: new for old, _, new in pairs}
 
 
 def _written(place: Path | str, table: str | None) -> str:

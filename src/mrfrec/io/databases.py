@@ -6,12 +6,18 @@
 
 libpq finds what the URL of a PostgreSQL does not say where it always does: PGHOST, PGUSER, PGPASSWORD,
 ~/.pgpass, PGPASSFILE, service files.
+
+A server that says nothing is given up: after `connect_timeout` seconds while connecting, after
+`answer_timeout` seconds while it owes an answer. Both are parameters of the URL: ?connect_timeout=30.
 """
 
 import re
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
+from threading import Lock, Thread
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -20,6 +26,10 @@ from mrfrec.errors import DataError, MissingLibraryError, ParameterError
 _FILES = ("sqlite", "duckdb")
 _SCHEMES = ("postgresql", "postgres", *_FILES)
 _TARGETS = "a file, or the URL of a database: postgresql://…, sqlite:///… or duckdb:///…"
+_LIMITS = {"connect_timeout": 10.0, "answer_timeout": 1800.0}  # seconds
+# A machine that is gone is noticed after two minutes, whatever the limits.
+_KEEPALIVES = {"keepalives_idle": "60", "keepalives_interval": "15", "tcp_user_timeout": "120000"}
+_GRACE = 5.0  # seconds for a server to stop a statement
 _HOST = r"(?:\[[\da-fA-F:.]*\]|[^][@:/?,]*)(?::\d*)?"
 _POSTGRES = re.compile(
     rf"""postgres(?:ql)?://
@@ -33,6 +43,12 @@ _POSTGRES = re.compile(
 def is_database(source: object) -> bool:
     """Return whether a source is the URL of a database."""
     return isinstance(source, str) and source.partition("://")[0] in _SCHEMES and "://" in source
+
+
+def database_file(url: str) -> Path | None:
+    """Return the file of a database in a file, without links; None for a server."""
+    scheme, _, rest = url.partition("://")
+    return Path(rest[1:]).resolve() if scheme in _FILES else None
 
 
 def shown(url: str) -> str:
@@ -61,24 +77,89 @@ def connect(url: str, *, write: bool = False, autocommit: bool = False) -> Itera
     statement is one, until the caller begins another. What the driver raises becomes a `DataError` without
     passwords. Only with `write` may files be changed, or created if they are missing.
     """
-    driver, connection = _opened(url, write, autocommit)
+    driver, connection, cursor = _opened(url, write, autocommit)
     try:
-        # A cursor of DuckDB is another connection, with its own transaction; the connection acts as one.
-        cursor = connection if url.startswith("duckdb") else connection.cursor()
-        with closing(connection), closing(cursor):
+        with ExitStack() as open_:
+            if url.startswith(_FILES):
+                open_.callback(connection.close)
+            open_.callback(cursor.close)
             if url.startswith(_FILES) and not autocommit:
                 cursor.execute("begin immediate" if write and url.startswith("sqlite") else "begin")
             elif not (write or autocommit):
                 cursor.execute("set transaction read only")
             yield cursor
             if not autocommit:
-                connection.commit()
+                ask(cursor, connection.commit)
     except driver.Error as error:
         raise failure(url, error) from None
 
 
-def _opened(url: str, write: bool, autocommit: bool) -> tuple[Any, Any]:
-    """Return the driver and an open connection."""
+def ask(cursor: Any, call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call something that waits for the database of a cursor, and give up if that stays silent."""
+    return cursor.ask(call, *arguments) if isinstance(cursor, _ServerCursor) else call(*arguments)
+
+
+class _ServerCursor:
+    """A cursor whose calls end, also if the server never answers.
+
+    They run in a thread. When that is not back in time, the server is asked to stop. If the thread stays
+    where it is, the cursor is lost: later calls do nothing, and the thread closes all if it ever comes back.
+    """
+
+    def __init__(self, url: str, limit: float) -> None:
+        self._url, self._limit = url, limit
+        self._lock, self._is_lost = Lock(), False
+        self.cursor: Any = None
+        self.closing = ExitStack()  # of all that the driver has opened, the last first
+
+    def ask(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        if self._is_lost:
+            return None
+        answer: Future[Any] = Future()
+        Thread(target=self._work, args=(answer, partial(call, *arguments, **options)), daemon=True).start()
+        is_late = True  # also after Ctrl-C
+        try:
+            is_late = bool(wait([answer], self._limit or None).not_done)
+        finally:
+            if is_late:
+                self._give_up(answer)
+        if is_late:
+            raise DataError(
+                f"{shown(self._url)}: the database has not answered for {self._limit:g} s. To wait longer, "
+                "add answer_timeout=… to the URL, in seconds (0: without a limit)."
+            )
+        return answer.result()
+
+    def _work(self, answer: "Future[Any]", call: Callable[[], Any]) -> None:
+        found, failed = None, None
+        try:
+            found = call()
+        except BaseException as error:
+            failed = error
+        with self._lock:
+            answer.set_result(found) if failed is None else answer.set_exception(failed)
+        if self._is_lost:
+            self.closing.close()
+
+    def _give_up(self, answer: "Future[Any]") -> None:
+        try:
+            if self.cursor is not None:
+                Thread(target=self.cursor.adbc_cancel, daemon=True).start()
+                wait([answer], _GRACE)
+        finally:
+            with self._lock:
+                self._is_lost = not answer.done()
+
+    def close(self) -> None:
+        self.ask(self.closing.close)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.cursor, name)
+        return partial(self.ask, found) if callable(found) else found
+
+
+def _opened(url: str, write: bool, autocommit: bool) -> tuple[Any, Any, Any]:
+    """Return the driver, an open connection and its cursor."""
     scheme, _, rest = url.partition("://")
     if scheme in _FILES:
         path = Path(rest[1:])
@@ -121,14 +202,36 @@ def _opened(url: str, write: bool, autocommit: bool) -> tuple[Any, Any]:
                 connection.execute("pragma schema_version")  # fails if the file is not a database
                 attach = driver.SQLITE_ATTACH  # creates files
                 connection.set_authorizer(lambda action, *_: int(action == attach))
-            return driver, connection
+            return driver, connection, connection.cursor()
         if scheme == "duckdb":
             connection = driver.connect(str(path), read_only=not write)
             connection.execute("set enable_progress_bar = false")  # it would be printed
-            return driver, connection
-        return driver, driver.connect(url, autocommit=autocommit)
+            # Its cursor would be another connection, with its own transaction.
+            return driver, connection, connection
+        full, limit = _limited(url)
+        cursor = _ServerCursor(url, limit)
+        connection = cursor.ask(partial(driver.connect, full, autocommit=autocommit))
+        cursor.cursor = connection.cursor()
+        cursor.closing.callback(connection.close)
+        cursor.closing.callback(cursor.cursor.close)
+        return driver, connection, cursor
     except driver.Error as error:
-        raise failure(url, error) from None
+        reason = failure(url, error)
+        if "timeout expired" in str(error):
+            advice = "To wait longer, add connect_timeout=… to the URL, in seconds"
+            reason = DataError(f"{reason} {advice} ({_LIMITS['connect_timeout']:g} by default).")
+        raise reason from None
+
+
+def _limited(url: str) -> tuple[str, float]:
+    """Return a URL for libpq, with the limits that it lacks, and the seconds to wait for an answer."""
+    place, _, query = url.partition("?")
+    given = dict(pair.split("=", 1) for pair in query.split("&") if pair)
+    limit = given.pop("answer_timeout", str(_LIMITS["answer_timeout"]))
+    if not re.fullmatch(r"\d{1,9}(\.\d+)?", limit):
+        raise ParameterError("answer_timeout", "a number of seconds, or 0 for no limit", limit)
+    given = {"connect_timeout": f"{_LIMITS['connect_timeout']:.0f}", **_KEEPALIVES, **given}
+    return f"{place}?{'&'.join(f'{name}={value}' for name, value in given.items())}", float(limit)
 
 
 def failure(url: str, error: Exception, where: str = "") -> DataError:

@@ -20,7 +20,7 @@ from polars.io.plugins import register_io_source
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import writing
 from mrfrec.io.databases import is_database, refuse_url
-from mrfrec.io.staging import parse_table, staged
+from mrfrec.io.staging import Staging, check_table, parse_table, staged
 
 FILE_FORMATS = (".parquet", ".csv", ".jsonl")
 
@@ -30,8 +30,9 @@ _TYPES = {
     "title": pl.String, "score": pl.Float32, "rank": pl.Int32, "source": pl.String, "because": pl.String,
     "value": pl.Float64, "weight": pl.Float64, "contribution": pl.Float64, "users": pl.Int64,
 }  # fmt: skip
-_KINDS = {
+_KINDS: dict[str, Any] = {
     "string": pl.String, "int64": pl.Int64, "uint64": pl.UInt64, "float32": pl.Float32, "float64": pl.Float64,
+    "unknown": None,
 }  # fmt: skip
 
 
@@ -80,28 +81,35 @@ def _schema(names: Iterable[str], kinds: Mapping[str, str]) -> dict[str, Any]:
 
 @contextmanager
 def writing_rows(
-    columns: Batches,
+    batches: Batches,
     names: Iterable[str],
     kinds: Mapping[str, str],
-    path: str | PathLike[str],
+    path: str | PathLike[str] | Staging,
     form: str | None = None,
     table: str | None = None,
+    columns: Mapping[str, str] | None = None,
 ) -> Iterator[int]:
     """Write batches of columns beside a file or a table of a database, and yield the number of rows.
 
-    They take its place when the block ends; if it raises, what was there before stays.
+    They take its place when the block ends; if it raises, what was there before stays. With an open `Staging`
+    they do so together with all that is staged there. `columns` are other names of columns.
     """
-    schema, rows = _schema(names, kinds), 0
+    renamed, rows = new_names(columns, names), 0
+    schema = {renamed[name]: kind for name, kind in _schema(renamed, kinds).items()}
 
     def frames() -> Iterator[pl.DataFrame]:
         nonlocal rows
-        for batch in columns:
-            piece = _frame(batch, schema)
+        for batch in batches:
+            piece = _frame({new: batch[name] for name, new in renamed.items()}, schema)
             rows += len(piece)
             yield piece
 
+    rank = renamed.get("rank", "rank")
+    if isinstance(path, Staging):
+        yield path.stage(table, schema, frames(), rank)
+        return
     if is_database(path):
-        with staged(str(path), table, schema, frames()) as count:
+        with staged(str(path), table, schema, frames(), rank) as count:
             yield count
         return
     of_caller: BaseException | None = None
@@ -167,9 +175,41 @@ def _sink(frames: Iterator[pl.DataFrame], schema: dict[str, Any], suffix: str, f
         written.result()
 
 
-def check_target(path: str | PathLike[str], form: str | None, table: str | None) -> None:
+def new_names(columns: object, names: Iterable[str]) -> dict[str, str]:
+    """Return the name that each column gets, if `columns` may rename these."""
+    names = tuple(names)
+    if not isinstance(columns, Mapping | None):
+        raise ParameterError("columns", "a mapping from columns to their new names", columns)
+    given = dict(columns or {})
+    for old, new in given.items():
+        if old not in names:
+            raise ParameterError("columns", f"new names of {', '.join(names)}", old)
+        if not isinstance(new, str) or not new or "\0" in new or len(new.encode()) > 63:
+            raise ParameterError(f"columns.{old}", "a name of 1 to 63 bytes", new)
+    renamed = {name: given.get(name, name) for name in names}
+    lower = [new.lower() for new in renamed.values()]  # as databases compare them
+    doubled = next((new for new in renamed.values() if lower.count(new.lower()) > 1), None)
+    if doubled is not None:
+        raise ParameterError("columns", "another name for each column", doubled)
+    return renamed
+
+
+def check_place(
+    url: str,
+    table: str,
+    names: Iterable[str],
+    kinds: Mapping[str, str],
+    columns: Mapping[str, str] | None = None,
+) -> tuple[str, str]:
+    """Raise if `writing_rows` could not replace a table of a database; return its schema and its name."""
+    renamed = new_names(columns, names)
+    schema = {renamed[name]: kind for name, kind in _schema(renamed, kinds).items()}
+    return check_table(url, table, schema, renamed["rank"])
+
+
+def check_target(path: str | PathLike[str] | Staging, form: str | None, table: str | None) -> None:
     """Refuse what `writing_rows` cannot write to, by its name."""
-    if is_database(path):
+    if isinstance(path, Staging) or is_database(path):
         if form is not None:
             raise ParameterError("form", "None with a database", form)
         if table is None:

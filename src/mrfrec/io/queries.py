@@ -1,8 +1,9 @@
 """Open the result of a query as batches of rows in polars, in the order in which the database sends them."""
 
+import ctypes
 import re
 from collections.abc import Generator, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any
 
 import polars as pl
@@ -10,7 +11,8 @@ import polars as pl
 from mrfrec.errors import DataError, MissingLibraryError
 from mrfrec.io import batches as tables
 from mrfrec.io.batches import ID_ROLES, POLARS_ERRORS, Roles, Source, Types, batch_of
-from mrfrec.io.databases import connect, failure, shown
+from mrfrec.io.databases import ask, connect, database_file, failure, is_database, shown
+from mrfrec.io.staging import parse_table
 
 _SQLITE_ROWS = 50_000  # rows in a batch while they are Python objects
 _COPY = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/)*copy\b", re.DOTALL | re.IGNORECASE)
@@ -34,6 +36,54 @@ def open_query(url: str, query: str) -> Source:
     return Source(shown(url), tuple(columns), batches)
 
 
+def reads_table(url: str, query: str, other: str, names: tuple[str, str]) -> bool:
+    """Return whether a query reads a table (schema and name) of a database, which may have another URL.
+
+    The query is planned, and not run. It is refused if it cannot be, such as for a missing grant.
+    """
+    found = _tables_read(url, query.rstrip("; \t\r\n"))
+    if url.startswith("postgres") and other.startswith("postgres"):
+        return names in found and _server_of(url) == _server_of(other)
+    same = is_database(url) and database_file(url) == database_file(other)
+    return same and tuple(name.lower() for name in names) in found
+
+
+def _tables_read(url: str, query: str) -> set[tuple[str, str]]:
+    """Return the schemas and names of the tables that a query reads, also through views."""
+    with connect(url) as cursor:
+        if url.startswith("sqlite"):
+            found: set[tuple[str, str]] = set()
+
+            def note(action: int, name: str | None, *_: object) -> int:
+                if action == 20:  # SQLITE_READ
+                    found.add(("main", str(name).lower()))
+                return 0
+
+            cursor.connection.set_authorizer(note)
+            cursor.execute(f"explain {query}")
+            return found
+        if url.startswith("duckdb"):
+            cursor.execute(f"explain {query}")
+            names = (
+                parse_table(name.partition(" AS ")[0])
+                for name in cursor.get_table_names(query, qualified=True)
+            )
+            return {((of or "main").lower(), name.lower()) for of, name in names}
+        cursor.execute(f"select * from ({query}\n) as query limit 0")
+        # Planning has locked what will be read.
+        cursor.execute("""select n.nspname::text, c.relname::text from pg_locks l
+            join pg_class c on c.oid = l.relation join pg_namespace n on n.oid = c.relnamespace
+            where l.pid = pg_backend_pid() and l.locktype = 'relation'""")
+        return set(ask(cursor, pl.DataFrame, cursor.fetch_arrow()).rows())
+
+
+def _server_of(url: str) -> object:
+    """Return what tells one database of one server from all others."""
+    with connect(url) as cursor:
+        cursor.execute("select pg_postmaster_start_time()::text, current_database()::text")
+        return ask(cursor, pl.DataFrame, cursor.fetch_arrow()).rows()
+
+
 def _rows(url: str, query: str) -> Generator[Any, Roles, None]:
     """Yield the names of the columns; take the roles; yield nothing, then the rows."""
     with connect(url) as cursor:
@@ -48,7 +98,8 @@ def _rows(url: str, query: str) -> Generator[Any, Roles, None]:
                 yield batch_of(values, [None] * len(rows), shown(url))
             return
         with _arrow(cursor, url, query) as arrays:
-            kinds = list(arrays.get_schema().children)
+            schema = arrays.get_schema()
+            kinds = list(schema.children)
             columns = [kind.name for kind in kinds]
             roles = yield columns
             yield
@@ -57,7 +108,7 @@ def _rows(url: str, query: str) -> Generator[Any, Roles, None]:
                 _check(kinds[place], role, shown(url))
             done = 0
             try:
-                for array in arrays:
+                while (array := ask(cursor, _next, arrays, schema)).is_valid():
                     series = {role: _series(array.child(i), kinds[i], role) for role, i in places.items()}
                     batch = pl.DataFrame(series)
                     done += len(batch)
@@ -66,8 +117,9 @@ def _rows(url: str, query: str) -> Generator[Any, Roles, None]:
                 raise failure(url, error, f" after row {done:,}") from None
 
 
-def _arrow(cursor: Any, url: str, query: str) -> Any:
-    """Return the result of a query as an Arrow stream, to be released before the connection is closed."""
+@contextmanager
+def _arrow(cursor: Any, url: str, query: str) -> Iterator[Any]:
+    """Give the result of a query as an Arrow stream, which is released before the connection is closed."""
     try:
         import nanoarrow
     except ImportError:
@@ -80,11 +132,36 @@ def _arrow(cursor: Any, url: str, query: str) -> Any:
     if not is_select:
         raise DataError(f"{shown(url)}: the query must be a single select.")
     if url.startswith("duckdb"):
-        source = cursor.sql(query)
+        stream = nanoarrow.c_array_stream(cursor.sql(query))
     else:
         cursor.execute(f"{query}\n")  # which ends a comment, before the driver adds a bracket
-        source = cursor.fetch_arrow()
-    return nanoarrow.c_array_stream(source)
+        stream = nanoarrow.c_array_stream(cursor.fetch_arrow())
+        cursor.closing.callback(stream.release)
+    try:
+        yield stream
+    finally:
+        ask(cursor, stream.release)
+
+
+def _next(stream: Any, schema: Any) -> Any:
+    """Return the next array of an Arrow stream; an invalid one at its end.
+
+    nanoarrow would hold the interpreter, and with it every time limit and Ctrl-C, while the database thinks.
+    """
+    from nanoarrow.c_array import CArray
+
+    address, size = stream._addr(), ctypes.sizeof(ctypes.c_void_p)
+    get_next, get_last_error = (
+        ctypes.CFUNCTYPE(result, *of)(ctypes.c_void_p.from_address(address + place * size).value or 0)
+        for place, result, of in (
+            (1, ctypes.c_int, (ctypes.c_void_p, ctypes.c_void_p)),
+            (2, ctypes.c_char_p, (ctypes.c_void_p,)),
+        )
+    )
+    array = CArray.allocate(schema)
+    if get_next(address, array._addr()):
+        raise RuntimeError((get_last_error(address) or b"the database sent no more").decode())
+    return array
 
 
 def _type_name(kind: Any) -> str:

@@ -19,7 +19,7 @@ from mrfrec.data.events import Events
 from mrfrec.data.ids import Texts
 from mrfrec.data.origin import Sums
 from mrfrec.data.pairs import combine, combine_in_ranges
-from mrfrec.errors import DataError
+from mrfrec.errors import DataError, EmptyTableError
 from mrfrec.io.batches import BLANK, FAULT, INT64_MAX, Roles, Source, Types, reading
 from mrfrec.io.gathering import GrowingColumns, Numbering
 from mrfrec.io.weighting import Weighting, from_numbers, look_like_years, shown
@@ -194,7 +194,8 @@ class RowReader:
                 why = " or ".join(reason for reason in (least, kind, time) if reason is not None)
                 raise DataError(f"no interactions are left: all {good:,} rows have {why}.")
             skipped = f", of which {self.read_rows:,} were bad" if self.skipped else ""
-            raise DataError(f"the table has no interactions: {self.read_rows:,} rows{skipped}.")
+            error = DataError if self.read_rows else EmptyTableError
+            raise error(f"the table has no interactions: {self.read_rows:,} rows{skipped}.")
         rows = self._rows
         if self.weighting.goes_by_age:
             times = (rows["time"][some] for some in rows.slices())

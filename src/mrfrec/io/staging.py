@@ -1,8 +1,8 @@
-"""Replace the rows of a database table in one transaction.
+"""Replace the rows of tables of a database in one transaction.
 
-The rows are loaded into a temporary table, which vanishes with the connection, however that ends. Then one
+The rows are loaded into temporary tables, which vanish with the connection, however that ends. Then one
 transaction deletes the old rows and inserts the new ones. Its readers see all old rows or all new ones,
-whatever their isolation level, and those of PostgreSQL, DuckDB and SQLite in WAL mode never wait. The table
+whatever their isolation level, and those of PostgreSQL, DuckDB and SQLite in WAL mode never wait. A table
 stays the same table, with its indexes, grants, comments, triggers and views.
 
 Swapping the names of two tables would be faster, but then transactions with an older snapshot find the new
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.io.databases import connect, shown
+from mrfrec.io.databases import ask, connect, shown
 
 _STAGING = "mrfrec_staging"
 _WAIT = 10.0  # seconds to wait for a lock, while others wait behind us
@@ -29,7 +29,7 @@ _NUMBERS = r"[a-z]*int(eger|\d)?\b|real|float|double|numeric|decimal"
 _TEXTS = r"[a-z ]*(char|text|clob|string)"
 _SQL_TYPES = {
     pl.String: "text", pl.Int32: "integer", pl.Int64: "bigint", pl.UInt64: "bigint", pl.Float32: "real",
-    pl.Float64: "double precision",
+    pl.Float64: "double precision", None: "text",
 }  # fmt: skip
 
 
@@ -40,6 +40,7 @@ class _Dialect(NamedTuple):
     schema: str  # query for the schema of a table, which may not exist yet
     columns: str  # query for the columns of schema and table: name, type, whether the table is a plain one
     begin: tuple[str, ...]
+    claim: str = ""  # keeps other writers of ours from a table, also if there is none yet
     lock: str = ""  # keeps other writers from a table, but no readers
     has_key: bool = True
 
@@ -56,8 +57,8 @@ _POSTGRES = _Dialect(
         "begin isolation level read committed",
         "set local lock_timeout = {wait}",
         "set local row_security = off",  # fail where policies hide rows, which would stay
-        "select pg_advisory_xact_lock(hashtextextended({text}, 7))",  # also if there is no table to lock yet
     ),
+    claim="select pg_advisory_xact_lock(hashtextextended({text}, 7))",
     lock="lock table {table} in exclusive mode",
 )
 _SQLITE = _Dialect(
@@ -80,25 +81,40 @@ _DUCKDB = _Dialect(
 
 
 @contextmanager
+def open_staging(url: str) -> Iterator["Staging"]:
+    """Open a database whose tables are replaced together when the block ends, and not if it raises."""
+    with connect(url, write=True, autocommit=True) as cursor:
+        together = Staging(cursor, url)
+        yield together
+        together.replace()
+
+
+@contextmanager
 def staged(
-    url: str, table: str | None, schema: Mapping[str, Any], frames: Iterable[pl.DataFrame]
+    url: str,
+    table: str | None,
+    schema: Mapping[str, Any],
+    frames: Iterable[pl.DataFrame],
+    rank: str = "rank",
 ) -> Iterator[int]:
     """Load frames beside a table of a database, and yield the number of rows.
 
-    They replace the rows of the table when the block ends; if it raises, nothing changes. `schema` has the
-    types of the columns. A table that is missing is created, with the first column and `rank` as its primary
-    key. One with other columns is refused, since it must be something else.
+    They replace the rows of the table when the block ends; if it raises, nothing changes.
     """
-    names = parse_table(table)
+    with open_staging(url) as database:
+        yield database.stage(table, schema, frames, rank)
+
+
+def check_table(url: str, table: str, schema: Mapping[str, Any], rank: str = "rank") -> tuple[str, str]:
+    """Raise if the rows of a table could not be replaced; return its schema and its name.
+
+    Types that are not known yet are None in `schema`. Nothing is changed.
+    """
     with connect(url, write=True, autocommit=True) as cursor:
-        target = _Target(cursor, url, table, names, schema)
-        target.replace(rehearse=True)  # what is not allowed is refused before the work
-        rows = 0
-        for frame in frames:
-            target.load(frame)
-            rows += len(frame)
-        yield rows
-        target.replace()
+        database = Staging(cursor, url)
+        target = _Target(cursor, url, table, schema, rank)
+        database.rehearse(target)
+        return target.names
 
 
 def parse_table(table: object) -> tuple[str | None, str]:
@@ -113,9 +129,74 @@ def parse_table(table: object) -> tuple[str | None, str]:
     for part in (unquoted or "", name):
         if len(part.encode()) > 63:  # PostgreSQL would cut it off, and find another table
             raise ParameterError("table", "a name of at most 63 bytes", table)
-    if name.lower() == _STAGING:
-        raise ParameterError("table", "a name other than that of the temporary table", table)
+    if name.lower().startswith(_STAGING):
+        raise ParameterError("table", "a name other than those of the temporary tables", table)
     return unquoted, name
+
+
+class Staging:
+    """An open database, and the rows that wait in it to replace those of tables."""
+
+    def __init__(self, cursor: Any, url: str) -> None:
+        self._cursor, self._url = cursor, url
+        self._targets: list[_Target] = []
+
+    def stage(
+        self, table: str | None, schema: Mapping[str, Any], frames: Iterable[pl.DataFrame], rank: str = "rank"
+    ) -> int:
+        """Load frames beside a table; returns the number of rows.
+
+        `schema` has the types of the columns. A table that is missing is created, with the first column and
+        the one called `rank` as its primary key. One with other columns is refused, since it must be
+        something else.
+        """
+        staging = f"{_STAGING}_{len(self._targets)}"
+        target = _Target(self._cursor, self._url, table, schema, rank, staging)
+        self.rehearse(target)  # what is not allowed is refused before the work
+        target.prepare()
+        rows = 0
+        for frame in frames:
+            target.load(frame)
+            rows += len(frame)
+        self._targets.append(target)
+        return rows
+
+    def rehearse(self, target: "_Target") -> None:
+        """See whether the rows of a table may be replaced; nothing is changed."""
+        self._transact([target], rehearse=True)
+
+    def replace(self) -> None:
+        """Replace the rows of all tables by the staged ones."""
+        if self._targets:
+            # In a fixed order, so that two writers do not wait for each other.
+            self._transact(sorted(self._targets, key=lambda target: target.names), rehearse=False)
+
+    def _transact(self, targets: "list[_Target]", rehearse: bool) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                for statement in targets[0].dialect.begin:
+                    self._cursor.execute(statement.replace("{wait}", f"{1000 * _WAIT:.0f}"))
+                for target in targets:
+                    target.replace(rehearse)
+                self._cursor.execute("rollback" if rehearse else "commit")
+                return
+            except Exception as error:
+                self._roll_back()
+                if not _is_busy(error):
+                    raise
+                if time.monotonic() > deadline:
+                    tables = " or ".join(target.shown for target in targets)
+                    raise DataError(
+                        f"{shown(self._url)}: {tables} is being changed by another transaction, which did "
+                        f"not end within {_PATIENCE:.0f} s. Nothing was changed; run this again when it has "
+                        "ended."
+                    ) from None
+            time.sleep(0.5)  # those who wait behind us go first
+
+    def _roll_back(self) -> None:
+        with suppress(Exception):  # there is no transaction, or no connection any more
+            self._cursor.execute("rollback")
 
 
 class _Target:
@@ -126,27 +207,32 @@ class _Target:
         cursor: Any,
         url: str,
         table: str | None,
-        names: tuple[str | None, str],
         schema: Mapping[str, Any],
+        rank: str,
+        staging: str = _STAGING,
     ) -> None:
-        self._cursor, self._schema = cursor, schema
+        of, name = parse_table(table)
+        self._cursor, self._schema, self._rank, self._staging = cursor, schema, rank, staging
         scheme = url.partition(":")[0]
-        self._dialect = {"sqlite": _SQLITE, "duckdb": _DUCKDB}.get(scheme, _POSTGRES)
-        self._shown = f"{shown(url)}: table {table}"
-        of, name = names
+        self.dialect = {"sqlite": _SQLITE, "duckdb": _DUCKDB}.get(scheme, _POSTGRES)
+        self.shown = f"table {table}"
+        self._shown = f"{shown(url)}: {self.shown}"
         if of is None:
-            of = self._fetch(self._dialect.schema, _quoted(name))[0][0]
-        elif self._dialect is _SQLITE and of != "main":
+            of = self._fetch(self.dialect.schema, _quoted(name))[0][0]
+        elif self.dialect is _SQLITE and of != "main":
             raise ParameterError("table", "a name without a schema, with SQLite", table)
         if of is None:
             raise ParameterError("table", "schema.table, since search_path names no schema", table)
-        if of.lower() == self._dialect.temporary or of.startswith("pg_temp_"):
+        if of.lower() == self.dialect.temporary or of.startswith("pg_temp_"):
             raise ParameterError("table", "one that lasts, not a temporary one", table)
-        self._names = (of, name)
+        self.names: tuple[str, str] = (of, name)
         self._table = f"{_quoted(of)}.{_quoted(name)}"
         self._columns = ", ".join(_quoted(column) for column in schema)
         self._types = ", ".join(f"{_quoted(name)} {_SQL_TYPES[kind]}" for name, kind in schema.items())
-        self._cursor.execute(f"create temporary table {_STAGING} ({self._types})")
+
+    def prepare(self) -> None:
+        """Create the staging table."""
+        self._cursor.execute(f"create temporary table {self._staging} ({self._types})")
 
     def load(self, frame: pl.DataFrame) -> None:
         """Append a frame to the staging table."""
@@ -155,58 +241,42 @@ class _Target:
             frame = frame.cast(dict.fromkeys(wide, pl.Int64))
         except pl.exceptions.InvalidOperationError:
             raise DataError(f"{self._shown}: ids above 2⁶³ − 1 do not fit a bigint.") from None
-        if self._dialect is _POSTGRES:
-            self._cursor.adbc_ingest(_STAGING, frame, mode="append", temporary=True)
-        elif self._dialect is _DUCKDB:
+        if self.dialect is _POSTGRES:
+            self._cursor.adbc_ingest(self._staging, frame, mode="append", temporary=True)
+        elif self.dialect is _DUCKDB:
             self._cursor.register("mrfrec_batch", _ArrowStream(frame))
-            self._cursor.execute(f"insert into temp.{_STAGING} select * from mrfrec_batch")
+            self._cursor.execute(f"insert into temp.{self._staging} select * from mrfrec_batch")
             self._cursor.unregister("mrfrec_batch")
         else:
             self._cursor.execute("begin")
             places = ", ".join("?" * len(frame.columns))
-            self._cursor.executemany(f"insert into temp.{_STAGING} values ({places})", frame.iter_rows())
+            self._cursor.executemany(f"insert into temp.{self._staging} values ({places})", frame.iter_rows())
             self._cursor.execute("commit")
 
-    def replace(self, rehearse: bool = False) -> None:
-        """Replace the rows of the table by the staged ones; with `rehearse`, see whether that is allowed."""
-        deadline = time.monotonic() + _PATIENCE
-        while True:
-            try:
-                self._begin()
-                self._replace(rehearse)
-                self._cursor.execute("rollback" if rehearse else "commit")
-                return
-            except Exception as error:
-                self._roll_back()
-                if not _is_busy(error):
-                    raise
-                if time.monotonic() > deadline:
-                    raise DataError(
-                        f"{self._shown} is being changed by another transaction, which did not end within "
-                        f"{_PATIENCE:.0f} s. Nothing was changed; run this again when it has ended."
-                    ) from None
-            time.sleep(0.5)  # those who wait behind us go first
-
-    def _begin(self) -> None:
-        text = "'" + self._table.replace("'", "''") + "'"
-        for statement in self._dialect.begin:
-            self._cursor.execute(statement.replace("{wait}", f"{1000 * _WAIT:.0f}").replace("{text}", text))
-
-    def _replace(self, rehearse: bool) -> None:
+    def replace(self, rehearse: bool) -> None:
+        """Replace the rows of the table by the staged ones; with `rehearse`, by none, and delete none."""
+        if self.dialect.claim:
+            text = "'" + self._table.replace("'", "''") + "'"
+            self._cursor.execute(self.dialect.claim.replace("{text}", text))
+        if rehearse:
+            self.prepare()
         if not self._exists():
-            key = (
-                f", primary key ({_quoted(next(iter(self._schema)))}, rank)" if self._dialect.has_key else ""
-            )
+            columns = f"{_quoted(next(iter(self._schema)))}, {_quoted(self._rank)}"
+            key = f", primary key ({columns})" if self.dialect.has_key else ""
             self._cursor.execute(f"create table {self._table} ({self._types}{key})")
-        elif self._dialect.lock and not rehearse:
-            self._cursor.execute(self._dialect.lock.replace("{table}", self._table))
+        elif self.dialect.lock and not rehearse:
+            self._cursor.execute(self.dialect.lock.replace("{table}", self._table))
         self._cursor.execute(f"delete from {self._table}{' where false' if rehearse else ''}")
-        rows = f"select {self._columns} from {self._dialect.temporary}.{_STAGING}"
-        self._cursor.execute(f"insert into {self._table} ({self._columns}) {rows}")
+        rows = f"{self._columns} from {self.dialect.temporary}.{self._staging}"
+        if rehearse:  # a value without a type fits any column
+            kinds = self._schema.values()
+            nulls = ("null" if kind is None else f"cast(null as {_SQL_TYPES[kind]})" for kind in kinds)
+            rows = f"{', '.join(nulls)} where false"
+        self._cursor.execute(f"insert into {self._table} ({self._columns}) select {rows}")
 
     def _exists(self) -> bool:
         """Return whether the table exists, if nothing speaks against replacing its rows."""
-        found = self._fetch(self._dialect.columns, *self._names)
+        found = self._fetch(self.dialect.columns, *self.names)
         if not found:
             return False
         if not all(is_table for *_, is_table in found):
@@ -219,7 +289,9 @@ class _Target:
             )
         for column, kind, _ in found:
             gets_text = self._schema[column] == pl.String
-            if re.match(_NUMBERS if gets_text else _TEXTS, kind, re.IGNORECASE):
+            if self._schema[column] is not None and re.match(
+                _NUMBERS if gets_text else _TEXTS, kind, re.IGNORECASE
+            ):
                 raise DataError(
                     f'{self._shown}: column "{column}" is of type {kind.lower()}, but would get '
                     f"{'text' if gets_text else 'numbers'}. Give another name, or drop the table: it is "
@@ -228,11 +300,11 @@ class _Target:
         return True
 
     def _fetch(self, query: str, *values: str) -> list[Any]:
-        return list(self._cursor.execute(query, values).fetchall())
-
-    def _roll_back(self) -> None:
-        with suppress(Exception):  # there is no transaction, or no connection any more
-            self._cursor.execute("rollback")
+        if self.dialect is not _POSTGRES:
+            return list(self._cursor.execute(query, values).fetchall())
+        # Through polars: what the driver has for tuples needs pyarrow.
+        self._cursor.execute(query, pl.DataFrame({str(place): [x] for place, x in enumerate(values)}))
+        return ask(self._cursor, pl.DataFrame, self._cursor.fetch_arrow()).rows()  # type: ignore[no-any-return]
 
 
 class _ArrowStream:

@@ -1,6 +1,6 @@
 """Ask a model by ids: recommendations, similar items, explanations, search."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -22,14 +22,15 @@ from mrfrec.models.model import FitContext
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
+    from mrfrec.io.staging import Staging
 
 Form = Literal["parquet", "csv", "jsonl"] | None
 
 __all__ = ["Answer", "FitContext", "Recommender"]
 
-_COLUMNS = ("user", "item", "title", "score", "rank", "source")
+RECOMMENDATION_COLUMNS = ("user", "item", "title", "score", "rank", "source")
 _NEIGHBOR_COLUMNS = ("item", "title", "score", "rank")
-_NEIGHBORS_OF_COLUMNS = ("similar_to", *_NEIGHBOR_COLUMNS)
+SIMILAR_COLUMNS = ("similar_to", *_NEIGHBOR_COLUMNS)
 _REASON_COLUMNS = ("item", "title", "value", "weight", "contribution")
 _SEARCH_COLUMNS = ("item", "title", "users")
 
@@ -147,6 +148,7 @@ class Recommender(RankingModel):
         k: int = 10,
         form: Form = None,
         table: str | None = None,
+        columns: Mapping[str, str] | None = None,
         client: Any = None,
         shared_path: "str | PathLike[str] | None" = None,
         **options: "Unpack[Options]",
@@ -159,7 +161,8 @@ class Recommender(RankingModel):
         With the URL of a database (postgresql://, sqlite:///, duckdb:///) the rows replace those of `table`,
         such as "recs" or "shop.recs", in one transaction: its readers see all old rows or all new ones. It
         stays the same table, with its indexes, grants and views. If it is missing, it is created, with user
-        and rank as its primary key (not in DuckDB). A table with other columns is refused.
+        and rank as its primary key (not in DuckDB). A table with other columns is refused. `columns` gives
+        columns other names, in files too: {"user": "user_id"}, since user is a reserved word of SQL.
 
         With a `distributed.Client` the workers recommend, and `path` is a folder: part-00000.parquet and so
         on, with up to 20,000 users each and the same rows in the same order. Each part appears when it is
@@ -168,7 +171,8 @@ class Recommender(RankingModel):
         `shared_path` is that of `fit`.
         """
         if client is not None:
-            for name, value in (("form", None if form == "parquet" else form), ("table", table)):
+            form_ = None if form == "parquet" else form
+            for name, value in (("form", form_), ("table", table), ("columns", columns)):
                 if value is not None:
                     raise ParameterError(name, "None with a client, which writes Parquet files", value)
             rest: dict[str, Any] = {**options}
@@ -179,20 +183,21 @@ class Recommender(RankingModel):
         if shared_path is not None:
             raise ParameterError("shared_path", "None without a client", shared_path)
         with self.staged_recommendations(
-            path, users, history=history, k=k, form=form, table=table, **options
+            path, users, history=history, k=k, form=form, table=table, columns=columns, **options
         ) as rows:
             return rows
 
     @contextmanager
     def staged_recommendations(
         self,
-        path: "str | PathLike[str]",
+        path: "str | PathLike[str] | Staging",
         users: object = None,
         *,
         history: object = None,
         k: int = 10,
         form: Form = None,
         table: str | None = None,
+        columns: Mapping[str, str] | None = None,
         **options: "Unpack[Options]",
     ) -> Iterator[int]:
         """Write as `recommend_to` does, but let the rows appear when the block ends.
@@ -214,23 +219,24 @@ class Recommender(RankingModel):
         rest: dict[str, Any] = {**options}
         with showing(rest.pop("progress", None)) as progress:
             batches = self._batches(query, k, progress=progress, **rest)
-            with self._staged(batches, query, path, form, table, bool(rest.get("explain"))) as rows:
+            with self._staged(batches, query, path, form, table, bool(rest.get("explain")), columns) as rows:
                 yield rows
 
     def _staged(
         self,
         batches: Iterable[Recommendations],
         query: Query,
-        path: "str | PathLike[str]",
+        path: "str | PathLike[str] | Staging",
         form: str | None,
         table: str | None,
         explain: bool,
+        columns: Mapping[str, str] | None = None,
     ) -> AbstractContextManager[int]:
         """Write batches beside a file or a table, and let them take its place when the block ends."""
         from mrfrec.io.frames import writing_rows
 
-        columns = (self._catalogue.recommendation_columns(batch) for batch in batches)
-        return writing_rows(columns, *self._table_form(query, explain), path, form, table)
+        pieces = (self._catalogue.recommendation_columns(batch) for batch in batches)
+        return writing_rows(pieces, *self._table_form(query, explain), path, form, table, columns)
 
     def _write_parts(
         self,
@@ -263,7 +269,8 @@ class Recommender(RankingModel):
     def _table_form(self, query: Query, explain: bool) -> tuple[tuple[str, ...], dict[str, Any]]:
         """Return the columns of a table of recommendations, and the types that depend on the model."""
         types = {"user": query.names.kind, "item": self.items_.kind, "score": self._score_type}
-        return (*_COLUMNS, "because") if explain else _COLUMNS, types
+        names = RECOMMENDATION_COLUMNS
+        return (*names, "because") if explain else names, types
 
     # ── items ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -278,7 +285,7 @@ class Recommender(RankingModel):
         kind = {"item": self.items_.kind, "similar_to": self.items_.kind}
         if isinstance(item, Iterable) and not isinstance(item, str | bytes):
             batches = self._all_neighbors(k, None, item)
-            return frame(batches, _NEIGHBORS_OF_COLUMNS, kind, library=self._library)
+            return frame(batches, SIMILAR_COLUMNS, kind, library=self._library)
         found = self._nearest(self._position(item), check_count("k", k))  # type: ignore[arg-type]
         if len(found[0]) < k:
             warn(f"item {item!r} has fewer than k={k} similar items: the model knows no more.")
@@ -294,26 +301,30 @@ class Recommender(RankingModel):
         k: int = 10,
         form: Form = None,
         table: str | None = None,
+        columns: Mapping[str, str] | None = None,
         progress: "Progress | bool | None" = None,
     ) -> int:
         """Write the k nearest of items to a file or a table of a database; returns the number of rows.
 
-        The columns are those of `similar_items` of several items, here all items if None. `path`, `form` and
-        `table` are those of `recommend_to`; the primary key is similar_to and rank. A thousand items at a
-        time are held in memory. `progress` is that of `recommend`, and counts items.
+        The columns are those of `similar_items` of several items, here all items if None. `path`, `form`,
+        `table` and `columns` are those of `recommend_to`; the primary key is similar_to and rank. A
+        thousand items at a time are held in memory. `progress` is that of `recommend`, and counts items.
         """
-        with self.staged_similar_items(path, items, k=k, form=form, table=table, progress=progress) as rows:
+        with self.staged_similar_items(
+            path, items, k=k, form=form, table=table, columns=columns, progress=progress
+        ) as rows:
             return rows
 
     @contextmanager
     def staged_similar_items(
         self,
-        path: "str | PathLike[str]",
+        path: "str | PathLike[str] | Staging",
         items: Iterable[Id] | None = None,
         *,
         k: int = 10,
         form: Form = None,
         table: str | None = None,
+        columns: Mapping[str, str] | None = None,
         progress: "Progress | bool | None" = None,
     ) -> Iterator[int]:
         """Write as `similar_items_to` does, but let the rows appear when the block ends."""
@@ -322,16 +333,21 @@ class Recommender(RankingModel):
         check_target(path, form, table)
         with showing(progress) as report:
             batches = self._all_neighbors(k, report, items)
-            with self._staged_neighbors(batches, path, form, table) as rows:
+            with self._staged_neighbors(batches, path, form, table, columns) as rows:
                 yield rows
 
     def _staged_neighbors(
-        self, batches: Iterable[Columns], path: "str | PathLike[str]", form: str | None, table: str | None
+        self,
+        batches: Iterable[Columns],
+        path: "str | PathLike[str] | Staging",
+        form: str | None,
+        table: str | None,
+        columns: Mapping[str, str] | None = None,
     ) -> AbstractContextManager[int]:
         from mrfrec.io.frames import writing_rows
 
         kind = {"item": self.items_.kind, "similar_to": self.items_.kind}
-        return writing_rows(batches, _NEIGHBORS_OF_COLUMNS, kind, path, form, table)
+        return writing_rows(batches, SIMILAR_COLUMNS, kind, path, form, table, columns)
 
     def explain(
         self, item: Id, *, user: Id | None = None, history: object = None, novelty: float | None = None

@@ -17,11 +17,11 @@ from mrfrec.errors import DataError, ParameterError
 from mrfrec.evaluation.metrics import parse
 from mrfrec.io.atomic import check_writable, expanded
 from mrfrec.io.databases import is_database, shown
-from mrfrec.io.frames import check_target
+from mrfrec.io.frames import check_target, new_names
 from mrfrec.io.sources import paths_of
 from mrfrec.io.tables import check_reading, read_interactions
 from mrfrec.io.weighting import duration
-from mrfrec.models.recommender import Recommender
+from mrfrec.models.recommender import RECOMMENDATION_COLUMNS, SIMILAR_COLUMNS, Recommender
 from mrfrec.models.registry import build
 
 _READING = set(inspect.signature(read_interactions).parameters) - {"source", "progress"}
@@ -57,7 +57,13 @@ class Sink:
     to: str = field(repr=False)  # a file or the URL of a database
     table: str | None = None
     k: int = 20
+    columns: dict[str, str] = field(default_factory=dict)  # other names
+    names: tuple[str, ...] = ()  # of the columns, before these
     options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_table(self) -> bool:
+        return self.table is not None
 
     @property
     def where(self) -> str:
@@ -236,9 +242,12 @@ def _check_grows(reading: Mapping[str, Any]) -> None:
 def _check_apart(job: Job) -> None:
     """Refuse a job that would write two things to one place, or over what it reads."""
     places: dict[str, str] = {}
-    for name in job.source.data:
+    read = [("source.data", name) for name in job.source.data]
+    if isinstance(items := job.source.reading.get("items"), str):
+        read.append(("source.items", items))
+    for what, name in read:
         for path in _files(name):
-            places[path] = "source.data"
+            places[path] = what
     written: list[tuple[str, str, str | None]] = [("publish.model", str(job.publish.model), None)]
     written += [("publish.report", f"{job.report}{suffix}", None) for suffix in (".json", ".html")]
     written += [(f"publish.{what.split()[0]}", sink.to, sink.table) for what, sink in job.sinks.items()]
@@ -311,7 +320,7 @@ def _publishing(given: dict[str, Any], inside: Callable[[str], str], updates: bo
 
 def _sink(name: str, given: object, inside: Callable[[str], str]) -> Sink:
     content = dict(_section(name, given))
-    allowed = {"to", "table", "k"} | (
+    allowed = {"to", "table", "k", "columns"} | (
         {"explain", "novelty", "exclude_seen"} if name == "recommendations" else set()
     )
     _refuse_unknown(f"publish.{name}", content, allowed)
@@ -331,7 +340,16 @@ def _sink(name: str, given: object, inside: Callable[[str], str]) -> Sink:
             check_number("novelty", content["novelty"], "between -1 and 1", lambda x: -1 <= x <= 1)
         if "exclude_seen" in content:
             check_flag("exclude_seen", content["exclude_seen"])
-        return Sink(to=inside(to), table=table, k=check_count("k", k), options=content)
+        names = (
+            SIMILAR_COLUMNS
+            if name == "similar"
+            else (*RECOMMENDATION_COLUMNS, *(["because"] if content.get("explain") else []))
+        )
+        columns = content.pop("columns", {})
+        new_names(columns, names)
+        return Sink(
+            to=inside(to), table=table, k=check_count("k", k), columns=columns, names=names, options=content
+        )
 
 
 # ── parts ─────────────────────────────────────────────────────────────────────────────────────────

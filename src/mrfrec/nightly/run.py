@@ -23,19 +23,21 @@ from typing import TYPE_CHECKING, Any
 from mrfrec import __version__
 from mrfrec.checks import check_flag
 from mrfrec.data.growing import add, origin_of
-from mrfrec.errors import BusyError, MrfrecError, RefusedError
+from mrfrec.errors import BusyError, EmptyTableError, MrfrecError, RefusedError
 from mrfrec.evaluation.climbing import climb
 from mrfrec.evaluation.heldout import by_hash
 from mrfrec.evaluation.metrics import parse
 from mrfrec.evaluation.protocol import evaluate
 from mrfrec.evaluation.splits import Split
 from mrfrec.io.atomic import writing
-from mrfrec.io.databases import connect, shown
+from mrfrec.io.databases import shown
+from mrfrec.io.staging import open_staging
 from mrfrec.io.tables import read_interactions
 from mrfrec.io.weighting import duration
 from mrfrec.models.registry import load
 from mrfrec.nightly.guard import LastModel, data_faults, drift, metric_faults
 from mrfrec.nightly.job import Job, Sink, read_job
+from mrfrec.nightly.places import check_tables
 from mrfrec.nightly.report import RunHistory
 
 if TYPE_CHECKING:
@@ -153,13 +155,11 @@ class _Night:
 
     def _work(self, accept: bool) -> None:
         job = self.job
-        for sink in job.sinks.values():
-            if sink.to.startswith("postgres"):
-                with connect(sink.to):  # before anything takes time
-                    pass
+        check_tables(job)  # before anything takes time
         published = self._published(accept)
         with self._stage("read"):
             data = self._data()
+        check_tables(job, data.users.kind, data.items.kind)
         size = {"users": data.n_users, "items": data.n_items, "pairs": len(data)}
         moved = None if published is None else drift(published, data)
         self.record |= {**size, "drift": moved, "data": data.fingerprint}
@@ -214,7 +214,15 @@ class _Night:
 
     def _data(self) -> "Interactions":
         job = self.job
-        new = read_interactions(job.source.data, progress=self.progress, **job.source.reading)
+        try:
+            new = read_interactions(job.source.data, progress=self.progress, **job.source.reading)
+        except EmptyTableError:
+            if job.source.mode == "fit" or not job.publish.model.exists():
+                raise
+            # The batch is not noted: its events may come later.
+            _log.info("there are no new events: the model is made of the same events as the last")
+            self.record["reasons"].append("no new events")
+            return load(job.publish.model)._known_data("mode = update")
         if new.skipped:
             self.record["skipped"] = new.skipped
         if job.source.mode == "fit":
@@ -278,8 +286,14 @@ class _Night:
         new = _unpublished(target)
         self.record["rows"] = {}
         with ExitStack() as staged:
-            for what, sink in self.job.sinks.items():
-                rows = staged.enter_context(_staged(model, what, sink, self.progress))
+            # Files first: the block ends with the databases, which may fail, and then renames the files. The
+            # tables of one database are replaced in one transaction.
+            url, database = "", None
+            for what, sink in sorted(self.job.sinks.items(), key=lambda each: each[1].to * each[1].is_table):
+                if sink.is_table and sink.to != url:
+                    url, database = sink.to, staged.enter_context(open_staging(sink.to))
+                place = database if sink.is_table else sink.to
+                rows = staged.enter_context(_staged(model, what, sink, place, self.progress))
                 self.record["rows"][what] = rows
                 _log.info("%s rows of %s for %s", f"{rows:,}", what, sink.where)
                 self._guard([] if rows else [f"there are no {what} to publish"], accept)
@@ -299,12 +313,9 @@ class _Night:
             self.record["seconds"][name] = round(time.perf_counter() - start, 3)
 
 
-def _staged(model: "Recommender", what: str, sink: Sink, progress: "Progress | None") -> Any:
-    if what == "recommendations":
-        return model.staged_recommendations(
-            sink.to, k=sink.k, table=sink.table, progress=progress, **sink.options
-        )
-    return model.staged_similar_items(sink.to, k=sink.k, table=sink.table, progress=progress)
+def _staged(model: "Recommender", what: str, sink: Sink, place: Any, progress: "Progress | None") -> Any:
+    stage = model.staged_recommendations if what == "recommendations" else model.staged_similar_items
+    return stage(place, k=sink.k, table=sink.table, columns=sink.columns, progress=progress, **sink.options)
 
 
 def _target(model: Path) -> Path:
