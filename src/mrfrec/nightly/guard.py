@@ -95,7 +95,7 @@ def metric_floor(guard: Guard, before: Mapping[str, Any] | None) -> float:
     """Return the least value of the metric that is published."""
     if before is None or before["metric"] != guard.metric:
         return guard.min_metric
-    return max(guard.min_metric, before["value"] * (1 - guard.max_drop))
+    return max(guard.min_metric, float(before["value"]) * (1 - guard.max_drop))
 
 
 def metric_faults(guard: Guard, before: Mapping[str, Any] | None, metric: str, found: Mean) -> list[str]:
