@@ -1,15 +1,19 @@
 """What the documentation shows works, and what it names exists."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import mrfrec
 from mrfrec.models.registry import MODELS, model_class
+from mrfrec.service import ServiceSettings
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -173,3 +177,42 @@ def test_version_is_said_once_and_the_same() -> None:
     project = (ROOT / "pyproject.toml").read_text()
     assert f'version = "{mrfrec.__version__}"' in project
     assert f"## {mrfrec.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+# ── how to run it ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_extras_are_installed_from_a_clone() -> None:
+    """The package is in no index: the name with an extra would be looked for there."""
+    for page in PAGES:
+        assert 'pip install "mrfrec[' not in page.read_text(), page
+
+
+def test_nginx_lets_through_what_the_service_takes() -> None:
+    (megabytes,) = re.findall(r"client_max_body_size (\d+)m;", (ROOT / "docs" / "service.md").read_text())
+    assert int(megabytes) * 2**20 >= ServiceSettings().max_body
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
+def test_units_are_valid_and_as_safe_as_the_pages_say(tmp_path: Path) -> None:
+    said = set()
+    for page in ("service.md", "production.md"):
+        text = (ROOT / "docs" / page).read_text()
+        said |= {float(x) for x in re.findall(r"systemd-analyze security .*?\s(\d\.\d)\b", text, re.DOTALL)}
+        for path, content in re.findall(r"```ini\n# /etc/systemd/system/(\S+)\n(.*?)```", text, re.DOTALL):
+            (tmp_path / path).parent.mkdir(exist_ok=True)
+            (tmp_path / path).write_text(content.replace("/opt/mrfrec/bin/mrfrec", "/bin/true"))
+    (level,) = said
+    units = ["mrfrec-serve.service", "mrfrec-nightly.service"]
+    options: dict[str, Any] = {
+        "env": {**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"},
+        "capture_output": True,
+        "text": True,
+    }
+    valid = subprocess.run(["systemd-analyze", "verify", *units, "mrfrec-nightly.timer"], **options)
+    assert (valid.returncode, valid.stderr) == (0, "")
+    for unit in units:
+        threshold = f"--threshold={level * 10:.0f}"
+        command = ["systemd-analyze", "security", "--offline=true", threshold, unit]
+        rated = subprocess.run(command, **options)
+        assert rated.returncode == 0, rated.stdout[-200:]

@@ -3,12 +3,14 @@
 import fcntl
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 from threading import Event
@@ -111,7 +113,7 @@ def test_model_is_that_of_a_fit_on_all_events(folder: Path) -> None:
     assert record["value"] > 0.1
     assert report_of(folder) == [record]
     assert model.notes_["value"] == record["value"]
-    assert set(record["seconds"]) == {"read", "tune", "measure", "fit", "publish", "total"}
+    assert set(record["seconds"]) == {"read", "tune", "measure", "fit", "compare", "publish", "total"}
 
 
 def test_tables_are_published_together_with_the_model(folder: Path) -> None:
@@ -261,6 +263,58 @@ def test_refused_day_can_be_accepted_and_is_then_compared_with(folder: Path) -> 
     assert nightly.run(folder / "job.toml")["reasons"] == []
 
 
+def with_robot(items: int) -> pl.DataFrame:
+    """The events of `events`, and one user who has used many items that nobody else knows."""
+    robot = [("robot", f"trap{item}", 1) for item in range(items)]
+    return pl.concat([events(), pl.DataFrame(robot, schema=["user", "item", "time"], orient="row")])
+
+
+def test_day_with_a_robot_is_refused(published: Path) -> None:
+    with_robot(15).write_csv(published / "events.csv")  # 38 % more items, as was seen
+    with pytest.raises(RefusedError, match=r"55 items are 37\.5% more than 40 \(max_growth = 0\.25\)"):
+        nightly.run(published / "job.toml")
+
+
+def test_good_day_after_a_robot_was_published_is_not_refused(folder: Path) -> None:
+    job = write_job(folder, ("heldout", "max_drop = 1\nmax_growth = inf\nheldout"))
+    nightly.run(job)
+    with_robot(30).write_csv(folder / "events.csv")
+    for _ in range(2):
+        assert nightly.run(job)["items"] == 70
+    events().write_csv(folder / "events.csv")  # 43 % fewer items than the last time
+    record = nightly.run(job)
+    assert record["reasons"] == []
+    assert record["limits"]["items"] == [32, None]
+
+
+def test_size_is_compared_with_seven_published_runs_and_no_more(folder: Path) -> None:
+    job = write_job(folder, ("heldout", "max_drop = 1\nheldout"))
+    nightly.run(job)
+    events(200).write_csv(folder / "events.csv")
+    nightly.run(job, accept=True)
+    events().write_csv(folder / "events.csv")  # twice as many as the last time, but as many as usual
+    for _ in range(7):
+        nightly.run(job)
+    events(200).write_csv(folder / "events.csv")
+    with pytest.raises(RefusedError, match="200 users are 50"):
+        nightly.run(job)
+
+
+def test_new_events_may_double_the_data_unless_growth_is_limited(folder: Path) -> None:
+    changes = [
+        ('data = "events.csv"', 'data = "{date}.csv"\nmode = "update"'),
+        ("heldout", "max_drop = 1\nheldout"),
+    ]
+    for day, first in (("2026-11-14", 0), ("2026-11-15", 1000), ("2026-11-16", 2000)):
+        table = events(200).with_columns(user="u" + (pl.col("user").str.slice(1).cast(int) + first).cast(str))
+        table.write_csv(folder / f"{day}.csv")
+    nightly.run(write_job(folder, *changes), day="2026-11-14")
+    nightly.run(folder / "job.toml", day="2026-11-15")
+    limited = write_job(folder, *changes, ("heldout", "max_growth = 0.4\nheldout"))
+    with pytest.raises(RefusedError, match=r"600 users are 50\.0% more than 400"):
+        nightly.run(limited, day="2026-11-16")
+
+
 def test_floor_of_the_metric_holds_for_the_first_run(folder: Path) -> None:
     job = write_job(folder, ('metric = "ndcg@5"', 'metric = "ndcg@5"\nmin_metric = 0.99'))
     with pytest.raises(RefusedError, match=r"below min_metric = 0\.99"):
@@ -284,14 +338,16 @@ def test_drift_is_half_the_sum_of_differences(folder: Path) -> None:
     p = {item: count / 3200 for item, count in zip(before.items, before.popularity.tolist(), strict=True)}
     q = {item: count / len(other) for item, count in zip(other.items, other.popularity.tolist(), strict=True)}
     wanted = sum(abs(p.get(item, 0) - q.get(item, 0)) for item in {*p, *q}) / 2
-    assert drift(before, other) == pytest.approx(wanted, abs=1e-6)
+    found = drift(before, other)
+    assert found["drift"] == pytest.approx(wanted, abs=1e-6)
+    assert (found["new_items"], found["gone_items"]) == (1, 1)
     numbers = read_interactions(events().with_columns(item=pl.col("item").str.slice(1).cast(int)))
     texts = LastModel(
         before.size,
         read_interactions(events().with_columns(item=pl.col("item").str.slice(1))).items,
         before.popularity,
     )
-    assert drift(texts, numbers) < 0.2
+    assert drift(texts, numbers)["drift"] < 0.2
 
 
 # ── the job ───────────────────────────────────────────────────────────────────────────────────────
@@ -321,6 +377,9 @@ def test_drift_is_half_the_sum_of_differences(folder: Path) -> None:
         ("keep = 2", 'report = "shop.mrf/x"', r"in a folder that exists"),
         ('model = "shop.mrf"', 'model = "shop-{date}.mrf"', r"publish\.model must be the same every night"),
         ("heldout = 0.2", "heldout = 0.7", r"guard\.heldout must be above 0 and below 0\.5; got 0\.7"),
+        ("heldout = 0.2", "max_growth = -1", r"guard\.max_growth must be 0 or more, or inf"),
+        ("heldout = 0.2", "max_growth = nan", r"guard\.max_growth must be 0 or more, or inf"),
+        ("keep = 2", "samples = -1", r"publish\.samples must be a whole number, 0 or more"),
         ("heldout = 0.2", 'max_drop = "5%"', r"guard\.max_drop must be from 0 to 1"),
         ("sparsity = 0.2", "sparsity = 2", r"model\.sparsity"),
         ("sparsity = 0.2", "spasity = 2", r"Did you mean sparsity"),
@@ -362,7 +421,8 @@ def test_update_needs_histories(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [("error", "x"), ("seconds", {"total": "x"}), ("peak_memory", "x"), ("users", 0), ("value", float("nan")),
-     ("value", None), ("reasons", [3]), ("status", "<b>"), ("metric", "")],
+     ("value", None), ("reasons", [3]), ("status", "<b>"), ("metric", ""), ("metric", "x@"),
+     ("started", "today"), ("limits", {"users": ["x", None]}), ("samples", [{"history": 3}])],
 )  # fmt: skip
 def test_report_that_is_damaged_stops_the_job(folder: Path, name: str, value: Any) -> None:
     record = nightly.run(folder / "job.toml")
@@ -459,6 +519,7 @@ def test_dry_run_says_what_would_be_done_and_writes_nothing(folder: Path) -> Non
     assert sorted(folder.iterdir()) == before
     nightly.run(job)
     assert "refuse fewer than 320 users, 32 items, 2,560 pairs" in steps(nightly.read_job(job))[3]
+    assert "refuse more than 500 users, 50 items, 4,000 pairs" in steps(nightly.read_job(job))[4]
     (folder / "shop.report.json").unlink()  # then the model tells
     text = "\n".join(steps(nightly.read_job(job)))
     assert "refuse fewer than 320 users" in text
@@ -485,10 +546,68 @@ def test_page_shows_the_runs_and_escapes_what_it_is_told(folder: Path) -> None:
     tags = Tags()
     tags.feed(text)
     assert {"b", "script"}.isdisjoint(tags.found)
-    assert tags.found.count("svg") == 6
+    assert tags.found.count("svg") == 7
     assert tags.found.count("tr") == 3
     assert "&lt;b&gt;&amp;" in text
     assert "http" not in text  # nothing is loaded from elsewhere
+
+
+def test_page_has_dates_limits_changes_and_the_meaning_of_the_metric(folder: Path) -> None:
+    job = write_job(folder, ("heldout", "max_drop = 0.5\nheldout"))
+    nightly.run(job)
+    path = folder / "shop.report.json"
+    path.write_text(re.sub(r'"started": "[^"]*"', '"started": "2026-11-14T03:00:00+00:00"', path.read_text()))
+    pl.concat([events(), with_robot(4).tail(4)]).write_csv(folder / "events.csv")
+    record = nightly.run(job)
+    assert 0.5 < record["unchanged"] <= 1
+    assert 0.5 < record["coverage"] <= 1
+    assert record["limits"]["users"] == [320, 500]
+    text = (folder / "shop.report.html").read_text()
+    assert ">2026-11-14</text>" in text
+    assert text.count("<polyline class='limit'") == 7  # two of users, items and pairs, one of the metric
+    assert "1/log₂(p + 1)" in text
+    assert "4 items are new, 0 are gone" in text
+    assert "<td>items</td><td>40</td><td>44</td><td>+10.0%</td>" in text
+
+
+def test_model_like_the_last_recommends_the_same(folder: Path) -> None:
+    nightly.run(folder / "job.toml")
+    assert nightly.run(folder / "job.toml")["unchanged"] == 1
+    events().with_columns(item=pl.col("item").str.slice(1).cast(int)).write_csv(folder / "events.csv")
+    assert nightly.run(folder / "job.toml", accept=True)["unchanged"] is None  # other ids
+
+
+def test_reasons_of_a_refusal_come_before_the_numbers(published: Path) -> None:
+    events(200).write_csv(published / "events.csv")
+    with pytest.raises(RefusedError):
+        nightly.run(published / "job.toml")
+    text = (published / "shop.report.html").read_text()
+    row = text[text.index("<tbody>", text.index("class='runs'")) :]
+    assert row.index("200 users are") < row.index(">1,600<")
+    assert text.index("200 users are") < text.index("<svg")
+
+
+def test_samples_have_titles_and_no_ids_of_users(folder: Path) -> None:
+    titled = events().with_columns(title="Title of " + pl.col("item"), user="person-" + pl.col("user"))
+    titled.write_csv(folder / "events.csv")
+    changes = [('data = "events.csv"', 'data = "events.csv"\ntitle = "title"')]
+    job = write_job(folder, *changes, more=TABLES)
+    record = nightly.run(job)
+    model = MRF(sparsity=0.2).fit(read_interactions(folder / "events.csv", title="title"))
+    lists = model.recommend(k=5).group_by("user", maintain_order=True).agg("item")["item"].to_list()
+    assert len(record["samples"]) == 3
+    for sample in record["samples"]:
+        assert [each["item"] for each in sample["recommended"]] in lists
+        assert (sample["items"], len(sample["history"])) == (8, 5)
+    report = (folder / "shop.report.json").read_text() + (folder / "shop.report.html").read_text()
+    assert f"Title of {record['samples'][0]['recommended'][0]['item']}" in report
+    assert "person-" not in report
+    nightly.run(job)
+    assert ["samples" in run for run in report_of(folder)] == [False, True]
+    (folder / "events.csv").unlink()
+    with pytest.raises(DataError):  # whatever becomes of the run
+        nightly.run(write_job(folder, *changes, ("keep = 2", "samples = 0"), more=TABLES))
+    assert "Title of" not in (folder / "shop.report.json").read_text()
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
@@ -743,6 +862,53 @@ def test_exit_codes_tell_published_refused_failed_and_busy(folder: Path) -> None
     dry = shell("nightly", job, "--dry-run")
     assert dry.returncode == 0
     assert "write" in dry.stdout
+
+
+@contextmanager
+def started(folder: Path) -> "Iterator[subprocess.Popen[str]]":
+    """Start a run that waits for its data; it has written that it started."""
+    job = write_job(folder, ('data = "events.csv"', 'data = "-"\ninput_format = "csv"'))
+    command = [sys.executable, "-m", "mrfrec", "nightly", str(job)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            end = time.monotonic() + 60
+            while not (folder / "shop.report.html").exists():
+                assert process.poll() is None
+                assert time.monotonic() < end
+                time.sleep(0.02)
+            yield process
+        finally:
+            process.kill()
+
+
+def test_run_stopped_by_sigterm_is_in_the_report_and_lets_the_next_one_begin(folder: Path) -> None:
+    with started(folder) as process:
+        process.terminate()
+        assert process.wait(60) == 143
+        assert process.stderr is not None
+        assert "interrupted" in process.stderr.read()
+    (last,) = report_of(folder)
+    assert last["status"] == "failed"
+    assert "SIGTERM" in last["reasons"][0]
+    assert "total" in last["seconds"]
+    assert not list(folder.glob(".*.nightly")) + list(folder.glob("*.unfinished"))
+    write_job(folder)
+    assert nightly.run(folder / "job.toml")["status"] == "published"
+
+
+def test_killed_run_is_known_of(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with started(folder) as process:
+        assert "has not ended" in (folder / "shop.report.html").read_text()
+        process.send_signal(signal.SIGKILL)
+    assert report_of(folder)[-1]["status"] == "started"
+    write_job(folder)
+    nightly.run(folder / "job.toml")
+    assert [run["status"] for run in report_of(folder)] == ["killed", "published"]
+    assert "did not end" in report_of(folder)[0]["reasons"][0]
+    assert "did not end" in caplog.text
+    text = (folder / "shop.report.html").read_text()
+    assert "killed</td>" in text
+    assert "has not ended" not in text
 
 
 def test_killed_runs_leave_a_whole_version_and_the_next_one_succeeds(folder: Path) -> None:

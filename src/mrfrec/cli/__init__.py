@@ -25,28 +25,35 @@ _LESS_MEMORY = "make the model smaller, as with --sparsity 0.005, or use fewer -
 
 
 def main() -> None:
-    """Run one command and exit: with 0, with 2 to 4 after an error of one line, or with 130 after Ctrl-C."""
+    """Run one command and exit.
+
+    Exit codes: 0; 2 to 4 after an error of one line; 130 after Ctrl-C, 143 after SIGTERM.
+    """
     if sys.stderr is None:  # closed by who called: mrfrec … 2>&-
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
     given = sys.argv[1:]
     end = given.index("--") if "--" in given else len(given)
     arguments = [argument for argument in given[:end] if argument != "--debug"] + given[end:]
-    stop = Event()
+    stop, caught = Event(), signal.SIGINT
 
-    def interrupt(*_: object) -> None:
+    def interrupt(number: int, _: object) -> None:
+        nonlocal caught
+        caught = signal.Signals(number)
         stop.set()  # a library may swallow the exception in a callback and continue
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(f"stopped by {caught.name}")
 
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if it is ignored
-        signal.signal(signal.SIGINT, interrupt)
+    for each in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(each) in (signal.default_int_handler, signal.SIG_DFL):  # not if it is ignored
+            signal.signal(each, interrupt)
     try:
         code = _run(arguments, stop, debug=len(arguments) < len(given))
-    except KeyboardInterrupt:  # a second Ctrl-C, while the first was being handled
-        code = _interrupted()
-    sys.exit(code)
+    except KeyboardInterrupt:  # a second signal, while the first was being handled
+        code = None
+    sys.exit(_say("interrupted; nothing was left half-written.", 128 + caught) if code is None else code)
 
 
-def _run(arguments: list[str], stop: Event, debug: bool) -> int:
+def _run(arguments: list[str], stop: Event, debug: bool) -> int | None:
+    """Run a command; returns its exit code, or None if it was interrupted."""
     warnings.showwarning = lambda message, *_: _say(f"note: {message}", level=logging.WARNING)  # type: ignore[assignment]
     log = logging.getLogger("mrfrec")
     log.addHandler(Stderr())
@@ -57,7 +64,7 @@ def _run(arguments: list[str], stop: Event, debug: bool) -> int:
 
         run(arguments, stop)
         sys.stdout.flush()
-        return _interrupted() if stop.is_set() else 0
+        return None if stop.is_set() else 0
     except BrokenPipeError:  # `mrfrec … | head`: the reader has closed the pipe
         _give_up_stdout()
         return 0
@@ -65,7 +72,7 @@ def _run(arguments: list[str], stop: Event, debug: bool) -> int:
         if debug:
             traceback.print_exc()
         if isinstance(error, KeyboardInterrupt) or stop.is_set():  # whatever a library turned it into
-            return _interrupted()
+            return None
         if isinstance(error, OSError | UnicodeEncodeError):
             _give_up_stdout()
         message, code = _in_words(error)
@@ -100,10 +107,6 @@ def _in_words(error: Any) -> tuple[str, int]:
         command = context.command_path if context else "mrfrec"
         return f"{error.format_message().rstrip('.')}. See {command} --help.", 2
     return f"unexpected {type(error).__name__}: {error}. This is a bug in mrfrec; --debug shows where.", 1
-
-
-def _interrupted() -> int:
-    return _say("interrupted; nothing was left half-written.", 130)
 
 
 def _give_up_stdout() -> None:

@@ -158,6 +158,11 @@ class Metric:
         return f"{_SHOWN.get(self.kind, self.kind.capitalize())}@{self.k}"
 
     @property
+    def meaning(self) -> str:
+        """The definition in a sentence."""
+        return _METRICS[self.kind].__doc__ or ""
+
+    @property
     def is_overall(self) -> bool:
         """Whether there is one number for all users, without standard error."""
         return self.kind == "coverage"

@@ -1,6 +1,7 @@
 """The guard of a nightly job: what is wrong with new data or a new model, in words and numbers."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,8 @@ from mrfrec.data.interactions import Interactions
 from mrfrec.evaluation.metrics import Mean
 from mrfrec.models.registry import load
 from mrfrec.nightly.job import Guard
+
+_SIZES = ("users", "items", "pairs")
 
 
 class LastModel(NamedTuple):
@@ -31,10 +34,11 @@ class LastModel(NamedTuple):
         return cls(size, model.items_, np.array(model.popularity_))
 
 
-def drift(before: LastModel, data: Interactions) -> float:
-    """Return the share of the interactions that have moved to other items: ½ Σ |p − q|.
+def drift(before: LastModel, data: Interactions) -> dict[str, Any]:
+    """Return the share of the interactions that moved to other items, and the numbers of items new and gone.
 
-    p and q are the shares of each item before and now. Near 1 if the ids of items are no longer the same.
+    The share is ½ Σ |p − q|, where p and q are the shares of each item before and now. It is near 1 if the
+    ids of items are no longer the same.
     """
     q = data.popularity / max(data.popularity.sum(), 1)
     p = before.popularity / max(before.popularity.sum(), 1)
@@ -45,26 +49,53 @@ def drift(before: LastModel, data: Interactions) -> float:
         place = np.array([places.get(str(item), -1) for item in before.items])
     both = place >= 0
     shared = np.minimum(p[both], q[place[both]]).sum()
-    return round(float(1 - shared), 6)
+    kept = int(both.sum())
+    return {
+        "drift": round(float(1 - shared), 6),
+        "new_items": data.n_items - kept,
+        "gone_items": len(place) - kept,
+    }
+
+
+def size_limits(guard: Guard, recent: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+    """Return the least and the largest allowed number of users, items and pairs; None: there is no largest.
+
+    Smaller data is compared with the smallest of the recent runs, larger data with the largest. So the night
+    after an odd one that was published is not refused for being as usual.
+    """
+    limits: dict[str, list[float | None]] = {}
+    for name in _SIZES if recent else ():
+        counts = [run[name] for run in recent]
+        most = max(counts) * (1 + guard.max_growth)
+        limits[name] = [min(counts) * (1 - guard.max_shrink), most if math.isfinite(most) else None]
+    return limits
 
 
 def data_faults(
-    guard: Guard, before: Mapping[str, Any] | None, size: Mapping[str, int], moved: float | None
+    guard: Guard, recent: Sequence[Mapping[str, Any]], size: Mapping[str, int], moved: float | None
 ) -> list[str]:
-    """Return what is wrong with new data, compared with the published run."""
+    """Return what is wrong with new data, compared with the runs published recently."""
     faults = []
-    known = before or {}
-    for name, was in ((name, known[name]) for name in size if name in known):
-        lost = 1 - size[name] / was
+    for name in _SIZES if recent else ():
+        least, most = min(run[name] for run in recent), max(run[name] for run in recent)
+        count = f"{size[name]:,} {name}"
+        lost, grown = 1 - size[name] / least, size[name] / most - 1
         if lost > guard.max_shrink:
-            faults.append(
-                f"{size[name]:,} {name} are {lost:.1%} fewer than {was:,} (max_shrink = {guard.max_shrink:g})"
-            )
+            faults.append(f"{count} are {lost:.1%} fewer than {least:,} (max_shrink = {guard.max_shrink:g})")
+        if grown > guard.max_growth:
+            faults.append(f"{count} are {grown:.1%} more than {most:,} (max_growth = {guard.max_growth:g})")
     if moved is not None and moved > guard.max_drift:
         faults.append(
             f"{moved:.1%} of the interactions have moved to other items (max_drift = {guard.max_drift:g})"
         )
     return faults
+
+
+def metric_floor(guard: Guard, before: Mapping[str, Any] | None) -> float:
+    """Return the least value of the metric that is published."""
+    if before is None or before["metric"] != guard.metric:
+        return guard.min_metric
+    return max(guard.min_metric, float(before["value"]) * (1 - guard.max_drop))
 
 
 def metric_faults(guard: Guard, before: Mapping[str, Any] | None, metric: str, found: Mean) -> list[str]:

@@ -1,6 +1,7 @@
 """A nightly job as it is written down: a TOML file, checked before anything is done."""
 
 import inspect
+import math
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -46,6 +47,7 @@ class Guard:
     max_drop: float = 0.05  # share by which the metric may be below that of the last published run
     min_metric: float = 0.0
     max_shrink: float = 0.2  # share of the users, items or pairs that may be gone
+    max_growth: float = 0.25  # share by which they may grow; 1 / (1 − max_shrink) − 1
     max_drift: float = 0.5  # share of all interactions that may have moved to other items
     heldout: float = 0.1  # share of users to measure on
 
@@ -81,6 +83,7 @@ class Publishing:
     similar: Sink | None = None
     report: Path | None = None  # beside the model by default; .json and .html are appended
     runs: int = 100  # of the report
+    samples: int = 3  # users whose recommendations are shown in the report, without their ids
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +171,7 @@ def _job(file: Path, content: dict[str, Any], dates: Mapping[str, str]) -> Job:
     job = Job(
         path=file,
         source=source,
-        guard=_guard(sections.get("guard", {})),
+        guard=_guard(sections.get("guard", {}), source.mode == "update"),
         publish=_publishing(sections["publish"], inside, source.mode == "update"),
         kind=kind,
         parameters=model,
@@ -212,12 +215,15 @@ def _source(given: dict[str, Any], inside: Callable[[str], str], dates: Mapping[
     )  # fmt: skip
 
 
-def _guard(given: dict[str, Any]) -> Guard:
+def _guard(given: dict[str, Any], updates: bool) -> Guard:
     _refuse_unknown("guard", given, {each.name for each in fields(Guard)})
-    guard = Guard(**given)
+    # Data that begins with a single batch doubles the night after.
+    guard = Guard(**({"max_growth": math.inf} if updates else {}) | given)
     with _prefixed("guard"):
         for name in ("max_drop", "max_shrink", "max_drift", "min_metric"):
             check_number(name, getattr(guard, name), "from 0 to 1", lambda x: 0 <= x <= 1)
+        if guard.max_growth != math.inf:
+            check_number("max_growth", guard.max_growth, "0 or more, or inf", lambda x: x >= 0)
         check_number("heldout", guard.heldout, "above 0 and below 0.5", lambda x: 0 < x < 0.5)
         try:
             parse(guard.metric)
@@ -310,8 +316,8 @@ def _publishing(given: dict[str, Any], inside: Callable[[str], str], updates: bo
             raise ParameterError(
                 "histories", 'true with mode = "update"', False, "New events are added to them."
             )
-        for name in ("keep", "runs"):
-            check_count(name, given.get(name, 1), least=0 if name == "keep" else 1)
+        for name, least in (("keep", 0), ("runs", 1), ("samples", 0)):
+            check_count(name, given.get(name, 1), least=least)
         for name in ("recommendations", "similar"):
             if name in given:
                 given[name] = _sink(name, given[name], inside)

@@ -1,6 +1,7 @@
 """The report of a nightly job: the last runs as JSON, and a page to look at."""
 
 import json
+import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,17 @@ from mrfrec.io.atomic import writing
 from mrfrec.nightly.job import Job
 from mrfrec.nightly.page import page
 
+_log = logging.getLogger("mrfrec.nightly")
+_RECENT = 7  # published runs that the size of new data is compared with
+_NO_END = "the run did not end: its process was killed, or the machine stopped"
+
 
 class RunHistory:
     """The runs of a job, the latest last, in REPORT.json; also drawn as REPORT.html."""
 
-    def __init__(self, path: Path, title: str, most: int, runs: list[dict[str, Any]]) -> None:
-        self.path, self._title, self._most, self.runs = path, title, most, runs
+    def __init__(self, job: Job, runs: list[dict[str, Any]]) -> None:
+        self.path, self.runs = Path(f"{job.report}.json"), runs
+        self._title, self._most, self._samples = job.path.stem, job.publish.runs, job.publish.samples
 
     @classmethod
     def open(cls, job: Job) -> "RunHistory":
@@ -26,6 +32,8 @@ class RunHistory:
             try:
                 runs = json.loads(path.read_bytes())["runs"]
                 complete = isinstance(runs, list) and all(_is_complete(run) for run in runs)
+                if complete and runs:
+                    page(job.path.stem, runs)  # it must be possible to show them
             except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
                 complete = False
             if not complete:
@@ -33,17 +41,36 @@ class RunHistory:
                     f"{path} is not the report of a nightly job. Without it, a new model cannot be compared "
                     "with the last: restore it, or move it away to begin anew."
                 )
-        return cls(path, job.path.stem, job.publish.runs, runs)
+        return cls(job, runs)
 
     @property
     def last_published(self) -> dict[str, Any] | None:
         """The run that new ones are compared with."""
         return next((run for run in reversed(self.runs) if run["status"] == "published"), None)
 
-    def add(self, run: dict[str, Any]) -> None:
-        """Append a run, and write the report and its page. The last published run stays in any case."""
+    @property
+    def recent(self) -> list[dict[str, Any]]:
+        """The last published runs, 7 at most."""
+        return [run for run in self.runs if run["status"] == "published"][-_RECENT:]
+
+    def begin(self, run: dict[str, Any]) -> None:
+        """Append a run that has started, so that it is known of even if it is killed.
+
+        Only one run is at work at a time: another that has started and not ended was killed.
+        """
+        for past in self.runs:
+            if past["status"] == "started":
+                past |= {"status": "killed", "reasons": [_NO_END]}
+                _log.warning("%s: %s", past["started"], _NO_END)
         self.runs.append(run)
+        self.write()
+
+    def write(self) -> None:
+        """Write the report and its page. The last published run stays in any case; it alone has samples."""
         last = self.last_published
+        for run in self.runs:
+            if run is not last or not self._samples:
+                run.pop("samples", None)
         if len(self.runs) > self._most:
             recent = self.runs[-self._most :]
             self.runs = recent if last is None or last in recent else [last, *recent]
@@ -65,7 +92,7 @@ def _is_complete(run: dict[str, Any]) -> bool:
     numbers += [run["error"]] if run.get("error") is not None else []
     numbers += [*run["seconds"].values(), run.get("peak_memory", 0)]
     return (
-        run["status"] in ("published", "refused", "failed")
+        run["status"] in ("published", "refused", "failed", "started", "killed")
         and all(isinstance(text, str) for text in texts)
         and all(type(count) is int and count > 0 for count in counts)
         and all(type(number) in (int, float) and math.isfinite(number) for number in numbers)

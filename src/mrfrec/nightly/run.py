@@ -12,7 +12,7 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -35,10 +35,11 @@ from mrfrec.io.staging import open_staging
 from mrfrec.io.tables import read_interactions
 from mrfrec.io.weighting import duration
 from mrfrec.models.registry import load
-from mrfrec.nightly.guard import LastModel, data_faults, drift, metric_faults
+from mrfrec.nightly.guard import LastModel, data_faults, drift, metric_faults, metric_floor, size_limits
 from mrfrec.nightly.job import Job, Sink, read_job
 from mrfrec.nightly.places import check_tables
 from mrfrec.nightly.report import RunHistory
+from mrfrec.nightly.samples import sampled_users, samples, unchanged_share
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
@@ -90,9 +91,10 @@ def run(
 def steps(job: Job) -> list[str]:
     """Return what a run would do, as lines of text; nothing is read but the report and the old model."""
     source, guard, publish = job.source, job.guard, job.publish
-    before = RunHistory.open(job).last_published
+    report = RunHistory.open(job)
+    before = report.last_published
     published = LastModel.open(publish.model)
-    known = before or (published.size if published else None)
+    limits = size_limits(guard, report.recent or ([published.size] if published else []))
     names = ", ".join(shown(name) for name in source.data)
     lines = [
         f"read {names}"
@@ -103,21 +105,25 @@ def steps(job: Job) -> list[str]:
         since = f" if the last time is {job.tune.every} ago" if job.tune.every else ""
         lines.append(f"tune {job.kind} for up to {job.tune.minutes:g} minutes{since}")
     lines.append(f"fit {job.model()!r}, measure {guard.metric}, and fit it to all users")
-    if known is None:
+    if not limits:
         lines.append("there is nothing published to compare with: the data may be anything")
     else:
-        limits = {name: known[name] * (1 - guard.max_shrink) for name in ("users", "items", "pairs")}
-        lines.append("refuse fewer than " + ", ".join(f"{x:,.0f} {name}" for name, x in limits.items()))
+        lines.append("refuse fewer than " + _counted({name: least for name, (least, _) in limits.items()}))
+        if any(most is not None for _, most in limits.values()):
+            lines.append("refuse more than " + _counted({name: most for name, (_, most) in limits.items()}))
         lines.append(f"refuse if {guard.max_drift:.0%} of the interactions have moved to other items")
-    floor = guard.min_metric
+    floor = metric_floor(guard, before)
     if before is not None and before["metric"] == guard.metric:
-        floor = max(floor, before["value"] * (1 - guard.max_drop))
         lines.append(f"refuse {guard.metric} below {floor:.4f} (it was {before['value']:.4f})")
     else:
         lines.append(f"refuse {guard.metric} below {floor:g}: it has not been measured before")
     lines.append(f"write {publish.model}, and keep {publish.keep} earlier ones")
     lines += [f"write {what} to {sink.where}, {sink.k} each" for what, sink in job.sinks.items()]
     return [*lines, f"write {job.report}.json and {job.report}.html"]
+
+
+def _counted(counts: Mapping[str, float | None]) -> str:
+    return ", ".join(f"{count:,.0f} {name}" for name, count in counts.items() if count is not None)
 
 
 class _Night:
@@ -128,7 +134,7 @@ class _Night:
         self.before = report.last_published
         self.record: dict[str, Any] = {
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
-            "status": "failed",
+            "status": "started",
             "reasons": [],
             "seconds": {},
             "mrfrec": __version__,
@@ -137,18 +143,20 @@ class _Night:
     def go(self, accept: bool) -> dict[str, Any]:
         start = time.perf_counter()
         try:
+            self.report.begin(self.record)
             self._work(accept)
             self.record["status"] = "published"
         except RefusedError:
             self.record["status"] = "refused"
             raise
         except BaseException as error:
+            self.record["status"] = "failed"
             self.record["reasons"] = [str(error) or type(error).__name__]
             raise
         finally:
             self.record["seconds"]["total"] = round(time.perf_counter() - start, 3)
             self.record["peak_memory"] = _peak_memory()
-            self.report.add(self.record)
+            self.report.write()
         seconds, peak = self.record["seconds"]["total"], self.record["peak_memory"]
         _log.info("published in %.1f s with %.0f MB at most", seconds, peak / 1e6)
         return self.record
@@ -161,19 +169,25 @@ class _Night:
             data = self._data()
         check_tables(job, data.users.kind, data.items.kind)
         size = {"users": data.n_users, "items": data.n_items, "pairs": len(data)}
-        moved = None if published is None else drift(published, data)
-        self.record |= {**size, "drift": moved, "data": data.fingerprint}
+        moved: dict[str, Any] = {"drift": None} if published is None else drift(published, data)
+        recent = self.report.recent or ([] if published is None else [published.size])
+        limits = size_limits(job.guard, recent)
+        self.record |= {**size, **moved, "data": data.fingerprint, "limits": limits}
         _log.info("%s users, %s items, %s pairs", *(f"{count:,}" for count in size.values()))
-        known = self.before or (None if published is None else published.size)
-        self._guard(data_faults(job.guard, known, size, moved), accept)
+        self._guard(data_faults(job.guard, recent, size, moved["drift"]), accept)
         split = by_hash(data, job.guard.heldout, validation=self._tunes)
         with self._stage("tune"):
             parameters = self._parameters(split)
         metric, measured = job.guard.metric, self._measured(split)
+        k, options = self._published_lists(split)
+        coverage = f"coverage@{k}"
         with self._stage("measure"):
-            found = evaluate(job.model(parameters), split, [measured], progress=self.progress).mean(measured)
+            results = evaluate(job.model(parameters), split, [measured, coverage], progress=self.progress)
+        found = results.mean(measured)
         error = found.error if found.error == found.error else None  # of one user there is none
         self.record |= {"metric": metric, "value": found.mean, "error": error, "asked": len(split.test)}
+        self.record |= {"k": k, "coverage": results.mean(coverage).mean}
+        limits["value"] = [metric_floor(job.guard, self.before) or None, None]
         _log.info("%s %s on %s held-out users", metric, found, f"{len(split.test):,}")
         if error is not None and 2 * error > job.guard.max_drop * found.mean:
             _log.warning(
@@ -181,9 +195,14 @@ class _Night:
                 "chance. Hold out more users (heldout), or raise max_drop", 2 * error, job.guard.max_drop,
             )  # fmt: skip
         self._guard(metric_faults(job.guard, self.before, metric, found), accept)
+        users = sampled_users(split.test.users)
         del split
         with self._stage("fit"):
             model = job.model(parameters).fit(data, progress=self.progress)
+        with self._stage("compare"):
+            if published is not None:
+                self.record["unchanged"] = unchanged_share(model, job.publish.model, data, users, options)
+            self.record["samples"] = samples(model, data, users[: job.publish.samples], options)
         with self._stage("publish"):
             self._publish(model, accept)
 
@@ -200,6 +219,12 @@ class _Night:
         """Return the metric, over all items if there are fewer than it asks for."""
         metric = parse(self.job.guard.metric)
         return f"{metric.kind}@{min(metric.k, split.training.n_items)}"
+
+    def _published_lists(self, split: Split) -> tuple[int, dict[str, Any]]:
+        """Return the length and the options of the published lists; of 20 items if there are none."""
+        sink = self.job.publish.recommendations or Sink(to="")
+        options = {name: value for name, value in sink.options.items() if name != "explain"}
+        return min(sink.k, split.training.n_items), options
 
     def _guard(self, faults: list[str], accept: bool) -> None:
         """Refuse to go on if there are faults, unless they are accepted."""
