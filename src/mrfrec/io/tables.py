@@ -98,7 +98,8 @@ def read_interactions(
         seconds or milliseconds since 1970. Times without a zone are taken as UTC.
     half_life
         Let a row count half after this time, a quarter after twice this time, …: "30d", "12h", "2w" or a
-        `timedelta`. It multiplies what the row counts otherwise.
+        `timedelta`. It multiplies what the row counts otherwise. After 20 half-lives, at a millionth, rows
+        fade no more, so that an old purchase is not recommended again; `window` leaves old rows out.
     now
         The time from which ages are measured; later rows count in full. By default the latest time that
         `since` and `until` keep: the same table gives the same result on any day.
