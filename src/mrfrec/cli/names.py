@@ -126,7 +126,7 @@ def read_histories(
 
     data = read_interactions(path, user_column, item_column, binary=binary)
     if items.is_text and not data.items.is_text:  # ids of digits alone were read as numbers
-        data = Interactions(data.matrix, data.users, [str(item) for item in data.items])
+        data = Interactions(data.matrix, data.users, [str(item) for item in data.items], copy=False)
     return data
 
 
