@@ -98,6 +98,11 @@ def test_each_user_has_their_own_filters(kind: tuple[str, dict[str, Any]], count
             may, never = allow.get(user), exclude.get(user, ())
             wanted = chosen(model, user, 4, None if may is None else {*may}, {*never})
             assert table.filter(pl.col("user") == user)["item"].to_list() == wanted
+        common = {None: [1, 2], 101: [3]}  # for everybody, and for one
+        mixed = model.recommend(users, k=4, exclude=common, allow={None: range(1, 9)})
+        for user in users:
+            wanted = chosen(model, user, 4, {*range(1, 9)}, {1, 2, 3} if user == 101 else {1, 2})
+            assert mixed.filter(pl.col("user") == user)["item"].to_list() == wanted
         both = model.recommend(users, k=4, exclude=[1, 2], allow=allow)
         wanted = chosen(model, 101, 4, {*allow[101]}, {1, 2})
         assert both.filter(pl.col("user") == 101)["item"].to_list() == wanted

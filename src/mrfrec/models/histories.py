@@ -27,11 +27,11 @@ class Unknown(NamedTuple):
 
     def warn(self) -> None:
         """Warn of how many there are."""
-        count = f"{len(self.ids):,} of {self.given:,}"
+        count, first = f"{len(self.ids):,} of {self.given:,}", f"the first is {self.ids[0]!r}"
         if self.parameter == "users":
-            warn(f"{count} users are unknown to the model; they get the most popular items.")
+            warn(f"{count} users are unknown to the model; they get the most popular items ({first}).")
         else:
-            warn(f"{self.parameter}: {count} items are unknown to the model; ignored.")
+            warn(f"{self.parameter}: {count} items are unknown to the model; ignored ({first}).")
 
 
 @dataclass(frozen=True)
