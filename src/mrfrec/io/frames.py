@@ -15,6 +15,7 @@ import narwhals as nw
 import polars as pl
 from polars.io.plugins import register_io_source
 
+from mrfrec.checks import check_threads
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import writing
 from mrfrec.io.databases import is_database, refuse_url
@@ -89,6 +90,7 @@ def writing_rows(
 
     They take its place when the block ends; if it raises, what was there before stays.
     """
+    check_threads("writing")
     schema, rows = _schema(names, kinds), 0
 
     def frames() -> Iterator[pl.DataFrame]:
