@@ -62,6 +62,32 @@ def test_a_history_is_any_iterable_of_ids(form: str) -> None:
     assert named.drop("user").equals(wanted.drop("user"))
 
 
+def test_half_of_a_surrogate_pair_is_refused_by_name(tmp_path: Path) -> None:
+    model = MRF.paper(l2=2.0).fit(shop(text=True))
+    path = tmp_path / "\ud800.parquet"
+    with pytest.raises(ParameterError, match="path must be"):
+        model.recommend_to(path)
+    with pytest.raises(ParameterError, match="path must be"):
+        model.save(path)
+    with pytest.raises(ParameterError, match="table must be"):
+        model.recommend_to(f"sqlite:///{tmp_path}/s.db", table="\ud800")
+    with pytest.raises(DataError, match="valid Unicode"):
+        model.recommend(history={"\ud800": ["item 04"]})
+    with pytest.raises(DataError, match="unknown"):
+        model.similar_items("\ud800")
+
+
+@pytest.mark.parametrize(
+    "convert", [lambda table: table, lambda table: table.to_pandas(), lambda t: t.to_arrow()]
+)
+def test_a_table_of_users_is_refused_with_advice(convert: Callable[[pl.DataFrame], Any]) -> None:
+    model = MRF.paper(l2=2.0).fit(shop())
+    table = convert(pl.DataFrame({"user": [101, 102]}))
+    with pytest.raises(DataError, match=r"users must be ids, not a table.*column.*history"):
+        model.recommend(table)
+    assert len(model.recommend(table["user"], k=2)) == 4
+
+
 def test_users_are_any_iterable_of_ids() -> None:
     model = MRF.paper(l2=2.0).fit(shop())
     wanted = model.recommend([101, 102], k=3)

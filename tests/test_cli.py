@@ -861,6 +861,7 @@ def test_tables_of_databases_have_the_rows_of_files(
 
 REFUSED = {
     "no such command": ("learn", r"No such command 'learn'\. See mrfrec --help\."),
+    "a misspelt command": ("fti", r"Did you mean 'fit'\? See mrfrec --help\."),
     "no such option": ("similar shop.mrf i01 --top 3", r"--top.* See mrfrec similar --help\."),
     "no model given": ("recommend", r"Missing argument .*MODEL.* See mrfrec recommend --help\."),
     "no output given": ("fit events.csv", r"Missing option '-o' / '--output'\. See mrfrec fit --help\."),

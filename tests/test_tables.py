@@ -987,6 +987,23 @@ def test_users_of_a_file_are_read_as_the_type_of_the_known_ones(tmp_path: Path) 
         read_users(path, Ids.of([7], "user"))
 
 
+@pytest.mark.parametrize("odd", ["NULL", "007"])
+def test_the_log_names_the_id_that_makes_all_of_them_strings(
+    tmp_path: Path, odd: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "mrfrec")
+    path = tmp_path / "a.csv"
+    path.write_text("user,item\n" + "".join(f"{n},{n % 5}\n" for n in range(1, 40)) + f"{odd},3\n")
+    data = read_interactions(path)
+    assert (data.users.is_text, data.items.is_text) == (True, False)
+    (said,) = [message for message in caplog.messages if "strings" in message]
+    assert all(part in said for part in ("user ids", "a.csv", "1 of 40", repr(odd)))
+    caplog.clear()
+    path.write_text("user,item\n" + "".join(f"u{n},{n % 5}\n" for n in range(40)) + "7,3\n")
+    read_interactions(path)
+    assert not caplog.messages
+
+
 AFTER_A_FORK = """
 import os, signal, sys
 import mrfrec

@@ -223,6 +223,7 @@ def test_duplicates_take_the_largest_the_first_or_the_last() -> None:
         ({"event_weights": {"view": "1"}}, "event_weights: view must be a number from -1e6 to 1e6; got '1'"),
         ({"event_weights": {"view": math.inf}}, "event_weights: view must be a number"),
         ({"event_weights": {1: 1, "1": 2}}, "event_weights must be .* with distinct names"),
+        ({"event_weights": {"\ud800": 1}}, "event_weights must be .* valid Unicode"),
         ({"event_weights": {"other": 0}}, "all 6 rows have a kind of event that counts 0"),
         ({"event": "event"}, "event must be None without event_weights; got 'event'"),
         ({"event": "evnt", "event_weights": {"a": 1}}, "event must be a column of .* Did you mean 'event'"),

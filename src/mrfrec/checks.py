@@ -57,6 +57,11 @@ def check_flag(name: str, value: object) -> bool:
     return bool(value)
 
 
+def is_unicode(text: str) -> bool:
+    """Return whether UTF-8 can hold a text: not if it has half of a surrogate pair."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def check_device_name(device: object) -> str:
     """Return the name of a device; whether it exists is seen when it is used."""
     if not isinstance(device, str) or re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", device) is None:

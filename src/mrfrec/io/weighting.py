@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from mrfrec.checks import check_number, warn
+from mrfrec.checks import check_number, is_unicode, warn
 from mrfrec.errors import DataError, ParameterError
 
 _log = logging.getLogger("mrfrec")
@@ -177,8 +177,8 @@ def _kinds(given: object) -> dict[str, float]:
     if not isinstance(given, Mapping) or not given:
         raise ParameterError("event_weights", rule, given)
     kinds = {str(kind).strip(): weight for kind, weight in given.items()}
-    if "" in kinds or len(kinds) < len(given):
-        raise ParameterError("event_weights", f"{rule}, with distinct names", given)
+    if "" in kinds or len(kinds) < len(given) or not all(map(is_unicode, kinds)):
+        raise ParameterError("event_weights", f"{rule}, with distinct names in valid Unicode", given)
     return {
         kind: check_number(
             f"event_weights: {kind}", weight, "a number from -1e6 to 1e6", lambda x: abs(x) <= 1e6

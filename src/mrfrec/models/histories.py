@@ -69,6 +69,11 @@ def query_users(users: object, training: Training) -> Query:
         return Query(training.users, None, training.histories)
     if isinstance(users, str | int | np.integer):
         users = [users]
+    if _is_table(users):
+        raise DataError(
+            f"users must be ids, not a table; got {type(users).__name__}. Give its column of users, such as "
+            'table["user"]; histories are given as history=table.'
+        )
     if not isinstance(users, Iterable):
         raise ParameterError("users", "an id or a sequence of ids", users)
     ids = _as_list(users)
