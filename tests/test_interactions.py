@@ -77,7 +77,7 @@ def test_large_unsigned_numbers_do_not_turn_negative(form: str) -> None:
 @pytest.mark.parametrize("form", ["coo_array", "csr_array"])
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64])
 def test_integers_that_add_up_beyond_what_is_exact_are_refused(form: str, dtype: type) -> None:
-    twice = np.array([2**62, 2**62 + 1], dtype)
+    twice: Any = np.array([2**62, 2**62 + 1], dtype)
     X = sp.coo_array((twice, ([0, 0], [0, 0])), shape=(1, 1))
     if form == "csr_array":
         X = sp.csr_array((twice, [0, 0], [0, 2]), shape=(1, 1))
