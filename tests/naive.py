@@ -281,7 +281,7 @@ def weighted(
     pairs: dict[tuple[int, str], list[float]] = {}
     for user, item, counted, day in kept:
         if window is None or day > now - window:
-            fade = 1.0 if half_life is None else 2.0 ** -(max(now - day, 0.0) / half_life)
+            fade = 1.0 if half_life is None else 2.0 ** -min(max(now - day, 0.0) / half_life, 20.0)
             pairs.setdefault((user, item), []).append(float(np.float32(counted * fade)))
     if binary and kinds is None and half_life is None:
         return dict.fromkeys(pairs, 1.0)

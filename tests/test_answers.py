@@ -62,6 +62,32 @@ def test_a_history_is_any_iterable_of_ids(form: str) -> None:
     assert named.drop("user").equals(wanted.drop("user"))
 
 
+def test_half_of_a_surrogate_pair_is_refused_by_name(tmp_path: Path) -> None:
+    model = MRF.paper(l2=2.0).fit(shop(text=True))
+    path = tmp_path / "\ud800.parquet"
+    with pytest.raises(ParameterError, match="path must be"):
+        model.recommend_to(path)
+    with pytest.raises(ParameterError, match="path must be"):
+        model.save(path)
+    with pytest.raises(ParameterError, match="table must be"):
+        model.recommend_to(f"sqlite:///{tmp_path}/s.db", table="\ud800")
+    with pytest.raises(DataError, match="valid Unicode"):
+        model.recommend(history={"\ud800": ["item 04"]})
+    with pytest.raises(DataError, match="unknown"):
+        model.similar_items("\ud800")
+
+
+@pytest.mark.parametrize(
+    "convert", [lambda table: table, lambda table: table.to_pandas(), lambda t: t.to_arrow()]
+)
+def test_a_table_of_users_is_refused_with_advice(convert: Callable[[pl.DataFrame], Any]) -> None:
+    model = MRF.paper(l2=2.0).fit(shop())
+    table = convert(pl.DataFrame({"user": [101, 102]}))
+    with pytest.raises(DataError, match=r"users must be ids, not a table.*column.*history"):
+        model.recommend(table)
+    assert len(model.recommend(table["user"], k=2)) == 4
+
+
 def test_users_are_any_iterable_of_ids() -> None:
     model = MRF.paper(l2=2.0).fit(shop())
     wanted = model.recommend([101, 102], k=3)
@@ -98,6 +124,11 @@ def test_each_user_has_their_own_filters(kind: tuple[str, dict[str, Any]], count
             may, never = allow.get(user), exclude.get(user, ())
             wanted = chosen(model, user, 4, None if may is None else {*may}, {*never})
             assert table.filter(pl.col("user") == user)["item"].to_list() == wanted
+        common = {None: [1, 2], 101: [3]}  # for everybody, and for one
+        mixed = model.recommend(users, k=4, exclude=common, allow={None: range(1, 9)})
+        for user in users:
+            wanted = chosen(model, user, 4, {*range(1, 9)}, {1, 2, 3} if user == 101 else {1, 2})
+            assert mixed.filter(pl.col("user") == user)["item"].to_list() == wanted
         both = model.recommend(users, k=4, exclude=[1, 2], allow=allow)
         wanted = chosen(model, 101, 4, {*allow[101]}, {1, 2})
         assert both.filter(pl.col("user") == 101)["item"].to_list() == wanted

@@ -18,8 +18,9 @@ from mrfrec.core.kernels import compile as kernels
 from mrfrec.models import SLIM, FsSLIM, ItemKNN
 
 SORTS_A_LIST = """
-import json, logging, sys
+import json, logging, os, sys
 import numpy as np
+sys.prefix = os.environ["PREFIX"]
 from mrfrec.core.kernels import blocks, compile
 
 notes = []
@@ -45,25 +46,29 @@ class Installation:
     """A copy of the package, with a home of its own."""
 
     def __init__(self, folder: Path) -> None:
-        self.home = folder / "home"
+        self.home, self.prefix = folder / "home", folder / "environment"
         self.package = folder / "site-packages" / "mrfrec"
         ignored = shutil.ignore_patterns("__pycache__", "*.npz", "*.parquet", "*.csv*")
         shutil.copytree(Path(mrfrec.__file__).parent, self.package, ignore=ignored)
-        self.beside = self.package / "core" / "kernels" / "__pycache__"
 
     def run(self, *arguments: object, writable: bool = True, **environment: str) -> Any:
         """Sort 4, 7 and 2 in a new process; return them, the kernels it compiled and what it logged."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
-        paths = {"HOME": str(self.home), "PYTHONPATH": str(self.package.parent)}
+        paths = {"HOME": self.home, "PREFIX": self.prefix, "PYTHONPATH": self.package.parent}
         no_files = None if writable else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         done = subprocess.run(
             [sys.executable, "-B", "-c", SORTS_A_LIST, *map(str, arguments)],
-            env={**inherited, **paths, **environment},
+            env={**inherited, **{name: str(path) for name, path in paths.items()}, **environment},
             preexec_fn=no_files,
             capture_output=True,
             check=True,
         )
         return json.loads(done.stdout)
+
+    def kept(self) -> list[Path]:
+        """Return the folders of machine code in the environment; there must be none in the package."""
+        assert not list(self.package.rglob("*.nb[ci]"))
+        return list(self.prefix.glob("lib/mrfrec/kernels/*/kernels-*"))
 
 
 @pytest.fixture
@@ -79,7 +84,8 @@ def test_compiled_once_read_where_nothing_can_be_written_and_anew_when_a_callee_
     assert sorted(compiled) == ["list_dependents", "sort"]
     assert len(notes) == 1
     assert notes[0].startswith("compiling for this machine, once")
-    (folder,) = installation.beside.glob("kernels-*")
+    (folder,) = installation.kept()
+    assert folder.stat().st_mode & 0o002 == 0
 
     assert installation.run(writable=False) == [[2, 4, 7], [], []]
 
@@ -90,7 +96,7 @@ def test_compiled_once_read_where_nothing_can_be_written_and_anew_when_a_callee_
     ordered, compiled, _ = installation.run("", "in another order")
     assert ordered == [7, 4, 2]
     assert sorted(compiled) == ["list_dependents", "sort"]
-    (new,) = installation.beside.glob("kernels-*")  # the old one is gone
+    (new,) = installation.kept()  # the old one is gone
     assert new.name != folder.name
 
 
@@ -105,22 +111,46 @@ def test_another_folder_is_used_when_it_is_named_and_nothing_is_kept_where_nothi
     chosen = tmp_path / "opt" / "kernels"
     assert installation.run(chosen)[1]
     assert list(chosen.glob("kernels-*/*.nbi"))
-    assert not list(installation.beside.glob("kernels-*/*.nbi"))
+    assert not [path for folder in installation.kept() for path in folder.iterdir()]
     assert installation.run(chosen, writable=False)[1:] == [[], []]
     assert installation.run(NUMBA_CACHE_DIR=str(chosen), writable=False)[1:] == [[], []]
 
 
-def test_the_home_folder_is_used_when_the_package_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "__pycache__").write_text("a file where the folder should be")
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An environment and a home without machine code."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(kernels, "_HERE", tmp_path)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
     monkeypatch.setattr(kernels, "_hash_of_sources", lambda: "of other sources")  # the true one is kept
     monkeypatch.setattr(kernels, "_given_folders", list)
+    return tmp_path
+
+
+def test_the_home_folder_is_used_when_the_environment_cannot_be_written(elsewhere: Path) -> None:
+    (elsewhere / "environment").write_text("a file where the folder should be")
     usable = [folder for folder in kernels.cache_folders() if kernels.can_write(folder)]
     assert len(usable) == 1
-    assert usable[0].is_relative_to(tmp_path / "home" / ".cache" / "mrfrec" / "kernels")
+    assert usable[0].is_relative_to(elsewhere / "home" / ".cache" / "mrfrec" / "kernels")
+
+
+@pytest.mark.parametrize("which", ["folder", "parent"])
+def test_a_folder_that_others_can_write_to_is_not_used(elsewhere: Path, which: str) -> None:
+    before = os.umask(0)
+    try:
+        assert all(map(kernels.can_write, kernels.cache_folders()))
+    finally:
+        os.umask(before)
+    first, second = kernels.cache_folders()  # safe, whatever the umask
+    (first if which == "folder" else first.parent).chmod(0o777)
+    assert kernels.cache_folders() == [second]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to somebody else")
+def test_a_folder_of_somebody_else_is_not_used(elsewhere: Path) -> None:
+    first, second = kernels.cache_folders()
+    assert kernels.can_write(first)
+    os.chown(first, 4321, -1)
+    assert kernels.cache_folders() == [second]
 
 
 def test_fits_and_rankings_compile_nothing_after_compiling_ahead() -> None:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from mrfrec import DataError, Interactions, ParameterError, read_interactions
 from mrfrec.data import pairs
 from mrfrec.data.ids import Ids, Texts
-from mrfrec.io.tables import read_events
+from mrfrec.io.tables import as_interactions, read_events
+from mrfrec.models import EASE
 
 import naive_evaluation
 
@@ -73,6 +74,40 @@ def test_large_unsigned_numbers_do_not_turn_negative(form: str) -> None:
     assert (Interactions(X).matrix.data.astype(np.float64) == 2.0**63).all()
 
 
+@pytest.mark.parametrize("form", ["coo_array", "csr_array"])
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_integers_that_add_up_beyond_what_is_exact_are_refused(form: str, dtype: type) -> None:
+    twice: Any = np.array([2**62, 2**62 + 1], dtype)
+    X = sp.coo_array((twice, ([0, 0], [0, 0])), shape=(1, 1))
+    if form == "csr_array":
+        X = sp.csr_array((twice, [0, 0], [0, 2]), shape=(1, 1))
+    with pytest.raises(DataError, match="several integers for one user and item"):
+        Interactions(X)
+    X.data[:] = 5
+    assert Interactions(X).matrix.data.tolist() == [10]
+
+
+def test_reading_a_matrix_and_fitting_it_use_the_same_values() -> None:
+    for source in (MATRIX, Interactions(MATRIX)):
+        assert read_interactions(source).fingerprint == as_interactions(source).fingerprint
+    assert read_interactions(MATRIX, binary=True).matrix.data.tolist() == [1, 1, 1]
+
+
+def test_changing_the_callers_arrays_changes_nothing() -> None:
+    X, users = MATRIX.copy(), np.array([7, 9])
+    data, read = Interactions(X, users), read_interactions(X)
+    model = EASE(l2=1.0).fit(X)
+    before = model.recommend(k=1, exclude_seen=False)["score"].to_list()
+    X.data[:], X.indices[:], X.indptr[1:] = 50.0, 1, 1
+    users[:] = 0
+    for kept in (data, read):
+        assert kept.matrix.toarray().tolist() == MATRIX.toarray().tolist()
+    assert list(data.users) == [7, 9]
+    assert model.recommend(k=1, exclude_seen=False)["score"].to_list() == before
+    with pytest.raises(ParameterError, match="copy"):
+        Interactions(X, copy=None)  # type: ignore[arg-type]
+
+
 def test_corrupt_columns_are_refused_and_not_followed() -> None:
     X = sp.csc_array(MATRIX)
     X.indices = X.indices.copy()
@@ -103,9 +138,9 @@ def test_fingerprint_changes_with_any_id_pair_or_value() -> None:
 
 def test_reading_a_matrix_keeps_ids_and_drops_what_is_below_the_least() -> None:
     data = Interactions(MATRIX, ["u", "v"], ["a", "b", "c"], {"c": "third"})
-    assert read_interactions(data).matrix.toarray().tolist() == [[1, 0, 1], [0, 0, 1]]
+    assert read_interactions(data, binary=True).matrix.toarray().tolist() == [[1, 0, 1], [0, 0, 1]]
     assert list(read_interactions(MATRIX).items) == [0, 1, 2]  # also the one that nobody has
-    few = read_interactions(data, min_value=3, binary=False)
+    few = read_interactions(data, min_value=3)
     assert (list(few.users), list(few.items), list(few.titles or [])) == (["v"], ["c"], ["third"])
     assert few.matrix.toarray().tolist() == [[3.0]]
     assert list(read_interactions(MATRIX, min_value=-1).items) == [0, 2]

@@ -418,6 +418,7 @@ def test_parameters_of_one_kind_decide_the_kind(binary: Matrix) -> None:
     assert not MRF.paper(mean_constraint=True).fit(X).is_sparse
     assert MRF.paper(threshold=0.1).fit(X).is_sparse
     assert not MRF.paper(sparsity=None).fit(X).is_sparse
+    assert MRF(sparsity="dense").parameters == MRF(sparsity=None).parameters
 
 
 def test_the_plan_does_not_depend_on_the_number_of_threads(binary: Matrix) -> None:

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 import mrfrec
+from mrfrec.core.kernels.compile import cache_folders
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 # Nothing of this project's own environment, nor of the tests', but machine code that is compiled already.
 ENVIRONMENT = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-ENVIRONMENT["NUMBA_CACHE_DIR"] = str(SOURCE / "mrfrec" / "core" / "kernels" / "__pycache__")
+ENVIRONMENT["NUMBA_CACHE_DIR"] = str(cache_folders()[0].parent)
 
 
 @dataclass(frozen=True)

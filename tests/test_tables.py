@@ -8,6 +8,8 @@ import json
 import math
 import os
 import re
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -986,3 +988,47 @@ def test_users_of_a_file_are_read_as_the_type_of_the_known_ones(tmp_path: Path) 
     path.write_text('user,x\n7,1\n"",1\n')
     with pytest.raises(DataError, match=r"users\.csv, row 2: no user id"):
         read_users(path, Ids.of([7], "user"))
+
+
+@pytest.mark.parametrize("odd", ["NULL", "007"])
+def test_the_log_names_the_id_that_makes_all_of_them_strings(
+    tmp_path: Path, odd: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "mrfrec")
+    path = tmp_path / "a.csv"
+    path.write_text("user,item\n" + "".join(f"{n},{n % 5}\n" for n in range(1, 40)) + f"{odd},3\n")
+    data = read_interactions(path)
+    assert (data.users.is_text, data.items.is_text) == (True, False)
+    (said,) = [message for message in caplog.messages if "strings" in message]
+    assert all(part in said for part in ("user ids", "a.csv", "1 of 40", repr(odd)))
+    caplog.clear()
+    path.write_text("user,item\n" + "".join(f"u{n},{n % 5}\n" for n in range(40)) + "7,3\n")
+    read_interactions(path)
+    assert not caplog.messages
+
+
+AFTER_A_FORK = """
+import os, signal, sys
+import mrfrec
+
+(sys.argv[1:] == ["before"]) and mrfrec.read_interactions("a.csv")
+child = os.fork()
+if child == 0:
+    signal.alarm(30)  # instead of hanging for ever
+    try:
+        mrfrec.read_interactions("a.csv")
+    except mrfrec.DataError as error:
+        os._exit(3 if "spawn" in str(error) else 4)
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize(("argument", "code"), [("before", 3), ("after", 0)])
+def test_reading_in_a_fork_of_a_process_that_has_read_is_refused(
+    tmp_path: Path, argument: str, code: int
+) -> None:
+    (tmp_path / "a.csv").write_text("user,item\n1,2\n3,4\n")
+    command = [sys.executable, "-W", "ignore", "-c", AFTER_A_FORK, argument]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == f"{code}\n"

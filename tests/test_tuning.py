@@ -25,8 +25,10 @@ from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids
 from mrfrec.data.interactions import DataSize
 from mrfrec.evaluation import grids, splits, tuning
+from mrfrec.evaluation.climbing import climb
 from mrfrec.evaluation.protocol import evaluate
 from mrfrec.evaluation.splits import Split
+from mrfrec.models import EASE
 from mrfrec.models.axes import Range, Ridges
 from mrfrec.models.registry import MODELS, build, model_class
 
@@ -219,6 +221,16 @@ def test_wrong_parameters_are_refused_by_name(split: Split) -> None:
         tuning.tune(split, POINTS, "ndcg@10", model="SVD")
     with pytest.raises(ParameterError, match="at most the"):
         tuning.tune(split, POINTS, "ndcg@100")
+
+
+def test_the_default_metric_has_no_more_places_than_there_are_items(split: Split) -> None:
+    items = split.training.n_items
+    assert items < 100
+    assert str(tuning.tune(split, POINTS[:1]).metric) == f"ndcg@{items}"
+    assert str(tuning.search(split, {"l2": [1.0]}, trials=1).metric) == f"ndcg@{items}"
+    assert str(climb(split, vary={"l2": [1.0]}, minutes=None, model="EASE").metric) == f"ndcg@{items}"
+    found = evaluate(EASE(l2=1.0), split).values
+    assert [str(metric) for metric in found] == [f"ndcg@{items}", "recall@20", f"recall@{min(items, 50)}"]
 
 
 # ── what is usual ─────────────────────────────────────────────────────────────────────────────────

@@ -13,7 +13,15 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mrfrec import DataError, Interactions, MrfrecError, MrfrecWarning, ParameterError, read_interactions
+from mrfrec import (
+    MRF,
+    DataError,
+    Interactions,
+    MrfrecError,
+    MrfrecWarning,
+    ParameterError,
+    read_interactions,
+)
 from mrfrec.data import pairs
 from mrfrec.io import batches, gathering
 from mrfrec.io.tables import read_events
@@ -180,6 +188,24 @@ def test_latest_time_is_now_and_the_log_says_so(caplog: pytest.LogCaptureFixture
     assert caplog.messages == ["now is 1970-02-10T00:00:00, the latest time that was read"] * 2
 
 
+@pytest.mark.parametrize("half_life", ["7d", "1s"])
+def test_faded_pairs_stay_seen_and_are_counted(half_life: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "mrfrec")
+    recent = [(user, item, 1100) for user in range(20) for item in range(6) if (user + item) % 3]
+    old = [(0, "a", 0), (0, "b", 1), (1, "b", 2)]  # three years ago
+    rows = [(user, str(item), DAY * (18_000 + day)) for user, item, day in (*recent, *old)]
+    data = read_interactions(
+        pl.DataFrame(rows, schema=["user", "item", "time"], orient="row"), half_life=half_life
+    )
+    assert len(data) == len(rows)
+    assert data.matrix.data.min() == np.float32(2**-20)
+    assert [text for text in caplog.messages if f"3 of {len(rows)} rows are older than 20 half" in text]
+    model = MRF(rank=2, rank_weight=1.0, sparsity=None).fit(data)  # no overflow by tiny counts
+    with pytest.warns(MrfrecWarning, match="fewer than k"):
+        again = model.recommend([0], k=8)["item"].to_list()
+    assert not {"a", "b"} & {*again}
+
+
 def test_duplicates_take_the_largest_the_first_or_the_last() -> None:
     frame = pl.DataFrame({"user": [1] * 4, "item": [1] * 4, "rating": [0.0, 2, 5, 3]})
     found = {how: both(frame, binary=False, duplicates=how)[1, 1] for how in ("sum", "max", "last", "first")}
@@ -197,6 +223,7 @@ def test_duplicates_take_the_largest_the_first_or_the_last() -> None:
         ({"event_weights": {"view": "1"}}, "event_weights: view must be a number from -1e6 to 1e6; got '1'"),
         ({"event_weights": {"view": math.inf}}, "event_weights: view must be a number"),
         ({"event_weights": {1: 1, "1": 2}}, "event_weights must be .* with distinct names"),
+        ({"event_weights": {"\ud800": 1}}, "event_weights must be .* valid Unicode"),
         ({"event_weights": {"other": 0}}, "all 6 rows have a kind of event that counts 0"),
         ({"event": "event"}, "event must be None without event_weights; got 'event'"),
         ({"event": "evnt", "event_weights": {"a": 1}}, "event must be a column of .* Did you mean 'event'"),
@@ -273,6 +300,8 @@ def test_values_beyond_single_precision_are_refused() -> None:
     frame = EVENTS.with_columns(rating=pl.lit(3e38))
     with pytest.raises(DataError, match="values times their weights are beyond single precision"):
         read_interactions(frame, event_weights={"other": 1000}, binary=False)
+    with pytest.raises(DataError, match="values times their weights are beyond single precision"):
+        read_interactions(EVENTS, event_weights={"other": 1e-60})
 
 
 def test_order_of_rows_does_not_matter_to_sums() -> None:

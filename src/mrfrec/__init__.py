@@ -12,6 +12,8 @@ The method: Steck, "Markov Random Fields for Collaborative Filtering", NeurIPS 2
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import mrfrec.checks  # noqa: F401 - notes forks, which break the library that reads and writes tables
+
 if TYPE_CHECKING:
     from mrfrec import datasets, evaluation, models, nightly, paper, service
     from mrfrec.data.interactions import Interactions

@@ -1,14 +1,20 @@
-"""Parameter checks, and warnings attributed to the caller's line."""
+"""Parameter checks, warnings attributed to the caller's line, and a check of forked processes."""
 
 import math
+import os
 import re
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Literal
 
-from mrfrec.errors import MrfrecWarning, ParameterError
+from mrfrec.errors import DataError, MrfrecWarning, ParameterError
+
+_threads: list[str] = []  # names of those that ran at the last fork
+_lost_threads: list[str] = []  # of polars, which are in the process that this one was forked from
 
 
 def check_number(name: str, value: object, rule: str, holds: Callable[[float], bool]) -> float:
@@ -53,6 +59,11 @@ def check_flag(name: str, value: object) -> bool:
     return bool(value)
 
 
+def is_unicode(text: str) -> bool:
+    """Return whether UTF-8 can hold a text: not if it has half of a surrogate pair."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def check_device_name(device: object) -> str:
     """Return the name of a device; whether it exists is seen when it is used."""
     if not isinstance(device, str) or re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", device) is None:
@@ -67,3 +78,31 @@ def warn(message: str) -> None:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("mrfrec."):
         depth, frame = depth + 1, frame.f_back
     warnings.warn(message, MrfrecWarning, stacklevel=depth + 1)
+
+
+def check_threads(what: str) -> None:
+    """Refuse work that needs the threads of polars in a forked process that has lost them: it would hang."""
+    if _lost_threads:
+        raise DataError(
+            f"{what} is not possible in this process: it was forked from one that had used polars, whose "
+            'threads do not survive that. Start processes by multiprocessing.get_context("spawn") or '
+            '"forkserver", or fork before polars or mrfrec reads anything.'
+        )
+
+
+def _note_threads() -> None:
+    """Note the threads of polars just before a fork. Where there is no /proc, none are found."""
+    _threads.clear()
+    if "polars" in sys.modules:
+        for path in Path("/proc/self/task").glob("*/comm"):
+            with suppress(OSError):  # the thread has ended
+                _threads.append(path.read_text().strip())
+
+
+def _note_loss() -> None:
+    """Note in the child that it has no threads but one."""
+    _lost_threads.extend(name for name in _threads if re.fullmatch(r"polars-\d+", name))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_note_threads, after_in_child=_note_loss)

@@ -105,7 +105,8 @@ def _in_words(error: Any) -> tuple[str, int]:
             return str(ParameterError(option, f"one of {choices}" if choices else rule, refused["input"])), 2
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "mrfrec"
-        return f"{error.format_message().rstrip('.')}. See {command} --help.", 2
+        said = error.format_message().rstrip(".")
+        return f"{said}{'' if said.endswith('?') else '.'} See {command} --help.", 2
     return f"unexpected {type(error).__name__}: {error}. This is a bug in mrfrec; --debug shows where.", 1
 
 

@@ -111,8 +111,9 @@ def compile_kernels(
 ) -> None:
     """Compile the kernels ahead of the first fit.
 
-    Saves a container the seconds of compiling. The machine code is stored next to the package if that is
-    writable, otherwise in ~/.cache/mrfrec/kernels; fits find it there, also on a read-only file system.
+    Saves a container the seconds of compiling. The machine code is stored in lib/mrfrec of the Python
+    environment if that is writable, otherwise in ~/.cache/mrfrec; fits find it there, also on a read-only
+    file system.
     After --to FOLDER, set NUMBA_CACHE_DIR to that folder when fitting. The code is specific to this
     processor model; another one compiles again.
 

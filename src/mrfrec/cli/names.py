@@ -5,10 +5,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mrfrec.checks import warn
 from mrfrec.data.catalogue import Catalogue
 from mrfrec.data.ids import Id, Ids
 from mrfrec.errors import DataError
 from mrfrec.io.atomic import expanded
+from mrfrec.models.histories import Unknown
 from mrfrec.models.recommender import Recommender
 
 if TYPE_CHECKING:
@@ -25,15 +27,25 @@ class ItemNames:
 
     def find_all(self, texts: Iterable[str]) -> list[Id]:
         """Return the ids of items named one by one, separated by commas, or in @FILE, one per line."""
-        found: list[Id] = []
+        return [self.find(name) if known is None else known for name, known in self._named(texts)]
+
+    def find_known(self, texts: Iterable[str], option: str) -> list[Id]:
+        """Return the ids as `find_all` does; warn of the unknown names, and leave them out."""
+        named = list(self._named(texts))
+        unknown: list[Id] = [name for name, known in named if known is None]
+        if unknown:
+            Unknown(option, unknown, len(named)).warn()
+        return [known for _, known in named if known is not None]
+
+    def _named(self, texts: Iterable[str]) -> Iterator[tuple[str, Id | None]]:
+        """Yield each name and its id, None if it is unknown."""
         for text in texts:
             # Ids may also start with @, such as @types/node.
             is_file = text.startswith("@") and self._known(text) is None
             if is_file and ("," not in text or expanded(text[1:]).is_file()):
-                found += [self.find(line) for line in _lines(Path(text[1:]))]
+                yield from ((line, self._known(line)) for line in _lines(Path(text[1:])))
             else:
-                found += self._split(text)
-        return found
+                yield from self._split(text)
 
     def find(self, text: str) -> Id:
         """Return the id of the item that has this id or this title."""
@@ -61,8 +73,11 @@ class ItemNames:
                 return items[matches[0]]
         return None
 
-    def _split(self, text: str) -> Iterator[Id]:
-        """Split names at commas; names may contain commas, so the longest known name wins."""
+    def _split(self, text: str) -> Iterator[tuple[str, Id | None]]:
+        """Split names at commas; names may contain commas, so the longest known name wins.
+
+        Names may be in quotation marks, as in CSV files.
+        """
         pieces = text.split(",")
         if not text.strip(" ,"):
             raise DataError(f"{text!r} names no item.")
@@ -74,11 +89,11 @@ class ItemNames:
                 name = exact.strip()
                 known = self._known(exact)  # ids of tables with types may begin or end with spaces
                 known = self._known(name) if known is None else known
-                if known is not None:
-                    yield known
+                if known is None and len(name) > 2 and name[0] == name[-1] == '"':
+                    known = self._known(name[1:-1])
+                if known is not None or (stop == start + 1 and name):
+                    yield name, known
                     break
-                if stop == start + 1 and name:
-                    self.find(name)  # raises
             start = stop
 
     @cached_property
@@ -111,6 +126,9 @@ def find_users(
         from mrfrec.io.tables import read_users
 
         found = read_users(path, ids)
+    if repeated := len(found) - len(dict.fromkeys(found)):
+        found = list(dict.fromkeys(found))
+        warn(f"{repeated:,} of {repeated + len(found):,} user ids are repetitions; each user counts once.")
     strangers = [id_ for id_, place in zip(found, ids.find(found, "user"), strict=True) if place < 0]
     if known and strangers:
         raise DataError(f"user {strangers[0]!r} is unknown to the model.")
@@ -126,8 +144,23 @@ def read_histories(
 
     data = read_interactions(path, user_column, item_column, binary=binary)
     if items.is_text and not data.items.is_text:  # ids of digits alone were read as numbers
-        data = Interactions(data.matrix, data.users, [str(item) for item in data.items])
+        data = Interactions(data.matrix, data.users, [str(item) for item in data.items], copy=False)
     return data
+
+
+def read_exclusions(
+    path: Path, users: Ids, items: Ids, user_column: str | None, item_column: str | None
+) -> dict[Id | None, list[Id]]:
+    """Read a table of items not to recommend, by user; only of the users asked for."""
+    data = read_histories(path, items, True, user_column, item_column)
+    names = [str(user) if users.is_text else user for user in data.users]
+    asked = users.find(names, "user") >= 0
+    if not asked.any():
+        warn(f"{path} names none of the users asked for: are the ids the same?")
+    ptr, places = data.matrix.indptr, data.matrix.indices
+    return {
+        name: data.items.take(places[ptr[row] : ptr[row + 1]]) for row, name in enumerate(names) if asked[row]
+    }
 
 
 def _lines(path: Path) -> list[str]:

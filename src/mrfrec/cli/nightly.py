@@ -35,8 +35,8 @@ def nightly(
     measured on held-out users, the same every night. If it is worse than the guard allows, or data is
     missing, nothing is published.
 
-    Exit codes: 0 published, 2 failed, 3 refused by the guard, 4 another run is at work, 130 stopped by Ctrl-C,
-    143 by SIGTERM.
+    Exit codes: 0 published, 2 failed, 3 refused by the guard, 4 another run is at work, 130 stopped by
+    Ctrl-C, 143 by SIGTERM.
 
     \b
     Examples:

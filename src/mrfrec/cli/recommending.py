@@ -55,7 +55,8 @@ History = Annotated[
     Option(
         "--history",
         metavar="ITEMS",
-        help="Items a user has used, by id or title: a,b,c or @FILE, one per line. May be repeated.",
+        help="Items a user has used, by id or title: a,b,c or @FILE, one per line. Titles may contain "
+        "commas. May be repeated.",
     ),
 ]
 
@@ -74,8 +75,8 @@ def recommend(
     history_file: Annotated[
         Path | None, Option(metavar="FILE", help="A table of users and items; the users may be new.")
     ] = None,
-    user_column: Annotated[str | None, Option(metavar="NAME", help="Column of its users.")] = None,
-    item_column: Annotated[str | None, Option(metavar="NAME", help="Column of its items.")] = None,
+    user_column: Annotated[str | None, Option(metavar="NAME", help="Column of users in tables.")] = None,
+    item_column: Annotated[str | None, Option(metavar="NAME", help="Column of items in tables.")] = None,
     k: Count = 10,
     explain: Annotated[
         bool, Option("--explain", help="Show which items of the history contribute most.")
@@ -85,6 +86,9 @@ def recommend(
     ] = None,
     exclude: Annotated[
         list[str] | None, Option(metavar="ITEMS", help="Never recommend these items, named as for --history.")
+    ] = None,
+    exclude_file: Annotated[
+        Path | None, Option(metavar="FILE", help="A table of users and items never to recommend to them.")
     ] = None,
     seen: Annotated[bool, Option("--seen", help="Also recommend items of the history.")] = False,
     novelty: Novelty = None,
@@ -105,7 +109,8 @@ def recommend(
 
     Give exactly one of --history, --history-file, --user, --users and --all. The last three need a model
     fitted with --histories. Each user gets k items, or fewer if there are not enough. Items about which the
-    history says nothing are ranked by popularity and have the source "popular".
+    history says nothing are ranked by popularity and have the source "popular". A note counts items in
+    --allow and --exclude that the model does not know, and users that are given more than once.
 
     With a database, the rows replace those of --table in one transaction: whoever reads meanwhile sees all
     old rows or all new ones. A table that is missing is created, one with other columns is refused. The
@@ -124,8 +129,9 @@ def recommend(
       mrfrec recommend shop.mrf --all -o sqlite:///shop.db --table recs --columns user=user_id,item=sku
       mrfrec recommend shop.mrf --all -k 20 -o recommendations --cluster tcp://scheduler:8786
       mrfrec recommend shop.mrf --users newsletter.txt --exclude @sold-out.txt -o today.csv
+      mrfrec recommend shop.mrf --all --exclude-file returned.csv -o today.csv
     """
-    from mrfrec.cli.names import ItemNames, find_users, read_histories
+    from mrfrec.cli.names import ItemNames, find_users, read_exclusions, read_histories
     from mrfrec.cli.running import cluster_of, resumable
     from mrfrec.cli.show import note, progress_bar, show_recommendations
     from mrfrec.io.atomic import refuse_own_input
@@ -138,6 +144,8 @@ def recommend(
     given = [name for name, value in ways.items() if value]
     if len(given) != 1:
         raise DataError(f"give exactly one of {', '.join(ways)}; got {' and '.join(given) or 'none'}.")
+    if history and exclude_file:
+        raise DataError("--exclude-file is for users by their ids: give --exclude with --history.")
     kind, place = ("parts", None) if cluster else _kind_and_place(form, output, table)
     renamed = _new_names(columns, kind, place)
     if cluster and (output is None or is_database(output) or table or form not in (None, "parquet")):
@@ -145,7 +153,7 @@ def recommend(
     if cluster:
         refuse_url(output, "a folder of this machine, not a URL")
     if output is not None and kind != "database":
-        refuse_own_input(output, [model, users, history_file])
+        refuse_own_input(output, [model, users, history_file, exclude_file])
     opened = _load(model, threads)
     if device is not None:
         _rank_on(device, opened)
@@ -157,7 +165,11 @@ def recommend(
         binary = bool(opened._facts["binary"])
         whose = read_histories(history_file, opened.items_, binary, user_column, item_column)
     asked = opened._query(find_users(opened, user, users) if user or users else None, whose)
-    allowed, excluded = (names.find_all(texts) if texts else None for texts in (allow, exclude))
+    allowed = names.find_known(allow, "--allow") if allow else None
+    excluded: Any = names.find_known(exclude, "--exclude") if exclude else None
+    if exclude_file is not None:
+        by_user = read_exclusions(exclude_file, asked.names, opened.items_, user_column, item_column)
+        excluded = by_user if excluded is None else {**by_user, None: excluded}
     many = len(asked) > _TABLE_USERS
     if kind == "table" and many:
         raise DataError(f"{len(asked):,} users are too many for a table: give -o FILE.csv, or --format csv.")

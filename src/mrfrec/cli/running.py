@@ -32,7 +32,7 @@ def measuring(
     `aim` is the default of a command that takes one metric. `written` are further files, by option.
     """
     from mrfrec.cli.show import REPORT_FORMATS, kind_of, note, progress_bar
-    from mrfrec.evaluation.metrics import DEFAULTS, parse
+    from mrfrec.evaluation.metrics import DEFAULTS, parse, within
 
     kind_of(options.form, options.output, REPORT_FORMATS)
     default = DEFAULTS if aim is None else [aim]
@@ -54,8 +54,7 @@ def measuring(
         note(str(split))
         m = split.training.n_items
         if options.metrics is None and any(parse(name).k > m for name in wanted):  # requests do not adapt
-            kinds = [(parse(name).kind, min(parse(name).k, m)) for name in wanted]
-            wanted = [f"{kind}@{k}" for kind, k in dict.fromkeys(kinds)]
+            wanted = within(wanted, m)
             note(f"there are {m:,} items: measuring {', '.join(wanted)}")
         logging.getLogger("mrfrec").setLevel(logging.WARNING)
         yield split, wanted, progress

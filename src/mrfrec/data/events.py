@@ -97,6 +97,6 @@ class Events:
     def interactions(self) -> Interactions:
         """Return the matrix of all users and items, as `read_interactions` reads it from the same table."""
         X = self.matrix(np.arange(len(self)), np.arange(self.n_users), np.arange(self.n_items))
-        data = Interactions(X, self.users, self.items, self.titles)
+        data = Interactions(X, self.users, self.items, self.titles, copy=False)
         data.skipped, data.left_out, data.library = self.skipped, self.left_out, self.library
         return data

@@ -69,7 +69,7 @@ def add(old: Interactions, new: Interactions) -> Interactions:
             raise DataError("no interactions are left: the values of all pairs add up to 0.")
         matrix, users, items, titles = only(matrix, users, items, titles, keep)
         origin = origin.only(keep)
-    out = Interactions(matrix, users, items, titles)
+    out = Interactions(matrix, users, items, titles, copy=False)
     out.library, out.origin = old.library, origin
     return retyped(out)
 
@@ -89,7 +89,7 @@ def without_users(data: Interactions, places: npt.NDArray[np.integer[Any]]) -> I
     kept = np.flatnonzero((has > 0) | (had == 0))
     titles = None if data.titles is None else data.titles.take(kept)
     out = Interactions(
-        matrix[:, kept], data.users.subset(np.flatnonzero(stays)), data.items.subset(kept), titles
+        matrix[:, kept], data.users.subset(np.flatnonzero(stays)), data.items.subset(kept), titles, copy=False
     )
     out.library, out.origin = data.library, origin.only(keep)
     return retyped(out)
@@ -121,6 +121,7 @@ def retyped(data: Interactions) -> Interactions:
         data.users if users is None else users[row],
         data.items if items is None else items[column],
         None if data.titles is None else data.titles.take(column),
+        copy=False,
     )
     out.skipped, out.library, out.origin = data.skipped, data.library, origin.only(order)
     return out

@@ -116,7 +116,7 @@ class Ids(Sequence[Id]):
                 )
             given = np.array(given, np.uint64 if high >= 2**63 else np.int64)
         wide = np.uint64 if len(given) and int(given.max()) >= 2**63 else np.int64
-        return cls._ordered(given.astype(wide, copy=False), name)
+        return cls._ordered(given.astype(wide), name)  # a copy: the caller may change its own
 
     @classmethod
     def range(cls, count: int) -> "Ids":

@@ -10,12 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec.checks import check_count
+from mrfrec.checks import check_count, check_flag
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.data.origin import Origin
 from mrfrec.errors import DataError
 
 _log = logging.getLogger("mrfrec")
+
+_EXACT = 2**53  # below this, sums of whole numbers are exact in double precision
 
 
 class DataSize(NamedTuple):
@@ -41,6 +43,9 @@ class Interactions:
         The ids of its rows and columns, all integers or all strings; 0, 1, 2, … if None.
     titles
         One per item (None or "" where there is none), or a mapping from item id to title.
+    copy
+        Copy the matrix, so that changing it later changes nothing here. With False, the arrays of a canonical
+        CSR matrix are shared.
 
     Attributes
     ----------
@@ -64,8 +69,12 @@ class Interactions:
         users: Iterable[Id] | Ids | None = None,
         items: Iterable[Id] | Ids | None = None,
         titles: Iterable[str | None] | Mapping[Any, str] | Texts | None = None,
+        *,
+        copy: bool = True,
     ) -> None:
         self.matrix = as_histories(matrix, "matrix")
+        if check_flag("copy", copy) and np.may_share_memory(self.matrix.data, getattr(matrix, "data", None)):
+            self.matrix = self.matrix.copy()
         n, m = self.matrix.shape
         self.users = Ids.range(n) if users is None else Ids.of(users, "user")
         self.items = Ids.range(m) if items is None else Ids.of(items, "item")
@@ -119,7 +128,7 @@ class Interactions:
         )
         if not left_out:
             return self
-        data = Interactions(*only(self.matrix, self.users, self.items, self.titles, keep))
+        data = Interactions(*only(self.matrix, self.users, self.items, self.titles, keep), copy=False)
         data.skipped, data.left_out, data.library = self.skipped, left_out, self.library
         limits = {"max_history": max_history, "min_users": min_users, "min_items": min_items}
         origin = self.origin or Origin.of_matrix(self.matrix.data, self.users, self.items)
@@ -183,19 +192,24 @@ def as_histories(X: Any, name: str) -> sp.csr_array:
         raise DataError(f"{name} must have two dimensions, users × items; got {X.ndim}.")
     if X.dtype.kind not in "buif":
         raise DataError(f"{name} must hold real numbers or booleans; got {X.dtype}.")
+    stored, whole = X.nnz, X.dtype.kind in "iu"
     try:
         if hasattr(X, "check_format"):
             X.check_format(full_check=True)  # before anything follows its indices
-        if X.format != "csr" and X.dtype.kind in "iu":
-            X = X.astype(np.int64 if X.dtype != np.uint64 else np.float64)  # or sums could wrap around
+        if X.format != "csr" and whole:
+            X = X.astype(np.float64)  # or sums could wrap around
         matrix = sp.csr_array(X)
         matrix.check_format(full_check=True)
     except ValueError as error:
         raise DataError(f"{name} is not a valid CSR matrix: {error}.") from error
     if not matrix.has_canonical_format:
-        wide = {"i": np.int64, "u": np.float64 if matrix.dtype == np.uint64 else np.int64}
-        matrix = matrix.astype(wide.get(matrix.dtype.kind, matrix.dtype), copy=True)
+        matrix = matrix.astype(np.float64 if whole else matrix.dtype, copy=True)
         matrix.sum_duplicates()
+    if whole and matrix.nnz < stored and float(np.abs(matrix.data).max(initial=0)) >= _EXACT:
+        raise DataError(
+            f"{name} has several integers for one user and item, and some add up to 2**53 or more, which is "
+            "not exact. Scale them, or combine them first."
+        )
     if matrix.dtype.kind == "f" and not np.isfinite(matrix.data).all():
         row = int(np.searchsorted(matrix.indptr, np.flatnonzero(~np.isfinite(matrix.data))[0], "right")) - 1
         raise DataError(f"{name} must be finite; row {row} holds NaN or infinity. Drop or fill such entries.")

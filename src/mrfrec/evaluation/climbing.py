@@ -28,7 +28,7 @@ Place = dict[str, int]  # the position on each axis; below 0 and above the last 
 @shows_progress
 def climb(
     split: Split,
-    metric: str = "ndcg@100",
+    metric: str | None = None,
     *,
     model: str = "MRF",
     vary: Mapping[str, Axis] | None = None,

@@ -63,7 +63,7 @@ def by_hash(
                 f"{len(part):,} {name} users can be held out of {data.n_users:,}, of whom {len(long):,} have "
                 f"{FEWEST} items or more. Hold out another share (heldout), or wait for more data."
             )
-    training = Interactions(*only(X, data.users, data.items, data.titles, trained))
+    training = Interactions(*only(X, data.users, data.items, data.titles, trained), copy=False)
     known = np.bincount(X.indices[trained], minlength=data.n_items) > 0
     found = [_questions(data, part, known, hidden) for part in parts]
     count = " + ".join(f"{len(part):,}" for part in parts)

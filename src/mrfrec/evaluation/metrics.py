@@ -194,10 +194,17 @@ def parse(name: "str | Metric") -> Metric:
     return Metric(kind, int(places))
 
 
+def within(names: Iterable[str], items: int) -> list[str]:
+    """Return metrics with no more places than there are items, each once."""
+    return list(dict.fromkeys(f"{each.kind}@{min(each.k, items)}" for each in map(parse, names)))
+
+
 def parse_all(names: "Iterable[str | Metric] | str", items: int) -> list[Metric]:
-    """Parse several metrics and check k against the number of items."""
+    """Parse several metrics and check k against the number of items; the defaults adapt to it."""
     if not isinstance(names, Iterable):
         raise ParameterError("metrics", 'names such as "ndcg@100"', names)
+    if names is DEFAULTS:
+        names = within(DEFAULTS, items)
     metrics = [parse(name) for name in (names.split(",") if isinstance(names, str) else names)]
     if not metrics:
         raise ParameterError("metrics", "at least one", [])

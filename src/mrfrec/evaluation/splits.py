@@ -87,7 +87,9 @@ class Split:
         if not hide.any():
             raise DataError("there is nothing to tune on: no training user has two items.")
         shown, targets = _only(X, ~hide), _ones(_only(X, hide))
-        training = Interactions(shown, self.training.users, self.training.items, self.training.titles)
+        training = Interactions(
+            shown, self.training.users, self.training.items, self.training.titles, copy=False
+        )
         questions = _questions(self.training.users, shown, targets)
         name = f"{hidden:.0%} of the training data hidden; {self.name}"
         return Split(training, questions, None, name, whole=self.whole)
@@ -321,7 +323,7 @@ def _with_items(training: Interactions, targets: Interactions) -> Interactions:
     titles = [*named, *(more[i] for i in new.tolist())]
     X = training.matrix
     wide = sp.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], len(items)))
-    return Interactions(wide, training.users, items, titles)
+    return Interactions(wide, training.users, items, titles, copy=False)
 
 
 def _over(items: Ids, data: Interactions) -> sp.csr_array:
@@ -357,7 +359,7 @@ def _training(events: Events, rows: Places, items: Places) -> Interactions:
     users = np.unique(events.user[rows])
     titles = None if events.titles is None else [events.titles[i] for i in items.tolist()]
     X = events.matrix(rows, users, items)
-    return Interactions(X, events.users.subset(users), events.items.subset(items), titles)
+    return Interactions(X, events.users.subset(users), events.items.subset(items), titles, copy=False)
 
 
 def _questions(users: Ids, shown: sp.csr_array, targets: sp.csr_array, nothing: str = "") -> Questions:

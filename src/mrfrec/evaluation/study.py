@@ -22,7 +22,7 @@ from mrfrec.checks import check_number, warn
 from mrfrec.core.engine import Progress
 from mrfrec.errors import DataError, MemoryPlanError, NumericalError, ParameterError
 from mrfrec.evaluation.grids import Parameters, plain
-from mrfrec.evaluation.metrics import Metric, parse_all
+from mrfrec.evaluation.metrics import DEFAULTS, Metric, parse_all, within
 from mrfrec.evaluation.protocol import Ties, evaluate, warn_of_another_plan
 from mrfrec.evaluation.splits import Questions, Split, check_split, popularity_differs
 from mrfrec.io.atomic import writing
@@ -130,7 +130,7 @@ class Study:
     def __init__(
         self,
         split: Split,
-        metric: str,
+        metric: str | None,
         model: str,
         fixed: Parameters | None,
         minutes: float | None,
@@ -162,7 +162,8 @@ class Study:
             raise ParameterError("shared_path", "None without a client", shared_path)
         self.split = check_split(split).for_tuning()
         try:
-            (self.metric,) = parse_all([metric], split.training.n_items)
+            wanted = within(DEFAULTS[:1], split.training.n_items) if metric is None else [metric]
+            (self.metric,) = parse_all(wanted, split.training.n_items)
         except ParameterError as error:
             raise error.named("metric") from None
         made = build(model, fixed or {})

@@ -24,7 +24,7 @@ _SEED = 98765
 def tune(
     split: Split,
     points: Iterable[Parameters],
-    metric: str = "ndcg@100",
+    metric: str | None = None,
     *,
     model: str = "MRF",
     fixed: Parameters | None = None,
@@ -45,6 +45,9 @@ def tune(
 
     Parameters
     ----------
+    metric
+        What to maximise, such as "recall@20". By default "ndcg@100", with fewer places for fewer
+        items.
     fixed
         Parameters that all trials share.
     minutes
@@ -93,7 +96,7 @@ def search(
     split: Split,
     space: Mapping[str, Range | Sequence[Any]],
     trials: int = 50,
-    metric: str = "ndcg@100",
+    metric: str | None = None,
     *,
     model: str = "MRF",
     fixed: Parameters | None = None,

@@ -43,7 +43,11 @@ def expanded(path: str | os.PathLike[str]) -> Path:
 
 def file_path(path: str | os.PathLike[str]) -> Path:
     """Return the path of a file; an empty name, which would be the current folder, is refused."""
-    if not os.fspath(path):
+    try:
+        name = os.fsencode(path)
+    except UnicodeEncodeError:  # half of a surrogate pair
+        name = b""
+    if not name:
         raise ParameterError("path", "the name of a file", path)
     return expanded(path)
 

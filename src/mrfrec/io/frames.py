@@ -17,6 +17,7 @@ import narwhals as nw
 import polars as pl
 from polars.io.plugins import register_io_source
 
+from mrfrec.checks import check_threads
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import writing
 from mrfrec.io.databases import is_database, refuse_url
@@ -94,6 +95,7 @@ def writing_rows(
     They take its place when the block ends; if it raises, what was there before stays. With an open `Staging`
     they do so together with all that is staged there. `columns` are other names of columns.
     """
+    check_threads("writing")
     renamed, rows = new_names(columns, names), 0
     schema = {renamed[name]: kind for name, kind in _schema(renamed, kinds).items()}
 

@@ -1,5 +1,6 @@
 """Gather what is read from tables: the columns of all rows, and a number for each id."""
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +11,8 @@ import polars as pl
 from mrfrec.data.ids import Ids, Texts
 from mrfrec.errors import DataError
 from mrfrec.io.batches import INT64_MAX, Source
+
+_log = logging.getLogger("mrfrec")
 
 _ROOM = 1 << 23  # rows for which there is room at first; memory that is not written to is not taken
 _SLICE = 1 << 18  # rows whose times are looked at together
@@ -123,15 +126,25 @@ class Numbering:
         else:
             ids = self._numbers["id"].gather(codes)
         if self._as_text and "strings" not in self._types:
+            fit = pl.repeat(False, len(ids), eager=True)
             for kind in (pl.Int64, pl.UInt64):
                 numbers = ids.cast(kind, strict=False)
-                if (numbers.cast(pl.String) == ids).fill_null(False).all():
+                fits = (numbers.cast(pl.String) == ids).fill_null(False)
+                fit |= fits
+                if fits.all():
                     ids = numbers
                     break
             else:
+                where = " or ".join(dict.fromkeys(self._untyped))
                 if "integers" in self._types:
                     odd = ids.filter(numbers.is_null())[0]
-                    self._refuse(f"{' or '.join(dict.fromkeys(self._untyped))}, such as {odd!r}")
+                    self._refuse(f"{where}, such as {odd!r}")
+                count = len(ids) - int(fit.sum())
+                if 0 < 2 * count < len(ids):
+                    _log.info(
+                        "%s ids in %s are strings, since %s of %s are not integers; the first is %r",
+                        self.role, where, f"{count:,}", f"{len(ids):,}", ids.filter(~fit)[0],
+                    )  # fmt: skip
         order = ids.arg_sort()
         self.rank = np.full(len(used), -1, np.int32)
         self.rank[codes[order.to_numpy()]] = np.arange(len(ids), dtype=np.int32)

@@ -207,9 +207,12 @@ class RowReader:
         if self.weighting.half_life is not None:
             if "value" not in rows:
                 rows.fill("value", np.float32)
+            faded = 0
             for some in rows.slices():
-                ages = self.weighting.of_ages(rows["time"][some], self._latest)
+                ages, are_faded = self.weighting.of_ages(rows["time"][some], self._latest)
                 rows["value"][some] = _product(rows["value"][some], ages, "the table")
+                faded += int(are_faded.sum())
+            self.weighting.note_faded(faded, rows.size)
         if "value" not in rows:
             rows.fill("value", np.bool_ if self.binary else np.float32)
         self.users.finish(rows["user"])
@@ -258,7 +261,8 @@ def _product(
 ) -> npt.NDArray[np.float32]:
     with np.errstate(over="ignore", under="ignore"):
         product = (weights if values is None else values * weights).astype(np.float32)
-    if not np.isfinite(product).all():
+    vanished = (product == 0) & (weights != 0) & (True if values is None else values != 0)
+    if vanished.any() or not np.isfinite(product).all():
         raise DataError(f"{where}: values times their weights are beyond single precision. Scale them.")
     return product
 

@@ -23,6 +23,7 @@ import narwhals as nw
 import polars as pl
 import polars.selectors as cs
 
+from mrfrec.checks import check_threads
 from mrfrec.errors import DataError, MrfrecError, ParameterError
 from mrfrec.io import batches as tables
 from mrfrec.io.batches import (
@@ -63,6 +64,7 @@ def open_sources(
     query: str | None = None,
 ) -> list[Source]:
     """Open a path, a pattern, a URL, a list of them, a stream, or a data frame that narwhals knows."""
+    check_threads("reading")
     if separator is not None and not (
         isinstance(separator, str) and separator and separator.isascii() and not set(separator) & set('"\r\n')
     ):

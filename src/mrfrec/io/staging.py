@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
+from mrfrec.checks import is_unicode
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.databases import ask, connect, shown
 
@@ -120,7 +121,7 @@ def check_table(url: str, table: str, schema: Mapping[str, Any], rank: str = "ra
 def parse_table(table: object) -> tuple[str | None, str]:
     """Split `schema.table`, of which parts may be quoted as in SQL, into schema and table."""
     found = _TABLE.fullmatch(table) if isinstance(table, str) else None
-    if found is None:
+    if found is None or not is_unicode(found[0]):
         rule, advice = "a name such as recs or shop.recs", 'Write a name with a dot or a quote as "a.b".'
         raise ParameterError("table", rule, table, advice)
     quoted_schema, schema, quoted, plain = found.groups()

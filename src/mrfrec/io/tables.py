@@ -45,7 +45,7 @@ def read_interactions(
     *,
     items: object = None,
     min_value: float | None = None,
-    binary: bool = True,
+    binary: bool | None = None,
     event: str | None = None,
     event_weights: Mapping[str, float] | None = None,
     time: str | None = None,
@@ -89,8 +89,9 @@ def read_interactions(
     min_value
         Drop rows with a value below this: 4 keeps ratings of 4 and more.
     binary
-        Let every pair count 1, whatever its value. With False it counts its value (or its number of rows, if
-        the table has users and items only), and a pair whose value is 0 is no interaction.
+        Let every pair count 1, whatever its value; the default for tables. With False it counts its value (or
+        its number of rows, if the table has users and items only), and a pair whose value is 0 is no
+        interaction; the default for a matrix and `Interactions`.
     event, event_weights
         Column of the kinds of events, and what an event of each kind counts: {"view": 0.2, "cart": 0.5,
         "buy": 1}. A row counts the weight, or its value times the weight with `binary=False`. Kinds without a
@@ -100,7 +101,8 @@ def read_interactions(
         seconds or milliseconds since 1970. Times without a zone are taken as UTC.
     half_life
         Let a row count half after this time, a quarter after twice this time, …: "30d", "12h", "2w" or a
-        `timedelta`. It multiplies what the row counts otherwise.
+        `timedelta`. It multiplies what the row counts otherwise. After 20 half-lives, at a millionth, rows
+        fade no more, so that an old purchase is not recommended again; `window` leaves old rows out.
     now
         The time from which ages are measured; later rows count in full. By default the latest time that
         `since` and `until` keep: the same table gives the same result on any day.
@@ -138,13 +140,15 @@ def read_interactions(
         estimated from the bytes of text files, and 0 where it is not known.
     """
     assert not isinstance(progress, bool)
+    has_columns = not (isinstance(source, Interactions) or sp.issparse(source))
+    binary = has_columns if binary is None else binary
     min_value = _check_options(min_value, binary, duplicates, on_bad)
     weighting = Weighting.of(event_weights, half_life, now, since, until, window)
     named = {"user": user, "item": item, "value": value, "title": title if items is None else None}
     named |= {"event": event, "time": time}
     reading: dict[str, Any] = {"separator": separator, "columns": columns, "input_format": input_format}
     reading["query"] = query
-    if isinstance(source, Interactions) or sp.issparse(source):
+    if not has_columns:
         of_rows = {"event_weights": event_weights, "half_life": half_life, "since": since, "until": until}
         for name, given in {**named, **reading, **of_rows, "window": window}.items():
             if given is not None:
@@ -180,7 +184,7 @@ def read_interactions(
         matrix = sp.csr_array((ones, matrix.indices, matrix.indptr), shape=matrix.shape)
     if items is not None:
         titles = _titles_from(items, known, item, title, rows)
-    out = Interactions(matrix, users, known, titles)
+    out = Interactions(matrix, users, known, titles, copy=False)
     out.skipped, out.library, out.origin = rows.skipped, library, origin
     out = retyped(out) if origin is not None and origin.sets_to_zero else out
     limits: dict[str, Any] = {"max_history": max_history, "min_users": min_users, "min_items": min_items}

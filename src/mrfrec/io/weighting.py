@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from mrfrec.checks import check_number, warn
+from mrfrec.checks import check_number, is_unicode, warn
 from mrfrec.errors import DataError, ParameterError
 
 _log = logging.getLogger("mrfrec")
@@ -24,7 +24,8 @@ _SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _MILLISECONDS_FROM = 1e11  # numbers from here on: as seconds, this is the year 5138; as milliseconds, 1973
 _LARGEST = 1e14
 _LONGEST = 1e6 * 86400  # seconds
-_FADED = 3  # half-lives after which next to nothing is left
+_FADED = 3  # half-lives after which little is left
+_OLDEST = 20  # half-lives after which a row fades no more: it counts a millionth, and its item stays seen
 _YEAR = 365 * 86_400_000_000  # microseconds
 _EPOCH = datetime(1970, 1, 1)
 
@@ -120,10 +121,26 @@ class Weighting:
             return np.ones(len(times), np.bool_)
         return times > (latest if self.now is None else self.now) - self.window
 
-    def of_ages(self, times: npt.NDArray[np.int64], latest: int) -> npt.NDArray[np.float64]:
-        """Return what each row counts by its age."""
+    def of_ages(
+        self, times: npt.NDArray[np.int64], latest: int
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+        """Return what each row counts by its age, and which rows have faded as far as rows do.
+
+        Without an end to it, old pairs would vanish below the range of single precision, and what their users
+        own would be recommended to them again.
+        """
         now = latest if self.now is None else self.now
-        return np.exp2(-(np.maximum(now - times, 0) / (self.half_life or math.inf)))
+        ages = np.maximum(now - times, 0) / (self.half_life or math.inf)
+        return np.exp2(-np.minimum(ages, _OLDEST)), ages > _OLDEST
+
+    def note_faded(self, faded: int, rows: int) -> None:
+        """Log how many rows have faded as far as rows do."""
+        if faded:
+            _log.info(
+                "%s of %s rows are older than %d half-lives: they count a millionth, and their items are "
+                "not recommended again. To leave such rows out: window=… (--window).",
+                f"{faded:,}", f"{rows:,}", _OLDEST,
+            )  # fmt: skip
 
     def check_latest(
         self, times: Iterable[npt.NDArray[np.int64]], span: tuple[int, int], older: int, last: int
@@ -160,8 +177,8 @@ def _kinds(given: object) -> dict[str, float]:
     if not isinstance(given, Mapping) or not given:
         raise ParameterError("event_weights", rule, given)
     kinds = {str(kind).strip(): weight for kind, weight in given.items()}
-    if "" in kinds or len(kinds) < len(given):
-        raise ParameterError("event_weights", f"{rule}, with distinct names", given)
+    if "" in kinds or len(kinds) < len(given) or not all(map(is_unicode, kinds)):
+        raise ParameterError("event_weights", f"{rule}, with distinct names in valid Unicode", given)
     return {
         kind: check_number(
             f"event_weights: {kind}", weight, "a number from -1e6 to 1e6", lambda x: abs(x) <= 1e6

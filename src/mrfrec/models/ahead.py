@@ -31,9 +31,10 @@ def compile_ahead(
     Parameters
     ----------
     folder
-        Where to keep the machine code. None: beside the package if that can be written, else in
-        `~/.cache/mrfrec/kernels`; later processes look there. Of another folder they have to be told: call
-        this function with it before anything is fitted, or set numba's variable NUMBA_CACHE_DIR to it.
+        Where to keep the machine code. None: in `lib/mrfrec` of the Python environment if that can be
+        written, else in `~/.cache/mrfrec`; later processes look there. Of another folder they have to be
+        told: call this function with it before anything is fitted, or set numba's variable NUMBA_CACHE_DIR to
+        it.
     dtypes
         "float32", "float64", or both.
 

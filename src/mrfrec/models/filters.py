@@ -12,7 +12,7 @@ from mrfrec.data.ids import Id, Ids
 from mrfrec.errors import ParameterError
 from mrfrec.models.histories import Query, Unknown, find_ids, rows_of_pairs
 
-ItemFilter = Iterable[Id] | Mapping[Id, Iterable[Id]] | None
+ItemFilter = Iterable[Id] | Mapping[Any, Iterable[Id]] | None
 
 
 @dataclass(frozen=True)
@@ -27,21 +27,25 @@ class Filters:
 
     @classmethod
     def of(cls, query: Query, items: Ids, allow: ItemFilter, exclude: ItemFilter) -> "Filters":
-        """Read `allow` and `exclude`: item ids for everybody, or a mapping from users to item ids."""
+        """Read `allow` and `exclude`: item ids for everybody, or a mapping from users to item ids.
+
+        In a mapping, None stands for everybody.
+        """
         found: dict[str, Any] = {}
         unknown: tuple[Unknown, ...] = ()
         for name, given in (("allow", allow), ("exclude", exclude)):
+            by_user = given if isinstance(given, Mapping) else {None: given}
+            owners, ids = _by_row(by_user, query.names, name)
+            for_all = by_user.get(None)
+            common = [] if for_all is None else list(_checked(for_all, name))
+            places, missing = find_ids([*ids, *common], items, "item", name)
             if isinstance(given, Mapping):
-                owners, ids = _by_row(given, query.names, name)
-                places, missing = find_ids(ids, items, "item", name)
-                rows = rows_of_pairs(owners, places, np.ones(len(owners)), len(query), items)
+                rows = rows_of_pairs(owners, places[: len(ids)], np.ones(len(ids)), len(query), items)
                 found["allowed" if name == "allow" else "excluded"] = rows
-            elif given is not None:
-                places, missing = find_ids(_checked(given, name), items, "item", name)
+            if for_all is not None:
                 hidden = found.setdefault("hidden", np.full(len(items), name == "allow"))
+                places = places[len(ids) :]
                 hidden[places[places >= 0]] = name == "exclude"
-            else:
-                continue
             unknown += missing
         if isinstance(allow, Mapping):
             found["limited"] = frozenset(row for row, name in enumerate(query.names) if name in allow)
@@ -81,17 +85,17 @@ class Request(NamedTuple):
     explain: int
 
 
-def _by_row(
-    given: Mapping[Id, Iterable[Id]], names: Ids, parameter: str
-) -> tuple[npt.NDArray[Any], list[Id]]:
+def _by_row(given: Mapping[Any, Any], names: Ids, parameter: str) -> tuple[npt.NDArray[Any], list[Id]]:
     """Return pairs of a row of the query and an item id."""
     rows: dict[Id, list[int]] = {}
-    for row, name in enumerate(names):
+    for row, name in enumerate(names if given.keys() - {None} else ()):
         if name in given:
             rows.setdefault(name, []).append(row)
     owners: list[int] = []
     ids: list[Id] = []
     for user, items in given.items():
+        if user is None:
+            continue
         if user not in rows:
             raise ParameterError(
                 parameter,

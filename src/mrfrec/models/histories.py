@@ -27,11 +27,11 @@ class Unknown(NamedTuple):
 
     def warn(self) -> None:
         """Warn of how many there are."""
-        count = f"{len(self.ids):,} of {self.given:,}"
+        count, first = f"{len(self.ids):,} of {self.given:,}", f"the first is {self.ids[0]!r}"
         if self.parameter == "users":
-            warn(f"{count} users are unknown to the model; they get the most popular items.")
+            warn(f"{count} users are unknown to the model; they get the most popular items ({first}).")
         else:
-            warn(f"{self.parameter}: {count} items are unknown to the model; ignored.")
+            warn(f"{self.parameter}: {count} items are unknown to the model; ignored ({first}).")
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,11 @@ def query_users(users: object, training: Training) -> Query:
         return Query(training.users, None, training.histories)
     if isinstance(users, str | int | np.integer):
         users = [users]
+    if _is_table(users):
+        raise DataError(
+            f"users must be ids, not a table; got {type(users).__name__}. Give its column of users, such as "
+            'table["user"]; histories are given as history=table.'
+        )
     if not isinstance(users, Iterable):
         raise ParameterError("users", "an id or a sequence of ids", users)
     ids = _as_list(users)

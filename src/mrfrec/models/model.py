@@ -119,7 +119,7 @@ class Model(Configurable, ABC):
         ----------
         data
             `Interactions`, anything `read_interactions` reads with its defaults (a path, a data frame), or a
-            `scipy.sparse` matrix of users × items, whose values are used.
+            `scipy.sparse` matrix of users × items, whose values are used. The matrix is copied.
         progress
             True draws a bar on stderr, with the time left. A function is called as `progress(stage, done,
             total)`: what is being done, in words, and how much of the whole fit is done, in units that take
@@ -158,9 +158,9 @@ class Model(Configurable, ABC):
             )
         matrix = interactions.matrix
         # The memory limit does not include what the caller already holds.
-        given = getattr(data, "data", None) if getattr(data, "format", "") == "csr" else None
-        held = data is interactions or (given is not None and np.shares_memory(matrix.data, given))
-        copied = 0 if held else matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes
+        copied = (
+            0 if data is interactions else matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes
+        )
         catalogue = Catalogue(interactions.items, interactions.titles, interactions.popularity, n)
         training = Training(interactions.users, Rows.of(matrix), interactions.library, interactions.origin)
         facts: dict[str, Any] = interactions.size._asdict()

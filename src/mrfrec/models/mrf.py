@@ -67,10 +67,10 @@ class MRF(Linear):
     center
         Subtract the column means.
     sparsity
-        Share of the m² entries to keep, diagonal included, before `max_neighbors` applies. None for a dense
-        model. "auto": dense up to 25,000 items if that fits in memory, otherwise 200 neighbours per item, or
-        as many as fit; but, with rank="auto" and more than 1,000 items, 100 neighbours per item in place of a
-        dense model if there are fewer users than items, or fewer than 30 pairs per item.
+        Share of the m² entries to keep, diagonal included, before `max_neighbors` applies. None or "dense"
+        for a dense model. "auto": dense up to 25,000 items if that fits in memory, otherwise 200 neighbours
+        per item, or as many as fit; but, with rank="auto" and more than 1,000 items, 100 neighbours per item
+        in place of a dense model if there are fewer users than items, or fewer than 30 pairs per item.
     threshold
         Keep the entries with |S| above this, instead of `sparsity`.
     max_neighbors
@@ -165,7 +165,7 @@ class MRF(Linear):
         dropout: float = 0.0,
         user_weight: float = 0.25,
         center: bool = True,
-        sparsity: float | Literal["auto"] | None = "auto",
+        sparsity: float | Literal["auto", "dense"] | None = "auto",
         threshold: float | None = None,
         max_neighbors: int = 1000,
         r: float = 0.0,
@@ -192,7 +192,7 @@ class MRF(Linear):
         self.sparsity: float | Literal["auto"] | None = None
         if sparsity == "auto":
             self.sparsity = "auto"
-        elif sparsity is not None:
+        elif sparsity not in (None, "dense"):
             rule = 'above 0 and at most 1, "auto", or None for dense'
             self.sparsity = check_number("sparsity", sparsity, rule, lambda x: 0 < x <= 1)
         self.threshold = None

@@ -91,7 +91,8 @@ class Recommender(RankingModel):
             Leave out the items of the history.
         allow, exclude
             Recommend only these items; never these. Item ids for everybody, or a mapping from users (as the
-            table names them) to item ids; users who are not in the mapping are not limited.
+            table names them) to item ids; users who are not in the mapping are not limited, unless None is
+            in it, for everybody.
         novelty
             γ: divide the score of an item with p users by (p/p̄)^γ, instead of the γ that the model was fitted
             with; p̄ is the p of a typical interaction. More favours rarer items, less than 0 popular ones.

@@ -155,7 +155,8 @@ class UpdatableModel(Model):
         if hasattr(self, "_interactions"):
             return self._interactions
         matrix = training.histories.matrix()
-        data = Interactions(matrix.astype(np.float32), training.users, self.items_, self.titles_)
+        matrix = matrix.astype(np.float32)
+        data = Interactions(matrix, training.users, self.items_, self.titles_, copy=False)
         data.origin = self._origin(what)
         return data
 

@@ -6,14 +6,19 @@ named after a hash of all kernel sources: when any of them changes, a new folder
 Machine code is looked for in each of these folders, and written to the first that can be written:
 
 1. the folder given to `keep_in`, or numba's setting NUMBA_CACHE_DIR;
-2. beside the kernels, which serves everybody who uses this installation;
+2. `lib/mrfrec/kernels` of the Python environment, which serves everybody who uses this installation;
 3. `~/.cache/mrfrec/kernels`.
 
-Where none can be written, every process compiles for itself.
+None is in the folder of the package, which must be empty after the package is uninstalled. The last two have
+a folder for each installation, and are passed over where somebody else could have written to them, since
+machine code is run. Where no folder can be written, every process compiles for itself.
 """
 
 import logging
+import os
 import shutil
+import stat
+import sys
 import tempfile
 from contextlib import suppress
 from functools import cache
@@ -70,12 +75,25 @@ def keep_in(folder: Path) -> bool:
 def cache_folders() -> list[Path]:
     """Return the folders in which machine code is looked for, whether they exist or not."""
     name = _PREFIX + _hash_of_sources()
-    folders = [folder / name for folder in _given_folders()]
-    folders.append(_HERE / "__pycache__" / name)
+    installation = sha256(str(_HERE).encode()).hexdigest()[:16]
+    own = [Path(sys.prefix) / "lib" / "mrfrec" / "kernels" / installation / name]
     with suppress(RuntimeError):  # no home
-        installation = sha256(str(_HERE).encode()).hexdigest()[:16]
-        folders.append(Path.home() / ".cache" / "mrfrec" / "kernels" / installation / name)
-    return folders
+        own.append(Path.home() / ".cache" / "mrfrec" / "kernels" / installation / name)
+    return [*(folder / name for folder in _given_folders()), *filter(_is_safe, own)]
+
+
+def _is_safe(folder: Path) -> bool:
+    """Return whether only this user, root and the owner of the package can write to a folder, if it exists.
+
+    Groups may, too: in many systems each user has one.
+    """
+    trusted = {os.getuid(), 0, _HERE.stat().st_uid}
+    for part in (folder, folder.parent):
+        with suppress(OSError):  # it does not exist, or cannot be read
+            facts = part.stat()
+            if facts.st_uid not in trusted or facts.st_mode & stat.S_IWOTH:
+                return False
+    return True
 
 
 def can_write(folder: Path) -> bool:
@@ -103,17 +121,21 @@ def _hash_of_sources() -> str:
 
 
 def _make(folder: Path) -> None:
-    """Make the folder. Beside the kernels and at home, the folders of earlier sources go.
+    """Make the folder. Of this installation, the folders of earlier sources go.
 
     Processes that still run earlier sources find their folder gone, compile, and make it again.
     """
     if folder.is_dir():
         return
     folder.mkdir(parents=True, exist_ok=True)
-    if folder.parent not in _given_folders():  # which other installations may share
-        for other in folder.parent.glob(_PREFIX + "*"):
-            if other != folder:
-                shutil.rmtree(other, ignore_errors=True)
+    if folder.parent in _given_folders():  # which other installations may share
+        return
+    for own in (folder, folder.parent):
+        with suppress(OSError):  # somebody else's, or gone again
+            own.chmod(stat.S_IMODE(own.stat().st_mode) & ~stat.S_IWOTH)  # whatever the umask
+    for other in folder.parent.glob(_PREFIX + "*"):
+        if other != folder:
+            shutil.rmtree(other, ignore_errors=True)
 
 
 class _MachineCode(caching._Cache):
