@@ -83,7 +83,7 @@ class Catalogue:
     def neighbor_columns(self, items: npt.NDArray[Any], strengths: npt.NDArray[Any]) -> Columns:
         """Return item, title, score and rank of the items that go with an item, nearest first."""
         ranks = np.arange(1, len(items) + 1, dtype=np.int32)
-        return {**self.columns(items), "score": strengths.astype(np.float32), "rank": ranks}
+        return {**self.columns(items), "score": strengths, "rank": ranks}
 
     def reason_columns(self, reasons: "list[Contribution]", base: float) -> Columns:
         """Return item, title, value, weight and contribution; a base score other than 0 is the last row."""

@@ -170,7 +170,7 @@ class RankingModel(UpdatableModel):
             yield {
                 "similar_to": self.items_.take(np.repeat(batch, counts)),
                 **self._catalogue.columns(np.concatenate(nearest)),
-                "score": np.concatenate(strengths).astype(np.float32),
+                "score": np.concatenate(strengths),
                 "rank": np.concatenate([np.arange(1, count + 1, dtype=np.int32) for count in counts]),
             }
             if progress is not None:
@@ -188,7 +188,7 @@ class RankingModel(UpdatableModel):
         keep = (strengths > 0) & (strengths >= least)
         items, strengths = items[keep], strengths[keep]
         order = np.lexsort((self._catalogue.by_popularity[items], -strengths))[:k]
-        return items[order], strengths[order]
+        return items[order], strengths[order].astype(self._score_type)
 
     def _check_explains(self) -> None:
         if not self.explains:

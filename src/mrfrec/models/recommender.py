@@ -247,8 +247,14 @@ class Recommender(RankingModel):
 
     def _table_form(self, query: Query, explain: bool) -> tuple[tuple[str, ...], dict[str, Any]]:
         """Return the columns of a table of recommendations, and the types that depend on the model."""
-        types = {"user": query.names.kind, "item": self.items_.kind, "score": self._score_type}
-        return (*_COLUMNS, "because") if explain else _COLUMNS, types
+        names = (*_COLUMNS, "because") if explain else _COLUMNS
+        return names, {**self._types, "user": query.names.kind}
+
+    @property
+    def _types(self) -> dict[str, str]:
+        """The types of columns that depend on the model."""
+        kind = self._fitted().items.kind
+        return {"item": kind, "similar_to": kind, "score": self._score_type}
 
     # ── items ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -260,15 +266,14 @@ class Recommender(RankingModel):
         """
         from mrfrec.io.frames import frame
 
-        kind = {"item": self.items_.kind, "similar_to": self.items_.kind}
         if isinstance(item, Iterable) and not isinstance(item, str | bytes):
             batches = self._all_neighbors(k, None, item)
-            return frame(batches, _NEIGHBORS_OF_COLUMNS, kind, library=self._library)
+            return frame(batches, _NEIGHBORS_OF_COLUMNS, self._types, library=self._library)
         found = self._nearest(self._position(item), check_count("k", k))  # type: ignore[arg-type]
         if len(found[0]) < k:
             warn(f"item {item!r} has fewer than k={k} similar items: the model knows no more.")
         columns = self._catalogue.neighbor_columns(*found)
-        return frame([columns], _NEIGHBOR_COLUMNS, kind, library=self._library)
+        return frame([columns], _NEIGHBOR_COLUMNS, self._types, library=self._library)
 
     def similar_items_to(
         self,
@@ -312,8 +317,7 @@ class Recommender(RankingModel):
     ) -> AbstractContextManager[int]:
         from mrfrec.io.frames import writing_rows
 
-        kind = {"item": self.items_.kind, "similar_to": self.items_.kind}
-        return writing_rows(batches, _NEIGHBORS_OF_COLUMNS, kind, path, form, table)
+        return writing_rows(batches, _NEIGHBORS_OF_COLUMNS, self._types, path, form, table)
 
     def explain(
         self, item: Id, *, user: Id | None = None, history: object = None, novelty: float | None = None
@@ -329,7 +333,7 @@ class Recommender(RankingModel):
         columns = self._catalogue.reason_columns(
             *self._explanation(item, user=user, history=history, novelty=novelty)
         )
-        return frame([columns], _REASON_COLUMNS, {"item": self.items_.kind}, library=self._library)
+        return frame([columns], _REASON_COLUMNS, self._types, library=self._library)
 
     def _explanation(
         self, item: Id, *, user: Id | None = None, history: object = None, novelty: float | None = None
@@ -365,4 +369,4 @@ class Recommender(RankingModel):
             raise ParameterError("text", "a string", text)
         items = np.array(self._fitted().search(text, check_count("k", k)), np.int64)
         columns = {**self._catalogue.columns(items), "users": self.popularity_[items]}
-        return frame([columns], _SEARCH_COLUMNS, {"item": self.items_.kind}, library=self._library)
+        return frame([columns], _SEARCH_COLUMNS, self._types, library=self._library)

@@ -384,9 +384,7 @@ def _table(
     from mrfrec.io.frames import frame
 
     of_items = about["types"]["item"]
-    kinds = {"item": of_items, "similar_to": of_items, "user": users}
-    if "source" in names:
-        kinds["score"] = about["types"]["score"]
+    kinds = {"item": of_items, "similar_to": of_items, "user": users, "score": about["types"]["score"]}
     return frame([{name: [row[name] for row in rows] for name in names}], names, kinds, None)
 
 
