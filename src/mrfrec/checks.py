@@ -5,10 +5,11 @@ import re
 import sys
 import warnings
 from collections.abc import Callable
+from importlib.util import find_spec
 from numbers import Integral, Real
 from typing import Literal
 
-from mrfrec.errors import MrfrecWarning, ParameterError
+from mrfrec.errors import MissingLibraryError, MrfrecWarning, ParameterError
 
 
 def check_number(name: str, value: object, rule: str, holds: Callable[[float], bool]) -> float:
@@ -49,6 +50,15 @@ def check_flag(name: str, value: object) -> bool:
     if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):
         raise ParameterError(name, "True or False", value)
     return bool(value)
+
+
+def check_frames(library: str | None) -> str | None:
+    """Return the name of an installed data frame library, or None."""
+    if library not in (None, "polars", "pandas", "pyarrow"):
+        raise ParameterError("frames", '"polars", "pandas", "pyarrow" or None', library)
+    if library is not None and find_spec(library) is None:
+        raise MissingLibraryError(f'frames="{library}" needs {library}: pip install {library}.')
+    return library
 
 
 def check_device_name(device: object) -> str:

@@ -108,7 +108,8 @@ class Recommender(RankingModel):
         items: with the score 0, or, with `offset=True`, the mean of each item, since nothing is given. So
         all scores of a model are on one scale.
 
-        The table is of the library of the data frame that was given (here, or to `fit`), else of polars.
+        The table is of the library of the data frame that was given (here, or to `fit`), else of polars;
+        `frames` chooses another.
         """
         from mrfrec.io.frames import frame
 
@@ -118,7 +119,7 @@ class Recommender(RankingModel):
             novelty=novelty, explain=explain, progress=progress,
         )  # fmt: skip
         columns = (self._catalogue.recommendation_columns(batch) for batch in batches)
-        return frame(columns, *self._table_form(query, bool(explain)), library=query.library or self._library)
+        return frame(columns, *self._table_form(query, bool(explain)), library=self._library(query.library))
 
     def answer(
         self, users: object = None, *, history: object = None, k: int = 10, **options: "Unpack[Options]"
@@ -268,12 +269,12 @@ class Recommender(RankingModel):
 
         if isinstance(item, Iterable) and not isinstance(item, str | bytes):
             batches = self._all_neighbors(k, None, item)
-            return frame(batches, _NEIGHBORS_OF_COLUMNS, self._types, library=self._library)
+            return frame(batches, _NEIGHBORS_OF_COLUMNS, self._types, library=self._library())
         found = self._nearest(self._position(item), check_count("k", k))  # type: ignore[arg-type]
         if len(found[0]) < k:
             warn(f"item {item!r} has fewer than k={k} similar items: the model knows no more.")
         columns = self._catalogue.neighbor_columns(*found)
-        return frame([columns], _NEIGHBOR_COLUMNS, self._types, library=self._library)
+        return frame([columns], _NEIGHBOR_COLUMNS, self._types, library=self._library())
 
     def similar_items_to(
         self,
@@ -333,7 +334,7 @@ class Recommender(RankingModel):
         columns = self._catalogue.reason_columns(
             *self._explanation(item, user=user, history=history, novelty=novelty)
         )
-        return frame([columns], _REASON_COLUMNS, self._types, library=self._library)
+        return frame([columns], _REASON_COLUMNS, self._types, library=self._library())
 
     def _explanation(
         self, item: Id, *, user: Id | None = None, history: object = None, novelty: float | None = None
@@ -369,4 +370,4 @@ class Recommender(RankingModel):
             raise ParameterError("text", "a string", text)
         items = np.array(self._fitted().search(text, check_count("k", k)), np.int64)
         columns = {**self._catalogue.columns(items), "users": self.popularity_[items]}
-        return frame([columns], _SEARCH_COLUMNS, self._types, library=self._library)
+        return frame([columns], _SEARCH_COLUMNS, self._types, library=self._library())

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
-from mrfrec.checks import check_count, check_flag, check_number, warn
+from mrfrec.checks import check_count, check_flag, check_frames, check_number, warn
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.errors import DataError, MissingLibraryError, MrfrecError, ParameterError, ServiceError
 from mrfrec.models.histories import Unknown
@@ -35,7 +35,7 @@ class Client:
     """A service that is asked like a model.
 
     `recommend`, `similar_items`, `explain` and `search` take what those of a model take, and return the same
-    tables, always in polars: code that has a model can have a client instead.
+    tables: code that has a model can have a client instead.
 
     Parameters
     ----------
@@ -51,6 +51,8 @@ class Client:
         How often to ask again while the service says that it is busy (503), after the pause it asks for.
     batch
         Histories in one request.
+    frames
+        Data frame library of the tables: "polars" (as None), "pandas" or "pyarrow".
     """
 
     def __init__(
@@ -62,12 +64,14 @@ class Client:
         timeout: float = 10.0,
         retries: int = 2,
         batch: int = 100,
+        frames: str | None = None,
     ) -> None:
         try:
             import httpx
         except ImportError:
             raise MissingLibraryError('a client needs httpx: pip install "mrfrec[client]".') from None
         self._retries, self._batch = check_count("retries", retries, least=0), check_count("batch", batch)
+        self._frames = check_frames(frames)
         timeout = check_number("timeout", timeout, "above 0", lambda x: x > 0)
         if not isinstance(model, str | None):
             raise ParameterError("model", "the name of a model, or None", model)
@@ -145,7 +149,7 @@ class Client:
                 for name, answer in zip(names, answers, strict=True)
                 for row in answer["items"]
             ]
-            return _table(rows, (*_COLUMNS, "because") if explain else _COLUMNS, about, kind)
+            return self._table(rows, (*_COLUMNS, "because") if explain else _COLUMNS, about, kind)
 
     def similar_items(self, item: Id | Iterable[Id], k: int = 10) -> Any:
         """Return the items that go with an item most strongly: see `Recommender.similar_items`."""
@@ -165,7 +169,7 @@ class Client:
                 warn(f"{whose} fewer than k={k} similar items: the model knows no more.")
             rows = [{"similar_to": each["item"], **row} for each in found for row in each["items"]]
             names = ("similar_to", *_NEIGHBOR_COLUMNS) if several else _NEIGHBOR_COLUMNS
-            return _table(rows, names, self._about(found[0]["model"]) if found else self.info())
+            return self._table(rows, names, self._about(found[0]["model"]) if found else self.info())
 
     def explain(
         self,
@@ -205,7 +209,7 @@ class Client:
                 raise self._unknown_item(item)
             about = self._about(answer["model"])
             self._warn_of_unknown(about, [answer], histories, {})
-            return _table(answer["contributions"], _REASON_COLUMNS, about)
+            return self._table(answer["contributions"], _REASON_COLUMNS, about)
 
     def search(self, text: str, k: int = 10) -> Any:
         """Find items by id or title: see `Recommender.search`."""
@@ -214,7 +218,7 @@ class Client:
         k = check_count("k", k)
         with self._reading():
             answer = self._ask("GET", "search", self._query({"q": text, "k": k}))
-            return _table(answer["items"], ("item", "title", "users"), self._about(answer["model"]))
+            return self._table(answer["items"], ("item", "title", "users"), self._about(answer["model"]))
 
     def info(self) -> dict[str, Any]:
         """Describe the model: its name, fingerprint, kind, parameters and training data."""
@@ -266,6 +270,18 @@ class Client:
             answer = self._ask("POST", "recommend/batch", _body({**options, "histories": some}))
             for each in answer["answers"]:
                 yield {**each, "model": answer["model"]}
+
+    def _table(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        names: Sequence[str],
+        about: dict[str, Any],
+        users: str = "int64",
+    ) -> Any:
+        from mrfrec.io.frames import frame
+
+        kinds = {**about["types"], "similar_to": about["types"]["item"], "user": users}
+        return frame([{name: [row[name] for row in rows] for name in names}], names, kinds, self._frames)
 
     @staticmethod
     def _warn_of_unknown(
@@ -376,16 +392,6 @@ def _body(content: dict[str, Any]) -> dict[str, Any]:
         return {"content": json.dumps(content), "headers": {"Content-Type": "application/json"}}
     except ValueError as error:  # an integer of some thousand digits
         raise DataError(f"the request cannot be sent: {error}.") from error
-
-
-def _table(
-    rows: Sequence[Mapping[str, Any]], names: Sequence[str], about: dict[str, Any], users: str = "int64"
-) -> Any:
-    from mrfrec.io.frames import frame
-
-    of_items = about["types"]["item"]
-    kinds = {"item": of_items, "similar_to": of_items, "user": users, "score": about["types"]["score"]}
-    return frame([{name: [row[name] for row in rows] for name in names}], names, kinds, None)
 
 
 def _check_types(items: Iterable[Id], about: dict[str, Any]) -> None:
