@@ -143,7 +143,7 @@ def test_a_library_that_cannot_be_is_refused(tmp_path: Path, monkeypatch: pytest
     path = tmp_path / "model.mrf"
     model = fitted("polars", IDS["texts"], titles=False)
     model.save(path)
-    with pytest.raises(ParameterError, match="frames must be.*pandas.*got 'excel'"):
+    with pytest.raises(ParameterError, match=r"frames must be.*pandas.*got 'excel'"):
         model.frames = "excel"
     with pytest.raises(ParameterError, match="frames"):
         mrfrec.load(path, frames="excel")
