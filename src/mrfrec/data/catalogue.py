@@ -51,6 +51,10 @@ class Catalogue:
     def title(self, item: int) -> str | None:
         return (self.titles[item] or None) if self.titles is not None else None
 
+    def short_title(self, item: int) -> str | None:
+        """Return the title, cut to 80 characters, for places where many titles stand together."""
+        return None if (title := self.title(item)) is None else shortened(title, 80)
+
     def name(self, item: int) -> str:
         """Return a name for people: the id, or the title of an item that is only numbered."""
         return (None if self.items.is_text else self.title(item)) or str(self.items[item])
@@ -99,6 +103,11 @@ class Catalogue:
         return columns
 
 
+def shortened(text: str, most: int) -> str:
+    """Cut a text to a number of characters, an ellipsis included."""
+    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
+
+
 def rows_of(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Turn columns into rows of plain Python values, for JSON and for people."""
 
@@ -130,6 +139,7 @@ class Recommendations:
     items: npt.NDArray[np.int32]
     scores: npt.NDArray[Any]
     evidence: npt.NDArray[np.bool_]  # whether some item of the history has a weight for the item
+    base: npt.NDArray[Any] | None = None  # base scores of the items, if there are reasons
     because: list[list[list["Contribution"]]] | None = None
 
 
