@@ -1,6 +1,6 @@
 """The items and users of a model, and answers about them as columns and rows."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -77,10 +77,15 @@ class Catalogue:
             "rank": (place + 1).astype(np.int32),
             "source": ["model" if known else "popular" for known in batch.evidence[there].tolist()],
         }
-        if batch.because is not None:
+        if batch.base is not None and batch.because is not None:
             reasons = [batch.because[u][p] for u, p in zip(owner.tolist(), place.tolist(), strict=True)]
+            names = {
+                item: name_with_id(self.items[item], self.short_title(item))
+                for item in {c.item for each in reasons for c in each}
+            }
             columns["because"] = [
-                ", ".join(f"{self.name(c.item)} ({c.amount:+.2f})" for c in each) for each in reasons
+                because_text(base, ((names[c.item], c.amount) for c in each))
+                for base, each in zip(_plain(batch.base[there]), reasons, strict=True)
             ]
         return columns
 
@@ -103,6 +108,18 @@ class Catalogue:
         return columns
 
 
+def name_with_id(item: Id, title: str | None) -> str:
+    """Return "title [id]", or the id of an item that has no other title."""
+    name = shortened(str(item), 80)
+    return f"{title} [{name}]" if title and title != name else name
+
+
+def because_text(base: float, parts: Iterable[tuple[str, float]]) -> str:
+    """Say what a score is made of, such as "base +0.74, cython3 +0.01"; a base score of 0 is left out."""
+    each = [*([("base", base)] if base else []), *parts]
+    return ", ".join(f"{name} {amount:+.2f}" for name, amount in each)
+
+
 def shortened(text: str, most: int) -> str:
     """Cut a text to a number of characters, an ellipsis included."""
     return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
@@ -110,15 +127,15 @@ def shortened(text: str, most: int) -> str:
 
 def rows_of(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Turn columns into rows of plain Python values, for JSON and for people."""
-
-    def plain(values: Any) -> list[Any]:
-        if not isinstance(values, np.ndarray):
-            return list(values)
-        # A number of 32 bits with the digits it has, and not those of its neighbour of 64 bits.
-        return [float(str(x)) for x in values] if values.dtype == np.float32 else list(values.tolist())
-
-    lists = [plain(values) for values in columns.values()]
+    lists = [_plain(values) for values in columns.values()]
     return (dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True))
+
+
+def _plain(values: Any) -> list[Any]:
+    if not isinstance(values, np.ndarray):
+        return list(values)
+    # A number of 32 bits with the digits it has, and not those of its neighbour of 64 bits.
+    return [float(str(x)) for x in values] if values.dtype == np.float32 else list(values.tolist())
 
 
 @dataclass(frozen=True)

@@ -94,8 +94,8 @@ class Recommender(RankingModel):
             with; p̄ is the p of a typical interaction. More favours rarer items, less than 0 popular ones.
             Only for models that score by weights, such as `MRF`.
         explain
-            How many reasons to give in a further column `because`: the items of the history that add most
-            to the score.
+            How many reasons to give in a further column `because`: the base score, unless it is 0, and the
+            items of the history that add most, such as "base +0.74, cython3 +0.01".
         progress
             Called as `progress("recommend", users done, users)`.
 

@@ -9,6 +9,7 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from mrfrec.checks import check_count, check_flag, check_frames, check_number, warn
+from mrfrec.data.catalogue import because_text, name_with_id
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.errors import DataError, MissingLibraryError, MrfrecError, ParameterError, ServiceError
 from mrfrec.models.histories import Unknown
@@ -27,7 +28,6 @@ _COLUMNS = ("user", "item", "title", "score", "rank", "source")
 _NEIGHBOR_COLUMNS = ("item", "title", "score", "rank")
 _REASON_COLUMNS = ("item", "title", "value", "weight", "contribution")
 _LONGEST_PAUSE = 10.0  # seconds to wait at most for a busy service before it is asked again
-_KEPT = 100_000  # names of items that are remembered
 _NO_IDS = {"integers": Ids.range(0), "strings": Ids(Texts.of([]))}  # which refuse ids of the other type
 
 
@@ -81,7 +81,6 @@ class Client:
         self._model, self._url = model, str(base.copy_with(userinfo=b"")).rstrip("/")  # without a password
         self._http = httpx.Client(base_url=base, headers=headers, timeout=timeout)
         self._known: dict[str, dict[str, Any]] = {}  # models by fingerprint
-        self._names: dict[tuple[str, Id], str] = {}  # of items for people, by fingerprint
 
     def __enter__(self) -> Self:
         return self
@@ -145,7 +144,7 @@ class Client:
                     "they have not seen and that are not excluded."
                 )
             rows = [
-                {"user": name, **row, **({"because": self._because(answer, row)} if explain else {})}
+                {"user": name, **row, **({"because": _because(row)} if explain else {})}
                 for name, answer in zip(names, answers, strict=True)
                 for row in answer["items"]
             ]
@@ -302,27 +301,6 @@ class Client:
         _check_types([item], self.info())
         return DataError(f"item {item!r} is unknown to the model.")
 
-    def _because(self, answer: dict[str, Any], row: dict[str, Any]) -> str:
-        return ", ".join(
-            f"{self._name(answer['model'], each['item'])} ({each['contribution']:+.2f})"
-            for each in row["reasons"]
-        )
-
-    def _name(self, model: dict[str, Any], item: Id) -> str:
-        """Return a name for people: the id, or the title of an item that is only numbered."""
-        about = self._about(model)
-        if about["item_ids"] == "strings" or not about["titles"]:
-            return str(item)
-        found = self._names.get((model["fingerprint"], item))
-        if found is None:
-            answer = self._find("GET", "item", {"params": {"item": str(item), "model": model["name"]}})
-            if answer is None:  # the model has just been replaced by one without this item
-                return str(item)
-            if len(self._names) >= _KEPT:
-                self._names.clear()
-            found = self._names[model["fingerprint"], item] = answer["title"] or str(item)
-        return found
-
     def _about(self, model: dict[str, Any]) -> dict[str, Any]:
         """Describe the model of an answer; if it has just been replaced, the one that came after it."""
         found = self._known.get(model["fingerprint"])
@@ -392,6 +370,11 @@ def _body(content: dict[str, Any]) -> dict[str, Any]:
         return {"content": json.dumps(content), "headers": {"Content-Type": "application/json"}}
     except ValueError as error:  # an integer of some thousand digits
         raise DataError(f"the request cannot be sent: {error}.") from error
+
+
+def _because(row: dict[str, Any]) -> str:
+    parts = ((name_with_id(one["item"], one["title"]), one["contribution"]) for one in row["reasons"])
+    return because_text(row["base"], parts)
 
 
 def _check_types(items: Iterable[Id], about: dict[str, Any]) -> None:
