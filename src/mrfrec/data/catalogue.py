@@ -56,8 +56,9 @@ class Catalogue:
         return None if (title := self.title(item)) is None else shortened(title, 80)
 
     def name(self, item: int) -> str:
-        """Return a name for people: the id, or the title of an item that is only numbered."""
-        return (None if self.items.is_text else self.title(item)) or str(self.items[item])
+        """Return a name for people: the title, or the id of an item without one."""
+        title = self.title(item)
+        return title if title and title.strip() else str(self.items[item])
 
     # ── columns of answers ────────────────────────────────────────────────────────────────────────
 
