@@ -55,7 +55,8 @@ def contents(table: Any) -> dict[str, list[Any]]:
     """Return columns as lists; what pandas has for a missing value is None."""
     if isinstance(table, pd.DataFrame):
         return {name: [None if pd.isna(x) else x for x in table[name].tolist()] for name in table}
-    return table.to_pydict() if isinstance(table, pa.Table) else table.to_dict(as_series=False)
+    columns = table.to_pydict() if isinstance(table, pa.Table) else table.to_dict(as_series=False)
+    return dict(columns)
 
 
 def types(table: Any) -> dict[str, str]:

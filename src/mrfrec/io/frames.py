@@ -54,7 +54,7 @@ def frame(columns: Batches, names: Iterable[str], kinds: Mapping[str, str], libr
     if backend.is_pandas_like():
         return _pandas_frame(values, table.schema, backend.to_native_namespace())
     try:
-        return nw.from_dict(values, nw.from_native(table).schema, backend=backend).to_native()
+        return nw.from_dict(values, nw.from_native(table).schema, backend=library).to_native()
     except (ValueError, ModuleNotFoundError):  # a library that cannot be made from columns
         return table
 
