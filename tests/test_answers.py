@@ -190,7 +190,7 @@ def test_only_items_that_speak_for_a_recommendation_are_its_reasons() -> None:
     B[0, 3], B[1, 3], B[2, 3] = 0.5, -0.25, 0.75
     model._weights = Rows.of(sp.csr_array(B))
     (row,) = model.answer(history=[0, 1, 2], k=1, explain=3).rows
-    assert (row["item"], row["because"]) == (3, "2 (+0.75), 0 (+0.50)")
+    assert (row["item"], row["because"]) == (3, "2 +0.75, 0 +0.50")
 
 
 @pytest.mark.parametrize("threshold", [None, 0.3])

@@ -46,6 +46,11 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             [*range(60)], ["a title of so many words " * 3] * 60, folder / "many.mrf", MRF(threads=1)
         ),
     }
+    titles = [
+        f"{letter} words of a title " * 500 if letter in "ace" else letter * 10_000 for letter in "abcdef"
+    ]
+    shelf["long"] = fitted([f"sku-{i}" for i in range(6)], titles, folder / "long.mrf")
+    shelf["ids"] = fitted([f"sku-{letter}" * 1000 for letter in "abcdef"], None, folder / "ids.mrf")
     with serving(create_app(shelf, settings=ServiceSettings(poll=0))) as url:
         yield url
 
@@ -106,8 +111,9 @@ def test_search_by_mouse_and_by_the_form(browser: Browser, url: str) -> None:
         box.fill("emoji")
         box.press("Enter")
         expect(page.get_by_role("heading", level=1)).to_have_text("Search")
-        page.get_by_role("link", name="🦊 emoji", exact=True).click()
-        expect(page.get_by_role("heading", level=1)).to_have_text("🦊 emoji")
+        page.get_by_role("link", name=TITLES[3], exact=True).click()
+        expect(page.get_by_role("heading", level=1)).to_have_text(TITLES[3])
+        expect(page.locator(".lead")).to_have_text("[🦊 emoji]")
         assert "model=odd" in page.url
 
 
@@ -136,7 +142,7 @@ def test_a_history_is_put_together_and_taken_apart(browser: Browser, url: str) -
             expect(page.get_by_role("listbox").get_by_role("option").first).to_contain_text(name)
             box.press("ArrowDown")
             box.press("Enter")
-            expect(page.get_by_role("link", name=f"Remove {name}")).to_be_visible()
+            expect(page.get_by_role("link", name=f"Remove the {name}")).to_be_visible()
         assert page.url.endswith("/history?item=milk&item=tea")
         cards = page.locator(".recommended > li")
         expect(cards).to_have_count(5)
@@ -144,9 +150,9 @@ def test_a_history_is_put_together_and_taken_apart(browser: Browser, url: str) -
         first = cards.first.locator("h3 a").inner_text()
         cards.first.get_by_role("link", name=f"Add {first}").click()
         expect(page.get_by_role("link", name=f"Remove {first}")).to_be_visible()
-        page.get_by_role("link", name="Remove milk").click()
-        expect(page.get_by_role("link", name="Remove milk")).to_have_count(0)
-        expect(page.get_by_role("link", name="Remove tea")).to_be_visible()
+        page.get_by_role("link", name="Remove the milk").click()
+        expect(page.get_by_role("link", name="Remove the milk")).to_have_count(0)
+        expect(page.get_by_role("link", name="Remove the tea")).to_be_visible()
 
 
 def test_the_slider_applies_at_once(browser: Browser, url: str) -> None:
@@ -175,7 +181,7 @@ def test_everything_can_be_read_without_scripts(browser: Browser, url: str) -> N
         page.goto("/history?item=milk")
         page.get_by_role("searchbox", name="Add an item").fill("tea")
         page.get_by_role("button", name="Search").click()
-        page.get_by_role("link", name="Add tea to the history").click()
+        page.get_by_role("link", name="Add the tea to the history").click()
         assert page.url.endswith("/history?item=milk&item=tea")
         page.get_by_role("button", name="Apply").click()
         expect(page.locator(".recommended > li")).to_have_count(5)
@@ -199,7 +205,7 @@ def test_a_key_is_the_password_of_the_page(browser: Browser, tmp_path: Path) -> 
             page.goto("/")
             page.get_by_role("combobox", name="Find an item").fill("milk")
             page.get_by_role("listbox").get_by_role("option").first.click()
-            expect(page.get_by_role("heading", level=1)).to_have_text("milk")
+            expect(page.get_by_role("heading", level=1)).to_have_text("the milk")
 
 
 def test_the_keyboard_goes_to_the_content_first(browser: Browser, url: str) -> None:
@@ -222,3 +228,30 @@ def test_pages_fit_a_phone_and_have_no_fault_of_accessibility(browser: Browser, 
             assert page.evaluate("document.documentElement.scrollWidth") <= width
             found = Axe().run(page)
             assert found.violations_count == 0, found.generate_report()
+
+
+@pytest.mark.parametrize("width", [1200, 360])
+def test_long_titles_and_ids_are_cut(browser: Browser, url: str, width: int) -> None:
+    with opened(browser, url, viewport={"width": width, "height": 740}) as page:
+        paths = ["/?model={}", "/search?model={}&q=sku", "/history?model={}", "/item?model=long&item=sku-1"]
+        paths += ["/history?model=long&item=sku-1&item=sku-2"]
+        for path in [path.format(name) for path in paths for name in ("long", "ids")]:
+            page.goto(path)
+            assert page.evaluate("document.documentElement.scrollHeight") < 5000, path
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+
+
+def test_text_ids_are_shown_by_their_titles(browser: Browser, url: str) -> None:
+    with opened(browser, url, viewport={"width": 1200, "height": 740}) as page:
+        page.goto("/item?item=tea")
+        expect(page.get_by_role("heading", level=1)).to_have_text("the tea")
+        node = page.locator("figure.graph > svg:visible a.node").first
+        label = node.locator("text").text_content() or ""
+        assert label.startswith("the ")
+        assert (node.locator("title").text_content() or "").startswith(
+            f"{label} [{label.removeprefix('the ')}]: "
+        )
+        page.goto("/history?item=milk")
+        bar = page.locator(".reasons tbody th").first
+        expect(bar).to_have_text("the milk [milk]")
+        expect(bar.get_by_role("link")).to_have_attribute("title", "the milk [milk]")

@@ -1555,7 +1555,7 @@ def test_demo_shows_accuracy_recommendations_and_what_is_next(demo: tuple[Path, 
         if re.match(r"(most popular|MRF)", row[0])
     }
     assert accuracy["MRF, dense"] > accuracy["MRF, 2 % of the weights"] > 2 * accuracy["most popular"] > 0.2
-    assert re.search(r"^ +\d  python3-\S+ .*\+0\.\d\d\)", done.out, re.MULTILINE)
+    assert re.search(r"^ +\d  python3-\S+ .*base \+0\.\d\d, .*\+0\.\d\d", done.out, re.MULTILINE)
     assert "Try next:" in done.out
     assert re.search(r"open http://127.0.0.1:8000 after\n\n  \S*mrfrec serve .*red.*$", done.out.rstrip())
 

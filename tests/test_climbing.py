@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -13,11 +14,13 @@ from mrfrec import MRF, Interactions, MrfrecError, MrfrecWarning, ParameterError
 from mrfrec.core import blocks, closed_form
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids
-from mrfrec.evaluation import climb, splits, study, tuning
+from mrfrec.evaluation import climb, compare, splits, study, tuning
 from mrfrec.evaluation.climbing import Ladder
+from mrfrec.evaluation.report import of_comparison, of_tuning
 from mrfrec.evaluation.splits import Questions, Split, popularity_differs
-from mrfrec.models import mrf
+from mrfrec.models import EASE, Popularity, mrf
 from mrfrec.models.axes import Range
+from mrfrec.models.registry import build
 
 from conftest import random_matrix
 
@@ -307,3 +310,54 @@ def test_a_climb_is_measured_as_any_other_tuning(split: Split, tmp_path: Path) -
     assert resumed.best == found.best
     with pytest.raises(ParameterError, match=r"vary must be lists of values.*A range is for a search"):
         climb(split, "ndcg@10", vary={"l2": Range(1, 2)})
+
+
+@pytest.mark.parametrize("model", ["MRF", "SLIM", "EASE"])
+@pytest.mark.parametrize("grid", [False, True], ids=["climb", "grid"])
+def test_the_default_and_the_gain_over_it_are_in_the_table(
+    split: Split, valued: Any, model: str, grid: bool
+) -> None:
+    usual = build(model, {}).parameters
+    start = {} if grid else build(model, {}).tuning_route(split.for_tuning().training).start
+    default = {**usual, **start}
+
+    def value(x: Parameters) -> float:  # the default is the worst of many
+        return 0.2 if {**default, **x} == default else 0.25 + (crc32(json.dumps(x).encode()) % 100) / 1e6
+
+    valued(value)
+    found = climb(split, "ndcg@10", model=model, grid=grid)
+    assert found.default is not None
+    assert {**default, **found.default.parameters} == default
+    report = of_tuning(found, most=3)
+    place = report.sections[0].columns.index("over the default")
+    cells = [row[place] for row in report.sections[0].rows]
+    assert len(cells) == 4
+    assert cells[-1] == "default"
+    gain = (found.best.value or 0.0) - 0.2
+    assert cells[0] == f"{gain:+.4f} (+{100 * gain / 0.2:.1f} %)"
+    assert report.data["default"] == found.default.parameters
+
+
+def test_a_default_that_was_not_tried_has_no_row(split: Split, valued: Any) -> None:
+    valued(lambda x: x["l1"] / 10)
+    found = climb(split, "ndcg@10", model="SLIM", vary={"l1": [2.0, 3.0]}, fixed={"l2": 1.0})
+    report = of_tuning(found)
+    assert found.default is None
+    assert "over the default" not in report.sections[0].columns
+    assert any("default" in note for note in report.notes)
+    fixed = climb(split, "ndcg@10", model="SLIM", vary={"l1": [1.0, 3.0]}, fixed={"l2": 1.0})
+    assert fixed.default is not None
+    assert fixed.default.parameters == {"l1": 1.0, "l2": 1.0}
+
+
+def test_a_comparison_notes_which_models_are_untuned(split: Split) -> None:
+    models = {
+        "as it is": MRF(), "dense": MRF(sparsity=None), "tuned": MRF(l2=3.0), "novel": MRF(novelty=0.2),
+        "ridge": EASE(), "another": EASE(l2=7.0), "popular": Popularity(),
+    }  # fmt: skip
+    report = of_comparison(compare(models, split, "ndcg@10"))
+    assert report.data["untuned"] == ["as it is", "dense", "ridge"]
+    (note,) = [note for note in report.notes if note.startswith("Untuned")]
+    assert all(name in note for name in ("as it is", "dense", "ridge"))
+    tuned = compare({name: models[name] for name in ("tuned", "another")}, split, "ndcg@10")
+    assert not [note for note in of_comparison(tuned).notes if "ntuned" in note]

@@ -30,6 +30,7 @@ PROMISES = {
     ],
     "Ids keep their type": [
         "test_ids_come_back_with_their_type_and_are_found_where_they_are",
+        "test_ids_are_the_same_in_every_table",
         "test_ids_and_titles_come_back",
         "test_string_ids_of_typed_formats_stay_strings_even_if_all_are_digits",
     ],

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pytest
 import scipy.sparse as sp
 
@@ -165,9 +164,10 @@ def test_reasons_add_up_to_the_score(novelty: float | None, parameters: dict[str
         reasons = model.explain(row["item"], user=row["user"], novelty=novelty)
         assert reasons["contribution"].sum() == pytest.approx(row["score"], abs=1e-9)
     for row in model.answer([0], k=3, novelty=novelty, explain=2).rows:
-        items = model.explain(row["item"], user=0, novelty=novelty).filter(pl.col("item").is_not_null())
-        largest = items["contribution"].max()
-        assert row["because"].startswith(f"{items['item'][0]} ({largest:+.2f})" if largest > 0 else "")
+        parts = model.explain(row["item"], user=0, novelty=novelty).select("item", "contribution").rows()
+        base = [f"base {parts.pop()[1]:+.2f}"] if parts[-1][0] is None else []
+        largest = [f"{item} {amount:+.2f}" for item, amount in parts[:2] if amount > 0]
+        assert row["because"] == ", ".join([*base, *largest])
 
 
 def test_an_item_does_not_recommend_itself() -> None:

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 
 import mrfrec
 from mrfrec import MRF, models, read_interactions
+from mrfrec.data.catalogue import shortened
 from mrfrec.service import ServiceSettings, create_app, page
-from mrfrec.service.graph import NARROW, WIDE, _chain, _layout, draw
+from mrfrec.service.graph import NARROW, WIDE, _chain, _layout, distinct_names, draw
 
 from servers import save_shop, serving
 
@@ -155,11 +156,13 @@ def test_every_link_leads_to_a_page(client: httpx.Client, name: str) -> None:
 @pytest.mark.parametrize("item", ODD, ids=ascii)
 def test_odd_ids_are_found_shown_and_escaped(client: httpx.Client, item: str) -> None:
     page = get(client, "/item", model="odd", item=item)
-    assert item in "".join(page.text)
     title = TITLES[ODD.index(item)]
+    assert (f"[{item}]" if title else item) in "".join(page.text)
     assert title in "".join(page.text)
     history = get(client, "/history", model="odd", item=[item, "ünïcode"])
-    assert ("a", "Remove " + item) in [(tag, given.get("aria-label")) for tag, given in history.tags]
+    assert ("a", f"Remove {shortened(title or item, 120)}") in [
+        (tag, given.get("aria-label")) for tag, given in history.tags
+    ]
     hidden = [given["value"] for tag, given in history.tags if tag == "input" and given.get("name") == "item"]
     assert hidden.count(item) == 2  # of the search box and of the slider
     assert "No items" not in "".join(get(client, "/search", model="odd", q=item).text)
@@ -168,7 +171,7 @@ def test_odd_ids_are_found_shown_and_escaped(client: httpx.Client, item: str) ->
 def test_integer_ids_and_missing_titles(client: httpx.Client) -> None:
     page = get(client, "/item", model="numbers", item=2**62)
     assert "large" in "".join(page.text)
-    assert f"id {2**62}" in "".join(page.text)
+    assert f"[{2**62}]" in "".join(page.text)
     options = [
         given["data-href"]
         for tag, given in get(client, "/suggest", model="numbers", q="large").tags
@@ -190,7 +193,7 @@ def test_the_reasons_are_exact(client: httpx.Client, folder: Path) -> None:
         assert len(cards) == len(wanted) == 5
         for card, row in zip(cards, wanted, strict=True):
             score, *parts = (float(value) for value in re.findall(r'<data value="([^"]+)"', card))
-            assert f">{row['item']}</a>" in card
+            assert f">{row['title']}</a>" in card
             assert score == pytest.approx(row["score"], abs=1e-6)
             assert sum(parts) == pytest.approx(score, abs=1e-6)
             assert len(parts) == len(history) + 1
@@ -249,7 +252,7 @@ def test_neighbors_are_those_of_the_model_with_their_signs(client: httpx.Client)
     api = client.get("/v1/similar", params={"item": "milk", "k": 3}).json()["items"]
     table = page[page.index("More likely together") :]
     for row in api:
-        at = table.index(f">{row['item']}</a>")
+        at = table.index(f">{row['title']}</a>")
         assert f"{row['score']:+.3f}" in table[at : at + 400]
     assert "Less likely together (−)" in page
     assert 'class="edge negative' in page
@@ -408,3 +411,12 @@ def test_boxes_of_a_graph_are_inside_and_apart(n: int, canvas: Any) -> None:
         assert sum(edge.is_inner for edge in drawing.edges) == n - 1
         strongest = [edge for edge in drawing.edges if edge.width == 7.0]
         assert bool(strongest) == (n > 1)
+
+
+def test_names_of_a_graph_that_are_cut_alike_give_way_to_ids() -> None:
+    names = [
+        "development files for x",
+        "Development files for the library y",
+        "Development files for the library z",
+    ]
+    assert distinct_names(names, ["x", "y", 7], NARROW) == [names[0], "y", "7"]

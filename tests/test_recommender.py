@@ -1,6 +1,7 @@
 """The contract of recommenders, kept by each of them; and the MRF's rankings against plain numpy."""
 
 import pickle
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -265,13 +266,27 @@ def test_similar_items_are_the_strongest_of_a_row_in_one_scale() -> None:
 
 
 def test_reasons_are_the_largest_positive_contributions() -> None:
-    data = named_data(text=True)
+    data = Interactions(named_data(text=True).matrix, items=[f"item {i}" for i in range(30)])
     model = MRF.paper(l2=2.0).fit(data)
-    table = model.recommend(data.users[1], k=4, explain=2)
+    table = model.recommend(1, k=4, explain=2)
     for item, because in table.select("item", "because").iter_rows():
-        found, _ = model._explanation(item, user=data.users[1])
+        found, _ = model._explanation(item, user=1)
         best = [c for c in found[:2] if c.amount > 0]
-        assert because == ", ".join(f"{data.items[c.item]} ({c.amount:+.2f})" for c in best)
+        assert because == ", ".join(f"{data.items[c.item]} {c.amount:+.2f}" for c in best)
+
+
+@pytest.mark.parametrize("novelty", [None, 0.4])
+@pytest.mark.parametrize("history", [[], ["item 03", "item 10"]], ids=["nobody", "somebody"])
+def test_reasons_begin_with_the_base_score(history: list[str], novelty: float | None) -> None:
+    model = MRF.paper(l2=2.0, offset=True).fit(named_data(text=True))
+    for item, because in (
+        model.recommend(history=history, k=4, explain=2, novelty=novelty)
+        .select("item", "because")
+        .iter_rows()
+    ):
+        parts = model.explain(item, history=history, novelty=novelty)["contribution"].to_list()
+        assert because.split(", ")[0] == f"base {parts[-1]:+.2f}"
+        assert ("Title" in because) == any(part > 0 for part in parts[:-1])
 
 
 # ── the caller's frame library ────────────────────────────────────────────────────────────────────
@@ -353,10 +368,21 @@ def test_without_a_history_the_explanation_adds_up_to_the_score_with_an_offset_t
     assert sum(model.explain(item, history=[])["contribution"]) == score > 0
 
 
-def test_reasons_name_numbered_items_by_title() -> None:
-    data = named_data(text=False)
+@pytest.mark.parametrize("text", [True, False], ids=["texts", "integers"])
+def test_reasons_name_items_by_title_and_id(text: bool) -> None:
+    data = named_data(text)
     because = MRF.paper(l2=2.0).fit(data).recommend(data.users[1], k=1, explain=1)["because"][0]
-    assert because.startswith("Title, of ")
+    ((place, item),) = re.findall(r"^Title, of (\d+) \[(.*)\] \+\d\.\d\d$", because)
+    assert str(data.items[int(place)]) == item
+
+
+def test_names_in_reasons_are_cut() -> None:
+    names = [f"{letter} " * 5000 for letter in "abc"]
+    X = sp.csr_array(np.array([[1, 1, 0], [1, 1, 0], [0, 0, 1], [0, 0, 1]]))
+    model = MRF.paper(l2=1.0).fit(Interactions(X, items=names, titles=names[::-1]))
+    because = model.recommend(history=names[:1], k=1, explain=1)["because"][0]
+    assert because.count("…") == 2
+    assert len(because) < 200
 
 
 def test_a_loaded_model_crosses_to_another_process(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,12 @@ def test_recommendations_are_those_of_the_model(
     ]
     assert found.headers["mrfrec-model"] == f"shop; {found.json()['model']['fingerprint']}"
     for row in items:
+        parts = client.post("/v1/explain", json={**asked, "item": row["item"]}).json()["contributions"]
+        base = [part["contribution"] for part in parts if part["item"] is None]
+        assert row["base"] == pytest.approx(sum(base))
         assert len(row["reasons"]) <= 2
+        for reason in row["reasons"]:
+            assert reason["title"] == f"the {reason['item']}"
 
 
 def test_unknown_items_are_reported(client: httpx.Client) -> None:
@@ -142,7 +148,8 @@ def test_quick_answers_are_those_of_the_model(
     X = random_matrix(3, real=not binary)
     name = (lambda i: f"i{i}") if texts else (lambda i: 7 * i)
     items = [name(i) for i in range(X.shape[1])]
-    data = Interactions(sp.csr_array(X.astype(np.float32)), items=items)
+    titles = [f"Title {i} " + "of many words " * 10 if i % 3 else "" for i in range(X.shape[1])]
+    data = Interactions(sp.csr_array(X.astype(np.float32)), items=items, titles=titles)
     model = make().fit(data)
     quick = QuickAnswers.of(model)
     assert quick is not None
@@ -162,7 +169,8 @@ def test_quick_answers_are_those_of_the_model(
             assert all(x == 0.0 for item, x in history.items() if item in items)
             continue
         wanted = answers.recommend_one(served, history, asked)
-        assert found[0] == wanted.items
+        quickly = answers.recommend_one(replace(served, quick=quick), history, asked)
+        assert quickly.items == wanted.items
         assert sorted(map(str, found[1])) == sorted(map(str, wanted.unknown))
 
 

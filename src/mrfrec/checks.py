@@ -7,11 +7,12 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import find_spec
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Literal
 
-from mrfrec.errors import DataError, MrfrecWarning, ParameterError
+from mrfrec.errors import DataError, MissingLibraryError, MrfrecWarning, ParameterError
 
 _threads: list[str] = []  # names of those that ran at the last fork
 _lost_threads: list[str] = []  # of polars, which are in the process that this one was forked from
@@ -62,6 +63,15 @@ def check_flag(name: str, value: object) -> bool:
 def is_unicode(text: str) -> bool:
     """Return whether UTF-8 can hold a text: not if it has half of a surrogate pair."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def check_frames(library: str | None) -> str | None:
+    """Return the name of an installed data frame library, or None."""
+    if library not in (None, "polars", "pandas", "pyarrow"):
+        raise ParameterError("frames", '"polars", "pandas", "pyarrow" or None', library)
+    if library is not None and find_spec(library) is None:
+        raise MissingLibraryError(f'frames="{library}" needs {library}: pip install {library}.')
+    return library
 
 
 def check_device_name(device: object) -> str:

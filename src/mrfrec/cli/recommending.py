@@ -264,7 +264,8 @@ def explain(
 ) -> None:
     """Show how the items of a history add up to a score.
 
-    A contribution is the value of the item in the history times its weight. Contributions sum to the score.
+    A contribution is the value of the item in the history times its weight. With the base score, which the
+    item has without the history, they sum to the score.
 
     \b
     Examples:

@@ -89,7 +89,7 @@ def show_similar(model: Recommender, item: Id, k: int, kind: str, output: Path |
     columns = model.catalogue.neighbor_columns(*model._nearest(model._position(item), check_count("k", k)))
     if not columns["item"]:
         note(f"no item goes with {item}, says this {type(model).__name__}")
-    _write_columns(columns, model.catalogue, kind, output)
+    _write_columns(columns, model, kind, output)
 
 
 def show_explanation(
@@ -103,16 +103,16 @@ def show_explanation(
             columns["item"][-1], columns["title"][-1] = columns["title"][-1], None
         last = {"item": "(score)", "contribution": fsum([base, *(c.amount for c in found)])}
         columns = {name: [*values, last.get(name)] for name, values in columns.items()}
-    _write_columns(columns, model.catalogue, kind, output)
+    _write_columns(columns, model, kind, output)
 
 
-def _write_columns(columns: dict[str, Any], catalogue: Catalogue, kind: str, output: Path | None) -> None:
+def _write_columns(columns: dict[str, Any], model: Recommender, kind: str, output: Path | None) -> None:
     if output is None or kind not in ("parquet", "jsonl"):
-        _write(rows_of(columns), list(columns), set(), catalogue, kind, output)
+        _write(rows_of(columns), list(columns), set(), model.catalogue, kind, output)
         return
     from mrfrec.io.frames import frame
 
-    table = frame([columns], columns, {"item": catalogue.items.kind}, None)
+    table = frame([columns], columns, model._types, None)
     content = io.BytesIO()
     table.write_parquet(content) if kind == "parquet" else table.write_ndjson(content)
     with _file(output) as file:

@@ -1,6 +1,6 @@
 """The items and users of a model, and answers about them as columns and rows."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -51,9 +51,14 @@ class Catalogue:
     def title(self, item: int) -> str | None:
         return (self.titles[item] or None) if self.titles is not None else None
 
+    def short_title(self, item: int) -> str | None:
+        """Return the title, cut to 80 characters, for places where many titles stand together."""
+        return None if (title := self.title(item)) is None else shortened(title, 80)
+
     def name(self, item: int) -> str:
-        """Return a name for people: the id, or the title of an item that is only numbered."""
-        return (None if self.items.is_text else self.title(item)) or str(self.items[item])
+        """Return a name for people: the title, or the id of an item without one."""
+        title = self.title(item)
+        return title if title and title.strip() else str(self.items[item])
 
     # ── columns of answers ────────────────────────────────────────────────────────────────────────
 
@@ -73,17 +78,22 @@ class Catalogue:
             "rank": (place + 1).astype(np.int32),
             "source": ["model" if known else "popular" for known in batch.evidence[there].tolist()],
         }
-        if batch.because is not None:
+        if batch.base is not None and batch.because is not None:
             reasons = [batch.because[u][p] for u, p in zip(owner.tolist(), place.tolist(), strict=True)]
+            names = {
+                item: name_with_id(self.items[item], self.short_title(item))
+                for item in {c.item for each in reasons for c in each}
+            }
             columns["because"] = [
-                ", ".join(f"{self.name(c.item)} ({c.amount:+.2f})" for c in each) for each in reasons
+                because_text(base, ((names[c.item], c.amount) for c in each))
+                for base, each in zip(_plain(batch.base[there]), reasons, strict=True)
             ]
         return columns
 
     def neighbor_columns(self, items: npt.NDArray[Any], strengths: npt.NDArray[Any]) -> Columns:
         """Return item, title, score and rank of the items that go with an item, nearest first."""
         ranks = np.arange(1, len(items) + 1, dtype=np.int32)
-        return {**self.columns(items), "score": strengths.astype(np.float32), "rank": ranks}
+        return {**self.columns(items), "score": strengths, "rank": ranks}
 
     def reason_columns(self, reasons: "list[Contribution]", base: float) -> Columns:
         """Return item, title, value, weight and contribution; a base score other than 0 is the last row."""
@@ -99,17 +109,34 @@ class Catalogue:
         return columns
 
 
+def name_with_id(item: Id, title: str | None) -> str:
+    """Return "title [id]", or the id of an item that has no other title."""
+    name = shortened(str(item), 80)
+    return f"{title} [{name}]" if title and title != name else name
+
+
+def because_text(base: float, parts: Iterable[tuple[str, float]]) -> str:
+    """Say what a score is made of, such as "base +0.74, cython3 +0.01"; a base score of 0 is left out."""
+    each = [*([("base", base)] if base else []), *parts]
+    return ", ".join(f"{name} {amount:+.2f}" for name, amount in each)
+
+
+def shortened(text: str, most: int) -> str:
+    """Cut a text to a number of characters, an ellipsis included."""
+    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
+
+
 def rows_of(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Turn columns into rows of plain Python values, for JSON and for people."""
-
-    def plain(values: Any) -> list[Any]:
-        if not isinstance(values, np.ndarray):
-            return list(values)
-        # A number of 32 bits with the digits it has, and not those of its neighbour of 64 bits.
-        return [float(str(x)) for x in values] if values.dtype == np.float32 else list(values.tolist())
-
-    lists = [plain(values) for values in columns.values()]
+    lists = [_plain(values) for values in columns.values()]
     return (dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True))
+
+
+def _plain(values: Any) -> list[Any]:
+    if not isinstance(values, np.ndarray):
+        return list(values)
+    # A number of 32 bits with the digits it has, and not those of its neighbour of 64 bits.
+    return [float(str(x)) for x in values] if values.dtype == np.float32 else list(values.tolist())
 
 
 @dataclass(frozen=True)
@@ -130,6 +157,7 @@ class Recommendations:
     items: npt.NDArray[np.int32]
     scores: npt.NDArray[Any]
     evidence: npt.NDArray[np.bool_]  # whether some item of the history has a weight for the item
+    base: npt.NDArray[Any] | None = None  # base scores of the items, if there are reasons
     because: list[list[list["Contribution"]]] | None = None
 
 

@@ -87,7 +87,10 @@ def climb(
         for value in values if isinstance(values, Sequence) else ():
             build(run.model, plain({**run.fixed, name: value}), run.machine).tuning_route(data)
     start = {} if grid else {name: x for name, x in route.start.items() if name in axes}
-    climber = _Climber(run, axes, {**build(run.model, run.fixed).parameters, **start}, route.needs)
+    run.usual |= start
+    climber = _Climber(run, axes, run.usual, route.needs)
+    if not vary:  # the best is never worse than the default, and its gain is known
+        run.value_of(plain({name: run.usual[name] for name in axes}), axis="start")
     if grid:
         place = climber.best_of_grid()
     else:

@@ -8,7 +8,8 @@ from typing import Any
 from mrfrec import __version__
 from mrfrec.evaluation.metrics import Mean, Metric, Paired, p_text
 from mrfrec.evaluation.protocol import Comparison, Evaluation
-from mrfrec.evaluation.study import Tuning
+from mrfrec.evaluation.study import Trial, Tuning
+from mrfrec.models.axes import Range, Ridges
 from mrfrec.models.registry import kind_named, model_class
 
 
@@ -122,23 +123,44 @@ def of_comparison(comparison: Comparison) -> Report:
         differences.append({"model": other.model, "against": first.model, "metrics": found})
     columns = ["model", *(metric.title for metric in metrics)]
     section = Section(columns, rows, f"Difference from {first.model}, user by user")
-    data = {**report.data, "differences": differences}
-    return replace(report, sections=[*report.sections, section], data=data)
+    untuned = [each.model for each in comparison.evaluations if _is_untuned(each)]
+    notes = [*report.notes]
+    if untuned:
+        notes.append(f"Untuned, all that mrfrec tune varies being at its default: {', '.join(untuned)}.")
+    data = {**report.data, "differences": differences, "untuned": untuned}
+    return replace(report, sections=[*report.sections, section], data=data, notes=notes)
+
+
+def _is_untuned(evaluation: Evaluation) -> bool:
+    """Return whether no parameter that tuning varies differs from its default."""
+    kind = str(evaluation.facts.get("kind", ""))
+    if not kind_named(kind):
+        return False
+    model = model_class(kind)
+    axes = {**model.tuning_grid, **model.search_space}
+    varied = {name for name, axis in axes.items() if isinstance(axis, Range | Ridges) or len(axis) > 1}
+    defaults = {name: value for name, value in model.defaults().items() if name in varied}
+    return bool(defaults) and all(evaluation.parameters[name] == x for name, x in defaults.items())
 
 
 def of_tuning(tuning: Tuning, most: int = 10) -> Report:
-    """Report the best trials, the best first."""
+    """Report the best trials, the best first, and by how much they are better than the default."""
     names = list(dict.fromkeys(name for trial in tuning.trials for name in trial.parameters))
     tried = {json.dumps(trial.parameters, sort_keys=True): trial for trial in tuning.trials}.values()
     ranked = sorted((t for t in tried if t.value is not None), key=lambda t: -(t.value or 0.0))
     failed = [trial for trial in tried if trial.value is None]
+    default = tuning.default
+    shown = ranked[:most]
+    if default is not None and default.parameters not in [trial.parameters for trial in shown]:
+        shown.append(default)
     rows = [
         [
             *(_parameter_text(name, trial.parameters.get(name, "")) for name in names),
             str(Mean(trial.value or 0.0, float("nan") if trial.error is None else trial.error)),
+            *([] if default is None else [_gain_text(trial, default)]),
             seconds_text(trial.seconds) + ("" if tuning.is_eligible(trial) else " (too long)"),
         ]
-        for trial in ranked[:most]
+        for trial in shown
     ]
     about = [
         f"split: {tuning.split}",
@@ -155,18 +177,30 @@ def of_tuning(tuning: Tuning, most: int = 10) -> Report:
     ]  # fmt: skip
     data = {
         "model": tuning.model, "metric": str(tuning.metric), "split": tuning.split,
-        "best": tuning.best.parameters, "trials": trials,
+        "best": tuning.best.parameters, "default": None if default is None else default.parameters,
+        "trials": trials,
     }  # fmt: skip
-    columns = [*names, f"{tuning.metric.title} (validation)", "training"]
+    gain = [] if default is None else ["over the default"]
+    columns = [*names, f"{tuning.metric.title} (validation)", *gain, "training"]
     notes = [
         f"Not fitted: {parameters_text(trial.parameters, tuning.model)}: {trial.failure}"
         for trial in failed[:3]
     ]
     if tuning.best.plan:
         notes.insert(0, f"The best: {tuning.best.plan}")
+    if default is None:
+        notes.append("The default parameters are not among the points tried, so the gain is not known.")
     if tuning.out_of_time:
         notes.append("The time was up before everything was tried: give it more minutes to go on.")
     return Report(about, [Section(columns, rows)], data, notes)
+
+
+def _gain_text(trial: Trial, default: Trial) -> str:
+    if trial.parameters == default.parameters:
+        return "default"
+    before = default.value or 0.0
+    gain = (trial.value or 0.0) - before
+    return f"{gain:+.4f}" + (f" ({100 * gain / before:+.1f} %)" if before else "")
 
 
 def parameters_text(parameters: dict[str, Any], kind: str) -> str:

@@ -57,6 +57,15 @@ class Tuning:
     max_seconds: float | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     out_of_time: bool = False
+    usual: dict[str, Any] = field(default_factory=dict)  # parameters of a model that is not tuned
+
+    @property
+    def default(self) -> Trial | None:
+        """The trial of the default parameters; None if they were not tried, or could not be fitted."""
+        for trial in self.trials:
+            if trial.value is not None and {**self.usual, **trial.parameters} == self.usual:
+                return trial
+        return None
 
     @property
     def best(self) -> Trial:
@@ -167,6 +176,7 @@ class Study:
         except ParameterError as error:
             raise error.named("metric") from None
         made = build(model, fixed or {})
+        self.usual = made.parameters  # what a climb starts from replaces "auto"
         self.model, self.max_seconds, self.ties = type(made).__name__, max_seconds, ties
         # Parameters that change no result do not identify a trial.
         given = plain(fixed or {})
@@ -343,7 +353,7 @@ class Study:
     def result(self) -> Tuning:
         return Tuning(
             self.model, self.metric, self.split.name, tuple(self.competing), self.max_seconds, self.facts,
-            self._out_of_time,
+            self._out_of_time, self.usual,
         )  # fmt: skip
 
     def finish(self) -> Tuning:

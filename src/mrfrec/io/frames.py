@@ -47,17 +47,32 @@ def frame(columns: Batches, names: Iterable[str], kinds: Mapping[str, str], libr
     table = frames[0] if len(frames) == 1 else pl.concat([pl.DataFrame(schema=schema), *frames])
     if library in (None, "polars"):
         return table
-    lists = {
-        # Without a detour through pyarrow, which not everybody with pandas has.
+    backend = nw.Implementation.from_backend(library)
+    # Without a detour through pyarrow, which not everybody with pandas has.
+    values = {
         column.name: column.to_numpy()
         if column.dtype.is_numeric() and not column.null_count()
         else column.to_list()
         for column in table
     }
+    if backend.is_pandas_like():
+        return _pandas_frame(values, table.schema, backend.to_native_namespace())
     try:
-        return nw.from_dict(lists, backend=library).to_native()
+        return nw.from_dict(values, nw.from_native(table).schema, backend=library).to_native()
     except (ValueError, ModuleNotFoundError):  # a library that cannot be made from columns
         return table
+
+
+def _pandas_frame(values: Mapping[str, Any], schema: Mapping[str, pl.DataType], pandas: Any) -> Any:
+    """Give each column one type, whatever is in it: a null must not make floats of the ids."""
+    text = pandas.Series([""]).dtype  # as in the caller's own frames: object, or str from pandas 3 on
+    kinds = {
+        name: text if kind == pl.String
+        else str(kind).lower() if name in _TYPES
+        else str(kind)  # ids are Int64 or UInt64, which have nulls
+        for name, kind in schema.items()
+    }  # fmt: skip
+    return pandas.DataFrame({name: pandas.Series(values[name], dtype=kind) for name, kind in kinds.items()})
 
 
 def as_parquet(columns: Batches, names: Iterable[str], kinds: Mapping[str, str]) -> bytes:

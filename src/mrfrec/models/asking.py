@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.checks import check_count, check_flag, check_number, warn
+from mrfrec.core.sparse import Rows
 from mrfrec.data.catalogue import Columns, Recommendations
 from mrfrec.data.ids import Id
 from mrfrec.errors import DataError, ParameterError
@@ -94,10 +95,11 @@ class RankingModel(UpdatableModel):
                 filters.allow(start, len(names)), more_novelty,
             )  # fmt: skip
             short += int((items < 0).any(axis=1).sum()) if places == k else len(names)
-            because = (
-                reasons(self._scaled_weights(more_novelty), histories, items, explain) if explain else None
-            )
-            yield Recommendations(names, items, scores, evidence, because)
+            base = because = None
+            if explain:
+                base = self._base_of(histories, items, more_novelty)
+                because = reasons(self._scaled_weights(more_novelty), histories, items, explain)
+            yield Recommendations(names, items, scores, evidence, base, because)
             done += len(names)
             if progress is not None:
                 progress("recommending", done, len(query))
@@ -106,6 +108,13 @@ class RankingModel(UpdatableModel):
                 f"{short:,} of {len(query):,} users get fewer than k={k} items: no more are left that they "
                 "have not seen and that are not excluded."
             )
+
+    def _base_of(
+        self, histories: Rows, items: npt.NDArray[np.int32], more_novelty: float
+    ) -> npt.NDArray[Any]:
+        """Return the base scores of recommended items, users × k."""
+        known, stranger = (self._base("popularity", each, more_novelty).scores for each in (False, True))
+        return np.where(np.diff(histories.ptr)[:, None] > 0, known[items], stranger[items])
 
     def _more_novelty(self, novelty: float | None) -> float:
         """Return what to add to the novelty that the model was fitted with."""
@@ -170,7 +179,7 @@ class RankingModel(UpdatableModel):
             yield {
                 "similar_to": self.items_.take(np.repeat(batch, counts)),
                 **self._catalogue.columns(np.concatenate(nearest)),
-                "score": np.concatenate(strengths).astype(np.float32),
+                "score": np.concatenate(strengths),
                 "rank": np.concatenate([np.arange(1, count + 1, dtype=np.int32) for count in counts]),
             }
             if progress is not None:
@@ -188,7 +197,7 @@ class RankingModel(UpdatableModel):
         keep = (strengths > 0) & (strengths >= least)
         items, strengths = items[keep], strengths[keep]
         order = np.lexsort((self._catalogue.by_popularity[items], -strengths))[:k]
-        return items[order], strengths[order]
+        return items[order], strengths[order].astype(self._score_type)
 
     def _check_explains(self) -> None:
         if not self.explains:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.checks import check_count, check_flag
+from mrfrec.checks import check_count, check_flag, check_frames
 from mrfrec.core.progress import shows_progress
 from mrfrec.core.sparse import Rows
 from mrfrec.data.catalogue import Catalogue, Training
@@ -68,6 +68,7 @@ class Model(Configurable, ABC):
     _training: "Training | Callable[[], Training] | None" = None
     _facts: dict[str, Any]  # about the training data
     notes_: dict[str, Any]  # of a loaded model: what was said when it was saved
+    _frames: str | None = None
     _seal: str = ""  # of the file a model was loaded from: a hash of all that is in it
     _interactions: "Interactions"
     _bases: dict[tuple[Ties, bool, float], ranking.Base]  # built when first needed
@@ -261,9 +262,21 @@ class Model(Configurable, ABC):
         return str(self.fitted_parameters_.get("dtype", self.dtype))
 
     @property
-    def _library(self) -> str | None:
-        """The library of the data frame the model was fitted on."""
-        return self._training.library if isinstance(self._training, Training) else None
+    def frames(self) -> str | None:
+        """Data frame library of all tables: "polars", "pandas" or "pyarrow".
+
+        None, the default, stands for the library of the data frame that was asked with or fitted on, and for
+        polars if there is none. It may be set at any time, and is not saved.
+        """
+        return self._frames
+
+    @frames.setter
+    def frames(self, library: str | None) -> None:
+        self._frames = check_frames(library)
+
+    def _library(self, asked_with: str | None = None) -> str | None:
+        fitted_on = self._training.library if isinstance(self._training, Training) else None
+        return self._frames or asked_with or fitted_on
 
     def _fitted(self) -> Catalogue:
         if not hasattr(self, "_catalogue"):

@@ -98,8 +98,8 @@ class Recommender(RankingModel):
             with; p̄ is the p of a typical interaction. More favours rarer items, less than 0 popular ones.
             Only for models that score by weights, such as `MRF`.
         explain
-            How many reasons to give in a further column `because`: the items of the history that add most
-            to the score.
+            How many reasons to give in a further column `because`: the base score, unless it is 0, and the
+            items of the history that add most, such as "base +0.74, cython3 +0.01".
         progress
             True draws a bar on stderr; a function is called as `progress(stage, users done, users)`.
 
@@ -112,7 +112,8 @@ class Recommender(RankingModel):
         items: with the score 0, or, with `offset=True`, the mean of each item, since nothing is given. So
         all scores of a model are on one scale.
 
-        The table is of the library of the data frame that was given (here, or to `fit`), else of polars.
+        The table is of the library of the data frame that was given (here, or to `fit`), else of polars;
+        `frames` chooses another.
         """
         assert not isinstance(progress, bool)
         from mrfrec.io.frames import frame
@@ -123,7 +124,7 @@ class Recommender(RankingModel):
             novelty=novelty, explain=explain, progress=progress,
         )  # fmt: skip
         columns = (self._catalogue.recommendation_columns(batch) for batch in batches)
-        return frame(columns, *self._table_form(query, bool(explain)), library=query.library or self._library)
+        return frame(columns, *self._table_form(query, bool(explain)), library=self._library(query.library))
 
     @shows_progress
     def answer(
@@ -269,9 +270,14 @@ class Recommender(RankingModel):
 
     def _table_form(self, query: Query, explain: bool) -> tuple[tuple[str, ...], dict[str, Any]]:
         """Return the columns of a table of recommendations, and the types that depend on the model."""
-        types = {"user": query.names.kind, "item": self.items_.kind, "score": self._score_type}
-        names = RECOMMENDATION_COLUMNS
-        return (*names, "because") if explain else names, types
+        names = (*RECOMMENDATION_COLUMNS, "because") if explain else RECOMMENDATION_COLUMNS
+        return names, {**self._types, "user": query.names.kind}
+
+    @property
+    def _types(self) -> dict[str, str]:
+        """The types of columns that depend on the model."""
+        kind = self._fitted().items.kind
+        return {"item": kind, "similar_to": kind, "score": self._score_type}
 
     # ── items ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -283,15 +289,14 @@ class Recommender(RankingModel):
         """
         from mrfrec.io.frames import frame
 
-        kind = {"item": self.items_.kind, "similar_to": self.items_.kind}
         if isinstance(item, Iterable) and not isinstance(item, str | bytes):
             batches = self._all_neighbors(k, None, item)
-            return frame(batches, SIMILAR_COLUMNS, kind, library=self._library)
+            return frame(batches, SIMILAR_COLUMNS, self._types, library=self._library())
         found = self._nearest(self._position(item), check_count("k", k))  # type: ignore[arg-type]
         if len(found[0]) < k:
             warn(f"item {item!r} has fewer than k={k} similar items: the model knows no more.")
         columns = self._catalogue.neighbor_columns(*found)
-        return frame([columns], _NEIGHBOR_COLUMNS, kind, library=self._library)
+        return frame([columns], _NEIGHBOR_COLUMNS, self._types, library=self._library())
 
     @shows_progress
     def similar_items_to(
@@ -347,8 +352,7 @@ class Recommender(RankingModel):
     ) -> AbstractContextManager[int]:
         from mrfrec.io.frames import writing_rows
 
-        kind = {"item": self.items_.kind, "similar_to": self.items_.kind}
-        return writing_rows(batches, SIMILAR_COLUMNS, kind, path, form, table, columns)
+        return writing_rows(batches, SIMILAR_COLUMNS, self._types, path, form, table, columns)
 
     def explain(
         self, item: Id, *, user: Id | None = None, history: object = None, novelty: float | None = None
@@ -364,7 +368,7 @@ class Recommender(RankingModel):
         columns = self._catalogue.reason_columns(
             *self._explanation(item, user=user, history=history, novelty=novelty)
         )
-        return frame([columns], _REASON_COLUMNS, {"item": self.items_.kind}, library=self._library)
+        return frame([columns], _REASON_COLUMNS, self._types, library=self._library())
 
     def _explanation(
         self, item: Id, *, user: Id | None = None, history: object = None, novelty: float | None = None
@@ -400,4 +404,4 @@ class Recommender(RankingModel):
             raise ParameterError("text", "a string", text)
         items = np.array(self._fitted().search(text, check_count("k", k)), np.int64)
         columns = {**self._catalogue.columns(items), "users": self.popularity_[items]}
-        return frame([columns], _SEARCH_COLUMNS, {"item": self.items_.kind}, library=self._library)
+        return frame([columns], _SEARCH_COLUMNS, self._types, library=self._library())

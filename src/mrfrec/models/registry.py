@@ -13,6 +13,7 @@ from importlib import import_module
 from os import PathLike
 from typing import Any, TypeVar
 
+from mrfrec.checks import check_frames
 from mrfrec.data.catalogue import Catalogue
 from mrfrec.errors import ModelFileError, ParameterError
 from mrfrec.io.artifact import StoredArrays, open_file
@@ -113,8 +114,12 @@ def build(kind: str, parameters: Mapping[str, Any], machine: Mapping[str, Any] |
     return model(**given)
 
 
-def load(path: str | PathLike[str]) -> Recommender:
-    """Open a saved model. Its arrays stay in the file and are checked when they are first used."""
+def load(path: str | PathLike[str], *, frames: str | None = None) -> Recommender:
+    """Open a saved model. Its arrays stay in the file and are checked when they are first used.
+
+    `frames` is the data frame library of its tables: "polars" (as None), "pandas" or "pyarrow".
+    """
+    check_frames(frames)
     facts, arrays = open_file(path)
     try:
         kind = facts["model"]
@@ -124,7 +129,9 @@ def load(path: str | PathLike[str]) -> Recommender:
                 "it is a class of your own, import it and call mrfrec.register with it first; otherwise "
                 "upgrade mrfrec."
             )
-        return _restored(model_class(kind), facts, arrays)
+        model = _restored(model_class(kind), facts, arrays)
+        model.frames = frames
+        return model
     except ModelFileError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:

@@ -45,6 +45,8 @@ def recommend_one(served: "Served", history: Mapping[Id, float | None], asked: Q
     if served.quick is not None and asked.allow is None and asked.novelty is None and asked.exclude_seen:
         found = served.quick.recommend(history, asked.k, asked.exclude, asked.reasons)
         if found is not None:
+            if asked.reasons:
+                _complete(served.model, found[0])
             return Answered(*found)
     return recommend(served.model, [history], asked)[0]
 
@@ -96,12 +98,35 @@ def _rows(model: Recommender, batch: Recommendations) -> Iterable[list[Row]]:
             "rank": np.arange(1, len(items) + 1),
             "source": ["model" if known else "popular" for known in batch.evidence[user][there].tolist()],
         }
-        if batch.because is not None:
+        if batch.base is not None and batch.because is not None:
+            because = batch.because[user][: len(items)]
+            titles = {
+                item: catalogue.short_title(item) for item in {c.item for each in because for c in each}
+            }
+            columns["base"] = batch.base[user][there]
             columns["reasons"] = [
-                [{"item": catalogue.items[c.item], "contribution": c.amount} for c in each]
-                for each in batch.because[user][: len(items)]
+                [
+                    {"item": catalogue.items[c.item], "title": titles[c.item], "contribution": c.amount}
+                    for c in each
+                ]
+                for each in because
             ]
         yield list(rows_of(columns))
+
+
+def _complete(model: Recommender, rows: list[Row]) -> None:
+    """Add base scores and the titles of reasons, which quick answers do not have."""
+    catalogue, scores = model.catalogue, model._base("popularity", False).scores
+    places = catalogue.items.find([row["item"] for row in rows], "item")
+    history = list({reason["item"] for row in rows for reason in row["reasons"]})
+    titles = {
+        item: catalogue.short_title(place)
+        for item, place in zip(history, catalogue.items.find(history, "item").tolist(), strict=True)
+    }
+    for row, base in zip(rows, scores[places], strict=True):
+        row["base"] = float(str(base))
+        for reason in row["reasons"]:
+            reason["title"] = titles[reason["item"]]
 
 
 def _known(items: Ids, given: Iterable[Id]) -> tuple[dict[Id, Any], list[Id]]:

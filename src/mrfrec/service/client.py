@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
-from mrfrec.checks import check_count, check_flag, check_number, warn
+from mrfrec.checks import check_count, check_flag, check_frames, check_number, warn
+from mrfrec.data.catalogue import because_text, name_with_id
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.errors import DataError, MissingLibraryError, MrfrecError, ParameterError, ServiceError
 from mrfrec.models.histories import Unknown
@@ -27,7 +28,6 @@ _COLUMNS = ("user", "item", "title", "score", "rank", "source")
 _NEIGHBOR_COLUMNS = ("item", "title", "score", "rank")
 _REASON_COLUMNS = ("item", "title", "value", "weight", "contribution")
 _LONGEST_PAUSE = 10.0  # seconds to wait at most for a busy service before it is asked again
-_KEPT = 100_000  # names of items that are remembered
 _NO_IDS = {"integers": Ids.range(0), "strings": Ids(Texts.of([]))}  # which refuse ids of the other type
 
 
@@ -35,7 +35,7 @@ class Client:
     """A service that is asked like a model.
 
     `recommend`, `similar_items`, `explain` and `search` take what those of a model take, and return the same
-    tables, always in polars: code that has a model can have a client instead.
+    tables: code that has a model can have a client instead.
 
     Parameters
     ----------
@@ -51,6 +51,8 @@ class Client:
         How often to ask again while the service says that it is busy (503), after the pause it asks for.
     batch
         Histories in one request.
+    frames
+        Data frame library of the tables: "polars" (as None), "pandas" or "pyarrow".
     """
 
     def __init__(
@@ -62,12 +64,14 @@ class Client:
         timeout: float = 10.0,
         retries: int = 2,
         batch: int = 100,
+        frames: str | None = None,
     ) -> None:
         try:
             import httpx
         except ImportError:
             raise MissingLibraryError('a client needs httpx: pip install "mrfrec[client]".') from None
         self._retries, self._batch = check_count("retries", retries, least=0), check_count("batch", batch)
+        self._frames = check_frames(frames)
         timeout = check_number("timeout", timeout, "above 0", lambda x: x > 0)
         if not isinstance(model, str | None):
             raise ParameterError("model", "the name of a model, or None", model)
@@ -77,7 +81,6 @@ class Client:
         self._model, self._url = model, str(base.copy_with(userinfo=b"")).rstrip("/")  # without a password
         self._http = httpx.Client(base_url=base, headers=headers, timeout=timeout)
         self._known: dict[str, dict[str, Any]] = {}  # models by fingerprint
-        self._names: dict[tuple[str, Id], str] = {}  # of items for people, by fingerprint
 
     def __enter__(self) -> Self:
         return self
@@ -141,11 +144,11 @@ class Client:
                     "they have not seen and that are not excluded."
                 )
             rows = [
-                {"user": name, **row, **({"because": self._because(answer, row)} if explain else {})}
+                {"user": name, **row, **({"because": _because(row)} if explain else {})}
                 for name, answer in zip(names, answers, strict=True)
                 for row in answer["items"]
             ]
-            return _table(rows, (*_COLUMNS, "because") if explain else _COLUMNS, about, kind)
+            return self._table(rows, (*_COLUMNS, "because") if explain else _COLUMNS, about, kind)
 
     def similar_items(self, item: Id | Iterable[Id], k: int = 10) -> Any:
         """Return the items that go with an item most strongly: see `Recommender.similar_items`."""
@@ -165,7 +168,7 @@ class Client:
                 warn(f"{whose} fewer than k={k} similar items: the model knows no more.")
             rows = [{"similar_to": each["item"], **row} for each in found for row in each["items"]]
             names = ("similar_to", *_NEIGHBOR_COLUMNS) if several else _NEIGHBOR_COLUMNS
-            return _table(rows, names, self._about(found[0]["model"]) if found else self.info())
+            return self._table(rows, names, self._about(found[0]["model"]) if found else self.info())
 
     def explain(
         self,
@@ -205,7 +208,7 @@ class Client:
                 raise self._unknown_item(item)
             about = self._about(answer["model"])
             self._warn_of_unknown(about, [answer], histories, {})
-            return _table(answer["contributions"], _REASON_COLUMNS, about)
+            return self._table(answer["contributions"], _REASON_COLUMNS, about)
 
     def search(self, text: str, k: int = 10) -> Any:
         """Find items by id or title: see `Recommender.search`."""
@@ -214,7 +217,7 @@ class Client:
         k = check_count("k", k)
         with self._reading():
             answer = self._ask("GET", "search", self._query({"q": text, "k": k}))
-            return _table(answer["items"], ("item", "title", "users"), self._about(answer["model"]))
+            return self._table(answer["items"], ("item", "title", "users"), self._about(answer["model"]))
 
     def info(self) -> dict[str, Any]:
         """Describe the model: its name, fingerprint, kind, parameters and training data."""
@@ -267,6 +270,18 @@ class Client:
             for each in answer["answers"]:
                 yield {**each, "model": answer["model"]}
 
+    def _table(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        names: Sequence[str],
+        about: dict[str, Any],
+        users: str = "int64",
+    ) -> Any:
+        from mrfrec.io.frames import frame
+
+        kinds = {**about["types"], "similar_to": about["types"]["item"], "user": users}
+        return frame([{name: [row[name] for row in rows] for name in names}], names, kinds, self._frames)
+
     @staticmethod
     def _warn_of_unknown(
         about: dict[str, Any],
@@ -285,27 +300,6 @@ class Client:
     def _unknown_item(self, item: Id) -> DataError:
         _check_types([item], self.info())
         return DataError(f"item {item!r} is unknown to the model.")
-
-    def _because(self, answer: dict[str, Any], row: dict[str, Any]) -> str:
-        return ", ".join(
-            f"{self._name(answer['model'], each['item'])} ({each['contribution']:+.2f})"
-            for each in row["reasons"]
-        )
-
-    def _name(self, model: dict[str, Any], item: Id) -> str:
-        """Return a name for people: the id, or the title of an item that is only numbered."""
-        about = self._about(model)
-        if about["item_ids"] == "strings" or not about["titles"]:
-            return str(item)
-        found = self._names.get((model["fingerprint"], item))
-        if found is None:
-            answer = self._find("GET", "item", {"params": {"item": str(item), "model": model["name"]}})
-            if answer is None:  # the model has just been replaced by one without this item
-                return str(item)
-            if len(self._names) >= _KEPT:
-                self._names.clear()
-            found = self._names[model["fingerprint"], item] = answer["title"] or str(item)
-        return found
 
     def _about(self, model: dict[str, Any]) -> dict[str, Any]:
         """Describe the model of an answer; if it has just been replaced, the one that came after it."""
@@ -378,16 +372,9 @@ def _body(content: dict[str, Any]) -> dict[str, Any]:
         raise DataError(f"the request cannot be sent: {error}.") from error
 
 
-def _table(
-    rows: Sequence[Mapping[str, Any]], names: Sequence[str], about: dict[str, Any], users: str = "int64"
-) -> Any:
-    from mrfrec.io.frames import frame
-
-    of_items = about["types"]["item"]
-    kinds = {"item": of_items, "similar_to": of_items, "user": users}
-    if "source" in names:
-        kinds["score"] = about["types"]["score"]
-    return frame([{name: [row[name] for row in rows] for name in names}], names, kinds, None)
+def _because(row: dict[str, Any]) -> str:
+    parts = ((name_with_id(one["item"], one["title"]), one["contribution"]) for one in row["reasons"])
+    return because_text(row["base"], parts)
 
 
 def _check_types(items: Iterable[Id], about: dict[str, Any]) -> None:

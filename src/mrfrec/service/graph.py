@@ -5,6 +5,7 @@ The layout has nothing random in it: the same model and item give the same pictu
 
 import unicodedata
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from html import escape
@@ -85,6 +86,13 @@ class Drawing(NamedTuple):
     canvas: Canvas
     nodes: list[Node]
     edges: list[Edge]
+
+
+def distinct_names(names: Sequence[str], ids: Sequence[object], canvas: Canvas) -> list[str]:
+    """Return names, or the ids of items whose names are the same once they are cut."""
+    cut = [_shortened(name, canvas.label) for name in names]
+    seen = Counter(cut)
+    return [str(one) if seen[short] > 1 else name for name, one, short in zip(names, ids, cut, strict=True)]
 
 
 def draw(names: Sequence[str], weights: npt.NDArray[Any], canvas: Canvas) -> Drawing:

@@ -21,10 +21,11 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from mrfrec.data.catalogue import shortened
 from mrfrec.errors import MrfrecError
 from mrfrec.models.recommender import Recommender
 from mrfrec.service import answers
-from mrfrec.service.graph import NARROW, WIDE, draw
+from mrfrec.service.graph import NARROW, WIDE, distinct_names, draw
 from mrfrec.service.line import FullError, Line
 from mrfrec.service.problems import NO_ROOM, ProblemError
 from mrfrec.service.reasons import bars_of
@@ -37,6 +38,7 @@ _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _FILES = {one.name: one.read_bytes() for one in files("mrfrec.service").joinpath("static").iterdir()}
 _API = ("v1", "health", "ready", "metrics")
 _MOST_ITEMS, _MOST_LETTERS = 100, 8000  # of a history, and of a query: every link of a page has them
+_NAME, _WHOLE_NAME = 120, 1000  # characters of a name, in lists and on the page of the item
 _POPULAR, _FOUND, _SUGGESTED, _MOST_RECOMMENDED = 12, 50, 8, 100  # items of a page
 
 
@@ -101,15 +103,19 @@ class PageVisit:
         return self.model.items_.take(np.asarray(places, np.int64))
 
     def items(self, places: Places) -> list[Shown]:
-        """Return what is shown of items: their names, what else they are called, users, and a link."""
+        """Return what is shown of items, cut to a few lines: names, ids in brackets, users, and a link."""
         catalogue, rows = self.model.catalogue, []
         for place, item in zip(places, self.ids(places), strict=True):
-            name, title = catalogue.name(int(place)), catalogue.title(int(place))
+            name, short_id = catalogue.name(int(place)), shortened(str(item), _NAME)
+            shown = shortened(name, _NAME) if name.strip() else "(without a name)"
+            note = None if shown == short_id else f"[{short_id}]"
             rows.append(
                 {
                     "id": item,
-                    "name": name if name.strip() else "(without a name)",
-                    "note": title if catalogue.items.is_text else title and f"id {item}",
+                    "name": shown,
+                    "note": note,
+                    "hover": f"{shortened(name, 2 * _NAME)} {note or ''}".strip(),
+                    "whole": shortened(name, _WHOLE_NAME) if len(name) > _NAME else None,
                     "users": int(catalogue.popularity[place]),
                     "link": self.link("item", item=item),
                 }
@@ -234,16 +240,18 @@ def _item(visit: PageVisit) -> tuple[str, Shown]:
     widest = float(np.abs(weights).max(initial=0)) or 1.0
     for row, weight, added in zip(rows, weights.tolist(), adds, strict=True):
         row |= {"weight": weight, "share": abs(weight) / widest, "adds": added}
-    names = [row["name"] for row in (*visit.items([place]), *rows)]
+    shown_items = [*visit.items([place]), *rows]
     matrix = _edges(model, np.array([place, *near]), weights)
     drawings = []
     for canvas in (WIDE, NARROW) if rows else ():
-        against = range(len(positive) + 1, len(names))[: canvas.negative]
+        against = range(len(positive) + 1, len(shown_items))[: canvas.negative]
         kept = [*range(min(canvas.positive, len(positive)) + 1), *against]
-        drawing = draw([names[i] for i in kept], matrix[np.ix_(kept, kept)], canvas)
+        drawn = [shown_items[i] for i in kept]
+        names = distinct_names([row["name"] for row in drawn], [row["id"] for row in drawn], canvas)
+        drawing = draw(names, matrix[np.ix_(kept, kept)], canvas)
         drawings.append({"drawing": drawing, "rows": [rows[i - 1] for i in kept]})
     return "item.html", {
-        "item": visit.items([place])[0],
+        "item": shown_items[0],
         "rank": int(model.catalogue.by_popularity[place]) + 1,
         "of": model._facts["users"],
         "positive": rows[: len(positive)],

@@ -105,6 +105,7 @@ class Reason(BaseModel):
     """What an item of the history adds to a score."""
 
     item: ItemId
+    title: str | None = Field(description="Cut to 80 characters.")
     contribution: float
 
 
@@ -116,6 +117,7 @@ class Recommended(BaseModel):
     score: float
     rank: int
     source: str = Field(description="model, or popular where no item of the history has a weight for it.")
+    base: float | None = Field(None, description="With reasons: the score without any item of the history.")
     reasons: list[Reason] | None = None
 
 
