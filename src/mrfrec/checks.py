@@ -28,7 +28,7 @@ def check_count(name: str, value: object, least: int = 1) -> int:
     """Return `value` as an int of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ParameterError(name, f"a whole number, {least} or more", value)
-    if value >= 2**63:
+    if int(value) >= 2**63:
         raise ParameterError(name, "a whole number below 2^63", value)
     return int(value)
 
