@@ -20,6 +20,7 @@ from mrfrec import MRF
 from mrfrec.core import progress as shown
 from mrfrec.core.engine import WORDS
 from mrfrec.core.progress import Clock, showing
+from mrfrec.engines.local import LocalEngine
 from mrfrec.evaluation import compare, given
 from mrfrec.io.frames import writing_rows
 
@@ -214,3 +215,13 @@ def test_an_error_while_rows_are_made_is_raised_as_it_is(tmp_path: Path) -> None
     ):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_steps_that_take_longer_count_more() -> None:
+    steps: Steps = []
+    with LocalEngine(1, progress=lambda *step: steps.append(step)) as engine:
+        engine.expect({"solve": 10.0, "rows": 10.0}, (0.0, 0.8, 1.0))
+        with engine.stage("solve", 4):
+            engine.advance(1)
+            engine.advance(1)
+    assert [round(done / total, 3) for _, done, total in steps] == [0.0, 0.2, 0.4, 0.5]

@@ -155,7 +155,10 @@ def estimate_weights(
     expected = costs.of_blocks(kinds, targets, len(ranges) * additions, engine.accelerator is not None)
     if engine.task_memory is not None:  # the workers gather and solve
         expected = {"gather": 0.0, "solve": 0.0, "blocks": sum(expected.values())}
-    engine.expect(expected)
+    # The largest blocks come first.
+    spent = np.concatenate([[0.0], np.cumsum(kinds**2.5)])
+    marks = np.linspace(0, len(kinds), 101)
+    engine.expect(expected, (np.interp(marks, np.arange(len(spent)), spent) / spent[-1]).tolist())
 
     total, count = np.zeros(len(columns), dtype), np.zeros(len(columns), counts)
     column_tasks = split_evenly(np.diff(column_ptr) + 1, 64)

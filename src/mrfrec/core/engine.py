@@ -68,8 +68,12 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def expect(self, costs: Mapping[str, float]) -> None:
-        """Say about how long stages take compared with each other: in seconds, on any machine."""
+    def expect(self, costs: Mapping[str, float], growth: Sequence[float] = (0.0, 1.0)) -> None:
+        """Say about how long stages take compared with each other: in seconds, on any machine.
+
+        Where the steps of these stages differ, `growth` has the share of the time that the first steps take,
+        at evenly spaced steps from none to all.
+        """
 
     @abstractmethod
     def advance(self, steps: int) -> None:

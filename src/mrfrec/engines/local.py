@@ -84,6 +84,7 @@ class LocalEngine(Engine):
         self._pool: ThreadPoolExecutor | None = None
         self._stage, self._done, self._total = "", 0, 0
         self._costs: dict[str, float] = {}
+        self._growth: dict[str, Sequence[float]] = {}
         self._shares: dict[str, float] = {}  # of each stage, how much is done
 
     @cached_property
@@ -115,8 +116,9 @@ class LocalEngine(Engine):
         self.advance(last - self._done)
         self._stage, self._done, self._total = around
 
-    def expect(self, costs: Mapping[str, float]) -> None:
+    def expect(self, costs: Mapping[str, float], growth: Sequence[float] = (0.0, 1.0)) -> None:
         self._costs.update(costs)
+        self._growth.update(dict.fromkeys(costs, growth))
 
     def finish(self) -> None:
         """Report that the fit is done, which it is a while after its last stage."""
@@ -198,6 +200,9 @@ class LocalEngine(Engine):
     def advance(self, steps: int) -> None:
         self._done += steps
         share = min(self._done / self._total, 1.0) if self._total else 1.0
+        growth = self._growth.get(self._stage, (0.0, 1.0))
+        place = min(int(share * (len(growth) - 1)), len(growth) - 2)
+        share = growth[place] + (share * (len(growth) - 1) - place) * (growth[place + 1] - growth[place])
         self._shares[self._stage] = max(share, self._shares.get(self._stage, 0.0))
         if self._progress is not None:
             total = self._units()
