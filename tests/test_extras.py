@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -56,7 +55,7 @@ def fresh(request: pytest.FixtureRequest, tmp_path: Path, wheel: Path) -> Fresh:
     return Fresh(tmp_path, wheel, request.param)
 
 
-def alone(extra: str) -> Any:
+def alone(extra: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("fresh", [extra], indirect=True, ids=[extra or "bare"])
 
 
