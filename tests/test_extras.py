@@ -4,16 +4,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from mrfrec.core.kernels.compile import cache_folders
 from mrfrec.io.databases import connect
 
 ROOT = Path(__file__).parents[1]
 # Nothing of this project's own environment, but machine code that is compiled already.
 ENVIRONMENT = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-ENVIRONMENT["NUMBA_CACHE_DIR"] = str(ROOT / "src" / "mrfrec" / "core" / "kernels" / "__pycache__")
+ENVIRONMENT["NUMBA_CACHE_DIR"] = str(cache_folders()[0].parent)
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +56,7 @@ def fresh(request: pytest.FixtureRequest, tmp_path: Path, wheel: Path) -> Fresh:
     return Fresh(tmp_path, wheel, request.param)
 
 
-def alone(extra: str) -> Any:
+def alone(extra: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("fresh", [extra], indirect=True, ids=[extra or "bare"])
 
 

@@ -16,6 +16,7 @@ from polars.testing import assert_frame_equal
 from scipy import sparse
 
 import mrfrec
+from mrfrec.cli.app import run as run_command
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.databases import connect
 from mrfrec.io.staging import parse_table, staged
@@ -69,6 +70,31 @@ def test_table_holds_what_recommend_returns(database: str, model: mrfrec.MRF) ->
         columns = ", ".join(f'"{name}"' for name in expected.columns)
         rows = fetch(database, f'select {columns} from recs order by "user", rank')
         assert_frame_equal(pl.DataFrame(rows, expected.schema, orient="row"), expected)
+
+
+def test_columns_get_other_names(database: str, model: mrfrec.MRF, tmp_path: Path) -> None:
+    model.recommend_to(database, table="recs", k=2, columns={"user": "user_id", "rank": "place"})
+    path = tmp_path / "m.mrf"
+    model.save(path, include_histories=True)
+    typed = ["recommend", str(path), "--all", "-k", "2", "--columns", "user=user_id,rank=place"]
+    run_command([*typed, "-o", database, "--table", "recs"], threading.Event())  # the same table
+    run_command([*typed, "-o", str(tmp_path / "recs.csv")], threading.Event())
+    rows = fetch(database, "select user_id, place from recs order by 1, 2")
+    assert (
+        rows == pl.read_csv(tmp_path / "recs.csv").select("user_id", "place").sort("user_id", "place").rows()
+    )
+    assert len(rows) == 240
+
+
+@pytest.mark.parametrize(
+    "columns", [{"usr": "x"}, {"user": ""}, {"user": "Item"}, {"user": "x" * 64}, {"user": 3}, "user=x"]
+)
+def test_names_that_columns_cannot_have_are_refused(tmp_path: Path, model: mrfrec.MRF, columns: Any) -> None:
+    with pytest.raises(ParameterError, match="columns"):
+        model.recommend_to(tmp_path / "x.csv", columns=columns)
+    for text in ("user", "user=", "user=a,user=b"):
+        with pytest.raises(ParameterError, match="--columns must be"):
+            run_command(["recommend", "m.mrf", "--all", "-o", "x.csv", "--columns", text], threading.Event())
 
 
 def test_table_of_similar_items_holds_what_similar_items_returns(

@@ -194,8 +194,8 @@ class RowReader:
                 why = " or ".join(reason for reason in (least, kind, time) if reason is not None)
                 raise DataError(f"no interactions are left: all {good:,} rows have {why}.")
             skipped = f", of which {self.read_rows:,} were bad" if self.skipped else ""
-            error = DataError if self.read_rows else EmptyTableError
-            raise error(f"the table has no interactions: {self.read_rows:,} rows{skipped}.")
+            failure = DataError if self.read_rows else EmptyTableError
+            raise failure(f"the table has no interactions: {self.read_rows:,} rows{skipped}.")
         rows = self._rows
         if self.weighting.goes_by_age:
             times = (rows["time"][some] for some in rows.slices())
