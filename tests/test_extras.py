@@ -146,7 +146,7 @@ if __name__ == "__main__":
 def test_trade_off_is_drawn_with_plot(fresh: Fresh) -> None:
     fresh.run(
         "mrfrec", "tune", "events.csv", "--heldout", "5", "--model", "ItemKNN", "--vary", "neighbors=3,5",
-        "--plot", "tuning",
+        "--plot", "tuning", "-o", "best.json",
     )  # fmt: skip
     assert (fresh.folder / "tuning.png").exists()
     assert (fresh.folder / "tuning.svg").exists()
@@ -156,7 +156,7 @@ def test_trade_off_is_drawn_with_plot(fresh: Fresh) -> None:
 def test_search_runs_with_tune(fresh: Fresh) -> None:
     fresh.run(
         "mrfrec", "tune", "events.csv", "--heldout", "5", "--method", "search", "--trials", "2",
-        "--model", "ItemKNN", "--vary", "neighbors=3..9",
+        "--model", "ItemKNN", "--vary", "neighbors=3..9", "-o", "best.json",
     )  # fmt: skip
 
 
