@@ -128,7 +128,7 @@ class ItemKNN(FromGram):
         return np.zeros_like(self._shift)  # so that popularity decides
 
     def _costs(self, data: "Interactions") -> dict[str, float]:
-        return {"statistics": 0.02, "neighbors": 0.95, "rows": 0.03}  # measured shares
+        return {"statistics": 0.02, "neighbors": 0.95, "rows": 0.03}  # typical shares
 
     def _learn(
         self, X: "sp.csr_array", held: int, reuse: dict[str, Any] | None, engine: "Engine"

@@ -78,7 +78,7 @@ class SLIM(FromGram):
         self._limit(threads, memory_limit)
 
     def _costs(self, data: "Interactions") -> dict[str, float]:
-        if self.neighbors is None:  # measured shares
+        if self.neighbors is None:  # typical shares
             return {"statistics": 0.01, "matrix": 0.03, "mirror": 0.01, "regress": 0.95}
         return {"statistics": 0.01, "neighbors": 0.09, "gather": 0.3, "regress": 0.6}
 
