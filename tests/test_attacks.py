@@ -22,7 +22,7 @@ import scipy.sparse as sp
 from fastapi import FastAPI
 
 from mrfrec import MRF
-from mrfrec.errors import DataError, MrfrecWarning, ParameterError
+from mrfrec.errors import DataError, ModelFileError, MrfrecWarning, ParameterError
 from mrfrec.service import ServiceSettings, answers, create_app, door, serve
 from mrfrec.service.keys import new_key
 
@@ -95,6 +95,7 @@ def test_keys_roles_metrics_links_and_hot_swaps_are_the_same_under_a_prefix(
         assert 'mrfrec_requests_total{model="",route="/v1/models/{name}/reload",status="403"} 2.0' in metrics
         assert 'route="/health",status="200"} 1.0' in metrics
         page = client.get(f"{url}/").text
+        assert client.get(url, follow_redirects=True).text == page
         assert 'action="/recs/search"' in page
         assert [link for link in _links(page) if not link.startswith(("/recs/", "#"))] == []
         save_shop(tmp_path / "new.mrf", l2=50.0).replace(model)
@@ -210,6 +211,8 @@ HARD: list[tuple[str, Any]] = [
     ("/v1/explain", {"history": list(range(5000)), "item": 4999}),
     ("/v1/recommend", {"history": [{"item": i, "value": 1.5} for i in range(5000)], "k": 900, "reasons": 1}),
     ("/v1/recommend", {"history": [[1]] * 50_000}),
+    ("/v1/recommend", {"history": [{"item": "a", "value": 1, **{f"k{i}": 1 for i in range(49_000)}}]}),
+    ("/v1/explain", {"item": 1, "history": [1], **{f"k{i}": 1 for i in range(49_000)}}),
     ("/v1/recommend", {"history": list(range(700_000))}),
     ("/v1/recommend/batch", {"histories": [list(range(45))] * 1000, "k": 100}),
     ("/v1/recommend/batch", {"histories": [list(range(500))] * 20, "k": 50, "reasons": 90}),
@@ -221,19 +224,23 @@ HARD: list[tuple[str, Any]] = [
 
 @pytest.mark.slow
 def test_no_request_keeps_the_event_loop_from_turning(large: Path, tmp_path: Path) -> None:
-    """The loop looks at the clock every 5 ms, in a process of its own: never more than 100 ms apart."""
+    """The loop looks at the clock every 5 ms, in a process of its own: never more than 100 ms apart.
+
+    The time that the process takes counts, not that of others on the machine.
+    """
     code = (
         "import asyncio, sys, time\n"
         "from mrfrec.service import create_app\n"
         "from mrfrec.service.server import _run, _bound, _log\n"
         "import logging; logging.basicConfig(level=logging.INFO)\n"
         "door = create_app(sys.argv[1])\n"
-        "async def look(longest=0.0):\n"
+        "async def look(longest=0.02):\n"
         "    while True:\n"
-        "        start = time.perf_counter()\n"
+        "        start, cpu = time.perf_counter(), time.process_time()\n"
         "        await asyncio.sleep(0.005)\n"
-        "        if time.perf_counter() - start > max(longest, 0.02):\n"
-        "            longest = time.perf_counter() - start\n"
+        "        gap = min(time.perf_counter() - start, time.process_time() - cpu)\n"
+        "        if gap > longest:\n"
+        "            longest = gap\n"
         "            print(f'longest {longest:.4f}', flush=True)\n"
         "watch = []\n"
         "begin = door._begin\n"
@@ -250,8 +257,62 @@ def test_no_request_keeps_the_event_loop_from_turning(large: Path, tmp_path: Pat
             else:
                 found = client.post(service.url + path, json=body)
                 assert found.status_code in (200, 413, 422), found.text[:300]
+        with ThreadPoolExecutor(20) as pool:  # several at a time: each has its turn
+            ids = list(range(5000))
+            asked = [{"history": ids, "allow": ids, "exclude": ids[:100], "k": 1}] * 20
+            found_ = pool.map(
+                lambda one: httpx.post(f"{service.url}/v1/recommend", json=one, timeout=60), asked
+            )
+            assert {one.status_code for one in found_} <= {200, 503}
         longest = [float(line.split()[1]) for line in service.log.splitlines() if line.startswith("longest")]
     assert max(longest, default=0) < 0.1, longest
+
+
+@pytest.mark.parametrize("path", ["/v1/recommend", "/v1/explain"])
+def test_unknown_names_are_told_one_by_one(shop: Path, path: str) -> None:
+    many = {f"k{i}": 1 for i in range(40_000)}
+    with serving(create_app(shop)) as url:
+        for body in ({"history": [], **many}, {"history": [{"item": "a", "value": 1, **many}]}):
+            found = httpx.post(url + path, json=body if "recommend" in path else {"item": "jam", **body})
+            assert found.status_code == 422
+            assert "k0: " in found.json()["detail"]
+
+
+def test_queries_are_short_and_hosts_are_one(shop: Path) -> None:
+    with serving(create_app(shop, settings=ServiceSettings(hosts=("shop.example",)))) as url:
+        host = {"Host": "shop.example"}
+        assert httpx.get(f"{url}/v1/search?q={'a' * 9000}", headers=host).status_code == 414
+        place, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((place, int(port)), 20) as connection:
+            connection.sendall(b"GET /v1/models HTTP/1.1\r\nHost: evil\r\nHost: shop.example\r\n\r\n")
+            assert b" 400 " in connection.recv(1000)
+        assert "evil" in httpx.get(f"{url}/v1/models", headers={"Host": "evil"}).json()["detail"]
+
+
+def test_body_of_another_kind_is_415_whatever_its_parameters(shop: Path) -> None:
+    with serving(create_app(shop)) as url:
+        for kind, status in (
+            ("text/plain; x=application/json", 415),
+            ("application/json; charset=utf-8", 200),
+            ("Application/JSON", 200),
+        ):
+            found = httpx.post(f"{url}/v1/recommend", content=json.dumps(ASK), headers={"Content-Type": kind})
+            assert found.status_code == status
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names")
+def test_pipe_in_place_of_a_model_or_of_keys_is_refused_at_once(tmp_path: Path) -> None:
+    model, keys = save_shop(tmp_path / "shop.mrf"), tmp_path / "keys"
+    keys.write_text(new_key("web")[1])
+    app = create_app(model, settings=ServiceSettings(keys=keys))
+    for path in (model, keys):
+        path.unlink()
+        os.mkfifo(path)
+    with pytest.raises(ModelFileError):
+        app.shelf.reload("shop")
+    app.catch_up()  # the old model and the old keys stay
+    with pytest.raises(DataError, match="cannot be read as a file of keys"):
+        create_app(save_shop(tmp_path / "other.mrf"), settings=ServiceSettings(keys=keys))
 
 
 # ── clients that do not read ──────────────────────────────────────────────────────────────────────
@@ -437,7 +498,7 @@ def test_unix_socket_is_listened_at_and_removed(shop: Path, tmp_path: Path) -> N
                 if f"listening at unix:{path}" in line:
                     break
             with httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as client:
-                assert client.post("http://shop/v1/recommend", json=ASK, timeout=30).status_code == 200
+                assert client.post("http://shop/v1/recommend", json=ASK, timeout=90).status_code == 200
             assert path.stat().st_mode & 0o777 == 0o660
             with pytest.raises(DataError, match="cannot be listened at: address already in use"):
                 serve(shop, uds=path)
@@ -454,7 +515,7 @@ def test_worker_without_its_model_waits_while_others_answer(tmp_path: Path) -> N
         service.wait_for("opened", 3)
         file.rename(tmp_path / "elsewhere")
         os.kill(service.workers[0], signal.SIGKILL)
-        service.wait_for("this worker waits, and others answer")
+        service.wait_for("this worker waits, while others serve")
         _eventually(lambda: "mrfrec_workers 1.0" in httpx.get(f"{service.url}/metrics").text)
         for _ in range(50):  # each over a connection of its own
             assert httpx.post(f"{service.url}/v1/recommend", json=ASK).status_code == 200
@@ -471,6 +532,6 @@ def test_hard_link_to_a_served_file_does_not_open_it_again(tmp_path: Path) -> No
 def test_many_requests_at_once_end(large: Path) -> None:
     """Large answers, small ones and pages at the same time: each ends, none with an error of the service."""
     with serving(create_app(large)) as url, ThreadPoolExecutor(8) as pool:
-        asked = [HARD[0], ("/v1/recommend", {"history": [1, 2]}), HARD[2], HARD[8]] * 2
+        asked: list[Any] = [HARD[0], HARD[2], HARD[-4], ("/v1/recommend", {"history": [1, 2]})] * 2
         found = pool.map(lambda one: httpx.post(url + one[0], json=one[1], timeout=60).status_code, asked)
         assert set(found) <= {200, 503}

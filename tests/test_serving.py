@@ -10,10 +10,9 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import fields
@@ -29,9 +28,7 @@ from mrfrec.cli import serving as serving_commands
 from mrfrec.cli.serving import _demo_model
 from mrfrec.errors import ParameterError
 from mrfrec.service import ServiceSettings, acceptor, create_app
-from mrfrec.service import shelf as shelves
 from mrfrec.service.keys import new_key
-from mrfrec.service.lease import Lease
 from mrfrec.service.metrics import Metrics, shared_rows
 from mrfrec.service.shelf import Shelf
 
@@ -484,165 +481,6 @@ def test_the_model_of_the_night_answers_from_then_on(shop: Path, tmp_path: Path)
         _eventually(lambda: httpx.get(f"{url}/v1/models/shop").json()["fingerprint"] != before["fingerprint"])
         assert httpx.get(f"{url}/v1/models/shop").json()["parameters"]["l2"] == 9.0
 
-
-def _can_lease(folder: Path) -> bool:
-    (folder / "leased").touch()
-    try:
-        Lease(folder / "leased").give_back()
-    except OSError:
-        return False
-    return True
-
-
-def test_a_file_may_be_written_over_while_it_answers(shop: Path, tmp_path: Path) -> None:
-    """As by `cp`, which empties the file first: a process that had it mapped would be killed."""
-    if not _can_lease(tmp_path):
-        pytest.skip("files cannot be leased here")
-    file, other = tmp_path / "shop.mrf", save_shop(tmp_path / "other.mrf", l2=9.0)
-    contents = [shop.read_bytes(), other.read_bytes()]
-    file.write_bytes(contents[0])
-    stop = Event()
-    statuses: list[int] = []
-
-    def ask() -> None:
-        with httpx.Client(base_url=service.url) as client:
-            while not stop.is_set():
-                statuses.append(client.post("/v1/recommend", json={**ASK, "reasons": 2}).status_code)
-
-    def answers() -> str:
-        found: str = httpx.get(f"{service.url}/v1/models/shop").json()["fingerprint"]
-        return found
-
-    with Command(tmp_path, file) as service, ThreadPoolExecutor(2) as pool:
-        asking = [pool.submit(ask) for _ in range(2)]
-        try:
-            first = answers()
-            for number in range(1, 4):
-                before = answers()
-                for page in ("item", "history"):
-                    assert httpx.get(f"{service.url}/{page}?item=milk").status_code == 200
-                start = time.monotonic()
-                with file.open("wb") as opened:  # empties it
-                    assert time.monotonic() - start < 3
-                    time.sleep(0.3)
-                    opened.write(contents[number % 2][:1000])
-                    opened.flush()
-                    time.sleep(2.5)  # the service looks at it, refuses it
-                    assert answers() == before
-                    opened.write(contents[number % 2][1000:])
-                _eventually(lambda before=before: answers() != before)  # type: ignore[misc]
-            assert answers() != first
-            _eventually(lambda: "shop.mrf" in Path(f"/proc/{service.process.pid}/maps").read_text())
-            file.write_bytes(b"nonsense")
-            time.sleep(2.5)
-        finally:
-            stop.set()
-        for each in asking:
-            each.result()
-        assert answers() != first
-        assert service.log.count("somebody writes over its file") == 4
-        assert "stays as it is" in service.log
-        assert service.stop() == 0
-    assert set(statuses) == {200}
-
-
-@pytest.fixture
-def told() -> Iterator[Event]:
-    """Set by SIGIO."""
-    event = Event()
-    before = signal.signal(signal.SIGIO, lambda *_: event.set())
-    yield event
-    signal.signal(signal.SIGIO, before)
-
-
-def _overwriting(file: Path) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen([sys.executable, "-c", f"open({str(file)!r}, 'r+b').close()"])
-
-
-def test_a_leased_file_is_copied_on_disk_or_in_memory_or_the_trouble_is_told(
-    shop: Path, tmp_path: Path, told: Event, monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
-    if not _can_lease(tmp_path):
-        pytest.skip("files cannot be leased here")
-    file = tmp_path / "shop.mrf"
-    file.write_bytes(shop.read_bytes())
-    monkeypatch.setattr(shelves, "_MOST_WAIT", 0.5)
-    shelf = Shelf({"a": file, "b": file})  # one file, two names
-    shelf.lease()
-    shelf.give_way()  # nobody asked
-    assert not caplog.records
-    for words, broken in (
-        ("was copied", None), ("was copied", (tempfile, "TemporaryFile")),
-        ("no copy: no space", (os, "memfd_create")),
-    ):  # fmt: skip
-        if broken is not None:
-            monkeypatch.setattr(*broken, _no_space)
-        shelf.follow(every=True)
-        assert _is_mapped(file)
-        caplog.clear()
-        told.clear()
-        writer = _overwriting(file)
-        _eventually(told.is_set)
-        shelf.give_way()
-        assert writer.wait(10) == 0
-        assert caplog.text.count("somebody writes over its file") == 2
-        assert words in caplog.text
-        assert _is_mapped(file) == (words != "was copied")
-        assert shelf.get("a").model.answer(history=["milk"]).rows  # type: ignore[union-attr]
-    shelf.follow(every=True)
-    writer = _overwriting(file)
-    shelf.end_leases()
-    assert writer.wait(10) == 0
-
-
-def _is_mapped(file: Path) -> bool:
-    return str(file) in Path("/proc/self/maps").read_text()
-
-
-def _no_space(*_: object) -> None:
-    raise OSError("no space")
-
-
-def test_a_file_to_which_somebody_writes_is_not_mapped(shop: Path, tmp_path: Path, told: Event) -> None:
-    if not _can_lease(tmp_path):
-        pytest.skip("files cannot be leased here")
-    file, other = tmp_path / "shop.mrf", save_shop(tmp_path / "other.mrf", l2=9.0)
-    file.write_bytes(shop.read_bytes())
-    shelf = Shelf({"shop": file})
-    shelf.lease()
-    writer = subprocess.Popen(
-        [
-            sys.executable, "-c",
-            f"f = open({str(file)!r}, 'r+b'); f.truncate(0)\n"
-            f"f.write(open({str(other)!r}, 'rb').read()); f.flush()\n"
-            "print('written', flush=True); input(); f.truncate(10); print('cut', flush=True); input()",
-        ],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert writer.stdin is not None
-    assert writer.stdout is not None
-    _eventually(told.is_set)
-    shelf.give_way()
-    assert writer.stdout.readline() == "written\n"
-    first = shelf.get("shop").fingerprint  # type: ignore[union-attr]
-    shelf.follow()
-    second = shelf.get("shop")
-    assert second is not None
-    assert second.fingerprint != first
-    assert not _is_mapped(file)
-    print(file=writer.stdin, flush=True)
-    assert writer.stdout.readline() == "cut\n"
-    assert second.model.answer(history=["milk"]).rows
-    shelf.follow()
-    assert shelf.get("shop") is second
-    print(file=writer.stdin, flush=True)
-    writer.communicate()
-    assert writer.returncode == 0
-    shelf.end_leases()
-
-
-# ── the page on the service ───────────────────────────────────────────────────────────────────────
 
 GUIDE = (Path(__file__).parents[1] / "docs" / "service.md").read_text()
 

@@ -101,6 +101,8 @@ def serve(
 
     # Until models are opened anew on it; what changes until then is looked at again.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    if split_salt and split is None:
+        raise ParameterError("--split-salt", "given with --split", split_salt)
     if demo == bool(models):
         raise ParameterError("MODEL", "a model file, or else --demo", " ".join(models or ()) or None)
     settings = ServiceSettings(

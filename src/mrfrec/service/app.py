@@ -175,7 +175,8 @@ def _handle_errors(app: FastAPI, shelf: Shelf) -> None:
 
     async def invalid(request: Request, error: Any) -> Response:
         errors = error.errors()
-        if errors[0]["loc"] == ("body",) and "json" not in request.headers.get("content-type", ""):
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json" and not kind.endswith("+json") and errors[0]["loc"][0] == "body":
             return problem_response(415, "send JSON, with the header Content-Type: application/json.")
         if errors[0]["type"] == "json_invalid":
             return not_json(request)

@@ -41,6 +41,8 @@ _GONE = 499  # in the log: the client left before its request was complete
 _PAUSE = 10.0  # seconds between lines in the log about requests that were refused unread
 _KEY = re.compile(rb"\r\n(?:authorization: *bearer |x-api-key:)([^\r\n]*)\r\n", re.IGNORECASE)
 _JSON = b"application/json"
+_LARGE = 65_536  # bytes of a body that takes more than a millisecond to parse
+_MOST_LETTERS = 8000  # of a query
 _MANY = "too many large requests at once; try again."
 
 
@@ -68,6 +70,7 @@ class Door:
         self._expected = 0  # that will be inside before more arrive
         self._refused, self._tell_at = 0, 0.0  # unread since the log told of them; when it tells again
         self._held = 0  # bytes of their bodies
+        self._turn = asyncio.Lock()  # of large bodies
         self._prefix, self._number = secrets.token_hex(4), 0  # of request ids
 
     @property
@@ -137,7 +140,10 @@ class Door:
             path = scope["path"]
             # A proxy may have removed the prefix, or not.
             is_whole = path == self._root or path.startswith(f"{self._root}/")
-            scope = {**scope, "root_path": self._root, "path": path if is_whole else f"{self._root}{path}"}
+            path = f"{path}/" if path == self._root else path if is_whole else f"{self._root}{path}"
+            scope = {**scope, "root_path": self._root, "path": path}
+        elif scope["path"] == scope.get("root_path") != "":
+            scope = {**scope, "path": f"{scope['path']}/"}
         given = {name: value for name, value in scope["headers"] if name in _WANTED}
         request_id = given.get(b"x-request-id", b"")
         if _REQUEST_ID.fullmatch(request_id) is None:
@@ -172,8 +178,13 @@ class Door:
     async def _enter(self, visit: Visit, scope: Message, receive: Receive) -> None:
         """Refuse a request with a `ProblemError`, or let it in."""
         given, path = visit.given, visit.path
+        if sum(name == b"host" for name, _ in scope["headers"]) > 1:
+            raise ProblemError(400, "a request must have one Host.")
         if self._hosts and path not in _OPEN and _name_of(given.get(b"host", b"")) not in self._hosts:
-            raise ProblemError(421, "this is not a name of the host (allowed hosts).")
+            name = given.get(b"host", b"").decode("latin-1")
+            raise ProblemError(421, f"{name!r} is not one of the allowed hosts of this service.")
+        if len(scope["query_string"]) > _MOST_LETTERS:
+            raise ProblemError(414, f"the query of an address must have at most {_MOST_LETTERS:,} letters.")
         if self._origins and b"origin" in given and self._is_preflight(visit, scope["method"]):
             await visit.send({"type": "http.response.start", "status": 204, "headers": []})
             await visit.pass_on({"type": "http.response.body", "body": b""})
@@ -288,13 +299,16 @@ class Door:
         except TimeoutError:
             detail = f"the body did not arrive within {self._settings.body_seconds:g} s."
             raise ProblemError(408, detail) from None
-        values = sum(visit.body.count(mark) for mark in (b",", b"[", b"{"))
+        values = sum(visit.body.count(mark) for mark in (b",", b":", b"[", b"{"))
         if values > self._settings.max_values:  # to read them would keep everybody else waiting
             detail = (
-                f"the body must have at most {self._settings.max_values:,} values, counted by its commas and "
-                f"opening brackets; it has {values:,}."
+                f"the body must have at most {self._settings.max_values:,} values, counted by its commas, "
+                f"colons and opening brackets; it has {values:,}."
             )
             raise ProblemError(413, detail)
+        if len(visit.body) > _LARGE:  # of several that have come, one is parsed before others have a turn
+            async with self._turn:
+                await asyncio.sleep(0)
 
     async def _skip(self, visit: Visit, receive: Receive) -> None:
         """Take what has arrived of an unread body: if that is the whole, the connection can go on."""

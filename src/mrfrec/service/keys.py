@@ -46,6 +46,8 @@ def new_key(name: str, role: str = "read") -> tuple[str, str]:
 def read_keys(path: "str | PathLike[str]") -> tuple[Key, ...]:
     """Read the keys of a file."""
     try:
+        if not expanded(path).is_file():  # to open a pipe could take for ever
+            raise FileNotFoundError("there is no such file")
         text = expanded(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read as a file of keys: {error}.") from error

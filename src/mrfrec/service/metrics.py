@@ -20,6 +20,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from mrfrec import __version__
+from mrfrec.errors import DataError
 from mrfrec.service.rates import CELLS
 from mrfrec.service.shelf import Shelf
 
@@ -30,7 +31,28 @@ ROUTES = (
     "/health", "/ready", "/metrics", "/static", "page", "other",
 )  # fmt: skip
 _PLACES = {route: place for place, route in enumerate(ROUTES)}
-_STATUSES = (200, 204, 303, 304, 307, 400, 401, 403, 404, 405, 408, 413, 415, 421, 422, 429, 499, 500, 503)
+_STATUSES = (
+    200,
+    204,
+    303,
+    304,
+    307,
+    400,
+    401,
+    403,
+    404,
+    405,
+    408,
+    413,
+    414,
+    415,
+    421,
+    422,
+    429,
+    499,
+    500,
+    503,
+)
 _STATUS_PLACES = {status: place for place, status in enumerate(_STATUSES)}
 _BOUNDS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)  # seconds
 
@@ -73,7 +95,13 @@ def route_of(path: str) -> str:
 
 def shared_rows(models: int, workers: int) -> list[Row]:
     """Return the rows of workers that this process will start."""
-    cells = get_context("spawn").RawArray("d", workers * _length(models) + CELLS)
+    try:
+        cells = get_context("spawn").RawArray("d", workers * _length(models) + CELLS)
+    except OSError as error:
+        raise DataError(
+            f"workers count in memory that they share, which needs /dev/shm or a folder for temporary files "
+            f"that can be written to: {error}."
+        ) from error
     return [Row(cells, worker, workers) for worker in range(workers)]
 
 

@@ -37,7 +37,7 @@ Places = Sequence[int] | npt.NDArray[Any]
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _FILES = {one.name: one.read_bytes() for one in files("mrfrec.service").joinpath("static").iterdir()}
 _API = ("v1", "health", "ready", "metrics")
-_MOST_ITEMS, _MOST_LETTERS = 100, 8000  # of a history, and of a query: every link of a page has them
+_MOST_ITEMS = 100  # of a history: every link of a page has them
 _NAME, _WHOLE_NAME = 120, 1000  # characters of a name, in lists and on the page of the item
 _POPULAR, _FOUND, _SUGGESTED, _MOST_RECOMMENDED = 12, 50, 8, 100  # items of a page
 
@@ -132,8 +132,6 @@ def create_pages(shelf: Shelf, line: Line) -> APIRouter:
 
     def add(path: str, view: View) -> None:
         async def endpoint(request: Request) -> Response:
-            if len(request.scope["query_string"]) > _MOST_LETTERS:
-                raise ProblemError(422, f"the query must have at most {_MOST_LETTERS:,} letters.")
             visit = _visit(request, shelf, request.query_params.get("model"))
             try:
                 (html,) = await line.do_apart(lambda: _rendered(visit, *view(visit)))

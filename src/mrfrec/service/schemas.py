@@ -1,10 +1,22 @@
 """The requests and responses of the API, as OpenAPI describes them."""
 
+from itertools import islice
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    model_validator,
+)
 
 ItemId = StrictInt | StrictStr  # of either type, and never converted
+Visitor = StrictInt | Annotated[StrictStr, Field(min_length=1)]  # an empty one would be everybody's
+_MOST_NAMES = 20  # of an object: more than any has
 Count = Annotated[int, Field(ge=1, strict=True)]
 Number = Annotated[float, Field(strict=True)]  # or an integer, but no boolean or text
 
@@ -25,13 +37,38 @@ Items = Annotated[list[ItemId], Field(fail_fast=True)]
 History = Annotated[list[ItemId | Used], Field(fail_fast=True)]
 
 
-class Asked(_Strict):
+class _Request(_Strict):
+    """A request, of which only the first names are looked at: it takes long to tell of many unknown ones."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shorten(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        data = dict(islice(data.items(), _MOST_NAMES))
+        history = data.get("history")
+        if isinstance(history, list):
+            data["history"] = _shortened(history)
+        histories = data.get("histories")
+        if isinstance(histories, list):
+            data["histories"] = [_shortened(each) if isinstance(each, list) else each for each in histories]
+        return data
+
+
+def _shortened(history: list[Any]) -> list[Any]:
+    """Return the items of a history without most names that they should not have."""
+    if any(type(item) is dict and len(item) > _MOST_NAMES for item in history):
+        return [dict(islice(item.items(), _MOST_NAMES)) if type(item) is dict else item for item in history]
+    return history
+
+
+class Asked(_Request):
     """What all recommendations take."""
 
     model: str | None = Field(
         None, description="Name of the model; by default that of the split, or the default one."
     )
-    visitor: ItemId | None = Field(
+    visitor: Visitor | None = Field(
         None, description="Anything that tells people apart, to choose a model of the split."
     )
     k: Count = Field(10, description="Number of items.")
@@ -77,7 +114,7 @@ class BatchRequest(Asked):
     )  # fmt: skip
 
 
-class ExplainRequest(_Strict):
+class ExplainRequest(_Request):
     """The score of an item for a history or a user."""
 
     item: ItemId
@@ -85,7 +122,7 @@ class ExplainRequest(_Strict):
     user: ItemId | None = None
     novelty: Number | None = Field(None, ge=-1, le=1)
     model: str | None = None
-    visitor: ItemId | None = None
+    visitor: Visitor | None = None
 
     model_config = ConfigDict(
         extra="forbid", allow_inf_nan=False,

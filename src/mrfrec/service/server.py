@@ -123,7 +123,7 @@ def _opened(make: Callable[..., Any], row: Any) -> Any:
                 return make(row=row, strict=False)
             if str(error) != told:
                 told = str(error)
-                _log.error("this worker waits, and others answer: %s", error)
+                _log.error("this worker waits, while others serve what they can: %s", error)
         if parent is None or not parent.is_alive():
             raise SystemExit(1)
         parent.join(_LOOK_AGAIN)
@@ -200,10 +200,7 @@ async def _serve(server: Any, app: Any) -> None:
 
     # uvicorn stops at these two, and raises them once more in the end for those who listened before: nobody.
     before = {each: signal.signal(each, lambda *_: None) for each in (signal.SIGINT, signal.SIGTERM)}
-    handled = {signal.SIGHUP: apart(app.reload), signal.SIGIO: apart(app.shelf.give_way)}
-    for each, handle in handled.items():
-        loop.add_signal_handler(each, handle)
-    app.shelf.lease()
+    loop.add_signal_handler(signal.SIGHUP, apart(app.reload))
     apart(app.catch_up)()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     parent = parent_process()
@@ -214,9 +211,7 @@ async def _serve(server: Any, app: Any) -> None:
     finally:
         if parent is not None:
             loop.remove_reader(parent.sentinel)
-        app.shelf.end_leases()
-        for each in handled:
-            loop.remove_signal_handler(each)
+        loop.remove_signal_handler(signal.SIGHUP)
         for each, handler in before.items():
             signal.signal(each, handler)
 

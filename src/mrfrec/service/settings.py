@@ -17,7 +17,7 @@ class ServiceSettings:
     max_batch: int = 1000  # histories of one request
     max_cost: int = 100_000  # of one answer: histories × k × (1 + reasons), and more for long histories
     max_body: int = 4_000_000  # bytes of a request
-    max_values: int = 100_000  # values in the JSON of a request: commas and opening brackets, counted unread
+    max_values: int = 100_000  # commas, colons and opening brackets in the JSON of a request, counted unread
     queue: int = 64  # requests that wait or are answered; others get 503
     seconds: float = 5.0  # from the arrival of a request until its answer begins, else 503
     body_seconds: float = 10.0  # until the body of a request has arrived, else 408

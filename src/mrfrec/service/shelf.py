@@ -6,29 +6,26 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from mrfrec.data.ids import Id
-from mrfrec.errors import ModelFileError, MrfrecError, ParameterError
+from mrfrec.errors import MrfrecError, ParameterError
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import load
-from mrfrec.service.lease import Lease, copied
 from mrfrec.service.problems import ProblemError
 from mrfrec.service.quick import QuickAnswers
 
 _log = logging.getLogger("mrfrec.service")
 
 _MOST_SHARE = 1_000_000
-_MOST_WAIT = 20.0  # seconds until nobody uses a model any more
 
 # Of a file: its inode, its size, when its content was changed, its rights and its owners. The time at which
 # its inode was changed is left out: another hard link, as `mrfrec nightly` keeps old models, changes it.
 Stamp = tuple[int, ...]
-_LOOK_AGAIN: Stamp = ()
 
 
 @dataclass(frozen=True)
@@ -84,8 +81,6 @@ class Shelf:
         self._stamps = {name: _stamp(path) for name, path in paths.items()}
         self.on_failure: Callable[[str], None] = lambda name: None  # called when a file cannot be opened
         self._lock = threading.Lock()  # one model is opened at a time
-        self._leases: list[Lease] | None = None  # of the files that are mapped, if `lease` was called
-        self._inodes: dict[str, int] = {}  # of the files that are mapped and leased
         self.names = tuple(paths)
         self._served: dict[str, Served] = {}
         for name, path in paths.items():
@@ -153,15 +148,14 @@ class Shelf:
             # Before it is read: what is replaced meanwhile counts as changed again.
             self._stamps[name] = _stamp(self._paths[name])
             try:
-                served, inode = self._open_file(name)
+                served = _opened(name, self._paths[name])
             except (MrfrecError, OSError) as error:
                 _log.error("model %s stays as it is: %s", name, error)
                 self.on_failure(name)
                 raise
             before = self._served[name].fingerprint if name in self._served else None
-            self._served[name], self._inodes[name] = served, inode
+            self._served[name] = served
             gc.collect()  # what is left of the old one
-            self._settle()
         _log.info("model %s: %s replaces %s", name, served.fingerprint, before)
         return served
 
@@ -170,88 +164,6 @@ class Shelf:
         for name in self._paths if every else self.changed():
             with suppress(MrfrecError, OSError):  # logged
                 self.reload(name)
-        with self._lock:
-            self._settle()
-
-    # ── files that are written over ───────────────────────────────────────────────────────────────
-
-    def lease(self) -> None:
-        """Lease the files, where that is possible. From now on, `give_way` must be called on SIGIO."""
-        with self._lock:
-            self._leases = []
-            for name in self._served:
-                try:
-                    lease = Lease(self._paths[name])
-                except BlockingIOError:  # somebody writes to it
-                    self._stamps[name] = _LOOK_AGAIN
-                except OSError:
-                    continue
-                else:
-                    self._leases.append(lease)
-                    self._inodes[name] = lease.inode
-
-    def end_leases(self) -> None:
-        """Give all leases back; SIGIO need no longer be handled."""
-        with self._lock:
-            for lease in self._leases or ():
-                lease.give_back()
-            self._leases = None
-
-    def _open_file(self, name: str) -> tuple[Served, int]:
-        """Open the file of a model; returns its inode, or 0 if it is not leased.
-
-        If somebody writes to it, a copy is opened.
-        """
-        path = self._paths[name]
-        if self._leases is None:
-            return _opened(name, path), 0
-        for _ in range(5):
-            try:
-                lease = Lease(path)
-            except BlockingIOError:
-                break
-            except OSError:  # it cannot be leased, or there is none
-                return _opened(name, path), 0
-            try:
-                served = _opened(name, path)
-            except BaseException:
-                lease.give_back()
-                raise
-            if path.stat().st_ino == lease.inode:
-                self._leases.append(lease)
-                return served, lease.inode
-            lease.give_back()  # it was replaced meanwhile
-        return _opened_copy(name, path), 0
-
-    def give_way(self) -> None:
-        """Let those go on who wait to write over the files of models, which answer from copies meanwhile."""
-        with self._lock:
-            wanted = [lease for lease in self._leases or () if lease.is_wanted_back]
-            for name in [name for name, inode in self._inodes.items() if inode in {w.inode for w in wanted}]:
-                try:
-                    copy = _opened_copy(name, self._paths[name])
-                except (MrfrecError, OSError, MemoryError) as error:
-                    _log.error("model %s: somebody writes over its file, which has no copy: %s", name, error)
-                    continue
-                self._served[name] = replace(copy, opened=self._served[name].opened)
-                del copy
-                self._inodes[name] = 0
-                _log.warning(
-                    "model %s: somebody writes over its file, and had to wait until it was copied; "
-                    "rename a new file over it instead", name,
-                )  # fmt: skip
-            gc.collect()
-            end = time.monotonic() + _MOST_WAIT  # requests under way are answered
-            while any(lease.is_needed for lease in wanted) and time.monotonic() < end:
-                time.sleep(0.01)
-            self._settle(wanted)
-
-    def _settle(self, wanted: Sequence[Lease] = ()) -> None:
-        """Give back the leases of files that are no longer mapped, and those that are wanted."""
-        for lease in list(self._leases or ()):
-            if lease in wanted or (lease.inode not in self._inodes.values() and not lease.is_needed):
-                lease.give_back()
-                self._leases.remove(lease)  # type: ignore[union-attr]
 
 
 def _stamp(path: Path) -> Stamp | None:
@@ -260,14 +172,6 @@ def _stamp(path: Path) -> Stamp | None:
     except OSError:
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode, found.st_uid, found.st_gid
-
-
-def _opened_copy(name: str, path: Path) -> Served:
-    with copied(path) as copy:
-        try:
-            return replace(_opened(name, copy), written=path.stat().st_mtime)
-        except ModelFileError as error:
-            raise ModelFileError(str(error).replace(str(copy), str(path))) from None
 
 
 def _opened(name: str, path: Path) -> Served:

@@ -38,7 +38,7 @@ class _Fields(dict[str, Any]):
     """The line of a request in the log: fields for JSON, words for people."""
 
     def __str__(self) -> str:
-        text = " ".join(str(value) for value in self.values() if value != "")
+        text = " ".join("-" if value == "" else str(value) for value in self.values())
         if text.isprintable():
             return text
         # What was sent must not look like lines of ours.
@@ -153,8 +153,8 @@ class Visit:
             key=self.key, request=self.request_id.decode(), pid=os.getpid(), client=self.client,
         )  # fmt: skip
         if query is not None:
-            fields["path"] = self.path
-            fields["query"] = query.decode("latin-1")
+            fields["path"] = self.path[:_SHOWN]
+            fields["query"] = query[:_SHOWN].decode("latin-1")
             fields["body"] = self.body[:_SHOWN].decode(errors="replace")
         # Half the time of `_access.info`, which looks for the line of code that calls it.
         record = logging.LogRecord(_access.name, logging.INFO, __file__, 0, fields, None, None)
