@@ -11,6 +11,7 @@ from io import BytesIO
 from os import PathLike
 from pathlib import Path
 from queue import Empty, Full, Queue
+from threading import Event
 from typing import Any, BinaryIO
 
 import narwhals as nw
@@ -26,6 +27,8 @@ from mrfrec.io.staging import Staging, check_table, parse_table, staged
 FILE_FORMATS = (".parquet", ".csv", ".jsonl")
 
 Batches = Iterable[Mapping[str, Any]]
+
+_LOOK = 0.05  # seconds between looks whether the other thread has ended
 
 _TYPES = {
     "title": pl.String, "score": pl.Float32, "rank": pl.Int32, "source": pl.String, "because": pl.String,
@@ -154,41 +157,36 @@ def _sink(frames: Iterator[pl.DataFrame], schema: dict[str, Any], suffix: str, f
     thread, but not polars, which would wait for the whole frame that it has asked for. polars gets an open
     file: given a name, a thread of polars may create the file again after an interrupt has removed it.
     """
-    ready: Queue[pl.DataFrame | None] = Queue(maxsize=1)
-    made = False
+    ready: Queue[pl.DataFrame] = Queue(maxsize=1)
+    ended, made = Event(), False
 
     def waiting() -> Iterator[pl.DataFrame]:
-        while (piece := ready.get()) is not None:
-            yield piece
-        if not made:
-            raise InterruptedError
+        while True:
+            try:
+                yield ready.get(timeout=_LOOK)
+            except Empty:
+                if ended.is_set() and ready.empty():  # what was put meanwhile comes first
+                    if made:
+                        return
+                    raise InterruptedError from None
 
     lazy = register_io_source(lambda *_: waiting(), schema=schema)
     sinks: dict[str, Any] = {
         ".parquet": lazy.sink_parquet, ".csv": lazy.sink_csv, ".jsonl": lazy.sink_ndjson,
     }  # fmt: skip
     with ThreadPoolExecutor(1) as thread:
-        written = thread.submit(sinks[suffix], file)
-
-        def hand_over(piece: pl.DataFrame | None) -> None:
-            while not written.done():  # or nobody takes it
-                try:
-                    ready.put(piece, timeout=0.1)
-                    break
-                except Full:
-                    continue
-
-        try:
+        try:  # an interrupt may come as soon as the thread has started
+            written = thread.submit(sinks[suffix], file)
             for piece in frames:
-                hand_over(piece)
+                while not written.done():
+                    with suppress(Full):
+                        ready.put(piece, timeout=_LOOK)
+                        break
                 if written.done():  # it has failed
                     break
             made = True
         finally:
-            if not made:
-                with suppress(Empty):
-                    ready.get_nowait()
-            hand_over(None)
+            ended.set()
         written.result()
 
 
