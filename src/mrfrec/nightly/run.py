@@ -213,7 +213,11 @@ class _Night:
             # whose users have few items on each day would never have one.
             begins = self.job.source.mode == "update" and "value" not in (self.before or {})
             fault = f"nothing can be measured: {str(error).rstrip('.')}"
-            self._guard([fault], accept or (begins and not self.job.guard.min_metric))
+            if begins and not self.job.guard.min_metric:
+                self.record["reasons"].append(fault)
+                _log.warning("%s. Until then, models are published without a metric", fault)
+            else:
+                self._guard([fault], accept)
             return None
 
     def _measure(self, split: Split, parameters: Mapping[str, Any], k: int, accept: bool) -> None:
