@@ -4,12 +4,13 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
@@ -144,6 +145,20 @@ def test_earlier_models_are_kept_up_to_a_number(folder: Path) -> None:
     assert not list(folder.glob("shop.*.mrf"))
 
 
+@pytest.mark.parametrize("copy", [shutil.copy2, shutil.copyfile])  # with the time of the file, and without
+def test_model_that_was_put_back_is_not_kept_twice(
+    folder: Path, copy: Callable[[Path, Path], object]
+) -> None:
+    nightly.run(folder / "job.toml")
+    os.utime(folder / "shop.mrf", (1e9, 1e9))
+    nightly.run(folder / "job.toml")
+    (kept,) = folder.glob("shop.*.mrf")
+    copy(kept, folder / "new.mrf")
+    (folder / "new.mrf").replace(folder / "shop.mrf")
+    nightly.run(folder / "job.toml")
+    assert list(folder.glob("shop.*.mrf")) == [kept]
+
+
 def test_nothing_is_left_but_what_is_published(folder: Path) -> None:
     write_job(folder, more=TABLES)
     nightly.run(folder / "job.toml")
@@ -171,6 +186,42 @@ def test_update_adds_each_batch_once(folder: Path) -> None:
     assert model.batches_ == tuple(days)
     pairs = [run["pairs"] for run in report_of(folder)]
     assert pairs[0] == pairs[1] < pairs[2] == pairs[3]
+
+
+def few_items_a_day() -> list[pl.DataFrame]:
+    """The same users on four days, with two items on each: after three, five items are enough to measure."""
+    table = events()
+    day = table.select(pl.int_range(pl.len()).over("user") // 2).to_series()
+    return [table.filter(day == number) for number in range(4)]
+
+
+@pytest.mark.parametrize("more", ["", "\n[tune]\nminutes = 0.01\n"])
+def test_update_begins_with_days_on_which_nothing_can_be_measured(folder: Path, more: str) -> None:
+    source = ('data = "events.csv"', 'data = "{date}.csv"\nmode = "update"\nbatch = "{date}"')
+    days = [f"2026-11-{day}" for day in (11, 12, 13)]
+    for day, table in zip(days, few_items_a_day(), strict=False):
+        table.write_csv(folder / f"{day}.csv")
+    job = write_job(folder, source, ("heldout", "min_metric = 0.01\nheldout"), more=TABLES + more)
+    with pytest.raises(RefusedError, match="nothing can be measured"):  # nobody knows whether it is that good
+        nightly.run(job, day=days[0])
+    job = write_job(folder, source, more=TABLES + more)
+    records = [nightly.run(job, day=day) for day in days]
+    assert [record["pairs"] for record in records] == [800, 1600, 2400]
+    assert ["value" in record for record in records] == [False, False, True]
+    assert "nothing can be measured" in records[1]["reasons"][0]
+    assert mrfrec.load(folder / "shop.mrf").batches_ == tuple(days)
+
+
+def test_night_that_cannot_be_measured_is_refused_unless_accepted(folder: Path) -> None:
+    nightly.run(folder / "job.toml")
+    few_items_a_day()[0].write_csv(folder / "events.csv")
+    job = write_job(folder, ("heldout", "max_shrink = 1\nmax_growth = inf\nheldout"))
+    with pytest.raises(RefusedError, match="nothing can be measured"):
+        nightly.run(job)
+    assert "value" not in nightly.run(job, accept=True)
+    assert "it has not been measured before" in "\n".join(steps(nightly.read_job(job)))
+    events().write_csv(folder / "events.csv")
+    assert nightly.run(job)["value"] > 0.1
 
 
 def test_parameters_are_tuned_and_used_until_it_is_time_to_tune_again(folder: Path) -> None:
@@ -373,6 +424,7 @@ def test_drift_is_half_the_sum_of_differences(folder: Path) -> None:
         ('data = "events.csv"', 'data = "x.csv"\nmode = "update"\nhalf_life = "2d"', r"now must be given"),
         ("keep = 2", 'recommendations = {to = "x.pdf"}', r"publish\.recommendations\.to must be a name that"),
         ("keep = 2", 'recommendations = {to = "no/x.csv"}', r"in a folder that exists"),
+        ("keep = 2", 'similar = {to = "x.csv", kk = 3}', r"toml: a key of \[publish.similar\] must be"),
         ("keep = 2", 'recommendations = {to = "x.csv", novelty = 7}', r"novelty must be between"),
         ("keep = 2", 'recommendations = {to = "events.csv"}', r"a place of its own.*source\.data is there"),
         ("keep = 2", 'recommendations = {to = "a.csv"}\nsimilar = {to = "a.csv"}', r"similar must"),
@@ -486,12 +538,21 @@ def test_failed_run_is_in_the_report_and_leaves_what_was_published(folder: Path)
     nightly.run(folder / "job.toml")
     before = (folder / "shop.mrf").read_bytes()
     (folder / "events.csv").write_text("user,item\n1,\n")
-    with pytest.raises(DataError, match="no item id"):
+    with pytest.raises(DataError, match=r"no item id.*on_bad.*\[source\]"):
         nightly.run(folder / "job.toml")
     assert (folder / "shop.mrf").read_bytes() == before
     last = report_of(folder)[-1]
     assert last["status"] == "failed"
     assert "no item id" in last["reasons"][0]
+
+
+def test_empty_table_is_named_with_its_query(folder: Path) -> None:
+    with sqlite3.connect(folder / "x.db") as database:
+        database.execute('create table events ("user" text, item text)')
+    database.close()
+    source = 'data = "sqlite:///x.db"\nquery = "select * from events where {date} > 0"'
+    with pytest.raises(DataError, match=r"x\.db: .*no interactions.*from events where 2026-11-14 > 0"):
+        nightly.run(write_job(folder, ('data = "events.csv"', source)), day="2026-11-14")
 
 
 def test_report_keeps_the_last_published_run_however_many_fail(folder: Path) -> None:

@@ -225,7 +225,7 @@ def test_what_holds_something_else_is_not_replaced(database: str, kind: str) -> 
     before = fetch(database, "select * from recs")
     never = (pytest.fail("asked for rows") for _ in range(1))
     with (
-        pytest.raises(DataError, match=r"table recs (has the columns|is a view)"),
+        pytest.raises(DataError, match=r"table recs (has the columns.*--columns|is a view)"),
         staged(database, "recs", SCHEMA, never),
     ):
         pass  # pragma: no cover
@@ -488,7 +488,7 @@ def test_table_keeps_what_belongs_to_it(postgres: str) -> None:
 def test_what_a_role_may_not_do_is_refused_before_the_work(postgres: str) -> None:
     guest = postgres.replace("//postgres:@", "//guest:se%2Fcr%40t%25@")
     publish(postgres, 1)
-    execute(postgres, "grant select, insert on recs to guest")
+    execute(postgres, "grant insert on recs to guest")
     never = (pytest.fail("asked for rows") for _ in range(1))
     for table in ("recs", "fresh"):
         with pytest.raises(DataError, match="permission denied") as caught:

@@ -163,7 +163,8 @@ class RowReader:
                     shown = faults[shown][1].format_map(texts)
                 raise DataError(
                     f"{table.name}, row {row + place + 1:,}: {shown}. Correct it, or leave such rows out: "
-                    'read_interactions(…, on_bad="skip"), or --on-bad skip at the command line.'
+                    'on_bad="skip" in read_interactions and in [source] of a nightly job, or --on-bad skip '
+                    "at the command line."
                 )
             for reason, count in Counter(why.filter(bad).to_list()).items():
                 self.skipped[prefix + reason] = self.skipped.get(prefix + reason, 0) + count

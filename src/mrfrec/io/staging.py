@@ -286,7 +286,8 @@ class _Target:
         if set(columns) != set(self._schema):
             raise DataError(
                 f"{self._shown} has the columns {', '.join(columns)} and not {', '.join(self._schema)}. It "
-                "holds something else and is not replaced: give another name, or drop it."
+                "holds something else and is not replaced: give another name, drop it, or rename the columns "
+                "of the output to those of the table (columns, --columns user=user_id)."
             )
         for column, kind, _ in found:
             gets_text = self._schema[column] == pl.String

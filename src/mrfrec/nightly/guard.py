@@ -93,7 +93,7 @@ def data_faults(
 
 def metric_floor(guard: Guard, before: Mapping[str, Any] | None) -> float:
     """Return the least value of the metric that is published."""
-    if before is None or before["metric"] != guard.metric:
+    if before is None or before.get("metric") != guard.metric:
         return guard.min_metric
     return max(guard.min_metric, float(before["value"]) * (1 - guard.max_drop))
 
@@ -101,7 +101,7 @@ def metric_floor(guard: Guard, before: Mapping[str, Any] | None) -> float:
 def metric_faults(guard: Guard, before: Mapping[str, Any] | None, metric: str, found: Mean) -> list[str]:
     """Return what is wrong with the metric, compared with the published run."""
     faults = []
-    if before is not None and before["metric"] == metric and before["value"] > 0:
+    if before is not None and before.get("metric") == metric and before["value"] > 0:
         drop = 1 - found.mean / before["value"]
         if drop > guard.max_drop:
             faults.append(

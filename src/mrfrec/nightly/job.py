@@ -318,19 +318,20 @@ def _publishing(given: dict[str, Any], inside: Callable[[str], str], updates: bo
             )
         for name, least in (("keep", 0), ("runs", 1), ("samples", 0)):
             check_count(name, given.get(name, 1), least=least)
-        for name in ("recommendations", "similar"):
-            if name in given:
-                given[name] = _sink(name, given[name], inside)
+    for name in ("recommendations", "similar"):
+        if name in given:
+            given[name] = _sink(name, given[name], inside)
     return Publishing(**given)
 
 
 def _sink(name: str, given: object, inside: Callable[[str], str]) -> Sink:
-    content = dict(_section(name, given))
+    section = f"publish.{name}"
+    content = dict(_section(section, given))
     allowed = {"to", "table", "k", "columns"} | (
         {"explain", "novelty", "exclude_seen"} if name == "recommendations" else set()
     )
-    _refuse_unknown(f"publish.{name}", content, allowed)
-    with _prefixed(name):
+    _refuse_unknown(section, content, allowed)
+    with _prefixed(section):
         to, table, k = content.pop("to", None), content.pop("table", None), content.pop("k", 20)
         if not isinstance(to, str) or not to:
             raise ParameterError("to", "a file or the URL of a database", to)

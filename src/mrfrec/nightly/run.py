@@ -6,6 +6,7 @@ anew.
 """
 
 import fcntl
+import filecmp
 import logging
 import os
 import resource
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from mrfrec import __version__
 from mrfrec.checks import check_flag
 from mrfrec.data.growing import add, origin_of
-from mrfrec.errors import BusyError, EmptyTableError, MrfrecError, RefusedError
+from mrfrec.errors import BusyError, DataError, EmptyTableError, MrfrecError, RefusedError
 from mrfrec.evaluation.climbing import climb
 from mrfrec.evaluation.heldout import by_hash
 from mrfrec.evaluation.metrics import parse
@@ -113,7 +114,7 @@ def steps(job: Job) -> list[str]:
             lines.append("refuse more than " + _counted({name: most for name, (_, most) in limits.items()}))
         lines.append(f"refuse if {guard.max_drift:.0%} of the interactions have moved to other items")
     floor = metric_floor(guard, before)
-    if before is not None and before["metric"] == guard.metric:
+    if before is not None and before.get("metric") == guard.metric:
         lines.append(f"refuse {guard.metric} below {floor:.4f} (it was {before['value']:.4f})")
     else:
         lines.append(f"refuse {guard.metric} below {floor:g}: it has not been measured before")
@@ -175,27 +176,15 @@ class _Night:
         self.record |= {**size, **moved, "data": data.fingerprint, "limits": limits}
         _log.info("%s users, %s items, %s pairs", *(f"{count:,}" for count in size.values()))
         self._guard(data_faults(job.guard, recent, size, moved["drift"]), accept)
-        split = by_hash(data, job.guard.heldout, validation=self._tunes)
+        split = self._split(data, accept)
         with self._stage("tune"):
             parameters = self._parameters(split)
-        metric, measured = job.guard.metric, self._measured(split)
-        k, options = self._published_lists(split)
-        coverage = f"coverage@{k}"
-        with self._stage("measure"):
-            results = evaluate(job.model(parameters), split, [measured, coverage], progress=self.progress)
-        found = results.mean(measured)
-        error = found.error if found.error == found.error else None  # of one user there is none
-        self.record |= {"metric": metric, "value": found.mean, "error": error, "asked": len(split.test)}
-        self.record |= {"k": k, "coverage": results.mean(coverage).mean}
-        limits["value"] = [metric_floor(job.guard, self.before) or None, None]
-        _log.info("%s %s on %s held-out users", metric, found, f"{len(split.test):,}")
-        if error is not None and 2 * error > job.guard.max_drop * found.mean:
-            _log.warning(
-                "twice the standard error, %.4f, is more than max_drop = %g allows: the guard may refuse by "
-                "chance. Hold out more users (heldout), or raise max_drop", 2 * error, job.guard.max_drop,
-            )  # fmt: skip
-        self._guard(metric_faults(job.guard, self.before, metric, found), accept)
-        users = sampled_users(split.test.users)
+        sink = job.publish.recommendations or Sink(to="")
+        options = {name: value for name, value in sink.options.items() if name != "explain"}
+        if split is not None:
+            with self._stage("measure"):
+                self._measure(split, parameters, sink.k, accept)
+        users = sampled_users(data.users if split is None else split.test.users)
         del split
         with self._stage("fit"):
             model = job.model(parameters).fit(data, progress=self.progress)
@@ -215,16 +204,45 @@ class _Night:
             _log.warning("%s (accepted)", error)
             return None
 
+    def _split(self, data: "Interactions", accept: bool) -> Split | None:
+        """Hold out users; None if that cannot be done and the model may be published all the same."""
+        try:
+            return by_hash(data, self.job.guard.heldout, validation=self._tunes)
+        except DataError as error:
+            # New events are only kept in a published model. If it took a metric to publish the first, a shop
+            # whose users have few items on each day would never have one.
+            begins = self.job.source.mode == "update" and "value" not in (self.before or {})
+            fault = f"nothing can be measured: {str(error).rstrip('.')}"
+            if begins and not self.job.guard.min_metric:
+                self.record["reasons"].append(fault)
+                _log.warning("%s. Until then, models are published without a metric", fault)
+            else:
+                self._guard([fault], accept)
+            return None
+
+    def _measure(self, split: Split, parameters: Mapping[str, Any], k: int, accept: bool) -> None:
+        """Measure a model that is fitted to the users who are not held out, and guard the metric."""
+        guard, measured = self.job.guard, self._measured(split)
+        k = min(k, split.training.n_items)
+        coverage = f"coverage@{k}"
+        results = evaluate(self.job.model(parameters), split, [measured, coverage], progress=self.progress)
+        found = results.mean(measured)
+        error = found.error if found.error == found.error else None  # of one user there is none
+        self.record |= {"metric": guard.metric, "value": found.mean, "error": error, "asked": len(split.test)}
+        self.record |= {"k": k, "coverage": results.mean(coverage).mean}
+        self.record["limits"]["value"] = [metric_floor(guard, self.before) or None, None]
+        _log.info("%s %s on %s held-out users", guard.metric, found, f"{len(split.test):,}")
+        if error is not None and 2 * error > guard.max_drop * found.mean:
+            _log.warning(
+                "twice the standard error, %.4f, is more than max_drop = %g allows: the guard may refuse by "
+                "chance. Hold out more users (heldout), or raise max_drop", 2 * error, guard.max_drop,
+            )  # fmt: skip
+        self._guard(metric_faults(guard, self.before, guard.metric, found), accept)
+
     def _measured(self, split: Split) -> str:
         """Return the metric, over all items if there are fewer than it asks for."""
         metric = parse(self.job.guard.metric)
         return f"{metric.kind}@{min(metric.k, split.training.n_items)}"
-
-    def _published_lists(self, split: Split) -> tuple[int, dict[str, Any]]:
-        """Return the length and the options of the published lists; of 20 items if there are none."""
-        sink = self.job.publish.recommendations or Sink(to="")
-        options = {name: value for name, value in sink.options.items() if name != "explain"}
-        return min(sink.k, split.training.n_items), options
 
     def _guard(self, faults: list[str], accept: bool) -> None:
         """Refuse to go on if there are faults, unless they are accepted."""
@@ -241,9 +259,11 @@ class _Night:
         job = self.job
         try:
             new = read_interactions(job.source.data, progress=self.progress, **job.source.reading)
-        except EmptyTableError:
+        except EmptyTableError as error:
             if job.source.mode == "fit" or not job.publish.model.exists():
-                raise
+                names, query = ", ".join(map(shown, job.source.data)), job.source.reading.get("query")
+                asked = f" The query was: {' '.join(query.split())}" if query else ""
+                raise EmptyTableError(f"{names}: {error}{asked}") from None
             # The batch is not noted: its events may come later.
             _log.info("there are no new events: the model is made of the same events as the last")
             self.record["reasons"].append("no new events")
@@ -284,7 +304,7 @@ class _Night:
     def _tunes(self) -> bool:
         return self.job.tune is not None and self._last_tuned is None
 
-    def _parameters(self, split: Split) -> dict[str, Any]:
+    def _parameters(self, split: Split | None) -> dict[str, Any]:
         job = self.job
         if job.tune is None:
             return job.parameters
@@ -292,6 +312,8 @@ class _Night:
         if past is not None:
             self.record |= {"parameters": past["parameters"], "tuned": past["tuned"]}
             return dict(past["parameters"])
+        if split is None:
+            return job.parameters
         best = climb(
             split, self._measured(split), model=job.kind, fixed=job.parameters, minutes=job.tune.minutes,
             machine=job.machine, progress=self.progress,
@@ -322,7 +344,8 @@ class _Night:
                 self.record["rows"][what] = rows
                 _log.info("%s rows of %s for %s", f"{rows:,}", what, sink.where)
                 self._guard([] if rows else [f"there are no {what} to publish"], accept)
-            noted = {name: self.record[name] for name in ("started", "metric", "value", "error", "asked")}
+            names = ("started", "metric", "value", "error", "asked")
+            noted = {name: self.record[name] for name in names if name in self.record}
             notes = {**noted, "fit_seconds": self.record["seconds"]["fit"]}
             model.save(new, include_histories=publish.histories, notes=notes)
             _keep_old(target, publish.keep)
@@ -357,16 +380,18 @@ def _keep_old(target: Path, keep: int) -> None:
     """Give the model that is to be replaced a second name, by its time; remove the oldest of these."""
     if not target.exists():
         return
-    written = datetime.fromtimestamp(target.stat().st_mtime, UTC)
-    for extra in ("", *(f"-{number}" for number in range(1, 100))):  # of one second
-        kept = target.with_name(f"{target.stem}.{written:%Y%m%dT%H%M%SZ}{extra}{target.suffix}")
-        if not kept.exists():
-            _link(target, kept)
-            break
-        if kept.samefile(target):  # a run was killed just after this
-            break
     digits = f"{'[0-9]' * 8}T{'[0-9]' * 6}Z"
-    old = sorted(target.parent.glob(f"{_literal(target.stem)}.{digits}*{_literal(target.suffix)}"))
+    old = list(target.parent.glob(f"{_literal(target.stem)}.{digits}*{_literal(target.suffix)}"))
+    # It is among them if it was put back from there, or if a run was killed just after this.
+    if not any(filecmp.cmp(target, path, shallow=False) for path in old):
+        written = datetime.fromtimestamp(target.stat().st_mtime, UTC)
+        for extra in ("", *(f"-{number}" for number in range(1, 100))):  # of one second
+            kept = target.with_name(f"{target.stem}.{written:%Y%m%dT%H%M%SZ}{extra}{target.suffix}")
+            if kept not in old:
+                _link(target, kept)
+                old.append(kept)
+                break
+    old.sort()
     for path in old[: max(len(old) - keep, 0)]:
         path.unlink(missing_ok=True)
 
