@@ -183,6 +183,7 @@ class Study:
         self.fixed = {name: value for name, value in given.items() if name not in made._machine_parameters}
         self.machine = {name: given[name] for name in given.keys() - self.fixed.keys()} | dict(machine or {})
         self._progress, self._improved = progress, improved
+        self.done, self.wanted = 0, 0  # trials; 0 are wanted where nobody knows how many it takes
         self._trying = Trying(self.split, self.metric, ties)
         self._cluster = {} if client is None else {"client": client, "shared_path": shared_path}
         self._fit_on: dict[str, Any] = {}  # the cluster, if it can fit the model
@@ -289,6 +290,7 @@ class Study:
             return
         from mrfrec.engines.cluster import ClusterEngine
 
+        self.report()
         done = 0
 
         def record(attempt: Attempt, found: Trial) -> None:
@@ -296,8 +298,8 @@ class Study:
             for number in range(done, attempt.number):  # tried before
                 self.value_of(points[number], axis=axis)
             self.value_of(points[attempt.number], axis=axis, found=found)
-            done = attempt.number + 1
-            self.report(done, len(points))
+            self.done = done = attempt.number + 1
+            self.report()
 
         with ClusterEngine(**self._cluster) as engine:
             matrices = (self.split.training.matrix, self.split.test.shown, self.split.test.targets)
@@ -334,8 +336,10 @@ class Study:
         return longest * cheap[axis] / max(cheap.values())
 
     def _try(self, parameters: dict[str, Any]) -> Trial:
-        model = build(self.model, parameters, self.machine)
-        return self._trying(Attempt(0, parameters, model), **self._fit_on)
+        self.report()
+        model, number = build(self.model, parameters, self.machine), len(self.trials) + 1
+        tell = None if self._progress is None else lambda stage, *_: self.report(f"trial {number}: {stage}")
+        return self._trying(Attempt(0, parameters, model), progress=tell, **self._fit_on)
 
     def check_distributed(self) -> None:
         """Refuse a cluster that cannot fit the model, for trials one after the other."""
@@ -346,9 +350,18 @@ class Study:
         """Return the value of a trial for the search: 0 if it failed or trained too long."""
         return trial.value if trial.value is not None and self.result().is_eligible(trial) else 0.0
 
-    def report(self, done: int, total: int) -> None:
+    def report(self, stage: str = "trying parameters", *, is_over: bool = False) -> None:
+        """Tell how many trials are done, or how much of the time is over where their number is not known."""
+        done, total = self.done, self.wanted
+        if not total and math.isfinite(self.budget):
+            total = max(round(1000 * self.budget), 1)
+            done = min(round(1000 * self.elapsed), total - 1)
+        elif not total:
+            done = len(self.trials)
+        if is_over:
+            done = total = max(done, total)
         if self._progress is not None:
-            self._progress("trying parameters", done, total)
+            self._progress(stage, done, total)
 
     def result(self) -> Tuning:
         return Tuning(
