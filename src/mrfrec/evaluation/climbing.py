@@ -88,6 +88,7 @@ def climb(
             build(run.model, plain({**run.fixed, name: value}), run.machine).tuning_route(data)
     start = {} if grid else {name: x for name, x in route.start.items() if name in axes}
     run.usual |= start
+    run.free = route.free
     climber = _Climber(run, axes, run.usual, route.needs)
     if not vary:  # the best is never worse than the default, and its gain is known
         run.value_of(plain({name: run.usual[name] for name in axes}), axis="start")

@@ -10,7 +10,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -205,6 +205,8 @@ class Study:
         self._start, self._out_of_time = time.monotonic(), False
         self.budget = math.inf if minutes is None else 60 * minutes
         self._longest: dict[tuple[str, bool], float] = {}  # seconds of the trials of each axis
+        self.free: Collection[str] = ()  # axes that need no fit
+        self._besides_fit = 0.0  # seconds of the first trial
 
     def _open(self, path: Path) -> None:
         header = {
@@ -258,7 +260,10 @@ class Study:
                 return None
             start = time.monotonic()
             same = replace(same or found or self._try(parameters), chosen=chosen)
-            self._note_seconds(axis, competes, time.monotonic() - start)
+            seconds = time.monotonic() - start
+            if not self._longest:
+                self._besides_fit = max(seconds - (same.seconds or 0.0), 0.0)
+            self._note_seconds(axis, competes, seconds)
             if self._file is not None:
                 with self._file.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(asdict(same)) + "\n")
@@ -331,6 +336,8 @@ class Study:
         alike = {name: seconds for (name, of), seconds in self._longest.items() if of == competes}
         cheap = {name: seconds for (name, of), seconds in self._longest.items() if of != competes}
         longest = max(alike.values(), default=0.0)
+        if axis in self.free and axis not in alike:
+            return self._besides_fit
         if axis in alike or not competes or axis not in cheap:
             return alike.get(axis, longest)
         return longest * cheap[axis] / max(cheap.values())
