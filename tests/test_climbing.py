@@ -209,6 +209,46 @@ def test_no_trial_begins_that_is_expected_to_end_too_late(
             climb(split, "ndcg@10", minutes=minutes)
 
 
+def test_steps_without_a_fit_are_tried_in_the_time_that_is_too_short_for_another_fit(
+    split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, fitted = 0.0, []
+    monkeypatch.setattr("mrfrec.evaluation.study.time.monotonic", lambda: now)
+
+    def one(_: object, parameters: Parameters) -> study.Trial:
+        nonlocal now
+        fit = {name: x for name, x in parameters.items() if name not in ("novelty", "rank_weight")}
+        now += 1.0 if fit in fitted else 50.0
+        fitted.append(fit)
+        return study.Trial(dict(parameters), 0.5, 0.0, 49.0)
+
+    monkeypatch.setattr(study.Study, "_try", one)
+    found = climb(split, "ndcg@10", fixed={"sparsity": 0.4}, minutes=1)
+    assert len({trial.parameters["novelty"] for trial in found.trials}) == 3  # the start, and a step each way
+    assert found.out_of_time
+    assert now < 60.0
+
+
+def test_progress_shows_the_first_fit_and_follows_the_limit_of_time(split: Split) -> None:
+    steps: list[tuple[str, int, int]] = []
+    climb(split, "ndcg@10", model="EASE", minutes=5, progress=lambda *step: steps.append(step))
+    first = [stage for stage, _, _ in steps if stage.startswith("trial 1: ")]
+    assert {"trial 1: learning weights", "trial 1: measuring"} <= set(first)
+    assert steps[0][1] < 1000 * 60  # from the start on, in milliseconds
+    assert {total for _, _, total in steps} == {300_000}
+    done = [done for _, done, _ in steps]
+    assert done == sorted(done)
+    assert (done[-2] < 300_000, done[-1]) == (True, 300_000)
+
+
+def test_progress_of_points_counts_them(split: Split) -> None:
+    steps: list[tuple[str, int, int]] = []
+    points = [{"l2": 1.0}, {"l2": 2.0}]
+    tuning.tune(split, points, "ndcg@10", model="EASE", progress=lambda *step: steps.append(step))
+    assert ("trial 2: measuring", 1, 2) in steps
+    assert [step[1:] for step in (steps[0], steps[-1])] == [(0, 2), (2, 2)]
+
+
 def test_the_best_so_far_is_told_before_the_next_trial(split: Split, valued: Any) -> None:
     def value(x: Parameters) -> float:
         if len(tried) > 4:

@@ -1,6 +1,8 @@
 """Metrics: by hand, equal to the naive ones, and through the evaluation of models."""
 
 import math
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -568,3 +570,12 @@ def test_one_model_or_two_of_one_name_cannot_be_compared() -> None:
     for models in ({"a": MRF.paper()}, [MRF.paper(), MRF.paper()]):
         with pytest.raises(ParameterError, match="at least two, with different names"):
             compare(models, split, ["ndcg@5"])
+
+
+def test_a_comparison_does_not_wait_for_all_of_scipys_statistics() -> None:
+    code = (
+        "import sys; from mrfrec.evaluation.metrics import paired; "
+        "print(paired([1.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.0]), 'scipy.stats' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == "False"

@@ -17,6 +17,7 @@ import scipy.sparse as sp
 
 import mrfrec
 from mrfrec import MRF
+from mrfrec.core import costs
 from mrfrec.core import progress as shown
 from mrfrec.core.engine import WORDS
 from mrfrec.core.progress import Clock, showing
@@ -90,19 +91,20 @@ def test_the_time_left_is_not_guessed_at_the_start() -> None:
     assert clock.left(20.0) == ""
 
 
-def test_true_writes_a_line_in_a_notebook_and_nothing_else_is_printed(
-    capsys: pytest.CaptureFixture[str],
+def test_true_writes_a_line_in_a_notebook_and_nothing_where_nobody_looks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = MRF(sparsity=0.1).fit(data())
-    model.recommend(k=2)
+    for nothing_is_drawn in (None, False, True):  # stderr is no terminal
+        model.fit(data(), progress=nothing_is_drawn)
+        model.recommend(k=2, progress=nothing_is_drawn)
     assert capsys.readouterr() == ("", "")
+    notebook = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
+    monkeypatch.setattr(sys, "stderr", notebook)
     model.fit(data(), progress=True)
     model.recommend(k=2, progress=True)
-    out, err = capsys.readouterr()
-    assert out == ""
-    lines = [line.split("\r")[-1].split() for line in err.split("\n")[:-1]]
+    lines = [line.split("\r")[-1].split() for line in notebook.getvalue().split("\n")[:-1]]
     assert [line[:2] for line in lines] == [["100%", "finishing"], ["100%", "recommending"]]
-    model.fit(data(), progress=False)
     assert capsys.readouterr() == ("", "")
 
 
@@ -225,3 +227,15 @@ def test_steps_that_take_longer_count_more() -> None:
             engine.advance(1)
             engine.advance(1)
     assert [round(done / total, 3) for _, done, total in steps] == [0.0, 0.2, 0.4, 0.5]
+
+
+def test_pieces_of_blocks_that_take_the_same_time_count_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "_SOLVED", 1.0)  # all other stages are nothing beside it
+    rng = np.random.default_rng(0)
+    X = sp.csr_array((rng.random((600, 120)) < np.linspace(0.02, 0.4, 120)).astype(np.float32))
+    steps: Steps = []
+    MRF(threshold=0.1, r=0.0, rank=0, threads=1).fit(X, progress=lambda *step: steps.append(step))
+    added = np.diff([done / total for stage, done, total in steps if stage == WORDS["solve"]])
+    added = added[added > 1e-6]
+    assert len(added) > 20
+    assert added.max() < 1.5 * added.min()  # though the blocks differ in size

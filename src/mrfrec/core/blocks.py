@@ -155,10 +155,11 @@ def estimate_weights(
     expected = costs.of_blocks(kinds, targets, len(ranges) * additions, engine.accelerator is not None)
     if engine.task_memory is not None:  # the workers gather and solve
         expected = {"gather": 0.0, "solve": 0.0, "blocks": sum(expected.values())}
-    # The largest blocks come first.
+    # The largest blocks come first. A device counts each block; here all steps of a range take the same time.
     spent = np.concatenate([[0.0], np.cumsum(kinds**2.5)])
+    ends = np.array([0, *(last for _, last in ranges)]) if here else np.arange(len(spent))
     marks = np.linspace(0, len(kinds), 101)
-    engine.expect(expected, (np.interp(marks, np.arange(len(spent)), spent) / spent[-1]).tolist())
+    engine.expect(expected, (np.interp(marks, ends, spent[ends]) / spent[-1]).tolist())
 
     total, count = np.zeros(len(columns), dtype), np.zeros(len(columns), counts)
     column_tasks = split_evenly(np.diff(column_ptr) + 1, 64)
@@ -229,7 +230,7 @@ def gather_blocks(statistics: Statistics, dtype: str, batch: Blocks, engine: Eng
             tasks,
             scratch=lambda: (statistics.accumulator(), np.empty(m, store.dtype)),
             scratch_bytes=(8 + store.itemsize) * m,
-            costs=[(stop - start) * (batch.last - batch.first) for start, stop in tasks],
+            costs=_even_steps(m * (batch.last - batch.first), len(tasks)),
         )
     return store
 
@@ -249,8 +250,6 @@ def solve_blocks(
     # (factorising); k^2.5 balances the pieces well enough, and the constant stands for the calls themselves.
     pieces = [by_size[p:q] for p, q in split_evenly(size[by_size] ** 2.5 + 1000.0, 512)]
     work_size = 5 * largest * largest // 4 + largest
-    # The pieces take about the same time each, however many blocks they have.
-    steps = np.diff(np.arange(len(pieces) + 1) * (batch.last - batch.first) // len(pieces)).tolist()
     with engine.stage("solve", batch.of, (batch.first, batch.last)):
         failed = engine.run(
             lambda piece, space: kernels.solve_blocks(
@@ -259,11 +258,16 @@ def solve_blocks(
             pieces,
             scratch=lambda: (np.empty(work_size, store.dtype), np.empty(largest, np.int64)),
             scratch_bytes=work_size * store.itemsize,
-            costs=steps,
+            costs=_even_steps(batch.last - batch.first, len(pieces)),
         )
     block = next((b for b in failed if b >= 0), None)
     if block is not None:
         raise not_positive_definite(batch, block, store.dtype.name)
+
+
+def _even_steps(total: int, parts: int) -> list[int]:
+    """Divide steps of progress among tasks that take about the same time each, however large they are."""
+    return [total * (part + 1) // parts - total * part // parts for part in range(parts)]
 
 
 def not_positive_definite(batch: Blocks, block: int, dtype: str) -> NumericalError:

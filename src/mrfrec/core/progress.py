@@ -51,16 +51,24 @@ class Clock:
 
 @contextmanager
 def showing(progress: "Progress | bool | None") -> Iterator[Progress | None]:
-    """Give a callback: the one that was given, one that draws a bar on stderr if True, else None."""
+    """Give a callback: the one that was given, one that draws a bar on stderr if True, else None.
+
+    True is as None where nobody can see a bar: stderr is neither a terminal nor a notebook.
+    """
     if progress is None or progress is False:
         yield None
     elif progress is not True:
         if not callable(progress):
             raise ParameterError("progress", "a function of (stage, done, total), True or None", progress)
         yield progress
-    else:
-        with _bars() if sys.stderr.isatty() and find_spec("rich") else _line() as show:
+    elif sys.stderr.isatty():
+        with _bars() if find_spec("rich") else _line() as show:
             yield show
+    elif type(sys.stderr).__module__.startswith("ipykernel"):  # a notebook
+        with _line() as show:
+            yield show
+    else:
+        yield None
 
 
 @contextmanager

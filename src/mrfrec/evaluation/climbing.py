@@ -88,6 +88,7 @@ def climb(
             build(run.model, plain({**run.fixed, name: value}), run.machine).tuning_route(data)
     start = {} if grid else {name: x for name, x in route.start.items() if name in axes}
     run.usual |= start
+    run.free = route.free
     climber = _Climber(run, axes, run.usual, route.needs)
     if not vary:  # the best is never worse than the default, and its gain is known
         run.value_of(plain({name: run.usual[name] for name in axes}), axis="start")
@@ -101,7 +102,7 @@ def climb(
             stand_in = _Climber(run, axes, climber.defaults, route.needs, route.stand_in, half)
             place = climber.better(place, {**place, **stand_in.climbed_from(place)})
     climber.climbed_from(place)
-    climber.report(done=True)
+    run.report(is_over=True)
     return run.finish()
 
 
@@ -181,7 +182,6 @@ class _Climber:
         point = self.parameters(place)
         if point is None or self._out_of_time:
             return None
-        self.report()
         try:
             found = self._run.value_of(point, axis=axis, competes=not self._instead, budget=self._budget)
         except ParameterError:  # A value beyond the end is too much for this data.
@@ -233,13 +233,6 @@ class _Climber:
             if value <= before:
                 break
         return place
-
-    def report(self, *, done: bool = False) -> None:
-        run = self._run
-        if run.budget < float("inf"):
-            run.report(int(run.budget if done else min(run.elapsed, run.budget)), int(run.budget))
-        else:
-            run.report(len(run.trials), len(run.trials) + (not done))
 
 
 def _values(axis: Axis) -> Sequence[Any]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
+from scipy.special import stdtr
 
 from mrfrec.checks import check_count
 from mrfrec.errors import DataError, ParameterError
@@ -262,6 +263,5 @@ def paired(values: Numbers, others: Numbers) -> Paired:
     if not error > 0:  # no difference, the same for all users, or a single user
         p = 1.0 if difference == 0 else 0.0
         return Paired(difference, error, float("nan") if np.isnan(error) else p)
-    from scipy.stats import t
-
-    return Paired(difference, error, float(2 * t.sf(abs(difference / error), len(values) - 1)))
+    # Student's distribution without scipy.stats, which takes seconds to load.
+    return Paired(difference, error, float(2 * stdtr(len(values) - 1, -abs(difference / error))))

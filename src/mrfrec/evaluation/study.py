@@ -10,7 +10,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -183,6 +183,7 @@ class Study:
         self.fixed = {name: value for name, value in given.items() if name not in made._machine_parameters}
         self.machine = {name: given[name] for name in given.keys() - self.fixed.keys()} | dict(machine or {})
         self._progress, self._improved = progress, improved
+        self.done, self.wanted = 0, 0  # trials; 0 are wanted where nobody knows how many it takes
         self._trying = Trying(self.split, self.metric, ties)
         self._cluster = {} if client is None else {"client": client, "shared_path": shared_path}
         self._fit_on: dict[str, Any] = {}  # the cluster, if it can fit the model
@@ -204,6 +205,8 @@ class Study:
         self._start, self._out_of_time = time.monotonic(), False
         self.budget = math.inf if minutes is None else 60 * minutes
         self._longest: dict[tuple[str, bool], float] = {}  # seconds of the trials of each axis
+        self.free: Collection[str] = ()  # axes that need no fit
+        self._besides_fit = 0.0  # seconds of the first trial
 
     def _open(self, path: Path) -> None:
         header = {
@@ -257,7 +260,10 @@ class Study:
                 return None
             start = time.monotonic()
             same = replace(same or found or self._try(parameters), chosen=chosen)
-            self._note_seconds(axis, competes, time.monotonic() - start)
+            seconds = time.monotonic() - start
+            if not self._longest:
+                self._besides_fit = max(seconds - (same.seconds or 0.0), 0.0)
+            self._note_seconds(axis, competes, seconds)
             if self._file is not None:
                 with self._file.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(asdict(same)) + "\n")
@@ -289,6 +295,7 @@ class Study:
             return
         from mrfrec.engines.cluster import ClusterEngine
 
+        self.report()
         done = 0
 
         def record(attempt: Attempt, found: Trial) -> None:
@@ -296,8 +303,8 @@ class Study:
             for number in range(done, attempt.number):  # tried before
                 self.value_of(points[number], axis=axis)
             self.value_of(points[attempt.number], axis=axis, found=found)
-            done = attempt.number + 1
-            self.report(done, len(points))
+            self.done = done = attempt.number + 1
+            self.report()
 
         with ClusterEngine(**self._cluster) as engine:
             matrices = (self.split.training.matrix, self.split.test.shown, self.split.test.targets)
@@ -329,13 +336,17 @@ class Study:
         alike = {name: seconds for (name, of), seconds in self._longest.items() if of == competes}
         cheap = {name: seconds for (name, of), seconds in self._longest.items() if of != competes}
         longest = max(alike.values(), default=0.0)
+        if axis in self.free and axis not in alike:
+            return self._besides_fit
         if axis in alike or not competes or axis not in cheap:
             return alike.get(axis, longest)
         return longest * cheap[axis] / max(cheap.values())
 
     def _try(self, parameters: dict[str, Any]) -> Trial:
-        model = build(self.model, parameters, self.machine)
-        return self._trying(Attempt(0, parameters, model), **self._fit_on)
+        self.report()
+        model, number = build(self.model, parameters, self.machine), len(self.trials) + 1
+        tell = None if self._progress is None else lambda stage, *_: self.report(f"trial {number}: {stage}")
+        return self._trying(Attempt(0, parameters, model), progress=tell, **self._fit_on)
 
     def check_distributed(self) -> None:
         """Refuse a cluster that cannot fit the model, for trials one after the other."""
@@ -346,9 +357,18 @@ class Study:
         """Return the value of a trial for the search: 0 if it failed or trained too long."""
         return trial.value if trial.value is not None and self.result().is_eligible(trial) else 0.0
 
-    def report(self, done: int, total: int) -> None:
+    def report(self, stage: str = "trying parameters", *, is_over: bool = False) -> None:
+        """Tell how many trials are done, or how much of the time is over where their number is not known."""
+        done, total = self.done, self.wanted
+        if not total and math.isfinite(self.budget):
+            total = max(round(1000 * self.budget), 1)
+            done = min(round(1000 * self.elapsed), total - 1)
+        elif not total:
+            done = len(self.trials)
+        if is_over:
+            done = total = max(done, total)
         if self._progress is not None:
-            self._progress("trying parameters", done, total)
+            self._progress(stage, done, total)
 
     def result(self) -> Tuning:
         return Tuning(

@@ -82,12 +82,12 @@ def tune(
     )  # fmt: skip
     for point in wanted:  # refuse bad parameters before the first trial
         build(run.model, {**run.fixed, **plain(point)})
+    run.wanted = len(wanted)
     run.try_all([plain(point) for point in wanted])
-    for done, point in enumerate(wanted):
-        run.report(done, len(wanted))
+    for run.done, point in enumerate(wanted):
         if run.value_of(plain(point)) is None:
             break
-    run.report(len(wanted), len(wanted))
+    run.report(is_over=True)
     return run.finish()
 
 
@@ -132,8 +132,9 @@ def search(
             check_values(run.model, name, of, run.fixed)
     ridge_axis = model_class(run.model).tuning_grid.get("l2")
     run.competing += [t for t in run.trials if t.chosen is not None and choose.holds(t.chosen)]
+    run.wanted = trials
     while len(run.competing) < trials:
-        run.report(len(run.competing), trials)
+        run.done = len(run.competing)
         chosen = choose.next([(trial.chosen, run.worth(trial)) for trial in run.competing])
         point = dict(chosen)
         for name, of in space.items():
@@ -145,7 +146,7 @@ def search(
             (point["l2"],) = ridges(split, alpha, replace(axis, multiples=(point.pop("ridge"),)))
         if run.value_of(point, chosen) is None:
             break
-    run.report(trials, trials)
+    run.report(is_over=True)
     return run.finish()
 
 

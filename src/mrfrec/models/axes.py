@@ -1,6 +1,6 @@
 """Values that tuning varies: lists, ranges, and ridges in the scale of the data."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,10 +75,12 @@ class Route:
     """How a climb goes: the axes, those that cost least first, and where it starts if not at the defaults.
 
     `stand_in` holds parameters of a cheaper model that prefers much the same values; empty for none. `needs`
-    maps an axis to a parameter: where that is 0, a step along the axis changes nothing.
+    maps an axis to a parameter: where that is 0, a step along the axis changes nothing. A step along an axis
+    in `free` needs no fit.
     """
 
     axes: Mapping[str, Axis]
     start: Mapping[str, Any] = field(default_factory=dict)
     stand_in: Mapping[str, Any] = field(default_factory=dict)
     needs: Mapping[str, str] = field(default_factory=dict)
+    free: Collection[str] = ()

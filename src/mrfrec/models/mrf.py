@@ -315,6 +315,7 @@ class MRF(Linear):
             {name: value for name, value in start.items() if name in own},
             {name: value for name, value in stand_in.items() if name in own},
             needs={"rank_weight": "rank"},
+            free={"novelty", "rank_weight"},
         )
 
     def _fit(self, data: "Interactions", given: FitContext) -> None:

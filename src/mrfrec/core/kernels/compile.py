@@ -159,8 +159,8 @@ class _MachineCode(caching._Cache):
                     return found
         if not _compiled:
             kept = any(can_write(folder) for folder in cache_folders())
-            when = "once" if kept else "and every process will, as no folder for it can be written"
-            _log.info("compiling for this machine, %s: a few seconds, 10 for a sparse fit", when)
+            what = " what it has not run before" if kept else ", as every process will: no folder can keep it"
+            _log.info("compiling for this machine%s; a few seconds, 10 for a sparse fit", what)
         _compiled.append(self._function.__name__)
         return None
 
