@@ -394,6 +394,12 @@ def test_with_few_users_per_item_the_default_keeps_the_largest_covariances() -> 
     assert EASE().planned_for(DataSize(16_554, 10_506, 100_000, True)).kind == "dense"
 
 
+def test_less_memory_does_not_make_the_default_model_larger() -> None:
+    size = DataSize(16_554, 10_506, 100_000, True)
+    plans = [MRF(memory_limit=f"{limit}MB").planned_for(size) for limit in (4000, 600, 400, 250)]
+    assert {plan.sparsity for plan in plans} == {100 / 10_506}
+
+
 def test_without_parameters_a_small_memory_makes_the_model_sparse_and_fits() -> None:
     X = sp.csr_array(np.random.default_rng(1).random((500, 3500)) < 0.01)
     dense = MRF.paper(threads=1).fit(X)

@@ -268,12 +268,12 @@ def _choose(settings: Settings, sizes: Sizes, largest: float, ranked: bool) -> t
         reason = "r belongs to the sparse model"
     elif m > _DENSE_UP_TO:
         reason = f"{m:,} items are more than {_DENSE_UP_TO:,}, beyond which the closed form takes long"
-    elif sizes.dense > sizes.limit:
-        reason = f"the closed form of {m:,} items would need {human_bytes(sizes.dense)}"
     elif ranked and m > _FEW_ITEMS and (sizes.users < m or sizes.pairs < _FEW_PAIRS * m):
         neighbors = _FEW_NEIGHBORS
         few = f"{sizes.users:,} users" if sizes.users < m else f"{sizes.pairs / m:.1f} users per item"
         reason = f"{few} are too few for the covariances of all pairs of {m:,} items"
+    elif sizes.dense > sizes.limit:
+        reason = f"the closed form of {m:,} items would need {human_bytes(sizes.dense)}"
     else:
         return dense, f"{m:,} items fit the closed form"
     sparsity = min(neighbors / m, 1.0)
