@@ -33,6 +33,7 @@ FITS: dict[str, tuple[str, dict[str, Any], int, int, int]] = {
         6_000,
         400_000,
     ),
+    "MRF, sparse, large blocks": ("MRF", {"sparsity": 0.1, "rank": 0}, 5_000, 3_000, 200_000),
     "MRF, sparse, weighted users": ("MRF", {"sparsity": 0.005, "user_weight": 0.5}, 20_000, 12_000, 600_000),
     "MRF, threshold": ("MRF", {"threshold": 0.05, "l2": 1.0}, 20_000, 12_000, 600_000),
     "MRF, 90 MB": ("MRF", {"memory_limit": "90MB"}, 20_000, 12_000, 400_000),
@@ -88,7 +89,8 @@ def here(name: str, threads: int, scale: float) -> tuple[int, int]:
     before = _status("VmRSS:")
     model: Any = build(kind, parameters, {"threads": threads}).fit(data)
     plan = getattr(model, "plan_", None)
-    if plan is not None:  # what a user sees: in use and added, together
+    if plan is not None:  # what a user sees before the fit: in use and added, together
+        assert max(model.memory_plan_.values()) <= plan.needed, (plan, model.memory_plan_)
         assert _status("VmHWM:") <= plan.in_use + plan.needed, (plan, _status("VmHWM:"))
     return max(model.memory_plan_.values()), _status("VmHWM:") - before
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from mrfrec.core import blocks, fitting, statistics
+from mrfrec.core import fitting, statistics
 from mrfrec.core.engine import Engine
 from mrfrec.core.entries import FINE, Scratch, list_columns
 from mrfrec.core.plan import Settings
@@ -53,8 +53,8 @@ def pool() -> Iterator[ProcessPoolExecutor]:
 def test_batches_solved_in_another_process_give_the_same_bits(
     pool: ProcessPoolExecutor, r: float, user_weight: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "_LEAST_BATCH", 100_000)
-    monkeypatch.setattr(blocks, "_BATCH_PER_INTERACTION", 0)
+    monkeypatch.setattr("mrfrec.core.plan._LEAST_BATCH", 100_000)
+    monkeypatch.setattr("mrfrec.core.plan._BATCH_PER_INTERACTION", 0)
     X = sp.csr_array(random_matrix(31, users=300, items=200))
     settings = Settings(1.0, 0.75, 0.0, 0.0, user_weight, True, 0.2, None, 1000, r, False, "float32")
     with LocalEngine(2) as here, OtherProcess(pool) as elsewhere:

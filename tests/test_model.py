@@ -113,6 +113,14 @@ def test_bad_matrix_is_refused(X: Any, message: str) -> None:
         MRF.paper(l2=1.0).fit(X)
 
 
+@pytest.mark.parametrize("value", [1e200, -1e39, 1e-50])
+def test_values_beyond_single_precision_are_refused_with_their_row(value: float) -> None:
+    X = random_matrix(1)
+    X[17, 2] = value
+    with pytest.raises(DataError, match=r"single precision.*row 17"):
+        Interactions(sp.csr_array(X))
+
+
 def test_nan_and_infinity_are_refused_with_their_row() -> None:
     X = random_matrix(1)
     X[17, 2] = np.nan
@@ -188,7 +196,7 @@ def test_an_item_everybody_has_has_no_variance_whatever_the_user_weights() -> No
 
 @pytest.mark.parametrize("parameters", [{}, {"threshold": 0.1}, {"sparsity": 0.2}])
 def test_values_out_of_range_are_refused(parameters: dict[str, Any]) -> None:
-    X = sp.csr_array(random_matrix(1) * 1e200)
+    X = sp.csr_array(random_matrix(1) * 1e30)
     with pytest.raises(mrfrec.NumericalError, match="divide the values by a constant"):
         MRF.paper(l2=1.0, alpha=0.0, **parameters).fit(X)
     with pytest.raises(mrfrec.NumericalError, match="a smaller ridge"):
@@ -394,6 +402,20 @@ def test_with_few_users_per_item_the_default_keeps_the_largest_covariances() -> 
     assert EASE().planned_for(DataSize(16_554, 10_506, 100_000, True)).kind == "dense"
 
 
+def test_a_low_rank_part_that_does_not_fit_is_left_out_with_a_word() -> None:
+    size = DataSize(3000, 1500, 90_000, True)
+    roomy, tight = (MRF(sparsity=0.05, memory_limit=limit).planned_for(size) for limit in ("1GB", "60MB"))
+    assert (roomy.rank, tight.rank) == (256, 0)
+    assert "low-rank" in str(tight)
+    assert "low-rank" not in str(roomy)
+
+
+def test_less_memory_does_not_make_the_default_model_larger() -> None:
+    size = DataSize(16_554, 10_506, 100_000, True)
+    plans = [MRF(memory_limit=f"{limit}MB").planned_for(size) for limit in (4000, 600, 400, 250)]
+    assert {plan.sparsity for plan in plans} == {100 / 10_506}
+
+
 def test_without_parameters_a_small_memory_makes_the_model_sparse_and_fits() -> None:
     X = sp.csr_array(np.random.default_rng(1).random((500, 3500)) < 0.01)
     dense = MRF.paper(threads=1).fit(X)
@@ -445,8 +467,8 @@ def test_small_batches_give_the_same_weights(monkeypatch: pytest.MonkeyPatch) ->
         return found
 
     monkeypatch.setattr(blocks, "batches", counted)
-    monkeypatch.setattr(blocks, "_LEAST_BATCH", 200_000)
-    monkeypatch.setattr(blocks, "_BATCH_PER_INTERACTION", 0)
+    monkeypatch.setattr("mrfrec.core.plan._LEAST_BATCH", 200_000)
+    monkeypatch.setattr("mrfrec.core.plan._BATCH_PER_INTERACTION", 0)
     tight = MRF.paper(l2=1.0, threshold=0.02, threads=1).fit(X)
     assert seen[-1] > 1
     np.testing.assert_array_equal(tight.weights_.toarray(), reference.weights_.toarray())

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from mrfrec import MRF, MemoryPlanError, NumericalError, ParameterError
-from mrfrec.core import blocks, pattern
+from mrfrec.core import pattern
 from mrfrec.errors import MrfrecWarning
 
 import naive
@@ -157,8 +157,8 @@ def test_batches_and_threads_do_not_change_a_bit(r: float, monkeypatch: pytest.M
     reference = fit(X, l2=1.0, threshold=0.1, r=r, threads=1, dtype="float32")
     # Budgets down to one block at a time; entries by columns, by pairs, and by columns after too many pairs.
     for batch, pairs, threads in ((10**9, 0, 2), (20_000, 10**9, 3), (1, 10**4, 2), (1, 0, 1)):
-        monkeypatch.setattr(blocks, "_LEAST_BATCH", batch)
-        monkeypatch.setattr(blocks, "_BATCH_PER_INTERACTION", 0)
+        monkeypatch.setattr("mrfrec.core.plan._LEAST_BATCH", batch)
+        monkeypatch.setattr("mrfrec.core.plan._BATCH_PER_INTERACTION", 0)
         monkeypatch.setattr(pattern, "_MOST_PAIRS", pairs)
         model = fit(X, l2=1.0, threshold=0.1, r=r, threads=threads, dtype="float32")
         np.testing.assert_array_equal(model.weights_.toarray(), reference.weights_.toarray())

@@ -30,10 +30,6 @@ from mrfrec.core.schedule import Schedule
 from mrfrec.core.statistics import Statistics, split_evenly
 from mrfrec.errors import NumericalError
 
-# Every batch costs a pass over the data, so the more interactions there are, the more a batch may hold: a
-# rule of thumb, in bytes, within bounds that leave room for others on an ordinary machine.
-_LEAST_BATCH, _MOST_BATCH = 1_000_000_000, 3_500_000_000
-_BATCH_PER_INTERACTION = 100
 _PER_MEMBER, _PER_KIND = 8, 20  # bytes an item, and a kind, of a block takes beside its part of S
 
 
@@ -115,11 +111,13 @@ def estimate_weights(
     dtype: str,
     engine: Engine,
     held: int,
+    worthwhile: int,
     gathered: Gathered | None = None,
     keep: bool = False,
 ) -> tuple[sp.csr_array, Gathered | None]:
     """Return B of the sparse model, from a pattern with sorted columns; `held` bytes are in use already.
 
+    A batch of blocks gets `worthwhile` bytes, or what the memory allows.
     `gathered` are the blocks' parts of S from an earlier fit. With `keep`, also return those of this fit, if
     they are one batch and there is room for a copy.
     """
@@ -149,7 +147,6 @@ def estimate_weights(
     held += (4 + itemsize + counts.itemsize) * len(columns) + 120 * m + 4 * len(schedule.dependents)
     memory.require("rows", held + 2 * (4 + itemsize) * len(columns), advice)
     held += max(engine.scratch, 5 * int(kinds.max()) ** 2 // 4 * itemsize)
-    worthwhile = min(max(_LEAST_BATCH, _BATCH_PER_INTERACTION * len(statistics.X.items)), _MOST_BATCH)
     ranges = batches(block_bytes, worthwhile, held, engine, advice)
     additions = 2.0 * float(statistics.X.rank.sum(dtype=np.int64)) + len(statistics.X.items)
     expected = costs.of_blocks(kinds, targets, len(ranges) * additions, engine.accelerator is not None)

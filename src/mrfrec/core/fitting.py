@@ -175,6 +175,7 @@ def _fit_sparse(
         dtype=settings.dtype,
         engine=engine,
         held=sizes.held,
+        worthwhile=sizes.worthwhile_batch,
         gathered=None if reuse is None else reuse.find("gathered", keys.gathered),
         keep=reuse is not None,
     )

@@ -27,6 +27,11 @@ _RANK = 256  # what `rank="auto"` stands for in a sparse model,
 _RANK_ITEMS = 16_000_000  # if that many numbers hold its vectors: they are all read for every answer
 
 TRANSPOSE_PARTS = 8  # ranges of users that are transposed at one time, each with a count for every item
+# Every batch of blocks costs a pass over the data, so the more interactions there are, the more a batch may
+# hold: a rule of thumb, in bytes, within bounds that leave room for others on an ordinary machine.
+_LEAST_BATCH, _MOST_BATCH = 1_000_000_000, 3_500_000_000
+_BATCH_PER_INTERACTION = 100
+
 _SCRATCH = 48_000_000  # bytes for the scratch space of all threads, at least
 _ALLOCATOR = 12_000_000  # bytes that memory once freed may keep resident, and small arrays not counted below
 
@@ -61,12 +66,13 @@ class Plan:
     threshold: float | None
     rank: int = 0  # of the part beside the weights
     needed: int = 0  # bytes that the fit adds to those in use, at most; 0 in a model that was loaded
+    least: int = 0  # bytes that the limit must allow; with more, up to `needed`, the fit is faster
     limit: int = 0  # bytes that it may add
     in_use: int = 0  # bytes that the process held before the fit, with the data; 0 if not known
 
     def without_memory(self) -> "Plan":
         """Return the plan without its memory, for what should not depend on the machine."""
-        return replace(self, needed=0, limit=0)
+        return replace(self, needed=0, least=0, limit=0)
 
     def differs_from(self, other: "Plan", growth: float) -> bool:
         """Return whether this is another kind of model, or has other numbers of neighbours per item.
@@ -91,7 +97,8 @@ class Plan:
             kept += f", rank={self.rank}"
         memory = ""
         if self.limit:
-            memory = f", adds up to {human_bytes(self.needed)} of the {human_bytes(self.limit)} it may"
+            least = f"needs {human_bytes(self.least)} and " if self.least < self.needed else ""
+            memory = f", {least}adds up to {human_bytes(self.needed)} of the {human_bytes(self.limit)} it may"
         if self.limit and self.in_use:
             memory += (
                 f" to the {human_bytes(self.in_use)} in use with the data "
@@ -183,6 +190,19 @@ class Sizes:
         stages = self.sparse_stages(max_neighbors, r).values()
         return max(self.statistics, *(int(base + per_entry * entries) for base, per_entry in stages))
 
+    @property
+    def worthwhile_batch(self) -> int:
+        """Bytes of the blocks that are solved at one time, where there is room."""
+        return min(max(_LEAST_BATCH, _BATCH_PER_INTERACTION * self.pairs), _MOST_BATCH)
+
+    def sparse_at_most(self, entries: float, max_neighbors: int, r: float) -> int:
+        """With this many entries in A, as few columns as can hold them, and no lack of memory."""
+        k, e = min(max_neighbors, self.items) + 1, self.itemsize
+        all_blocks = entries * (e * (max(0.5, r) * k + 1) + 28)
+        base, per_entry = self.sparse_stages(max_neighbors, r)["blocks"]
+        blocks = int(base + per_entry * entries + min(self.worthwhile_batch, all_blocks))
+        return min(max(self.sparse(entries, max_neighbors, r), blocks), self.limit)
+
     def largest_sparsity(self, max_neighbors: int, r: float) -> float:
         """The largest share of entries that fits into the limit; below 1/m, nothing fits."""
         stages = self.sparse_stages(max_neighbors, r).values()
@@ -205,7 +225,9 @@ def decide(settings: Settings, sizes: Sizes, memory: Budget, *, ranked: bool = F
         try:
             return decide(replace(settings, rank=auto), sizes, memory, ranked=True)
         except MemoryPlanError:
-            return plan
+            return replace(
+                plan, reason=f"{plan.reason}; without a low-rank part, for which memory is too small"
+            )
     rank = settings.rank
     if rank > min(sizes.users, sizes.items):
         rule = f"at most the number of users or items, {min(sizes.users, sizes.items)} for this data"
@@ -232,24 +254,33 @@ def decide(settings: Settings, sizes: Sizes, memory: Budget, *, ranked: bool = F
         )
         if settings.dtype == "float64":
             advice += ' dtype="float32" needs half.'
-        needed = sizes.dense
+        least = needed = sizes.dense
         memory.require("dense", needed, advice)
     else:
         kind = "sparse"
+        most = min((settings.sparsity or 1.0) * m, settings.max_neighbors) * m
         # A threshold says nothing of how many entries it keeps: what it needs shows when they are found.
-        entries = m if settings.sparsity is None else min(settings.sparsity * m, settings.max_neighbors) * m
-        needed = sizes.sparse(entries, settings.max_neighbors, settings.r)
-        # The stages plan what they need when they know it; this is the most it can be.
+        entries = m if settings.sparsity is None else most
+        least = sizes.sparse(entries, settings.max_neighbors, settings.r)
         memory.check(
             "sparse",
-            needed,
+            least,
             f"The largest sparsity that would fit is about {_round_down(largest)}."
             if largest * m >= 1
             else "Use fewer users or items, or more memory.",
         )
-    needed = max(needed, low_rank)
+        needed = sizes.sparse_at_most(most, settings.max_neighbors, settings.r)
     return Plan(
-        kind, reason, settings.l2, settings.sparsity, settings.threshold, rank, needed, limit, memory.in_use
+        kind,
+        reason,
+        settings.l2,
+        settings.sparsity,
+        settings.threshold,
+        rank,
+        needed=max(needed, low_rank),
+        least=max(least, low_rank),
+        limit=limit,
+        in_use=memory.in_use,
     )
 
 
@@ -268,12 +299,12 @@ def _choose(settings: Settings, sizes: Sizes, largest: float, ranked: bool) -> t
         reason = "r belongs to the sparse model"
     elif m > _DENSE_UP_TO:
         reason = f"{m:,} items are more than {_DENSE_UP_TO:,}, beyond which the closed form takes long"
-    elif sizes.dense > sizes.limit:
-        reason = f"the closed form of {m:,} items would need {human_bytes(sizes.dense)}"
     elif ranked and m > _FEW_ITEMS and (sizes.users < m or sizes.pairs < _FEW_PAIRS * m):
         neighbors = _FEW_NEIGHBORS
         few = f"{sizes.users:,} users" if sizes.users < m else f"{sizes.pairs / m:.1f} users per item"
         reason = f"{few} are too few for the covariances of all pairs of {m:,} items"
+    elif sizes.dense > sizes.limit:
+        reason = f"the closed form of {m:,} items would need {human_bytes(sizes.dense)}"
     else:
         return dense, f"{m:,} items fit the closed form"
     sparsity = min(neighbors / m, 1.0)

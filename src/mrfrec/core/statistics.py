@@ -69,10 +69,10 @@ class Statistics:
 
 
 def typical_ridge(alpha: float, v: npt.NDArray[np.float64], q: float) -> float:
-    """Return the ridge 37·q^(1−α)·n̄^(¼−α), given the v of all items that have one.
+    """Return the ridge 37·q^(1−α)·(v̄/q)^(¼−α), given the v of all items that have one.
 
-    q is the mean square of an entry, 1 if all are ones; n̄·q is the mean of v, so that n̄ is the number of
-    users of an average item.
+    v̄ is their mean, and q the mean square of an entry, 1 if all are ones. For items that few users have, v̄/q
+    is about the number of users of an average item.
     """
     return float(_RIDGE * q ** (1 - alpha) * (v.mean() / q) ** (0.25 - alpha)) if len(v) else _RIDGE
 

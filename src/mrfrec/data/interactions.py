@@ -73,6 +73,7 @@ class Interactions:
         copy: bool = True,
     ) -> None:
         self.matrix = as_histories(matrix, "matrix")
+        _check_single_precision(self.matrix)
         if check_flag("copy", copy) and np.may_share_memory(self.matrix.data, getattr(matrix, "data", None)):
             self.matrix = self.matrix.copy()
         n, m = self.matrix.shape
@@ -217,6 +218,21 @@ def as_histories(X: Any, name: str) -> sp.csr_array:
         matrix = matrix.copy()
         matrix.eliminate_zeros()
     return matrix
+
+
+def _check_single_precision(matrix: sp.csr_array) -> None:
+    """Refuse values that single precision makes infinite or 0, as reading does."""
+    if matrix.dtype.kind != "f" or matrix.dtype.itemsize <= 4:
+        return
+    with np.errstate(over="ignore", under="ignore"):
+        single = matrix.data.astype(np.float32)
+    beyond = np.flatnonzero(~np.isfinite(single) | (single == 0))
+    if len(beyond):
+        row = int(np.searchsorted(matrix.indptr, beyond[0], "right")) - 1
+        raise DataError(
+            f"matrix must hold values within single precision, 1e-45 to 3e38; row {row} holds "
+            f"{matrix.data[beyond[0]]:g}. Multiply all values by a constant."
+        )
 
 
 def only(

@@ -39,7 +39,7 @@ PAPER: dict[str, Any] = {
 
 # A sparse model in place of a dense one while that is tuned, and from how many items on it takes less time.
 _STAND_IN_NEIGHBORS, _STAND_IN_FROM = 100, 3000
-_OF_MACHINE = ("needed", "limit", "in_use")  # what a plan says of memory, which is not saved
+_OF_MACHINE = ("needed", "least", "limit", "in_use")  # what a plan says of memory, which is not saved
 _SAMPLED_USERS = 256  # whose scores tell how much these spread
 _log = logging.getLogger("mrfrec")
 
@@ -53,8 +53,9 @@ class MRF(Linear):
     Parameters
     ----------
     l2
-        Ridge on the rescaled item-item matrix. "auto": 37·q^(1−α)·n̄^(¼−α), where n̄ is the number of users of
-        an average item and q the mean square of an entry, 1 for binary data; `plan_.l2` is the number.
+        Ridge on the rescaled item-item matrix. "auto": 37·q^(1−α)·(v̄/q)^(¼−α), where v̄ is the mean of v, the
+        weighted sum of squares of an item (about its mean if centered), over the items with some variance,
+        and q the mean square of an entry, 1 for binary data; `plan_.l2` is the number.
     alpha
         Exponent of the rescaling, 0 (covariances) to 1 (correlations).
     l2_flat
@@ -89,7 +90,7 @@ class MRF(Linear):
         than 16 million numbers; 0 for a dense one.
     rank_weight
         How much L counts: λ is such that, over the items a user has not, the scores x·λL spread (in their
-        standard deviation) this many times as much as the scores of B.
+        standard deviation) this many times as much as the scores of B, intercept included.
     offset
         Score by the exact conditional mean μ + (x − μ)·B instead of x·B. An item without evidence scores its
         mean given that none of its neighbors were used, μ − μ·B; an empty history scores μ.
@@ -99,8 +100,9 @@ class MRF(Linear):
         Number of threads, all cores by default. Results do not depend on it.
     memory_limit
         Memory that a fit or `score` may use beyond the matrix it is given, in bytes or as "8GB"; by default
-        what is available. A fit that needs more raises `MemoryPlanError`: before it starts, or as soon as the
-        data shows it.
+        what is available. Up to 15 MB of buffers are not counted. A fit that needs more raises
+        `MemoryPlanError`: before it starts, or as soon as the data shows it. Where "auto" decides, the limit
+        may make the model sparse, keep fewer pairs or leave out the low-rank part; `plan_` says so.
     device
         Where to fit, and to rank many users by dense weights: "cpu", "cuda", "cuda:1", or "auto" for a GPU
         where there is one with room and it pays (from 5,000 items, if sparse from 5 million interactions).
