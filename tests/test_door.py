@@ -310,7 +310,7 @@ def test_what_was_sent_is_not_repeated_at_length(shop: Path) -> None:
             assert (found.status_code, found.json()["detail"][-1]) == (status, "…")
             assert len(found.content) < 600
         page = client.get("/", params={"model": long[:50_000]})
-        assert page.status_code == 422
+        assert page.status_code == 414
         assert "x" * 1000 not in page.text
 
 
@@ -834,7 +834,7 @@ def test_much_work_does_not_keep_others_waiting(shop: Path, monkeypatch: pytest.
 
     def waits(*given: Any) -> Any:
         if given[2].k > 1:
-            time.sleep(1.0)
+            time.sleep(4.0)
         return slow(*given)
 
     monkeypatch.setattr(answers, "recommend_one", waits)
@@ -844,5 +844,5 @@ def test_much_work_does_not_keep_others_waiting(shop: Path, monkeypatch: pytest.
         time.sleep(0.3)
         start = time.monotonic()
         assert httpx.post(f"{url}/v1/recommend", json={**ASK, "k": 1}).status_code == 200
-        assert time.monotonic() - start < 0.6
+        assert time.monotonic() - start < 2.5
         assert large.result().status_code == 200
