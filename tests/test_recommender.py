@@ -20,6 +20,7 @@ from mrfrec.data.ids import Ids
 from mrfrec.evaluation import Split, strong_generalisation
 from mrfrec.models import ranking, scorers
 from mrfrec.models.registry import MODELS, build
+from mrfrec.service.schemas import Asked
 
 import contract
 import naive
@@ -273,6 +274,34 @@ def test_reasons_are_the_largest_positive_contributions() -> None:
         found, _ = model._explanation(item, user=1)
         best = [c for c in found[:2] if c.amount > 0]
         assert because == ", ".join(f"{data.items[c.item]} {c.amount:+.2f}" for c in best)
+
+
+def test_items_that_take_away_are_in_explain_only_and_all_pages_say_so() -> None:
+    model = MRF.paper(l2=2.0, offset=True).fit(named_data(text=True))
+    history = ["item 03", "item 10"]
+    table = model.recommend(history=history, k=28, explain=2)
+    takes_away = 0
+    for item, because in table.select("item", "because").iter_rows():
+        parts = model.explain(item, history=history)["contribution"].to_list()[:-1]
+        takes_away += min(parts) < 0
+        assert because.count("[") == sum(part > 0 for part in parts)
+    assert takes_away
+    root = Path(__file__).parents[1]
+    pages = [(root / name).read_text() for name in ("README.md", "docs/guide.md", "docs/cli.md")]
+    reasons = Asked.model_fields["reasons"].description
+    for text in (*pages, MRF.recommend.__doc__, reasons):
+        assert re.search(r"that\s+take\s+away", str(text))
+
+
+def test_the_base_score_is_not_the_score_of_an_empty_history() -> None:
+    table = {"user": [1, 1, 1, 2, 2, 3, 3], "item": ["milk", "bread", "jam", "milk", "jam", "tea", "jam"]}
+    model = MRF.paper(l2=2.0, offset=True).fit(pl.DataFrame(table))
+    some, none = (model.explain("tea", history=history)["contribution"][-1] for history in (["milk"], []))
+    assert none == pytest.approx(1 / 3)  # the mean
+    assert some != pytest.approx(none)
+    for page in ("guide", "service", "cli"):
+        text = (Path(__file__).parents[1] / f"docs/{page}.md").read_text()
+        assert re.search(r"none\s+that\s+has", text)
 
 
 @pytest.mark.parametrize("novelty", [None, 0.4])

@@ -79,7 +79,12 @@ def recommend(
     item_column: Annotated[str | None, Option(metavar="NAME", help="Column of items in tables.")] = None,
     k: Count = 10,
     explain: Annotated[
-        bool, Option("--explain", help="Show which items of the history contribute most.")
+        bool,
+        Option(
+            "--explain",
+            help="Show the base score and the items of the history that add most. Those that take away are in "
+            "mrfrec explain.",
+        ),
     ] = False,
     allow: Annotated[
         list[str] | None, Option(metavar="ITEMS", help="Recommend only these items, named as for --history.")
@@ -264,8 +269,9 @@ def explain(
 ) -> None:
     """Show how the items of a history add up to a score.
 
-    A contribution is the value of the item in the history times its weight. With the base score, which the
-    item has without the history, they sum to the score.
+    A contribution is the value of the item in the history times its weight. With the base score they
+    sum to the score. The base score is what the item has for somebody who used other items, but none that has
+    a weight for it; for an empty history, the mean of the item.
 
     \b
     Examples:
