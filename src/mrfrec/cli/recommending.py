@@ -82,8 +82,8 @@ def recommend(
         bool,
         Option(
             "--explain",
-            help="Show the base score and the items of the history that add most. Those that take away are in "
-            "mrfrec explain.",
+            help="Show the base score and the items of the history that add most. Those that take away are "
+            "in mrfrec explain.",
         ),
     ] = False,
     allow: Annotated[
