@@ -374,6 +374,8 @@ def test_ids_of_64_bits_without_sign_go_through() -> None:
     data = Interactions(sp.csr_array(np.array([[1, 1, 0], [0, 1, 1], [1, 0, 1]])), users, items)
     model = MRF.paper(threshold=0.0).fit(data)
     assert model.recommend(k=1)["user"].to_list() == users
+    for asked in (users[0], 5, [5], []):  # one type in every table
+        assert model.recommend(asked, k=1).schema["user"] == pl.UInt64
     assert model.recommend(users[0], k=1)["item"].to_list() == [8]
     assert model.recommend(users[1], k=1)["item"].to_list() == [2**64 - 2]
     assert model.explain(2**64 - 2, history=[7])["item"].to_list() == [7]
