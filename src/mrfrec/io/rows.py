@@ -37,6 +37,9 @@ _DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M:
 _ROLES = ("user", "item", "value", "time")
 _SLICE = 1 << 18  # rows whose times are looked at together
 _ROOM = 1 << 23  # rows for which there is room at first; memory that is not written to is not taken
+OR_SKIP = (  # where rows can be skipped
+    ', or leave such rows out: read_interactions(…, on_bad="skip"), or --on-bad skip at the command line'
+)
 _BEYOND = "beyond the years 1 to 9999"
 _MIXED_TIMES = "times are numbers in some rows and dates in others. Make them the same."
 
@@ -161,10 +164,7 @@ class RowReader:
                     named = [role for role in roles if f"{{{role}}}" in faults[shown][1]]
                     texts = {role: batch[role][place : place + 1].cast(pl.String)[0] for role in named}
                     shown = faults[shown][1].format_map(texts)
-                raise DataError(
-                    f"{table.name}, row {row + place + 1:,}: {shown}. Correct it, or leave such rows out: "
-                    'read_interactions(…, on_bad="skip"), or --on-bad skip at the command line.'
-                )
+                raise DataError(f"{table.name}, row {row + place + 1:,}: {shown}. Correct it{OR_SKIP}.")
             for reason, count in Counter(why.filter(bad).to_list()).items():
                 self.skipped[prefix + reason] = self.skipped.get(prefix + reason, 0) + count
             row += len(batch)
