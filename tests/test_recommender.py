@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 import scipy.sparse as sp
 
-from mrfrec import MRF, Interactions, MrfrecWarning, Recommender, load
+from mrfrec import MRF, DataError, Interactions, MrfrecWarning, Recommender, load
 from mrfrec.core.sparse import Rows
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids
@@ -381,6 +381,28 @@ def test_ids_of_64_bits_without_sign_go_through() -> None:
     assert model.explain(2**64 - 2, history=[7])["item"].to_list() == [7]
     with pytest.warns(MrfrecWarning, match="item 7 has fewer"):
         assert set(model.similar_items(7)["item"]) <= set(items)
+
+
+@pytest.mark.parametrize("user", [1.0, np.float32(1), [1.0], pd.Series([1.0])], ids=repr)
+def test_float_ids_are_refused_with_what_to_give(user: Any) -> None:
+    model = MRF.paper(l2=2.0).fit(named_data(text=False))
+    for ask in (model.recommend, model.forget):
+        with pytest.raises(DataError, match=r"got .*1\.0.*Give them as integers"):
+            ask(user)
+
+
+def test_an_unknown_item_is_refused_with_where_to_look() -> None:
+    model = MRF.paper(l2=2.0).fit(named_data(text=False))
+    for ask in (lambda: model.explain(99, history=[]), lambda: model.similar_items(99)):
+        with pytest.raises(DataError, match=r"item 99 is unknown to the model.*search"):
+            ask()
+
+
+def test_titles_are_shown_in_short() -> None:
+    shown = repr(MRF.paper(l2=2.0).fit(named_data(text=True)).titles_)
+    assert "30 strings" in shown
+    assert "Title" in shown
+    assert len(shown) < 100
 
 
 def test_scores_keep_the_precision_of_the_model() -> None:

@@ -235,6 +235,15 @@ def only(
     return matrix, users, items, titles
 
 
+def log_several_titles(items: Ids, places: Iterable[int]) -> None:
+    """Say how many items had several titles, if any."""
+    if found := sorted(set(places)):
+        _log.info(
+            "%s items have several titles, such as %r; the first in alphabetical order is taken",
+            f"{len(found):,}", items[found[0]],
+        )  # fmt: skip
+
+
 def filter_pairs(
     user: npt.NDArray[np.integer[Any]],
     item: npt.NDArray[np.integer[Any]],

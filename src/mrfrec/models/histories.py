@@ -34,6 +34,11 @@ class Unknown(NamedTuple):
             warn(f"{self.parameter}: {count} items are unknown to the model; ignored ({first}).")
 
 
+def unknown_item(item: object) -> DataError:
+    """Return the error about an item that has to be known."""
+    return DataError(f"item {item!r} is unknown to the model. Find items by id or title: search(…).")
+
+
 @dataclass(frozen=True)
 class Query:
     """For whom to recommend: a name for each row of histories."""
@@ -67,7 +72,7 @@ def query_users(users: object, training: Training) -> Query:
     """Ask for training users by their ids, for all of them if None."""
     if users is None:
         return Query(training.users, None, training.histories)
-    if isinstance(users, str | int | np.integer):
+    if isinstance(users, str | int | float | np.number):  # of which floats are no ids, as `find_ids` says
         users = [users]
     if _is_table(users):
         raise DataError(
