@@ -393,9 +393,11 @@ def test_float_ids_are_refused_with_what_to_give(user: Any) -> None:
 
 def test_an_unknown_item_is_refused_with_where_to_look() -> None:
     model = MRF.paper(l2=2.0).fit(named_data(text=False))
-    for ask in (lambda: model.explain(99, history=[]), lambda: model.similar_items(99)):
-        with pytest.raises(DataError, match=r"item 99 is unknown to the model.*search"):
-            ask()
+    message = r"item 99 is unknown to the model.*search"
+    with pytest.raises(DataError, match=message):
+        model.explain(99, history=[])
+    with pytest.raises(DataError, match=message):
+        model.similar_items(99)
 
 
 def test_titles_are_shown_in_short() -> None:

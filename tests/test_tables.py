@@ -879,7 +879,7 @@ def test_items_with_several_titles_are_counted_in_the_log(caplog: pytest.LogCapt
     listed = two.select("item", "title")
     data, _ = read_interactions(one), read_interactions(one, items=one.select("item", "title"))
     assert not caplog.messages
-    ways = [
+    ways: list[Callable[[], Interactions]] = [
         lambda: read_interactions(two),
         lambda: read_interactions(one, items=listed),
         lambda: add(data, read_interactions(two[1:2])),
