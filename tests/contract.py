@@ -242,7 +242,8 @@ def bad_questions_are_refused(make: Make, model: Recommender, data: Interactions
         (DataError, "item ids are", lambda: model.recommend(history=[wrong_type])),
         (DataError, "item ids are", lambda: model.recommend(user, exclude=[wrong_type])),
         (ParameterError, "allow must be a sequence", lambda: model.recommend(user, allow=7)),  # type: ignore[arg-type]
-        (ParameterError, "users must be an id", lambda: model.recommend(4.5)),
+        (ParameterError, "users must be an id", lambda: model.recommend(object())),
+        (DataError, "user ids are", lambda: model.recommend(4.5)),
         (DataError, "user ids are", lambda: model.recommend([None])),
         (DataError, "finite", lambda: model.recommend(history={item: float("nan")})),
         (DataError, "must have the", lambda: model.recommend(history=data.matrix[:, :2])),

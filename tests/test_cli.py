@@ -620,13 +620,37 @@ def test_items_are_excluded_for_each_user_by_a_table(quick: Forking, shop: Path,
         tmp_path,
     )
     same(alone.rows, expected(shop, ["u05", "u01"], k=4, exclude=best))
-    assert "note: exclude: 1 of 5 items are unknown to the model" in alone.err
+    assert "note: --exclude-file: 1 of 5 items are unknown to the model" in alone.err
     same(also.rows, expected(shop, ["u05", "u01"], k=4, exclude={**best, None: ["i07"]}))
     (tmp_path / "others.csv").write_text("user,item\n1,i01\n")
     none = quick(*base, "--exclude-file", "others.csv", cwd=tmp_path)
     assert "note: others.csv names none of the users asked for" in none.err
     typed = ["recommend", shop / "shop.mrf", "--history", "i01", "--exclude-file", "returned.csv"]
     assert "--exclude-file is for users" in refusal(quick(*typed, cwd=tmp_path, code=2))
+
+
+def test_what_is_wrong_in_a_table_of_users_and_items_is_told_with_option_and_file(
+    quick: Forking, films: Path, tmp_path: Path
+) -> None:
+    for name, line in {"text": "1,milk", "gap": "1,", "user": "ann,20", "known": "99,20"}.items():
+        (tmp_path / f"{name}.csv").write_text(f"user,item\n1,10\n{line}\n")
+    everybody = ["recommend", films / "movies.mrf", "--all", "-k", 1, "-o", "x.csv", "--exclude-file"]
+    histories = ["recommend", films / "movies.mrf", "-k", 1, "-o", "x.csv", "--history-file"]
+    for command, name, wrong in (
+        (everybody, "text", "'milk'"),
+        (histories, "text", "'milk'"),
+        (everybody, "user", "'ann'"),
+        (everybody, "gap", "row 2"),
+        (histories, "gap", "row 2"),
+    ):
+        told = refusal(quick(*command, f"{name}.csv", cwd=tmp_path, code=2))
+        assert told.startswith(f"{command[-1]}: {name}.csv")
+        assert wrong in told
+        assert "skip" not in told
+    strangers = quick(*everybody, "known.csv", cwd=tmp_path).err
+    assert "--exclude-file: 1 of 2 users are unknown to the model" in strangers
+    (tmp_path / "gone.csv").write_text("user,item\n1,10\n1,77\n")
+    assert "--history-file: 1 of 2 items" in quick(*histories, "gone.csv", cwd=tmp_path).err
 
 
 def test_repeated_users_are_written_to_a_database_once(quick: Forking, shop: Path, tmp_path: Path) -> None:

@@ -286,6 +286,18 @@ def test_wrong_input_is_refused_before_anything_is_fitted(
         run("evaluate", "events.csv", *options)
 
 
+@pytest.mark.parametrize("options", [[], ["--min-items", "3"]], ids=["as it is", "with fewer items"])
+def test_what_the_refusal_of_small_data_advises_works(run: Any, tmp_path: Path, options: list[str]) -> None:
+    small = tmp_path / "small.csv"
+    small.write_text("user,item\n" + "".join(f"{u},{(u + i) % 6}\n" for u in range(20) for i in range(4)))
+    with pytest.raises(DataError, match="--min-items") as refused:
+        run("evaluate", str(small), *options)
+    advice = re.search(r"--split leave-out[^.]*-items \d", str(refused.value))
+    assert advice is not None
+    out = run("evaluate", str(small), *advice[0].split(), "--metrics", "ndcg@2", "--format", "json")
+    assert json.loads(out)["models"][0]["test_users"] == 20
+
+
 def test_test_users_who_are_also_trained_on_are_refused(run: Any) -> None:
     with pytest.raises(DataError, match="test users are also training users, the first 0: a model would be"):
         run("evaluate", "events.csv", "--test", "later.parquet", "--shown", "train.parquet")

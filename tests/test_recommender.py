@@ -13,13 +13,14 @@ import pyarrow as pa
 import pytest
 import scipy.sparse as sp
 
-from mrfrec import MRF, Interactions, MrfrecWarning, Recommender, load
+from mrfrec import MRF, DataError, Interactions, MrfrecWarning, Recommender, load
 from mrfrec.core.sparse import Rows
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids
 from mrfrec.evaluation import Split, strong_generalisation
 from mrfrec.models import ranking, scorers
 from mrfrec.models.registry import MODELS, build
+from mrfrec.service.schemas import Asked
 
 import contract
 import naive
@@ -275,6 +276,34 @@ def test_reasons_are_the_largest_positive_contributions() -> None:
         assert because == ", ".join(f"{data.items[c.item]} {c.amount:+.2f}" for c in best)
 
 
+def test_items_that_take_away_are_in_explain_only_and_all_pages_say_so() -> None:
+    model = MRF.paper(l2=2.0, offset=True).fit(named_data(text=True))
+    history = ["item 03", "item 10"]
+    table = model.recommend(history=history, k=28, explain=2)
+    takes_away = 0
+    for item, because in table.select("item", "because").iter_rows():
+        parts = model.explain(item, history=history)["contribution"].to_list()[:-1]
+        takes_away += min(parts) < 0
+        assert because.count("[") == sum(part > 0 for part in parts)
+    assert takes_away
+    root = Path(__file__).parents[1]
+    pages = [(root / name).read_text() for name in ("README.md", "docs/guide.md", "docs/cli.md")]
+    reasons = Asked.model_fields["reasons"].description
+    for text in (*pages, MRF.recommend.__doc__, reasons):
+        assert re.search(r"that\s+take\s+away", str(text))
+
+
+def test_the_base_score_is_not_the_score_of_an_empty_history() -> None:
+    table = {"user": [1, 1, 1, 2, 2, 3, 3], "item": ["milk", "bread", "jam", "milk", "jam", "tea", "jam"]}
+    model = MRF.paper(l2=2.0, offset=True).fit(pl.DataFrame(table))
+    some, none = (model.explain("tea", history=history)["contribution"][-1] for history in (["milk"], []))
+    assert none == pytest.approx(1 / 3)  # the mean
+    assert some != pytest.approx(none)
+    for page in ("guide", "service", "cli"):
+        text = (Path(__file__).parents[1] / f"docs/{page}.md").read_text()
+        assert re.search(r"none\s+that\s+has", text)
+
+
 @pytest.mark.parametrize("novelty", [None, 0.4])
 @pytest.mark.parametrize("history", [[], ["item 03", "item 10"]], ids=["nobody", "somebody"])
 def test_reasons_begin_with_the_base_score(history: list[str], novelty: float | None) -> None:
@@ -345,11 +374,37 @@ def test_ids_of_64_bits_without_sign_go_through() -> None:
     data = Interactions(sp.csr_array(np.array([[1, 1, 0], [0, 1, 1], [1, 0, 1]])), users, items)
     model = MRF.paper(threshold=0.0).fit(data)
     assert model.recommend(k=1)["user"].to_list() == users
+    for asked in (users[0], 5, [5], []):  # one type in every table
+        assert model.recommend(asked, k=1).schema["user"] == pl.UInt64
     assert model.recommend(users[0], k=1)["item"].to_list() == [8]
     assert model.recommend(users[1], k=1)["item"].to_list() == [2**64 - 2]
     assert model.explain(2**64 - 2, history=[7])["item"].to_list() == [7]
     with pytest.warns(MrfrecWarning, match="item 7 has fewer"):
         assert set(model.similar_items(7)["item"]) <= set(items)
+
+
+@pytest.mark.parametrize("user", [1.0, np.float32(1), [1.0], pd.Series([1.0])], ids=repr)
+def test_float_ids_are_refused_with_what_to_give(user: Any) -> None:
+    model = MRF.paper(l2=2.0).fit(named_data(text=False))
+    for ask in (model.recommend, model.forget):
+        with pytest.raises(DataError, match=r"got .*1\.0.*Give them as integers"):
+            ask(user)
+
+
+def test_an_unknown_item_is_refused_with_where_to_look() -> None:
+    model = MRF.paper(l2=2.0).fit(named_data(text=False))
+    message = r"item 99 is unknown to the model.*search"
+    with pytest.raises(DataError, match=message):
+        model.explain(99, history=[])
+    with pytest.raises(DataError, match=message):
+        model.similar_items(99)
+
+
+def test_titles_are_shown_in_short() -> None:
+    shown = repr(MRF.paper(l2=2.0).fit(named_data(text=True)).titles_)
+    assert "30 strings" in shown
+    assert "Title" in shown
+    assert len(shown) < 100
 
 
 def test_scores_keep_the_precision_of_the_model() -> None:

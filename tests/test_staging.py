@@ -271,6 +271,17 @@ def test_ids_that_fit_no_bigint_are_refused(database: str, binary: Matrix) -> No
         model.recommend_to(database, table="recs")
 
 
+def test_a_refused_write_leaves_no_empty_file(tmp_path: Path) -> None:
+    users = np.array([7, 8, 2**63 + 5], np.uint64)
+    model = mrfrec.MRF().fit(mrfrec.Interactions(sparse.csr_matrix([[1, 1], [1, 0], [0, 1]]), users=users))
+    for name in ("missing.db", "empty.db"):
+        if name == "empty.db":
+            (tmp_path / name).touch()
+        with pytest.raises(DataError, match="do not fit a bigint"):
+            model.recommend_to(f"sqlite:///{tmp_path}/{name}", [7, 2**63 + 5], table="recs", k=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["empty.db"]  # which is somebody else's
+
+
 # ── readers and writers at once ───────────────────────────────────────────────────────────────────
 
 CENSUS = "select count(*), min(item), max(item) from recs"

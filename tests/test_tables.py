@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 from mrfrec import DataError, Interactions, MrfrecError, ParameterError, read_interactions
 from mrfrec.cli.names import ItemNames
 from mrfrec.data.catalogue import Catalogue
+from mrfrec.data.growing import add
 from mrfrec.data.ids import Ids
 from mrfrec.io import batches, json_lines
 from mrfrec.io.tables import as_interactions, read_users
@@ -869,6 +870,25 @@ def test_titles_are_read_and_the_order_of_rows_does_not_matter(folder: Path, for
         with patch.object(batches, "BATCH_ROWS", 2):
             assert_is(read_interactions(source, title="name"), expected, ["a\n", "b", 'c, the "third"', ""])
             assert read_interactions(source).titles is None
+
+
+def test_items_with_several_titles_are_counted_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "mrfrec")
+    one = pl.DataFrame({"user": [1, 2, 1], "item": [10, 10, 20], "title": ["Alien", "Alien", "Aliens"]})
+    two = one.with_columns(title=pl.Series(["Alien", "ALIEN", "Aliens"]))
+    listed = two.select("item", "title")
+    data, _ = read_interactions(one), read_interactions(one, items=one.select("item", "title"))
+    assert not caplog.messages
+    ways: list[Callable[[], Interactions]] = [
+        lambda: read_interactions(two),
+        lambda: read_interactions(one, items=listed),
+        lambda: add(data, read_interactions(two[1:2])),
+    ]
+    for read in ways:
+        caplog.clear()
+        assert list(read().titles or ()) == ["ALIEN", "Aliens"]
+        (said,) = caplog.messages
+        assert "1 items have several titles, such as 10" in said
 
 
 @pytest.mark.parametrize("items_form", ["csv", "json", "parquet", "pandas"])

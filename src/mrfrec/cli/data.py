@@ -185,7 +185,10 @@ class Data(TableOptions):
         events, known = self._events(progress)
         whole = events.size
         if known is None:  # a published data set is filtered as published
-            events = events.filtered(min_items=self.min_items)
+            try:
+                events = events.filtered(min_items=self.min_items)
+            except DataError as error:
+                raise DataError(f"{error} To hide one item of each user: {splits.LEAVE_ONE}.") from None
         if self.split == "strong":
             usual = known or max(min(events.n_users // 10, _HELDOUT), 1)
             heldout = usual if self.heldout is None else self.heldout

@@ -37,6 +37,7 @@ def evaluate(
     Examples:
       mrfrec evaluate events.csv
       mrfrec evaluate ratings.csv --min-value 4 --heldout 1000 --model 'l2=3, sparsity=0.01'
+      mrfrec evaluate small.csv --split leave-out --leave 1 --min-items 2
       mrfrec evaluate train.parquet --test test.parquet --metrics recall_all@20,ndcg@20
       mrfrec evaluate ml-20m --model best.json -o ml-20m.md
       mrfrec evaluate ml-20m --model 'WMF: factors=200'

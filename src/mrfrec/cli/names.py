@@ -1,6 +1,7 @@
 """Find items and users named by id or title on the command line or in files."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -125,7 +126,8 @@ def find_users(
     else:
         from mrfrec.io.tables import read_users
 
-        found = read_users(path, ids)
+        with _reading("--users", path):
+            found = read_users(path, ids)
     if repeated := len(found) - len(dict.fromkeys(found)):
         found = list(dict.fromkeys(found))
         warn(f"{repeated:,} of {repeated + len(found):,} user ids are repetitions; each user counts once.")
@@ -136,31 +138,74 @@ def find_users(
 
 
 def read_histories(
-    path: Path, items: Ids, binary: bool, user_column: str | None, item_column: str | None
+    path: Path,
+    items: Ids,
+    binary: bool,
+    user_column: str | None,
+    item_column: str | None,
+    option: str = "--history-file",
 ) -> "Interactions":
     """Read a table of histories, with item ids of the model's type."""
     from mrfrec.data.interactions import Interactions
     from mrfrec.io.tables import read_interactions
 
-    data = read_interactions(path, user_column, item_column, binary=binary)
-    if items.is_text and not data.items.is_text:  # ids of digits alone were read as numbers
-        data = Interactions(data.matrix, data.users, [str(item) for item in data.items], copy=False)
+    with _reading(option, path):
+        data = read_interactions(path, user_column, item_column, binary=binary)
+        if items.is_text and not data.items.is_text:  # ids of digits alone were read as numbers
+            data = Interactions(data.matrix, data.users, [str(item) for item in data.items], copy=False)
+        _check_types(data.items, items, "item")
     return data
 
 
 def read_exclusions(
-    path: Path, users: Ids, items: Ids, user_column: str | None, item_column: str | None
+    path: Path, users: Ids, everybody: bool, items: Ids, user_column: str | None, item_column: str | None
 ) -> dict[Id | None, list[Id]]:
-    """Read a table of items not to recommend, by user; only of the users asked for."""
-    data = read_histories(path, items, True, user_column, item_column)
+    """Read a table of items not to recommend, by user; only of the users asked for.
+
+    `everybody` says that all users are asked for, so that the others are unknown.
+    """
+    option = "--exclude-file"
+    data = read_histories(path, items, True, user_column, item_column, option)
+    with _reading(option, path):
+        if not users.is_text:
+            _check_types(data.users, users, "user")
     names = [str(user) if users.is_text else user for user in data.users]
     asked = users.find(names, "user") >= 0
     if not asked.any():
         warn(f"{path} names none of the users asked for: are the ids the same?")
+    elif everybody and not asked.all():
+        count, first = f"{int((~asked).sum()):,} of {len(names):,}", names[int((~asked).argmax())]
+        warn(f"{option}: {count} users are unknown to the model; ignored (the first is {first!r}).")
+    known = items.find(data.items, "item") >= 0
     ptr, places = data.matrix.indptr, data.matrix.indices
-    return {
-        name: data.items.take(places[ptr[row] : ptr[row + 1]]) for row, name in enumerate(names) if asked[row]
-    }
+    excluded: dict[Id | None, list[Id]] = {}
+    unknown: list[Id] = []
+    for row in asked.nonzero()[0].tolist():
+        had = places[ptr[row] : ptr[row + 1]]
+        excluded[names[row]] = data.items.take(had[known[had]])
+        unknown += data.items.take(had[~known[had]])
+    if unknown:
+        Unknown(option, unknown, len(unknown) + sum(map(len, excluded.values()))).warn()
+    return excluded
+
+
+@contextmanager
+def _reading(option: str, path: Path) -> Iterator[None]:
+    """Name the option and the file in errors about it. Its rows cannot be skipped."""
+    try:
+        yield
+    except DataError as error:
+        from mrfrec.io.rows import OR_SKIP
+
+        text = str(error).replace(OR_SKIP, "")
+        raise DataError(f"{option}: {text if str(path) in text else f'{path}: {text}'}") from error
+
+
+def _check_types(ids: Ids, known: Ids, name: str) -> None:
+    """Refuse texts in place of integers, and name the first that is none."""
+    for text in ids if ids.is_text and not known.is_text else ():
+        known.parse(str(text), name)
+    known.find(ids[:1], name)  # all are of one type
 
 
 def _lines(path: Path) -> list[str]:

@@ -1,6 +1,7 @@
 """The commands recommend, similar and explain. docs/cli.md is generated from the texts here."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -73,13 +74,18 @@ def recommend(
     ] = None,
     all_users: Annotated[bool, Option("--all", help="All users of the training data.")] = False,
     history_file: Annotated[
-        Path | None, Option(metavar="FILE", help="A table of users and items; the users may be new.")
+        Path | None, Option(metavar="FILE", help="A table of users and items, by id; the users may be new.")
     ] = None,
     user_column: Annotated[str | None, Option(metavar="NAME", help="Column of users in tables.")] = None,
     item_column: Annotated[str | None, Option(metavar="NAME", help="Column of items in tables.")] = None,
     k: Count = 10,
     explain: Annotated[
-        bool, Option("--explain", help="Show which items of the history contribute most.")
+        bool,
+        Option(
+            "--explain",
+            help="Show the base score and the items of the history that add most. Those that take away are "
+            "in mrfrec explain.",
+        ),
     ] = False,
     allow: Annotated[
         list[str] | None, Option(metavar="ITEMS", help="Recommend only these items, named as for --history.")
@@ -88,7 +94,8 @@ def recommend(
         list[str] | None, Option(metavar="ITEMS", help="Never recommend these items, named as for --history.")
     ] = None,
     exclude_file: Annotated[
-        Path | None, Option(metavar="FILE", help="A table of users and items never to recommend to them.")
+        Path | None,
+        Option(metavar="FILE", help="A table of users and items, by id, never to recommend to them."),
     ] = None,
     seen: Annotated[bool, Option("--seen", help="Also recommend items of the history.")] = False,
     novelty: Novelty = None,
@@ -165,10 +172,15 @@ def recommend(
         binary = bool(opened._facts["binary"])
         whose = read_histories(history_file, opened.items_, binary, user_column, item_column)
     asked = opened._query(find_users(opened, user, users) if user or users else None, whose)
+    if history_file:
+        unknown = (each._replace(parameter="--history-file") for each in asked.unknown)
+        asked = replace(asked, unknown=tuple(unknown))
     allowed = names.find_known(allow, "--allow") if allow else None
     excluded: Any = names.find_known(exclude, "--exclude") if exclude else None
     if exclude_file is not None:
-        by_user = read_exclusions(exclude_file, asked.names, opened.items_, user_column, item_column)
+        by_user = read_exclusions(
+            exclude_file, asked.names, all_users, opened.items_, user_column, item_column
+        )
         excluded = by_user if excluded is None else {**by_user, None: excluded}
     many = len(asked) > _TABLE_USERS
     if kind == "table" and many:
@@ -264,8 +276,9 @@ def explain(
 ) -> None:
     """Show how the items of a history add up to a score.
 
-    A contribution is the value of the item in the history times its weight. With the base score, which the
-    item has without the history, they sum to the score.
+    A contribution is the value of the item in the history times its weight. With the base score they
+    sum to the score. The base score is what the item has for somebody who used other items, but none that has
+    a weight for it; for an empty history, the mean of the item.
 
     \b
     Examples:

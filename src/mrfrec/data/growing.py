@@ -11,7 +11,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.data.ids import Ids, Texts
-from mrfrec.data.interactions import Interactions, only
+from mrfrec.data.interactions import Interactions, log_several_titles, only
 from mrfrec.data.origin import Origin, Sums
 from mrfrec.data.pairs import combine, last_times
 from mrfrec.errors import DataError
@@ -56,7 +56,7 @@ def add(old: Interactions, new: Interactions) -> Interactions:
     else:
         values = np.concatenate([one.data for one in pairs]).astype(np.float32)
         matrix, _ = combine(rows, columns, values, users, items, duplicates)
-    titles = _titles((old, new), item, len(items))
+    titles = _titles((old, new), item, items)
     keep, times = matrix.data != 0, None
     if was.times is not None:
         if more.times is None:
@@ -207,11 +207,14 @@ def _union(
 
 
 def _titles(
-    both: tuple[Interactions, Interactions], places: tuple[npt.NDArray[np.int32], ...], count: int
+    both: tuple[Interactions, Interactions], places: tuple[npt.NDArray[np.int32], ...], items: Ids
 ) -> Texts | None:
     """Return the title of each item, of several the first in alphabetical order."""
-    texts = [""] * count
+    texts, several = [""] * len(items), list[int]()
     for data, place in zip(both, places, strict=True):
         for where, title in zip(place.tolist(), data.titles or (), strict=False):
+            if title and texts[where] not in ("", title):
+                several.append(where)
             texts[where] = min(texts[where] or title, title or texts[where])
+    log_several_titles(items, several)
     return Texts.of(texts) if any(texts) else None

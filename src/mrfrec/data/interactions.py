@@ -251,6 +251,15 @@ def only(
     return matrix, users, items, titles
 
 
+def log_several_titles(items: Ids, places: Iterable[int]) -> None:
+    """Say how many items had several titles, if any."""
+    if found := sorted(set(places)):
+        _log.info(
+            "%s items have several titles, such as %r; the first in alphabetical order is taken",
+            f"{len(found):,}", items[found[0]],
+        )  # fmt: skip
+
+
 def filter_pairs(
     user: npt.NDArray[np.integer[Any]],
     item: npt.NDArray[np.integer[Any]],
@@ -267,19 +276,35 @@ def filter_pairs(
         max_history = check_count("max_history", max_history)
     min_users = check_count("min_users", min_users, least=0)
     min_items = check_count("min_items", min_items, least=0)
-    keep, left_out = np.ones(len(user), np.bool_), dict[str, int]()
-    for ids, limit, fails, rule in (
-        (user, max_history, np.greater, "users with more than {:,} items"),
-        (item, min_users if min_users > 1 else None, np.less, "items with fewer than {:,} users"),
-        (user, min_items if min_items > 1 else None, np.less, "users with fewer than {:,} items"),
+    keep, left_out, limits = np.ones(len(user), np.bool_), dict[str, int](), list[str]()
+    for name, ids, limit, fails, rule in (
+        ("max_history", user, max_history, np.greater, "users with more than {:,} items"),
+        (
+            "min_users",
+            item,
+            min_users if min_users > 1 else None,
+            np.less,
+            "items with fewer than {:,} users",
+        ),
+        (
+            "min_items",
+            user,
+            min_items if min_items > 1 else None,
+            np.less,
+            "users with fewer than {:,} items",
+        ),
     ):
         if limit is not None:
             counts = np.bincount(ids, weights=keep)
             drop = (counts > 0) & fails(counts, limit)
             keep &= ~drop[ids]
-            left_out |= {rule.format(limit): int(drop.sum())} if drop.any() else {}
+            if drop.any():
+                left_out[rule.format(limit)] = int(drop.sum())
+                limits.append(f"{name}={limit} (--{name.replace('_', '-')} at the command line)")
     if not keep.any():
-        raise DataError(f"no interactions are left without {', '.join(left_out)}. Relax these limits.")
+        raise DataError(
+            f"no interactions are left without {', '.join(left_out)}. Relax {' or '.join(limits)}."
+        )
     for rule, count in left_out.items():
         _log.info("left out %s %s", f"{count:,}", rule)
     return keep, left_out

@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 SEED = 98765  # of the published splits
 FEWEST = 5  # rows a user needs for some of them to be hidden
+LEAVE_ONE = "--split leave-out --leave 1 --min-items 2"  # what works where users have fewer
 
 
 @dataclass(frozen=True)
@@ -154,8 +155,9 @@ def strong_generalisation(
         targets = events.matrix(rows[f"{part} targets"], users, items, binary=True)
         nothing = (
             f"there is nothing to ask the {heldout:,} {part} users: of those with {FEWEST} items of the "
-            "training data or more, the share to be guessed, rounded down, is none. Hold out more users, or "
-            "raise hidden or min_items (--hidden, --min-items)."
+            "training data or more, the share to be guessed, rounded down, is none. Hold out more users or a "
+            "larger share (heldout, hidden; --heldout, --hidden). If few users have so many items, hide one "
+            f"item of each user instead: leave_out(events), or {LEAVE_ONE} at the command line."
         )
         asked.append(_questions(events.users.subset(users), shown, targets, nothing))
     name = f"strong generalisation, {heldout:,} + {heldout:,} users held out"

@@ -14,7 +14,7 @@ A server that says nothing is given up: after `connect_timeout` seconds while co
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock, Thread
@@ -75,11 +75,16 @@ def connect(url: str, *, write: bool = False, autocommit: bool = False) -> Itera
 
     The block is one transaction: committed at its end, rolled back if it raises. With `autocommit` each
     statement is one, until the caller begins another. What the driver raises becomes a `DataError` without
-    passwords. Only with `write` may files be changed, or created if they are missing.
+    passwords. Only with `write` may files be changed, or created if they are missing. SQLite creates an empty
+    file when it connects; one into which nothing was written is removed.
     """
+    file = database_file(url) if url.startswith("sqlite") else None
+    is_new = file is not None and not file.exists()
     driver, connection, cursor = _opened(url, write, autocommit)
     try:
         with ExitStack() as open_:
+            if file is not None and is_new:
+                open_.callback(_remove_empty, file)
             if url.startswith(_FILES):
                 open_.callback(connection.close)
             open_.callback(cursor.close)
@@ -92,6 +97,12 @@ def connect(url: str, *, write: bool = False, autocommit: bool = False) -> Itera
                 ask(cursor, connection.commit)
     except driver.Error as error:
         raise failure(url, error) from None
+
+
+def _remove_empty(file: Path) -> None:
+    with suppress(OSError):  # it is gone, or others may not remove it
+        if file.stat().st_size == 0:
+            file.unlink()
 
 
 def ask(cursor: Any, call: Callable[..., Any], *arguments: Any) -> Any:

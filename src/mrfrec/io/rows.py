@@ -17,6 +17,7 @@ import scipy.sparse as sp
 from mrfrec.core.engine import Progress
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Texts
+from mrfrec.data.interactions import log_several_titles
 from mrfrec.data.origin import Sums
 from mrfrec.data.pairs import combine, combine_in_ranges
 from mrfrec.errors import DataError, EmptyTableError
@@ -37,6 +38,10 @@ _DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M:
 _ROLES = ("user", "item", "value", "time")
 _SLICE = 1 << 18  # rows whose times are looked at together
 _ROOM = 1 << 23  # rows for which there is room at first; memory that is not written to is not taken
+OR_SKIP = (  # where rows can be skipped
+    ', or leave such rows out: on_bad="skip" in read_interactions and in [source] of a nightly job, or --on-bad '
+    "skip at the command line"
+)
 _BEYOND = "beyond the years 1 to 9999"
 _MIXED_TIMES = "times are numbers in some rows and dates in others. Make them the same."
 
@@ -71,7 +76,8 @@ class RowReader:
         self._latest = self._last_left_out = -INT64_MAX  # times that since and until keep
         self._left_out = 0  # rows that are older than the window
         self._rows = GrowingColumns()
-        self._titles = pl.DataFrame(schema={"code": pl.Int32, "title": pl.String})
+        # Of each item, the first and the last title in alphabetical order.
+        self._titles = pl.DataFrame(schema={"code": pl.Int32, "title": pl.String, "last": pl.String})
 
     def read(self, table: Source, roles: Roles, progress: Progress | None) -> None:
         types = {"user": self.users.texts.dtype, "item": self.items.texts.dtype}
@@ -96,9 +102,9 @@ class RowReader:
                 user = self.users.encode(batch["user"], table, roles["user"])
                 item = self.items.encode(batch["item"], table, roles["item"])
                 if "title" in roles:
-                    named = pl.DataFrame({"code": item, "title": batch["title"]})
+                    named = pl.DataFrame({"code": item, "title": batch["title"], "last": batch["title"]})
                     named = pl.concat([self._titles, named.filter(pl.col("title") != "")])
-                    self._titles = named.group_by("code").min()
+                    self._titles = named.group_by("code").agg(pl.min("title"), pl.max("last"))
                 rows = {"user": user, "item": item, "value": values, "time": times}
                 self._append({role: column for role, column in rows.items() if column is not None})
             if progress is not None:
@@ -161,11 +167,7 @@ class RowReader:
                     named = [role for role in roles if f"{{{role}}}" in faults[shown][1]]
                     texts = {role: batch[role][place : place + 1].cast(pl.String)[0] for role in named}
                     shown = faults[shown][1].format_map(texts)
-                raise DataError(
-                    f"{table.name}, row {row + place + 1:,}: {shown}. Correct it, or leave such rows out: "
-                    'on_bad="skip" in read_interactions and in [source] of a nightly job, or --on-bad skip '
-                    "at the command line."
-                )
+                raise DataError(f"{table.name}, row {row + place + 1:,}: {shown}. Correct it{OR_SKIP}.")
             for reason, count in Counter(why.filter(bad).to_list()).items():
                 self.skipped[prefix + reason] = self.skipped.get(prefix + reason, 0) + count
             row += len(batch)
@@ -249,11 +251,14 @@ class RowReader:
 
     def titles(self) -> Texts | None:
         """Return the title of each item, of several the first in alphabetical order."""
-        texts = [""] * len(self.items.ids)
+        texts, several = [""] * len(self.items.ids), list[int]()
         rank = self.items.rank
-        for code, text in self._titles.iter_rows():
+        for code, text, last in self._titles.iter_rows():
             if code < len(rank) and rank[code] >= 0:  # not of rows that were left out
                 texts[rank[code]] = text
+                if text != last:
+                    several.append(int(rank[code]))
+        log_several_titles(self.items.ids, several)
         return Texts.of(texts) if any(texts) else None
 
 

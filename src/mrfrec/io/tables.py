@@ -20,7 +20,7 @@ from mrfrec.core.progress import shows_progress
 from mrfrec.data.events import Events
 from mrfrec.data.growing import retyped
 from mrfrec.data.ids import Id, Ids, Texts
-from mrfrec.data.interactions import Interactions, only
+from mrfrec.data.interactions import Interactions, log_several_titles, only
 from mrfrec.data.origin import Origin
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.batches import Source
@@ -361,14 +361,17 @@ def read_users(path: Path, known: Ids) -> list[Id]:
 def _titles_from(table: object, items: Ids, item: str | None, title: str | None, rows: RowReader) -> Texts:
     """Look up the titles of these items in a table of items, comparing ids as text."""
     places = {str(name): place for place, name in enumerate(items)}
-    texts = [""] * len(items)
+    texts, several = [""] * len(items), list[int]()
     for source in open_sources(table):
         for batch in rows.good(source, find_titles(source, item, title), prefix="items: "):
             named = batch.select(pl.col("item").cast(pl.String), "title").filter(pl.col("title") != "")
             for name, text in named.iter_rows():
                 place = places.get(name)
                 if place is not None:
+                    if texts[place] not in ("", text):
+                        several.append(place)
                     texts[place] = min(texts[place] or text, text)
+    log_several_titles(items, several)
     if not any(texts):
         raise DataError("the table of items names none of the items that were used: are the ids the same?")
     return Texts.of(texts)

@@ -14,7 +14,7 @@ from mrfrec.data.ids import Id
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.models.explaining import WeightsBetween, reasons
 from mrfrec.models.filters import Filters, ItemFilter, Request
-from mrfrec.models.histories import Query, Unknown, query_histories, query_users
+from mrfrec.models.histories import Query, Unknown, query_histories, query_users, unknown_item
 from mrfrec.models.scorers import novelty_factors
 from mrfrec.models.updating import UpdatableModel
 
@@ -213,5 +213,5 @@ class RankingModel(UpdatableModel):
         wanted = list(items)
         places = self._fitted().items.find(wanted, "item")
         if (places < 0).any():
-            raise DataError(f"item {wanted[int(np.argmax(places < 0))]!r} is unknown to the model.")
+            raise unknown_item(wanted[int(np.argmax(places < 0))])
         return places

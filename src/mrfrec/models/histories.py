@@ -34,6 +34,11 @@ class Unknown(NamedTuple):
             warn(f"{self.parameter}: {count} items are unknown to the model; ignored ({first}).")
 
 
+def unknown_item(item: object) -> DataError:
+    """Return the error about an item that has to be known."""
+    return DataError(f"item {item!r} is unknown to the model. Find items by id or title: search(…).")
+
+
 @dataclass(frozen=True)
 class Query:
     """For whom to recommend: a name for each row of histories."""
@@ -67,7 +72,7 @@ def query_users(users: object, training: Training) -> Query:
     """Ask for training users by their ids, for all of them if None."""
     if users is None:
         return Query(training.users, None, training.histories)
-    if isinstance(users, str | int | np.integer):
+    if isinstance(users, str | int | float | np.number):  # of which floats are no ids, as `find_ids` says
         users = [users]
     if _is_table(users):
         raise DataError(
@@ -79,12 +84,17 @@ def query_users(users: object, training: Training) -> Query:
     ids = _as_list(users)
     found, unknown = find_ids(ids, training.users, "user", "users")
     # Names as they were asked for: in that order, and as often.
-    wide = np.uint64 if not training.users.is_text and ids and max(ids) >= 2**63 else np.int64
     try:
-        names = Ids(Texts.of(ids) if training.users.is_text else np.asarray(ids, wide))
+        names = Ids(Texts.of(ids) if training.users.is_text else _integers(ids, training.users))
     except OverflowError:
         raise DataError("user ids must fit 64 bits, and not be both below 0 and above 2**63.") from None
     return Query(names, found, training.histories, _library_of(users), unknown)
+
+
+def _integers(ids: list[int], known: Ids) -> npt.NDArray[Any]:
+    """Return ids in the type of the known ones; only unknown ids that do not fit it have another."""
+    wide = known.kind == "uint64" and min(ids, default=0) >= 0
+    return np.asarray(ids, np.uint64 if wide or max(ids, default=0) >= 2**63 else np.int64)
 
 
 def query_histories(history: object, items: Ids, typical: float | None) -> Query:

@@ -98,8 +98,9 @@ class Recommender(RankingModel):
             with; p̄ is the p of a typical interaction. More favours rarer items, less than 0 popular ones.
             Only for models that score by weights, such as `MRF`.
         explain
-            How many reasons to give in a further column `because`: the base score, unless it is 0, and the
-            items of the history that add most, such as "base +0.74, cython3 +0.01".
+            How many items of the history to name in a further column `because`: the base score, unless it is
+            0, and the items that add most, such as "base +0.74, cython3 +0.01". Those that take away are in
+            `explain`.
         progress
             True draws a bar on stderr; a function is called as `progress(stage, users done, users)`.
 
@@ -361,7 +362,8 @@ class Recommender(RankingModel):
 
         A table of item, title, value, weight and contribution. The contributions are exact, and their sum is
         the score (to the precision of the weights, the one `recommend` gives). A base score other than 0 has
-        a last row, without an item.
+        a last row, without an item; it is that of the Notes of `recommend`, or, of a history without a known
+        item, the score that items have there.
         """
         from mrfrec.io.frames import frame
 

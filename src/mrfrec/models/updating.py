@@ -80,11 +80,13 @@ class UpdatableModel(Model):
             new_events = self._read_more(new_events, progress=progress)
         name = new_events.fingerprint if batch is None else batch
         if name in known and not again:
-            raise ParameterError(
-                "batch", "one that was not added before", name,
-                "To add it once more, say again=True (--again); if these are other events of the same "
-                "content, give the batch a name.",
-            )  # fmt: skip
+            advice = "To add it once more, say again=True (--again)"
+            if batch is not None:
+                raise ParameterError("batch", "one that was not added before", batch, f"{advice}.")
+            raise DataError(
+                f"this data was added before: the model has a batch of the same content. {advice}; if these "
+                "are other events of the same content, give the batch a name (batch=…, --batch)."
+            )
         old = self._known_data("update")
         data = add(old, new_events)
         _check_window(old.origin, data.origin)
@@ -111,7 +113,7 @@ class UpdatableModel(Model):
 
         data = self._known_data("forget")
         origin_of(data).check_can_shrink()
-        wanted: Any = [users] if isinstance(users, str | int | np.integer) else users
+        wanted: Any = [users] if isinstance(users, str | float | int | np.number) else users
         places = data.users.find(wanted, "user")
         if (places < 0).any():
             warn(f"{int((places < 0).sum()):,} of {len(places):,} users are not in the training data")

@@ -12,7 +12,7 @@ from mrfrec.checks import check_count, check_flag, check_frames, check_number, w
 from mrfrec.data.catalogue import because_text, name_with_id
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.errors import DataError, MissingLibraryError, MrfrecError, ParameterError, ServiceError
-from mrfrec.models.histories import Unknown
+from mrfrec.models.histories import Unknown, unknown_item
 from mrfrec.service.given import (
     checked_key,
     checked_novelty,
@@ -299,7 +299,7 @@ class Client:
 
     def _unknown_item(self, item: Id) -> DataError:
         _check_types([item], self.info())
-        return DataError(f"item {item!r} is unknown to the model.")
+        return unknown_item(item)
 
     def _about(self, model: dict[str, Any]) -> dict[str, Any]:
         """Describe the model of an answer; if it has just been replaced, the one that came after it."""

@@ -79,7 +79,9 @@ class Asked(_Request):
         None, ge=-1, le=1, description="Above 0, rarer items score higher; as fitted by default."
     )
     reasons: Annotated[int, Field(ge=0, le=100, strict=True)] = Field(
-        0, description="Number of reasons for each item."
+        0,
+        description="How many items of the history to name for each item: those that add most. Those that "
+        "take away are in explain.",
     )
 
 
@@ -154,7 +156,7 @@ class Recommended(BaseModel):
     score: float
     rank: int
     source: str = Field(description="model, or popular where no item of the history has a weight for it.")
-    base: float | None = Field(None, description="With reasons: the score without any item of the history.")
+    base: float | None = Field(None, description="With reasons: the base score, the part that no item adds.")
     reasons: list[Reason] | None = None
 
 
