@@ -39,8 +39,8 @@ _ROLES = ("user", "item", "value", "time")
 _SLICE = 1 << 18  # rows whose times are looked at together
 _ROOM = 1 << 23  # rows for which there is room at first; memory that is not written to is not taken
 OR_SKIP = (  # where rows can be skipped
-    ', or leave such rows out: on_bad="skip" in read_interactions and in [source] of a nightly job, or --on-bad '
-    "skip at the command line"
+    ', or leave such rows out: on_bad="skip" in read_interactions and in [source] of a nightly job, or '
+    "--on-bad skip at the command line"
 )
 _BEYOND = "beyond the years 1 to 9999"
 _MIXED_TIMES = "times are numbers in some rows and dates in others. Make them the same."
