@@ -37,7 +37,7 @@ Items = Annotated[list[ItemId], Field(fail_fast=True)]
 History = Annotated[list[ItemId | Used], Field(fail_fast=True)]
 
 
-class _Request(_Strict):
+class _Bounded(_Strict):
     """A request, of which only the first names are looked at: it takes long to tell of many unknown ones."""
 
     @model_validator(mode="before")
@@ -62,7 +62,7 @@ def _shortened(history: list[Any]) -> list[Any]:
     return history
 
 
-class Asked(_Request):
+class Asked(_Bounded):
     """What all recommendations take."""
 
     model: str | None = Field(
@@ -116,7 +116,7 @@ class BatchRequest(Asked):
     )  # fmt: skip
 
 
-class ExplainRequest(_Request):
+class ExplainRequest(_Bounded):
     """The score of an item for a history or a user."""
 
     item: ItemId
