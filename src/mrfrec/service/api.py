@@ -92,12 +92,13 @@ def create_router(
                 422, f"histories must be 1 to {settings.max_batch:,}; got {len(body.histories):,}."
             )
         asked = _question(body, settings)
-        histories = [_history(history, settings) for history in body.histories]
-        cost = _check_cost(asked, [len(history) for history in histories], settings)
-        step = max(1, _PIECE * len(histories) // (cost + sum(map(len, histories))))
+        histories, lengths = body.histories, [len(history) for history in body.histories]
+        _check_length(max(lengths), settings)
+        cost = _check_cost(asked, lengths, settings)
+        step = max(1, _PIECE * len(histories) // (cost + sum(lengths)))
 
         def work(first: int) -> tuple[Counts, list[bytes]]:
-            some = histories[first : first + step]
+            some = [_history(history, settings) for history in histories[first : first + step]]
             found = answers.recommend(choice.served.model, some, asked)
             replies = [_encoded({"items": _rows(one.items), "unknown": one.unknown}) for one in found]
             return _counts(found, sum(map(len, some))), replies
@@ -109,7 +110,8 @@ def create_router(
         done = await _turn(apart.do_apart(*pieces, is_wanted=is_wanted))
         for counts, _ in done:
             metrics.count_answer(choice.served.name, counts)
-        return _reply(choice, {"answers": _joined(one for _, replies in done for one in replies)})
+        joined = (one for _, replies in done for one in replies)
+        return await asyncio.to_thread(lambda: _reply(choice, {"answers": _joined(joined)}))
 
     @router.get("/similar", response_model=schemas.SimilarResponse, summary="Items that go with an item")
     async def similar(
@@ -217,11 +219,15 @@ def _check_k(k: int, settings: ServiceSettings) -> None:
         raise ProblemError(422, f"k must be at most {settings.max_k:,}; got {k:,}.")
 
 
+def _check_length(length: int, settings: ServiceSettings) -> None:
+    if length > settings.max_history:
+        raise ProblemError(422, f"a history must have at most {settings.max_history:,} items.")
+
+
 def _history(
     given: "Sequence[int | str | schemas.Used]", settings: ServiceSettings
 ) -> dict[int | str, float | None]:
-    if len(given) > settings.max_history:
-        raise ProblemError(422, f"a history must have at most {settings.max_history:,} items.")
+    _check_length(len(given), settings)
     history: dict[int | str, float | None] = {}
     for one in given:
         if isinstance(one, schemas.Used):
