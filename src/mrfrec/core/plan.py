@@ -72,7 +72,7 @@ class Plan:
 
     def without_memory(self) -> "Plan":
         """Return the plan without its memory, for what should not depend on the machine."""
-        return replace(self, needed=0, least=0, limit=0)
+        return replace(self, needed=0, least=0, limit=0, in_use=0)
 
     def differs_from(self, other: "Plan", growth: float) -> bool:
         """Return whether this is another kind of model, or has other numbers of neighbours per item.
