@@ -1,5 +1,6 @@
 """Progress: one bar that never goes backwards, the time left, words, `progress=True`, and Ctrl-C."""
 
+import contextlib
 import io
 import logging
 import os
@@ -14,9 +15,11 @@ import numpy as np
 import polars as pl
 import pytest
 import scipy.sparse as sp
+from typer.testing import CliRunner
 
 import mrfrec
 from mrfrec import MRF
+from mrfrec.cli.app import app
 from mrfrec.core import costs
 from mrfrec.core import progress as shown
 from mrfrec.core.engine import WORDS
@@ -170,7 +173,7 @@ def test_reading_of_packed_text_has_no_total_until_the_end(tmp_path: Path) -> No
     assert steps == [("reading", 2, 0), ("reading", 2, 2)]
 
 
-def test_a_comparison_says_which_model_it_is_at() -> None:
+def test_a_comparison_has_one_bar_and_says_which_model_it_is_at() -> None:
     X = data()
     is_hidden = np.arange(X.nnz) % 5 == 0
     training, targets = (
@@ -183,6 +186,44 @@ def test_a_comparison_says_which_model_it_is_at() -> None:
     compare(models, split, ["ndcg@5"], progress=lambda *step: steps.append(step))
     assert "1 of 2, near: comparing items" in {stage for stage, _, _ in steps}
     assert "2 of 2, top: measuring" in {stage for stage, _, _ in steps}
+    shares = [done / total for _, done, total in steps]
+    assert shares == sorted(shares)
+    assert [share for share in shares if share == 1.0] == [1.0]
+    assert max(done / total for stage, done, total in steps if stage.startswith("1 of 2")) == 0.5
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["fit", "t.csv", "-o", "t.mrf"],
+        ["evaluate", "t.csv", "--model", "EASE"],
+        ["compare", "t.csv", "--model", "EASE", "--model", "MRF"],
+        ["paper", "lowrank", "t.csv", "--ranks", "5,10"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_command_has_one_bar_from_reading_to_the_end(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    users, items = data(3000).nonzero()
+    pl.DataFrame({"user": users, "item": items}).write_csv("t.csv")
+    steps: Steps = []
+    bar = contextlib.nullcontext(lambda *step: steps.append(step))
+    monkeypatch.setattr("mrfrec.cli.show.progress_bar", lambda: bar)
+    assert CliRunner().invoke(app, command).exit_code == 0
+    shares = [done / total for _, done, total in steps]
+    assert shares == sorted(shares)
+    assert steps[0][0].startswith("reading")
+    assert shares[-1] == 1.0
+
+
+def test_the_time_left_follows_the_speed_of_the_present_part() -> None:
+    clock = Clock(0.0)
+    clock.report(20, 100, 1.0)  # read in a second
+    for second in range(2, 12):
+        clock.report(19 + second, 100, float(second))  # a percent each
+    assert clock.left(11.0) == "1 min 10 s left"
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv", "jsonl"])

@@ -138,8 +138,9 @@ def fit(
     """
     from mrfrec import datasets
     from mrfrec.cli.models import check_machine, make, only, parse_model, parse_value, with_options
-    from mrfrec.cli.running import check_output, cluster_of, resumable
+    from mrfrec.cli.running import READING, check_output, cluster_of, resumable
     from mrfrec.cli.show import note, progress_bar, size_of
+    from mrfrec.core.progress import part_of
     from mrfrec.io.atomic import check_writable, expanded, refuse_own_input
     from mrfrec.io.sources import paths_of
     from mrfrec.io.tables import read_interactions
@@ -176,7 +177,7 @@ def fit(
         else:
             interactions = read_interactions(
                 data, reading.user_column, reading.item_column, reading.value_column, title_column,
-                items=items, time=reading.time_column, progress=progress,
+                items=items, time=reading.time_column, progress=part_of(progress, 0, READING),
                 **reading.rows(), **reading.limits(),
             )  # fmt: skip
         note(f"{interactions.n_users:,} users × {interactions.n_items:,} items, {len(interactions):,} pairs")
@@ -185,7 +186,7 @@ def fit(
             note(f"continuing from {checkpoint}")
         start = time.perf_counter()
         with resumable(checkpoint):
-            recommender.fit(interactions, progress=progress, **workers)
+            recommender.fit(interactions, progress=part_of(progress, READING, 1), **workers)
     seconds = time.perf_counter() - start
     recommender.save(output, include_histories=histories)
     note(f"fitted {spec.kind} in {seconds:.1f} s; wrote {output} ({size_of(output)})")

@@ -167,6 +167,7 @@ def lowrank(
       mrfrec paper lowrank events.csv --ranks 50,200
     """  # fmt: skip
     from mrfrec.cli.models import check_machine, make, numbers, only, parse_model
+    from mrfrec.core.progress import part_of
     from mrfrec.models.mrf import MRF
     from mrfrec.paper.report import of_low_rank
     from mrfrec.paper.side_checks import low_rank
@@ -180,8 +181,9 @@ def lowrank(
     with measuring(data, options) as (split, wanted, progress):
         m = split.training.n_items
         cuts = cuts or [rank for rank in (200, 1000, 3000) if rank < m] or [max(m // 2, 1)]
-        recommender.fit(split.training, progress=progress)
-        comparison = low_rank(recommender, split.test, cuts, wanted, ties=options.ties, progress=progress)
+        recommender.fit(split.training, progress=part_of(progress, 0, 0.5))
+        rest = part_of(progress, 0.5, 1)
+        comparison = low_rank(recommender, split.test, cuts, wanted, ties=options.ties, progress=rest)
         show(of_low_rank(comparison, split.name), options, data)
 
 

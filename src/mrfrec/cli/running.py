@@ -11,6 +11,8 @@ from mrfrec.cli.data import Data
 from mrfrec.cli.options import Measuring
 from mrfrec.errors import ParameterError
 
+READING = 0.2  # share of a command's time that is spent on reading, about
+
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
     from mrfrec.evaluation.report import Report
@@ -32,6 +34,7 @@ def measuring(
     `aim` is the default of a command that takes one metric. `written` are further files, by option.
     """
     from mrfrec.cli.show import REPORT_FORMATS, kind_of, note, progress_bar
+    from mrfrec.core.progress import part_of
     from mrfrec.evaluation.metrics import DEFAULTS, parse, within
 
     kind_of(options.form, options.output, REPORT_FORMATS)
@@ -50,14 +53,14 @@ def measuring(
         with naming("--plot"):
             check_drawable(plot)
     with progress_bar() as progress:
-        split = data.read(progress)
+        split = data.read(part_of(progress, 0, READING))
         note(str(split))
         m = split.training.n_items
         if options.metrics is None and any(parse(name).k > m for name in wanted):  # requests do not adapt
             wanted = within(wanted, m)
             note(f"there are {m:,} items: measuring {', '.join(wanted)}")
         logging.getLogger("mrfrec").setLevel(logging.WARNING)
-        yield split, wanted, progress
+        yield split, wanted, part_of(progress, READING, 1)
 
 
 @contextmanager

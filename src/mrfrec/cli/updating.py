@@ -68,7 +68,9 @@ def update(
       mrfrec update shop.mrf today.csv
       mrfrec update shop.mrf 'logs/2026-11-16-*.parquet' --batch 2026-11-16 -o new.mrf
     """
+    from mrfrec.cli.running import READING
     from mrfrec.cli.show import note, progress_bar
+    from mrfrec.core.progress import part_of
     from mrfrec.io.atomic import check_writable, refuse_own_input
     from mrfrec.io.sources import paths_of
 
@@ -82,10 +84,11 @@ def update(
     with progress_bar() as progress:
         events = opened._read_more(
             data, user=user_column, item=item_column, value=value_column, title=title_column,
-            event=event_column, time=time_column, items=items, progress=progress, **parsing,
+            event=event_column, time=time_column, items=items, progress=part_of(progress, 0, READING),
+            **parsing,
         )  # fmt: skip
         note_skipped(events.skipped)
-        opened.update(events, batch=batch, again=again, progress=progress)
+        opened.update(events, batch=batch, again=again, progress=part_of(progress, READING, 1))
     after = opened._training_facts
     grown = (f"{after[name] - before[name]:+,} {name}" for name in ("users", "items", "pairs"))
     note(f"added {opened.batches_[-1]}: {', '.join(grown)}")

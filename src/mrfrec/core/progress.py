@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -13,6 +14,7 @@ from mrfrec.errors import ParameterError
 
 _LINES = 0.5  # seconds between two states of a plain line
 _EARLY = 0.01  # share of the work below which the time left is a guess
+_STEPS = 10_000  # of a call that is made of several
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -23,7 +25,9 @@ class Clock:
 
     def __init__(self, now: float) -> None:
         self.share, self.is_over = 0.0, False
-        self._start, self._done = now, 0
+        self._done = 0
+        self._reports = deque([(now, 0.0)])  # times and shares, since the middle of the time so far
+        self._start = now
         self._ends: float | None = None  # when the call is expected to end
 
     def begins_again(self, done: int, total: int) -> bool:
@@ -35,7 +39,19 @@ class Clock:
         if total:
             self.share = max(self.share, min(done / total, 1.0))
         if done > _EARLY * total > 0:
-            self._ends = now + (now - self._start) * (total - done) / done
+            share = done / total
+            self._ends = now + (1 - share) / self._speed(share, now)
+            self._reports.append((now, share))
+
+    def _speed(self, share: float, now: float) -> float:
+        """Return the share per second in the second half of the time so far: parts differ in their speed."""
+        reports, middle = self._reports, (self._start + now) / 2
+        while len(reports) > 1 and reports[1][0] <= middle:
+            reports.popleft()
+        then, before = reports[0]
+        if before >= share:  # there is more to do than it seemed
+            then, before = self._start, 0.0
+        return (share - before) / max(now - then, 1e-9)
 
     def left(self, now: float) -> str:
         """Return the time left in words, "" if that is not known."""
@@ -47,6 +63,22 @@ class Clock:
         if hours:
             return f"{hours} h {minutes} min left"
         return f"{minutes} min {seconds} s left" if minutes else f"{seconds} s left"
+
+
+def part_of(progress: Progress | None, start: float, stop: float, name: str = "") -> Progress | None:
+    """Return what reports the progress of a part of a call, from one share of the whole to another."""
+    if progress is None:
+        return None
+    reached = round(start * _STEPS)
+
+    def report(stage: str, done: int, total: int) -> None:
+        nonlocal reached
+        words = name + stage if total else f"{name}{stage} ({done:,})"
+        share = min(done / total, 1.0) if total else 0.0
+        reached = max(reached, round((start + (stop - start) * share) * _STEPS))
+        progress(words, reached, _STEPS)
+
+    return report
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from mrfrec.checks import warn
 from mrfrec.core.engine import Progress
-from mrfrec.core.progress import shows_progress
+from mrfrec.core.progress import part_of, shows_progress
 from mrfrec.data.ids import Ids
 from mrfrec.errors import DataError, MemoryPlanError, ParameterError
 from mrfrec.evaluation import metrics as measures
@@ -20,6 +20,8 @@ from mrfrec.evaluation.splits import Questions, Split, check_split, check_type
 from mrfrec.models.recommender import Recommender
 
 _USERS_AT_ONCE = 4096
+
+_TRAINING = 0.8  # share of the time that is not spent on measuring, about
 
 Ties = Literal["index", "popularity"]
 
@@ -136,10 +138,11 @@ def fit_and_measure(
     warn_of_another_plan(model, split)
     model.warm_up()  # exclude compiling from the training time
     start = time.perf_counter()
-    model.fit(split.training, progress=progress, validation=split.validation, **options)
+    training, measuring = part_of(progress, 0, _TRAINING), part_of(progress, _TRAINING, 1)
+    model.fit(split.training, progress=training, validation=split.validation, **options)
     stages = getattr(model, "timings_", {})
     seconds = {**stages, "training": stages.get("total", time.perf_counter() - start)}
-    found = measure(model, split.test, wanted, name=name, ties=ties, progress=progress)
+    found = measure(model, split.test, wanted, name=name, ties=ties, progress=measuring)
     return replace(found, split=split.name, seconds={**seconds, **found.seconds})
 
 
@@ -226,10 +229,8 @@ def rank(
 
 
 def of_model(progress: Progress | None, name: str, number: int, models: int) -> Progress | None:
-    """Let progress say which model it is of; each has a bar of its own, since their times differ widely."""
-    if progress is None:
-        return None
-    return lambda stage, done, total: progress(f"{number} of {models}, {name}: {stage}", done, total)
+    """Return the part of the progress that one of several models has, with its name."""
+    return part_of(progress, (number - 1) / models, number / models, f"{number} of {models}, {name}: ")
 
 
 @shows_progress

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 
 from mrfrec.checks import check_count
 from mrfrec.core.engine import Progress
+from mrfrec.core.progress import part_of
 from mrfrec.engines.machine import memory_budget, usable_threads
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.evaluation.metrics import DEFAULTS, Lists, Metric, Numbers
@@ -63,11 +64,12 @@ def low_rank(
     needed = np.dtype(model.dtype).itemsize * m * (columns + 2 * _USERS_AT_ONCE)
     plan = memory_budget(model.memory_limit)
     plan.require("factors of the weights", needed, "Ask for smaller ranks.", who="low_rank")
-    full = measure(model, questions, metrics, name="full rank", ties=ties, progress=progress)
+    at_first, then, at_last = (part_of(progress, part / 3, (part + 1) / 3) for part in range(3))
+    full = measure(model, questions, metrics, name="full rank", ties=ties, progress=at_first)
     wanted = list(full.values)
 
     start = time.perf_counter()
-    left, right = _factors(model.weights_, cuts[-1], seed, progress)
+    left, right = _factors(model.weights_, cuts[-1], seed, then)
     seconds = time.perf_counter() - start
     # The columns of `left` are orthogonal, so their squared norms add up. Row by row: B is not copied.
     rows = [model.weights_.data] if model.is_sparse else model.weights_
@@ -75,7 +77,7 @@ def low_rank(
     energy = np.cumsum(np.einsum("ij,ij->j", left, left, dtype=np.float64)) / square
 
     order = model.catalogue.by_popularity if ties == "popularity" else np.arange(m, dtype=np.int32)
-    ranked = _rank(model, questions.shown, left, right, cuts, max(w.k for w in wanted), order, progress)
+    ranked = _rank(model, questions.shown, left, right, cuts, max(w.k for w in wanted), order, at_last)
     evaluations = [full]
     for rank, lists in zip(cuts[::-1], ranked[::-1], strict=True):
         answers = Lists(lists, questions.targets, model.popularity_)
