@@ -8,6 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import anyio
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -90,6 +91,9 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         begin()
+        await anyio.sleep(0)  # anyio loads its back end, and FastAPI makes its routes, when first used:
+        for route in app.routes:  # a tenth of a second in which nobody should wait
+            route.matches({"type": "http", "method": "GET", "path": "/v1/", "root_path": "", "headers": []})
         yield
         for task in tasks:
             task.cancel()
