@@ -1,12 +1,15 @@
 """Small data sets with the traits that break things."""
 
 import itertools
+import os
 import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the processes of a test run share the cores
 
 import numpy as np
 import numpy.typing as npt

@@ -658,6 +658,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
+@pytest.mark.slow
 def test_the_script_trains_and_ranks_with_numpy_and_pytorch_alone(tmp_path: Path) -> None:
     shown, targets = matrix(5, users=20), matrix(6, users=20)
     people = Questions(Ids.range(20), sp.csr_array(shown), sp.csr_array(targets * (shown == 0)))

@@ -12,6 +12,7 @@ from benchmarks.synthetic import interactions
 from mrfrec import MRF
 
 
+@pytest.mark.slow
 def test_synthetic_data_has_the_size_and_shape_asked_for() -> None:
     X = interactions(4000, 2000, 120_000, seed=3)
     lengths, popularity = np.diff(X.indptr), np.bincount(X.indices, minlength=2000)
@@ -61,6 +62,7 @@ def test_dense_check_sees_a_good_fit_and_a_bad_one(monkeypatch: pytest.MonkeyPat
     assert bench.fit_and_check(X, l2=2.0, dtype="float64")["worst equation"] > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (bench.DATA / "gowalla-lightgcn").exists(), reason="no real data beside the project")
 def test_sparse_fit_on_gowalla_is_as_accurate_as_it_was() -> None:
     folder = bench.DATA / "gowalla-lightgcn"

@@ -75,6 +75,7 @@ PROMISES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_debian")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_in_the_pages_runs(
@@ -130,6 +131,7 @@ def test_api_reference_shows_every_public_name() -> None:
     }
 
 
+@pytest.mark.slow
 def test_site_builds_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)

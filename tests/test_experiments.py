@@ -101,6 +101,7 @@ def _in_this_process(command: list[str], _: float | None) -> "subprocess.Complet
     return subprocess.CompletedProcess(command, 0, "", "")
 
 
+@pytest.mark.slow
 def test_split_is_written_as_it_is(tmp_path: Path) -> None:
     split = _split(tmp_path)
     assert split.validation is not None
@@ -155,6 +156,7 @@ def test_points_of_fewer_trials_are_among_those_of_more_and_defaults_come_first(
     assert all(point in all_of_them for point in many)
 
 
+@pytest.mark.slow
 def test_l2_times_multiplies_the_automatic_ridge() -> None:
     X = sp.csr_matrix(datasets.load("debian").matrix)
     ridges = []
@@ -166,6 +168,7 @@ def test_l2_times_multiplies_the_automatic_ridge() -> None:
     assert ridges[1] == 2 * ridges[0]
 
 
+@pytest.mark.slow
 def test_peers_are_tuned_measured_and_failures_are_told(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_trials, "_run", _in_this_process)
     peers.main([str(cache), "debian", "--trials", "2"])
@@ -202,6 +205,7 @@ def test_peers_are_tuned_measured_and_failures_are_told(cache: Path, monkeypatch
     assert again == {"EASE", "MRFtuned", "Popularity", "SLIM"}
 
 
+@pytest.mark.slow
 def test_trial_is_stopped_at_its_time_limit(cache: Path) -> None:
     peer_trials.write_split(_split(cache), cache)
     found = peer_trials.trial(peers.ROWS[1], {"kind": "Popularity"}, "test", cache, ["ndcg@100"], 1e-4)

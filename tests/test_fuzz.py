@@ -10,6 +10,7 @@ from mrfrec.service import create_app
 from servers import save_shop, serving
 
 
+@pytest.mark.slow
 def test_no_request_is_answered_with_a_server_error(tmp_path: Path) -> None:
     shop = save_shop(tmp_path / "shop.mrf")
     with serving(create_app(shop)) as url:

@@ -55,6 +55,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Package:
     return Package(folder, sdist, wheel, environment / "bin")
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_the_package_all_of_it_and_nothing_else(package: Package) -> None:
     with zipfile.ZipFile(package.wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}

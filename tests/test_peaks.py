@@ -21,6 +21,7 @@ def data(users: int = 2_000, items: int = 3_000, pairs: int = 60_000) -> Any:
     return X
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize(
     "name",
@@ -54,6 +55,7 @@ def test_plan_and_weights_do_not_depend_on_the_number_of_threads(
     np.testing.assert_array_equal(B.data, C.data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [35, 45, 60, 75, 85])
 @pytest.mark.parametrize("parameters", [{}, {"sparsity": None}, {"sparsity": 0.5}, {"r": 0.5}])
 def test_choices_and_advice_within_a_limit_are_not_refused(limit: int, parameters: dict[str, Any]) -> None:

@@ -174,8 +174,7 @@ def test_columns_with_a_cap_that_bites_equal_naive(real: bool, monkeypatch: pyte
 # ── sparsity ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("sparsity", [0.01, 0.05, 0.3, 0.9])
-@pytest.mark.parametrize("alpha", [0.0, 0.75])
+@pytest.mark.parametrize(("sparsity", "alpha"), [(0.01, 0.0), (0.05, 0.75), (0.3, 0.0), (0.9, 0.75)])
 def test_sparsity_lands_within_two_percent(sparsity: float, alpha: float) -> None:
     X = random_matrix(16, users=400, items=450, real=True)
     X = X[:, X.std(axis=0) > 0]

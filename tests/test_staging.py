@@ -191,17 +191,15 @@ def test_urls_of_nothing_that_can_be_written_to_are_refused(model: mrfrec.MRF, u
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["Recs", "two words", "to.day", 'x"; drop table precious; --', "x'; --", "user", "naïve", "{text}"],
-)
-def test_odd_names_are_only_names(database: str, name: str) -> None:
+def test_odd_names_are_only_names(database: str) -> None:
     execute(database, "create table precious (x integer)")
-    quoted = '"' + name.replace('"', '""') + '"'
-    for number in (1, 2):
-        publish(database, number, quoted)
-    assert fetch(database, f"select distinct item from {quoted}") == [("item 2",)]
-    assert fetch(database, "select * from precious") == []
+    odd = ["Recs", "two words", "to.day", 'x"; drop table precious; --', "x'; --", "user", "naïve", "{text}"]
+    for name in odd:
+        quoted = '"' + name.replace('"', '""') + '"'
+        for number in (1, 2):
+            publish(database, number, quoted)
+        assert fetch(database, f"select distinct item from {quoted}") == [("item 2",)]
+        assert fetch(database, "select * from precious") == []
 
 
 def test_table_of_a_schema(database: str) -> None:
@@ -343,6 +341,7 @@ class Readers:
             assert numbers[-1] == versions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wal", [True, False])
 def test_readers_see_whole_versions_only(database: str, wal: bool) -> None:
     if database.startswith("sqlite"):
@@ -432,10 +431,11 @@ def test_whoever_holds_the_table_is_not_waited_for_forever(
     assert fetch(database, CENSUS) == [(30, "item 3", "item 3")]
 
 
+@pytest.mark.slow
 def test_killed_writer_leaves_a_whole_version(database: str) -> None:
     publish(database, 0, users=2000)
     rng, versions = np.random.default_rng(0), set()
-    kills = 20 if database.startswith("postgres") else 8
+    kills = 8 if database.startswith("postgres") else 4
     for kill in range(kills):
         arguments = [database, str(1000 * kill + 1)]
         with writer(*arguments) as child:
