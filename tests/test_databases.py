@@ -335,11 +335,11 @@ def test_query_and_database_need_each_other(tmp_path: Path) -> None:
             read_interactions("postgresql://u:hunter2@h/d", query=query)
         assert "hunter2" not in str(caught.value)
     for source in (tmp_path / "x.csv", [str(tmp_path / "x.csv"), "sqlite:///x.db"], sp.eye(3).tocsr()):
-        with pytest.raises(ParameterError, match="query must be None"):
+        with pytest.raises(ParameterError, match="query must be left out"):
             read_interactions(source, query="select 1")
     for name in ("separator", "columns", "input_format"):
         value: Any = ["a"] if name == "columns" else "csv" if name == "input_format" else ","
-        with pytest.raises(ParameterError, match=f"{name} must be None for a database"):
+        with pytest.raises(ParameterError, match=f"{name} must be left out for a database"):
             read_events("sqlite:///x.db", query="select 1", **{name: value})
 
 

@@ -201,7 +201,7 @@ def test_weights_of_events_are_the_same_in_fit_evaluate_compare_and_tune(run: An
         (["--event-weights", "view=a"], "--event-weights must be a list of kinds"),
         (["--event-weights", "view=1,view=2,buy=1"], "--event-weights must be a list of kinds"),
         (["--half-life", "3"], "--half-life must be a number and one of the units"),
-        (["--event-column", "action"], "--event-column must be None without event_weights"),
+        (["--event-column", "action"], "--event-column must be left out without event_weights"),
     ):
         with pytest.raises(MrfrecError, match=message):
             run("evaluate", "actions.csv", *options)

@@ -4,12 +4,12 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mrfrec.checks import check_count
+from mrfrec.cli.derived import parse_value
 from mrfrec.engines.machine import parse_bytes
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import expanded
@@ -19,8 +19,6 @@ from mrfrec.models.registry import MODELS, build, kind_named, model_class, neare
 if TYPE_CHECKING:
     from mrfrec.models.axes import Range
     from mrfrec.models.recommender import Recommender
-
-_WORDS: dict[str, Any] = {"none": None, "dense": None, "true": True, "false": False, "yes": True, "no": False}
 
 
 class Spec(NamedTuple):
@@ -287,13 +285,3 @@ def numbers(option: str, text: str | None) -> list[float] | None:
     if not all(map(math.isfinite, found)):
         raise ParameterError(option, "finite numbers, separated by commas", text)
     return found
-
-
-def parse_value(text: str) -> Any:
-    """Parse a number or a word such as dense; leave other texts as they are."""
-    if text.lower() in _WORDS:
-        return _WORDS[text.lower()]
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(text)
-    return text.strip("\"'")

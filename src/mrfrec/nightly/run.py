@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from mrfrec import __version__
 from mrfrec.checks import check_flag
 from mrfrec.data.growing import add, origin_of
+from mrfrec.data.reading import duration
 from mrfrec.errors import BusyError, DataError, EmptyTableError, MrfrecError, RefusedError
 from mrfrec.evaluation.climbing import climb
 from mrfrec.evaluation.heldout import by_hash
@@ -34,7 +35,6 @@ from mrfrec.io.atomic import writing
 from mrfrec.io.databases import shown
 from mrfrec.io.staging import open_staging
 from mrfrec.io.tables import read_interactions
-from mrfrec.io.weighting import duration
 from mrfrec.models.registry import load
 from mrfrec.nightly.guard import LastModel, data_faults, drift, metric_faults, metric_floor, size_limits
 from mrfrec.nightly.job import Job, Sink, read_job
