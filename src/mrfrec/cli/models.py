@@ -77,9 +77,9 @@ def parse_model(text: str, file: Path | None = None, option: str = "--model") ->
             take(part, found)
             name = name or (Path(part).stem if part == what else "")
         elif not equals or not value or " " in key:
-            rule = "parameter=value, separated by commas, a file of them (.json), or a model such as SLIM"
-            meant = (f"{name}: model={part}" if kind_named(part) else None) if is_named else _meant(parts)
-            raise ParameterError(option, rule, text, f"Did you mean {meant!r}?" if meant else "")
+            rule = "a model such as 'SLIM: l1=1', a file of parameters (.json), or parameter=value, …"
+            near = nearest_kind(part)
+            raise ParameterError(option, rule, text, f"Did you mean {near!r}?" if near else "")
         elif key == "preset":
             if value != "paper":
                 raise ParameterError(option, "with preset=paper, the paper's parameters of MRF", text)
@@ -107,30 +107,13 @@ def parse_model(text: str, file: Path | None = None, option: str = "--model") ->
     return spec
 
 
-def _meant(parts: Sequence[str]) -> str | None:
-    """Guess what was meant if the colon was forgotten, or a kind misspelt."""
-    head = parts[0].partition("=")[0].strip()
-    for kind in (head, head.rpartition(" ")[0]):
-        if kind_named(kind):
-            return f"{kind}: {', '.join(filter(None, [parts[0].removeprefix(kind).strip(), *parts[1:]]))}"
-    return nearest_kind(parts[0])
-
-
 def _unknown(spec: Spec, parameter: str) -> str:
-    """Say that a model has no such parameter, and suggest what may have been meant."""
+    """Say that a model has no such parameter, and suggest one with a similar name."""
     known = list(model_class(spec.kind).defaults())
     where = spec.sources[parameter].removesuffix(f": {parameter}")
-    message = f"{where}: {spec.kind} has no parameter {parameter} (it has {', '.join(known) or 'none'})."
     near = get_close_matches(parameter, known, 1)
-    if near:
-        return f"{message} Did you mean {near[0]}?"
-    others = [kind for kind in MODELS if spec.parameters.keys() <= model_class(kind).defaults().keys()]
-    if not others:
-        return message
-    advice = f"{parameter} is one of {', '.join(others[:-1])}{' and ' if others[1:] else ''}{others[-1]}"
-    # The kind may have been meant as a name for the table.
-    is_name = "MRF" in others and kind_named(spec.name) == spec.kind
-    return f"{message} {advice}{f': name an MRF otherwise than {spec.name}' if is_name else ''}."
+    message = f"{where}: {spec.kind} has no parameter {parameter} (it has {', '.join(known) or 'none'})."
+    return message + (f" Did you mean {near[0]}?" if near else "")
 
 
 def parse_models(texts: Iterable[str]) -> list[Spec]:
