@@ -13,7 +13,7 @@ from mrfrec.cli.derived import ReadingMeasured
 from mrfrec.cli.options import Folder
 from mrfrec.data.reading import LIMITS
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.io.databases import shown
+from mrfrec.io.databases import redacted
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
@@ -175,14 +175,14 @@ class Data:
     def typed(self) -> dict[str, Any]:
         """Return the options that differ from their defaults, for reports."""
         given = self._changed(*(each.name for each in fields(self) if each.name != "reading")) | self.reading
-        given["data"] = list(map(shown, self.data))
+        given["data"] = list(map(redacted, self.data))
         return {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
 
     def title(self, split: str) -> str:
         """Return the title of a figure: the data set, or the file and its folder, and below it the split."""
         from mrfrec.datasets.registry import DATA_SETS, EMBEDDED
 
-        name, *others = map(shown, self.data)
+        name, *others = map(redacted, self.data)
         path = Path(name)
         title = "/".join([*path.parent.parts[-1:], path.name.partition(".")[0]]).lstrip("/")
         if not path.exists():

@@ -44,8 +44,12 @@ class Command(TyperCommand):
         try:
             return super().invoke(ctx)
         except ParameterError as error:
-            typed = {p.name: p.opts[-1] for p in self.params if ctx.params.get(p.name) is not None}
-            raise error.named({**typed, **_OPTIONS}.get(error.name, error.name)) from error
+            options = {
+                p.name: p.opts[-1]
+                for p in self.params
+                if ctx.params.get(p.name) is not None or getattr(p, "rich_help_panel", None)
+            }
+            raise error.named({**options, **_OPTIONS}.get(error.name, error.name)) from error
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, then one section for each group of options."""

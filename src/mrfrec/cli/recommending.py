@@ -337,9 +337,9 @@ def _new_names(text: str | None, kind: str, place: object) -> dict[str, str] | N
 def _written(place: Path | str, table: str | None) -> str:
     """Name what was written: a file and its size, or a table."""
     from mrfrec.cli.show import size_of
-    from mrfrec.io.databases import shown
+    from mrfrec.io.databases import redacted
 
-    return f"{place} ({size_of(place)})" if isinstance(place, Path) else f"table {table} of {shown(place)}"
+    return f"{place} ({size_of(place)})" if isinstance(place, Path) else f"table {table} of {redacted(place)}"
 
 
 def _load(path: Path, threads: int | None = None) -> "Recommender":

@@ -38,7 +38,7 @@ from mrfrec.io.batches import (
     reading,
     stream,
 )
-from mrfrec.io.databases import is_database, shown
+from mrfrec.io.databases import is_database, redacted
 from mrfrec.io.json_lines import open_json
 from mrfrec.io.queries import open_query
 from mrfrec.io.text import open_text
@@ -65,7 +65,7 @@ def open_sources(source: object, options: ReadingOptions | None = None) -> list[
         scheme, mark, _ = one.partition("://") if isinstance(one, str) else ("", "", "")
         if mark and not is_database(one) and scheme.lower() not in (*_WEB, *_CLOUDS):
             known = "postgresql, sqlite, duckdb, " + ", ".join((*_WEB, *_CLOUDS))
-            raise DataError(f"{shown(one)}: {scheme}:// is not known. Those that are: {known}.")
+            raise DataError(f"{redacted(one)}: {scheme}:// is not known. Those that are: {known}.")
     if options.query is not None or any(map(is_database, given)):
         _check_query(given, options)
         return [open_query(url, str(options.query)) for url in given]
@@ -107,7 +107,7 @@ def _check_query(sources: Sequence[object], options: ReadingOptions) -> None:
         rule = "left out unless all data comes from databases (postgresql://…)"
         raise ParameterError("query", rule, query)
     if query is None or not query.strip("; \t\r\n"):
-        rule = f"the SQL of what to read from {shown(str(sources[0]))}"
+        rule = f"the SQL of what to read from {redacted(str(sources[0]))}"
         raise ParameterError("query", rule, query, 'Such as "select user_id, item_id from …".')
     _refuse(options, "a database", *_OF_TEXT, "input_format")
 
@@ -160,7 +160,7 @@ def _open_stream(stream: Any, name: str, options: ReadingOptions) -> Source:
 
 def _open_url(url: str, options: ReadingOptions) -> list[Source]:
     """Open files in a cloud, also by a pattern; text files, and files that come by HTTP, are copied first."""
-    name, scheme = shown(url), url.partition("://")[0].lower()
+    name, scheme = redacted(url), url.partition("://")[0].lower()
     form = _format_of(name, options)
     options = replace(options, input_format=form)
     if scheme in _WEB:

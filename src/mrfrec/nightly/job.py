@@ -18,7 +18,7 @@ from mrfrec.data.reading import ReadingOptions, duration
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.evaluation.metrics import parse
 from mrfrec.io.atomic import check_writable, expanded
-from mrfrec.io.databases import is_database, shown
+from mrfrec.io.databases import is_database, redacted
 from mrfrec.io.frames import check_target, new_names
 from mrfrec.io.sources import paths_of
 from mrfrec.io.tables import check_reading, read_interactions
@@ -69,7 +69,7 @@ class Sink:
 
     @property
     def where(self) -> str:
-        return self.to if self.table is None else f"{self.table} in {shown(self.to)}"
+        return self.to if self.table is None else f"{self.table} in {redacted(self.to)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,7 +263,7 @@ def _check_apart(job: Job) -> None:
         other = places.get(where) or places.get(own)
         if other is not None and not (is_database(target) and other == "source.data"):
             advice = f"{other} is there, too."
-            raise ParameterError(what, "a place of its own", shown(target), advice)
+            raise ParameterError(what, "a place of its own", redacted(target), advice)
         places[where] = what
         if table is None:
             check_writable(target)
