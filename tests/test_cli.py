@@ -373,7 +373,7 @@ def test_doctor_finds_this_machine_well(quick: Commands, tmp_path: Path) -> None
     assert re.search(rf"^mrfrec +{re.escape(mrfrec.__version__)} in .* ok$", done.out, re.MULTILINE)
     assert re.search(r"^self-test +dense and sparse fit within .* ok$", done.out, re.MULTILINE)
     for extra in ("implicit", "torch", "optuna", "matplotlib", "duckdb", "nanoarrow"):
-        assert re.search(rf"^{extra} +(\d+\.\d+|not installed \(.*: the extra \w+\)).* ok$", done.out, re.M)
+        assert re.search(rf"^{extra} +(\d+\.\d+|not installed \(the extra \w+\)).* ok$", done.out, re.M)
     assert re.search(r"^GPU.* (on the CPU|free) +ok$", done.out, re.MULTILINE)
     assert listing(tmp_path) == []
 
@@ -385,7 +385,7 @@ def test_doctor_finds_a_library_that_cannot_be_imported(
     (tmp_path / "optuna" / "__init__.py").write_text("raise ImportError('libfoo.so: no such file')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "optuna", raising=False)
-    monkeypatch.setattr("mrfrec.cli.doctor._OPTIONAL", {"optuna": ""})
+    monkeypatch.setattr("mrfrec.cli.doctor._libraries", lambda: {"optuna": "tune"})
     monkeypatch.setattr("mrfrec.engines.devices.devices", list)  # imports PyTorch
     done = quick("doctor", cwd=tmp_path, code=2)
     wanted = r"^optuna +\d\S+ +cannot be imported: libfoo\.so: no such file\. Install it again$"

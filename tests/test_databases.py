@@ -329,7 +329,7 @@ def test_query_that_cannot_be_used_is_refused(shop: str, query: str, message: st
 def test_query_and_database_need_each_other(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("user,item\n1,2\n")
     for query in (None, " ; "):
-        with pytest.raises(ParameterError, match=r"query must be the SQL.*postgresql://h/d; got") as caught:
+        with pytest.raises(ParameterError, match=r"query must be SQL.*postgresql://h/d; got") as caught:
             read_interactions("postgresql://u:hunter2@h/d", query=query)
         assert "hunter2" not in str(caught.value)
     for source in (tmp_path / "x.csv", [str(tmp_path / "x.csv"), "sqlite:///x.db"], sp.eye(3).tocsr()):

@@ -703,7 +703,7 @@ def test_tradeoff_has_a_row_for_each_level_and_r_and_the_dense_model(run: Any, f
         (["lowrank", "--model", "MRF", "--model", "EASE"], "--model must be given once; got 'MRF and EASE'"),
         (
             ["tradeoff", "--dense", "EASE"],
-            "--dense must be an MRF, since its sparsity is what is compared",
+            "--dense must be an MRF",
         ),
         (["tradeoff", "--dense", "l2=-1"], "--dense 'l2=-1': l2 must be a finite number"),
         (["lowrank", "--model", "SLIM"], "--model must be an MRF, EASE or EDLAE, whose weights can be cut"),

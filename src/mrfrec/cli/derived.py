@@ -87,7 +87,7 @@ class Derived:
         return made
 
     def take(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Remove these options from those that were given; return the values of those that were typed."""
+        """Remove these options from the given ones; return the values of the options that were typed."""
         typed = {each: given.pop(each.name) for each in self.declared()}
         return {each.name: _type_of(each)[2](x) for each, x in typed.items() if x is not None}
 
@@ -189,7 +189,7 @@ Reading = Annotated[dict[str, Any], _READING]
 ReadingMeasured = Annotated[dict[str, Any], _READING.without("title", "items", "min_items")]
 """The same where models are measured: titles are not shown, and --min-items has another default."""
 TableForm = Annotated[dict[str, Any], _READING.without(*RULES)]
-"""The parameters that say what form a table has; not those that say which rows count, and how much."""
+"""The same without the rules about rows, which a model keeps: only the form of the table."""
 ModelParameters = Annotated[dict[str, Any], Derived("models/mrf.py", "MRF", "Model", without=_MACHINE)]
 Machine = Annotated[dict[str, Any], Derived("models/mrf.py", "MRF", "Machine", only=_MACHINE, defaults=False)]
 RankingMachine = Annotated[

@@ -117,7 +117,7 @@ def _unknown(spec: Spec, parameter: str) -> str:
 
 
 def parse_models(texts: Iterable[str]) -> list[Spec]:
-    """Parse several models; those that would share a kind as their name are named by what was typed."""
+    """Parse several models; models that would share the name of a kind get the typed text as name."""
     specs = [(text.strip(), parse_model(_something(text))) for text in texts]
     names = Counter(spec.name for _, spec in specs)
     return [
@@ -184,24 +184,22 @@ def refuse_option(kind: str, name: str, value: object) -> None:
         return
     own = [parameter for parameter in usual if parameter not in model_class(kind)._machine_parameters]
     advice = f"Its own are {', '.join(own)}: --model '{kind}: {own[0]}={usual[own[0]]}'." if own else ""
-    option = _option(name, value)
-    shown = value if type(value) is not bool else True  # a flag has no value of its own
-    raise ParameterError(option, f"left out with {kind}, which has no such parameter", shown, advice)
+    typed = True if isinstance(value, bool) else value  # a flag has no value of its own
+    rule = f"left out with {kind}, which has no such parameter"
+    raise ParameterError(_option(name, value), rule, typed, advice)
 
 
 def check_machine(machine: Mapping[str, Any], kinds: Iterable[str]) -> None:
-    """Check machine options, also for models that ignore them; refuse those that none of the models has."""
+    """Check machine options, also if the models ignore them; refuse options that none of the models has."""
     if machine.get("threads") is not None:
         check_count("--threads", machine["threads"])
     if machine.get("memory_limit") is not None:
         parse_bytes(machine["memory_limit"])
-    given = list(kinds)
+    given = list(dict.fromkeys(kinds))
     for name in ("device", "checkpoint"):
-        used = any(name in model_class(kind).defaults() for kind in given)
-        if machine.get(name) is not None and not used:
-            rule = f"left out with {', '.join(dict.fromkeys(given))}"
-            having = [kind for kind in MODELS if name in model_class(kind).defaults()]
-            advice = f"It is for {', '.join(having)}."
+        having = [kind for kind in MODELS if name in model_class(kind).defaults()]
+        if machine.get(name) is not None and not set(given) & set(having):
+            rule, advice = f"left out with {', '.join(given)}", f"It is for {', '.join(having)}."
             raise ParameterError(f"--{name}", rule, str(machine[name]), advice)
 
 

@@ -142,7 +142,7 @@ def _mrf_parameters(option: str, text: str) -> dict[str, Any]:
 
     spec = parse_model(text, option=option)
     if spec.kind != "MRF":
-        raise ParameterError(option, "an MRF, since its sparsity is what is compared", text)
+        raise ParameterError(option, "an MRF, since models of several sparsities are compared", text)
     shared = {n: x for n, x in spec.parameters.items() if n not in ("sparsity", "r")}
     make(spec._replace(parameters=shared), {})
     return shared

@@ -88,8 +88,7 @@ def recommend(
         bool,
         Option(
             "--explain",
-            help="Show the base score and the items of the history that add most. Those that take away are "
-            "in mrfrec explain.",
+            help="Show the base score and the items of the history that add most; mrfrec explain shows all.",
         ),
     ] = False,
     allow: Annotated[
@@ -117,8 +116,8 @@ def recommend(
     history says nothing are ranked by popularity and have the source "popular". A note counts items in
     --allow and --exclude that the model does not know, and users that are given more than once.
 
-    With a database, the rows replace those of --table in one transaction: whoever reads meanwhile sees all
-    old rows or all new ones. A table that is missing is created, one with other columns is refused. The
+    With a database, the rows replace those of --table in one transaction: readers see all old rows or all
+    new rows. A table that is missing is created, one with other columns is refused. The
     columns are user, item, title, score, rank and source. As user is a reserved word of SQL, --columns
     user=user_id saves its readers the quotes.
 
@@ -335,7 +334,7 @@ def _new_names(text: str | None, kind: str, place: object) -> dict[str, str] | N
 
 
 def _written(place: Path | str, table: str | None) -> str:
-    """Name what was written: a file and its size, or a table."""
+    """Name a file that was written, and its size, or a table."""
     from mrfrec.cli.show import size_of
     from mrfrec.io.databases import redacted
 

@@ -65,7 +65,7 @@ def open_sources(source: object, options: ReadingOptions | None = None) -> list[
         scheme, mark, _ = one.partition("://") if isinstance(one, str) else ("", "", "")
         if mark and not is_database(one) and scheme.lower() not in (*_WEB, *_CLOUDS):
             known = "postgresql, sqlite, duckdb, " + ", ".join((*_WEB, *_CLOUDS))
-            raise DataError(f"{redacted(one)}: {scheme}:// is not known. Those that are: {known}.")
+            raise DataError(f"{redacted(one)}: {scheme}:// is not known. Known are {known}.")
     if options.query is not None or any(map(is_database, given)):
         _check_query(given, options)
         return [open_query(url, str(options.query)) for url in given]
@@ -107,7 +107,7 @@ def _check_query(sources: Sequence[object], options: ReadingOptions) -> None:
         rule = "left out unless all data comes from databases (postgresql://…)"
         raise ParameterError("query", rule, query)
     if query is None or not query.strip("; \t\r\n"):
-        rule = f"the SQL of what to read from {redacted(str(sources[0]))}"
+        rule = f"SQL that reads from {redacted(str(sources[0]))}"
         raise ParameterError("query", rule, query, 'Such as "select user_id, item_id from …".')
     _refuse(options, "a database", *_OF_TEXT, "input_format")
 

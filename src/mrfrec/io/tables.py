@@ -1,4 +1,4 @@
-"""Read tables of who-used-what into `Interactions`, or into `Events` where the order of the rows counts.
+"""Read tables of users and items into `Interactions`, or into `Events` where the order of the rows counts.
 
 Rows stream through in batches, so that reading takes a few times the memory of the matrix, whatever the size
 of the file.
@@ -104,7 +104,7 @@ def read_interactions(
         2019-12-08T10:30:00, or seconds or milliseconds since 1970. Times without a zone are taken as UTC.
     half_life
         Let rows count half after this time: "30d", "12h", "2w". They count a quarter after twice this time,
-        and so on; a `timedelta` is allowed, too. The factor multiplies what the row counts otherwise. After
+        and so on; a `timedelta` is allowed, too. The factor multiplies the other weights of a row. After
         20 half-lives, at a millionth, rows fade no more, so that an old purchase is not recommended again;
         `window` leaves old rows out.
     now
@@ -140,7 +140,7 @@ def read_interactions(
     input_format
         Format of the data, if the names of the files do not tell. Standard input needs it.
     query
-        SQL of what to read from a database: "select user_id, sku, ts from orders". Rows count in the order in
+        SQL that reads from a database: "select user_id, sku, ts from orders". Rows count in the order in
         which they come, which databases fix only by `order by`: it matters for `duplicates` "first" and
         "last". The query cannot change anything. A password is best left to PGPASSWORD or ~/.pgpass.
     progress
@@ -300,7 +300,7 @@ def _read(
 
 
 def as_interactions(data: object) -> Interactions:
-    """Convert what `fit` takes: interactions as they are, a matrix with its values, a table with defaults."""
+    """Convert data for `fit`: interactions as they are, a matrix with its values, a table with defaults."""
     if isinstance(data, Interactions):
         return data
     if sp.issparse(data) or isinstance(data, np.ndarray):

@@ -69,7 +69,7 @@ class Weighting:
     def of_ages(
         self, times: npt.NDArray[np.int64], latest: int
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
-        """Return what each row counts by its age, and which rows are too old to fade any further.
+        """Return the weight of each row by its age, and which rows are too old to fade any further.
 
         If rows faded without end, old pairs would fall below the range of single precision, and their items
         would be recommended to their users again.
@@ -90,7 +90,7 @@ class Weighting:
     def check_latest(
         self, times: Iterable[npt.NDArray[np.int64]], span: tuple[int, int], older: int, last: int
     ) -> None:
-        """Warn if few rows, long after all others, decide what counts.
+        """Warn if few rows, long after all others, decide the weight of the others.
 
         Beside the rows with these times there were `older` ones, until `last`; `span` is from the first to
         the latest time.
