@@ -987,10 +987,7 @@ def in_a_shell(command: str, cwd: Path, **settings: Any) -> Done:
 
 @pytest.mark.parametrize(
     ("command", "name"),
-    [
-        ("recommend shop.mrf --history i01", "o.parquet"),
-        ("similar shop.mrf i01", "o.csv"),
-    ],
+    [("recommend shop.mrf --history i01", "o.parquet"), ("similar shop.mrf i01", "o.csv")],
 )
 def test_a_full_disk_leaves_the_old_output_and_nothing_else(
     shop: Path, command: str, name: str, tmp_path: Path
@@ -1105,10 +1102,7 @@ def test_titles_cannot_move_the_cursor(quick: Commands, tmp_path: Path) -> None:
     assert rows.rows[0]["title"] == "\x1b[31mred\x07"
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["fit --help", "recommend shop.mrf --history i01 --format csv"],
-)
+@pytest.mark.parametrize("command", ["fit --help", "recommend shop.mrf --history i01 --format csv"])
 def test_a_reader_that_has_gone_is_no_error(shop: Path, command: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)

@@ -13,15 +13,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mrfrec import (
-    MRF,
-    DataError,
-    Interactions,
-    MrfrecError,
-    MrfrecWarning,
-    ParameterError,
-    read_interactions,
-)
+from mrfrec import MRF, DataError, Interactions, MrfrecError, MrfrecWarning, ParameterError, read_interactions
 from mrfrec.data import pairs
 from mrfrec.io import batches, growing_columns
 from mrfrec.io.tables import read_events

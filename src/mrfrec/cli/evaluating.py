@@ -19,10 +19,7 @@ _TRIALS = 50
 
 @takes_options
 def evaluate(
-    data: Data,
-    options: Measuring,
-    model: opt.MeasuredModel = None,
-    per_user: opt.PerUser = None,
+    data: Data, options: Measuring, model: opt.MeasuredModel = None, per_user: opt.PerUser = None
 ) -> None:
     """Measure how well a model predicts held-out items.
 
@@ -57,12 +54,7 @@ def evaluate(
 
 
 @takes_options
-def compare(
-    data: Data,
-    options: Measuring,
-    model: opt.MeasuredModels,
-    per_user: opt.PerUser = None,
-) -> None:
+def compare(data: Data, options: Measuring, model: opt.MeasuredModels, per_user: opt.PerUser = None) -> None:
     """Measure several models on the same users, and compare them.
 
     All models are trained and tested on the same data. Differences from the first model are taken user by
@@ -140,8 +132,7 @@ def tune(
         ),
     ] = None,
     trials: Annotated[
-        int | None,
-        opt.model_option(metavar="N", help="search: number of trials.", show_default=str(_TRIALS)),
+        int | None, opt.model_option(metavar="N", help="search: number of trials.", show_default=str(_TRIALS))
     ] = None,
     max_seconds: Annotated[
         float | None,

@@ -193,12 +193,7 @@ def lowrank(
 
 @paper_app.command(cls=Command)
 @takes_options
-def exposure(
-    data: Data,
-    options: Measuring,
-    model: opt.MeasuredModels,
-    plot: opt.Plot = None,
-) -> None:
+def exposure(data: Data, options: Measuring, model: opt.MeasuredModels, plot: opt.Plot = None) -> None:
     """Compare how often models recommend popular and rare items.
 
     Adds to the report of mrfrec compare the share of recommendations that each tenth of the items gets.
