@@ -1,7 +1,9 @@
 """Weights of events by kind and age, and rules about times; against plain Python."""
 
+import inspect
 import math
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 from mrfrec import MRF, DataError, Interactions, MrfrecError, MrfrecWarning, ParameterError, read_interactions
 from mrfrec.data import pairs
+from mrfrec.data.reading import ReadingOptions
 from mrfrec.io import batches, growing_columns
 from mrfrec.io.tables import read_events
 
@@ -407,3 +410,10 @@ def test_ranges_and_slices_of_rows_change_nothing(
     assert a.facts() == b.facts()
     np.testing.assert_array_equal(a.times, b.times)
     np.testing.assert_array_equal(a.sums.values, b.sums.values)
+
+
+def test_reading_options_are_parameters_of_read_interactions_with_the_same_defaults() -> None:
+    parameters = inspect.signature(read_interactions).parameters
+    for option in fields(ReadingOptions):
+        default = None if option.name == "binary" else option.default  # it depends on the data
+        assert parameters[option.name].default == default, option.name
