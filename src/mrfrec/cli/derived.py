@@ -88,8 +88,8 @@ class Derived:
 
     def take(self, given: dict[str, Any]) -> dict[str, Any]:
         """Remove these options from the given ones; return the values of the options that were typed."""
-        typed = {each: given.pop(each.name) for each in self.declared()}
-        return {each.name: _type_of(each)[2](x) for each, x in typed.items() if x is not None}
+        values = [(each, given.pop(each.name)) for each in self.declared()]
+        return {each.name: _type_of(each)[2](value) for each, value in values if value is not None}
 
 
 @cache
@@ -146,8 +146,10 @@ def _type_of(declared: Declared) -> tuple[Any, str | None, Callable[[Any], Any]]
         return {"int": int, "float": float}[first], metavar, lambda x: x
     if first in ("int", "float"):  # or a word, such as auto or 8GB
         return str, "SIZE" if "str" in others else metavar, parse_value
+    if declared.name == "separator":
+        return str, metavar, lambda text: text.replace("\\t", "\t")
     convert: dict[str, Callable[[str], Any]] = {"Mapping[str, float]": _weights, "Sequence[str]": _names}
-    return str, metavar, convert.get(first, lambda text: text.replace("\\t", "\t"))
+    return str, metavar, convert.get(first, str)
 
 
 def _names(typed: str) -> list[str]:
@@ -165,7 +167,7 @@ def _weights(typed: str) -> dict[str, float]:
         except ValueError:
             repeated = True
         if repeated or not kind.strip():
-            rule = "a list of kinds, each once, and what they count, such as view=0.2,cart=0.5,buy=1"
+            rule = "a list of kinds, each once, and their weights, such as view=0.2,cart=0.5,buy=1"
             raise ParameterError("event_weights", rule, typed)
     return weights
 

@@ -45,11 +45,12 @@ class Command(TyperCommand):
             return super().invoke(ctx)
         except ParameterError as error:
             options = {
-                p.name: p.opts[-1]
+                p.name: (p.secondary_opts if ctx.params.get(p.name) is False else p.opts)[-1:]
                 for p in self.params
                 if ctx.params.get(p.name) is not None or getattr(p, "rich_help_panel", None)
             }
-            raise error.named({**options, **_OPTIONS}.get(error.name, error.name)) from error
+            option, *_ = options.get(error.name) or [_OPTIONS.get(error.name, error.name)]
+            raise error.named(option) from error
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, then one section for each group of options."""
