@@ -148,7 +148,7 @@ class Data:
 
     def _given(self, progress: "Progress | None") -> "Split":
         from mrfrec.evaluation import splits
-        from mrfrec.io.tables import read_interactions
+        from mrfrec.io.tables import check_reading, read_interactions
 
         def read(source: object, **reading: Any) -> Any:
             data = read_interactions(source, progress=progress, **reading)
@@ -158,9 +158,9 @@ class Data:
         reading, where = self.reading, "--test, which gives the split as it is"
         refuse(self._changed("split", "heldout", "hidden", "k", "min_items", "seed"), where)
         refuse({name: x for name, x in reading.items() if name in LIMITS}, where)
-        if "now" not in reading and ("half_life" in reading or "window" in reading):
-            rule = "given with --test and --half-life or --window, so that all files have the same"
-            raise ParameterError("--now", rule, None)
+        if fading := check_reading(reading).following_latest_time:
+            rule = f"given with --test and {fading[0]}, so that all files have the same"
+            raise ParameterError("now", rule, None)
         others = {name: x for name, x in reading.items() if name != "query"}
         known = None if self.known is None else read(self.known, **others)
         return splits.given(read(self.data, **reading), read(self.test, **others), known)
