@@ -709,7 +709,7 @@ def test_tradeoff_has_a_row_for_each_level_and_r_and_the_dense_model(run: Any, f
         (["lowrank", "--model", "SLIM"], "--model must be an MRF, EASE or EDLAE, whose weights can be cut"),
         (["tradeoff", "--dense", "SLIM"], "--dense must be an MRF"),
         (["tradeoff", "--sparse", "model=EASE"], "--sparse must be an MRF"),
-        (["tradeoff", "--sparse", "l2"], "--sparse must be parameter=value"),
+        (["tradeoff", "--sparse", "l2"], "--sparse must be a model such as"),
     ],
 )
 def test_what_is_about_mrfs_refuses_other_models(run: Any, command: list[str], message: str) -> None:
