@@ -381,7 +381,7 @@ class MRF(Linear):
             warn(
                 f"one user has {longest:,} items, and so {share:.0%} of all pairs of items. Items that only "
                 "this user has look alike, and in a sparse model take the place of others. Read the data "
-                "with max_history=1000 (--max-history 1000) to leave such users out."
+                "with max_history=1000 to leave such users out."
             )
 
     def warm_up(self) -> None:
