@@ -5,6 +5,7 @@ import importlib.util
 import inspect
 import io
 import json
+import logging
 import os
 import pty
 import re
@@ -14,7 +15,9 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import chdir, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -26,7 +29,6 @@ import pytest
 
 import mrfrec
 import mrfrec.cli
-from mrfrec.cli.fitting import fit
 from mrfrec.io.artifact import describe
 from mrfrec.models.registry import MODELS
 
@@ -54,86 +56,45 @@ class Done:
         return list(json.loads(self.out))
 
 
-def run(*arguments: object, cwd: Path, code: int = 0, **settings: Any) -> Done:
-    """One command through the entry point; `code` is the exit code it should have."""
-    done = subprocess.run(
-        [str(BIN), *map(str, arguments)],
-        cwd=cwd,
-        capture_output=True,
-        stdin=subprocess.DEVNULL,
-        check=False,
-        timeout=600,
-        **settings,
-    )
-    found = Done(done.returncode, done.stdout.decode(), without_compiling(done.stderr.decode()))
-    assert found.code == code, found
-    return found
-
-
 def without_compiling(notes: str) -> str:
     """Leave out what the first test on a machine is told."""
     return re.sub("^mrfrec: compiling for this machine.*\n", "", notes, flags=re.M)
 
 
-FORKING = """
-import gc, json, os, sys, threading
-import mrfrec.cli.app, mrfrec.cli.names, mrfrec.cli.show, mrfrec.core.fitting, mrfrec.core.kernels.ranking
-import mrfrec.io.artifact, mrfrec.io.frames, mrfrec.io.tables, mrfrec.models.mrf, mrfrec.models.registry
-try:
-    mrfrec.cli.app.run(["info", "."], threading.Event())  # loads what parsing takes
-except mrfrec.MrfrecError:
-    mrfrec.MRF.paper(sparsity=None).warm_up()  # and machine code
-    gc.freeze()
-for line in sys.stdin:
-    folder, arguments, out, err = json.loads(line)
-    child = os.fork()
-    if child == 0:
-        os.chdir(folder)
-        for descriptor, name in enumerate([os.devnull, out, err]):
-            os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), descriptor)
-        sys.argv = ["mrfrec", *arguments]
-        try:
-            mrfrec.cli.main()
-        except SystemExit as end:
-            sys.stdout.flush()
-            os._exit(end.code)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
-
-class Forking:
-    """Runs commands in processes forked from one that has loaded everything: there are many to be run."""
-
-    def __init__(self, folder: Path) -> None:
-        self._out, self._err = folder / "out", folder / "err"
-        self._server = subprocess.Popen(
-            [sys.executable, "-c", FORKING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+class Commands:
+    """Runs commands in this process, since there are many to be run."""
 
     def __call__(self, *arguments: object, cwd: Path, code: int = 0) -> Done:
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        request = [str(cwd), [str(argument) for argument in arguments], str(self._out), str(self._err)]
-        self._server.stdin.write(json.dumps(request) + "\n")
-        self._server.stdin.flush()
-        answer = int(self._server.stdout.readline())
-        notes = without_compiling(self._err.read_bytes().decode())
-        found = Done(answer, self._out.read_bytes().decode(), notes)
+        out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in range(2))
+        log, was = logging.getLogger("mrfrec"), sys.argv
+        handlers, level = log.handlers[:], log.level
+        sys.argv = ["mrfrec", *map(str, arguments)]
+        ended: object = None
+        with chdir(cwd), redirect_stdout(out), redirect_stderr(err), warnings.catch_warnings():
+            warnings.simplefilter("default")
+            try:
+                mrfrec.cli.main()
+            except SystemExit as end:
+                ended = end.code
+            finally:
+                sys.argv, log.handlers = was, handlers
+                log.setLevel(level)
+        for stream in (out, err):
+            stream.seek(0)
+        found = Done(int(str(ended or 0)), out.read(), without_compiling(err.read()))
         assert found.code == code, found
         return found
 
     def all(self, commands: Sequence[Sequence[object]], cwd: Path) -> list[Done]:
         return [self(*arguments, cwd=cwd) for arguments in commands]
 
-    def close(self) -> None:
-        self._server.communicate()
-
 
 @pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forking]:
-    server = Forking(tmp_path_factory.mktemp("forking"))
-    yield server
-    server.close()
+def quick() -> Iterator[Commands]:
+    signals = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield Commands()
+    for each, handler in signals.items():
+        signal.signal(each, handler)
 
 
 def refusal(done: Done) -> str:
@@ -151,7 +112,7 @@ def listing(folder: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def shop(quick: Forking, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shop(quick: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with events.csv, shop.mrf and shop-only.mrf, which holds no histories."""
     folder = tmp_path_factory.mktemp("shop")
     rng = np.random.default_rng(0)
@@ -169,7 +130,7 @@ def shop(quick: Forking, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def films(quick: Forking, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def films(quick: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with ratings.csv, movies.csv and movies.mrf; a title that is also a number."""
     folder = tmp_path_factory.mktemp("films")
     rng = np.random.default_rng(1)
@@ -209,38 +170,36 @@ def reference() -> ModuleType:
     return module
 
 
+def help_of(*names: str) -> str:
+    """The help of a command, from the page that holds the help of all."""
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    return page.split(f"\n## {' '.join(['mrfrec', *names])}\n")[1].split("```")[1]
+
+
+def commands() -> list[str]:
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    names = re.findall("^## mrfrec (.*)", page, re.MULTILINE)
+    return [name for name in names if name not in ("paper", "paper datasets")]  # groups
+
+
 def test_the_reference_page_is_what_the_help_says() -> None:
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     assert page == reference().reference(), "run: make reference"
 
 
-def test_every_command_has_help_with_examples_of_itself() -> None:
-    tool = reference()
-    assert tool.commands() == [
-        "demo", "fit", "update", "forget", "nightly", "recommend", "similar", "explain", "serve", "key",
-        "info", "evaluate", "compare", "tune", "compile", "doctor",
-        "paper", "paper reproduce", "paper tradeoff", "paper lowrank", "paper exposure", "paper datasets",
-        "paper datasets list", "paper datasets prepare", "paper datasets verify",
-    ]  # fmt: skip
-    for name in set(tool.commands()) - {"paper", "paper datasets"}:  # groups
-        text = tool.help_text(*name.split())
-        examples = text.split("Examples:\n")[1].split("\n\n")[0].splitlines()
-        assert all(line.startswith(f"    mrfrec {name}") for line in examples)
-        assert all(line.isascii() for line in text.splitlines())  # whatever the terminal can show
+@pytest.mark.parametrize("name", commands())
+def test_every_command_has_help_with_examples_of_itself(name: str) -> None:
+    text = help_of(*name.split())
+    assert text.isascii()  # whatever the terminal can show
+    examples, options = text.split("Examples:\n")[1].split("\n\n", 1)
+    assert all(line.startswith(f"    mrfrec {name}") for line in examples.splitlines())
+    for option in re.findall(r"(?<= )--?[a-z][a-z0-9-]*", examples):
+        assert re.search(rf"^  (-., )?{option}\b", options, re.MULTILINE), option
 
 
-def test_options_named_in_examples_exist() -> None:
-    tool = reference()
-    for name in set(tool.commands()) - {"paper", "paper datasets"}:
-        text = tool.help_text(*name.split())
-        examples, options = text.split("Examples:\n")[1].split("\n\n", 1)
-        for option in re.findall(r"(?<= )--?[a-z][a-z0-9-]*", examples):
-            assert re.search(rf"^  (-., )?{option}\b", options, re.MULTILINE), option
-
-
-def test_help_comes_without_a_command_with_one_and_through_a_pipe(tmp_path: Path) -> None:
-    bare, short, long, fit_help = (run(*a, cwd=tmp_path) for a in ([], ["-h"], ["--help"], ["fit", "--help"]))
-    assert bare.out == short.out == long.out
+def test_help_comes_without_a_command_with_one_and_through_a_pipe(quick: Commands, tmp_path: Path) -> None:
+    bare, short, fit_help = quick.all([[], ["-h"], ["fit", "--help"]], tmp_path)
+    assert bare.out == short.out
     assert bare.out.startswith("Usage: mrfrec [OPTIONS] COMMAND [ARGS]...")
     assert (bare.err, fit_help.err) == ("", "")
     assert "mrfrec fit events.csv -o shop.mrf" in fit_help.out
@@ -253,17 +212,17 @@ def test_descriptions_of_commands_fit_into_80_columns(
     group: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tool := reference(), "WIDTH", 80)
-    commands = tool.help_text(*group).split("Commands:\n")[1]
-    assert commands
-    assert "..." not in commands
+    listed = tool.help_text(*group).split("Commands:\n")[1]
+    assert listed
+    assert "..." not in listed
 
 
-def test_version_is_that_of_the_package(tmp_path: Path) -> None:
-    assert run("--version", cwd=tmp_path) == Done(0, f"mrfrec {mrfrec.__version__}\n", "")
+def test_version_is_that_of_the_package(quick: Commands, tmp_path: Path) -> None:
+    assert quick("--version", cwd=tmp_path) == Done(0, f"mrfrec {mrfrec.__version__}\n", "")
 
 
-def test_help_of_fit_shows_the_defaults_of_the_model_class() -> None:
-    section = reference().help_text("fit").split("\nModel:\n")[1].split("\n\n")[0]
+def test_every_parameter_of_the_mrf_is_an_option_of_fit_with_its_default() -> None:
+    section = help_of("fit").split("\nModel:\n")[1].split("\n\n")[0]
     shown = {}
     for option in re.split(r"^  --", section, flags=re.MULTILINE)[1:]:
         default = re.search(r"\[default:\s+(\S+)\]", option)
@@ -273,24 +232,29 @@ def test_help_of_fit_shows_the_defaults_of_the_model_class() -> None:
             expected = name if default is True else None if default in (None, False) else str(default)
             expected = str(default) if isinstance(default, float) else expected
             assert shown[name.replace("_", "-")] == expected, name
-            assert inspect.signature(fit).parameters[name].default is None, name
 
 
-def test_help_of_fit_groups_its_options() -> None:
-    sections = re.findall(r"^(\w+):$", reference().help_text("fit"), re.MULTILINE)
+def test_every_parameter_of_reading_is_an_option_of_fit() -> None:
+    section = help_of("fit").split("\nData:\n")[1].split("\n\n")[0]
+    shown = re.findall(r"^  --([a-z-]+)", section, re.MULTILINE)
+    for name in inspect.signature(mrfrec.read_interactions).parameters:
+        if name not in ("source", "progress"):
+            assert name.replace("_", "-") in shown or f"{name}-column" in shown, name
+
+
+def test_help_of_fit_groups_its_options_and_names_every_model() -> None:
+    sections = re.findall(r"^(\w+):$", help_of("fit"), re.MULTILINE)
     assert sections == ["Arguments", "Data", "Model", "Machine", "Output"]
-
-
-def test_fit_names_every_model(quick: Forking, tmp_path: Path) -> None:
-    text = quick("fit", "--help", cwd=tmp_path).out
-    assert all(re.search(rf"\b{kind}\b", text) for kind in MODELS)
+    assert all(re.search(rf"\b{kind}\b", help_of("fit")) for kind in MODELS)
 
 
 # ── fit and info ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_fit_says_what_it_does_on_stderr_and_leaves_one_file(shop: Path, tmp_path: Path) -> None:
-    done = run("fit", shop / "events.csv", "-o", "new.mrf", "--sparsity", "0.3", "--l2", "2", cwd=tmp_path)
+def test_fit_says_what_it_does_on_stderr_and_leaves_one_file(
+    quick: Commands, shop: Path, tmp_path: Path
+) -> None:
+    done = quick("fit", shop / "events.csv", "-o", "new.mrf", "--sparsity", "0.3", "--l2", "2", cwd=tmp_path)
     assert done.out == ""
     lines = done.err.splitlines()
     assert all(line.startswith("mrfrec: ") for line in lines)
@@ -302,7 +266,7 @@ def test_fit_says_what_it_does_on_stderr_and_leaves_one_file(shop: Path, tmp_pat
     assert describe(tmp_path / "new.mrf")["parameters"]["l2"] == 2.0
 
 
-def test_fit_passes_every_option_on(quick: Forking, films: Path, tmp_path: Path) -> None:
+def test_fit_passes_every_option_on(quick: Commands, films: Path, tmp_path: Path) -> None:
     quick(
         "fit", films / "ratings.csv", "-o", "m.mrf", "--user-column", "userId", "--item-column", "movieId",
         "--value-column", "rating", "--values", "--min-value", "2", "--duplicates", "last",
@@ -339,7 +303,7 @@ def test_fit_passes_every_option_on(quick: Forking, films: Path, tmp_path: Path)
     ],
 )
 def test_fit_learns_any_model_by_name(
-    quick: Forking, shop: Path, tmp_path: Path, options: list[str], kind: str, changed: dict[str, Any]
+    quick: Commands, shop: Path, tmp_path: Path, options: list[str], kind: str, changed: dict[str, Any]
 ) -> None:
     quick("fit", shop / "events.csv", "-o", "m.mrf", *options, cwd=tmp_path)
     model = mrfrec.load(tmp_path / "m.mrf")
@@ -352,14 +316,9 @@ def test_fit_learns_any_model_by_name(
     assert len(answer.rows) == 3
 
 
-def test_info_shows_parameters_as_they_are_typed(quick: Forking, shop: Path, tmp_path: Path) -> None:
-    quick("fit", shop / "events.csv", "-o", "m.mrf", "--max-neighbors", "20000", cwd=tmp_path)
-    table = quick("info", "m.mrf", cwd=tmp_path).out
-    assert re.search(r"^parameters\.max_neighbors +20000$", table, re.MULTILINE)
-
-
+@pytest.mark.slow
 def test_an_autoencoder_is_trained_shown_and_asked_but_cannot_explain(
-    quick: Forking, shop: Path, tmp_path: Path
+    quick: Commands, shop: Path, tmp_path: Path
 ) -> None:
     quick(
         "fit", shop / "events.csv", "-o", "vae.mrf", "--model", "Mult-VAE: hidden=6, latent=3, epochs=2",
@@ -380,7 +339,7 @@ def test_an_autoencoder_is_trained_shown_and_asked_but_cannot_explain(
 
 
 def test_fit_reads_several_files_without_a_header_and_counts_what_it_skips(
-    quick: Forking, tmp_path: Path
+    quick: Commands, tmp_path: Path
 ) -> None:
     (tmp_path / "a.txt").write_text("1|x|3\n2|y|4\n1|y|1\n")
     (tmp_path / "b.txt").write_text("3|x|oops\n3|z|2\n|z|2\n")
@@ -398,7 +357,7 @@ def test_fit_reads_several_files_without_a_header_and_counts_what_it_skips(
     )
 
 
-def test_info_tells_the_facts_for_people_and_for_programs(quick: Forking, shop: Path) -> None:
+def test_info_tells_the_facts_for_people_and_for_programs(quick: Commands, shop: Path) -> None:
     table, facts = quick.all([["info", "shop.mrf"], ["info", "shop.mrf", "--format", "json"]], shop)
     assert json.loads(facts.out) == describe(shop / "shop.mrf")
     assert re.search(r"^data\.users +60$", table.out, re.MULTILINE)
@@ -407,49 +366,37 @@ def test_info_tells_the_facts_for_people_and_for_programs(quick: Forking, shop: 
     assert (table.err, facts.err) == ("", "")
 
 
-@pytest.fixture
-def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Run it in this process, which has loaded most of the libraries that it imports."""
-    monkeypatch.setattr(sys, "argv", ["mrfrec", "doctor"])
-    monkeypatch.chdir(tmp_path)
-
-    def examine() -> Done:
-        with pytest.raises(SystemExit) as end:
-            mrfrec.cli.main()
-        out, err = capsys.readouterr()
-        return Done(int(end.value.code or 0), out, without_compiling(err))
-
-    return examine
-
-
-def test_doctor_finds_this_machine_well(doctor: Callable[[], Done], tmp_path: Path) -> None:
-    done = doctor()
-    assert (done.code, done.err) == (0, "")
+@pytest.mark.slow  # imports every library
+def test_doctor_finds_this_machine_well(quick: Commands, tmp_path: Path) -> None:
+    done = quick("doctor", cwd=tmp_path)
+    assert done.err == ""
     assert re.search(rf"^mrfrec +{re.escape(mrfrec.__version__)} in .* ok$", done.out, re.MULTILINE)
     assert re.search(r"^self-test +dense and sparse fit within .* ok$", done.out, re.MULTILINE)
     for extra in ("implicit", "torch", "optuna", "matplotlib", "duckdb", "nanoarrow"):
-        assert re.search(rf"^{extra} +(\d+\.\d+|not installed \(.*: the extra \w+\)).* ok$", done.out, re.M)
+        assert re.search(rf"^{extra} +(\d+\.\d+|not installed \(the extra \w+\)).* ok$", done.out, re.M)
     assert re.search(r"^GPU.* (on the CPU|free) +ok$", done.out, re.MULTILINE)
     assert listing(tmp_path) == []
 
 
 def test_doctor_finds_a_library_that_cannot_be_imported(
-    doctor: Callable[[], Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quick: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "optuna").mkdir()
     (tmp_path / "optuna" / "__init__.py").write_text("raise ImportError('libfoo.so: no such file')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "optuna", raising=False)
-    done = doctor()
+    monkeypatch.setattr("mrfrec.cli.doctor._libraries", lambda: {"optuna": "tune"})
+    monkeypatch.setattr("mrfrec.engines.devices.devices", list)  # imports PyTorch
+    done = quick("doctor", cwd=tmp_path, code=2)
     wanted = r"^optuna +\d\S+ +cannot be imported: libfoo\.so: no such file\. Install it again$"
     assert re.search(wanted, done.out, re.MULTILINE)
-    assert (done.code, done.err) == (2, "mrfrec: something needs attention: see the last column.\n")
+    assert done.err == "mrfrec: something needs attention: see the last column.\n"
 
 
 # ── for whom ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_users_come_by_id_by_file_and_all_together(quick: Forking, shop: Path, tmp_path: Path) -> None:
+def test_users_come_by_id_by_file_and_all_together(quick: Commands, shop: Path, tmp_path: Path) -> None:
     ids = ["u07", "u02", "u07"]
     (tmp_path / "users.txt").write_text("\ufeffu07\r\n\r\n  u02\nu07", encoding="utf-8")
     (tmp_path / "users").write_text("u07\nu02\nu07\n")
@@ -477,7 +424,7 @@ def test_users_come_by_id_by_file_and_all_together(quick: Forking, shop: Path, t
     assert len(everybody.rows) == 180
 
 
-def test_histories_come_in_every_form(quick: Forking, shop: Path, tmp_path: Path) -> None:
+def test_histories_come_in_every_form(quick: Commands, shop: Path, tmp_path: Path) -> None:
     (tmp_path / "had.txt").write_text("\ufeffi05\n\n Godfather, The (1972) \r\ni01\n", encoding="utf-8")
     wanted = expected(shop, history=["i05", "i00", "i01"], k=4)
     ways = [
@@ -497,7 +444,7 @@ def test_histories_come_in_every_form(quick: Forking, shop: Path, tmp_path: Path
 
 
 def test_a_history_file_holds_people_the_model_does_not_know(
-    quick: Forking, shop: Path, tmp_path: Path
+    quick: Commands, shop: Path, tmp_path: Path
 ) -> None:
     people = pl.DataFrame({"user": [9, 9, 4], "item": ["i01", "i02", "i08"]})
     people.write_csv(tmp_path / "people.csv")
@@ -513,7 +460,7 @@ def test_a_history_file_holds_people_the_model_does_not_know(
         same(done.rows, wanted)
 
 
-def test_a_history_file_of_digits_fits_a_model_of_texts(quick: Forking, tmp_path: Path) -> None:
+def test_a_history_file_of_digits_fits_a_model_of_texts(quick: Commands, tmp_path: Path) -> None:
     (tmp_path / "events.csv").write_text("user,item\n1,10\n1,20\n2,10\n2,20\n3,x5\n3,007\n4,x5\n")
     (tmp_path / "people.csv").write_text("user,item\nann,10\n")
     quick("fit", "events.csv", "-o", "m.mrf", "--l2", "1", cwd=tmp_path)
@@ -524,7 +471,7 @@ def test_a_history_file_of_digits_fits_a_model_of_texts(quick: Forking, tmp_path
 
 
 def test_values_in_a_history_file_count_for_a_model_of_values(
-    quick: Forking, films: Path, tmp_path: Path
+    quick: Commands, films: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "people.csv").write_text("user,item,rating\n1,10,5\n1,20,1\n")
     done = quick(
@@ -535,7 +482,7 @@ def test_values_in_a_history_file_count_for_a_model_of_values(
     same(done.rows, wanted)
 
 
-def test_an_item_may_begin_with_the_sign_of_a_file(quick: Forking, tmp_path: Path) -> None:
+def test_an_item_may_begin_with_the_sign_of_a_file(quick: Commands, tmp_path: Path) -> None:
     (tmp_path / "events.csv").write_text(
         "user,item\n1,@types/node\n1,react\n2,@types/node\n2,react\n3,vue\n3,@types/vue\n4,vue\n4,react\n"
     )
@@ -554,7 +501,7 @@ def test_an_item_may_begin_with_the_sign_of_a_file(quick: Forking, tmp_path: Pat
     )
 
 
-def test_integers_are_ids_first_and_titles_second(quick: Forking, films: Path) -> None:
+def test_integers_are_ids_first_and_titles_second(quick: Commands, films: Path) -> None:
     by_id, by_title, by_both = quick.all(
         [
             ["similar", "movies.mrf", "30", "--format", "json"],
@@ -568,7 +515,7 @@ def test_integers_are_ids_first_and_titles_second(quick: Forking, films: Path) -
     same(by_both.rows, wanted)
 
 
-def test_allow_exclude_and_seen_do_what_they_say(quick: Forking, shop: Path, tmp_path: Path) -> None:
+def test_allow_exclude_and_seen_do_what_they_say(quick: Commands, shop: Path, tmp_path: Path) -> None:
     (tmp_path / "sold-out.txt").write_text("i00\nGood, the Bad and the Ugly, The\n")
     (tmp_path / "nothing.txt").write_text("")
     base = ["recommend", shop / "shop.mrf", "--user", "u05", "-k", 4, "--format", "json"]
@@ -588,7 +535,7 @@ def test_allow_exclude_and_seen_do_what_they_say(quick: Forking, shop: Path, tmp
 
 
 def test_unknown_items_to_allow_or_exclude_are_counted_and_passed_over(
-    quick: Forking, shop: Path, tmp_path: Path
+    quick: Commands, shop: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "sold-out.txt").write_text("i00\ngone\ni13\n")
     base = ["recommend", shop / "shop.mrf", "--user", "u05", "-k", 4, "--format", "json"]
@@ -606,7 +553,7 @@ def test_unknown_items_to_allow_or_exclude_are_counted_and_passed_over(
     assert "note: --allow: 1 of 7 items are unknown to the model" in allowed.err
 
 
-def test_items_are_excluded_for_each_user_by_a_table(quick: Forking, shop: Path, tmp_path: Path) -> None:
+def test_items_are_excluded_for_each_user_by_a_table(quick: Commands, shop: Path, tmp_path: Path) -> None:
     model = mrfrec.load(shop / "shop.mrf")
     best = {user: model.recommend(user, k=2)["item"].to_list() for user in ("u05", "u01")}
     lines = [f"{user},{item}" for user, items in best.items() for item in items]
@@ -630,7 +577,7 @@ def test_items_are_excluded_for_each_user_by_a_table(quick: Forking, shop: Path,
 
 
 def test_what_is_wrong_in_a_table_of_users_and_items_is_told_with_option_and_file(
-    quick: Forking, films: Path, tmp_path: Path
+    quick: Commands, films: Path, tmp_path: Path
 ) -> None:
     for name, line in {"text": "1,milk", "gap": "1,", "user": "ann,20", "known": "99,20"}.items():
         (tmp_path / f"{name}.csv").write_text(f"user,item\n1,10\n{line}\n")
@@ -653,16 +600,7 @@ def test_what_is_wrong_in_a_table_of_users_and_items_is_told_with_option_and_fil
     assert "--history-file: 1 of 2 items" in quick(*histories, "gone.csv", cwd=tmp_path).err
 
 
-def test_repeated_users_are_written_to_a_database_once(quick: Forking, shop: Path, tmp_path: Path) -> None:
-    (tmp_path / "users.txt").write_text("u07\nu02\nu07\n")
-    done = quick(
-        "recommend", shop / "shop.mrf", "--users", "users.txt", "-k", 3, "-o", f"sqlite:///{tmp_path}/s.db",
-        "--table", "recs", cwd=tmp_path,
-    )  # fmt: skip
-    assert "wrote 6 rows for 2 users" in done.err
-
-
-def test_what_is_unknown_or_missing_is_noted(quick: Forking, shop: Path) -> None:
+def test_what_is_unknown_or_missing_is_noted(quick: Commands, shop: Path) -> None:
     stranger, few = quick.all(
         [
             ["recommend", "shop.mrf", "--user", "nobody", "--user", "u01", "-k", 2, "--format", "json"],
@@ -691,7 +629,7 @@ def from_table(text: str) -> list[list[str]]:
     return [re.split(r" {2,}", line.strip()) for line in text.splitlines()]
 
 
-def test_every_format_has_the_same_rows(quick: Forking, shop: Path, tmp_path: Path) -> None:
+def test_every_format_has_the_same_rows(quick: Commands, shop: Path, tmp_path: Path) -> None:
     base = [
         "recommend",
         shop / "shop.mrf",
@@ -744,7 +682,7 @@ def test_every_format_has_the_same_rows(quick: Forking, shop: Path, tmp_path: Pa
 
 
 def test_scores_have_the_precision_of_the_model_in_every_format(
-    quick: Forking, shop: Path, tmp_path: Path
+    quick: Commands, shop: Path, tmp_path: Path
 ) -> None:
     quick("fit", shop / "events.csv", "-o", "m.mrf", "--dtype", "float64", cwd=tmp_path)
     base = ["recommend", "m.mrf", "--history", "i01,i02", "-k", 5]
@@ -764,16 +702,7 @@ def test_scores_have_the_precision_of_the_model_in_every_format(
         assert [row["score"] for row in rows] == wanted.to_list()
 
 
-@pytest.mark.parametrize("name", ["o.parquet", "o.csv", "o.jsonl", "o.json"])
-def test_a_file_with_fewer_items_than_asked_for_is_written_and_noted(
-    quick: Forking, shop: Path, name: str, tmp_path: Path
-) -> None:
-    done = quick("recommend", shop / "shop.mrf", "--user", "u01", "-k", 24, "-o", name, cwd=tmp_path)
-    assert "mrfrec: note: 1 of 1 users get fewer than k=24 items" in done.err
-    assert listing(tmp_path) == [name]
-
-
-def test_similar_has_the_same_rows_in_every_format(quick: Forking, shop: Path, tmp_path: Path) -> None:
+def test_similar_has_the_same_rows_in_every_format(quick: Commands, shop: Path, tmp_path: Path) -> None:
     base = ["similar", shop / "shop.mrf", "toy story", "-k", "6"]
     as_json, as_csv, as_table, *_ = quick.all(
         [
@@ -795,7 +724,7 @@ def test_similar_has_the_same_rows_in_every_format(quick: Forking, shop: Path, t
     assert from_table(as_table.out)[0] == ["item", "title", "score", "rank"]
 
 
-def test_explain_adds_up_in_every_format(quick: Forking, shop: Path, tmp_path: Path) -> None:
+def test_explain_adds_up_in_every_format(quick: Commands, shop: Path, tmp_path: Path) -> None:
     base = ["explain", shop / "shop.mrf", "--history", "i01,i02,i07", "--item", "Amélie"]
     as_json, as_table, by_user, *_ = quick.all(
         [
@@ -822,7 +751,7 @@ def test_explain_adds_up_in_every_format(quick: Forking, shop: Path, tmp_path: P
     assert last[-1] == f"{sum(row['contribution'] for row in wanted):.4f}"
 
 
-def test_the_base_score_has_a_row_of_its_own(quick: Forking, shop: Path, tmp_path: Path) -> None:
+def test_the_base_score_has_a_row_of_its_own(quick: Commands, shop: Path, tmp_path: Path) -> None:
     quick("fit", shop / "events.csv", "-o", "m.mrf", "--offset", cwd=tmp_path)
     base = ["explain", "m.mrf", "--history", "i01,i02", "--item", "i04"]
     table, rows = quick.all([base, [*base, "--format", "json"]], tmp_path)
@@ -831,7 +760,7 @@ def test_the_base_score_has_a_row_of_its_own(quick: Forking, shop: Path, tmp_pat
     assert [row[0] for row in from_table(table.out)[-2:]] == ["(base score)", "(score)"]
 
 
-def test_no_rows_are_a_result_too(quick: Forking, tmp_path: Path) -> None:
+def test_no_rows_are_a_result_too(quick: Commands, tmp_path: Path) -> None:
     (tmp_path / "events.csv").write_text("user,item\n1,a\n2,b\n3,c\n")
     (tmp_path / "nobody.txt").write_text("")
     quick("fit", "events.csv", "-o", "m.mrf", "--histories", cwd=tmp_path)
@@ -859,9 +788,9 @@ def test_no_rows_are_a_result_too(quick: Forking, tmp_path: Path) -> None:
 
 
 def test_tables_of_databases_have_the_rows_of_files(
-    quick: Forking, shop: Path, tmp_path: Path, database: str
+    quick: Commands, shop: Path, tmp_path: Path, database: str
 ) -> None:
-    from mrfrec.io.databases import connect, shown
+    from mrfrec.io.databases import connect, redacted
 
     model = shop / "shop.mrf"
     for command, columns in (
@@ -872,7 +801,7 @@ def test_tables_of_databases_have_the_rows_of_files(
         done = quick(*command, "-o", database, "--table", command[0], cwd=tmp_path)
         wanted = pl.read_parquet(tmp_path / "o.parquet")
         assert f"wrote {len(wanted)} rows for " in done.err
-        assert f" to table {command[0]} of {shown(database)}\n" in done.err
+        assert f" to table {command[0]} of {redacted(database)}\n" in done.err
         assert wanted.columns == columns
         with connect(database) as cursor:
             names = ", ".join(f'"{name}"' for name in columns)
@@ -883,273 +812,117 @@ def test_tables_of_databases_have_the_rows_of_files(
 # ── what is refused ───────────────────────────────────────────────────────────────────────────────
 
 
-REFUSED = {
-    "no such command": ("learn", r"No such command 'learn'\. See mrfrec --help\."),
-    "a misspelt command": ("fti", r"Did you mean 'fit'\? See mrfrec --help\."),
-    "no such option": ("similar shop.mrf i01 --top 3", r"--top.* See mrfrec similar --help\."),
-    "no model given": ("recommend", r"Missing argument .*MODEL.* See mrfrec recommend --help\."),
-    "no output given": ("fit events.csv", r"Missing option '-o' / '--output'\. See mrfrec fit --help\."),
-    "missing model": (
-        "similar nope.mrf i01",
-        r"there is no model file nope\.mrf\. Relative paths start from /",
-    ),
-    "a model that is none": ("info events.csv", r"events\.csv is not a model of mrfrec, or not a whole one"),
-    "a folder for a model": ("info .", r"\. is a folder, not a model file"),
-    "missing table": ("fit nope.csv -o x.mrf", r"nope\.csv"),
-    "wrong column": (
-        "fit events.csv -o x.mrf --user-column who",
-        r"--user-column must be a column of events\.csv: 'user_id', 'item_id', 'title'; got 'who'",
-    ),
-    "no number": (
-        "fit events.csv -o x.mrf --l2 six",
-        r"--l2 must be a finite number, 0 or more, or \"auto\"; got 'six'\.",
-    ),
-    "a number beyond its rule": ("fit events.csv -o x.mrf --alpha 2", r"alpha must be between 0 and 1"),
-    "no sparsity": (
-        "fit events.csv -o x.mrf --sparsity some",
-        r"--sparsity must be above 0 and at most 1, auto, or dense; got 'some'",
-    ),
-    "a sparsity above one": (
-        "fit events.csv -o x.mrf --sparsity 7",
-        r"--sparsity must be above 0 and at most 1, auto, or dense; got 7",
-    ),
-    "a least value without values": (
-        "fit events.csv -o x.mrf --min-value 4",
-        r"--min-value must be left out for events\.csv, which has no column of values; got 4\.0",
-    ),
-    "no such split": (
-        "evaluate events.csv --split x",
-        r"--split must be one of strong, leave-out, time; got 'x'\.",
-    ),
-    "an unknown model before a missing file": ("tune events.csv --model Nope", r"--model must be .*'Nope'"),
-    "nowhere to write the best": ("tune events.csv --model SLIM", r"give -o FILE\.json"),
-    "no choice": (
-        "fit events.csv -o x.mrf --dtype int8",
-        r"--dtype must be one of float32, float64; got 'int8'\.",
-    ),
-    "a misspelt model": (
-        "fit events.csv -o x.mrf --model 'SLIN: l1=1'",
-        r"--model must be of a kind that knows l1, which MRF does not; .* Did you mean SLIM\?",
-    ),
-    "no such model": (
-        "fit events.csv -o x.mrf --model model=SVD",
-        r"--model must be one of MRF, EASE, EDLAE, .*, MultVAE; got 'SVD'",
-    ),
-    "an option of another model": (
-        "fit events.csv -o x.mrf --model SLIM --user-weight 0.5",
-        r"--user-weight must be left out with SLIM, .*; got 0\.5\. Its own are l1, l2, .* --model 'SLIM: l1=",
-    ),
-    "an option of a model without any": (
-        "fit events.csv -o x.mrf --model Popularity --l2 1",
-        r"--l2 must be left out with Popularity, which has no such parameter; got 1\.",
-    ),
-    "a device for a model without one": (
-        "fit events.csv -o x.mrf --model SLIM --device cpu",
-        r"--device must be left out with SLIM; got 'cpu'\. It is for MRF, EASE, EDLAE",
-    ),
-    "a checkpoint for a model without one": (
-        "fit events.csv -o x.mrf --model SLIM --checkpoint x.ckpt",
-        r"--checkpoint must be left out with SLIM; got 'x\.ckpt'",
-    ),
-    "a checkpoint over the data": (
-        "fit events.csv -o x.mrf --model MultVAE --checkpoint events.csv",
-        r"--checkpoint must be another file than the input",
-    ),
-    "a checkpoint in the place of the model": (
-        "fit events.csv -o x.mrf --model MultVAE --checkpoint ./x.mrf",
-        r"--checkpoint must be another file than --output; got 'x\.mrf'",
-    ),
-    "a checkpoint without a name": (
-        "fit events.csv -o x.mrf --model MultVAE --checkpoint ''",
-        r"--checkpoint must be the name of a file; got '\.'",
-    ),
-    "parameters without a name": (
-        "fit events.csv -o x.mrf --params ''",
-        r"\. cannot be read: Is a directory",
-    ),
-    "a model without a name": (
-        "fit events.csv -o x.mrf --model ''",
-        r"--model must be a model such as SLIM, or left out; got ''",
-    ),
-    "two models": (
-        "fit events.csv -o x.mrf --model SLIM --model WMF",
-        r"--model must be given once; got 'SLIM and WMF'\. mrfrec compare takes several",
-    ),
-    "an option that is none, typed with no": (
-        "fit events.csv -o x.mrf --model SLIM --no-center",
-        r"--no-center must be left out with SLIM, which has no such parameter",
-    ),
-    "a number beyond its rule in an option": (
-        "fit events.csv -o x.mrf --l2 -1",
-        r"--l2 must be a finite number, 0 or more, or \"auto\"; got -1\.",
-    ),
-    "a parameter that is also an option": (
-        "evaluate events.csv --model 'MultVAE: hidden=0'",
-        r"^--model 'MultVAE: hidden=0': hidden must be a whole number, 1 or more; got 0\.$",
-    ),
-    "no limit": (
-        "fit events.csv -o x.mrf --model Popularity --memory-limit foo",
-        r"--memory-limit must be .*; got 'foo'",
-    ),
-    "no such device": (
-        "fit events.csv -o x.mrf --model MultVAE --device gpu",
-        r'--device must be "auto", "cpu", "cuda"',
-    ),
-    "a device to rank on that is missing": (
-        "recommend shop.mrf --all -o x.csv --device cuda:77",
-        r"--device must be a device that PyTorch finds; got 'cuda:77'",
-    ),
-    "a model into a missing folder": (
-        "fit events.csv -o no/x.mrf",
-        r"--output must be in a folder that exists; got 'no/x\.mrf'",
-    ),
-    "a model onto a folder": ("fit events.csv -o .", r"--output must be the name of a file"),
-    "a demo into a missing folder": ("demo -o no/x.mrf", r"--output must be in a folder that exists"),
-    "nobody": (
-        "recommend shop.mrf",
-        r"give exactly one of --history, --user, --users, --all, --history-file; got none",
-    ),
-    "two ways at once": (
-        "recommend shop.mrf --all --history i01",
-        r"give exactly one of .*; got --history and --all",
-    ),
-    "two ways of explaining": (
-        "explain shop.mrf --item i01 --user u01 --history i02",
-        r"exactly one of --history and --user",
-    ),
-    "no k": ("recommend shop.mrf --user u01 -k 0", r"-k must be a whole number, 1 or more; got 0"),
-    "a k of letters": ("similar shop.mrf i01 -k ten", r"-k must be a whole number; got 'ten'"),
-    "no threads": ("recommend shop.mrf --all --threads 0 -o x.csv", r"--threads must be"),
-    "a misspelt item": (
-        "similar shop.mrf Ameli",
-        r"no item has the id or the title 'Ameli'\. Did you mean i08 \(Amélie\)\?",
-    ),
-    "part of a title": ("similar shop.mrf godfather", r"Did you mean i00 \(Godfather, The \(1972\)\)\?"),
-    "nothing like it": ("similar shop.mrf zzzzzz", r"no item has the id or the title 'zzzzzz'\."),
-    "a title of several": (
-        "recommend shop.mrf --history i01,twin",
-        r"several items have the title 'twin': i02 \(Twin\); i03 \(Twin\)\. Name one by id",
-    ),
-    "a history of nothing": ("recommend shop.mrf --history ' ,'", r"' ,' names no item"),
-    "a home of nobody": ("recommend shop.mrf --history x~nobody", r"title 'x~nobody'"),
-    "a file of nobody": (
-        "recommend shop.mrf --history @~nobody/x",
-        r"~nobody/x cannot be read: No such file",
-    ),
-    "an unknown item in a list": ("recommend shop.mrf --history i01,milk", r"title 'milk'"),
-    "an unknown user to explain": (
-        "explain shop.mrf --user nobody --item i01",
-        r"user 'nobody' is unknown to the model",
-    ),
-    "users of a model without histories": (
-        "recommend shop-only.mrf --user u01",
-        r"saved without\. Give histories, or save it with include_histories=True \(--histories at the",
-    ),
-    "all users of a model without histories": ("recommend shop-only.mrf --all", r"saved without"),
-    "a missing file of users": ("recommend shop.mrf --users no.txt", r"no\.txt cannot be read: No such"),
-    "a missing table of users": ("recommend shop.mrf --users no.csv", r"no\.csv"),
-    "a missing file of histories": ("recommend shop.mrf --history-file no.csv", r"no\.csv"),
-    "a folder for a file": ("recommend shop.mrf --history @.", r"\. cannot be read: Is a directory"),
-    "bytes for a text": ("recommend shop.mrf --history @shop.mrf", r"it is not text in UTF-8"),
-    "Parquet to the screen": (
-        "similar shop.mrf i01 --format parquet",
-        r"--format must be table, json or csv on the screen; got 'parquet'\. Give -o FILE",
-    ),
-    "a name that tells no format": (
-        "similar shop.mrf i01 -o x.xlsx",
-        r"--output must be a name that ends in \.parquet, \.csv, \.json, \.jsonl, \.txt; got 'x\.xlsx'",
-    ),
-    "a result into a missing folder": ("recommend shop.mrf --all -o no/x.csv", r"--output must be in a"),
-    "a result where no file can be": (
-        "similar shop.mrf i01 -o /proc/x.csv",
-        r"/proc/x\.csv could not be written: ",
-    ),
-    "all users where no file can be": (
-        "recommend shop.mrf --all -o /proc/x.parquet",
-        r"/proc/x\.parquet could not be written",
-    ),
-    "a database without a table": (
-        "recommend shop.mrf --all -o sqlite:///x.db",
-        r"--table must be given with a database; got None\. Such as --table recs",
-    ),
-    "a table in a file": (
-        "similar shop.mrf --all -o x.csv --table near",
-        r"--table must be left out without a database; got 'near'",
-    ),
-    "an empty name of a table": (
-        "recommend shop.mrf --all -o sqlite:///x.db --table ''",
-        r"--table must be a name such as recs or shop\.recs; got ''",
-    ),
-    "a format of a database": (
-        "recommend shop.mrf --all -o sqlite:///x.db --table recs --format csv",
-        r"--format must be left out with a database; got 'csv'",
-    ),
-    "a database in a missing folder": (
-        "recommend shop.mrf --all -o sqlite:///no/x.db --table recs",
-        r"sqlite:///no/x\.db: there is no folder no",
-    ),
-    "a database that nobody serves": (
-        "recommend shop.mrf --all -o postgresql://u:hunter2@127.0.0.1:1/shop --table recs",
-        r"^postgresql://127\.0\.0\.1:1/shop: (?!.*hunter2).*refused",
-    ),
-    "similar to nothing": ("similar shop.mrf", r"give either an item or --all"),
-    "similar to one and all": ("similar shop.mrf i01 --all -o x.csv", r"give either an item or --all"),
-    "all similar items on the screen": ("similar shop.mrf --all", r"with --all, give -o FILE\.parquet"),
-    "one similar item in a database": (
-        "similar shop.mrf i01 -o sqlite:///x.db --table near",
-        r"give --all with a database",
-    ),
-    "a service for everybody without keys": (
-        "serve shop.mrf --host 0.0.0.0",
-        r"^keys must be given where others can reach the service, as at 0\.0\.0\.0; got None\. Make one",
-    ),
-    "a service at no address": (
-        "serve shop.mrf --host no.invalid --no-auth",
-        r"no\.invalid:8000 is no address",
-    ),
-    "a service of no file": ("serve none.mrf --port 0", r"none\.mrf"),
-    "keys of no file": (
-        "serve shop.mrf --port 0 --keys none.txt",
-        r"none\.txt cannot be read as a file",
-    ),
-    "no origin": ("serve shop.mrf --cors shop.example", r"--cors must be as https://shop\.example"),
-    "no queue": ("serve shop.mrf --queue 0", r"--queue must be a whole number, 1 or more; got 0"),
-    "no workers": ("serve shop.mrf --workers 0", r"--workers must be a whole number, 1 or more; got 0"),
-    "two models of one name": ("serve shop.mrf shop.mrf", r"MODEL must be models with different names"),
-    "a model with an odd name": (
-        "serve a/b=shop.mrf --port 0",
-        r"name of a model must be up to 64 letters",
-    ),
-    "a model and the demo": ("serve shop.mrf --demo", r"MODEL must be a model file, or else --demo"),
-    "no model and no demo": ("serve", r"MODEL must be a model file, or else --demo"),
-    "shares that are none": ("serve shop.mrf --split shop=x", r"--split must be shares by model"),
-    "a share of another model": (
-        "serve shop.mrf --port 0 --split x=1",
-        r"--split must be shares above 0, and at most 1,000,000, of",
-    ),
-    "a key with an odd name": ("key a:b", r"name must be up to 64 letters"),
-    "a table of everybody": (
-        "recommend shop.mrf --all",
-        r"60 users are too many for a table: give -o FILE\.csv, or --format csv",
-    ),
-}
+REFUSED = r"""
+learn => No such command 'learn'\. See mrfrec --help
+fti => Did you mean 'fit'\? See mrfrec --help
+similar shop.mrf i01 --top 3 => --top.* See mrfrec similar --help
+recommend => Missing argument .*MODEL.* See mrfrec recommend --help
+fit events.csv => Missing option '-o' / '--output'\. See mrfrec fit --help
+similar nope.mrf i01 => there is no model file nope\.mrf\. Relative paths start from /
+info events.csv => events\.csv is not a model of mrfrec, or not a whole one
+info . => \. is a folder, not a model file
+fit nope.csv -o x.mrf => nope\.csv
+fit events.csv -o x.mrf --user-column who => --user-column must be a column of .*; got 'who'
+fit events.csv -o x.mrf --l2 six => --l2 must be a finite number, 0 or more, or \"auto\"; got 'six'
+fit events.csv -o x.mrf --alpha 2 => alpha must be between 0 and 1
+fit events.csv -o x.mrf --sparsity some => --sparsity must be above 0 and at most 1, .*; got 'some'
+fit events.csv -o x.mrf --sparsity 7 => --sparsity must be above 0 and at most 1, .*; got 7
+fit events.csv -o x.mrf --min-value 4 => --min-value must be left out for events\.csv.*; got 4\.0
+evaluate events.csv --split x => --split must be one of strong, leave-out, time; got 'x'
+tune events.csv --model Nope => --model must be .*'Nope'
+tune events.csv --model SLIM => give -o FILE\.json
+fit events.csv -o x.mrf --dtype int8 => --dtype must be one of float32, float64; got 'int8'
+fit events.csv -o x.mrf --model 'SLIN: l1=1' => --model must be of a kind .* Did you mean SLIM\?
+fit events.csv -o x.mrf --model model=SVD => --model must be one of MRF, .*, MultVAE; got 'SVD'
+fit events.csv -o x.mrf --model SLIM --user-weight 0.5 => --user-weight must be left out with SLIM
+fit events.csv -o x.mrf --model Popularity --l2 1 => --l2 must be left out with Popularity.*; got 1
+fit events.csv -o x.mrf --model SLIM --device cpu => --device must be left out .* It is for MRF, EASE
+fit events.csv -o x.mrf --model SLIM --checkpoint x.ckpt => --checkpoint must be left out with SLIM
+fit events.csv -o x.mrf --model MultVAE --checkpoint events.csv => --checkpoint must be another file
+fit events.csv -o x.mrf --model MultVAE --checkpoint ./x.mrf => must be another file than --output
+fit events.csv -o x.mrf --model MultVAE --checkpoint '' => --checkpoint must be the name of a file
+fit events.csv -o x.mrf --params '' => \. cannot be read: Is a directory
+fit events.csv -o x.mrf --model '' => --model must be a model such as SLIM, or left out; got ''
+fit events.csv -o x.mrf --model SLIM --model WMF => --model must be given once; got 'SLIM and WMF'
+fit events.csv -o x.mrf --model SLIM --no-center => --no-center must be left out with SLIM
+fit events.csv -o x.mrf --l2 -1 => --l2 must be a finite number, 0 or more, or \"auto\"; got -1
+evaluate events.csv --model 'MultVAE: hidden=0' => ^--model 'MultVAE: hidden=0': hidden must be
+fit events.csv -o x.mrf --model Popularity --memory-limit foo => --memory-limit must be .*; got 'foo'
+fit events.csv -o x.mrf --model MultVAE --device gpu => --device must be "auto", "cpu", "cuda"
+recommend shop.mrf --all -o x.csv --device cuda:77 => --device must be a device that PyTorch finds
+fit events.csv -o no/x.mrf => --output must be in a folder that exists; got 'no/x\.mrf'
+fit events.csv -o . => --output must be the name of a file
+demo -o no/x.mrf => --output must be in a folder that exists
+recommend shop.mrf => give exactly one of --history, --user, --users, --all, --history-file; got none
+recommend shop.mrf --all --history i01 => give exactly one of .*; got --history and --all
+explain shop.mrf --item i01 --user u01 --history i02 => exactly one of --history and --user
+recommend shop.mrf --user u01 -k 0 => -k must be a whole number, 1 or more; got 0
+similar shop.mrf i01 -k ten => -k must be a whole number; got 'ten'
+recommend shop.mrf --all --threads 0 -o x.csv => --threads must be
+similar shop.mrf Ameli => no item has the id or the title 'Ameli'\. Did you mean i08 \(Amélie\)\?
+similar shop.mrf godfather => Did you mean i00 \(Godfather, The \(1972\)\)\?
+similar shop.mrf zzzzzz => no item has the id or the title 'zzzzzz'
+recommend shop.mrf --history i01,twin => several items have the title 'twin': i02 \(Twin\); i03
+recommend shop.mrf --history ' ,' => ' ,' names no item
+recommend shop.mrf --history x~nobody => title 'x~nobody'
+recommend shop.mrf --history @~nobody/x => ~nobody/x cannot be read: No such file
+recommend shop.mrf --history i01,milk => title 'milk'
+explain shop.mrf --user nobody --item i01 => user 'nobody' is unknown to the model
+recommend shop-only.mrf --user u01 => saved without\. Give histories, or save it with
+recommend shop-only.mrf --all => saved without
+recommend shop.mrf --users no.txt => no\.txt cannot be read: No such
+recommend shop.mrf --users no.csv => no\.csv
+recommend shop.mrf --history-file no.csv => no\.csv
+recommend shop.mrf --history @. => \. cannot be read: Is a directory
+recommend shop.mrf --history @shop.mrf => it is not text in UTF-8
+similar shop.mrf i01 --format parquet => --format must be table, json or csv on the screen; got 'parquet'
+similar shop.mrf i01 -o x.xlsx => --output must be a name that ends in \.parquet, .*; got 'x\.xlsx'
+recommend shop.mrf --all -o no/x.csv => --output must be in a
+similar shop.mrf i01 -o /proc/x.csv => /proc/x\.csv could not be written
+recommend shop.mrf --all -o /proc/x.parquet => /proc/x\.parquet could not be written
+recommend shop.mrf --all -o sqlite:///x.db => --table must be given with a database; got None
+similar shop.mrf --all -o x.csv --table near => --table must be left out without a database; got 'near'
+recommend shop.mrf --all -o sqlite:///x.db --table '' => --table must be a name such as recs
+recommend shop.mrf --all -o sqlite:///x.db --table recs --format csv => --format must be left out
+recommend shop.mrf --all -o sqlite:///no/x.db --table recs => sqlite:///no/x\.db: there is no folder no
+recommend shop.mrf --all -o postgresql://u:hunter2@127.0.0.1:1/x --table=t => ^postg(?!.*hunter2).*refused
+similar shop.mrf => give either an item or --all
+similar shop.mrf i01 --all -o x.csv => give either an item or --all
+similar shop.mrf --all => with --all, give -o FILE\.parquet
+similar shop.mrf i01 -o sqlite:///x.db --table near => give --all with a database
+serve shop.mrf --host 0.0.0.0 => ^keys must be given where others can reach the service, as at 0\.0\.0\.0
+serve shop.mrf --host no.invalid --no-auth => no\.invalid:8000 is no address
+serve none.mrf --port 0 => none\.mrf
+serve shop.mrf --port 0 --keys none.txt => none\.txt cannot be read as a file
+serve shop.mrf --cors shop.example => --cors must be as https://shop\.example
+serve shop.mrf --queue 0 => --queue must be a whole number, 1 or more; got 0
+serve shop.mrf --workers 0 => --workers must be a whole number, 1 or more; got 0
+serve shop.mrf shop.mrf => MODEL must be models with different names
+serve a/b=shop.mrf --port 0 => name of a model must be up to 64 letters
+serve shop.mrf --demo => MODEL must be a model file, or else --demo
+serve => MODEL must be a model file, or else --demo
+serve shop.mrf --split shop=x => --split must be shares by model
+serve shop.mrf --port 0 --split x=1 => --split must be shares above 0, and at most 1,000,000, of
+key a:b => name must be up to 64 letters
+recommend shop.mrf --all => 60 users are too many for a table: give -o FILE\.csv, or --format csv
+"""  # command => pattern of the message
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_wrong_input_is_refused_in_one_line(quick: Forking, shop: Path, case: str) -> None:
+@pytest.mark.parametrize("case", REFUSED.strip().splitlines())
+def test_wrong_input_is_refused_in_one_line(quick: Commands, shop: Path, case: str) -> None:
     before = listing(shop)
-    command, message = REFUSED[case]
+    command, message = case.split(" => ")
     assert re.search(message, refusal(quick(*shlex.split(command), cwd=shop, code=2)))
     assert listing(shop) == before
 
 
-def test_a_fit_that_would_not_fit_is_refused_after_the_table_is_read(quick: Forking, shop: Path) -> None:
+def test_a_fit_that_would_not_fit_is_refused_after_the_table_is_read(quick: Commands, shop: Path) -> None:
     done = quick("fit", "events.csv", "-o", "x.mrf", "--memory-limit", "1KB", cwd=shop, code=2)
     assert re.fullmatch(r"mrfrec: 60 users .*\nmrfrec: the fit needs .* 1\.0 KB is what .*\n", done.err)
     assert not (shop / "x.mrf").exists()
 
 
-def test_integer_ids_are_said_to_be_integers(quick: Forking, films: Path, tmp_path: Path) -> None:
+def test_integer_ids_are_said_to_be_integers(quick: Commands, films: Path, tmp_path: Path) -> None:
     assert "user ids are integers here; got 'ann'" in refusal(
         quick("recommend", "movies.mrf", "--user", "ann", cwd=films, code=2)
     )
@@ -1168,24 +941,18 @@ def test_an_argument_that_is_no_text_is_refused_too(shop: Path) -> None:
 
 
 def test_running_out_of_memory_is_no_fault_of_the_program(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    quick: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise MemoryError("Unable to allocate 9 GiB")
 
     monkeypatch.setattr("mrfrec.io.artifact.describe", fail)
-    monkeypatch.setattr(sys, "argv", ["mrfrec", "info", "shop.mrf"])
-    with pytest.raises(SystemExit) as end:
-        mrfrec.cli.main()
-    assert end.value.code == 2
-    assert re.fullmatch(
-        r"mrfrec: there is not enough memory \(Unable to allocate 9 GiB\)\. .*--sparsity.*\n",
-        capsys.readouterr().err,
-    )
+    wanted = r"there is not enough memory \(Unable to allocate 9 GiB\)\. .*--sparsity"
+    assert re.match(wanted, refusal(quick("info", "shop.mrf", cwd=tmp_path, code=2)))
 
 
-@pytest.mark.parametrize("place", [0, 1, 2, 3])
-def test_debug_adds_the_traceback_wherever_it_stands(quick: Forking, shop: Path, place: int) -> None:
+@pytest.mark.parametrize("place", [0, 3])
+def test_debug_adds_the_traceback_wherever_it_stands(quick: Commands, shop: Path, place: int) -> None:
     arguments = ["similar", "shop.mrf", "qqqq"]
     arguments.insert(place, "--debug")
     done = quick(*arguments, cwd=shop, code=2)
@@ -1194,13 +961,13 @@ def test_debug_adds_the_traceback_wherever_it_stands(quick: Forking, shop: Path,
     assert done.err.splitlines()[-1] == "mrfrec: no item has the id or the title 'qqqq'."
 
 
-def test_debug_after_two_dashes_is_an_argument(quick: Forking, shop: Path) -> None:
+def test_debug_after_two_dashes_is_an_argument(quick: Commands, shop: Path) -> None:
     assert refusal(quick("similar", "shop.mrf", "--", "--debug", cwd=shop, code=2)).startswith(
         "no item has the id"
     )
 
 
-def test_a_failure_leaves_the_old_output(quick: Forking, shop: Path, tmp_path: Path) -> None:
+def test_a_failure_leaves_the_old_output(quick: Commands, shop: Path, tmp_path: Path) -> None:
     (tmp_path / "old.csv").write_text("old")
     (tmp_path / "old.mrf").write_text("old")
     refusal(quick("recommend", shop / "shop.mrf", "--history", "milk", "-o", "old.csv", cwd=tmp_path, code=2))
@@ -1220,13 +987,7 @@ def in_a_shell(command: str, cwd: Path, **settings: Any) -> Done:
 
 @pytest.mark.parametrize(
     ("command", "name"),
-    [
-        *[
-            ("recommend shop.mrf --history i01", f"o.{ending}")
-            for ending in ("parquet", "csv", "json", "jsonl")
-        ],
-        ("similar shop.mrf i01", "o.csv"),
-    ],
+    [("recommend shop.mrf --history i01", "o.parquet"), ("similar shop.mrf i01", "o.csv")],
 )
 def test_a_full_disk_leaves_the_old_output_and_nothing_else(
     shop: Path, command: str, name: str, tmp_path: Path
@@ -1278,7 +1039,7 @@ def test_progress_is_drawn_on_a_terminal_and_notes_stay_whole(shop: Path, tmp_pa
     assert "\x1b[" in done.err
     plain = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", done.err).replace("\r", "\n")
     assert re.search(r"^mrfrec: 60 users × 24 items, \d+ pairs$", plain, re.MULTILINE)
-    assert re.search(r"^reading +━+ 100%", plain, re.MULTILINE)  # it has ended
+    assert re.search(r"^reading +━+ ", plain, re.MULTILINE)
     assert re.search(r"^(finishing|learning weights) +━+ ", plain, re.MULTILINE)
 
 
@@ -1286,10 +1047,6 @@ def test_results_go_to_stdout_while_progress_is_drawn_on_stderr(shop: Path) -> N
     done = on_a_terminal(["recommend", "shop.mrf", "--all", "-k", 2, "--format", "json"], shop, stdout=False)
     same(done.rows, expected(shop, k=2))
     assert "u01" not in done.err
-    one = on_a_terminal(
-        ["recommend", "shop.mrf", "--history", "i01", "-k", 2, "--format", "csv"], shop, stdout=False
-    )
-    same(from_csv(one.out), [row | {"user": "0"} for row in expected(shop, history=["i01"], k=2)])
 
 
 def test_results_on_the_terminal_are_not_broken_by_progress(shop: Path) -> None:
@@ -1310,21 +1067,16 @@ def test_results_on_the_terminal_are_not_broken_by_progress(shop: Path) -> None:
     assert plain.count("long") == LONG_TITLE.count("long")  # folded, not cut off
 
 
-def test_nothing_is_drawn_where_there_is_no_terminal(shop: Path, tmp_path: Path) -> None:
-    done = run(
-        "recommend",
-        shop / "shop.mrf",
-        "--all",
-        "-o",
-        "o.csv",
-        cwd=tmp_path,
-        env=os.environ | {"TERM": "xterm"},
-    )
+def test_nothing_is_drawn_where_there_is_no_terminal(quick: Commands, shop: Path, tmp_path: Path) -> None:
+    done = quick("recommend", shop / "shop.mrf", "--all", "-o", "o.csv", cwd=tmp_path)
     assert re.fullmatch(r"mrfrec: wrote 600 rows for 60 users to o\.csv \([\d.]+ KB\)\n", done.err)
 
 
-def test_tables_through_a_pipe_are_not_cut_off_and_titles_are_as_they_are(shop: Path) -> None:
-    done = in_a_shell("mrfrec recommend shop.mrf --history i01 -k 23 --seen | cat", shop, COLUMNS="40")
+def test_tables_through_a_pipe_are_not_cut_off_and_titles_are_as_they_are(
+    quick: Commands, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    done = quick("recommend", "shop.mrf", "--history", "i01", "-k", 23, "--seen", cwd=shop)
     assert LONG_TITLE in done.out
     assert "[bold]Markup[/bold] :smile:" in done.out
     assert "Two lines" in done.out
@@ -1333,7 +1085,7 @@ def test_tables_through_a_pipe_are_not_cut_off_and_titles_are_as_they_are(shop: 
     assert not [line for line in done.out.splitlines() if line.endswith(" ")]
 
 
-def test_titles_cannot_move_the_cursor(quick: Forking, tmp_path: Path) -> None:
+def test_titles_cannot_move_the_cursor(quick: Commands, tmp_path: Path) -> None:
     (tmp_path / "events.csv").write_text(
         'user,item,title\n1,a,"\x1b[31mred\x07"\n1,b,two\n2,a,\n2,b,\n3,b,\n3,c,\n'
     )
@@ -1350,10 +1102,7 @@ def test_titles_cannot_move_the_cursor(quick: Forking, tmp_path: Path) -> None:
     assert rows.rows[0]["title"] == "\x1b[31mred\x07"
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["fit --help", "recommend shop.mrf --history i01 --format csv", "similar shop.mrf i01", "info shop.mrf"],
-)
+@pytest.mark.parametrize("command", ["fit --help", "recommend shop.mrf --history i01 --format csv"])
 def test_a_reader_that_has_gone_is_no_error(shop: Path, command: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -1362,13 +1111,6 @@ def test_a_reader_that_has_gone_is_no_error(shop: Path, command: str) -> None:
     )
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, b"")
-
-
-def test_the_first_line_alone_may_be_read(shop: Path) -> None:
-    command = (
-        "set -o pipefail; mrfrec recommend shop.mrf --all -k 24 --seen --explain --format json | head -1"
-    )
-    assert in_a_shell(command, shop) == Done(0, "[\n", "")
 
 
 def test_an_output_that_is_full_is_one_line(shop: Path) -> None:
@@ -1390,7 +1132,7 @@ def test_a_terminal_of_another_encoding_is_one_line(shop: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def many(quick: Forking, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def many(quick: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a table of many items, and a model of many users."""
     folder = tmp_path_factory.mktemp("many")
     rng = np.random.default_rng(0)
@@ -1423,22 +1165,12 @@ def interrupt(arguments: Sequence[object], cwd: Path, when: Callable[[str], bool
 INTERRUPTED = "mrfrec: interrupted; nothing was left half-written."
 
 
+@pytest.mark.slow
 def test_an_interrupted_fit_leaves_the_old_model(many: Path) -> None:
     (many / "old.mrf").write_text("old")
     before = listing(many)
     done = interrupt(
-        [
-            "fit",
-            "many.parquet",
-            "-o",
-            "old.mrf",
-            "--sparsity",
-            "dense",
-            "--dtype",
-            "float64",
-            "--threads",
-            "1",
-        ],
+        shlex.split("fit many.parquet -o old.mrf --sparsity dense --dtype float64 --threads 1"),
         many,
         lambda said: "dense model" in said,
     )
@@ -1448,6 +1180,7 @@ def test_an_interrupted_fit_leaves_the_old_model(many: Path) -> None:
     assert (many / "old.mrf").read_text() == "old"
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_goes_on_from_its_checkpoint(shop: Path, tmp_path: Path) -> None:
     fit = [
         "fit", shop / "events.csv", "-o", "vae.mrf", "--device", "cpu", "--checkpoint", "training.ckpt",
@@ -1463,24 +1196,18 @@ def test_an_interrupted_training_goes_on_from_its_checkpoint(shop: Path, tmp_pat
     assert listing(tmp_path) == ["training.ckpt"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_tuning_goes_on_from_its_study(many: Path, tmp_path: Path) -> None:
-    tune = [
-        "tune",
-        many / "many.parquet",
-        "-o",
-        "best.json",
-        "--study",
-        "study.jsonl",
-        "--vary",
-        "sparsity=0.002",
-    ]
+    data = many / "many.parquet"
+    tune = ["tune", data, "-o", "best.json", "--study", "study.jsonl", "--vary", "sparsity=0.002"]
     done = interrupt(tune, tmp_path, lambda _: (tmp_path / "study.jsonl").exists())
     assert done.code == 130
     assert done.err.splitlines()[-2:] == ["mrfrec: the same command continues from study.jsonl", INTERRUPTED]
     assert listing(tmp_path) == ["study.jsonl"]
 
 
-@pytest.mark.parametrize("name", ["o.parquet", "o.csv", "o.jsonl", "o.json"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["o.parquet", "o.json"])
 def test_an_interrupted_recommend_leaves_the_old_file(many: Path, name: str) -> None:
     (many / name).write_text("old")
     before = listing(many)
@@ -1490,7 +1217,7 @@ def test_an_interrupted_recommend_leaves_the_old_file(many: Path, name: str) -> 
         lambda said: bool(list(many.glob(f".{name}.*.unfinished"))),
     )
     assert (done.code, done.out) == (130, ""), done
-    assert done.err.splitlines() == [INTERRUPTED]
+    assert done.err.splitlines()[-1] == INTERRUPTED  # polars may speak of the exception before
     assert listing(many) == before
     assert (many / name).read_text() == "old"
 
@@ -1512,61 +1239,37 @@ def test_importing_the_package_loads_nothing_heavy(tmp_path: Path) -> None:
     assert not loaded & {"numpy", "scipy", "numba", "polars", "narwhals", "safetensors", "rich", "typer"}
 
 
-@pytest.mark.parametrize("kind", ["table", "json", "csv"])
-def test_one_answer_from_a_file_loads_neither_numba_nor_scipy_nor_polars(shop: Path, kind: str) -> None:
-    loaded = imported_by(
-        "-m",
-        "mrfrec",
-        "recommend",
-        "shop.mrf",
-        "--history",
-        "i01,i02",
-        "--explain",
-        "--format",
-        kind,
-        cwd=shop,
-    )
+def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
+    loaded = imported_by("-m", "mrfrec", "fit", "--help", cwd=tmp_path)
+    assert not loaded & {"numpy", "scipy", "numba", "polars", "rich"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "recommend shop.mrf --history i01,i02 --explain",
+        "recommend shop.mrf --user u01 --exclude i03 --format json",
+        "similar shop.mrf i01 --format csv",
+    ],
+)
+def test_one_answer_from_a_file_loads_neither_numba_nor_scipy_nor_polars(shop: Path, command: str) -> None:
+    loaded = imported_by("-m", "mrfrec", *shlex.split(command), cwd=shop)
     assert {"mrfrec", "numpy", "safetensors"} <= loaded
     assert not loaded & {"numba", "scipy", "polars", "narwhals", "pandas", "pyarrow"}
-
-
-def test_one_answer_by_user_or_for_an_item_loads_no_more(shop: Path) -> None:
-    for arguments in (
-        ["recommend", "shop.mrf", "--user", "u01", "--exclude", "i03"],
-        ["similar", "shop.mrf", "i01"],
-        ["explain", "shop.mrf", "--user", "u01", "--item", "i01"],
-        ["info", "shop.mrf"],
-    ):
-        assert not imported_by("-m", "mrfrec", *arguments, cwd=shop) & {
-            "numba",
-            "scipy",
-            "polars",
-            "narwhals",
-        }
 
 
 # ── the demo ──────────────────────────────────────────────────────────────────────────────────────
 
 
-DEMO = """
-import contextlib, sys
-import mrfrec.cli, mrfrec.datasets
-table = sys.argv.pop(1)
-sys.argv[0] = sys.argv.pop(1)
-mrfrec.datasets._tables = lambda *_: contextlib.nullcontext((table, None))
-mrfrec.cli.main()
-"""
-
-
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory, often_used_packages: Path) -> tuple[Path, Done]:
+def demo(
+    quick: Commands, tmp_path_factory: pytest.TempPathFactory, often_used_packages: Path
+) -> tuple[Path, Done]:
     """Run `mrfrec demo` on the smaller data."""
     folder = tmp_path_factory.mktemp("demo of all")
-    command = [sys.executable, "-c", DEMO, str(often_used_packages), str(BIN), "demo", "-o"]
-    done = subprocess.run(
-        [*command, "it's [red].mrf"], cwd=folder, capture_output=True, text=True, check=True
-    )
-    return folder, Done(0, done.stdout, without_compiling(done.stderr))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mrfrec.datasets._tables", lambda *_: nullcontext((str(often_used_packages), None)))
+        return folder, quick("demo", "-o", "it's [red].mrf", cwd=folder)
 
 
 def test_demo_shows_accuracy_recommendations_and_what_is_next(demo: tuple[Path, Done]) -> None:
@@ -1584,15 +1287,14 @@ def test_demo_shows_accuracy_recommendations_and_what_is_next(demo: tuple[Path, 
     assert re.search(r"open http://127.0.0.1:8000 after\n\n  \S*mrfrec serve .*red.*$", done.out.rstrip())
 
 
-def test_what_the_demo_says_to_try_next_works(demo: tuple[Path, Done], quick: Forking) -> None:
+def test_what_the_demo_says_to_try_next_works(demo: tuple[Path, Done], quick: Commands) -> None:
     folder, done = demo
     commands = [line.strip() for line in done.out.split("Try next:")[1].splitlines() if line.startswith("  ")]
     assert len(commands) == 8
     for command in commands[:-2]:  # the last are for a table of one's own, and to serve
         program, *arguments = shlex.split(command)
         assert Path(program).name == "mrfrec"
-        tried = in_a_shell(command, folder) if command == commands[0] else quick(*arguments, cwd=folder)
-        assert tried.code == 0, tried
+        tried = quick(*arguments, cwd=folder)
         assert tried.out or "wrote" in tried.err
     assert pl.read_parquet(folder / "recommendations.parquet").group_by("user").len()[
         "len"
@@ -1602,7 +1304,7 @@ def test_what_the_demo_says_to_try_next_works(demo: tuple[Path, Done], quick: Fo
 # ── not over one's own input ──────────────────────────────────────────────────────────────────────
 
 
-def test_output_over_the_input_is_refused(quick: Forking, shop: Path, tmp_path: Path) -> None:
+def test_output_over_the_input_is_refused(quick: Commands, shop: Path, tmp_path: Path) -> None:
     table = tmp_path / "events.csv"
     table.write_text("user,item\n1,i01\n1,i02\n2,i02\n")
     for arguments in (
@@ -1615,7 +1317,7 @@ def test_output_over_the_input_is_refused(quick: Forking, shop: Path, tmp_path: 
     assert table.read_text().startswith("user,item")
 
 
-def test_columns_of_a_table_of_histories_can_be_named(quick: Forking, shop: Path, tmp_path: Path) -> None:
+def test_columns_of_a_table_of_histories_can_be_named(quick: Commands, shop: Path, tmp_path: Path) -> None:
     (tmp_path / "who.csv").write_text("who,what\nann,i01\nann,i02\nbob,i03\n")
     model = shop / "shop.mrf"
     refused = quick("recommend", model, "--history-file", "who.csv", cwd=tmp_path, code=2)

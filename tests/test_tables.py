@@ -67,6 +67,13 @@ def as_csv_ids(rows: list[Row], place: int) -> list[Row]:
     return [(*row[:place], id_, *row[place + 1 :]) for row, id_ in zip(rows, ids, strict=True)]
 
 
+def naive_text(rows: list[Row], **options: Any) -> dict[tuple[Any, Any], float]:
+    """The same for a file without types: the ids that are left decide which columns are integers."""
+    plain = [(*(str(id_).strip(" \t") for id_ in row[:2]), *row[2:]) for row in rows]
+    left = [(*pair, value) for pair, value in naive(plain, **options).items()]
+    return {(user, item): value for user, item, value in as_csv_ids(as_csv_ids(left, 0), 1)}
+
+
 def assert_is(data: Interactions, expected: dict[tuple[Any, Any], float], titles: Any = None) -> None:
     """The same pairs, values, ids with their types, titles, and fingerprint."""
     users, items = (sorted({pair[side] for pair in expected}) for side in (0, 1))
@@ -191,7 +198,7 @@ def tables(draw: Any) -> list[Row]:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@examples(20)
+@examples(15)
 @given(tables(), st.data())
 def test_every_format_gives_what_plain_python_does(
     folder: Path, form: str, rows: list[Row], data: Any
@@ -208,9 +215,7 @@ def test_every_format_gives_what_plain_python_does(
             }
         )
     )
-    least = np.float32(-math.inf if options["min_value"] is None else options["min_value"])
-    kept = [row for row in rows if np.float32(row[2]) >= least]  # whose ids are all integers, or are text
-    expected = naive(as_csv_ids(as_csv_ids(kept, 0), 1) if form in TEXT else kept, **options)
+    expected = (naive_text if form in TEXT else naive)(rows, **options)
     source = FORMATS[form](folder, given_names, rows)
     with patch.object(batches, "BATCH_ROWS", data.draw(st.sampled_from([1, 3, 1000]))):
         if expected:
@@ -255,7 +260,7 @@ def spoiled(row: Row, how: str) -> Row:
 
 
 @pytest.mark.parametrize("form", sorted({*FORMATS} - {"pandas"}))  # it makes floats of integers
-@examples(12)
+@examples(8)
 @given(tables(), st.data())
 def test_bad_rows_are_refused_by_number_or_skipped_and_counted(
     folder: Path, form: str, rows: list[Row], data: Any
@@ -266,7 +271,7 @@ def test_bad_rows_are_refused_by_number_or_skipped_and_counted(
     if "pandas" in form:
         bad = [REASONS["no value"] if how == "nan" else REASONS[how] for how in marks if how]
     good = [row for row, how in zip(rows, marks, strict=True) if not how]
-    expected = naive(as_csv_ids(as_csv_ids(good, 0), 1) if form in TEXT else good, binary=False)
+    expected = (naive_text if form in TEXT else naive)(good, binary=False)
     source = FORMATS[form](folder, ["user", "item", "value"], [*map(spoiled, rows, marks)])
     with patch.object(batches, "BATCH_ROWS", data.draw(st.sampled_from([1, 2, 1000]))):
         if bad:
@@ -347,7 +352,7 @@ def test_quotes_that_do_not_match_are_refused_with_the_row(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "suffix", [".csv", ".tsv.gz", ".jsonl", ".json.zst", ".parquet", ".arrow", ".feather"]
 )
-@examples(25)
+@examples(15)
 @given(
     st.binary(max_size=60), st.sampled_from([b"", b"PAR1", b"ARROW1", b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd"])
 )
@@ -590,10 +595,7 @@ def test_values_in_some_files_only_are_refused(folder: Path) -> None:
         ("no*.csv", "no file matches the pattern"),
         (["a\0.csv"], "there is no file"),
         ("/", "is a folder; name its files"),
-        (
-            "**a/*.csv",
-            "cannot be read: Invalid pattern|no file matches the pattern",
-        ),  # from 3.13 on, a pattern
+        ("**a/*.csv", "Invalid pattern|no file matches the pattern"),  # from 3.13 on, a pattern
         ("~nobody here/x.csv", "cannot be read"),
         ("x" * 5000, "cannot be read: .*too long"),
         (5, "must be a path, .*; got int"),
@@ -616,7 +618,7 @@ def test_what_cannot_be_read_is_refused(source: object, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("t.xlsx", b"", r"cannot tell the format from the name. Say input_format=…"),
+        ("t.xlsx", b"", r"cannot tell the format from the name. Give input_format=…"),
         ("t", b"", "cannot tell the format"),
         ("t.parquet.gz", b"", "cannot tell the format"),
         ("t.csv", b"", r"t\.csv is empty"),
@@ -631,16 +633,12 @@ def test_what_cannot_be_read_is_refused(source: object, message: str) -> None:
         ("t.jsonl", b'{"user": "\xff"}', "the text is not UTF-8"),
         ("t.csv", b"user,item\r1,2\r", "line 1 holds a carriage return. If lines end in"),
         ("t.csv", b"u" * 200_000, "line 1 has 200,000 characters: is this a table"),
-        (
-            "t.parquet",
-            b"PAR1 something else PAR1",
-            r"t\.parquet cannot be read: it is damaged, or not Parquet",
-        ),
+        ("t.parquet", b"PAR1 something else PAR1", r"t\.parquet .* it is damaged, or not Parquet"),
         ("t.arrow", b"something else", r"t\.arrow cannot be read: it is damaged, or not Arrow"),
         ("u.data", b"196\t242\t3\n186\t302\t3\n", "the first line, '196', '242', '3', looks like data"),
         ("t.csv", b'"user\n",item\n1,2\n', "line 1: a quotation mark is not closed"),
         ("t.csv", b"user,item\na\r,2\n", "row 1: .*a carriage return outside"),
-        ("t.json", b' \n[{"user": 1, "item": 2}]', "one JSON array; what can be read is JSON lines"),
+        ("t.json", b' \n[{"user": 1, "item": 2}]', "one JSON array"),
         ("t.json", b'{\n"user": 1\n}', "none of the first 3 lines is a JSON object"),
     ],
 )
@@ -676,53 +674,29 @@ def test_obvious_columns_are_recognised(names: list[str], roles: str) -> None:
 @pytest.mark.parametrize(
     ("names", "options", "message"),
     [
-        (
-            ["who", "item"],
-            {},
-            r"t\.csv: which column holds the users\? No name of 'who', 'item' is recognised.* user=…",
-        ),
+        (["who", "item"], {}, r"the users\? No name of 'who', 'item' is recognised.* user=…"),
         (["user", "what"], {}, r"which column holds the items\? No name of 'user', 'what'.* Name it: item=…"),
         (["user", "song", "artist"], {}, r"the items\? It may be any of 'song', 'artist'\. Name it: item=…"),
         (["user", "item", "user"], {}, r"No name of 'user \(column 1\)', 'item', 'user \(column 3\)'"),
         (["user", "item", "n"], {"binary": False}, r"which column holds the values\? It may be one of 'n'"),
-        (["user", "item", "stars", "plays"], {"min_value": 1}, "one of 'stars', 'plays': say value=…"),
-        (
-            ["user", "item"],
-            {"user": "usr"},
-            "user must be a column of .*'user', 'item'; got 'usr'.*mean 'user'",
-        ),
+        (["user", "item", "stars", "plays"], {"min_value": 1}, "one of 'stars', 'plays': name it by value=…"),
+        (["user", "item"], {"user": "usr"}, "user must be a column of .*; got 'usr'.*mean 'user'"),
         (["user", "item"], {"value": 7}, "value must be a column of .*; got 7"),
-        (
-            ["user", "item"],
-            {"title": "item", "item": "item"},
-            "item must be another column than title; got 'item'",
-        ),
+        (["user", "item"], {"title": "item", "item": "item"}, "item must be another column than title"),
         (["user", "item"], {"separator": ""}, "separator must be ASCII characters"),
         (["user", "item"], {"separator": "é"}, "separator must be ASCII characters"),
         (["user", "item"], {"separator": '":'}, "separator must be ASCII characters, no quotation mark"),
-        (
-            ["user", "item"],
-            {"input_format": "xml"},
-            "input_format must be one of csv, tsv, jsonl, parquet, arrow",
-        ),
+        (["user", "item"], {"input_format": "xml"}, "input_format must be one of csv, tsv, jsonl"),
         (["user", "item"], {"columns": "user"}, "columns must be a list of distinct names; got 'user'"),
         (["user", "item"], {"columns": []}, "columns must be a list of distinct names"),
         (["user", "item"], {"columns": ["user", 3]}, "columns must be a list of distinct names"),
         (["user", "item"], {"columns": ["user", "user"]}, "columns must be a list of distinct names"),
-        (
-            ["user", "item"],
-            {"columns": ["user"]},
-            "columns must be a name for each of the 2 .*Line 1: user,item",
-        ),
-        (
-            ["user", "item"],
-            {"duplicates": "least"},
-            'duplicates must be "sum" or "max" or "last" or "first" or "error"; got \'least\'',
-        ),
+        (["user", "item"], {"columns": ["user"]}, "columns must be a name for each of the 2 .*Line 1"),
+        (["user", "item"], {"duplicates": "least"}, 'duplicates must be "sum" or "max" or "last" or'),
         (["user", "item"], {"on_bad": None}, 'on_bad must be "refuse" or "skip"; got None'),
         (["user", "item"], {"binary": "yes"}, "binary must be True or False; got 'yes'"),
-        (["user", "item"], {"min_value": "4"}, "min_value must be a finite number or None; got '4'"),
-        (["user", "item"], {"min_value": math.nan}, "min_value must be a finite number or None; got nan"),
+        (["user", "item"], {"min_value": "4"}, "min_value must be a finite number; got '4'"),
+        (["user", "item"], {"min_value": math.nan}, "min_value must be a finite number; got nan"),
         (["user", "item"], {"progress": 1}, "progress must be a function .*; got 1"),
     ],
 )
@@ -740,9 +714,7 @@ def test_columns_and_parameters_that_are_not_clear_are_asked_for(
 def test_separator_and_columns_are_refused_where_there_are_types(
     folder: Path, form: str, option: dict[str, Any]
 ) -> None:
-    with pytest.raises(
-        ParameterError, match=f"{next(iter(option))} must be None for data that is not a text"
-    ):
+    with pytest.raises(ParameterError, match=f"{next(iter(option))} must be left out for"):
         read_interactions(FORMATS[form](folder, ["user", "item"], [(1, 2)]), **option)
 
 
@@ -823,6 +795,7 @@ def test_ids_with_spaces_around_them_can_be_named_at_the_command_line() -> None:
 def test_streams_are_read_and_leave_nothing_open(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = {(1, "a"): 1.0, (2, "b"): 1.0}
     before = len([*Path("/proc/self/fd").iterdir()])
+    name: Any
     for form, name in {"csv": "csv", "tsv": "tsv", "csv.gz": "csv", "json": "jsonl", "parquet": "parquet",
                        "arrow": "arrow", "arrow stream": "arrow"}.items():  # fmt: skip
         content = Path(str(FORMATS[form](folder, ["user", "item"], [(1, "a"), (2, "b")]))).read_bytes()
@@ -856,14 +829,8 @@ def test_separator_that_is_given_is_used(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_titles_are_read_and_the_order_of_rows_does_not_matter(folder: Path, form: str) -> None:
-    rows = [
-        (1, 30, 'c, the "third"'),
-        (1, 10, None),
-        (2, 20, "b"),
-        (2, 10, "a\n"),
-        (3, 20, "ä"),
-        (3, 40, None),
-    ]
+    rows = [(1, 30, 'c, the "third"'), (1, 10, None), (2, 20, "b"), (2, 10, "a\n"), (3, 20, "ä")]
+    rows.append((3, 40, None))
     expected = {(user, item): 1.0 for user, item, _ in rows}
     for some in (rows, rows[::-1]):
         source = FORMATS[form](folder, ["user", "item", "name"], some)
@@ -894,20 +861,13 @@ def test_items_with_several_titles_are_counted_in_the_log(caplog: pytest.LogCapt
 @pytest.mark.parametrize("items_form", ["csv", "json", "parquet", "pandas"])
 @pytest.mark.parametrize("ids", [[7, 2**63 + 1, 11], ["7", "007", "ü"]])
 def test_table_of_items_gives_their_titles(tmp_path: Path, items_form: str, ids: list[Any]) -> None:
-    rows = [
-        (ids[1], "second"),
-        (99 if isinstance(ids[0], int) else "99", "unused"),
-        (ids[0], "first"),
-        (ids[2], ""),
-    ]
+    unused = 99 if isinstance(ids[0], int) else "99"
+    rows = [(ids[1], "second"), (unused, "unused"), (ids[0], "first"), (ids[2], "")]
     table = FORMATS[items_form](tmp_path, ["id", "title"], rows)
     used = to_polars(["user", "item", "title"], [(1, x, "own") for x in ids])
     data = read_interactions(used, items=table)
-    assert dict(zip(data.items, data.titles or [], strict=True)) == {
-        ids[0]: "first",
-        ids[1]: "second",
-        ids[2]: "",
-    }
+    titles = dict(zip(data.items, data.titles or [], strict=True))
+    assert titles == {ids[0]: "first", ids[1]: "second", ids[2]: ""}
     matrix = Interactions(sp.csr_array(np.ones((1, 3))), None, ids)
     assert list(read_interactions(matrix, items=table, title="title").titles or []) == ["first", "second", ""]
 
@@ -915,9 +875,8 @@ def test_table_of_items_gives_their_titles(tmp_path: Path, items_form: str, ids:
 def test_table_of_items_may_name_its_columns_as_the_other_does() -> None:
     used = pl.DataFrame({"user": [1], "code": ["x"]})
     items = pl.DataFrame({"code": ["x"], "item": ["other"], "label": ["the title"]})
-    assert list(read_interactions(used, item="code", items=items, title="label").titles or []) == [
-        "the title"
-    ]
+    data = read_interactions(used, item="code", items=items, title="label")
+    assert list(data.titles or []) == ["the title"]
 
 
 @pytest.mark.parametrize(
@@ -981,12 +940,8 @@ def test_polars_is_not_given_the_name_of_an_unfinished_file(
 
 
 def test_results_go_back_to_the_library_the_table_came_from(folder: Path) -> None:
-    for form, library in {
-        "pandas": "pandas",
-        "polars, lazy": "polars",
-        "pyarrow": "pyarrow",
-        "csv": None,
-    }.items():
+    libraries = {"pandas": "pandas", "polars, lazy": "polars", "pyarrow": "pyarrow", "csv": None}
+    for form, library in libraries.items():
         assert read_interactions(FORMATS[form](folder, ["user", "item"], [(1, 2)])).library == library
 
 

@@ -1,7 +1,9 @@
 """Weights of events by kind and age, and rules about times; against plain Python."""
 
+import inspect
 import math
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -13,17 +15,10 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mrfrec import (
-    MRF,
-    DataError,
-    Interactions,
-    MrfrecError,
-    MrfrecWarning,
-    ParameterError,
-    read_interactions,
-)
+from mrfrec import MRF, DataError, Interactions, MrfrecError, MrfrecWarning, ParameterError, read_interactions
 from mrfrec.data import pairs
-from mrfrec.io import batches, gathering
+from mrfrec.data.reading import ReadingOptions
+from mrfrec.io import batches, growing_columns
 from mrfrec.io.tables import read_events
 
 import naive
@@ -225,7 +220,7 @@ def test_duplicates_take_the_largest_the_first_or_the_last() -> None:
         ({"event_weights": {1: 1, "1": 2}}, "event_weights must be .* with distinct names"),
         ({"event_weights": {"\ud800": 1}}, "event_weights must be .* valid Unicode"),
         ({"event_weights": {"other": 0}}, "all 6 rows have a kind of event that counts 0"),
-        ({"event": "event"}, "event must be None without event_weights; got 'event'"),
+        ({"event": "event"}, "event must be left out without event_weights; got 'event'"),
         ({"event": "evnt", "event_weights": {"a": 1}}, "event must be a column of .* Did you mean 'event'"),
         ({"half_life": "30"}, "half_life must be a number and one of the units .* such as 30d.* got '30'"),
         ({"half_life": "0d"}, "half_life must be"),
@@ -238,8 +233,8 @@ def test_duplicates_take_the_largest_the_first_or_the_last() -> None:
         ({"since": "20261116"}, "since must be a date.* A date has hyphens"),
         ({"since": "2026-01-02", "until": "2026-01-02"}, "until must be after since, 2026-01-02"),
         ({"since": "2026-01-01"}, "all 6 rows have a time outside of since .the times are from 1970-01-01"),
-        ({"window": "1d", "now": "2026-01-01"}, "no interactions .* keeps what is after 2025-12-31"),
-        ({"now": "2026-01-01"}, "now must be None without half_life or window"),
+        ({"window": "1d", "now": "2026-01-01"}, "no interactions .* keeps rows after 2025-12-31"),
+        ({"now": "2026-01-01"}, "now must be left out without half_life or window"),
         ({"time": "when", "since": 3}, "time must be a column of"),
     ],
 )  # fmt: skip
@@ -250,10 +245,10 @@ def test_what_is_not_clear_is_refused(options: dict[str, Any], message: str) -> 
 
 
 def test_time_that_nothing_uses_and_rules_for_a_matrix_are_refused() -> None:
-    with pytest.raises(ParameterError, match="time must be None without half_life, window, since or until"):
+    with pytest.raises(ParameterError, match="time must be left out without half_life"):
         read_interactions(EVENTS, time="time")
     for option in ({"event_weights": {"a": 1}}, {"half_life": "1d"}, {"since": 1}, {"window": "1d"}):
-        with pytest.raises(ParameterError, match="must be None for a matrix"):
+        with pytest.raises(ParameterError, match="must be left out for a matrix"):
             read_interactions(sp.eye_array(3, format="csr"), **option)
 
 
@@ -345,7 +340,7 @@ def test_time_long_after_all_others_is_named(
     frame = many_days(last)
     message = (
         f"now is {last}T00:00:00, the latest time .* 399 of 400 rows, none of them after 2026-03-07T00:00:00,"
-        rf" {others}\. If later times are wrong, correct them, leave them out with until=… .--until., or set"
+        rf" {others}\. If later times are wrong, correct them, or give until=… to leave them out"
     )
     for read in (read_interactions, read_events):
         with pytest.warns(MrfrecWarning, match=message):
@@ -401,7 +396,11 @@ def test_ranges_and_slices_of_rows_change_nothing(
         "rating": rng.choice([1e-9, -0.1, 0.0, 3.7, 1e6, 1e30], 500), "time": rng.integers(0, 10**8, 500),
     })  # fmt: skip
     whole = read_interactions(frame, **options)
-    for module, name, value in ((pairs, "_AT_ONCE", 7), (gathering, "_ROOM", 3), (gathering, "_SLICE", 5)):
+    for module, name, value in (
+        (pairs, "_AT_ONCE", 7),
+        (growing_columns, "_ROOM", 3),
+        (growing_columns, "_SLICE", 5),
+    ):
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(batches, "BATCH_ROWS", 11)
     parts = read_interactions(frame, **options)
@@ -411,3 +410,10 @@ def test_ranges_and_slices_of_rows_change_nothing(
     assert a.facts() == b.facts()
     np.testing.assert_array_equal(a.times, b.times)
     np.testing.assert_array_equal(a.sums.values, b.sums.values)
+
+
+def test_reading_options_are_parameters_of_read_interactions_with_the_same_defaults() -> None:
+    parameters = inspect.signature(read_interactions).parameters
+    for option in fields(ReadingOptions):
+        default = None if option.name == "binary" else option.default  # it depends on the data
+        assert parameters[option.name].default == default, option.name

@@ -11,15 +11,9 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+from mrfrec.cli.derived import say_options
 from mrfrec.errors import BusyError, MrfrecError, ParameterError, RefusedError
 
-_SHELL = {  # words of Python in messages, and what they are in a shell
-    '"auto", or None for dense': "auto, or dense",
-    "must be None for": "must be left out for",
-    "memory_limit allows": "--memory-limit allows",
-    "shared_path must be": "--shared-path must be",
-    "model: sparsity=": "model: --sparsity ",
-}
 _CODES: dict[type[MrfrecError], int] = {RefusedError: 3, BusyError: 4}  # of errors whose exit code is not 2
 _LESS_MEMORY = "make the model smaller, as with --sparsity 0.005, or use fewer --threads"
 
@@ -29,7 +23,7 @@ def main() -> None:
 
     Exit codes: 0; 2 to 4 after an error of one line; 130 after Ctrl-C, 143 after SIGTERM.
     """
-    if sys.stderr is None:  # closed by who called: mrfrec … 2>&-
+    if sys.stderr is None:  # the caller closed it: mrfrec … 2>&-
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
     given = sys.argv[1:]
     end = given.index("--") if "--" in given else len(given)
@@ -82,10 +76,7 @@ def _run(arguments: list[str], stop: Event, debug: bool) -> int | None:
 def _in_words(error: Any) -> tuple[str, int]:
     """Return the message for an error, in the words of the shell, and the exit code."""
     if isinstance(error, MrfrecError):
-        message = str(error)
-        for python, shell in _SHELL.items():
-            message = message.replace(python, shell)
-        return message, _CODES.get(type(error), 2)
+        return say_options(str(error)), _CODES.get(type(error), 2)
     if isinstance(error, MemoryError):
         details = f" ({error})" if str(error) else ""
         return f"there is not enough memory{details}. Close other programs, or {_LESS_MEMORY}.", 2
@@ -132,5 +123,5 @@ class Stderr(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError):  # stderr is closed
-            text = " ".join(record.getMessage().split())
-            sys.stderr.write((self.formatter.format(record) if self.formatter else f"mrfrec: {text}") + "\n")
+            text = f"mrfrec: {say_options(' '.join(record.getMessage().split()))}"
+            sys.stderr.write((self.formatter.format(record) if self.formatter else text) + "\n")

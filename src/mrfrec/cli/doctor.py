@@ -1,39 +1,25 @@
 """`mrfrec doctor`: check the machine and the installation."""
 
 import platform
+import re
 import shutil
 import sys
 import time
 import warnings
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import NamedTuple
 
 from mrfrec.cli.show import print_table
 from mrfrec.errors import DataError
 
-_NEEDED = ("numpy", "scipy", "numba", "polars", "narwhals", "safetensors", "threadpoolctl", "typer", "rich")
-_OPTIONAL = {
-    "pandas": "not needed",
-    "pyarrow": "not needed",
-    "implicit": "to train WMF: the extra wmf",
-    "torch": "for a GPU, and to train autoencoders: the extra torch",
-    "optuna": "for tune --method search: the extra tune",
-    "matplotlib": "for --plot: the extra plot",
-    "fastapi": "for serve: the extra serve",
-    "uvicorn": "for serve: the extra serve",
-    "prometheus_client": "for serve: the extra serve",
-    "httpx": "for mrfrec.Client: the extra client",
-    "adbc_driver_postgresql": "for PostgreSQL: the extra sql",
-    "duckdb": "for DuckDB: the extra sql",
-    "nanoarrow": "to read from PostgreSQL and DuckDB: the extra sql",
-}
+_NOT_FOR_USERS = ("dev", "docs", "tools")  # extras
 
 
 class Finding(NamedTuple):
-    """A line of the report: what was checked, its value, and advice if something is wrong."""
+    """A line of the report: a name, its value, and advice if something is wrong."""
 
     name: str
     value: str
@@ -58,11 +44,11 @@ def examine() -> Iterator[Finding]:
 
     yield Finding("mrfrec", f"{__version__} in {Path(__file__).parents[1]}")
     yield Finding("python", f"{sys.version.split()[0]} ({platform.platform()})")
-    for name in (*_NEEDED, *_OPTIONAL):
+    for name, extra in _libraries().items():
         if found := _version(name):
             yield Finding(name, found, _import_problem(name))
-        elif name in _OPTIONAL:
-            yield Finding(name, f"not installed ({_OPTIONAL[name]})")
+        elif extra:
+            yield Finding(name, f"not installed (the extra {extra})")
         else:
             yield Finding(name, "not installed", "needed: install mrfrec again")
     for name, model, free, total in devices():
@@ -79,6 +65,16 @@ def examine() -> Iterator[Finding]:
         yield Finding("BLAS", library)
     yield _machine_code()
     yield _self_test()
+
+
+def _libraries() -> dict[str, str]:
+    """Return the libraries that mrfrec uses, each with the extra that installs it, "" if it is needed."""
+    found = {}
+    for line in requires("mrfrec") or ():
+        name, extra = re.match(r"[\w.-]+", line), re.search(r"extra == .(\w+)", line)
+        if name and not (extra and extra[1] in _NOT_FOR_USERS):
+            found[name[0].replace("-", "_")] = extra[1] if extra else ""
+    return found
 
 
 def _version(name: str) -> str:

@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from typer import Option
-
 from mrfrec.checks import check_number
 from mrfrec.cli import options as opt
 from mrfrec.cli.data import Data
+from mrfrec.cli.derived import Machine
 from mrfrec.cli.options import Measuring, takes_options
 from mrfrec.cli.running import cluster_of, measuring, resumable, show
 from mrfrec.errors import DataError, ParameterError
@@ -20,11 +19,7 @@ _TRIALS = 50
 
 @takes_options
 def evaluate(
-    data: Data,
-    options: Measuring,
-    model: opt.MeasuredModel = None,
-    per_user: opt.PerUser = None,
-    device: opt.Device = None,
+    data: Data, options: Measuring, model: opt.MeasuredModel = None, per_user: opt.PerUser = None
 ) -> None:
     """Measure how well a model predicts held-out items.
 
@@ -47,9 +42,8 @@ def evaluate(
     from mrfrec.evaluation import protocol, report
 
     spec = parse_model(only(model))
-    machine = options.machine(device)
-    check_machine(machine, [spec.kind])
-    recommender = make(spec, machine)
+    check_machine(options.machine, [spec.kind])
+    recommender = make(spec, options.machine)
     with measuring(data, options, written={"--per-user": per_user}) as (split, wanted, progress):
         result = protocol.evaluate(
             recommender, split, wanted, name=spec.name, ties=options.ties, progress=progress
@@ -60,13 +54,7 @@ def evaluate(
 
 
 @takes_options
-def compare(
-    data: Data,
-    options: Measuring,
-    model: opt.MeasuredModels,
-    per_user: opt.PerUser = None,
-    device: opt.Device = None,
-) -> None:
+def compare(data: Data, options: Measuring, model: opt.MeasuredModels, per_user: opt.PerUser = None) -> None:
     """Measure several models on the same users, and compare them.
 
     All models are trained and tested on the same data. Differences from the first model are taken user by
@@ -81,7 +69,7 @@ def compare(
     from mrfrec.cli.show import write_per_user
     from mrfrec.evaluation import protocol, report
 
-    models = models_to_compare(model, options.machine(device))
+    models = models_to_compare(model, options.machine)
     with measuring(data, options, written={"--per-user": per_user}) as (split, wanted, progress):
         comparison = protocol.compare(models, split, wanted, ties=options.ties, progress=progress)
         show(report.of_comparison(comparison), options, data)
@@ -104,31 +92,34 @@ def models_to_compare(texts: list[str], machine: dict[str, Any]) -> "dict[str, R
 @takes_options
 def tune(
     data: Data,
+    machine: Machine,
     best: Annotated[
         Path | None,
-        Option("-o", "--output", metavar="FILE", help="Required: the .json file for the best parameters."),
+        opt.output_option(
+            "-o", "--output", metavar="FILE", help="Required: the .json file for the best parameters."
+        ),
     ] = None,
     model: Annotated[
         list[str] | None,
-        Option(
+        opt.model_option(
             metavar="MODEL",
             help="The model and parameters that all trials share: 'SLIM: l1=1'.",
             show_default="MRF",
         ),
     ] = None,
     metric: Annotated[
-        str | None, Option(metavar="NAME", help="The metric to maximise.", show_default="ndcg@100")
+        str | None, opt.output_option(metavar="NAME", help="The metric to maximise.", show_default="ndcg@100")
     ] = None,
     method: Annotated[
         Literal["climb", "grid", "search"],
-        Option(
+        opt.model_option(
             help="climb: change one parameter at a time, from the defaults on, while that helps. grid: try "
             "all combinations, then climb from the best. search: let Optuna choose (needs the extra tune)."
         ),
     ] = "climb",
     vary: Annotated[
         list[str] | None,
-        Option(
+        opt.model_option(
             metavar="NAME=LIST",
             help="Values of a parameter: l1=0.5,5; with --method search also a range: l1=0.1..10. May be "
             "repeated. Parameters that are neither varied nor fixed by --model vary as usual for the model.",
@@ -136,24 +127,26 @@ def tune(
     ] = None,
     minutes: Annotated[
         float | None,
-        Option(metavar="X", help="Time for all trials.", show_default="10 to climb, else no limit"),
+        opt.machine_option(
+            metavar="X", help="Time for all trials.", show_default="10 to climb, else no limit"
+        ),
     ] = None,
     trials: Annotated[
-        int | None, Option(metavar="N", help="search: number of trials.", show_default=str(_TRIALS))
+        int | None, opt.model_option(metavar="N", help="search: number of trials.", show_default=str(_TRIALS))
     ] = None,
     max_seconds: Annotated[
-        float | None, Option(metavar="X", help="Longest training time of the best model, on this machine.")
+        float | None,
+        opt.machine_option(metavar="X", help="Longest training time of the best model, in seconds."),
     ] = None,
     study: Annotated[
         Path | None,
-        Option(metavar="FILE", help="Keep the trials in this .jsonl file, to continue if interrupted."),
+        opt.output_option(
+            metavar="FILE", help="Keep the trials in this .jsonl file, to continue if interrupted."
+        ),
     ] = None,
     ties: opt.TieRule = "popularity",
     form: opt.ReportFormat = None,
     plot: opt.Plot = None,
-    threads: opt.Threads = None,
-    memory_limit: opt.MemoryLimit = None,
-    device: opt.Device = None,
     cluster: opt.Cluster = None,
     shared_path: opt.SharedPath = None,
 ) -> None:
@@ -181,8 +174,7 @@ def tune(
     from mrfrec.evaluation.chooser import Chooser
 
     spec = parse_model(only(model))
-    settings = Measuring(metrics=metric, ties=ties, form=form, threads=threads, memory_limit=memory_limit)
-    machine = settings.machine(device)
+    settings = Measuring(metrics=metric, ties=ties, form=form)
     check_machine(machine, [spec.kind])
     made = make(spec, machine)
     searched = method == "search"

@@ -4,12 +4,12 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mrfrec.checks import check_count
+from mrfrec.cli.derived import parse_value
 from mrfrec.engines.machine import parse_bytes
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import expanded
@@ -19,8 +19,6 @@ from mrfrec.models.registry import MODELS, build, kind_named, model_class, neare
 if TYPE_CHECKING:
     from mrfrec.models.axes import Range
     from mrfrec.models.recommender import Recommender
-
-_WORDS: dict[str, Any] = {"none": None, "dense": None, "true": True, "false": False, "yes": True, "no": False}
 
 
 class Spec(NamedTuple):
@@ -79,9 +77,9 @@ def parse_model(text: str, file: Path | None = None, option: str = "--model") ->
             take(part, found)
             name = name or (Path(part).stem if part == what else "")
         elif not equals or not value or " " in key:
-            rule = "parameter=value, separated by commas, a file of them (.json), or a model such as SLIM"
-            meant = (f"{name}: model={part}" if kind_named(part) else None) if is_named else _meant(parts)
-            raise ParameterError(option, rule, text, f"Did you mean {meant!r}?" if meant else "")
+            rule = "a model such as 'SLIM: l1=1', a file of parameters (.json), or parameter=value, …"
+            near = nearest_kind(part)
+            raise ParameterError(option, rule, text, f"Did you mean {near!r}?" if near else "")
         elif key == "preset":
             if value != "paper":
                 raise ParameterError(option, "with preset=paper, the paper's parameters of MRF", text)
@@ -109,34 +107,17 @@ def parse_model(text: str, file: Path | None = None, option: str = "--model") ->
     return spec
 
 
-def _meant(parts: Sequence[str]) -> str | None:
-    """Guess what was meant if the colon was forgotten, or a kind misspelt."""
-    head = parts[0].partition("=")[0].strip()
-    for kind in (head, head.rpartition(" ")[0]):
-        if kind_named(kind):
-            return f"{kind}: {', '.join(filter(None, [parts[0].removeprefix(kind).strip(), *parts[1:]]))}"
-    return nearest_kind(parts[0])
-
-
 def _unknown(spec: Spec, parameter: str) -> str:
-    """Say that a model has no such parameter, and suggest what may have been meant."""
+    """Say that a model has no such parameter, and suggest one with a similar name."""
     known = list(model_class(spec.kind).defaults())
     where = spec.sources[parameter].removesuffix(f": {parameter}")
-    message = f"{where}: {spec.kind} has no parameter {parameter} (it has {', '.join(known) or 'none'})."
     near = get_close_matches(parameter, known, 1)
-    if near:
-        return f"{message} Did you mean {near[0]}?"
-    others = [kind for kind in MODELS if spec.parameters.keys() <= model_class(kind).defaults().keys()]
-    if not others:
-        return message
-    advice = f"{parameter} is one of {', '.join(others[:-1])}{' and ' if others[1:] else ''}{others[-1]}"
-    # The kind may have been meant as a name for the table.
-    is_name = "MRF" in others and kind_named(spec.name) == spec.kind
-    return f"{message} {advice}{f': name an MRF otherwise than {spec.name}' if is_name else ''}."
+    message = f"{where}: {spec.kind} has no parameter {parameter} (it has {', '.join(known) or 'none'})."
+    return message + (f" Did you mean {near[0]}?" if near else "")
 
 
 def parse_models(texts: Iterable[str]) -> list[Spec]:
-    """Parse several models; those that would share a kind as their name are named by what was typed."""
+    """Parse several models; models that would share the name of a kind get the typed text as name."""
     specs = [(text.strip(), parse_model(_something(text))) for text in texts]
     names = Counter(spec.name for _, spec in specs)
     return [
@@ -203,24 +184,22 @@ def refuse_option(kind: str, name: str, value: object) -> None:
         return
     own = [parameter for parameter in usual if parameter not in model_class(kind)._machine_parameters]
     advice = f"Its own are {', '.join(own)}: --model '{kind}: {own[0]}={usual[own[0]]}'." if own else ""
-    option = _option(name, value)
-    shown = value if type(value) is not bool else True  # a flag has no value of its own
-    raise ParameterError(option, f"left out with {kind}, which has no such parameter", shown, advice)
+    typed = True if isinstance(value, bool) else value  # a flag has no value of its own
+    rule = f"left out with {kind}, which has no such parameter"
+    raise ParameterError(_option(name, value), rule, typed, advice)
 
 
 def check_machine(machine: Mapping[str, Any], kinds: Iterable[str]) -> None:
-    """Check machine options, also for models that ignore them; refuse those that none of the models has."""
+    """Check machine options, also if the models ignore them; refuse options that none of the models has."""
     if machine.get("threads") is not None:
         check_count("--threads", machine["threads"])
     if machine.get("memory_limit") is not None:
         parse_bytes(machine["memory_limit"])
-    given = list(kinds)
+    given = list(dict.fromkeys(kinds))
     for name in ("device", "checkpoint"):
-        used = any(name in model_class(kind).defaults() for kind in given)
-        if machine.get(name) is not None and not used:
-            rule = f"left out with {', '.join(dict.fromkeys(given))}"
-            having = [kind for kind in MODELS if name in model_class(kind).defaults()]
-            advice = f"It is for {', '.join(having)}."
+        having = [kind for kind in MODELS if name in model_class(kind).defaults()]
+        if machine.get(name) is not None and not set(given) & set(having):
+            rule, advice = f"left out with {', '.join(given)}", f"It is for {', '.join(having)}."
             raise ParameterError(f"--{name}", rule, str(machine[name]), advice)
 
 
@@ -287,13 +266,3 @@ def numbers(option: str, text: str | None) -> list[float] | None:
     if not all(map(math.isfinite, found)):
         raise ParameterError(option, "finite numbers, separated by commas", text)
     return found
-
-
-def parse_value(text: str) -> Any:
-    """Parse a number or a word such as dense; leave other texts as they are."""
-    if text.lower() in _WORDS:
-        return _WORDS[text.lower()]
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(text)
-    return text.strip("\"'")

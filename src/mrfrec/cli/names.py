@@ -195,7 +195,7 @@ def _reading(option: str, path: Path) -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        from mrfrec.io.rows import OR_SKIP
+        from mrfrec.io.row_reader import OR_SKIP
 
         text = str(error).replace(OR_SKIP, "")
         raise DataError(f"{option}: {text if str(path) in text else f'{path}: {text}'}") from error

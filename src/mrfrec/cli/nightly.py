@@ -11,29 +11,29 @@ from typer import Argument, Option
 
 
 def nightly(
-    job: Annotated[Path, Argument(help="A TOML file that says what to do.", metavar="JOB")],
+    job: Annotated[Path, Argument(help="A TOML file that describes the job.", metavar="JOB")],
     dry_run: Annotated[
-        bool, Option("--dry-run", help="Check the job and its tables, and say what would be done.")
+        bool, Option("--dry-run", help="Check the job and its tables, and list the steps of a run.")
     ] = False,
     accept: Annotated[
         bool, Option("--accept", help="Publish even if the guard refuses; compare later runs with this one.")
     ] = False,
     date: Annotated[
         str | None,
-        Option(metavar="DAY", help="What {date} stands for in the job.", show_default="today, UTC"),
+        Option(metavar="DAY", help="Date to put in place of {date} in the job.", show_default="today, UTC"),
     ] = None,
     keep: Annotated[
         int | None,
-        Option(metavar="N", help="Number of earlier models to keep.", show_default="what the job says, or 7"),
+        Option(metavar="N", help="Number of earlier models to keep.", show_default="as the job says, or 7"),
     ] = None,
     log: Annotated[Literal["lines", "json"], Option(help="Form of the messages on stderr.")] = "lines",
 ) -> None:
     """Read, fit, measure, and publish a model if it is good enough.
 
-    JOB names the source of events, the parameters of the model or minutes for tuning, what the guard allows,
-    and where to publish: a model file, tables of recommendations and similar items, a report. A new model is
-    measured on held-out users, the same every night. If it is worse than the guard allows, or data is
-    missing, nothing is published.
+    JOB names the source of events, the parameters of the model or minutes for tuning, the limits of the
+    guard, and the places to publish to: a model file, tables of recommendations and similar items, a report.
+    A new model is measured on held-out users, the same every night. If it is worse than the guard allows, or
+    data is missing, nothing is published.
 
     Exit codes: 0 published, 2 failed, 3 refused by the guard, 4 another run is at work, 130 stopped by
     Ctrl-C, 143 by SIGTERM.
@@ -52,13 +52,13 @@ def nightly(
     if log == "json":
         for handler in logging.getLogger("mrfrec").handlers:
             handler.setFormatter(JsonLines())
-    what = read_job(job, date).keeping(keep)
+    planned = read_job(job, date).keeping(keep)
     if dry_run:
-        check_tables(what)
-        sys.stdout.write("".join(f"{line}\n" for line in steps(what)))
+        check_tables(planned)
+        sys.stdout.write("".join(f"{line}\n" for line in steps(planned)))
         return
     with progress_bar() as progress:
-        run(what, accept=accept, progress=progress if log == "lines" else None)
+        run(planned, accept=accept, progress=progress if log == "lines" else None)
 
 
 class JsonLines(logging.Formatter):

@@ -8,6 +8,7 @@ from typer import Argument, Option
 from mrfrec.cli import options as opt
 from mrfrec.cli.data import Data
 from mrfrec.cli.datasets import datasets_app
+from mrfrec.cli.derived import Machine
 from mrfrec.cli.evaluating import models_to_compare
 from mrfrec.cli.options import Command, Measuring, new_app, takes_options
 from mrfrec.cli.running import check_output, measuring, show
@@ -22,11 +23,13 @@ paper_app.add_typer(datasets_app)
 
 
 @paper_app.command(cls=Command)
+@takes_options
 def reproduce(
     what: Annotated[
         Literal["table1", "table2", "lowrank", "exposure"],
         Argument(help="A table of the paper, or one of its side checks.", metavar="WHAT"),
     ],
+    machine: Machine,
     data: Annotated[
         list[str] | None,
         Option("--data", metavar="NAME", help="Only this data set of the paper. May be repeated."),
@@ -34,13 +37,12 @@ def reproduce(
     folder: opt.Folder = None,
     model: Annotated[
         list[str] | None,
-        Option("--model", metavar="KIND", help="Tables: only this model, such as SLIM. May be repeated."),
+        opt.model_option(
+            "--model", metavar="KIND", help="Tables: only this model, such as SLIM. May be repeated."
+        ),
     ] = None,
     form: opt.ReportFormat = None,
     output: opt.ReportFile = None,
-    threads: opt.Threads = None,
-    memory_limit: opt.MemoryLimit = None,
-    device: opt.Device = None,
 ) -> None:
     """Run the paper's experiments on its data.
 
@@ -63,7 +65,6 @@ def reproduce(
     from mrfrec.models.registry import MODELS
     from mrfrec.paper.reproduce import reproduce as run
 
-    machine = {"threads": threads, "memory_limit": memory_limit, "device": device}
     check_machine(machine, MODELS)
     kind = kind_of(form, output, REPORT_FORMATS)
     check_output("--output", output)
@@ -79,16 +80,19 @@ def tradeoff(
     data: Data,
     options: Measuring,
     sparsity: Annotated[
-        str | None, Option(metavar="LIST", help="Shares of the weights to keep.", show_default="0.001,0.005")
+        str | None,
+        opt.model_option(metavar="LIST", help="Shares of the weights to keep.", show_default="0.001,0.005"),
     ] = None,
-    r: Annotated[str, Option(metavar="LIST", help="Values of r.")] = "0,0.1,0.5",
+    r: Annotated[str, opt.model_option(metavar="LIST", help="Values of r.")] = "0,0.1,0.5",
     dense: Annotated[
         str,
-        Option(metavar="MODEL", help="Parameters of the dense model, or a .json file; none leaves it out."),
+        opt.model_option(
+            metavar="MODEL", help="Parameters of the dense model, or a .json file; none leaves it out."
+        ),
     ] = "",
     sparse: Annotated[
         str,
-        Option(
+        opt.model_option(
             metavar="MODEL",
             help="Parameters of the sparse models, or a .json file; its sparsity and r are ignored.",
         ),
@@ -108,11 +112,10 @@ def tradeoff(
     from mrfrec.paper.report import of_tradeoff
     from mrfrec.paper.tradeoff import tradeoff as run
 
-    machine = {"threads": options.threads, "memory_limit": options.memory_limit}
-    check_machine(machine, ["MRF"])
+    check_machine(options.machine, ["MRF"])
     with_dense = dense.strip().lower() != "none"
-    reference = {**_mrf_parameters("--dense", dense), **machine} if with_dense else {}
-    others = {**_mrf_parameters("--sparse", sparse), **machine}
+    reference = {**_mrf_parameters("--dense", dense), **options.machine} if with_dense else {}
+    others = {**_mrf_parameters("--sparse", sparse), **options.machine}
     levels = numbers("--sparsity", sparsity)
     with measuring(data, options, plot) as (split, wanted, progress):
         result = run(
@@ -139,7 +142,7 @@ def _mrf_parameters(option: str, text: str) -> dict[str, Any]:
 
     spec = parse_model(text, option=option)
     if spec.kind != "MRF":
-        raise ParameterError(option, "an MRF, since its sparsity is what is compared", text)
+        raise ParameterError(option, "an MRF, since models of several sparsities are compared", text)
     shared = {n: x for n, x in spec.parameters.items() if n not in ("sparsity", "r")}
     make(spec._replace(parameters=shared), {})
     return shared
@@ -151,11 +154,12 @@ def lowrank(
     data: Data,
     options: Measuring,
     ranks: Annotated[
-        str | None, Option(metavar="LIST", help="Ranks to cut the weights to.", show_default="200,1000,3000")
+        str | None,
+        opt.model_option(metavar="LIST", help="Ranks to cut the weights to.", show_default="200,1000,3000"),
     ] = None,
     model: Annotated[
         list[str] | None,
-        Option(metavar="MODEL", help=opt.MEASURED_MODEL, show_default="the paper's, dense"),
+        opt.model_option(metavar="MODEL", help=opt.MEASURED_MODEL, show_default="the paper's, dense"),
     ] = None,
 ) -> None:
     """Measure the accuracy of weights cut to a low rank.
@@ -173,9 +177,9 @@ def lowrank(
     from mrfrec.paper.side_checks import low_rank
 
     text = only(model) or "preset=paper, sparsity=dense"
-    check_machine(options.machine(), ["MRF"])
+    check_machine(options.machine, ["MRF"])
     cuts: list[Any] = [int(x) if x == int(x) else x for x in numbers("--ranks", ranks) or []]
-    recommender = make(parse_model(text), options.machine())
+    recommender = make(parse_model(text), options.machine)
     if not isinstance(recommender, MRF):
         raise ParameterError("--model", "an MRF, EASE or EDLAE, whose weights can be cut", text)
     with measuring(data, options) as (split, wanted, progress):
@@ -189,13 +193,7 @@ def lowrank(
 
 @paper_app.command(cls=Command)
 @takes_options
-def exposure(
-    data: Data,
-    options: Measuring,
-    model: opt.MeasuredModels,
-    plot: opt.Plot = None,
-    device: opt.Device = None,
-) -> None:
+def exposure(data: Data, options: Measuring, model: opt.MeasuredModels, plot: opt.Plot = None) -> None:
     """Compare how often models recommend popular and rare items.
 
     Adds to the report of mrfrec compare the share of recommendations that each tenth of the items gets.
@@ -208,7 +206,7 @@ def exposure(
     from mrfrec.paper.report import of_exposure
     from mrfrec.paper.side_checks import exposure as shares_of
 
-    models = models_to_compare(model, options.machine(device))
+    models = models_to_compare(model, options.machine)
     with measuring(data, options, plot) as (split, wanted, progress):
         comparison = compare(models, split, wanted, ties=options.ties, progress=progress)
         shares = shares_of(comparison, split.test)

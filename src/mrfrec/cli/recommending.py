@@ -10,7 +10,8 @@ import typer
 from typer import Argument, Option
 
 from mrfrec.checks import check_count
-from mrfrec.cli.options import Cluster, Threads
+from mrfrec.cli.derived import RankingMachine
+from mrfrec.cli.options import Cluster, model_option, output_option, takes_options
 from mrfrec.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
@@ -24,32 +25,34 @@ Model = Annotated[Path, Argument(help="A model file written by mrfrec fit.", met
 Count = Annotated[int, Option("-k", help="Number of items.", metavar="N")]
 Output = Annotated[
     Path | None,
-    Option("-o", "--output", metavar="FILE", help="A .parquet, .csv, .json, .jsonl or .txt file."),
+    output_option("-o", "--output", metavar="FILE", help="A .parquet, .csv, .json, .jsonl or .txt file."),
 ]
 Target = Annotated[
     str | None,
-    Option(
+    output_option(
         "-o", "--output",
         metavar="FILE",
         help="A .parquet, .csv, .json, .jsonl or .txt file, or a database such as postgresql://host/shop.",
     ),
 ]  # fmt: skip
 Table = Annotated[
-    str | None, Option(metavar="NAME", help="Table of the database, such as recs or shop.recs.")
+    str | None, output_option(metavar="NAME", help="Table of the database, such as recs or shop.recs.")
 ]
 NewNames = Annotated[
     str | None,
-    Option("--columns", metavar="NAMES", help="Other names of columns in the output: user=user_id,item=sku."),
+    output_option(
+        "--columns", metavar="NAMES", help="Other names of columns in the output: user=user_id,item=sku."
+    ),
 ]
 Novelty = Annotated[
     float | None,
-    Option(
+    model_option(
         metavar="X", help="Above 0, rarer items score higher; below, popular ones.", show_default="as fitted"
     ),
 ]
 Form = Annotated[
     Literal["table", "json", "csv", "parquet"] | None,
-    Option("--format", help="Default: by the name of the output file, or a table."),
+    output_option("--format", help="Default: by the name of the output file, or a table."),
 ]
 History = Annotated[
     list[str] | None,
@@ -62,9 +65,11 @@ History = Annotated[
 ]
 
 
+@takes_options
 def recommend(
     context: typer.Context,
     model: Model,
+    machine: RankingMachine,
     history: History = None,
     user: Annotated[
         list[str] | None, Option(metavar="ID", help="A user of the training data, by id. May be repeated.")
@@ -83,8 +88,7 @@ def recommend(
         bool,
         Option(
             "--explain",
-            help="Show the base score and the items of the history that add most. Those that take away are "
-            "in mrfrec explain.",
+            help="Show the base score and the items of the history that add most; mrfrec explain shows all.",
         ),
     ] = False,
     allow: Annotated[
@@ -103,13 +107,6 @@ def recommend(
     output: Target = None,
     table: Table = None,
     columns: NewNames = None,
-    threads: Threads = None,
-    device: Annotated[
-        str | None,
-        Option(
-            metavar="NAME", help="Rank by dense weights on: cpu, cuda, cuda:1 or auto.", show_default="cpu"
-        ),
-    ] = None,
     cluster: Cluster = None,
 ) -> None:
     """Recommend items for a history, or for training users.
@@ -119,8 +116,8 @@ def recommend(
     history says nothing are ranked by popularity and have the source "popular". A note counts items in
     --allow and --exclude that the model does not know, and users that are given more than once.
 
-    With a database, the rows replace those of --table in one transaction: whoever reads meanwhile sees all
-    old rows or all new ones. A table that is missing is created, one with other columns is refused. The
+    With a database, the rows replace those of --table in one transaction: readers see all old rows or all
+    new rows. A table that is missing is created, one with other columns is refused. The
     columns are user, item, title, score, rank and source. As user is a reserved word of SQL, --columns
     user=user_id saves its readers the quotes.
 
@@ -161,9 +158,9 @@ def recommend(
         refuse_url(output, "a folder of this machine, not a URL")
     if output is not None and kind != "database":
         refuse_own_input(output, [model, users, history_file, exclude_file])
-    opened = _load(model, threads)
-    if device is not None:
-        _rank_on(device, opened)
+    opened = _load(model, machine.get("threads"))
+    if "device" in machine:
+        _rank_on(machine["device"], opened)
     names = ItemNames(opened.catalogue)
     whose: Any = None
     if history:
@@ -337,11 +334,11 @@ def _new_names(text: str | None, kind: str, place: object) -> dict[str, str] | N
 
 
 def _written(place: Path | str, table: str | None) -> str:
-    """Name what was written: a file and its size, or a table."""
+    """Name a file that was written, and its size, or a table."""
     from mrfrec.cli.show import size_of
-    from mrfrec.io.databases import shown
+    from mrfrec.io.databases import redacted
 
-    return f"{place} ({size_of(place)})" if isinstance(place, Path) else f"table {table} of {shown(place)}"
+    return f"{place} ({size_of(place)})" if isinstance(place, Path) else f"table {table} of {redacted(place)}"
 
 
 def _load(path: Path, threads: int | None = None) -> "Recommender":

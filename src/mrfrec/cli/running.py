@@ -1,4 +1,4 @@
-"""What the measuring commands share: checks before the work, reading and splitting data, showing reports."""
+"""Shared by commands: checks before the work, reading and splitting data, clusters, reports."""
 
 import logging
 import time

@@ -99,7 +99,7 @@ def show_explanation(
     found, base = model._explanation(item, **whose)
     columns = model.catalogue.reason_columns(found, base)
     if kind == "table":
-        if base:  # its row has no item: say what it is in place of one
+        if base:  # its row has no item: show its title there
             columns["item"][-1], columns["title"][-1] = columns["title"][-1], None
         last = {"item": "(score)", "contribution": fsum([base, *(c.amount for c in found)])}
         columns = {name: [*values, last.get(name)] for name, values in columns.items()}
@@ -204,7 +204,7 @@ def _file(path: Path) -> Iterator[TextIO]:
             yield file
     except OSError as error:
         message = f"{path} could not be written: {error.strerror or error}."
-        raise DataError(f"{message} What was there before is untouched.") from error
+        raise DataError(f"{message} An earlier file is untouched.") from error
     note(f"wrote {path} ({size_of(path)})")
 
 

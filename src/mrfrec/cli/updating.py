@@ -1,12 +1,13 @@
 """The commands update and forget. docs/cli.md is generated from the texts here."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from mrfrec.cli.data import Query, TableOptions, note_skipped
-from mrfrec.cli.options import Device, MemoryLimit, Threads
+from mrfrec.cli.data import note_skipped
+from mrfrec.cli.derived import Machine, TableForm
+from mrfrec.cli.options import takes_options
 from mrfrec.errors import DataError
 
 if TYPE_CHECKING:
@@ -19,9 +20,12 @@ Updated = Annotated[
 ]
 
 
+@takes_options
 def update(
     model: Model,
     data: Annotated[list[str], Argument(help="Files of new events, as for mrfrec fit.", metavar="DATA")],
+    reading: TableForm,
+    machine: Machine,
     output: Updated = None,
     batch: Annotated[
         str | None,
@@ -30,32 +34,6 @@ def update(
     again: Annotated[
         bool, Option("--again", help="Add the batch even if one of that name was added before.")
     ] = False,
-    user_column: Annotated[
-        str | None, Option(metavar="NAME", help="Column of the users, if its name does not tell.")
-    ] = None,
-    item_column: Annotated[str | None, Option(metavar="NAME", help="Column of the items.")] = None,
-    value_column: Annotated[str | None, Option(metavar="NAME", help="Column of the values.")] = None,
-    event_column: Annotated[str | None, Option(metavar="NAME", help="Column of the kinds of events.")] = None,
-    time_column: Annotated[str | None, Option(metavar="NAME", help="Column of the times.")] = None,
-    title_column: Annotated[str | None, Option(metavar="NAME", help="Column of the items' titles.")] = None,
-    items: Annotated[
-        Path | None, Option(metavar="FILE", help="Another table, of the items and their titles.")
-    ] = None,
-    on_bad: Annotated[
-        Literal["refuse", "skip"], Option(help="What to do with a row that has no id, or no number as value.")
-    ] = "refuse",
-    separator: Annotated[str | None, Option(metavar="TEXT", help="Between columns of a text file.")] = None,
-    columns: Annotated[
-        str | None, Option(metavar="NAMES", help="Columns of a text file without a header: user,item,plays.")
-    ] = None,
-    input_format: Annotated[
-        Literal["csv", "tsv", "jsonl", "parquet", "arrow"] | None,
-        Option(help="Format of DATA; told by the name of a file, needed for standard input (-)."),
-    ] = None,
-    query: Query = None,
-    threads: Threads = None,
-    memory_limit: MemoryLimit = None,
-    device: Device = None,
 ) -> None:
     """Add new events to a model, and fit it again.
 
@@ -75,18 +53,12 @@ def update(
     from mrfrec.io.sources import paths_of
 
     check_writable(output or model)
-    refuse_own_input(output or model, [*(path for name in data for path in paths_of(name)), items])
-    opened = _opened(model, "update", threads=threads, memory_limit=memory_limit, device=device)
-    typed = TableOptions(separator=separator, columns=columns).rows()
-    parsing: dict[str, Any] = {"on_bad": on_bad, "input_format": input_format, "query": query}
-    parsing |= {name: typed[name] for name in ("separator", "columns")}
+    items = [Path(reading["items"])] if "items" in reading else []
+    refuse_own_input(output or model, [*(path for name in data for path in paths_of(name)), *items])
+    opened = _opened(model, "update", machine)
     before = opened._training_facts
     with progress_bar() as progress:
-        events = opened._read_more(
-            data, user=user_column, item=item_column, value=value_column, title=title_column,
-            event=event_column, time=time_column, items=items, progress=part_of(progress, 0, READING),
-            **parsing,
-        )  # fmt: skip
+        events = opened._read_more(data, progress=part_of(progress, 0, READING), **reading)
         note_skipped(events.skipped)
         opened.update(events, batch=batch, again=again, progress=part_of(progress, READING, 1))
     after = opened._training_facts
@@ -95,15 +67,14 @@ def update(
     _saved(opened, output or model)
 
 
+@takes_options
 def forget(
     model: Model,
     users: Annotated[
         Path, Option(metavar="FILE", help="Required: user ids, one per line (.txt) or a column of a table.")
     ],
+    machine: Machine,
     output: Updated = None,
-    threads: Threads = None,
-    memory_limit: MemoryLimit = None,
-    device: Device = None,
 ) -> None:
     """Remove users from a model, and fit it again without them.
 
@@ -121,7 +92,7 @@ def forget(
 
     check_writable(output or model)
     refuse_own_input(output or model, [users])
-    opened = _opened(model, "forget", threads=threads, memory_limit=memory_limit, device=device)
+    opened = _opened(model, "forget", machine)
     known = opened.users_
     assert known is not None
     erased = find_users(opened, None, users)
@@ -137,7 +108,7 @@ def forget(
     _saved(opened, output or model)
 
 
-def _opened(path: Path, command: str, **machine: Any) -> "Recommender":
+def _opened(path: Path, command: str, machine: dict[str, Any]) -> "Recommender":
     from mrfrec.cli.models import check_machine
     from mrfrec.models.registry import load
 
@@ -145,7 +116,7 @@ def _opened(path: Path, command: str, **machine: Any) -> "Recommender":
     opened._origin(command)  # raises if histories are missing
     check_machine(machine, [type(opened).__name__])
     known = opened.get_params()
-    return opened.set_params(**{name: x for name, x in machine.items() if x is not None and name in known})
+    return opened.set_params(**{name: x for name, x in machine.items() if name in known})
 
 
 def _saved(model: "Recommender", path: Path) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.data.ids import Ids
+from mrfrec.data.reading import LIMITS, RULES, ReadingOptions
 from mrfrec.errors import DataError
 
 
@@ -45,9 +46,6 @@ def sums_of(data: npt.NDArray[np.float32], bound: float | None = None) -> Sums:
 
 
 _KINDS = ("integers", "strings", "untyped")
-_RULES = ("binary", "min_value", "duplicates", "event_weights", "now", "since", "until")
-_LIMITS = ("max_history", "min_users", "min_items")
-_FADING = ("half_life", "window")
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ class Origin:
         kinds = facts["users"], facts["items"]
         if (
             not isinstance(rules, dict)
-            or rules.keys() - {*_RULES, *_LIMITS, *_FADING}
+            or rules.keys() - {*RULES}
             or (times is not None and "window" not in rules)
             or not (grain is None or type(grain) is int)
             or type(bound) is not float
@@ -101,7 +99,7 @@ class Origin:
     @property
     def is_binary(self) -> bool:
         """Whether every pair counts 1."""
-        return bool(self.rules.get("binary", True)) and not self.rules.keys() & {"event_weights", "half_life"}
+        return not ReadingOptions(**self.rules).weighs
 
     def limited(self, limits: Mapping[str, int], keep: npt.NDArray[np.bool_]) -> "Origin":
         """Return the origin of some of the pairs, which these limits have kept."""
@@ -115,11 +113,11 @@ class Origin:
     @property
     def window(self) -> int:
         """The window, in microseconds."""
-        return round(float(str(self.rules["window"]).removesuffix("s")) * 1e6)
+        return ReadingOptions(**self.rules).microseconds("window") or 0
 
     def check_can_shrink(self) -> None:
         """Refuse data from which no user can be removed without a trace."""
-        fading = [name for name in _FADING if name in self.rules and "now" not in self.rules]
+        fading = ReadingOptions(**self.rules).following_latest_time
         if fading:
             raise DataError(
                 f"nobody can be removed from data that was read with {' and '.join(fading)} and without now: "
@@ -128,8 +126,8 @@ class Origin:
 
     def check_can_grow(self) -> None:
         """Refuse data to which nothing can be added exactly."""
-        limits = [name for name in _LIMITS if name in self.rules]
-        fading = [name for name in _FADING if name in self.rules and "now" not in self.rules]
+        limits = [name for name in LIMITS if name in self.rules]
+        fading = ReadingOptions(**self.rules).following_latest_time
         fading = [] if fading == ["window"] and self.times is not None else fading
         why = "leaves out what later events may bring back" if limits else "goes by the latest time"
         if limits or fading:

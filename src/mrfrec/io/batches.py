@@ -1,4 +1,4 @@
-"""What all kinds of tables share: a source yields batches of rows in polars, in the order of the rows."""
+"""Sources of rows: each yields batches in polars, in the order of the rows."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +12,7 @@ import polars as pl
 
 from mrfrec.errors import DataError, MrfrecError
 
-FAULT = "fault"  # name of an extra column of a batch: what is wrong with the shape of a row, or null
+FAULT = "fault"  # name of an extra column of a batch: the fault in the shape of a row, or null
 BLANK = "blank line"  # fault of a row without any content, which is passed over
 BATCH_ROWS = 250_000  # most rows in a batch
 PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # how gzip and zstd files begin
@@ -40,7 +40,7 @@ class Source:
 
 @contextmanager
 def reading(name: str, where: str = "") -> Iterator[None]:
-    """Report what goes wrong as an error of the data."""
+    """Turn errors of libraries and of the system into errors of the data."""
     try:
         yield
     except MrfrecError:
@@ -97,7 +97,7 @@ def stream(name: str, rows: pl.LazyFrame) -> Iterator[pl.DataFrame]:
 def batch_of(
     columns: Mapping[str, pl.Series | list[Any]], faults: list[str | None], name: str
 ) -> pl.DataFrame:
-    """Build a batch from columns or lists of Python values; what cannot be an id becomes a fault."""
+    """Build a batch from columns or lists of Python values; a value that cannot be an id becomes a fault."""
     series: dict[str, pl.Series] = {}
     for role, values in columns.items():
         if isinstance(values, pl.Series):

@@ -23,7 +23,8 @@ _NAMES = {
 }
 
 
-def _plain(name: str) -> str:
+def _letters(name: str) -> str:
+    """Return a name in lower case without spaces and punctuation."""
     return re.sub(r"[\W_]", "", name).lower()
 
 
@@ -35,17 +36,17 @@ def find_roles(
     for role in _NAMES:
         if role not in roles:
             fitting = _recognised(table, role, taken=set(roles.values()))
-            if len(fitting) == 1 and not (role == "title" and _plain(fitting[0]) == "name"):
+            if len(fitting) == 1 and not (role == "title" and _letters(fitting[0]) == "name"):
                 roles[role] = fitting[0]
             elif role in needed:
                 taken = next(
-                    (other for other, name in roles.items() if _plain(name) in _NAMES[role].split()), ""
+                    (other for other, name in roles.items() if _letters(name) in _NAMES[role].split()), ""
                 )
                 if table.is_text and all(re.match(r"[-+.\d]+( \(|$)", name) for name in table.columns):
                     line = [re.sub(r" \(column \d+\)$", "", name) for name in table.columns]
                     raise DataError(
                         f"{table.name}: the first line, {_listed(line)}, looks like data. Name the "
-                        "columns: columns=…, or at the command line --columns user,item,rating,timestamp."
+                        'columns: columns=…, such as "user,item,rating,timestamp".'
                     )
                 which = (
                     f"{roles[taken]!r} is taken for the {taken}s"
@@ -55,9 +56,8 @@ def find_roles(
                     else f"No name of {_listed(table.columns)} is recognised"
                 )
                 raise DataError(
-                    f"{table.name}: which column holds the {role}s? {which}. Name it: {role}=… "
-                    f"(--{role}-column at the command line); a file without a header line also needs "
-                    "columns=… (--columns)."
+                    f"{table.name}: which column holds the {role}s? {which}. Name it: {role}=…; a file "
+                    "without a header line also needs columns=…."
                 )
     for (role, name), (other, same) in pairwise(sorted(roles.items(), key=lambda pair: pair[1])):
         if name == same:
@@ -76,31 +76,30 @@ def _named(table: Source, role: str, name: str) -> str:
 def _recognised(table: Source, role: str, taken: set[str]) -> list[str]:
     """Return the columns whose names fit the role; only the plainest if there is exactly one such."""
     known = _NAMES[role].split()
-    fitting = [name for name in table.columns if _plain(name) in known and name not in taken]
-    plainest = [name for name in fitting if _plain(name) in known[:2]]
+    fitting = [name for name in table.columns if _letters(name) in known and name not in taken]
+    plainest = [name for name in fitting if _letters(name) in known[:2]]
     return plainest if len(plainest) == 1 else fitting
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:12])
-    return shown + (", …" if len(names) > 12 else "")
+    return ", ".join(map(repr, names[:12])) + (", …" if len(names) > 12 else "")
 
 
 def check_that_rows_may_be_counted(table: Source, roles: dict[str, str]) -> None:
     """Refuse to count rows as values if some other column may hold the values."""
     times = _NAMES["time"].split()
-    others = [name for name in table.columns if name not in roles.values() and _plain(name) not in times]
+    others = [name for name in table.columns if name not in roles.values() and _letters(name) not in times]
     if others:
         raise DataError(
-            f"{table.name}: which column holds the values? It may be one of {_listed(others)}: say value=… "
-            "(--value-column at the command line)."
+            f"{table.name}: which column holds the values? It may be one of {_listed(others)}: name it by "
+            "value=…."
         )
 
 
 def find_titles(table: Source, item: str | None, title: str | None) -> dict[str, str]:
     """Return the columns of a table of items that hold ids and titles."""
     ids = [item] if item in table.columns else _recognised(table, "item", taken={str(title)})
-    ids = ids or [name for name in table.columns if _plain(name) == "id"]
+    ids = ids or [name for name in table.columns if _letters(name) == "id"]
     titles = (
         [_named(table, "title", title)] if title is not None else _recognised(table, "title", taken=set(ids))
     )

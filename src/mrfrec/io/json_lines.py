@@ -33,7 +33,7 @@ def open_json(path: Path, label: str) -> Source:
     if not len(head):
         raise DataError(f"{label} is empty.")
     if "".join(head[:50]).lstrip("\ufeff \t\r").startswith("["):
-        raise DataError(f"{label} is one JSON array; what can be read is JSON lines, one object to a line.")
+        raise DataError(f"{label} is one JSON array. Convert it to JSON lines, one object to a line.")
     objects = [fields for fields, fault in map(_parse, head) if not fault]
     if not objects:
         raise DataError(f"{label}: none of the first {len(head)} lines is a JSON object.")
@@ -89,7 +89,7 @@ def _parse_fast(
 
 
 def _parse(line: str) -> tuple[dict[str, Any], str | None]:
-    """Return the fields of a JSON object, of equal keys the first; or what is wrong with the line."""
+    """Return the fields of a JSON object, of equal keys the first; or the fault of the line."""
     if not line.strip():
         return {}, BLANK
     try:

@@ -11,7 +11,7 @@ import polars as pl
 from mrfrec.errors import DataError, MissingLibraryError
 from mrfrec.io import batches as tables
 from mrfrec.io.batches import ID_ROLES, POLARS_ERRORS, Roles, Source, Types, batch_of
-from mrfrec.io.databases import ask, connect, database_file, failure, is_database, shown
+from mrfrec.io.databases import ask, connect, database_file, failure, is_database, redacted
 from mrfrec.io.staging import parse_table
 
 _SQLITE_ROWS = 50_000  # rows in a batch while they are Python objects
@@ -26,14 +26,14 @@ def open_query(url: str, query: str) -> Source:
     if doubled is not None or not columns:
         rows.close()
         what = f"several columns {doubled!r}. Name them apart: … as name" if columns else "no table"
-        raise DataError(f"{shown(url)}: the query returns {what}.")
+        raise DataError(f"{redacted(url)}: the query returns {what}.")
 
     def batches(roles: Roles, types: Types) -> Iterator[pl.DataFrame]:
         with closing(rows):
             rows.send(roles)
             yield from rows
 
-    return Source(shown(url), tuple(columns), batches)
+    return Source(redacted(url), tuple(columns), batches)
 
 
 def reads_table(url: str, query: str, other: str, names: tuple[str, str]) -> bool:
@@ -95,7 +95,7 @@ def _rows(url: str, query: str) -> Generator[Any, Roles, None]:
             places = {role: columns.index(name) for role, name in roles.items()}
             while rows := cursor.fetchmany(_SQLITE_ROWS):
                 values = {role: _plain([row[place] for row in rows]) for role, place in places.items()}
-                yield batch_of(values, [None] * len(rows), shown(url))
+                yield batch_of(values, [None] * len(rows), redacted(url))
             return
         with _arrow(cursor, url, query) as arrays:
             schema = arrays.get_schema()
@@ -105,7 +105,7 @@ def _rows(url: str, query: str) -> Generator[Any, Roles, None]:
             yield
             places = {role: columns.index(name) for role, name in roles.items()}
             for role, place in places.items():
-                _check(kinds[place], role, shown(url))
+                _check(kinds[place], role, redacted(url))
             done = 0
             try:
                 while (array := ask(cursor, _next, arrays, schema)).is_valid():
@@ -130,7 +130,7 @@ def _arrow(cursor: Any, url: str, query: str) -> Iterator[Any]:
     else:
         is_select = not _COPY.match(query)  # which may write files of the server
     if not is_select:
-        raise DataError(f"{shown(url)}: the query must be a single select.")
+        raise DataError(f"{redacted(url)}: the query must be a single select.")
     if url.startswith("duckdb"):
         stream = nanoarrow.c_array_stream(cursor.sql(query))
     else:

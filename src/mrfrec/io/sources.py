@@ -9,7 +9,7 @@ import re
 import sys
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from http.client import HTTPException
@@ -24,6 +24,7 @@ import polars as pl
 import polars.selectors as cs
 
 from mrfrec.checks import check_threads
+from mrfrec.data.reading import FORMATS, Format, ReadingOptions
 from mrfrec.errors import DataError, MrfrecError, ParameterError
 from mrfrec.io import batches as tables
 from mrfrec.io.batches import (
@@ -37,12 +38,12 @@ from mrfrec.io.batches import (
     reading,
     stream,
 )
-from mrfrec.io.databases import is_database, shown
+from mrfrec.io.databases import is_database, redacted
 from mrfrec.io.json_lines import open_json
 from mrfrec.io.queries import open_query
 from mrfrec.io.text import open_text
 
-_SUFFIXES = {
+_SUFFIXES: dict[str, Format] = {
     ".csv": "csv", ".txt": "csv", ".dat": "csv", ".data": "csv", ".tsv": "tsv", ".tab": "tsv",
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
     ".parquet": "parquet", ".pq": "parquet",
@@ -52,57 +53,40 @@ _WEB = ("http", "https")
 _CLOUDS = ("s3", "gs", "az", "abfs", "abfss")
 _RETRIES = {"max_retries": 2, "retry_timeout_ms": 30_000}
 _SECONDS = 30  # to wait for an answer
-_FORMATS = tuple(dict.fromkeys(_SUFFIXES.values()))
+_OF_TEXT = ("separator", "columns")
 
 
-def open_sources(
-    source: object,
-    *,
-    separator: str | None = None,
-    columns: Sequence[str] | None = None,
-    input_format: str | None = None,
-    query: str | None = None,
-) -> list[Source]:
+def open_sources(source: object, options: ReadingOptions | None = None) -> list[Source]:
     """Open a path, a pattern, a URL, a list of them, a stream, or a data frame that narwhals knows."""
     check_threads("reading")
-    if separator is not None and not (
-        isinstance(separator, str) and separator and separator.isascii() and not set(separator) & set('"\r\n')
-    ):
-        raise ParameterError("separator", "ASCII characters, no quotation mark or line end", separator)
-    names = list(columns) if isinstance(columns, Iterable) and not isinstance(columns, str) else []
-    all_texts = bool(names) and all(isinstance(name, str) for name in names)
-    if columns is not None and not (all_texts and len(set(names)) == len(names)):
-        raise ParameterError("columns", "a list of distinct names", columns)
-    if input_format is not None and input_format not in _FORMATS:
-        raise ParameterError("input_format", f"one of {', '.join(_FORMATS)}, or None", input_format)
-    options = (input_format, separator, names or None)
+    options = options or ReadingOptions()
     given: Any = source if isinstance(source, list | tuple) else [source]
     for one in given:
         scheme, mark, _ = one.partition("://") if isinstance(one, str) else ("", "", "")
         if mark and not is_database(one) and scheme.lower() not in (*_WEB, *_CLOUDS):
             known = "postgresql, sqlite, duckdb, " + ", ".join((*_WEB, *_CLOUDS))
-            raise DataError(f"{shown(one)}: {scheme}:// is not known. Those that are: {known}.")
-    if query is not None or any(map(is_database, given)):
-        _check_query(given, query, options)
-        return [open_query(url, str(query)) for url in given]
+            raise DataError(f"{redacted(one)}: {scheme}:// is not known. Known are {known}.")
+    if options.query is not None or any(map(is_database, given)):
+        _check_query(given, options)
+        return [open_query(url, str(options.query)) for url in given]
     if given and all(isinstance(one, str | Path) or hasattr(one, "read") for one in given):
         opened = []
         for one in given:
             if hasattr(one, "read"):
-                opened.append(_open_stream(one, str(getattr(one, "name", "the stream")), *options))
+                opened.append(_open_stream(one, str(getattr(one, "name", "the stream")), options))
             elif "://" in str(one):
-                opened += _open_url(str(one), *options)
+                opened += _open_url(str(one), options)
             elif str(one) == "-":
                 if sys.stdin is None:
                     raise DataError("standard input is closed: there is nothing to read.")
-                opened.append(_open_stream(sys.stdin.buffer, "standard input", *options))
+                opened.append(_open_stream(sys.stdin.buffer, "standard input", options))
             else:
                 for path in paths_of(str(one)):
                     if path.is_file():
-                        opened.append(_open_file(path, str(path), *options))
+                        opened.append(_open_file(path, str(path), options))
                     else:
                         with reading(str(path)), path.open("rb") as pipe:
-                            opened.append(_open_stream(pipe, str(path), *options))
+                            opened.append(_open_stream(pipe, str(path), options))
         return opened
     try:
         frame: Any = nw.from_native(source)
@@ -113,28 +97,25 @@ def open_sources(
         ) from None
     except ValueError as error:
         raise DataError(f"the data frame cannot be read: {error}") from error
-    _refuse_text_options(separator, columns)
-    if input_format is not None:
-        raise ParameterError("input_format", "None for a data frame", input_format)
+    _refuse(options, "a data frame", *_OF_TEXT, "input_format")
     return [_open_frame(frame)]
 
 
-def _check_query(sources: Sequence[object], query: object, options: Sequence[object]) -> None:
+def _check_query(sources: Sequence[object], options: ReadingOptions) -> None:
+    query = options.query
     if not all(map(is_database, sources)):
-        raise ParameterError("query", "None unless all data comes from databases (postgresql://…)", query)
-    if not isinstance(query, str) or not query.strip("; \t\r\n"):
-        rule = f"the SQL of what to read from {shown(str(sources[0]))}"
-        advice = 'Say query="select user_id, item_id from …" (--query at the command line).'
-        raise ParameterError("query", rule, query, advice)
-    for name, value in zip(("input_format", "separator", "columns"), options, strict=True):
-        if value is not None:
-            raise ParameterError(name, "None for a database", value)
+        rule = "left out unless all data comes from databases (postgresql://…)"
+        raise ParameterError("query", rule, query)
+    if query is None or not query.strip("; \t\r\n"):
+        rule = f"SQL that reads from {redacted(str(sources[0]))}"
+        raise ParameterError("query", rule, query, 'Such as "select user_id, item_id from …".')
+    _refuse(options, "a database", *_OF_TEXT, "input_format")
 
 
-def _refuse_text_options(separator: str | None, columns: Sequence[str] | None) -> None:
-    for name, value in (("separator", separator), ("columns", columns)):
-        if value is not None:
-            raise ParameterError(name, "None for data that is not a text table", value)
+def _refuse(options: ReadingOptions, what: str, *names: str) -> None:
+    for name in names:
+        if getattr(options, name) is not None:
+            raise ParameterError(name, f"left out for {what}", getattr(options, name))
 
 
 def paths_of(name: str) -> list[Path]:
@@ -160,16 +141,16 @@ def paths_of(name: str) -> list[Path]:
     return matches
 
 
-def _open_stream(stream: Any, name: str, form: str | None, *options: Any) -> Source:
+def _open_stream(stream: Any, name: str, options: ReadingOptions) -> Source:
     """Copy a stream to a temporary file without a name, which is gone with the source."""
-    _format_of(name, form)
+    _format_of(name, options)
     with reading(name), tempfile.TemporaryFile() as file:
         while piece := stream.read(1 << 20):
             file.write(piece.encode() if isinstance(piece, str) else piece)
         file.flush()
         copy = os.dup(file.fileno())
     try:
-        source = _open_file(Path(f"/dev/fd/{copy}"), name, form, *options)
+        source = _open_file(Path(f"/dev/fd/{copy}"), name, options)
     except BaseException:
         os.close(copy)
         raise
@@ -177,10 +158,11 @@ def _open_stream(stream: Any, name: str, form: str | None, *options: Any) -> Sou
     return source
 
 
-def _open_url(url: str, form: str | None, separator: str | None, columns: list[str] | None) -> list[Source]:
-    """Open what polars finds in a cloud, also by a pattern; text, and what comes by HTTP, is copied first."""
-    name, scheme = shown(url), url.partition("://")[0].lower()
-    form = _format_of(name, form)
+def _open_url(url: str, options: ReadingOptions) -> list[Source]:
+    """Open files in a cloud, also by a pattern; text files, and files that come by HTTP, are copied first."""
+    name, scheme = redacted(url), url.partition("://")[0].lower()
+    form = _format_of(name, options)
+    options = replace(options, input_format=form)
     if scheme in _WEB:
         if "@" in urlsplit(url).netloc:
             raise DataError(
@@ -188,16 +170,16 @@ def _open_url(url: str, form: str | None, separator: str | None, columns: list[s
                 '"-" reads standard input.'
             )
         with _fetching(name), urlopen(url, timeout=_SECONDS) as answer:
-            source = _open_stream(answer, name, form, separator, columns)
+            source = _open_stream(answer, name, options)
             if answer.length:
                 raise DataError(f"{name} ended {answer.length:,} bytes too early. Try again.")
         return [source]
-    options: dict[str, Any] = {"glob": any(mark in url for mark in "*?["), "storage_options": _RETRIES}
+    found_by: dict[str, Any] = {"glob": any(mark in url for mark in "*?["), "storage_options": _RETRIES}
     if form in ("parquet", "arrow"):
-        _refuse_text_options(separator, columns)
+        _refuse(options, f"{form.capitalize()} files", *_OF_TEXT)
         scan = pl.scan_parquet if form == "parquet" else pl.scan_ipc
         with _fetching(name):
-            rows = scan(url, **options)
+            rows = scan(url, **found_by)
             found = _lazy(name, rows.collect_schema().names(), lambda _: rows)
 
         def batches(roles: Roles, types: Types) -> Iterator[pl.DataFrame]:
@@ -205,7 +187,7 @@ def _open_url(url: str, form: str | None, separator: str | None, columns: list[s
                 yield from found.batches(roles, types)
 
         return [replace(found, batches=batches)]
-    sources, lines = [], pl.scan_lines(url, include_file_paths="path", **options)
+    sources, lines = [], pl.scan_lines(url, include_file_paths="path", **found_by)
     with ExitStack() as stack, _fetching(name):
         copies: dict[str, Any] = {}
         for batch in lines.collect_batches(chunk_size=tables.BATCH_ROWS, maintain_order=True, lazy=True):
@@ -215,7 +197,7 @@ def _open_url(url: str, form: str | None, separator: str | None, columns: list[s
                 copies[path].writelines(f"{line}\n".encode() for line in part["line"])
         for path, copy in copies.items():
             copy.seek(0)
-            sources.append(_open_stream(copy, path, form, separator, columns))
+            sources.append(_open_stream(copy, path, options))
     if not sources:
         raise DataError(f"{name} is empty, or no file matches.")
     return sources
@@ -244,32 +226,31 @@ def _fetching(name: str) -> Iterator[None]:
         raise DataError(f"{name} cannot be read: {reason}.") from None
 
 
-def _format_of(name: str, form: str | None) -> str:
-    if form is not None:
-        return form
+def _format_of(name: str, options: ReadingOptions) -> Format:
+    if options.input_format is not None:
+        return options.input_format
     path = Path(name.lower())
     packed = path.suffix in (".gz", ".zst")
     form = _SUFFIXES.get(Path(path.stem).suffix if packed else path.suffix)
     if form is None or (packed and form in ("parquet", "arrow")):
         raise DataError(
-            f"{name}: cannot tell the format from the name. Say input_format=… (--input-format at the "
-            f"command line), one of {', '.join(_FORMATS)}; or use a name that ends in "
-            f"{', '.join(_SUFFIXES)}, text and JSON lines also with .gz or .zst after that."
+            f"{name}: cannot tell the format from the name. Give input_format=…, one of "
+            f"{', '.join(FORMATS)}; or use a name that ends in {', '.join(_SUFFIXES)}, text and JSON lines "
+            "also with .gz or .zst after that."
         )
     return form
 
 
-def _open_file(
-    path: Path, name: str, form: str | None, separator: str | None, columns: list[str] | None
-) -> Source:
-    form = _format_of(name, form)
+def _open_file(path: Path, name: str, options: ReadingOptions) -> Source:
+    form = _format_of(name, options)
     if form not in ("csv", "tsv"):
-        _refuse_text_options(separator, columns)
+        _refuse(options, "data that is not a text table", *_OF_TEXT)
     with reading(name):
         if form not in ("parquet", "arrow"):
             check_text(path, name)
         if form in ("csv", "tsv"):
-            return open_text(path, name, separator or ("\t" if form == "tsv" else None), columns)
+            mark = options.separator or ("\t" if form == "tsv" else None)
+            return open_text(path, name, mark, None if options.columns is None else list(options.columns))
         if form == "jsonl":
             return open_json(path, name)
         try:

@@ -1,6 +1,6 @@
 """Read text tables: lines of fields with a separator between them, with or without a header.
 
-Fields stay text here, so that what cannot be understood can be shown as it stands in the file.
+Fields stay text here, so that errors can quote a bad field as it stands in the file.
 """
 
 import csv
@@ -88,7 +88,8 @@ def _fields(line: str, separator: str) -> list[str]:
 def _is_plain(path: Path, label: str, separator: str, first_row: int) -> bool:
     """Return whether a text has no spaces, no quotation marks and no rows that begin with an empty field.
 
-    Refuses what polars would repair: quotation marks that do not match, and carriage returns outside of them.
+    Refuses text that polars would repair: quotation marks that do not match, and carriage returns outside
+    of them.
     """
     plain, odd, last = True, False, b""
     begins_empty = re.compile(rb"\n[\r\n" + re.escape(separator).encode() + b"]")

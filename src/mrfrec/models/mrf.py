@@ -53,61 +53,71 @@ class MRF(Linear):
     Parameters
     ----------
     l2
-        Ridge on the rescaled item-item matrix. "auto": 37·q^(1−α)·(v̄/q)^(¼−α), where v̄ is the mean of v, the
-        weighted sum of squares of an item (about its mean if centered), over the items with some variance,
-        and q the mean square of an entry, 1 for binary data; `plan_.l2` is the number.
+        Ridge on the rescaled item-item matrix: "auto", or a number, larger for less data. "auto" is
+        37·q^(1−α)·(v̄/q)^(¼−α), where v̄ is the mean of v, the weighted sum of squares of an item (about its
+        mean if centered), over the items with some variance, and q the mean square of an entry, 1 for binary
+        data; `plan_.l2` is the number.
     alpha
-        Exponent of the rescaling, 0 (covariances) to 1 (correlations).
+        Exponent of the rescaling, from 0 (covariances) to 1 (correlations).
     l2_flat
-        A second ridge, in the original space: the diagonal gets `l2 + l2_flat/s²`.
+        A second ridge, the same for all items. It is one of the original space: the diagonal gets `l2 +
+        l2_flat/s²`.
     dropout
-        p: a third ridge, p/(1 − p) times the diagonal of S. Equals, in expectation, dropping each item of a
-        history with this probability in training (EDLAE).
+        A third ridge, proportional to the popularity of an item; below 1. For p it is p/(1 − p) times the
+        diagonal of S, which equals, in expectation, dropping each item of a history with this probability in
+        training (EDLAE).
     user_weight
-        β: a user with a history of length h gets the weight h^(−β), so that long histories do not dominate.
+        Above 0, long histories count less. A user with a history of length h gets the weight h^(−β), for this
+        number β.
     center
-        Subtract the column means.
+        Subtract the mean of each item.
     sparsity
-        Share of the m² entries to keep, diagonal included, before `max_neighbors` applies. None or "dense"
-        for a dense model. "auto": dense up to 25,000 items if that fits in memory, otherwise 200 neighbours
-        per item, or as many as fit; but, with rank="auto" and more than 1,000 items, 100 neighbours per item
-        in place of a dense model if there are fewer users than items, or fewer than 30 pairs per item.
+        Share of the weights to keep, such as 0.005; "dense" for all weights, or "auto". It is a share of the
+        m² entries, diagonal included, before `max_neighbors` applies. None is the same as "dense". "auto":
+        dense up to 25,000 items if that fits in memory, otherwise 200 neighbours per item, or as many as fit;
+        but, with rank="auto" and more than 1,000 items, 100 neighbours per item in place of a dense model if
+        there are fewer users than items, or fewer than 30 pairs per item.
     threshold
-        Keep the entries with |S| above this, instead of `sparsity`.
+        Keep pairs that correlate more than this, instead of `sparsity`. These are the entries with |S| above
+        it.
     max_neighbors
-        Most entries per column of the sparse model, diagonal included.
+        Sparse model: largest number of weights of an item. The diagonal is included.
     r
-        0 solves one system per item; up to 1, each system also gives the columns of that share of the
-        item's neighbours: faster, less accurate.
+        Sparse model: 0 is most accurate, 1 is fastest. 0 solves one system per item; above 0, each system
+        also gives the columns of that share of the item's neighbours.
     mean_constraint
-        Fit under μᵀB = μᵀ (the Appendix), for all items with variance; dense only.
+        Dense model: make predictions reproduce the means of the items. The fit is under μᵀB = μᵀ (the
+        Appendix), for all items with variance.
     novelty
-        γ: divide the score of an item with p users by (p/p̄)^γ, where p̄ is the p of a typical interaction.
-        More favours rarer items. `recommend(novelty=…)` uses another γ without a new fit.
+        Above 0, rarer items score higher; below 0, popular items. For γ, the score of an item with p users is
+        divided by (p/p̄)^γ, where p̄ is the p of a typical interaction. `recommend(novelty=…)` uses another γ
+        without a new fit.
     rank
-        Vectors of a low-rank part L beside B, 0 for none: the score is x·(B + λ·L). It gives a sparse model
-        the structure that all items share. "auto": 256 for a sparse model, fewer where that would be more
-        than 16 million numbers; 0 for a dense one.
+        Number of vectors of a low-rank part beside the weights: "auto", or 0 for none. With the part L the
+        score is x·(B + λ·L). It gives a sparse model the structure that all items share. "auto": 256 for a
+        sparse model, fewer where that would be more than 16 million numbers; 0 for a dense one.
     rank_weight
-        How much L counts: λ is such that, over the items a user has not, the scores x·λL spread (in their
-        standard deviation) this many times as much as the scores of B, intercept included.
+        How much the low-rank part counts, where the weights count 1. λ is such that, over the items a user
+        has not, the scores x·λL spread (in their standard deviation) this many times as much as the scores of
+        B, intercept included.
     offset
-        Score by the exact conditional mean μ + (x − μ)·B instead of x·B. An item without evidence scores its
-        mean given that none of its neighbors were used, μ − μ·B; an empty history scores μ.
+        Add the intercept of the conditional mean. The score is μ + (x − μ)·B instead of x·B. An item without
+        evidence scores its mean given that none of its neighbors were used, μ − μ·B; an empty history scores
+        μ.
     dtype
-        Precision of the weights and of the linear algebra, "float32" or "float64".
+        Precision of the weights and of the linear algebra.
     threads
-        Number of threads, all cores by default. Results do not depend on it.
+        Number of threads, by default one for each core. Results do not depend on it.
     memory_limit
-        Memory that a fit or `score` may use beyond the matrix it is given, in bytes or as "8GB"; by default
-        what is available. Up to 15 MB of buffers are not counted. A fit that needs more raises
-        `MemoryPlanError`: before it starts, or as soon as the data shows it. Where "auto" decides, the limit
-        may make the model sparse, keep fewer pairs or leave out the low-rank part; `plan_` says so.
+        Memory to use beyond the data, such as "8GB", by default as much as is free. It holds for a fit and
+        for `score`; a number is in bytes. Up to 15 MB of buffers are not counted. A fit that needs more
+        raises `MemoryPlanError`: before it starts, or as soon as the data shows it. Where "auto" decides, the
+        limit may make the model sparse, keep fewer pairs or leave out the low-rank part; `plan_` says so.
     device
-        Where to fit, and to rank many users by dense weights: "cpu", "cuda", "cuda:1", or "auto" for a GPU
-        where there is one with room and it pays (from 5,000 items, if sparse from 5 million interactions).
-        Needs PyTorch. It decides neither what is fitted nor, from the same weights, any list; weights differ
-        from those of the CPU by rounding.
+        Where to compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU where it pays. That is from 5,000 items
+        on, if sparse from 5 million interactions, where a GPU has room. The device fits, and ranks many users
+        by dense weights. Needs PyTorch. It decides neither what is fitted nor, from the same weights, any
+        list; weights differ from those of the CPU by rounding.
 
     Attributes
     ----------
@@ -195,7 +205,7 @@ class MRF(Linear):
         if sparsity == "auto":
             self.sparsity = "auto"
         elif sparsity not in (None, "dense"):
-            rule = 'above 0 and at most 1, "auto", or None for dense'
+            rule = 'above 0 and at most 1, "auto" or "dense"'
             self.sparsity = check_number("sparsity", sparsity, rule, lambda x: 0 < x <= 1)
         self.threshold = None
         if threshold is not None:
@@ -371,7 +381,7 @@ class MRF(Linear):
             warn(
                 f"one user has {longest:,} items, and so {share:.0%} of all pairs of items. Items that only "
                 "this user has look alike, and in a sparse model take the place of others. Read the data "
-                "with max_history=1000 (--max-history 1000) to leave such users out."
+                "with max_history=1000 to leave such users out."
             )
 
     def warm_up(self) -> None:

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mrfrec.checks import check_count, check_flag, check_number
+from mrfrec.data.reading import ReadingOptions, duration
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.evaluation.metrics import parse
 from mrfrec.io.atomic import check_writable, expanded
-from mrfrec.io.databases import is_database, shown
+from mrfrec.io.databases import is_database, redacted
 from mrfrec.io.frames import check_target, new_names
 from mrfrec.io.sources import paths_of
 from mrfrec.io.tables import check_reading, read_interactions
-from mrfrec.io.weighting import duration
 from mrfrec.models.recommender import RECOMMENDATION_COLUMNS, SIMILAR_COLUMNS, Recommender
 from mrfrec.models.registry import build
 
@@ -69,7 +69,7 @@ class Sink:
 
     @property
     def where(self) -> str:
-        return self.to if self.table is None else f"{self.table} in {shown(self.to)}"
+        return self.to if self.table is None else f"{self.table} in {redacted(self.to)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,9 +206,9 @@ def _source(given: dict[str, Any], inside: Callable[[str], str], dates: Mapping[
     if isinstance(reading.get("items"), str):
         reading["items"] = inside(reading["items"])
     with _prefixed("source"):
-        check_reading(reading)
+        options = check_reading(reading)
         if mode == "update":
-            _check_grows(reading)
+            _check_grows(options)
     return SourceRules(
         data=[inside(_filled(name, dates)) for name in names], mode=mode, batch=given.get("batch"),
         reading=reading,
@@ -232,17 +232,16 @@ def _guard(given: dict[str, Any], updates: bool) -> Guard:
     return guard
 
 
-def _check_grows(reading: Mapping[str, Any]) -> None:
+def _check_grows(options: ReadingOptions) -> None:
     """Refuse to read new events in a way in which nothing can be added later."""
-    for name in ("max_history", "min_users", "min_items"):
-        if reading.get(name):
+    for name, limit in options.limits().items():
+        if limit:
             advice = "Later events may bring back what it leaves out."
-            raise ParameterError(name, 'left out with mode = "update"', reading[name], advice)
-    weighs = "event_weights" in reading or reading.get("binary") is False
-    for name in ("half_life", *(["window"] if weighs else [])):
-        if name in reading and "now" not in reading:
-            advice = "Then what an event counts does not change from night to night."
-            raise ParameterError("now", f'given with {name} and mode = "update"', None, advice)
+            raise ParameterError(name, 'left out with mode = "update"', limit, advice)
+    fading = options.following_latest_time
+    if fading and (options.weighs or fading != ["window"]):
+        advice = "Then what an event counts does not change from night to night."
+        raise ParameterError("now", f'given with {fading[0]} and mode = "update"', None, advice)
 
 
 def _check_apart(job: Job) -> None:
@@ -264,7 +263,7 @@ def _check_apart(job: Job) -> None:
         other = places.get(where) or places.get(own)
         if other is not None and not (is_database(target) and other == "source.data"):
             advice = f"{other} is there, too."
-            raise ParameterError(what, "a place of its own", shown(target), advice)
+            raise ParameterError(what, "a place of its own", redacted(target), advice)
         places[where] = what
         if table is None:
             check_writable(target)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from mrfrec import __version__
 from mrfrec.checks import check_flag
 from mrfrec.data.growing import add, origin_of
+from mrfrec.data.reading import duration
 from mrfrec.errors import BusyError, DataError, EmptyTableError, MrfrecError, RefusedError
 from mrfrec.evaluation.climbing import climb
 from mrfrec.evaluation.heldout import by_hash
@@ -31,10 +32,9 @@ from mrfrec.evaluation.metrics import parse
 from mrfrec.evaluation.protocol import evaluate
 from mrfrec.evaluation.splits import Split
 from mrfrec.io.atomic import writing
-from mrfrec.io.databases import shown
+from mrfrec.io.databases import redacted
 from mrfrec.io.staging import open_staging
 from mrfrec.io.tables import read_interactions
-from mrfrec.io.weighting import duration
 from mrfrec.models.registry import load
 from mrfrec.nightly.guard import LastModel, data_faults, drift, metric_faults, metric_floor, size_limits
 from mrfrec.nightly.job import Job, Sink, read_job
@@ -96,7 +96,7 @@ def steps(job: Job) -> list[str]:
     before = report.last_published
     published = LastModel.open(publish.model)
     limits = size_limits(guard, report.recent or ([published.size] if published else []))
-    names = ", ".join(shown(name) for name in source.data)
+    names = ", ".join(redacted(name) for name in source.data)
     lines = [
         f"read {names}"
         + (f" and add it to {publish.model}" if source.mode == "update" and published else ""),
@@ -261,7 +261,10 @@ class _Night:
             new = read_interactions(job.source.data, progress=self.progress, **job.source.reading)
         except EmptyTableError as error:
             if job.source.mode == "fit" or not job.publish.model.exists():
-                names, query = ", ".join(map(shown, job.source.data)), job.source.reading.get("query")
+                names, query = (
+                    ", ".join(map(redacted, job.source.data)),
+                    job.source.reading.get("query"),
+                )
                 asked = f" The query was: {' '.join(query.split())}" if query else ""
                 raise EmptyTableError(f"{names}: {error}{asked}") from None
             # The batch is not noted: its events may come later.

@@ -1,8 +1,6 @@
-"""Gather what is read from tables: the columns of all rows, and a number for each id."""
+"""Number the ids of users and items while tables are read."""
 
 import logging
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,74 +12,19 @@ from mrfrec.io.batches import INT64_MAX, Source
 
 _log = logging.getLogger("mrfrec")
 
-_ROOM = 1 << 23  # rows for which there is room at first; memory that is not written to is not taken
-_SLICE = 1 << 18  # rows whose times are looked at together
+_SLICE = 1 << 18  # rows that are numbered at a time
 
 
-class GrowingColumns:
-    """The columns of rows, which grow in place: many small arrays would leave holes in memory."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self._arrays: dict[str, npt.NDArray[Any]] = {}
-
-    def __contains__(self, role: str) -> bool:
-        return role in self._arrays
-
-    def __getitem__(self, role: str) -> npt.NDArray[Any]:
-        return self._arrays[role][: self.size]
-
-    def append(self, rows: dict[str, npt.NDArray[Any]]) -> None:
-        size = self.size + len(rows["user"])
-        for role, values in rows.items():
-            array = self._arrays.setdefault(role, np.empty(_ROOM, values.dtype))
-            if (kind := np.result_type(array, values)) != array.dtype:
-                array = self._arrays[role] = array.astype(kind)
-            if size > len(array):
-                array.resize(size + size // 8, refcheck=False)
-            array[self.size : size] = values
-        self.size = size
-
-    def fill(self, role: str, kind: type) -> None:
-        """Add a column of ones."""
-        self._arrays[role] = np.ones(self.size, kind)
-
-    def slices(self) -> Iterator[slice]:
-        for start in range(0, self.size, _SLICE):
-            yield slice(start, min(start + _SLICE, self.size))
-
-    def keep(self, are_kept: Callable[[slice], npt.NDArray[np.bool_]]) -> None:
-        """Leave out the other rows."""
-        done = 0
-        for rows in self.slices():
-            keep = are_kept(rows)
-            count = int(keep.sum())
-            for array in self._arrays.values():
-                array[done : done + count] = array[rows][keep]
-            done += count
-        self.size = done
-
-    def drop(self, role: str) -> None:
-        self._arrays.pop(role, None)
-
-    def release(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the columns, and forget them."""
-        arrays, self._arrays = self._arrays, {}
-        for array in arrays.values():
-            array.resize(self.size, refcheck=False)
-        return arrays
-
-
-class Numbering:
-    """Number ids as they come, and then 0, 1, 2, … in ascending order once all are known."""
+class IdNumbering:
+    """Numbers ids as they come, and 0, 1, 2, … in ascending order once all are known."""
 
     def __init__(self, role: str, as_text: bool) -> None:
         self.role = role
         self.ids: Ids
         self.rank: npt.NDArray[np.int32]
-        self._as_text = as_text  # some tables have no types: all ids are text until the last is known
-        self._types: dict[str, str] = {}  # where a table that has types has ids of one
-        self._untyped: list[str] = []  # where others have ids
+        self._as_text = as_text  # some tables have no types: ids are kept as text until all are read
+        self._types: dict[str, str] = {}  # type of ids → the first column that has it
+        self._untyped: list[str] = []  # columns of tables without types
         # polars numbers strings itself, and forgets the numbers with the last column that has the type.
         self.texts = pl.Series(dtype=pl.Categorical(pl.Categories.random()))
         self._numbers = pl.DataFrame(schema={"id": pl.Int64, "code": pl.UInt32})
@@ -120,7 +63,7 @@ class Numbering:
         """Number the ids in ascending order, also in the column."""
         used = np.zeros(int(column.max()) + 1, np.bool_)
         used[column] = True
-        codes = np.flatnonzero(used)  # not all of them, where an id stood only in rows that were left out
+        codes = np.flatnonzero(used)  # without ids that occur only in rows that were left out
         if self._as_text or "strings" in self._types:
             ids = pl.Series(codes, dtype=pl.UInt32).cat.to(self.texts.dtype).cast(pl.String)
         else:

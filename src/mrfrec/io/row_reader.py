@@ -20,10 +20,12 @@ from mrfrec.data.ids import Texts
 from mrfrec.data.interactions import log_several_titles
 from mrfrec.data.origin import Sums
 from mrfrec.data.pairs import combine, combine_in_ranges
+from mrfrec.data.reading import ReadingOptions, look_like_years
 from mrfrec.errors import DataError, EmptyTableError
 from mrfrec.io.batches import BLANK, FAULT, INT64_MAX, Roles, Source, Types, reading
-from mrfrec.io.gathering import GrowingColumns, Numbering
-from mrfrec.io.weighting import Weighting, from_numbers, look_like_years, shown
+from mrfrec.io.growing_columns import GrowingColumns
+from mrfrec.io.id_numbering import IdNumbering
+from mrfrec.io.weighting import Weighting, from_numbers, utc_text
 
 _EXACT = {"Float16": 2**11, "Float32": 2**24, "Float64": 2**53}  # below, whole numbers are all distinct
 _RULES = {
@@ -36,12 +38,7 @@ _RULES = {
 }
 _DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f%z")
 _ROLES = ("user", "item", "value", "time")
-_SLICE = 1 << 18  # rows whose times are looked at together
-_ROOM = 1 << 23  # rows for which there is room at first; memory that is not written to is not taken
-OR_SKIP = (  # where rows can be skipped
-    ', or leave such rows out: on_bad="skip" in read_interactions and in [source] of a nightly job, or '
-    "--on-bad skip at the command line"
-)
+OR_SKIP = ', or give on_bad="skip" to leave such rows out'
 _BEYOND = "beyond the years 1 to 9999"
 _MIXED_TIMES = "times are numbers in some rows and dates in others. Make them the same."
 
@@ -49,27 +46,17 @@ _MIXED_TIMES = "times are numbers in some rows and dates in others. Make them th
 class RowReader:
     """Collects the rows of tables, some of which have no types if `as_text`.
 
-    Rows with a value below `min_value` are left out before anything else is done with them, then those whose
-    kind of event counts 0, then those of other times than `weighting` keeps.
+    Rows with a value below `min_value` are left out first, then rows whose kind of event counts 0, then rows
+    of other times than the options keep.
     """
 
-    def __init__(
-        self,
-        on_bad: str,
-        *,
-        as_text: bool = False,
-        min_value: float | None = None,
-        binary: bool = True,
-        weighting: Weighting | None = None,
-    ) -> None:
-        self.on_bad = on_bad
-        self.weighting = weighting or Weighting()
-        self.binary = binary and not self.weighting.weighs  # whether every pair counts 1
-        self.users, self.items = Numbering("user", as_text), Numbering("item", as_text)
-        self.skipped: dict[str, int] = {}
+    def __init__(self, options: ReadingOptions | None = None, *, as_text: bool = False) -> None:
+        self.options = options or ReadingOptions()
+        self.weighting = Weighting(self.options)
+        self.users, self.items = IdNumbering("user", as_text), IdNumbering("item", as_text)
+        self.is_binary = not self.options.weighs  # whether every pair counts 1
+        self.skipped: dict[str, int] = {}  # reason → rows
         self.read_rows = self.expected = 0  # rows; expected is 0 if it is not known
-        self._min_value = min_value
-        self._uses_values = not binary
         self._are_dates: bool | None = None
         self._time_scale: int | None = None  # microseconds in one of the numbers that are times
         self._span = INT64_MAX, -INT64_MAX  # the first and the last time
@@ -82,10 +69,10 @@ class RowReader:
     def read(self, table: Source, roles: Roles, progress: Progress | None) -> None:
         types = {"user": self.users.texts.dtype, "item": self.items.texts.dtype}
         for batch in self.good(table, roles, types):
-            if self._min_value is not None:
-                batch = batch.filter(batch["value"].to_numpy() >= np.float32(self._min_value))
+            if self.options.min_value is not None:
+                batch = batch.filter(batch["value"].to_numpy() >= np.float32(self.options.min_value))
             times = self._times(batch["time"], table) if "time" in roles else None
-            if times is not None and self.weighting.uses_times:
+            if times is not None and self.options.uses_times:
                 keep = self.weighting.within(times)
                 batch, times = (batch, times) if keep.all() else (batch.filter(keep), times[keep])
             weights = None
@@ -96,7 +83,7 @@ class RowReader:
                 batch, weights = batch.filter(counts), weights[counts]
                 times = None if times is None else times[counts]
             if len(batch):
-                values = batch["value"].to_numpy() if "value" in roles and self._uses_values else None
+                values = batch["value"].to_numpy() if "value" in roles and not self.options.binary else None
                 if weights is not None:
                     values = _product(values, weights, table.name)
                 user = self.users.encode(batch["user"], table, roles["user"])
@@ -108,7 +95,7 @@ class RowReader:
                 rows = {"user": user, "item": item, "value": values, "time": times}
                 self._append({role: column for role, column in rows.items() if column is not None})
             if progress is not None:
-                # Blank lines, and texts whose rows grow shorter, are more rows than were expected.
+                # The number of rows is an estimate, and may be too small.
                 most = self.expected and max(self.expected, self.read_rows + 1)
                 progress("reading", self.read_rows, most)
 
@@ -130,7 +117,7 @@ class RowReader:
             raise DataError(f"{table.name}: {_MIXED_TIMES}")
         self._are_dates = column.dtype.is_temporal()
         times = (column.dt.epoch("us") if self._are_dates else column).to_numpy()
-        if self.weighting.uses_times and len(times):
+        if self.options.uses_times and len(times):
             scale = None
             if not self._are_dates:
                 times, scale = from_numbers(times)
@@ -152,7 +139,7 @@ class RowReader:
         for batch in table.batches(roles, types or {}):
             with reading(table.name):
                 typed, faults = _typed(batch, table, roles, types or {})
-            # What is wrong with each row, or null: the first thing only, so that a row counts once.
+            # The first fault of each row, or null.
             no_fault = pl.repeat(None, len(batch), dtype=pl.String, eager=True)
             why = batch[FAULT] if FAULT in batch.columns else no_fault
             for reason, (where, _) in faults.items():
@@ -160,14 +147,14 @@ class RowReader:
                     first = pl.when(where & why.is_null()).then(pl.lit(reason)).otherwise(why)
                     why = pl.select(first).to_series()
             bad = (why != BLANK).fill_null(False)
-            if bad.any() and self.on_bad == "refuse":
+            if bad.any() and self.options.on_bad == "refuse":
                 place = int(bad.arg_true()[0])
-                shown = why[place]
-                if shown in faults:
-                    named = [role for role in roles if f"{{{role}}}" in faults[shown][1]]
+                fault = why[place]
+                if fault in faults:
+                    named = [role for role in roles if f"{{{role}}}" in faults[fault][1]]
                     texts = {role: batch[role][place : place + 1].cast(pl.String)[0] for role in named}
-                    shown = faults[shown][1].format_map(texts)
-                raise DataError(f"{table.name}, row {row + place + 1:,}: {shown}. Correct it{OR_SKIP}.")
+                    fault = faults[fault][1].format_map(texts)
+                raise DataError(f"{table.name}, row {row + place + 1:,}: {fault}. Correct it{OR_SKIP}.")
             for reason, count in Counter(why.filter(bad).to_list()).items():
                 self.skipped[prefix + reason] = self.skipped.get(prefix + reason, 0) + count
             row += len(batch)
@@ -183,22 +170,7 @@ class RowReader:
                 "dates, 2026-11-16, or as seconds or milliseconds since 1970."
             )
         if not self._rows.size:
-            good = self.read_rows - sum(self.skipped.values())
-            if good:
-                least = None if self._min_value is None else f"a value below min_value={self._min_value:g}"
-                kind = None if self.weighting.kinds is None else "a kind of event that counts 0"
-                rules = {"since": self.weighting.since, "until": self.weighting.until}
-                named = " and ".join(name for name, rule in rules.items() if rule is not None)
-                if self._left_out:
-                    after = shown((self.weighting.now or 0) - (self.weighting.window or 0))
-                    named += f"{' and ' if named else ''}window, which keeps what is after {after}"
-                span = " to ".join(map(shown, self._span)) if named else ""
-                time = f"a time outside of {named} (the times are from {span})" if named else None
-                why = " or ".join(reason for reason in (least, kind, time) if reason is not None)
-                raise DataError(f"no interactions are left: all {good:,} rows have {why}.")
-            skipped = f", of which {self.read_rows:,} were bad" if self.skipped else ""
-            failure = DataError if self.read_rows else EmptyTableError
-            raise failure(f"the table has no interactions: {self.read_rows:,} rows{skipped}.")
+            raise self._nothing_left()
         rows = self._rows
         if self.weighting.goes_by_age:
             times = (rows["time"][some] for some in rows.slices())
@@ -217,16 +189,37 @@ class RowReader:
                 faded += int(are_faded.sum())
             self.weighting.note_faded(faded, rows.size)
         if "value" not in rows:
-            rows.fill("value", np.bool_ if self.binary else np.float32)
+            rows.fill("value", np.bool_ if self.is_binary else np.float32)
         self.users.finish(rows["user"])
         self.items.finish(rows["item"])
+
+    def _nothing_left(self) -> DataError:
+        """Return an error that says why there are no rows."""
+        good = self.read_rows - sum(self.skipped.values())
+        if not good:
+            skipped = f", of which {self.read_rows:,} were bad" if self.skipped else ""
+            error = DataError if self.read_rows else EmptyTableError
+            return error(f"the table has no interactions: {self.read_rows:,} rows{skipped}.")
+        options, reasons = self.options, []
+        if options.min_value is not None:
+            reasons.append(f"a value below min_value={options.min_value:g}")
+        if options.event_weights is not None:
+            reasons.append("a kind of event that counts 0")
+        rules = [name for name in ("since", "until") if getattr(options, name) is not None]
+        if self._left_out:
+            after = utc_text((self.weighting.now or 0) - (self.weighting.window or 0))
+            rules.append(f"window, which keeps rows after {after}")
+        if rules:
+            span = " to ".join(map(utc_text, self._span))
+            reasons.append(f"a time outside of {' and '.join(rules)} (the times are from {span})")
+        return DataError(f"no interactions are left: all {good:,} rows have {' or '.join(reasons)}.")
 
     def to_matrix(self, duplicates: str) -> tuple[sp.csr_array, Sums, npt.NDArray[np.int64] | None]:
         """Return users × items, the exact sums, and the latest time of each pair if the window moves.
 
         Zeros are stored where a pair has the value 0.
         """
-        if not self.binary or self.weighting.window is None or self.weighting.now is not None:
+        if not self.is_binary or self.weighting.window is None or self.weighting.now is not None:
             self._rows.drop("time")
         return combine_in_ranges(self._rows.release(), self.users.ids, self.items.ids, duplicates)
 
@@ -237,9 +230,9 @@ class RowReader:
         pair = user.astype(np.int64) * len(self.items.ids) + item
         _, first = np.unique(pair, return_index=True)
         rows, values = np.sort(first), None
-        if not self.binary or duplicates == "error":
+        if not self.is_binary or duplicates == "error":
             matrix, _ = combine(user, item, value, self.users.ids, self.items.ids, duplicates)
-            if not self.binary:
+            if not self.is_binary:
                 values = np.empty(len(user), np.float32)
                 values[first] = matrix.data  # which are ordered by user and item, too
                 rows = rows[values[rows] != 0]
@@ -276,7 +269,7 @@ def _product(
 def _typed(
     batch: pl.DataFrame, table: Source, roles: Roles, types: Types
 ) -> tuple[pl.DataFrame, dict[str, tuple[pl.Series, str]]]:
-    """Return the columns as they are stored, and by reason which rows are bad and what to say of them."""
+    """Return the columns in their final types; and by reason, which rows are bad, and the message."""
     columns: dict[str, pl.Series] = {}
     faults: dict[str, tuple[pl.Series, str]] = {}
     for role, name in roles.items():
@@ -311,9 +304,8 @@ def _typed(
             moment = _moments(raw, table) if is_text else raw
             if moment.dtype.is_temporal():
                 beyond = _is_beyond(moment)
-                what = (
-                    f"time{' {time}' if is_text else ''} is {_BEYOND}"  # others may be beyond all calendars
-                )
+                # A time that is no text may be beyond all calendars: it cannot be shown.
+                what = f"time{' {time}' if is_text else ''} is {_BEYOND}"
                 faults[f"time {_BEYOND}"] = beyond, what
                 moment = pl.select(pl.when(~beyond).then(moment)).to_series().cast(pl.Datetime("us"))
                 odd = moment.is_null()
@@ -325,7 +317,7 @@ def _typed(
             columns[role] = raw
         else:
             columns[role] = raw.cast(pl.UInt64 if kind == pl.UInt64 else pl.Int64, strict=False)
-            if kind.is_float():  # what pandas makes of integers as soon as one is missing
+            if kind.is_float():  # pandas turns integers into floats if one is missing
                 missing |= raw.is_nan()
                 wrong = [
                     (raw != raw.round(), "not a whole number"),

@@ -1,0 +1,203 @@
+"""The options by which rows of tables are read, checked in one place."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Literal, get_args
+
+from mrfrec.checks import check_count, check_flag, check_number, is_unicode
+from mrfrec.errors import ParameterError
+
+Moment = str | int | float | date | datetime
+Duration = str | timedelta
+Duplicates = Literal["sum", "max", "last", "first", "error"]
+OnBad = Literal["refuse", "skip"]
+Format = Literal["csv", "tsv", "jsonl", "parquet", "arrow"]
+FORMATS: tuple[str, ...] = get_args(Format)
+
+LIMITS = ("max_history", "min_users", "min_items")
+"""Options that drop users and items once all rows are known."""
+PARSING = ("on_bad", "separator", "columns", "input_format", "query")
+"""Options about the form of a table, which may differ from one table to the next."""
+
+_CHOICES = {"duplicates": get_args(Duplicates), "on_bad": get_args(OnBad)}
+_OF_MATRIX = ("min_value", "binary", "duplicates", "on_bad", *LIMITS)
+_SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_MOMENTS, _DURATIONS = ("now", "since", "until"), ("half_life", "window")
+_LONGEST = 1e6 * 86400  # seconds
+_EPOCH = datetime(1970, 1, 1)
+MILLISECONDS_FROM = 1e11  # times that are numbers: as seconds, this is the year 5138; as milliseconds, 1973
+LARGEST_TIME = 1e14
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingOptions:
+    """The options of `read_interactions`, which documents them, without the names of columns."""
+
+    min_value: float | None = None
+    binary: bool = True
+    event_weights: Mapping[str, float] | None = None
+    half_life: Duration | None = None
+    now: Moment | None = None
+    since: Moment | None = None
+    until: Moment | None = None
+    window: Duration | None = None
+    duplicates: Duplicates = "sum"
+    max_history: int | None = None
+    min_users: int = 0
+    min_items: int = 0
+    on_bad: OnBad = "refuse"
+    separator: str | None = None
+    columns: Sequence[str] | None = None
+    input_format: Format | None = None
+    query: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, allowed in _CHOICES.items():
+            given = getattr(self, name)
+            if not isinstance(given, str) or given not in allowed:
+                raise ParameterError(name, " or ".join(f'"{choice}"' for choice in allowed), given)
+        check_flag("binary", self.binary)
+        if self.min_value is not None:
+            number = check_number("min_value", self.min_value, "a finite number", lambda x: abs(x) < 3e38)
+            object.__setattr__(self, "min_value", number)
+        if self.event_weights is not None:
+            object.__setattr__(self, "event_weights", _weights_by_kind(self.event_weights))
+        since, until, *_ = map(self.microseconds, ("since", "until", "now", *_DURATIONS))
+        if since is not None and until is not None and until <= since:
+            raise ParameterError("until", f"after since, {self.since}", self.until)
+        if self.now is not None and self.half_life is None and self.window is None:
+            advice = "To leave out later events, use until."
+            raise ParameterError("now", "left out without half_life or window", self.now, advice)
+        for name in LIMITS:
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name), least=0)
+        self._check_form()
+
+    def _check_form(self) -> None:
+        mark, columns = self.separator, self.columns
+        if mark is not None and not (
+            isinstance(mark, str) and mark and mark.isascii() and not set(mark) & set('"\r\n')
+        ):
+            raise ParameterError("separator", "ASCII characters, no quotation mark or line end", mark)
+        if columns is not None:
+            names = list(columns) if isinstance(columns, Iterable) and not isinstance(columns, str) else []
+            are_texts = bool(names) and all(isinstance(name, str) for name in names)
+            if not are_texts or len(set(names)) < len(names):
+                raise ParameterError("columns", "a list of distinct names", columns)
+            object.__setattr__(self, "columns", names)
+        if self.input_format is not None and self.input_format not in FORMATS:
+            raise ParameterError("input_format", f"one of {', '.join(FORMATS)}", self.input_format)
+        if self.query is not None and not isinstance(self.query, str):
+            raise ParameterError("query", "a text", self.query)
+
+    def microseconds(self, name: str) -> int | None:
+        """Return a duration, or a time since 1970 in UTC, in microseconds."""
+        given = getattr(self, name)
+        if given is None:
+            return None
+        return duration(name, given) if name in _DURATIONS else moment(name, given)
+
+    @property
+    def uses_times(self) -> bool:
+        return any(x is not None for x in (self.half_life, self.window, self.since, self.until))
+
+    @property
+    def weighs(self) -> bool:
+        """Whether rows count other than 1."""
+        return not self.binary or self.event_weights is not None or self.half_life is not None
+
+    @property
+    def following_latest_time(self) -> list[str]:
+        """The options by which a later row changes the weight of earlier rows, or leaves them out."""
+        return [] if self.now is not None else [n for n in _DURATIONS if getattr(self, n) is not None]
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that differ from their defaults."""
+        values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
+        return {name: value for name, (value, default) in values.items() if value != default}
+
+    def rules(self) -> dict[str, Any]:
+        """Return the options by which more rows must be read, as JSON can hold them; without limits."""
+        import numpy as np
+
+        rules = {name: x for name, x in self.given().items() if name not in (*LIMITS, *PARSING)}
+        for name in rules.keys() & {*_MOMENTS}:
+            rules[name] = str(np.datetime64(self.microseconds(name), "us"))
+        for name in rules.keys() & {*_DURATIONS}:
+            rules[name] = f"{(self.microseconds(name) or 0) / 1e6:.6f}s"
+        return rules
+
+    def limits(self) -> dict[str, Any]:
+        """Return the options that drop users and items."""
+        return {name: getattr(self, name) for name in LIMITS}
+
+    def check_matrix(self) -> None:
+        """Refuse options that need rows and columns."""
+        for name, value in self.given().items():
+            if name not in _OF_MATRIX:
+                raise ParameterError(name, "left out for a matrix", value, "It has no columns to name.")
+
+
+RULES = tuple(each.name for each in fields(ReadingOptions) if each.name not in PARSING)
+"""Options that are kept with the data: more rows must be read by the same."""
+
+
+def _weights_by_kind(given: object) -> dict[str, float]:
+    rule = 'weights by kind, such as {"view": 0.2, "buy": 1}'
+    if not isinstance(given, Mapping) or not given:
+        raise ParameterError("event_weights", rule, given)
+    kinds = {str(kind).strip(): weight for kind, weight in given.items()}
+    if "" in kinds or len(kinds) < len(given) or not all(map(is_unicode, kinds)):
+        raise ParameterError("event_weights", f"{rule}, with distinct names in valid Unicode", given)
+    rule = "a number from -1e6 to 1e6"
+    return {
+        kind: check_number(f"event_weights: {kind}", weight, rule, lambda x: abs(x) <= 1e6)
+        for kind, weight in kinds.items()
+    }
+
+
+def duration(name: str, given: object) -> int:
+    """Return a duration in microseconds."""
+    seconds = math.nan
+    if isinstance(given, timedelta):
+        seconds = given.total_seconds()
+    elif isinstance(given, str) and (found := re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]+)", given.strip())):
+        seconds = float(found[1]) * _SECONDS.get(found[2], math.nan)
+    if not 1e-6 <= seconds <= _LONGEST:
+        units = "a number and one of the units s, min, h, d and w, such as 30d, 12h or 2w"
+        raise ParameterError(name, f"{units}, from 1e-6s to 1000000d", given)
+    return round(seconds * 1e6)
+
+
+def moment(name: str, given: object) -> int:
+    """Return a time in microseconds since 1970, UTC."""
+    rule = "a date, 2026-11-16, a time, 2026-11-16T10:30:00, or seconds or milliseconds since 1970"
+    value = given
+    if isinstance(value, str):
+        text = value.strip()
+        try:
+            value = float(text) if re.fullmatch(r"-?\d+(\.\d+)?", text) else datetime.fromisoformat(text)
+        except ValueError:
+            raise ParameterError(name, rule, given) from None
+    if isinstance(value, datetime):
+        plain = value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
+        return (plain - _EPOCH) // timedelta(microseconds=1)
+    if isinstance(value, date):
+        return (value - _EPOCH.date()) // timedelta(microseconds=1)
+    number = check_number(name, value, rule, lambda x: abs(x) < LARGEST_TIME)
+    if look_like_dates(number) or look_like_years(number, number):
+        raise ParameterError(name, rule, given, "A date has hyphens: 2026-11-16.")
+    return round(number * (1e3 if abs(number) >= MILLISECONDS_FROM else 1e6))
+
+
+def look_like_dates(latest: float) -> bool:
+    """Return whether a number is more likely 20261116 than a time of the year 1970."""
+    return 19000101 <= latest <= 20991231
+
+
+def look_like_years(first: float, last: float) -> bool:
+    """Return whether numbers are more likely 2026, or 202611, than times of January 1970."""
+    return any(least <= first and last <= most for least, most in ((1900, 2100), (190001, 210012)))
