@@ -63,6 +63,7 @@ HOME_OF = {
     "torch": {"engines/devices.py", "models/networks.py", "models/training.py"}
     | {f"engines/gpu/{room}.py" for room in ("dense", "device", "ranking", "rows", "sparse")},
     "distributed": {"engines/cluster.py", "engines/cluster_worker.py"},
+    "anyio": {"service/app.py"},
     "fastapi": {f"service/{room}.py" for room in ("api", "app", "page")},
     "jinja2": {"service/page.py"},
     "starlette": {f"service/{room}.py" for room in ("api", "app", "page", "problems")},
