@@ -11,7 +11,7 @@ from mrfrec import MRF, Interactions, MemoryPlanError, ParameterError
 from mrfrec.evaluation.protocol import Evaluation, fit_and_measure
 from mrfrec.evaluation.splits import Split, leave_out
 from mrfrec.io.tables import read_events
-from mrfrec.paper.report import of_tradeoff
+from mrfrec.paper.tables import of_tradeoff
 from mrfrec.paper.tradeoff import Tradeoff, tradeoff
 
 from conftest import random_matrix

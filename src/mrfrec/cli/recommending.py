@@ -339,9 +339,11 @@ def _new_names(text: str | None, kind: str, place: object) -> dict[str, str] | N
 def _written(place: Path | str, table: str | None) -> str:
     """Name what was written: a file and its size, or a table."""
     from mrfrec.cli.show import size_of
-    from mrfrec.io.databases import shown
+    from mrfrec.io.databases import without_password
 
-    return f"{place} ({size_of(place)})" if isinstance(place, Path) else f"table {table} of {shown(place)}"
+    if isinstance(place, Path):
+        return f"{place} ({size_of(place)})"
+    return f"table {table} of {without_password(place)}"
 
 
 def _load(path: Path, threads: int | None = None) -> "Recommender":

@@ -2,8 +2,8 @@
 
 import ctypes
 import re
-from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import polars as pl
@@ -11,7 +11,7 @@ import polars as pl
 from mrfrec.errors import DataError, MissingLibraryError
 from mrfrec.io import batches as tables
 from mrfrec.io.batches import ID_ROLES, POLARS_ERRORS, Roles, Source, Types, batch_of
-from mrfrec.io.databases import ask, connect, database_file, failure, is_database, shown
+from mrfrec.io.databases import ask, connect, database_file, failure, is_database, without_password
 from mrfrec.io.staging import parse_table
 
 _SQLITE_ROWS = 50_000  # rows in a batch while they are Python objects
@@ -20,20 +20,26 @@ _COPY = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/)*copy\b", re.DOTALL | re.IGNORECAS
 
 def open_query(url: str, query: str) -> Source:
     """Send a query to a database; rows arrive while they are read, once."""
-    rows = _rows(url, query.rstrip("; \t\r\n"))
-    columns = next(rows)
-    doubled = next((name for name in columns if columns.count(name) > 1), None)
-    if doubled is not None or not columns:
-        rows.close()
-        what = f"several columns {doubled!r}. Name them apart: … as name" if columns else "no table"
-        raise DataError(f"{shown(url)}: the query returns {what}.")
+    query = query.rstrip("; \t\r\n")
+    with ExitStack() as connection:
+        cursor = connection.enter_context(connect(url))
+        result: _SqliteResult | _ArrowResult
+        if url.startswith("sqlite"):
+            result = _SqliteResult(cursor, url, query)
+        else:
+            result = _ArrowResult(cursor, url, connection.enter_context(_arrow(cursor, url, query)))
+        columns = result.columns
+        doubled = next((name for name in columns if columns.count(name) > 1), None)
+        if doubled is not None or not columns:
+            what = f"several columns {doubled!r}. Name them apart: … as name" if columns else "no table"
+            raise DataError(f"{without_password(url)}: the query returns {what}.")
+        kept_open = connection.pop_all()
 
     def batches(roles: Roles, types: Types) -> Iterator[pl.DataFrame]:
-        with closing(rows):
-            rows.send(roles)
-            yield from rows
+        with kept_open:
+            yield from result.batches({role: columns.index(name) for role, name in roles.items()})
 
-    return Source(shown(url), tuple(columns), batches)
+    return Source(without_password(url), tuple(columns), batches)
 
 
 def reads_table(url: str, query: str, other: str, names: tuple[str, str]) -> bool:
@@ -84,37 +90,43 @@ def _server_of(url: str) -> object:
         return ask(cursor, pl.DataFrame, cursor.fetch_arrow()).rows()
 
 
-def _rows(url: str, query: str) -> Generator[Any, Roles, None]:
-    """Yield the names of the columns; take the roles; yield nothing, then the rows."""
-    with connect(url) as cursor:
-        if url.startswith("sqlite"):
-            cursor.execute(query)
-            columns = [name for name, *_ in cursor.description or ()]
-            roles = yield columns
-            yield
-            places = {role: columns.index(name) for role, name in roles.items()}
-            while rows := cursor.fetchmany(_SQLITE_ROWS):
-                values = {role: _plain([row[place] for row in rows]) for role, place in places.items()}
-                yield batch_of(values, [None] * len(rows), shown(url))
-            return
-        with _arrow(cursor, url, query) as arrays:
-            schema = arrays.get_schema()
-            kinds = list(schema.children)
-            columns = [kind.name for kind in kinds]
-            roles = yield columns
-            yield
-            places = {role: columns.index(name) for role, name in roles.items()}
-            for role, place in places.items():
-                _check(kinds[place], role, shown(url))
-            done = 0
-            try:
-                while (array := ask(cursor, _next, arrays, schema)).is_valid():
-                    series = {role: _series(array.child(i), kinds[i], role) for role, i in places.items()}
-                    batch = pl.DataFrame(series)
-                    done += len(batch)
-                    yield from batch.iter_slices(tables.BATCH_ROWS)
-            except (RuntimeError, *POLARS_ERRORS) as error:
-                raise failure(url, error, f" after row {done:,}") from None
+class _SqliteResult:
+    """The rows of a query to SQLite."""
+
+    def __init__(self, cursor: Any, url: str, query: str) -> None:
+        self._cursor, self._url = cursor, url
+        cursor.execute(query)
+        self.columns = [name for name, *_ in cursor.description or ()]
+
+    def batches(self, places: dict[str, int]) -> Iterator[pl.DataFrame]:
+        """Yield the rows; `places` are the positions of the columns of each role."""
+        while rows := self._cursor.fetchmany(_SQLITE_ROWS):
+            values = {role: _plain([row[place] for row in rows]) for role, place in places.items()}
+            yield batch_of(values, [None] * len(rows), without_password(self._url))
+
+
+class _ArrowResult:
+    """The rows of a query as an Arrow stream."""
+
+    def __init__(self, cursor: Any, url: str, stream: Any) -> None:
+        self._cursor, self._url, self._stream = cursor, url, stream
+        self._schema = stream.get_schema()
+        self.columns = [kind.name for kind in self._schema.children]
+
+    def batches(self, places: dict[str, int]) -> Iterator[pl.DataFrame]:
+        """Yield the rows; `places` are the positions of the columns of each role."""
+        kinds = list(self._schema.children)
+        for role, place in places.items():
+            _check(kinds[place], role, without_password(self._url))
+        done = 0
+        try:
+            while (array := ask(self._cursor, _next, self._stream, self._schema)).is_valid():
+                series = {role: _series(array.child(i), kinds[i], role) for role, i in places.items()}
+                batch = pl.DataFrame(series)
+                done += len(batch)
+                yield from batch.iter_slices(tables.BATCH_ROWS)
+        except (RuntimeError, *POLARS_ERRORS) as error:
+            raise failure(self._url, error, f" after row {done:,}") from None
 
 
 @contextmanager
@@ -130,7 +142,7 @@ def _arrow(cursor: Any, url: str, query: str) -> Iterator[Any]:
     else:
         is_select = not _COPY.match(query)  # which may write files of the server
     if not is_select:
-        raise DataError(f"{shown(url)}: the query must be a single select.")
+        raise DataError(f"{without_password(url)}: the query must be a single select.")
     if url.startswith("duckdb"):
         stream = nanoarrow.c_array_stream(cursor.sql(query))
     else:
@@ -146,7 +158,8 @@ def _arrow(cursor: Any, url: str, query: str) -> Iterator[Any]:
 def _next(stream: Any, schema: Any) -> Any:
     """Return the next array of an Arrow stream; an invalid one at its end.
 
-    nanoarrow would hold the interpreter, and with it every time limit and Ctrl-C, while the database thinks.
+    nanoarrow's own `get_next` holds the interpreter's lock while the database thinks, and with it every time
+    limit and Ctrl-C. It has no public name for the address of a stream, hence `_addr`.
     """
     from nanoarrow.c_array import CArray
 

@@ -1,4 +1,4 @@
-"""What a new model recommends to a few users, and how much of that the model before it would recommend."""
+"""Recommendations of a new model for a few users, and the share of them that the old model would give."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -23,8 +23,8 @@ from mrfrec.evaluation.splits import Split
 from mrfrec.models.mrf import MRF, PAPER
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import build, model_class
-from mrfrec.paper.report import of_exposure, of_low_rank
 from mrfrec.paper.side_checks import exposure, low_rank
+from mrfrec.paper.tables import of_exposure, of_low_rank
 
 EXPERIMENTS = ("table1", "table2", "lowrank", "exposure")
 
