@@ -402,6 +402,7 @@ def test_the_best_parameters_are_written_for_others_to_take(split: Split, tmp_pa
 # ── searches ──────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_a_search_that_was_interrupted_chooses_as_if_it_never_was(split: Split, tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"metric": "ndcg@10", "fixed": {"sparsity": 0.4}}
     whole = tuning.search(split, SPACE, 14, **arguments)
