@@ -74,7 +74,7 @@ def connect(url: str, *, write: bool = False, autocommit: bool = False) -> Itera
     """Open a database by its URL and yield a cursor of its driver.
 
     The block is one transaction: committed at its end, rolled back if it raises. With `autocommit` each
-    statement is one, until the caller begins another. What the driver raises becomes a `DataError` without
+    statement is one, until the caller begins another. Errors of the driver become a `DataError` without
     passwords. Only with `write` may files be changed, or created if they are missing. SQLite creates an empty
     file when it connects; one into which nothing was written is removed.
     """

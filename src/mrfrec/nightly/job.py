@@ -31,7 +31,7 @@ from mrfrec.models.registry import build
 
 
 class Context(NamedTuple):
-    """What the checks of a job need to know besides its content."""
+    """The file of a job, and the texts that dates stand for in it."""
 
     file: Path
     dates: Mapping[str, str]
@@ -210,7 +210,7 @@ class RecommendationSink(Sink):
 
 
 class Publishing(JobSection):
-    """What is written, and where."""
+    """Files and tables to write."""
 
     model: File
     histories: bool = False

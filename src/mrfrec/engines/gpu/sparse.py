@@ -15,7 +15,7 @@ from mrfrec.core.engine import Engine
 from mrfrec.core.entries import Pairs
 from mrfrec.core.kernels.blocks import Blocks
 from mrfrec.engines.gpu.device import dtype_name
-from mrfrec.engines.gpu.rows import StreamedRows, cut, expanded
+from mrfrec.engines.gpu.rows import StreamedRows, bounded_ranges, owners_and_places
 
 _BATCH = 1 << 26  # numbers in the matrices of a batch of blocks
 _PER_NUMBER = 24  # bytes: of the matrix, its factor, and where its parts lie
@@ -113,10 +113,10 @@ class _Part:
         source, target = self.kind_ptr[block] - before, self.ptr[block] + place * (place - 1) // 2 - before
         for i0, i1, S in self.rows.strips():
             low, high = torch.searchsorted(item, item.new_tensor([i0, i1])).tolist()
-            for start, stop in cut(before, low, high):
+            for start, stop in bounded_ranges(before, low, high):
                 some = slice(start, stop)
                 origin = int(before[start])
-                own, at = expanded(place[some], int(before[stop - 1] + place[stop - 1]) - origin)
+                own, at = owners_and_places(place[some], int(before[stop - 1] + place[stop - 1]) - origin)
                 at += origin
                 column = kinds[source[some][own] + at]
                 values = S.view(-1)[((item[some] - i0) * i1)[own] + column]
