@@ -43,13 +43,13 @@ class DeviceRanker:
 
         Scores are (base + x·B) · factor, and of equal scores the one with the lower `order` comes first.
         """
-        n, moved = len(histories), self._device.moved
+        n, to_device = len(histories), self._device.to_device
         items, scores = np.empty((n, k), np.int32), np.empty((n, k), base.dtype)
         by_length = np.argsort(-np.diff(histories.ptr), kind="stable")  # so that those at work are the first
         weights = None if (values == 1).all() else values
-        start, rank = moved(base), moved(order).long()
+        start, rank = to_device(base), to_device(order).long()
         item = torch.argsort(rank)
-        scale = None if factor is None else moved(factor)
+        scale = None if factor is None else to_device(factor)
         at_once = max(_SCORES // len(base), 1)
         with computing_on(self._device.torch, "ranking"):
             for first in range(0, n, at_once):
@@ -59,7 +59,7 @@ class DeviceRanker:
                     out *= scale
                 had = hidden.take(users)
                 user = np.repeat(np.arange(len(users)), np.diff(had.ptr))
-                out[moved(user), moved(np.asarray(had.items)).long()] = -torch.inf
+                out[to_device(user), to_device(np.asarray(had.items)).long()] = -torch.inf
                 best, value = _best(out, k, rank, item)
                 scores[users] = value.cpu().numpy()
                 items[users] = torch.where(value > -torch.inf, best, -1).int().cpu().numpy()

@@ -89,16 +89,16 @@ class _Part:
         ridge: npt.NDArray[np.float64],
         dtype: str,
     ) -> None:
-        moved = rows.device.moved
+        to_device = rows.device.to_device
         self.rows, self.batch, self.first, self.dtype = rows, batch, first, getattr(torch, dtype)
         start, stop = int(batch.kind_ptr[first]), int(batch.kind_ptr[last])
         self.sizes = np.diff(batch.kind_ptr[first : last + 1])
-        self.kind_ptr = moved(batch.kind_ptr[first : last + 1] - start)
-        self.kinds = moved(batch.kinds[start:stop]).long()
-        self.copies, self.target = moved(batch.copies[start:stop]), moved(batch.target[start:stop])
+        self.kind_ptr = to_device(batch.kind_ptr[first : last + 1] - start)
+        self.kinds = to_device(batch.kinds[start:stop]).long()
+        self.copies, self.target = to_device(batch.copies[start:stop]), to_device(batch.target[start:stop])
         self.targets = np.add.reduceat(batch.target[start:stop] >= 0, batch.kind_ptr[first:last] - start)
-        self.diagonal, self.ridge = moved(rows.statistics.S_diagonal), moved(ridge)
-        self.ptr = moved(np.concatenate([[0], np.cumsum(self.sizes * (self.sizes - 1) // 2)]))
+        self.diagonal, self.ridge = to_device(rows.statistics.S_diagonal), to_device(ridge)
+        self.ptr = to_device(np.concatenate([[0], np.cumsum(self.sizes * (self.sizes - 1) // 2)]))
 
     def gather(self) -> None:
         """Fill the strict lower triangle of S of each block, row by row, from strips of S."""
