@@ -380,6 +380,7 @@ def address_of(client: Client) -> str:
     return str(client.scheduler.address)
 
 
+@pytest.mark.slow
 def test_fit_on_a_cluster_that_is_started_for_it(shop: Path) -> None:
     options = ("--sparsity", "0.3", "--histories", "--cluster", "local:2", "--shared-path", ".")
     said = command("fit", "events.csv", "-o", "there.mrf", *options, cwd=shop)
@@ -387,6 +388,7 @@ def test_fit_on_a_cluster_that_is_started_for_it(shop: Path) -> None:
     assert (shop / "there.mrf").read_bytes() == (shop / "here.mrf").read_bytes()
 
 
+@pytest.mark.slow
 def test_tune_on_a_cluster(shop: Path, client: Client) -> None:
     grid_of = ("--method", "grid", "--vary", "l1=1,4", "--metric", "ndcg@10", "--model", "SLIM: l2=1")
     for where, on in (("here", ()), ("there", ("--cluster", address_of(client)))):
@@ -398,6 +400,7 @@ def test_tune_on_a_cluster(shop: Path, client: Client) -> None:
     assert untimed_lines(shop / "there.jsonl") == untimed_lines(shop / "here.jsonl")
 
 
+@pytest.mark.slow
 def test_recommend_on_a_cluster(shop: Path, client: Client) -> None:
     said = command(
         "recommend", "here.mrf", "--all", "-k", "3", "-o", "parts", "--cluster", address_of(client), cwd=shop
@@ -443,6 +446,7 @@ class Killer:
             os.kill(self.victims.pop(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_changes_no_trial_and_no_row(
     split: Split, model: MRF, client: Client, tmp_path: Path, small_parts: None
 ) -> None:
