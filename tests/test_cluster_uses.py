@@ -179,15 +179,6 @@ def test_trials_one_after_the_other_need_a_model_that_a_cluster_fits(
         search(split, {"l2": Range(1.0, 2.0)}, 2, "ndcg@10", model=model, client=client)
 
 
-def test_what_is_no_client_is_refused_before_any_trial(split: Split, client: Client, tmp_path: Path) -> None:
-    with pytest.raises(ParameterError, match=r"client must be a distributed\.Client"):
-        tune(split, POINTS, client="tcp://127.0.0.1:8786")
-    with pytest.raises(ParameterError, match="shared_path must be None without a client"):
-        tune(split, POINTS, shared_path=tmp_path)
-    with pytest.raises(ParameterError, match="checkpoint must be None with a client"):
-        tune(split, [{}], "ndcg@10", model="MultVAE", machine={"checkpoint": tmp_path / "a"}, client=client)
-
-
 # ── recommending ──────────────────────────────────────────────────────────────────────────────────
 
 

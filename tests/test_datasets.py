@@ -560,11 +560,6 @@ def test_default_folder_is_in_the_home_folder(
     assert len(datasets.load("ml-1m"))
 
 
-def test_public_names_are_sorted_and_exist() -> None:
-    assert datasets.__all__ == sorted(datasets.__all__)
-    assert all(hasattr(datasets, name) for name in datasets.__all__)
-
-
 def test_importing_loads_nothing_heavy() -> None:
     heavy = "{'numpy', 'polars', 'scipy', 'urllib.request'}"
     code = f"import sys, mrfrec.datasets; assert not {heavy} & sys.modules.keys()"
@@ -905,28 +900,3 @@ def test_verify_says_where_nothing_is_published(
     datasets.prepare("ml-20m", write_movielens("ml-20m", ratings(), tmp_path), tmp_path)
     command("verify", "ml-20m", "--folder", tmp_path)
     assert "nothing is published about ml-20m: only its consistency" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_processes_prepare_and_verify_and_refuse(tmp_path: Path) -> None:
-    def run(*arguments: object, code: int) -> tuple[str, str]:
-        done = subprocess.run(
-            [Path(sys.executable).parent / "mrfrec", "paper", "datasets", *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        assert done.returncode == code, done
-        return done.stdout, done.stderr
-
-    pairs = np.random.default_rng(0).permutation(943 * 1682)[:100_000]  # as many rows as the real one has
-    rows = [(int(pair // 1682) + 1, int(pair % 1682) + 1, float(pair % 5 + 1), 881250949) for pair in pairs]
-    zipped(write_movielens("ml-100k", rows, tmp_path), tmp_path / "ml-100k.zip", inside="ml-100k/")
-    out, err = run("prepare", "ml-100k", "--from", tmp_path / "ml-100k.zip", "--folder", tmp_path, code=0)
-    assert (out, err.count("\n")) == ("", 1)
-    assert "yes" in run("verify", "ml-100k", "--folder", tmp_path, code=0)[0]
-    (tmp_path / "ml-100k.parquet").rename(tmp_path / "ml-20m.parquet")
-    out, err = run("verify", "ml-20m", "--folder", tmp_path, code=2)
-    assert "NO" in out
-    assert re.fullmatch(r"mrfrec: 9 of 11 checks of ml-20m failed, .*\n", err)

@@ -157,12 +157,6 @@ def test_leave_out_and_time_split_every_user(run: Any) -> None:
     )
 
 
-def test_ratings_below_the_least_are_left_out(run: Any) -> None:
-    out = run("evaluate", "events.csv", "--min-value", "3", "--heldout", "20", "--metrics", METRICS)
-    kept = strong_generalisation(read_events("events.csv", min_value=3), 20)
-    assert f"{len(kept.training):,} pairs" in out
-
-
 @pytest.mark.parametrize("split", ["strong", "leave-out"])
 def test_values_are_trained_on_and_targets_stay_ones(run: Any, split: str) -> None:
     options = ("--split", split, "--values", "--min-items", "0", "--metrics", METRICS, "--format", "json")
@@ -282,20 +276,6 @@ def test_what_the_refusal_of_small_data_advises_works(run: Any, tmp_path: Path, 
     assert advice is not None
     out = run("evaluate", str(small), *advice[0].split(), "--metrics", "ndcg@2", "--format", "json")
     assert json.loads(out)["models"][0]["test_users"] == 20
-
-
-def test_test_users_who_are_also_trained_on_are_refused(run: Any) -> None:
-    with pytest.raises(DataError, match="test users are also training users, the first 0: a model would be"):
-        run("evaluate", "events.csv", "--test", "later.parquet", "--shown", "train.parquet")
-    with pytest.raises(DataError, match="test users are not in the training data, the first 100"):
-        run("evaluate", "train.parquet", "--test", "test.parquet")
-    with pytest.raises(DataError, match="pairs are both shown and to be guessed"):
-        run("evaluate", "events.csv", "--test", "later.parquet")
-
-
-def test_a_split_by_time_needs_times(run: Any) -> None:
-    with pytest.raises(DataError, match="which column holds the times"):
-        run("evaluate", "train.parquet", "--split", "time")
 
 
 # ── compare ───────────────────────────────────────────────────────────────────────────────────────
@@ -434,12 +414,6 @@ def test_any_parameter_of_an_mrf_is_varied_beside_the_usual_ones(run: Any) -> No
         for beta in (0.0, 0.5)
         for sparsity in (None, 0.2)
     ]
-
-
-def test_of_a_model_with_nothing_to_vary_one_point_is_tried(run: Any) -> None:
-    out = run("tune", "events.csv", "--heldout", "30", "--metric", "ndcg@10", "--model", "Popularity",
-              "-o", "popular.json", "--format", "json")  # fmt: skip
-    assert [trial["parameters"] for trial in json.loads(out)["trials"]] == [{}]
 
 
 def test_typed_sparsity_takes_the_place_of_a_threshold_in_the_file(run: Any, folder: Path) -> None:
@@ -604,13 +578,6 @@ def test_a_search_goes_through_ranges_on_a_scale_that_fits_them(run: Any) -> Non
     assert all(isinstance(point["neighbors"], int) and 2 <= point["neighbors"] <= 40 for point in tried)
     assert all(isinstance(point["shrink"], float) and 0 <= point["shrink"] <= 100 for point in tried)
     assert sum(point["neighbors"] < 15 for point in tried) >= 4  # the middle, on a logarithmic scale, is 9
-
-
-def test_a_missing_extra_ends_the_tuning(run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "implicit.cpu.als", None)
-    with pytest.raises(MissingLibraryError, match=r"pip install \"mrfrec\[wmf\]\""):
-        run("tune", "events.csv", "--heldout", "30", "--metric", "ndcg@10", "--model", "WMF", "-o", "w.json")
-    assert not (folder / "w.json").exists()
 
 
 @pytest.mark.parametrize(
