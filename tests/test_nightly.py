@@ -631,7 +631,7 @@ def test_page_has_dates_limits_changes_and_the_meaning_of_the_metric(folder: Pat
     assert text.count("<polyline class='limit'") == 7  # two of users, items and pairs, one of the metric
     assert "1/log₂(p + 1)" in text
     assert "4 items are new, 0 are gone" in text
-    assert "<td>items</td><td>40</td><td>44</td><td>+10.0%</td>" in text
+    assert ">items</td><td data-name='before'>40</td><td data-name='now'>44</td>" in text
 
 
 def test_model_like_the_last_recommends_the_same(folder: Path) -> None:
