@@ -162,6 +162,8 @@ class Guard(JobSection):
 class Sink(JobSection):
     """A table to publish: similar items of all items."""
 
+    usual_columns: ClassVar[tuple[str, ...]] = SIMILAR_COLUMNS
+
     to: Place = Field(repr=False)  # a file or the URL of a database
     table: str | None = None
     k: Positive = 20
@@ -170,12 +172,12 @@ class Sink(JobSection):
     @property
     def names(self) -> tuple[str, ...]:
         """The columns, before they get other names."""
-        return SIMILAR_COLUMNS
+        return (*self.usual_columns, *(["because"] if self.options.get("explain") else []))
 
     @property
     def options(self) -> dict[str, Any]:
         """Further parameters of the method that writes the table."""
-        return {}
+        return self.model_dump(exclude={"to", "table", "k", "columns"}, exclude_unset=True)
 
     @property
     def where(self) -> str:
@@ -196,17 +198,11 @@ class Sink(JobSection):
 class RecommendationSink(Sink):
     """A table to publish: recommendations for all users."""
 
+    usual_columns = RECOMMENDATION_COLUMNS
+
     explain: Count = 0
     novelty: Annotated[float, Field(ge=-1, le=1)] | None = None
     exclude_seen: bool = True
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (*RECOMMENDATION_COLUMNS, *(["because"] if self.explain else []))
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return self.model_dump(include={"explain", "novelty", "exclude_seen"}, exclude_unset=True)
 
 
 class Publishing(JobSection):
@@ -226,7 +222,7 @@ class TuningRules(JobSection):
     """How long parameters are looked for, and how often."""
 
     minutes: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    every: Annotated[str, BeforeValidator(_duration)] | None = None  # time before the next; none by default
+    every: Annotated[str, BeforeValidator(_duration)] | None = None  # how long the parameters are used
 
 
 class Machine(JobSection):

@@ -218,7 +218,7 @@ def _named(item: dict[str, Any]) -> str:
 
 
 def _runs_table(runs: Sequence[Run]) -> str:
-    head = ("run (UTC)", "result", "why", "metric", "users", "items", "pairs", "seconds", "MB")
+    head = ("run (UTC)", "result", "why", "metric", "users", "items", "pairs", "seconds", "peak MB")
     rows = []
     for run in reversed(runs):
         value = "" if "value" not in run else f"{run['value']:.4f}"
