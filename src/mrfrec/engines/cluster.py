@@ -251,7 +251,7 @@ class ClusterEngine(LocalEngine):
             time.sleep(0.2)
 
     def _outcome(self, task: str, future: "Future") -> Any:
-        """Return the result of a task that is done, or raise what it met."""
+        """Return the result of a task that is done, or raise its error."""
         from distributed import KilledWorker
 
         if future.status == "cancelled" or future.status == "lost":
@@ -279,7 +279,7 @@ class ClusterEngine(LocalEngine):
     # ── data ──────────────────────────────────────────────────────────────────────────────────────
 
     def _ship(self, function: Callable[..., Any]) -> Shipped:
-        """Pickle a function, and send what is large in it to all hosts that have not got it yet."""
+        """Pickle a function, and send its large arrays to all hosts that lack them."""
         shared: list[SharedArray] = []
 
         def out_of_band(buffer: pickle.PickleBuffer) -> bool:
@@ -328,7 +328,7 @@ class ClusterEngine(LocalEngine):
                     self._send_to(writers, array, self._content(array))
             except ClusterError:
                 raise
-            except Exception:  # a worker died meanwhile: look who is there now
+            except Exception:  # a worker died meanwhile: ask again
                 self._find_scheduler()
                 time.sleep(0.5)
 
@@ -368,15 +368,24 @@ class ClusterEngine(LocalEngine):
     # ── workers ───────────────────────────────────────────────────────────────────────────────────
 
     def _workers(self) -> dict[str, dict[str, Any]]:
+        """Return the workers by address.
+
+        `client.scheduler_info` will not do: at any moment, a timer of Dask replaces its answer by one without
+        workers.
+        """
+
+        def identities(dask_scheduler: Any) -> dict[str, Any]:  # travels whole: the scheduler may lack mrfrec
+            return {address: worker.identity() for address, worker in dask_scheduler.workers.items()}
+
         try:
-            return dict(self._ask(self._client.scheduler_info, n_workers=-1)["workers"])
+            return dict(self._ask(self._client.run_on_scheduler, identities))
         except ClusterError:
             raise
         except Exception:
             return {}
 
     def _check_versions(self) -> None:
-        """Refuse workers without this package, or with other versions of what computes."""
+        """Refuse workers without this package, or with other versions of the libraries that compute."""
         versions = self._ask(self._client.get_versions, packages=list(_CHECKED))
         wanted, problems = _versions(versions["client"]), []
         for address, there in versions["workers"].items():
@@ -399,7 +408,7 @@ class _LostError(Exception):
 
 
 def _versions(of: dict[str, Any]) -> dict[str, str | None]:
-    """Return what must be the same everywhere, of what Dask tells of a process."""
+    """Return the versions that must be the same everywhere, from Dask's description of a process."""
     host = {"python": of["host"]["python"].rsplit(".", 3)[0], "machine": of["host"]["machine"]}
     return {name: of["packages"].get(name) for name in _CHECKED} | host
 

@@ -4,7 +4,7 @@
     sqlite:///relative/file.db        sqlite:////absolute/file.db
     duckdb:///relative/file.duckdb    duckdb:////absolute/file.duckdb
 
-libpq finds what the URL of a PostgreSQL does not say where it always does: PGHOST, PGUSER, PGPASSWORD,
+Parts that the URL of a PostgreSQL lacks come from the usual places of libpq: PGHOST, PGUSER, PGPASSWORD,
 ~/.pgpass, PGPASSFILE, service files.
 
 A server that says nothing is given up: after `connect_timeout` seconds while connecting, after
@@ -247,7 +247,7 @@ def _limited(url: str) -> tuple[str, float]:
 
 
 def failure(url: str, error: Exception, where: str = "") -> DataError:
-    """Return what the driver says as an error of the data, on one line, without passwords and the query."""
+    """Return an error of the driver as a `DataError` of one line, without passwords and the query."""
     echo = r"\n(LINE \d+:[^\n]*\n *\^+|Query was:.*)|\s*\. SQLSTATE: \w+"
     text = re.sub(echo, "", str(error), flags=re.DOTALL)
     text = re.sub(r"^.*?ERROR: ", "", " ".join(text.split()))

@@ -76,7 +76,7 @@ def _tables_read(url: str, query: str) -> set[tuple[str, str]]:
             )
             return {((of or "main").lower(), name.lower()) for of, name in names}
         cursor.execute(f"select * from ({query}\n) as query limit 0")
-        # Planning has locked what will be read.
+        # Planning has locked the tables that will be read.
         cursor.execute("""select n.nspname::text, c.relname::text from pg_locks l
             join pg_class c on c.oid = l.relation join pg_namespace n on n.oid = c.relnamespace
             where l.pid = pg_backend_pid() and l.locktype = 'relation'""")
@@ -84,7 +84,7 @@ def _tables_read(url: str, query: str) -> set[tuple[str, str]]:
 
 
 def _server_of(url: str) -> object:
-    """Return what tells one database of one server from all others."""
+    """Return values that identify a database and its server."""
     with connect(url) as cursor:
         cursor.execute("select pg_postmaster_start_time()::text, current_database()::text")
         return ask(cursor, pl.DataFrame, cursor.fetch_arrow()).rows()

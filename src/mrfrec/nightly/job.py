@@ -304,7 +304,7 @@ class Job(JobSection):
 
     @property
     def sinks(self) -> dict[str, Sink]:
-        """The tables to publish, by what they hold."""
+        """The tables to publish, by their content."""
         found = {"recommendations": self.publish.recommendations, "similar items": self.publish.similar}
         return {what: sink for what, sink in found.items() if sink is not None}
 
@@ -383,17 +383,17 @@ def _check_grows(reading: Mapping[str, Any]) -> None:
     """Refuse to read new events in a way in which nothing can be added later."""
     for name in ("max_history", "min_users", "min_items"):
         if reading.get(name):
-            advice = "Later events may bring back what it leaves out."
+            advice = "Later events may bring back users or items that it leaves out."
             raise ParameterError(name, 'left out with mode = "update"', reading[name], advice)
     weighs = "event_weights" in reading or reading.get("binary") is False
     for name in ("half_life", *(["window"] if weighs else [])):
         if name in reading and "now" not in reading:
-            advice = "Then what an event counts does not change from night to night."
+            advice = "Then the weight of an event is the same every night."
             raise ParameterError("now", f'given with {name} and mode = "update"', None, advice)
 
 
 def _check_apart(job: Job) -> None:
-    """Refuse a job that would write two things to one place, or over what it reads."""
+    """Refuse a job that would write two things to one place, or over its own source."""
     places: dict[str, str] = {}
     read = [("source.data", name) for name in job.source.data]
     if isinstance(items := job.source.reading.get("items"), str):

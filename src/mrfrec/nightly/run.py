@@ -69,14 +69,14 @@ def run(
     accept
         Publish even if the guard refuses; later runs are compared with this one.
     keep
-        Number of earlier models to keep, instead of what the job says.
+        Number of earlier models to keep, instead of the number in the job.
     progress
         Called as `progress(stage, done, total)`.
 
     Raises
     ------
     RefusedError
-        The guard refuses the new model. What was published before stays; the report says why.
+        The guard refuses the new model. The published version stays; the report has the reasons.
     BusyError
         Another run of the job is at work.
     """
@@ -90,7 +90,7 @@ def run(
 
 
 def steps(job: Job) -> list[str]:
-    """Return what a run would do, as lines of text; nothing is read but the report and the old model."""
+    """Return the steps of a run as lines of text. Only the report and the old model are read."""
     source, guard, publish = job.source, job.guard, job.publish
     report = RunHistory.open(job)
     before = report.last_published
@@ -128,7 +128,7 @@ def _counted(counts: Mapping[str, float | None]) -> str:
 
 
 class _Night:
-    """One run: what is known of it so far."""
+    """One run, and its record so far."""
 
     def __init__(self, job: Job, report: RunHistory, progress: "Progress | None") -> None:
         self.job, self.report, self.progress = job, report, progress

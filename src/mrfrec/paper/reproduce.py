@@ -120,7 +120,7 @@ def reproduce(
 ) -> Report:
     """Run an experiment of the paper on those of its data sets that are prepared.
 
-    For the data sets that are not prepared, the report says what to do.
+    The report tells how to prepare the data sets that are missing.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ def _tell(tell: Callable[[str], None], title: str, line: str) -> None:
 
 # ── the experiments on one data set ───────────────────────────────────────────────────────────────
 
-Outcome = tuple[Report | None, list[str]]  # a report, and what could not be done and why
+Outcome = tuple[Report | None, list[str]]  # a report, and the models that failed, with reasons
 Build = Callable[[Published], Recommender]
 Tell = Callable[[str], None]
 _FAILURES = (DataError, MemoryPlanError, MissingLibraryError, NumericalError)

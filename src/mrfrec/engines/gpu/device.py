@@ -79,7 +79,7 @@ def ranges(stop: int, step: int) -> list[tuple[int, int]]:
 def computing_on(device: torch.device, what: str) -> Iterator[None]:
     """Compute with float32 products at their own precision, whatever the process allows elsewhere.
 
-    Memory that others took in the meantime ends in a `MemoryPlanError`; what was used is given back.
+    If the device has run out of memory, which others may use too, free it and raise a `MemoryPlanError`.
     """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
