@@ -373,12 +373,9 @@ class ClusterEngine(LocalEngine):
         `client.scheduler_info` will not do: at any moment, a timer of Dask replaces its answer by one without
         workers.
         """
-
-        def identities(dask_scheduler: Any) -> dict[str, Any]:  # travels whole: the scheduler may lack mrfrec
-            return {address: worker.identity() for address, worker in dask_scheduler.workers.items()}
-
         try:
-            return dict(self._ask(self._client.run_on_scheduler, identities))
+            scheduler: Any = self._client.scheduler
+            return dict(self._ask(self._client.sync, scheduler.identity)["workers"])
         except ClusterError:
             raise
         except Exception:
