@@ -861,7 +861,7 @@ def test_no_rows_are_a_result_too(quick: Forking, tmp_path: Path) -> None:
 def test_tables_of_databases_have_the_rows_of_files(
     quick: Forking, shop: Path, tmp_path: Path, database: str
 ) -> None:
-    from mrfrec.io.databases import connect, without_password
+    from mrfrec.io.databases import connect, redacted
 
     model = shop / "shop.mrf"
     for command, columns in (
@@ -872,7 +872,7 @@ def test_tables_of_databases_have_the_rows_of_files(
         done = quick(*command, "-o", database, "--table", command[0], cwd=tmp_path)
         wanted = pl.read_parquet(tmp_path / "o.parquet")
         assert f"wrote {len(wanted)} rows for " in done.err
-        assert f" to table {command[0]} of {without_password(database)}\n" in done.err
+        assert f" to table {command[0]} of {redacted(database)}\n" in done.err
         assert wanted.columns == columns
         with connect(database) as cursor:
             names = ", ".join(f'"{name}"' for name in columns)

@@ -24,7 +24,7 @@ from mrfrec import load, read_interactions
 from mrfrec.cli.app import run as run_command
 from mrfrec.errors import DataError, MissingLibraryError, ParameterError
 from mrfrec.io import batches, databases, queries
-from mrfrec.io.databases import connect, is_database, without_password
+from mrfrec.io.databases import connect, is_database, redacted
 from mrfrec.io.queries import open_query
 from mrfrec.io.tables import read_events
 
@@ -60,7 +60,7 @@ def as_guest(url: str, password: str = "", parameters: str = "") -> str:
     ],
 )
 def test_url_is_shown_without_its_password(url: str, safe: str) -> None:
-    assert without_password(url) == safe
+    assert redacted(url) == safe
 
 
 def test_urls_of_databases_are_recognised() -> None:
@@ -324,7 +324,7 @@ def test_batches_are_bounded_and_in_order(database: str, monkeypatch: pytest.Mon
 def test_query_that_cannot_be_used_is_refused(shop: str, query: str, message: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
         read_interactions(shop, query=query)
-    assert without_password(shop) in str(caught.value) or "0 rows" in message
+    assert redacted(shop) in str(caught.value) or "0 rows" in message
     assert len(read_interactions(shop, query="select user_id, sku from orders ;;\n")) == 3
 
 
@@ -494,7 +494,7 @@ def test_every_command_reads_from_a_database_and_keeps_the_password_to_itself(
     mrfrec("compare", *measured, *common, "--model", "ItemKNN", "-o", tmp_path / "report.md")
     best = tmp_path / "best.json"
     mrfrec("tune", *measured, "--model", "ItemKNN", "--vary", "neighbors=3,5", "--minutes", 1, "-o", best)
-    assert without_password(url) in report.read_text()
+    assert redacted(url) in report.read_text()
     with pytest.raises(DataError, match="nowhere"):
         mrfrec("fit", url, "--query", "select * from nowhere", "-o", model)
     with pytest.raises(ParameterError, match="--query"):

@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from mrfrec.checks import check_count
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.io.databases import without_password
+from mrfrec.io.databases import redacted
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
@@ -257,14 +257,14 @@ class Data(TableOptions):
     def typed(self) -> dict[str, Any]:
         """Return the options that differ from their defaults, for reports."""
         given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
-        given["data"] = list(map(without_password, self.data))
+        given["data"] = list(map(redacted, self.data))
         return {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
 
     def title(self, split: str) -> str:
         """Return the title of a figure: the data set, or the file and its folder, and below it the split."""
         from mrfrec.datasets.registry import DATA_SETS, EMBEDDED
 
-        name, *others = map(without_password, self.data)
+        name, *others = map(redacted, self.data)
         path = Path(name)
         title = "/".join([*path.parent.parts[-1:], path.name.partition(".")[0]]).lstrip("/")
         if not path.exists():

@@ -339,11 +339,11 @@ def _new_names(text: str | None, kind: str, place: object) -> dict[str, str] | N
 def _written(place: Path | str, table: str | None) -> str:
     """Name what was written: a file and its size, or a table."""
     from mrfrec.cli.show import size_of
-    from mrfrec.io.databases import without_password
+    from mrfrec.io.databases import redacted
 
     if isinstance(place, Path):
         return f"{place} ({size_of(place)})"
-    return f"table {table} of {without_password(place)}"
+    return f"table {table} of {redacted(place)}"
 
 
 def _load(path: Path, threads: int | None = None) -> "Recommender":

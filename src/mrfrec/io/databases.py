@@ -51,7 +51,7 @@ def database_file(url: str) -> Path | None:
     return Path(rest[1:]).resolve() if scheme in _FILES else None
 
 
-def without_password(url: str) -> str:
+def redacted(url: str) -> str:
     """Return a URL as it may be shown: without its password, its query, or anything if it is malformed."""
     scheme, mark, rest = url.partition("://")
     if not mark or scheme in _FILES:
@@ -66,7 +66,7 @@ def without_password(url: str) -> str:
 def refuse_url(path: object, rule: str = _TARGETS) -> None:
     """Refuse a URL in place of a file, also one of which `Path` has made `s3:/bucket`; show no password."""
     if re.match(r"[A-Za-z][\w+.-]+:/", str(path)):
-        raise ParameterError("path", rule, without_password(re.sub(":/+", "://", str(path), count=1)))
+        raise ParameterError("path", rule, redacted(re.sub(":/+", "://", str(path), count=1)))
 
 
 @contextmanager
@@ -136,7 +136,7 @@ class _ServerCursor:
                 self._give_up(answer)
         if is_late:
             raise DataError(
-                f"{without_password(self._url)}: the database has not answered for {self._limit:g} s. To "
+                f"{redacted(self._url)}: the database has not answered for {self._limit:g} s. To "
                 "wait longer, add answer_timeout=… to the URL, in seconds (0: without a limit)."
             )
         return answer.result()
@@ -186,7 +186,7 @@ def _opened(url: str, write: bool, autocommit: bool) -> tuple[Any, Any, Any]:
         if parts is None or re.search("%(?![0-9a-fA-F]{2})", url):
             raise ParameterError(
                 "the URL of the database", "postgresql://user:password@host:port/database",
-                without_password(url),
+                redacted(url),
                 "In a password, write @ as %40, / as %2F, ? as %3F, % as %25 and & as %26.",
             )  # fmt: skip
     driver: Any
@@ -253,7 +253,7 @@ def failure(url: str, error: Exception, where: str = "") -> DataError:
     text = re.sub(r"^.*?ERROR: ", "", " ".join(text.split()))
     for secret in sorted(_secrets(url), key=len, reverse=True):
         text = text.replace(secret, "***")
-    return DataError(f"{without_password(url)}{where}: {text[:500].rstrip('.')}.")
+    return DataError(f"{redacted(url)}{where}: {text[:500].rstrip('.')}.")
 
 
 def _secrets(url: str) -> set[str]:

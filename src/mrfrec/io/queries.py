@@ -11,7 +11,7 @@ import polars as pl
 from mrfrec.errors import DataError, MissingLibraryError
 from mrfrec.io import batches as tables
 from mrfrec.io.batches import ID_ROLES, POLARS_ERRORS, Roles, Source, Types, batch_of
-from mrfrec.io.databases import ask, connect, database_file, failure, is_database, without_password
+from mrfrec.io.databases import ask, connect, database_file, failure, is_database, redacted
 from mrfrec.io.staging import parse_table
 
 _SQLITE_ROWS = 50_000  # rows in a batch while they are Python objects
@@ -32,14 +32,14 @@ def open_query(url: str, query: str) -> Source:
         doubled = next((name for name in columns if columns.count(name) > 1), None)
         if doubled is not None or not columns:
             what = f"several columns {doubled!r}. Name them apart: … as name" if columns else "no table"
-            raise DataError(f"{without_password(url)}: the query returns {what}.")
+            raise DataError(f"{redacted(url)}: the query returns {what}.")
         kept_open = connection.pop_all()
 
     def batches(roles: Roles, types: Types) -> Iterator[pl.DataFrame]:
         with kept_open:
             yield from result.batches({role: columns.index(name) for role, name in roles.items()})
 
-    return Source(without_password(url), tuple(columns), batches)
+    return Source(redacted(url), tuple(columns), batches)
 
 
 def reads_table(url: str, query: str, other: str, names: tuple[str, str]) -> bool:
@@ -102,7 +102,7 @@ class _SqliteResult:
         """Yield the rows; `places` are the positions of the columns of each role."""
         while rows := self._cursor.fetchmany(_SQLITE_ROWS):
             values = {role: _plain([row[place] for row in rows]) for role, place in places.items()}
-            yield batch_of(values, [None] * len(rows), without_password(self._url))
+            yield batch_of(values, [None] * len(rows), redacted(self._url))
 
 
 class _ArrowResult:
@@ -117,7 +117,7 @@ class _ArrowResult:
         """Yield the rows; `places` are the positions of the columns of each role."""
         kinds = list(self._schema.children)
         for role, place in places.items():
-            _check(kinds[place], role, without_password(self._url))
+            _check(kinds[place], role, redacted(self._url))
         done = 0
         try:
             while (array := ask(self._cursor, _next, self._stream, self._schema)).is_valid():
@@ -142,7 +142,7 @@ def _arrow(cursor: Any, url: str, query: str) -> Iterator[Any]:
     else:
         is_select = not _COPY.match(query)  # which may write files of the server
     if not is_select:
-        raise DataError(f"{without_password(url)}: the query must be a single select.")
+        raise DataError(f"{redacted(url)}: the query must be a single select.")
     if url.startswith("duckdb"):
         stream = nanoarrow.c_array_stream(cursor.sql(query))
     else:

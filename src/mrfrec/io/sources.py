@@ -37,7 +37,7 @@ from mrfrec.io.batches import (
     reading,
     stream,
 )
-from mrfrec.io.databases import is_database, without_password
+from mrfrec.io.databases import is_database, redacted
 from mrfrec.io.json_lines import open_json
 from mrfrec.io.queries import open_query
 from mrfrec.io.text import open_text
@@ -81,7 +81,7 @@ def open_sources(
         scheme, mark, _ = one.partition("://") if isinstance(one, str) else ("", "", "")
         if mark and not is_database(one) and scheme.lower() not in (*_WEB, *_CLOUDS):
             known = "postgresql, sqlite, duckdb, " + ", ".join((*_WEB, *_CLOUDS))
-            raise DataError(f"{without_password(one)}: {scheme}:// is not known. Those that are: {known}.")
+            raise DataError(f"{redacted(one)}: {scheme}:// is not known. Those that are: {known}.")
     if query is not None or any(map(is_database, given)):
         _check_query(given, query, options)
         return [open_query(url, str(query)) for url in given]
@@ -123,7 +123,7 @@ def _check_query(sources: Sequence[object], query: object, options: Sequence[obj
     if not all(map(is_database, sources)):
         raise ParameterError("query", "None unless all data comes from databases (postgresql://…)", query)
     if not isinstance(query, str) or not query.strip("; \t\r\n"):
-        rule = f"the SQL of what to read from {without_password(str(sources[0]))}"
+        rule = f"the SQL of what to read from {redacted(str(sources[0]))}"
         advice = 'Say query="select user_id, item_id from …" (--query at the command line).'
         raise ParameterError("query", rule, query, advice)
     for name, value in zip(("input_format", "separator", "columns"), options, strict=True):
@@ -179,7 +179,7 @@ def _open_stream(stream: Any, name: str, form: str | None, *options: Any) -> Sou
 
 def _open_url(url: str, form: str | None, separator: str | None, columns: list[str] | None) -> list[Source]:
     """Open what polars finds in a cloud, also by a pattern; text, and what comes by HTTP, is copied first."""
-    name, scheme = without_password(url), url.partition("://")[0].lower()
+    name, scheme = redacted(url), url.partition("://")[0].lower()
     form = _format_of(name, form)
     if scheme in _WEB:
         if "@" in urlsplit(url).netloc:

@@ -19,7 +19,7 @@ import polars as pl
 
 from mrfrec.checks import is_unicode
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.io.databases import ask, connect, without_password
+from mrfrec.io.databases import ask, connect, redacted
 
 _STAGING = "mrfrec_staging"
 _WAIT = 10.0  # seconds to wait for a lock, while others wait behind us
@@ -189,7 +189,7 @@ class Staging:
                 if time.monotonic() > deadline:
                     tables = " or ".join(target.shown for target in targets)
                     raise DataError(
-                        f"{without_password(self._url)}: {tables} is being changed by another transaction, "
+                        f"{redacted(self._url)}: {tables} is being changed by another transaction, "
                         f"which did not end within {_PATIENCE:.0f} s. Nothing was changed; run this again "
                         "when it has ended."
                     ) from None
@@ -217,7 +217,7 @@ class _Target:
         scheme = url.partition(":")[0]
         self.dialect = {"sqlite": _SQLITE, "duckdb": _DUCKDB}.get(scheme, _POSTGRES)
         self.shown = f"table {table}"
-        self._shown = f"{without_password(url)}: {self.shown}"
+        self._shown = f"{redacted(url)}: {self.shown}"
         if of is None:
             of = self._fetch(self.dialect.schema, _quoted(name))[0][0]
         elif self.dialect is _SQLITE and of != "main":

@@ -19,7 +19,7 @@ from mrfrec.checks import check_count
 from mrfrec.errors import DataError, MrfrecError, ParameterError
 from mrfrec.evaluation.metrics import parse
 from mrfrec.io.atomic import check_writable, expanded
-from mrfrec.io.databases import database_file, is_database, without_password
+from mrfrec.io.databases import database_file, is_database, redacted
 from mrfrec.io.frames import check_target, new_names
 from mrfrec.io.sources import paths_of
 from mrfrec.io.tables import check_reading, read_interactions
@@ -181,7 +181,7 @@ class Sink(JobSection):
 
     @property
     def where(self) -> str:
-        return self.to if self.table is None else f"{self.table} in {without_password(self.to)}"
+        return self.to if self.table is None else f"{self.table} in {redacted(self.to)}"
 
     @check_section(mode="after")
     def _check(self) -> Self:
@@ -410,7 +410,7 @@ def _check_apart(job: Job) -> None:
         other = places.get(where) or places.get(own)
         if other is not None and not (is_database(target) and other == "source.data"):
             advice = f"{other} is there, too."
-            raise ParameterError(what, "a place of its own", without_password(target), advice)
+            raise ParameterError(what, "a place of its own", redacted(target), advice)
         places[where] = what
         if table is None:
             check_writable(target)

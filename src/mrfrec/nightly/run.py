@@ -31,7 +31,7 @@ from mrfrec.evaluation.metrics import parse
 from mrfrec.evaluation.protocol import evaluate
 from mrfrec.evaluation.splits import Split
 from mrfrec.io.atomic import writing
-from mrfrec.io.databases import without_password
+from mrfrec.io.databases import redacted
 from mrfrec.io.staging import open_staging
 from mrfrec.io.tables import read_interactions
 from mrfrec.io.weighting import duration
@@ -96,7 +96,7 @@ def steps(job: Job) -> list[str]:
     before = report.last_published
     published = LastModel.open(publish.model)
     limits = size_limits(guard, report.recent or ([published.size] if published else []))
-    names = ", ".join(without_password(name) for name in source.data)
+    names = ", ".join(redacted(name) for name in source.data)
     lines = [
         f"read {names}"
         + (f" and add it to {publish.model}" if source.mode == "update" and published else ""),
@@ -263,7 +263,7 @@ class _Night:
         except EmptyTableError as error:
             if job.source.mode == "fit" or not job.publish.model.exists():
                 names, query = (
-                    ", ".join(map(without_password, job.source.data)),
+                    ", ".join(map(redacted, job.source.data)),
                     job.source.reading.get("query"),
                 )
                 asked = f" The query was: {' '.join(query.split())}" if query else ""
