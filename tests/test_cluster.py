@@ -105,6 +105,7 @@ def test_a_dense_model_is_fitted_here(client: Client, table: sp.csr_array) -> No
     assert np.array_equal(EASE().fit(table, client=client).weights_, EASE().fit(table).weights_)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["low rank", "pattern", "blocks"])
 def test_a_worker_that_is_killed_costs_time_only(client: Client, table: sp.csr_array, stage: str) -> None:
     pids = client.run(os.getpid)
@@ -172,6 +173,7 @@ def test_a_task_that_fails_is_named(client: Client) -> None:
             workers.map("thing", partial(divide, 12), [1, 0, 3])
 
 
+@pytest.mark.slow
 def test_a_task_that_kills_its_workers_is_named() -> None:
     with (
         connected("local:1") as lone,
@@ -277,6 +279,7 @@ def test_tasks_that_are_cancelled_while_they_are_awaited_are_sent_again(
     assert cancelled
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_goes_away_ends_the_fit_with_one_error(
     table: sp.csr_array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

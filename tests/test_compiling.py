@@ -76,6 +76,7 @@ def installation(tmp_path: Path) -> Installation:
     return Installation(tmp_path)
 
 
+@pytest.mark.slow
 def test_compiled_once_read_where_nothing_can_be_written_and_anew_when_a_callee_changes(
     installation: Installation,
 ) -> None:
@@ -100,6 +101,7 @@ def test_compiled_once_read_where_nothing_can_be_written_and_anew_when_a_callee_
     assert new.name != folder.name
 
 
+@pytest.mark.slow
 def test_another_folder_is_used_when_it_is_named_and_nothing_is_kept_where_nothing_can_be(
     installation: Installation, tmp_path: Path
 ) -> None:

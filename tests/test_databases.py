@@ -202,6 +202,7 @@ def stopped(postgres: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
         thread.join(30)
 
 
+@pytest.mark.slow
 def test_server_that_falls_silent_is_given_up(postgres: str, stopped: Callable[[], None]) -> None:
     with connect(f"{postgres}&answer_timeout=5") as cursor:
         stopped()
@@ -209,6 +210,7 @@ def test_server_that_falls_silent_is_given_up(postgres: str, stopped: Callable[[
             cursor.execute("select 1")
 
 
+@pytest.mark.slow
 def test_server_that_falls_silent_between_rows_is_given_up(
     postgres: str, stopped: Callable[[], None]
 ) -> None:
@@ -431,7 +433,7 @@ def test_values_of_several_types_are_told_apart_as_sqlite_stores_them(tmp_path: 
 
 
 def test_abandoned_reading_lets_the_database_go(postgres: str) -> None:
-    source = open_query(postgres, "select n as user_id from generate_series(1, 10000000) n")
+    source = open_query(postgres, "select generate_series(1, 10000000) as user_id")
     rows = source.batches({"user": "user_id"}, {})
     assert len(next(rows)) == batches.BATCH_ROWS
     del rows, source
@@ -444,6 +446,7 @@ def test_abandoned_reading_lets_the_database_go(postgres: str) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_tables_are_read_and_replaced_without_pyarrow(postgres: str, tmp_path: Path) -> None:
     code = """
 import sys; sys.modules['pyarrow'] = None

@@ -11,7 +11,7 @@ import torch
 from mrfrec import MRF, Interactions, MemoryPlanError, MissingLibraryError, NumericalError, ParameterError
 from mrfrec.engines import choice, devices
 from mrfrec.engines.gpu import accelerator, dense, ranking, rows, sparse
-from mrfrec.engines.gpu.device import Device, working
+from mrfrec.engines.gpu.device import Device, computing_on
 from mrfrec.engines.local import LocalEngine
 from mrfrec.models import EASE, linear
 
@@ -162,7 +162,7 @@ def test_memory_that_others_take_meanwhile_ends_in_one_clear_error(monkeypatch: 
         pytest.raises(
             MemoryPlanError, match=r"^the fit ran out of memory on the device cuda, of which 2\.0 GB"
         ),
-        working(torch.device("cuda"), "the fit"),
+        computing_on(torch.device("cuda"), "the fit"),
     ):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB.")
     assert torch.get_float32_matmul_precision() == precision

@@ -117,7 +117,7 @@ def test_evaluate_warns_of_the_other_model_that_fit_would_write(
     with pytest.warns(MrfrecWarning, match=r"measured is a sparse model.*all the data.*be a dense model"):
         out = run(*typed)
     assert json.loads(out)["models"][0]["plan"].startswith("sparse model (l2=")
-    for same in (("--min-items", "0"), ("--min-items", "6"), ("--model", "sparsity=0.1")):
+    for same in (("--min-items", "0"), ("--model", "sparsity=0.1")):
         run(*typed, *same)  # warnings are errors
 
 
@@ -155,12 +155,6 @@ def test_leave_out_and_time_split_every_user(run: Any) -> None:
     assert "the last 1 of each user" in run(
         "evaluate", "events.csv", "--split", "time", "--metrics", "hit@10"
     )
-
-
-def test_ratings_below_the_least_are_left_out(run: Any) -> None:
-    out = run("evaluate", "events.csv", "--min-value", "3", "--heldout", "20", "--metrics", METRICS)
-    kept = strong_generalisation(read_events("events.csv", min_value=3), 20)
-    assert f"{len(kept.training):,} pairs" in out
 
 
 @pytest.mark.parametrize("split", ["strong", "leave-out"])
@@ -239,22 +233,13 @@ def test_every_model_is_evaluated_by_name_as_python_does_it(run: Any, kind: str)
     [
         (["--metrics", "ndgc@10"], "Did you mean ndcg@10"),
         (["--metrics", "ndcg"], "followed by the number of places, as ndcg@20"),
-        (["--metrics", "ndcg@0"], "followed by the number of places"),
         (["--metrics", "recall@46"], "of at most the 44 items there are"),
-        (["--heldout", "0"], "heldout must be a whole number, 1 or more"),
         (["--heldout", "75"], "2 × 75 users cannot be held out"),
-        (["--heldout", "20", "--hidden", "1.5"], "hidden must be above 0 and below 1"),
         (["--min-items", "400"], "no interactions are left without users with fewer than 400 items"),
         (["--model", "l2"], "--model must be a model such as"),
         (["--model", "lambda=3"], r"--model 'lambda=3': MRF has no parameter lambda \(it has l2, .*\)\.$"),
         (["--model", "l2=-1"], "--model 'l2=-1': l2 must be a finite number, 0 or more, or \"auto\"; got -1"),
-        (
-            ["--model", "MultVAE: hidden=0"],
-            "--model 'MultVAE: hidden=0': hidden must be a whole number, 1 or",
-        ),
         (["--model", "MultVAE: device=gpu"], r"--model 'MultVAE: device=gpu': device must be .*; got 'gpu'"),
-        (["--model", "MultVAE: seed=-1"], "--model 'MultVAE: seed=-1': seed must be a whole number from 0"),
-        (["--model", "SLIM: threads=0"], "--model 'SLIM: threads=0': threads must be"),
         (
             ["--model", "SLIM", "--model", "WMF"],
             "--model must be given once; got 'SLIM and WMF'. mrfrec comp",
@@ -263,19 +248,14 @@ def test_every_model_is_evaluated_by_name_as_python_does_it(run: Any, kind: str)
         (["--model", "Popularity", "--threads", "-2"], "--threads must be a whole number, 1 or more; got -2"),
         (["--model", "Popularity", "--memory-limit", "foo"], "--memory-limit must be .*; got 'foo'"),
         (["--model", "nothing.json"], "nothing.json cannot be read: No such file"),
-        (["--model", "SLIM: l1=-1"], "l1 must be a finite number, 0 or more"),
-        (["--model", "ItemKNN: depth=3"], r"ItemKNN has no parameter depth \(it has neighbors, .*\)"),
         (["--model", "SLIM", "--device", "cpu"], "got 'cpu'. It is for .*MRF.*MultDAE, MultVAE."),
-        (["--model", "MultVAE", "--device", "gpu"], 'device must be "auto", "cpu", "cuda"'),
         (["--shown", "shown.parquet"], "--shown must be given together with --test"),
         (["--test", "later.parquet", "--split", "time"], "--split must be left out with --test"),
-        (["--test", "later.parquet", "--min-items", "9"], "--min-items must be left out with --test"),
         (["--leave", "2"], "--leave must be left out with --split strong"),
         (["--split", "time", "--heldout", "9"], "--heldout must be left out with --split time"),
         (["-o", "events.csv", "--format", "json"], "another file than the input"),
         (["--test", "nothing.csv"], "there is no file nothing.csv"),
         (["--value-column", "stars", "--min-value", "3"], "--value-column must be a column of"),
-        (["--on-bad", "skip", "--time-column", "when"], "--time-column must be a column of"),
     ],
 )
 def test_wrong_input_is_refused_before_anything_is_fitted(
@@ -296,20 +276,6 @@ def test_what_the_refusal_of_small_data_advises_works(run: Any, tmp_path: Path, 
     assert advice is not None
     out = run("evaluate", str(small), *advice[0].split(), "--metrics", "ndcg@2", "--format", "json")
     assert json.loads(out)["models"][0]["test_users"] == 20
-
-
-def test_test_users_who_are_also_trained_on_are_refused(run: Any) -> None:
-    with pytest.raises(DataError, match="test users are also training users, the first 0: a model would be"):
-        run("evaluate", "events.csv", "--test", "later.parquet", "--shown", "train.parquet")
-    with pytest.raises(DataError, match="test users are not in the training data, the first 100"):
-        run("evaluate", "train.parquet", "--test", "test.parquet")
-    with pytest.raises(DataError, match="pairs are both shown and to be guessed"):
-        run("evaluate", "events.csv", "--test", "later.parquet")
-
-
-def test_a_split_by_time_needs_times(run: Any) -> None:
-    with pytest.raises(DataError, match="which column holds the times"):
-        run("evaluate", "train.parquet", "--split", "time")
 
 
 # ── compare ───────────────────────────────────────────────────────────────────────────────────────
@@ -448,12 +414,6 @@ def test_any_parameter_of_an_mrf_is_varied_beside_the_usual_ones(run: Any) -> No
         for beta in (0.0, 0.5)
         for sparsity in (None, 0.2)
     ]
-
-
-def test_of_a_model_with_nothing_to_vary_one_point_is_tried(run: Any) -> None:
-    out = run("tune", "events.csv", "--heldout", "30", "--metric", "ndcg@10", "--model", "Popularity",
-              "-o", "popular.json", "--format", "json")  # fmt: skip
-    assert [trial["parameters"] for trial in json.loads(out)["trials"]] == [{}]
 
 
 def test_typed_sparsity_takes_the_place_of_a_threshold_in_the_file(run: Any, folder: Path) -> None:
@@ -620,30 +580,18 @@ def test_a_search_goes_through_ranges_on_a_scale_that_fits_them(run: Any) -> Non
     assert sum(point["neighbors"] < 15 for point in tried) >= 4  # the middle, on a logarithmic scale, is 9
 
 
-def test_a_missing_extra_ends_the_tuning(run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "implicit.cpu.als", None)
-    with pytest.raises(MissingLibraryError, match=r"pip install \"mrfrec\[wmf\]\""):
-        run("tune", "events.csv", "--heldout", "30", "--metric", "ndcg@10", "--model", "WMF", "-o", "w.json")
-    assert not (folder / "w.json").exists()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--vary", "alpha=half"], "--vary alpha=half: alpha must be between 0 and 1; got 'half'"),
-        (["--vary", "sparsity=some"], "--vary sparsity=some: sparsity must be .*; got 'some'"),
         (["--vary", "r=0.5"], "--vary must be without r, which belongs to sparse models"),
         (["--metric", "ndcg@10,recall@10"], "--metric must be one metric"),
-        (["--minutes", "0"], "--minutes must be above 0"),
         (["--metric", "speed"], "--metric must be among"),
         (["--study", "nowhere/study.jsonl"], "--study must be in a folder that exists"),
         (["--plot", "nowhere/a.png"], "--plot must be in a folder that exists"),
         (["--plot", "a.pdf"], r"--plot must be a name that ends in \.png or \.svg"),
         (["--trials", "3"], "--trials must be left out with --method climb"),
-        (["--max-seconds", "-1"], "--max-seconds must be above 0"),
-        (["--model", "EASE", "--vary", "r=0.5"], "--vary must be without r, which belongs to sparse models"),
         (["--model", "SLIM", "--vary", "l1"], "--vary must be PARAMETER=VALUE"),
-        (["--model", "SLIM", "--vary", "l1="], "--vary must be PARAMETER=VALUE"),
         (
             ["--model", "SLIM", "--vary", "pases=1"],
             r"--vary must be of a parameter of SLIM .* Did you mean passes\?",
@@ -659,15 +607,12 @@ def test_a_missing_extra_ends_the_tuning(run: Any, folder: Path, monkeypatch: py
             r"--vary must be a list of .*; got 'l1=1\.\.2'\. Ranges need --method search",
         ),
         (["--method", "search", "--vary", "l2=3..1"], r"--vary l2=3\.\.1: the range must be low ≤ high"),
-        (["--method", "search", "--vary", "l2=a..1"], r"--vary must be a range of numbers"),
         (["--method", "search", "--vary", "max_neighbors=1.5..3"], "must be between whole numbers"),
         (
             ["--method", "search", "--vary", "dropout=0..1.02"],
             r"--vary dropout=0\.\.1\.02: dropout must be .*; got 1\.02",
         ),
-        (["--vary", "dropout=0.5,-1"], r"--vary dropout=0\.5,-1: dropout must be .*; got -1\.0"),
         (["--vary", "alpha=0.5,2"], r"--vary alpha=0\.5,2: alpha must be between 0 and 1; got 2\.0"),
-        (["--model", "SLIM", "--model", "WMF"], "--model must be given once"),
         (["--method", "search", "--model", "Popularity"], "--method must be climb with Popularity"),
         (["--model", "Popularity", "--plot", "a.png"], "--plot must be left out where no number varies"),
         (["--model", "SLIM", "--device", "cpu"], "--device must be left out with SLIM"),
@@ -707,7 +652,6 @@ def test_tradeoff_has_a_row_for_each_level_and_r_and_the_dense_model(run: Any, f
         ),
         (["tradeoff", "--dense", "l2=-1"], "--dense 'l2=-1': l2 must be a finite number"),
         (["lowrank", "--model", "SLIM"], "--model must be an MRF, EASE or EDLAE, whose weights can be cut"),
-        (["tradeoff", "--dense", "SLIM"], "--dense must be an MRF"),
         (["tradeoff", "--sparse", "model=EASE"], "--sparse must be an MRF"),
         (["tradeoff", "--sparse", "l2"], "--sparse must be a model such as"),
     ],
@@ -815,7 +759,6 @@ def test_models_of_one_kind_are_told_apart_by_what_was_typed() -> None:
             "SLIM: model=WMF",
             "of one kind; got 'SLIM: model=WMF'. It is SLIM by its name and WMF by model=WMF",
         ),
-        ("SLIM: mrf.json", r"It is SLIM by its name and MRF by mrf\.json"),
         ("a: mrf.json, model=SLIM", r"It is MRF by mrf\.json and SLIM by model=SLIM"),
         ("a: model=SLIN", r"model must be one of MRF, EASE, .*; got 'SLIN'\. Did you mean SLIM\?"),
         ("wrong.json", r"wrong\.json: SLIM has no parameter dampning"),

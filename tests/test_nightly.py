@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
@@ -128,44 +128,38 @@ def test_tables_are_published_together_with_the_model(folder: Path) -> None:
     assert found == wanted
     assert record["rows"] == {"recommendations": 2000, "similar items": 120}
     assert len(pl.read_parquet(folder / "similar.parquet")) == 120
-
-
-def test_earlier_models_are_kept_up_to_a_number(folder: Path) -> None:
-    for day in range(5):
-        if (folder / "shop.mrf").exists():
-            os.utime(folder / "shop.mrf", (1e9 + 86400 * day,) * 2)
-        nightly.run(folder / "job.toml")
-    kept = sorted(path.name for path in folder.glob("shop.*.mrf"))
-    assert kept == ["shop.20010912T014640Z.mrf", "shop.20010913T014640Z.mrf"]
-    mrfrec.load(folder / kept[0])
-    os.utime(folder / "shop.mrf", (1e9 + 86400 * 4,) * 2)  # the second of that second
-    nightly.run(folder / "job.toml", keep=4)
-    assert len(list(folder.glob("shop.*.mrf"))) == 3
-    nightly.run(folder / "job.toml", keep=0)
-    assert not list(folder.glob("shop.*.mrf"))
-
-
-@pytest.mark.parametrize("copy", [shutil.copy2, shutil.copyfile])  # with the time of the file, and without
-def test_model_that_was_put_back_is_not_kept_twice(
-    folder: Path, copy: Callable[[Path, Path], object]
-) -> None:
-    nightly.run(folder / "job.toml")
-    os.utime(folder / "shop.mrf", (1e9, 1e9))
-    nightly.run(folder / "job.toml")
-    (kept,) = folder.glob("shop.*.mrf")
-    copy(kept, folder / "new.mrf")
-    (folder / "new.mrf").replace(folder / "shop.mrf")
-    nightly.run(folder / "job.toml")
-    assert list(folder.glob("shop.*.mrf")) == [kept]
-
-
-def test_nothing_is_left_but_what_is_published(folder: Path) -> None:
-    write_job(folder, more=TABLES)
-    nightly.run(folder / "job.toml")
     assert sorted(path.name for path in folder.iterdir()) == [
         ".shop.mrf.lock", "events.csv", "job.toml", "shop.db", "shop.mrf", "shop.report.html",
         "shop.report.json", "similar.parquet",
     ]  # fmt: skip
+
+
+def test_earlier_models_are_kept_up_to_a_number(folder: Path) -> None:
+    for name in ("shop.20010910T014640Z.mrf", "shop.20010911T014640Z.mrf", "shop.other.mrf"):
+        (folder / name).write_bytes(b"an earlier one")
+    nightly.run(folder / "job.toml")
+    os.utime(folder / "shop.mrf", (1e9 + 86400 * 3,) * 2)
+    nightly.run(folder / "job.toml")
+    kept = sorted(path.name for path in folder.glob("shop.2*.mrf"))
+    assert kept == ["shop.20010911T014640Z.mrf", "shop.20010912T014640Z.mrf"]
+    mrfrec.load(folder / kept[1])
+    os.utime(folder / "shop.mrf", (1e9 + 86400 * 3,) * 2)  # the second of that second
+    nightly.run(folder / "job.toml", keep=4)
+    assert len(list(folder.glob("shop.2*.mrf"))) == 3
+    nightly.run(folder / "job.toml", keep=0)
+    assert [path.name for path in folder.glob("shop.*.mrf")] == ["shop.other.mrf"]
+
+
+def test_model_that_was_put_back_is_not_kept_twice(folder: Path) -> None:
+    nightly.run(folder / "job.toml")
+    os.utime(folder / "shop.mrf", (1e9, 1e9))
+    nightly.run(folder / "job.toml")
+    (kept,) = folder.glob("shop.*.mrf")
+    for copy in (shutil.copy2, shutil.copyfile):  # with the time of the file, and without
+        copy(kept, folder / "new.mrf")
+        (folder / "new.mrf").replace(folder / "shop.mrf")
+        nightly.run(folder / "job.toml", keep=1)
+        assert list(folder.glob("shop.*.mrf")) == [kept]
 
 
 def test_update_adds_each_batch_once(folder: Path) -> None:
@@ -195,8 +189,8 @@ def few_items_a_day() -> list[pl.DataFrame]:
     return [table.filter(day == number) for number in range(4)]
 
 
-@pytest.mark.parametrize("more", ["", "\n[tune]\nminutes = 0.01\n"])
-def test_update_begins_with_days_on_which_nothing_can_be_measured(folder: Path, more: str) -> None:
+def test_update_begins_with_days_on_which_nothing_can_be_measured(folder: Path) -> None:
+    more = "\n[tune]\nminutes = 0.01\n"
     source = ('data = "events.csv"', 'data = "{date}.csv"\nmode = "update"\nbatch = "{date}"')
     days = [f"2026-11-{day}" for day in (11, 12, 13)]
     for day, table in zip(days, few_items_a_day(), strict=False):
@@ -224,6 +218,7 @@ def test_night_that_cannot_be_measured_is_refused_unless_accepted(folder: Path) 
     assert nightly.run(job)["value"] > 0.1
 
 
+@pytest.mark.slow
 def test_parameters_are_tuned_and_used_until_it_is_time_to_tune_again(folder: Path) -> None:
     tune = '\n[tune]\nminutes = 0.05\nevery = "7d"\n'
     job = write_job(folder, ("heldout", "max_drop = 1\nheldout"), more=tune)
@@ -281,29 +276,32 @@ def published(folder: Path) -> Iterator[Path]:
     assert not list(folder.glob(".*.nightly"))
 
 
-def test_day_with_half_of_the_data_missing_is_refused(published: Path) -> None:
-    events().filter(pl.col("user").str.slice(1).cast(int) < 200).write_csv(published / "events.csv")
-    with pytest.raises(
-        RefusedError, match=r"200 users are 50\.0% fewer than 400 \(max_shrink = 0\.2\); 1,600 pairs"
-    ):
-        nightly.run(published / "job.toml")
-    assert "value" not in report_of(published)[-1]  # it was not fitted
+def with_robot(items: int) -> pl.DataFrame:
+    """The events of `events`, and one user who has used many items that nobody else knows."""
+    robot = [("robot", f"trap{item}", 1) for item in range(items)]
+    return pl.concat([events(), pl.DataFrame(robot, schema=["user", "item", "time"], orient="row")])
 
 
-def test_day_with_shuffled_items_is_refused(published: Path) -> None:
+def test_bad_days_are_refused_and_leave_what_was_published(published: Path) -> None:
     table = events()
-    table.with_columns(item=table["item"].shuffle(seed=1)).write_csv(published / "events.csv")
-    with pytest.raises(
-        RefusedError, match=r"ndcg@5 0\.\d+ ± 0\.\d+ is \d+\.\d% below 0\.\d+ \(max_drop = 0\.05\)"
-    ):
-        nightly.run(published / "job.toml")
-
-
-def test_day_with_other_item_ids_is_refused(published: Path) -> None:
-    """The metric is the same: only a comparison of the items tells."""
-    events().with_columns(item="new" + pl.col("item")).write_csv(published / "events.csv")
-    with pytest.raises(RefusedError, match=r"100\.0% of the interactions have moved to other items"):
-        nightly.run(published / "job.toml")
+    for bad, message in (
+        (table.filter(pl.col("user").str.slice(1).cast(int) < 200),
+         r"200 users are 50\.0% fewer than 400 \(max_shrink = 0\.2\); 1,600 pairs"),
+        (table.with_columns(item=table["item"].shuffle(seed=1)),
+         r"ndcg@5 0\.\d+ ± 0\.\d+ is \d+\.\d% below 0\.\d+ \(max_drop = 0\.05\)"),
+        # With other ids the metric is the same: only a comparison of the items tells.
+        (table.with_columns(item="new" + pl.col("item")), r"100\.0% of the interactions have moved to other"),
+        (with_robot(15), r"55 items are 37\.5% more than 40 \(max_growth = 0\.25\)"),
+    ):  # fmt: skip
+        bad.write_csv(published / "events.csv")
+        with pytest.raises(RefusedError, match=message):
+            nightly.run(published / "job.toml")
+    runs = report_of(published)
+    assert "value" not in runs[1]  # it was not fitted
+    text = (published / "shop.report.html").read_text()  # which has the reasons before the numbers
+    row = text[text.index("<tbody>", text.index("class='runs'")) :]
+    assert row.index("200 users are") < row.index(">1,600<")
+    assert text.index("55 items are") < text.index("<svg")
 
 
 def test_refused_day_can_be_accepted_and_is_then_compared_with(folder: Path) -> None:
@@ -315,18 +313,6 @@ def test_refused_day_can_be_accepted_and_is_then_compared_with(folder: Path) -> 
     assert record["status"] == "published"
     assert "fewer" in record["reasons"][0]
     assert nightly.run(folder / "job.toml")["reasons"] == []
-
-
-def with_robot(items: int) -> pl.DataFrame:
-    """The events of `events`, and one user who has used many items that nobody else knows."""
-    robot = [("robot", f"trap{item}", 1) for item in range(items)]
-    return pl.concat([events(), pl.DataFrame(robot, schema=["user", "item", "time"], orient="row")])
-
-
-def test_day_with_a_robot_is_refused(published: Path) -> None:
-    with_robot(15).write_csv(published / "events.csv")  # 38 % more items, as was seen
-    with pytest.raises(RefusedError, match=r"55 items are 37\.5% more than 40 \(max_growth = 0\.25\)"):
-        nightly.run(published / "job.toml")
 
 
 def test_good_day_after_a_robot_was_published_is_not_refused(folder: Path) -> None:
@@ -343,15 +329,15 @@ def test_good_day_after_a_robot_was_published_is_not_refused(folder: Path) -> No
 
 def test_size_is_compared_with_seven_published_runs_and_no_more(folder: Path) -> None:
     job = write_job(folder, ("heldout", "max_drop = 1\nheldout"))
-    nightly.run(job)
+    usual = nightly.run(job)
+    small = {**usual, **dict.fromkeys(("users", "pairs"), 100)}
+    path = folder / "shop.report.json"
     events(200).write_csv(folder / "events.csv")
-    nightly.run(job, accept=True)
-    events().write_csv(folder / "events.csv")  # twice as many as the last time, but as many as usual
-    for _ in range(7):
-        nightly.run(job)
-    events(200).write_csv(folder / "events.csv")
+    path.write_text(json.dumps({"runs": [small, *[usual] * 7]}))
     with pytest.raises(RefusedError, match="200 users are 50"):
         nightly.run(job)
+    path.write_text(json.dumps({"runs": [small, *[usual] * 6]}))
+    assert nightly.run(job)["status"] == "published"
 
 
 def test_new_events_may_double_the_data_unless_growth_is_limited(folder: Path) -> None:
@@ -410,45 +396,46 @@ def test_drift_is_half_the_sum_of_differences(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('data = "events.csv"', "", r"job\.toml: source\.data must be a file"),
-        ('data = "events.csv"', 'data = 3', r"source\.data must be a file, a list of files, or the URL"),
-        ("[guard]", "[gard]", r"a section must be one of guard.*got 'gard'. Did you mean guard"),
-        ("metric =", "metrik =", r"a key of \[guard\] must be one of .*Did you mean metric"),
+        ('data = "events.csv"', "", r"job\.toml: source\.data must be given"),
+        ('data = "events.csv"', "data = 3", r"source\.data must be a valid list; got 3"),
+        ('data = "events.csv"', "data = []", r"source\.data must be .*at least 1 item"),
+        ('data = "events.csv"', 'data = [""]', r"source\.data\.0 must be the name of a file"),
+        ("[guard]", "[gard]", r"gard must be one of the keys guard.*got 'gard'. Did you mean guard"),
+        ("metric =", "metrik =", r"guard\.metrik must be one of the keys .*Did you mean metric"),
         ('metric = "ndcg@5"', 'metric = "ndgc@5"', r"guard\.metric must be .*ndcg"),
         ('metric = "ndcg@5"', "metric = 5", r"guard\.metric must be"),
         ("[guard]", '[machine]\nthreads = "x"\n[guard]', r"machine\.threads must be a whole number"),
         ('data = "events.csv"', 'data = "events.csv"\nhalf_life = "5 years"', r"source\.half_life must be"),
-        ('data = "events.csv"', 'data = "events.csv"\nmin_value = "x"', r"source\.min_value must be"),
         ('data = "events.csv"', 'data = "events.csv"\nmin_items = "x"', r"source\.min_items must be"),
         ('data = "events.csv"', 'data = "x.csv"\nmode = "update"\nmin_items = 2', r"min_items must be left"),
         ('data = "events.csv"', 'data = "x.csv"\nmode = "update"\nhalf_life = "2d"', r"now must be given"),
+        ('data = "events.csv"', 'data = "events.csv"\nbatch = "x"', r"batch must be a name, with mode"),
+        ('data = "events.csv"', 'data = "events.csv"\nmode = "add"', r"mode must be 'fit' or 'update'"),
         ("keep = 2", 'recommendations = {to = "x.pdf"}', r"publish\.recommendations\.to must be a name that"),
         ("keep = 2", 'recommendations = {to = "no/x.csv"}', r"in a folder that exists"),
-        ("keep = 2", 'similar = {to = "x.csv", kk = 3}', r"toml: a key of \[publish.similar\] must be"),
-        ("keep = 2", 'recommendations = {to = "x.csv", novelty = 7}', r"novelty must be between"),
+        ("keep = 2", 'similar = {to = "x.csv", explain = 3}', r"publish\.similar\.explain must be one of"),
+        ("keep = 2", 'recommendations = {to = "x.csv", novelty = 7}', r"novelty must be .* 1; got 7"),
         ("keep = 2", 'recommendations = {to = "events.csv"}', r"a place of its own.*source\.data is there"),
-        ("keep = 2", 'recommendations = {to = "a.csv"}\nsimilar = {to = "a.csv"}', r"similar must"),
+        ("keep = 2", 'recommendations = {to = "a.csv"}\nsimilar = {to = "a.csv"}', r"publish\.similar must"),
         ("keep = 2", 'similar = {to = "sqlite:///shop.mrf", table = "t"}', r"its own.*publish\.model"),
+        ("keep = 2", 'similar = {to = "x.csv", columns = {x = "y"}}', r"publish\.similar\.columns must be"),
         ("keep = 2", 'report = "shop.mrf/x"', r"in a folder that exists"),
+        ("keep = 2", 'recommendations = "x.csv"', r"publish\.recommendations must be a section"),
+        ("keep = 2", 'recommendations = {to = "sqlite:///x.db"}', r"table must be given with a database"),
+        ("keep = 2", 'recommendations = {to = "x.csv", table = "t"}', r"table must be given with a database"),
+        ("keep = 2", 'similar = {to = "x.csv", k = 0}', r"publish\.similar\.k must be .* 1; got 0"),
+        ("keep = 2", "samples = -1", r"publish\.samples must be .* 0; got -1"),
+        ("keep = 2", "keep = true", r"publish\.keep must be a valid integer"),
         ('model = "shop.mrf"', 'model = "shop-{date}.mrf"', r"publish\.model must be the same every night"),
-        ("heldout = 0.2", "heldout = 0.7", r"guard\.heldout must be above 0 and below 0\.5; got 0\.7"),
-        ("heldout = 0.2", "max_growth = -1", r"guard\.max_growth must be 0 or more, or inf"),
-        ("heldout = 0.2", "max_growth = nan", r"guard\.max_growth must be 0 or more, or inf"),
-        ("keep = 2", "samples = -1", r"publish\.samples must be a whole number, 0 or more"),
-        ("heldout = 0.2", 'max_drop = "5%"', r"guard\.max_drop must be from 0 to 1"),
+        ('model = "shop.mrf"', "", r"publish\.model must be given"),
+        ('model = "shop.mrf"', 'model = "no/shop.mrf"', r"in a folder that exists"),
+        ("heldout = 0.2", "heldout = 0.7", r"guard\.heldout must be less than 0\.5; got 0\.7"),
+        ("heldout = 0.2", "max_growth = nan", r"guard\.max_growth must be .* 0; got nan"),
+        ("heldout = 0.2", 'max_drop = "5%"', r"guard\.max_drop must be a valid number"),
         ("sparsity = 0.2", "sparsity = 2", r"model\.sparsity"),
         ("sparsity = 0.2", "spasity = 2", r"Did you mean sparsity"),
         ("sparsity = 0.2", 'kind = "MFR"', r"model\.kind must be one of MRF, EASE"),
-        ('model = "shop.mrf"', "", r"publish\.model must be the name of a file"),
-        ('model = "shop.mrf"', 'model = "no/shop.mrf"', r"in a folder that exists"),
-        ("keep = 2", "keep = -1", r"publish\.keep must be a whole number, 0 or more"),
-        ("keep = 2", 'recommendations = "x.csv"', r"recommendations\] must be a section"),
-        ("keep = 2", 'recommendations = {to = "sqlite:///x.db"}', r"table must be given with a database"),
-        ("keep = 2", 'recommendations = {to = "x.csv", table = "t"}', r"table must be given with a database"),
-        ("keep = 2", 'recommendations = {to = "x.csv", k = 0}', r"recommendations\.k must be a whole number"),
-        ('data = "events.csv"', 'data = "events.csv"\nbatch = "x"', r"batch must be a name, with mode"),
-        ('data = "events.csv"', 'data = "events.csv"\nmode = "add"', r'mode must be "fit" or "update"'),
-        ("[guard]", "[tune]\nminutes = 0\n[guard]", r"tune\.minutes must be a number above 0"),
+        ("[guard]", "[tune]\nminutes = 0\n[guard]", r"tune\.minutes must be greater than 0"),
         ("[guard]", '[tune]\nminutes = 1\nevery = "often"\n[guard]', r"tune\.every must be"),
         ("[guard]", "[guard", "is not a TOML file"),
         ("[guard]", f"x = {'[' * 100_000}{']' * 100_000}\n[guard]", "is not a TOML file"),
@@ -473,17 +460,17 @@ def test_update_needs_histories(folder: Path) -> None:
         nightly.run(job)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("error", "x"), ("seconds", {"total": "x"}), ("peak_memory", "x"), ("users", 0), ("value", float("nan")),
-     ("value", None), ("reasons", [3]), ("status", "<b>"), ("metric", ""), ("metric", "x@"),
-     ("started", "today"), ("limits", {"users": ["x", None]}), ("samples", [{"history": 3}])],
-)  # fmt: skip
-def test_report_that_is_damaged_stops_the_job(folder: Path, name: str, value: Any) -> None:
+def test_report_that_is_damaged_stops_the_job(folder: Path) -> None:
     record = nightly.run(folder / "job.toml")
     before = (folder / "shop.mrf").read_bytes()
-    content = json.dumps({"runs": [{**record, name: value}]})
-    for text in (content, '{"runs": {}}', "[" * 100_000, ""):
+    wrong: list[dict[str, Any]] = [
+        {"error": "x"}, {"seconds": {"total": "x"}}, {"peak_memory": "x"}, {"users": 0},
+        {"value": float("nan")}, {"value": None}, {"reasons": [3]}, {"status": "<b>"}, {"metric": ""},
+        {"metric": "x@"}, {"started": "today"}, {"limits": {"users": ["x", None]}},
+        {"samples": [{"history": 3}]},
+    ]  # fmt: skip
+    texts = [json.dumps({"runs": [record | each]}) for each in wrong]
+    for text in (*texts, '{"runs": {}}', "[" * 100_000, ""):
         (folder / "shop.report.json").write_text(text)
         with pytest.raises(DataError, match="not the report of a nightly job"):
             nightly.run(folder / "job.toml")
@@ -631,7 +618,7 @@ def test_page_has_dates_limits_changes_and_the_meaning_of_the_metric(folder: Pat
     assert text.count("<polyline class='limit'") == 7  # two of users, items and pairs, one of the metric
     assert "1/log₂(p + 1)" in text
     assert "4 items are new, 0 are gone" in text
-    assert "<td>items</td><td>40</td><td>44</td><td>+10.0%</td>" in text
+    assert ">items</td><td data-name='before'>40</td><td data-name='now'>44</td>" in text
 
 
 def test_model_like_the_last_recommends_the_same(folder: Path) -> None:
@@ -639,16 +626,6 @@ def test_model_like_the_last_recommends_the_same(folder: Path) -> None:
     assert nightly.run(folder / "job.toml")["unchanged"] == 1
     events().with_columns(item=pl.col("item").str.slice(1).cast(int)).write_csv(folder / "events.csv")
     assert nightly.run(folder / "job.toml", accept=True)["unchanged"] is None  # other ids
-
-
-def test_reasons_of_a_refusal_come_before_the_numbers(published: Path) -> None:
-    events(200).write_csv(published / "events.csv")
-    with pytest.raises(RefusedError):
-        nightly.run(published / "job.toml")
-    text = (published / "shop.report.html").read_text()
-    row = text[text.index("<tbody>", text.index("class='runs'")) :]
-    assert row.index("200 users are") < row.index(">1,600<")
-    assert text.index("200 users are") < text.index("<svg")
 
 
 def test_samples_have_titles_and_no_ids_of_users(folder: Path) -> None:
@@ -682,8 +659,8 @@ def test_source_and_tables_may_be_one_database(
     full = f"sqlite:///{folder}/shop.db" if kind == "sqlite" else url
     with connect(full, write=True) as cursor:
         cursor.execute('create table events ("user" text, item text, day text)')
-        for user, item, time in events(60).rows():
-            cursor.execute(f"insert into events values ('{user}', '{item}', '2026-11-1{time}')")
+        rows = ", ".join(f"('{user}', '{item}', '2026-11-1{day}')" for user, item, day in events(60).rows())
+        cursor.execute(f"insert into events values {rows}")
     query = "select * from events where day <= '{date}'"
     tables = TABLES.replace("sqlite:///shop.db", url)
     job = write_job(
@@ -899,6 +876,7 @@ def shell(*arguments: object, **options: Any) -> "subprocess.CompletedProcess[st
     return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
 
 
+@pytest.mark.slow
 def test_exit_codes_tell_published_refused_failed_and_busy(folder: Path) -> None:
     job = folder / "job.toml"
     done = shell("nightly", job, "--log", "json", cwd="/")
@@ -945,6 +923,7 @@ def started(folder: Path) -> "Iterator[subprocess.Popen[str]]":
             process.kill()
 
 
+@pytest.mark.slow
 def test_run_stopped_by_sigterm_is_in_the_report_and_lets_the_next_one_begin(folder: Path) -> None:
     with started(folder) as process:
         process.terminate()
@@ -960,6 +939,7 @@ def test_run_stopped_by_sigterm_is_in_the_report_and_lets_the_next_one_begin(fol
     assert nightly.run(folder / "job.toml")["status"] == "published"
 
 
+@pytest.mark.slow
 def test_killed_run_is_known_of(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     with started(folder) as process:
         assert "has not ended" in (folder / "shop.report.html").read_text()
@@ -975,6 +955,7 @@ def test_killed_run_is_known_of(folder: Path, caplog: pytest.LogCaptureFixture) 
     assert "has not ended" not in text
 
 
+@pytest.mark.slow
 def test_killed_runs_leave_a_whole_version_and_the_next_one_succeeds(folder: Path) -> None:
     """`python -m benchmarks.living kills` does this a hundred times, with PostgreSQL."""
     job = write_job(folder, more=TABLES)

@@ -31,7 +31,7 @@ from mrfrec.io.tables import read_events, read_interactions
 import naive_evaluation as naive
 from naive_evaluation import Pair, Sets
 
-SETTINGS = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 # Tables, and splits as sets of ids.
@@ -174,13 +174,6 @@ def test_the_order_of_rows_decides_what_is_hidden(seed: int) -> None:
     assert targets(other) != targets(split)
 
 
-def test_the_order_of_rows_between_users_changes_nothing() -> None:
-    rows = random_rows(8)
-    gathered = sorted(rows, key=lambda pair: -int(pair[0]))  # stable: each user's rows stay in order
-    first, second = (strong_generalisation(events_of(order), 15) for order in (rows, gathered))
-    assert (trained(first), shown(first), targets(first)) == (trained(second), shown(second), targets(second))
-
-
 @pytest.mark.parametrize("seed", [0, 1, 2**32 - 1])
 @pytest.mark.parametrize("hidden", [0.1, 0.29, 0.5, 0.7, 0.99])
 def test_other_seeds_and_shares_equal_naive(seed: int, hidden: float) -> None:
@@ -196,16 +189,6 @@ def test_shares_are_rounded_down_as_floats_are() -> None:
     assert split.test.targets.nnz == 28
 
 
-@pytest.mark.parametrize("heldout", [1, 7, 29])
-def test_any_number_of_heldout_users_equals_naive(heldout: int) -> None:
-    rows = naive.filtered(random_rows(10), 0, 8)
-    n = len({user for user, _ in rows})
-    heldout = min(heldout, (n - 1) // 2)
-    split = strong_generalisation(events_of(rows), heldout, min_items=0)
-    assert split.training.n_users == n - 2 * heldout
-    assert_is_strong(split, naive.strong_generalisation(rows, heldout))
-
-
 def test_rows_are_those_of_the_split() -> None:
     rows = random_rows(11)
     events = events_of(rows)
@@ -217,18 +200,6 @@ def test_rows_are_those_of_the_split() -> None:
         assert naive.sets(pairs_of(events, found[f"{part} targets"])) == asked.targets
         whole = naive.sets(pairs_of(events, found[f"{part} shown"]))
         assert {user: items for user, items in whole.items() if user in asked.targets} == asked.shown
-
-
-def test_rows_of_users_without_target_are_shown_whole() -> None:
-    rows = [(user, item) for user in range(30) for item in range(4 + user % 2)]
-    events = events_of(rows)
-    found = strong_rows(events, 10)
-    for part, drawn in (("validation", found["users"][10:20]), ("test", found["users"][20:])):
-        short = {user for user in drawn.tolist() if user % 2 == 0}
-        whole = naive.sets(pairs_of(events, found[f"{part} shown"]))
-        assert short
-        assert all(whole[user] == {0, 1, 2, 3} for user in short)
-        assert not short & naive.sets(pairs_of(events, found[f"{part} targets"])).keys()
 
 
 def test_the_global_random_numbers_are_left_alone() -> None:
@@ -252,41 +223,6 @@ def test_titles_go_with_the_items() -> None:
 # Strong generalisation: users and items that drop out.
 
 
-def test_users_with_fewer_than_five_items_have_no_target() -> None:
-    """Users 0 to 19 have four items, users 20 to 39 have five."""
-    rows = [(user, item) for user in range(40) for item in range(4 if user < 20 else 5)]
-    split = strong_generalisation(events_of(rows), 15, min_items=0)
-    for questions in (split.validation, split.test):
-        assert questions is not None
-        assert all(int(user) >= 20 for user in questions.users)
-        assert questions.left_out == 15 - len(questions) > 0
-        assert (np.diff(questions.targets.indptr) == 1).all()
-        assert (np.diff(questions.shown.indptr) == 4).all()
-
-
-def test_users_who_lose_unseen_items_may_end_up_without_target() -> None:
-    """Every user has items 0 to 3 and two only they have: with those gone, four are too few for a target."""
-    rows = [(user, item) for user in range(40) for item in (0, 1, 2, 3, 1000 + user, 2000 + user)]
-    rows += [(user, 4) for user in range(0, 40, 2)]  # every other user keeps five
-    split = strong_generalisation(events_of(rows), 12)
-    expected = naive.strong_generalisation(rows, 12)
-    assert_is_strong(split, expected)
-    assert expected.test.left_out > 0
-    assert all(int(user) % 2 == 0 for user in split.test.users)
-    assert {1000 + int(user) for user in split.test.users}.isdisjoint(split.training.items)
-
-
-def test_a_user_without_any_known_item_is_counted_as_left_out() -> None:
-    rows = [(user, item) for user in range(12) for item in range(6)]
-    drawn = naive.strong_generalisation(rows, 3).users
-    lonely = drawn[-1]
-    rows = [(user, item + 100 * (user == lonely)) for user, item in rows]
-    split = strong_generalisation(events_of(rows), 3)
-    assert lonely not in list(split.test.users)
-    assert (len(split.test), split.test.left_out) == (2, 1)
-    assert_is_strong(split, naive.strong_generalisation(rows, 3))
-
-
 @pytest.mark.parametrize(("min_users", "min_items"), [(0, 0), (1, 1), (2, 0), (0, 5), (4, 6), (10, 10)])
 def test_filters_equal_naive(min_users: int, min_items: int) -> None:
     rows = random_rows(14)
@@ -304,13 +240,6 @@ def test_an_item_that_falls_below_the_minimum_with_its_users_stays() -> None:
     rows = [("a", "x"), ("a", "v"), ("b", "v"), ("b", "w"), ("a", "w"), ("c", "x"), ("c", "y")]
     found = events_of(rows).filtered(min_users=2, min_items=2)
     assert pairs_of(found) == [("a", "x"), ("a", "v"), ("b", "v"), ("b", "w"), ("a", "w")]
-
-
-def test_users_are_counted_after_items_are_gone() -> None:
-    """User "c" has two items, one of which nobody else has."""
-    rows = [("a", "v"), ("a", "w"), ("b", "v"), ("b", "w"), ("c", "v"), ("c", "y")]
-    assert {user for user, _ in pairs_of(events_of(rows).filtered(min_users=2, min_items=2))} == {"a", "b"}
-    assert {user for user, _ in pairs_of(events_of(rows).filtered(min_items=2))} == {"a", "b", "c"}
 
 
 def test_users_need_five_items_by_default() -> None:
@@ -344,13 +273,6 @@ def test_too_many_heldout_users_are_refused(heldout: int) -> None:
         strong_generalisation(events, heldout)
 
 
-def test_one_training_user_is_enough() -> None:
-    rows = [(user, item) for user in range(11) for item in range(6)]
-    split = strong_generalisation(events_of(rows), 5)
-    assert (split.training.n_users, len(split.test)) == (1, 5)
-    assert_is_strong(split, naive.strong_generalisation(rows, 5))
-
-
 @pytest.mark.parametrize("heldout", [0, -1, 2.0, True, "2", None])
 def test_heldout_must_be_a_count(heldout: Any) -> None:
     with pytest.raises(ParameterError, match="heldout must be a whole number"):
@@ -372,12 +294,6 @@ def test_nobody_with_a_target_is_refused() -> None:
         strong_generalisation(events, 5, min_items=0)
 
 
-def test_a_share_too_small_to_hide_anything_is_refused() -> None:
-    events = events_of([(user, item) for user in range(30) for item in range(6)])
-    with pytest.raises(DataError, match="validation users"):
-        strong_generalisation(events, 5, hidden=0.1)
-
-
 @pytest.mark.parametrize(("min_users", "min_items"), [(100, 0), (0, 100), (30, 7)])
 def test_nothing_left_after_filters_is_refused(min_users: int, min_items: int) -> None:
     events = events_of([(user, item) for user in range(30) for item in range(6)])
@@ -396,7 +312,7 @@ def test_filters_must_be_counts(parameter: str, value: Any) -> None:
 # Tables in files.
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet", ".arrow", ".jsonl"])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 @named
 def test_strong_split_of_a_file_equals_naive(name: Callable[[int], Any], suffix: str, tmp_path: Path) -> None:
     """In CSV files, ids that are all integers as integers are written become integers."""
@@ -408,23 +324,6 @@ def test_strong_split_of_a_file_equals_naive(name: Callable[[int], Any], suffix:
         strong_generalisation(read_events(path), 12, min_users=2),
         naive.strong_generalisation(naive.filtered(rows, 2, 5), 12),
     )
-
-
-def test_digits_become_integers_in_csv_and_stay_strings_in_parquet(tmp_path: Path) -> None:
-    rows = random_rows(18, str, users=100)
-    in_csv = strong_generalisation(read_events(write(table(rows), tmp_path / "a.csv")), 15)
-    in_parquet = strong_generalisation(read_events(write(table(rows), tmp_path / "a.parquet")), 15)
-    assert not in_csv.training.users.is_text
-    assert in_parquet.training.users.is_text
-    assert {str(user) for user in in_csv.test.users} != set(in_parquet.test.users)
-
-
-def test_one_id_that_is_no_number_makes_a_csv_column_strings(tmp_path: Path) -> None:
-    rows = [(f"{user}", item) for user, item in random_rows(19, users=40)]
-    rows += [("none", item) for item in range(6)]
-    split = strong_generalisation(read_events(write(table(rows), tmp_path / "a.csv")), 8)
-    assert split.training.users.is_text
-    assert_is_strong(split, naive.strong_generalisation(naive.filtered(rows, 0, 5), 8))
 
 
 def test_rows_of_several_files_are_in_the_order_of_the_files(tmp_path: Path) -> None:
@@ -460,13 +359,7 @@ def test_ratings_below_the_minimum_are_left_out_before_anything_else(tmp_path: P
 
 
 def write(frame: pl.DataFrame, path: Path) -> Path:
-    if path.name.endswith(".csv.gz"):
-        import gzip
-
-        path.write_bytes(gzip.compress(frame.write_csv().encode()))
-    else:
-        kind = {".csv": "csv", ".parquet": "parquet", ".arrow": "ipc", ".jsonl": "ndjson"}[path.suffix]
-        getattr(frame, f"write_{kind}")(path)
+    frame.write_csv(path) if path.suffix == ".csv" else frame.write_parquet(path)
     return path
 
 
@@ -580,7 +473,7 @@ TIMES: dict[str, Callable[[Sequence[int]], list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("suffix", [None, ".csv", ".parquet"])
+@pytest.mark.parametrize("suffix", [None, ".csv"])
 @pytest.mark.parametrize("kind", TIMES)
 def test_split_by_time_equals_naive(kind: str, suffix: str | None, tmp_path: Path) -> None:
     """With many ties."""
@@ -598,27 +491,10 @@ def test_split_by_time_equals_naive(kind: str, suffix: str | None, tmp_path: Pat
     assert asked.left_out
 
 
-def test_of_equal_times_the_later_row_is_later() -> None:
-    rows = [("a", "z"), ("b", "y"), ("a", "x"), ("b", "x"), ("a", "y"), ("b", "z")]
-    split = by_time(events_of(rows, [5, 5, 5, 5, 5, 5]))
-    assert pairs(targets(split)) == {("a", "y"), ("b", "z")}
-    split = by_time(events_of(rows[::-1], [5, 5, 5, 5, 5, 5]))
-    assert pairs(targets(split)) == {("a", "z"), ("b", "y")}
-
-
 def test_the_time_of_a_repeated_pair_is_that_of_its_first_row() -> None:
     rows = [("a", "x"), ("a", "y"), ("a", "x"), ("b", "y"), ("b", "x")]
     split = by_time(events_of(rows, [1, 2, 3, 1, 2]))
     assert targets(split) == {"a": {"y"}, "b": {"x"}}
-
-
-def test_targets_by_time_that_nobody_is_trained_with_are_none() -> None:
-    """The latest of "b" is new to all."""
-    rows = [("a", "x"), ("a", "y"), ("b", "y"), ("b", "new"), ("c", "x")]
-    split = by_time(events_of(rows, [1, 2, 3, 4, 5]))
-    assert list(split.training.items) == ["x", "y"]
-    assert targets(split) == {"a": {"y"}}
-    assert split.test.left_out == 2  # "b", whose target is unknown, and "c", who has one item
 
 
 def test_a_split_by_time_needs_times() -> None:
@@ -649,17 +525,6 @@ def test_given_new_users_are_shown_what_is_given() -> None:
     assert trained(split) == naive.sets(TRAINING)
     assert shown(split) == {"d": {"x", "z"}, "e": {"y"}}
     assert targets(split) == {"d": {"y"}, "e": {"x", "z"}}
-
-
-@named
-def test_given_parts_of_a_strong_split_make_it_again(name: Callable[[int], Any]) -> None:
-    rows = random_rows(27, name)
-    expected = naive.strong_generalisation(rows, 12)
-    parts = (expected.training, expected.test.targets, expected.test.shown)
-    split = given(*(interactions_of(sorted(pairs(part))) for part in parts))
-    assert trained(split) == expected.training
-    assert shown(split) == expected.test.shown
-    assert targets(split) == expected.test.targets
 
 
 def test_given_targets_nobody_is_trained_with_stay_targets() -> None:
@@ -787,13 +652,6 @@ def test_tuning_splits_are_the_same_for_the_same_seed(weak: Split) -> None:
     first, again, other = weak.for_tuning(), weak.for_tuning(seed=SEED), weak.for_tuning(seed=1)
     assert (trained(first), targets(first)) == (trained(again), targets(again))
     assert (targets(first) != targets(other)) == (weak.inner is None)
-
-
-def test_tuning_leaves_the_split_as_it_was() -> None:
-    split = leave_out(events_of(random_rows(30)))
-    before = trained(split), shown(split), targets(split)
-    split.for_tuning(hidden=0.5)
-    assert (trained(split), shown(split), targets(split)) == before
 
 
 def test_tuning_takes_training_users_without_items() -> None:

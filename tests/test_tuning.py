@@ -131,35 +131,6 @@ def test_the_targets_of_the_test_users_change_nothing(split: Split) -> None:
     assert [t.value for t in again.trials] == [t.value for t in found.trials]
 
 
-def test_without_validation_users_the_training_data_is_split_once_more() -> None:
-    user, item = np.nonzero(random_matrix(5, users=40, items=30))
-    events = Events(Ids.range(40), Ids.range(30), user.astype(np.int32), item.astype(np.int32), time=item)
-    for weak in (splits.leave_out(events, 2), splits.by_time(events, 2)):
-        inner = weak.for_tuning()
-        training = {(u, i) for u, i in zip(*weak.training.matrix.nonzero(), strict=True)}
-        left = {(u, i) for u, i in zip(*inner.training.matrix.nonzero(), strict=True)}
-        assert len(left) < len(training)
-        assert set(inner.training.users) <= set(weak.training.users)
-        assert len(inner.training) + inner.test.targets.nnz <= len(weak.training)
-        assert (inner.test.shown.multiply(inner.test.targets)).nnz == 0
-        assert set(np.diff(inner.test.targets.indptr)) <= {1, 2}
-
-
-def test_of_a_given_split_a_share_of_each_history_is_hidden_at_least_one_item() -> None:
-    training = Interactions(sp.csr_array(np.ones((20, 9))))
-    weak = splits.given(
-        Interactions(sp.hstack([training.matrix, sp.csr_array((20, 1))])),
-        Interactions(sp.csr_array(np.ones((20, 1))), items=[9]),
-    )
-    for hidden, count in ((0.3, 2), (0.05, 1)):
-        inner = weak.for_tuning(hidden=hidden)
-        assert inner.test.targets.nnz == 20 * count
-        assert len(inner.training) == 20 * (9 - count)
-        assert (inner.training.matrix.multiply(inner.test.targets)).nnz == 0
-    with pytest.raises(ParameterError, match="hidden must be above 0 and below 1"):
-        weak.for_tuning(hidden=1.0)
-
-
 def test_a_grid_is_all_combinations_the_last_varying_fastest() -> None:
     assert [{"alpha": a, "l2": b} for a in (0.5, 1.0) for b in (1.0, 4.0)] == POINTS
     with pytest.raises(ParameterError, match="alpha must be a list with at least one value"):
@@ -402,6 +373,7 @@ def test_the_best_parameters_are_written_for_others_to_take(split: Split, tmp_pa
 # ── searches ──────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_a_search_that_was_interrupted_chooses_as_if_it_never_was(split: Split, tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"metric": "ndcg@10", "fixed": {"sparsity": 0.4}}
     whole = tuning.search(split, SPACE, 14, **arguments)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         ServiceError,
     )
     from mrfrec.io.tables import read_interactions
-    from mrfrec.models.ahead import compile_ahead
+    from mrfrec.models.compiling import compile_ahead
     from mrfrec.models.mrf import MRF
     from mrfrec.models.recommender import Recommender
     from mrfrec.models.registry import load, register
@@ -80,7 +80,7 @@ _HOMES = {
     "Client": "service.client",
     "Interactions": "data.interactions",
     "Recommender": "models.recommender",
-    "compile_ahead": "models.ahead",
+    "compile_ahead": "models.compiling",
     "load": "models.registry",
     "register": "models.registry",
     "read_interactions": "io.tables",

@@ -123,7 +123,7 @@ def compile_kernels(
       mrfrec compile --to /opt/kernels --dtype both
     """
     from mrfrec.cli.running import naming
-    from mrfrec.models.ahead import compile_ahead
+    from mrfrec.models.compiling import compile_ahead
 
     logging.getLogger("mrfrec").setLevel(logging.WARNING)
     with naming("--to"):

@@ -109,7 +109,7 @@ def tradeoff(
       mrfrec paper tradeoff ml-20m --sparsity 0.002,0.01 --r 0,0.5 --dense l2=6 --sparse l2=3 -o table2.md
     """  # fmt: skip
     from mrfrec.cli.models import check_machine, numbers
-    from mrfrec.paper.report import of_tradeoff
+    from mrfrec.paper.tables import of_tradeoff
     from mrfrec.paper.tradeoff import tradeoff as run
 
     check_machine(options.machine, ["MRF"])
@@ -173,8 +173,8 @@ def lowrank(
     from mrfrec.cli.models import check_machine, make, numbers, only, parse_model
     from mrfrec.core.progress import part_of
     from mrfrec.models.mrf import MRF
-    from mrfrec.paper.report import of_low_rank
     from mrfrec.paper.side_checks import low_rank
+    from mrfrec.paper.tables import of_low_rank
 
     text = only(model) or "preset=paper, sparsity=dense"
     check_machine(options.machine, ["MRF"])
@@ -203,8 +203,8 @@ def exposure(data: Data, options: Measuring, model: opt.MeasuredModels, plot: op
       mrfrec paper exposure events.csv --model MRF --model MultVAE --plot exposure.png
     """
     from mrfrec.evaluation.protocol import compare
-    from mrfrec.paper.report import of_exposure
     from mrfrec.paper.side_checks import exposure as shares_of
+    from mrfrec.paper.tables import of_exposure
 
     models = models_to_compare(model, options.machine)
     with measuring(data, options, plot) as (split, wanted, progress):

@@ -2,10 +2,8 @@
 
 import re
 from bisect import bisect_left
-from difflib import SequenceMatcher
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
 from unicodedata import combining, normalize
 
 import numpy as np
@@ -17,9 +15,8 @@ from mrfrec.data.ids import Ids, Texts
 _MOST_QUERY_WORDS = 10
 _MOST_CANDIDATES = 5_000  # items with one word of the query, the most popular, to look for the others
 _MOST_WORDS = 200  # words of the index that hold a part of a word
-_MOST_COMPARED = 40  # words of the index, letter by letter
 _MOST_SPELLINGS = 3  # of a misspelt word that are tried
-_LEAST_ALIKE = 0.6  # share of letters that a misspelt word has in common with the right one
+_LEAST_ALIKE = 60  # percent of letters that a misspelt word has in common with the right one
 _WORD = re.compile(r"[^\W_]+")
 
 Lines = npt.NDArray[np.int32]
@@ -95,12 +92,11 @@ class NameIndex:
         return vocabulary, ptr, np.array(owners, np.int32)[order]
 
     @cached_property
-    def _letters(self) -> tuple[str, npt.NDArray[np.int64], npt.NDArray[np.uint64], npt.NDArray[Any]]:
-        """All words as one text, where each begins in it, its pairs of letters, and how many these are."""
+    def _letters(self) -> tuple[str, npt.NDArray[np.int64]]:
+        """All words as one text, and where each begins in it."""
         words = self._index[0]
         starts = np.array(list(accumulate((len(word) + 1 for word in words), initial=0)), np.int64)
-        bits = _pairs_of_letters(words)
-        return " ".join(words), starts, bits, _count(bits)
+        return " ".join(words), starts
 
     # ── matching ──────────────────────────────────────────────────────────────────────────────────
 
@@ -133,7 +129,7 @@ class NameIndex:
     def _with_part(self, part: str) -> list[int]:
         """Return the most popular items with a word that holds this part."""
         _, ptr, lines = self._index
-        text, starts, _, _ = self._letters
+        text, starts = self._letters
         found: list[Lines] = []
         at = text.find(part)
         while at >= 0 and len(found) < _MOST_WORDS:
@@ -150,15 +146,15 @@ class NameIndex:
 
     def _nearest(self, word: str) -> list[str]:
         """Return the words of the index that are spelt most like this one, the commoner of equals first."""
-        (vocabulary, ptr, _), (_, _, bits, counts) = self._index, self._letters
-        own = _pairs_of_letters([word])
-        alike = _count(bits & own) / (counts + _count(own))
-        compared = min(_MOST_COMPARED, len(alike))
-        ranked = []
-        for place in np.argpartition(-alike, compared - 1)[:compared].tolist():
-            ratio = SequenceMatcher(None, word, vocabulary[place]).ratio()
-            if ratio >= _LEAST_ALIKE and vocabulary[place] != word:
-                ranked.append((-ratio, int(ptr[place] - ptr[place + 1]), vocabulary[place]))
+        from rapidfuzz import fuzz, process
+
+        vocabulary, ptr, _ = self._index
+        near = process.extract(
+            word, vocabulary, scorer=fuzz.ratio, processor=None, score_cutoff=_LEAST_ALIKE, limit=None
+        )
+        ranked = [
+            (-ratio, int(ptr[place] - ptr[place + 1]), other) for other, ratio, place in near if other != word
+        ]
         return [other for _, _, other in sorted(ranked)[:_MOST_SPELLINGS]]
 
 
@@ -176,21 +172,3 @@ def _words(text: str) -> str:
     else:
         folded = "".join(c for c in normalize("NFKD", text.casefold()) if not combining(c))
     return " ".join(_WORD.findall(folded)) or " ".join(folded.split())
-
-
-def _pairs_of_letters(words: list[str]) -> npt.NDArray[np.uint64]:
-    """Return 64 bits for each word: each pair of neighbouring letters, and of letter and end, sets one."""
-    text = np.frombuffer(f" {' '.join(words)} ".encode("utf-32-le", "surrogatepass"), np.uint32)
-    mixed: Any = text[:-1].astype(np.uint64) * np.uint64(37) + text[1:] * np.uint64(101)
-    bits = np.uint64(1) << (mixed % np.uint64(64))
-    lengths = np.fromiter(map(len, words), np.int64, len(words))
-    starts = np.concatenate([[0], np.cumsum(lengths[:-1] + 1)])
-    return np.asarray(np.bitwise_or.reduceat(bits, starts))
-
-
-_BITS_IN_A_BYTE = np.array([bin(byte).count("1") for byte in range(256)], np.uint8)
-
-
-def _count(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
-    """Return the number of bits set in each."""
-    return np.asarray(_BITS_IN_A_BYTE[bits.view(np.uint8).reshape(-1, 8)].sum(axis=1), np.float64)

@@ -156,7 +156,7 @@ class _Reader:
         return DataError(f"{place}, line {number:,}: it must be {rule}; got {shown!r}.")
 
     def events(self, source: Path) -> Events:
-        """Return what was read, each pair once; refuse incomplete data or another data set of this format."""
+        """Return all rows read, each pair once; refuse incomplete data or another data set of this format."""
         data_set, count = self._data_set, len(self._movies)
         missing = next(number for number in range(1, count + 2) if number not in self._movies)
         if missing <= count:

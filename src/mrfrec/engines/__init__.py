@@ -1,1 +1,1 @@
-"""Who runs the core: the threads of this machine."""
+"""Engines, which run the tasks of a fit: threads of this machine, a GPU, a cluster."""

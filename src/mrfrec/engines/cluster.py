@@ -1,8 +1,9 @@
 """The engine of a Dask cluster: pure functions travel to workers, large arrays once to each host.
 
 A function that many tasks share, such as a pass over the data, is pickled once. Its large arrays are written
-to a file on each host, or to one on a shared path, which all worker processes there map: a host holds them
-once. A worker that joins later, or finds its file gone, says so, gets a copy, and its task is sent again.
+to a file on each host, or to one on a shared path. All worker processes of a host map that file, so that a
+host holds the data once, which Dask's own `scatter` to all workers would not do. If a host lacks the file,
+the task fails, the host gets a copy, and the task is sent again.
 
 Dask runs a task again when its worker dies. Tasks are pure and results are taken in order, so that the result
 is that of one machine, to the bit.
@@ -31,9 +32,8 @@ from mrfrec.engines.cluster_worker import (
     GoneError,
     SharedArray,
     connected_clients,
-    describe_host,
     drop_arrays,
-    has_array,
+    missing_arrays,
     perform,
     write_piece,
 )
@@ -84,15 +84,12 @@ class ClusterEngine(LocalEngine):
         self._name = f"mrfrec-{client.id}-{uuid.uuid4().hex[:8]}"
         self._shared_path = None if shared_path is None else os.fspath(shared_path)
         self._arrays: dict[tuple[int, int], tuple[SharedArray, Any]] = {}
-        self._hosts: dict[tuple[str, str], list[str]] = {}  # addresses of workers, by host
-        self._has: set[tuple[tuple[str, str], str]] = set()  # hosts and the files they have
 
     def __enter__(self) -> Self:
         workers = self._workers()
         if not workers:
             raise ClusterError(f"the cluster at {self._address} has no workers: start some.")
         self._check_versions()
-        self._look_for_hosts()
         self.threads_of_tasks = sum(int(worker["nthreads"]) for worker in workers.values())
         if self._shared_path is not None:
             try:
@@ -184,7 +181,7 @@ class ClusterEngine(LocalEngine):
                         if again[number] > _RESENT:
                             raise ClusterError(f"the task {task} was lost {_RESENT} times: {lost}.") from None
                         self._find_scheduler()
-                        self._send_again(shipped)
+                        self._send(shipped.shared)
                         submit(number)
                     finally:
                         future.release()  # now, and not when its last reference is collected
@@ -254,7 +251,7 @@ class ClusterEngine(LocalEngine):
             time.sleep(0.2)
 
     def _outcome(self, task: str, future: "Future") -> Any:
-        """Return the result of a task that is done, or raise what it met."""
+        """Return the result of a task that is done, or raise its error."""
         from distributed import KilledWorker
 
         if future.status == "cancelled" or future.status == "lost":
@@ -282,7 +279,7 @@ class ClusterEngine(LocalEngine):
     # ── data ──────────────────────────────────────────────────────────────────────────────────────
 
     def _ship(self, function: Callable[..., Any]) -> Shipped:
-        """Pickle a function, and send what is large in it to all hosts that have not got it yet."""
+        """Pickle a function, and send its large arrays to all hosts that lack them."""
         shared: list[SharedArray] = []
 
         def out_of_band(buffer: pickle.PickleBuffer) -> bool:
@@ -300,7 +297,7 @@ class ClusterEngine(LocalEngine):
         head = pickle.dumps(function, protocol=5, buffer_callback=out_of_band)
         shipped = Shipped(head, tuple(shared))
         self._check_room()
-        self._send(shipped)
+        self._send(shipped.shared)
         return shipped
 
     @property
@@ -315,43 +312,42 @@ class ClusterEngine(LocalEngine):
                 "data on each worker", self._shared_bytes, "Give workers more memory."
             )
 
-    def _send_again(self, shipped: Shipped) -> None:
-        """Look at what the hosts have now, and send them what they have not."""
-        self._has.clear()
-        self._look_for_hosts()
-        for host, workers in self._hosts.items():
-            for array in shipped.shared:
-                with suppress(Exception):
-                    found = self._ask(
-                        self._client.run, has_array, array, workers=workers[:1], on_error="ignore"
-                    )
-                    if any(found.values()):
-                        self._has.add((host, array.name))
-        self._send(shipped)
-
-    def _send(self, shipped: Shipped) -> None:
-        buffers = {array.name: buffer for array, buffer in self._arrays.values()}
-        for array in shipped.shared:
-            raw = buffers[array.name].raw()
-            if self._shared_path is not None:
+    def _send(self, shared: Sequence[SharedArray]) -> None:
+        """Write these arrays where they are not yet: on the shared path, or on each host that lacks them."""
+        if self._shared_path is not None:
+            for array in shared:
                 if not array.path().exists():
-                    write_piece(array, 0, raw)
-                continue
-            for _ in range(_RESENT):
-                missing = [host for host in self._hosts if (host, array.name) not in self._has]
-                if not missing:
-                    break
-                try:
-                    self._send_to(missing, array, raw)
-                except ClusterError:
-                    raise
-                except Exception:  # a worker died while it was written to: look who is there now
-                    self._find_scheduler()
-                    time.sleep(0.5)
-                    self._look_for_hosts()
+                    write_piece(array, 0, self._content(array))
+            return
+        for _ in range(_RESENT if shared else 0):
+            try:
+                lacking = self._lacking(shared)
+                if not lacking:
+                    return
+                for array, writers in lacking.items():
+                    self._send_to(writers, array, self._content(array))
+            except ClusterError:
+                raise
+            except Exception:  # a worker died meanwhile: ask again
+                self._find_scheduler()
+                time.sleep(0.5)
 
-    def _send_to(self, hosts: list[tuple[str, str]], array: SharedArray, raw: memoryview) -> None:
-        writers = [self._hosts[host][0] for host in hosts]
+    def _lacking(self, shared: Sequence[SharedArray]) -> dict[SharedArray, list[str]]:
+        """Return, for each array that a host lacks, the address of one worker on each such host."""
+        hosts: dict[tuple[str, str], tuple[str, list[SharedArray]]] = {}
+        answers = self._ask(self._client.run, missing_arrays, tuple(shared), on_error="ignore")
+        for address, (host, missing) in answers.items():
+            hosts.setdefault(tuple(host), (address, missing))
+        lacking: dict[SharedArray, list[str]] = {}
+        for address, missing in hosts.values():
+            for array in missing:
+                lacking.setdefault(array, []).append(address)
+        return lacking
+
+    def _content(self, array: SharedArray) -> memoryview:
+        return next(buffer.raw() for known, buffer in self._arrays.values() if known == array)
+
+    def _send_to(self, writers: list[str], array: SharedArray, raw: memoryview) -> None:
         for offset in range(0, array.nbytes, _PIECE):
             piece = self._ask(
                 self._client.scatter,
@@ -368,33 +364,25 @@ class ClusterEngine(LocalEngine):
             for future in written:
                 self._ask(future.result)
             del piece, written
-        self._has |= {(host, array.name) for host in hosts}
 
     # ── workers ───────────────────────────────────────────────────────────────────────────────────
 
     def _workers(self) -> dict[str, dict[str, Any]]:
+        """Return the workers by address.
+
+        `client.scheduler_info` will not do: at any moment, a timer of Dask replaces its answer by one without
+        workers.
+        """
         try:
-            return dict(self._ask(self._client.scheduler_info, n_workers=-1)["workers"])
+            scheduler: Any = self._client.scheduler
+            return dict(self._ask(self._client.sync, scheduler.identity)["workers"])
         except ClusterError:
             raise
         except Exception:
             return {}
 
-    def _look_for_hosts(self) -> None:
-        try:
-            found = self._ask(self._client.run, describe_host, on_error="ignore")
-        except ClusterError:
-            raise
-        except Exception as error:
-            self._find_scheduler()
-            raise ClusterError(f"the workers of {self._address} do not answer: {error}.") from None
-        self._hosts = {}
-        for address, host in found.items():
-            if not isinstance(host, BaseException):
-                self._hosts.setdefault(host, []).append(address)
-
     def _check_versions(self) -> None:
-        """Refuse workers without this package, or with other versions of what computes."""
+        """Refuse workers without this package, or with other versions of the libraries that compute."""
         versions = self._ask(self._client.get_versions, packages=list(_CHECKED))
         wanted, problems = _versions(versions["client"]), []
         for address, there in versions["workers"].items():
@@ -417,7 +405,7 @@ class _LostError(Exception):
 
 
 def _versions(of: dict[str, Any]) -> dict[str, str | None]:
-    """Return what must be the same everywhere, of what Dask tells of a process."""
+    """Return the versions that must be the same everywhere, from Dask's description of a process."""
     host = {"python": of["host"]["python"].rsplit(".", 3)[0], "machine": of["host"]["machine"]}
     return {name: of["packages"].get(name) for name in _CHECKED} | host
 
@@ -440,7 +428,7 @@ def _speaking_of(address: str) -> Iterator[None]:
 
 
 def check_client(client: object) -> None:
-    """Refuse what is no client of Dask."""
+    """Refuse a client that is not one of Dask, or is asynchronous."""
     try:
         from distributed import Client
     except ImportError:

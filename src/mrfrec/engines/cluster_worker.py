@@ -1,4 +1,4 @@
-"""What runs on the workers of a cluster: functions that were sent, on arrays in files of the host."""
+"""Functions that run on the workers of a cluster, on arrays in files of the host."""
 
 import pickle
 import shutil
@@ -60,7 +60,7 @@ def _mapped(array: SharedArray) -> Any:
         return memoryview(mmap(file.fileno(), array.nbytes, access=ACCESS_COPY))
 
 
-def write_piece(array: SharedArray, offset: int, piece: bytes) -> None:
+def write_piece(array: SharedArray, offset: int, piece: bytes | memoryview) -> None:
     """Write a piece of a file; it gets its name when it is whole."""
     path = array.path()
     unfinished = path.with_suffix(".unfinished")
@@ -73,15 +73,14 @@ def write_piece(array: SharedArray, offset: int, piece: bytes) -> None:
             unfinished.replace(path)
 
 
-def has_array(array: SharedArray, dask_worker: Any) -> bool:
-    path = array.path(dask_worker)
-    return path.exists() and path.stat().st_size == array.nbytes
-
-
-def describe_host(dask_worker: Any) -> tuple[str, str]:
-    """Return what is the same for the workers of a host."""
+def missing_arrays(
+    shared: tuple[SharedArray, ...], dask_worker: Any
+) -> tuple[tuple[str, str], list[SharedArray]]:
+    """Return the host and folder of a worker, and those arrays that are not there."""
     boot = Path("/proc/sys/kernel/random/boot_id")
-    return f"{node()} {boot.read_text().strip() if boot.exists() else ''}", str(_folder_of(dask_worker))
+    host = f"{node()} {boot.read_text().strip() if boot.exists() else ''}", str(_folder_of(dask_worker))
+    paths = {array: array.path(dask_worker) for array in shared}
+    return host, [a for a, path in paths.items() if not path.exists() or path.stat().st_size != a.nbytes]
 
 
 def drop_arrays(name: str, connected: tuple[str, ...], dask_worker: Any) -> None:

@@ -1,4 +1,4 @@
-"""Tune one parameter at a time, starting from the defaults: what costs least first, beyond any edge."""
+"""Tune one parameter at a time, the cheapest first, from the defaults and beyond the ends of the lists."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -83,7 +83,7 @@ def climb(
         axes = {name: axis for name, axis in axes.items() if name in (vary or {}) or _size(axis) > 1}
     for name, axis in axes.items():
         check_values(run.model, name, axis, run.fixed)
-    for name, values in (vary or {}).items():  # refuse what this data is too small for
+    for name, values in (vary or {}).items():  # refuse values that this data is too small for
         for value in values if isinstance(values, Sequence) else ():
             build(run.model, plain({**run.fixed, name: value}), run.machine).tuning_route(data)
     start = {} if grid else {name: x for name, x in route.start.items() if name in axes}

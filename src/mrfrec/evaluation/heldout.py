@@ -1,7 +1,7 @@
 """Hold out users by a hash of their ids: the same users, and the same of their items, every day.
 
 A split that is drawn at random changes with every new user. This one does not, so that the results of two
-days differ by what has changed in the data, and not by who was drawn.
+days differ by changes in the data, and not by the draw of the users.
 """
 
 import numpy as np

@@ -147,7 +147,7 @@ def fit_and_measure(
 
 
 def warn_of_another_plan(model: Recommender, split: Split) -> None:
-    """Warn if a fit to all the data of a split would not do what a fit to its training data does."""
+    """Warn if a fit to all the data of a split would be another kind of model than the one measured."""
     size, whole = split.training.size, split.whole
     measured = model.planned_for(size)
     if whole is None or measured is None:

@@ -1,9 +1,9 @@
-"""Split data into a training matrix and questions: what test users show, and what is to be guessed.
+"""Split data into a training matrix and questions: items that test users show, and items to be guessed.
 
 Strong generalisation follows Liang et al. (2018) step by step, so that its splits are the published ones: the
 order of the rows, the order in which users are drawn and the legacy random numbers all matter.
 
-Where the data has values, the training matrix and what users show hold values; targets are always 1.
+If the data has values, the training matrix and the shown items have them; targets are always 1.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,12 +24,12 @@ T = TypeVar("T")
 
 SEED = 98765  # of the published splits
 FEWEST = 5  # rows a user needs for some of them to be hidden
-LEAVE_ONE = "--split leave-out --leave 1 --min-items 2"  # what works where users have fewer
+LEAVE_ONE = "--split leave-out --leave 1 --min-items 2"  # works with fewer items per user
 
 
 @dataclass(frozen=True)
 class Questions:
-    """Test users: what each shows and what is to be guessed, over the items of the training data."""
+    """Test users, their shown items and their targets, over the items of the training data."""
 
     users: Ids
     shown: sp.csr_array
@@ -211,7 +211,7 @@ def _by_user(events: Events, rows: Places) -> Iterator[Places]:
     return (group for group in np.split(order, borders) if len(group))
 
 
-# ── weak generalisation: what is asked about training users ───────────────────────────────────────
+# ── weak generalisation: questions about training users ────────────────────────────────────────────
 
 
 def leave_out(events: Events, k: int = 1, *, seed: int = SEED) -> Split:
@@ -264,8 +264,8 @@ def _last_of_each(
 def given(training: Interactions, targets: Interactions, shown: Interactions | None = None) -> Split:
     """Use a split as it is given.
 
-    Without `shown`, the targets are further items of training users, who show what they have in the training
-    data (LightGCN publishes its splits this way). With `shown`, the test users are new ones, who show that.
+    Without `shown`, the targets are further items of training users, who show their items in the training
+    data (LightGCN publishes its splits this way). With `shown`, the test users are new and show these items.
 
     Targets that nobody has in the training data stay targets, as items without users.
     """

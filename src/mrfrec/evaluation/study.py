@@ -30,7 +30,7 @@ from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import build
 
 _MACHINE = {"threads", "memory_limit", "device", "checkpoint"}
-_UNLIMITED = 1 << 60  # bytes: more is what workers have that report no memory
+_UNLIMITED = 1 << 60  # bytes; workers that report no memory seem to have more
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Attempt(NamedTuple):
 
 
 class Trying:
-    """Fits and measures models; what is tried in one thread shares intermediate results."""
+    """Fits and measures models; the trials of one thread share intermediate results."""
 
     def __init__(self, split: Split, metric: Metric, ties: Ties) -> None:
         self._split, self._metric, self._ties = replace(split, inner=None, whole=None), metric, ties
@@ -176,7 +176,7 @@ class Study:
         except ParameterError as error:
             raise error.named("metric") from None
         made = build(model, fixed or {})
-        self.usual = made.parameters  # what a climb starts from replaces "auto"
+        self.usual = made.parameters  # a climb replaces "auto" by its starting values
         self.model, self.max_seconds, self.ties = type(made).__name__, max_seconds, ties
         # Parameters that change no result do not identify a trial.
         given = plain(fixed or {})

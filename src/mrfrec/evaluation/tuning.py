@@ -40,13 +40,13 @@ def tune(
 ) -> Tuning:
     """Try every point on the validation users.
 
-    Of the test users only the popularity of what they have is looked at: if it differs from that of the
-    validation users by more than chance, a warning says so.
+    Of the test users, only the popularity of their items is looked at: a warning says if it differs from
+    that of the validation users by more than chance.
 
     Parameters
     ----------
     metric
-        What to maximise, such as "recall@20". By default "ndcg@100", with fewer places for fewer
+        The metric to maximise, such as "recall@20". By default "ndcg@100", with fewer places for fewer
         items.
     fixed
         Parameters that all trials share.

@@ -2,8 +2,8 @@
 
 import ctypes
 import re
-from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import polars as pl
@@ -20,18 +20,24 @@ _COPY = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/)*copy\b", re.DOTALL | re.IGNORECAS
 
 def open_query(url: str, query: str) -> Source:
     """Send a query to a database; rows arrive while they are read, once."""
-    rows = _rows(url, query.rstrip("; \t\r\n"))
-    columns = next(rows)
-    doubled = next((name for name in columns if columns.count(name) > 1), None)
-    if doubled is not None or not columns:
-        rows.close()
-        what = f"several columns {doubled!r}. Name them apart: … as name" if columns else "no table"
-        raise DataError(f"{redacted(url)}: the query returns {what}.")
+    query = query.rstrip("; \t\r\n")
+    with ExitStack() as connection:
+        cursor = connection.enter_context(connect(url))
+        result: _SqliteResult | _ArrowResult
+        if url.startswith("sqlite"):
+            result = _SqliteResult(cursor, url, query)
+        else:
+            result = _ArrowResult(cursor, url, connection.enter_context(_arrow(cursor, url, query)))
+        columns = result.columns
+        doubled = next((name for name in columns if columns.count(name) > 1), None)
+        if doubled is not None or not columns:
+            what = f"several columns {doubled!r}. Name them apart: … as name" if columns else "no table"
+            raise DataError(f"{redacted(url)}: the query returns {what}.")
+        kept_open = connection.pop_all()
 
     def batches(roles: Roles, types: Types) -> Iterator[pl.DataFrame]:
-        with closing(rows):
-            rows.send(roles)
-            yield from rows
+        with kept_open:
+            yield from result.batches({role: columns.index(name) for role, name in roles.items()})
 
     return Source(redacted(url), tuple(columns), batches)
 
@@ -70,7 +76,7 @@ def _tables_read(url: str, query: str) -> set[tuple[str, str]]:
             )
             return {((of or "main").lower(), name.lower()) for of, name in names}
         cursor.execute(f"select * from ({query}\n) as query limit 0")
-        # Planning has locked what will be read.
+        # Planning has locked the tables that will be read.
         cursor.execute("""select n.nspname::text, c.relname::text from pg_locks l
             join pg_class c on c.oid = l.relation join pg_namespace n on n.oid = c.relnamespace
             where l.pid = pg_backend_pid() and l.locktype = 'relation'""")
@@ -78,43 +84,49 @@ def _tables_read(url: str, query: str) -> set[tuple[str, str]]:
 
 
 def _server_of(url: str) -> object:
-    """Return what tells one database of one server from all others."""
+    """Return values that identify a database and its server."""
     with connect(url) as cursor:
         cursor.execute("select pg_postmaster_start_time()::text, current_database()::text")
         return ask(cursor, pl.DataFrame, cursor.fetch_arrow()).rows()
 
 
-def _rows(url: str, query: str) -> Generator[Any, Roles, None]:
-    """Yield the names of the columns; take the roles; yield nothing, then the rows."""
-    with connect(url) as cursor:
-        if url.startswith("sqlite"):
-            cursor.execute(query)
-            columns = [name for name, *_ in cursor.description or ()]
-            roles = yield columns
-            yield
-            places = {role: columns.index(name) for role, name in roles.items()}
-            while rows := cursor.fetchmany(_SQLITE_ROWS):
-                values = {role: _plain([row[place] for row in rows]) for role, place in places.items()}
-                yield batch_of(values, [None] * len(rows), redacted(url))
-            return
-        with _arrow(cursor, url, query) as arrays:
-            schema = arrays.get_schema()
-            kinds = list(schema.children)
-            columns = [kind.name for kind in kinds]
-            roles = yield columns
-            yield
-            places = {role: columns.index(name) for role, name in roles.items()}
-            for role, place in places.items():
-                _check(kinds[place], role, redacted(url))
-            done = 0
-            try:
-                while (array := ask(cursor, _next, arrays, schema)).is_valid():
-                    series = {role: _series(array.child(i), kinds[i], role) for role, i in places.items()}
-                    batch = pl.DataFrame(series)
-                    done += len(batch)
-                    yield from batch.iter_slices(tables.BATCH_ROWS)
-            except (RuntimeError, *POLARS_ERRORS) as error:
-                raise failure(url, error, f" after row {done:,}") from None
+class _SqliteResult:
+    """The rows of a query to SQLite."""
+
+    def __init__(self, cursor: Any, url: str, query: str) -> None:
+        self._cursor, self._url = cursor, url
+        cursor.execute(query)
+        self.columns = [name for name, *_ in cursor.description or ()]
+
+    def batches(self, places: dict[str, int]) -> Iterator[pl.DataFrame]:
+        """Yield the rows; `places` are the positions of the columns of each role."""
+        while rows := self._cursor.fetchmany(_SQLITE_ROWS):
+            values = {role: _plain([row[place] for row in rows]) for role, place in places.items()}
+            yield batch_of(values, [None] * len(rows), redacted(self._url))
+
+
+class _ArrowResult:
+    """The rows of a query as an Arrow stream."""
+
+    def __init__(self, cursor: Any, url: str, stream: Any) -> None:
+        self._cursor, self._url, self._stream = cursor, url, stream
+        self._schema = stream.get_schema()
+        self.columns = [kind.name for kind in self._schema.children]
+
+    def batches(self, places: dict[str, int]) -> Iterator[pl.DataFrame]:
+        """Yield the rows; `places` are the positions of the columns of each role."""
+        kinds = list(self._schema.children)
+        for role, place in places.items():
+            _check(kinds[place], role, redacted(self._url))
+        done = 0
+        try:
+            while (array := ask(self._cursor, _next, self._stream, self._schema)).is_valid():
+                series = {role: _series(array.child(i), kinds[i], role) for role, i in places.items()}
+                batch = pl.DataFrame(series)
+                done += len(batch)
+                yield from batch.iter_slices(tables.BATCH_ROWS)
+        except (RuntimeError, *POLARS_ERRORS) as error:
+            raise failure(self._url, error, f" after row {done:,}") from None
 
 
 @contextmanager
@@ -146,7 +158,8 @@ def _arrow(cursor: Any, url: str, query: str) -> Iterator[Any]:
 def _next(stream: Any, schema: Any) -> Any:
     """Return the next array of an Arrow stream; an invalid one at its end.
 
-    nanoarrow would hold the interpreter, and with it every time limit and Ctrl-C, while the database thinks.
+    nanoarrow's own `get_next` holds the interpreter's lock while the database thinks, and with it every time
+    limit and Ctrl-C. It has no public name for the address of a stream, hence `_addr`.
     """
     from nanoarrow.c_array import CArray
 

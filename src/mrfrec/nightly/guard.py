@@ -1,4 +1,4 @@
-"""The guard of a nightly job: what is wrong with new data or a new model, in words and numbers."""
+"""The guard of a nightly job: find faults of new data or a new model, in words and numbers."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ _SIZES = ("users", "items", "pairs")
 
 
 class LastModel(NamedTuple):
-    """What is known of the model that is published now."""
+    """Size and items of the model that is published now."""
 
     size: dict[str, int]
     items: Ids
@@ -30,7 +30,7 @@ class LastModel(NamedTuple):
         if not path.exists():
             return None
         model = load(path)
-        size = {name: int(model._training_facts[name]) for name in ("users", "items", "pairs")}
+        size = {name: int(model._training_facts[name]) for name in _SIZES}
         return cls(size, model.items_, np.array(model.popularity_))
 
 
@@ -74,7 +74,7 @@ def size_limits(guard: Guard, recent: Sequence[Mapping[str, Any]]) -> dict[str, 
 def data_faults(
     guard: Guard, recent: Sequence[Mapping[str, Any]], size: Mapping[str, int], moved: float | None
 ) -> list[str]:
-    """Return what is wrong with new data, compared with the runs published recently."""
+    """Return the faults of new data, compared with the runs published recently."""
     faults = []
     for name in _SIZES if recent else ():
         least, most = min(run[name] for run in recent), max(run[name] for run in recent)
@@ -99,7 +99,7 @@ def metric_floor(guard: Guard, before: Mapping[str, Any] | None) -> float:
 
 
 def metric_faults(guard: Guard, before: Mapping[str, Any] | None, metric: str, found: Mean) -> list[str]:
-    """Return what is wrong with the metric, compared with the published run."""
+    """Return the faults of the metric, compared with the published run."""
     faults = []
     if before is not None and before.get("metric") == metric and before["value"] > 0:
         drop = 1 - found.mean / before["value"]

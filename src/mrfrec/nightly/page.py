@@ -26,16 +26,16 @@ svg text { fill: var(--dim); font-size: 11px; } .axis { stroke: var(--rule); }
 circle { fill: var(--line); } circle.bad { fill: var(--bad); }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; }
 th, td { text-align: right; padding: .3rem .6rem; border-bottom: 1px solid var(--rule); vertical-align: top; }
-th.why { color: inherit; } th:first-child, td:first-child, .why { text-align: left; }
-.runs { width: 100%; white-space: nowrap; }
-.runs .why { white-space: normal; min-width: 14rem; overflow-wrap: anywhere; } li { overflow-wrap: anywhere; }
+th:first-child, td:first-child, .runs :nth-child(3) { text-align: left; }
+.runs { width: 100%; white-space: nowrap; } li { overflow-wrap: anywhere; }
+.runs td:nth-child(3) { color: var(--bad); white-space: normal; min-width: 14rem; overflow-wrap: anywhere; }
 @media (max-width: 45rem) {
   .runs thead { position: absolute; left: -999rem; }
   .runs, .runs tbody { display: block; white-space: normal; }
   .runs tr { display: block; padding: .5rem 0; border-bottom: 1px solid var(--rule); }
   .runs td { display: inline-block; border: 0; padding: 0 .8rem 0 0; }
-  .runs td:empty { display: none; } .runs .why { display: block; min-width: 0; }
-  .runs td[data-name]::before { content: attr(data-name) " "; color: var(--dim); }
+  .runs td:empty { display: none; } .runs td:nth-child(3) { display: block; min-width: 0; }
+  .runs td:nth-child(n+5)::before { content: attr(data-name) " "; color: var(--dim); }
 }
 """
 
@@ -51,10 +51,10 @@ class Plot(NamedTuple):
 
 def page(title: str, runs: Sequence[Run]) -> str:
     """Return the page of these runs, the latest last."""
-    shown = runs[-_DRAWN:]
+    drawn = runs[-_DRAWN:]
     at_work = runs[-1] if runs[-1]["status"] == "started" else None
     last = runs[-2] if at_work and len(runs) > 1 else runs[-1]
-    metric = next((run["metric"] for run in reversed(shown) if "metric" in run), None)
+    metric = next((run["metric"] for run in reversed(drawn) if "metric" in run), None)
     published = next((run for run in reversed(runs) if run["status"] == "published"), {})
     parts = [
         f"<h1>{escape(title)}: <span class='{_mark(last)}'>{last['status']}</span> {_when(last)} UTC</h1>",
@@ -62,10 +62,10 @@ def page(title: str, runs: Sequence[Run]) -> str:
         f"<p>A run started at {_when(at_work)} UTC and has not ended. If it is no longer at work, it was "
         "killed.</p>" if at_work else "",
         _changes(runs),
-        f"<h2>Runs</h2>\n<div class='plots'>{''.join(_plot(each, shown) for each in _plots(metric))}</div>",
-        _explained(metric, shown),
+        f"<h2>Runs</h2>\n<div class='plots'>{''.join(_plot(each, drawn) for each in _plots(metric))}</div>",
+        _explained(metric, drawn),
         _samples(published),
-        _table(shown),
+        _runs_table(drawn),
     ]  # fmt: skip
     return (
         f"<!doctype html>\n<html lang='en'>\n<meta charset='utf-8'>\n"
@@ -84,12 +84,11 @@ def _changes(runs: Sequence[Run]) -> str:
     before = next((run for run in reversed(runs[:place]) if run["status"] == "published"), None)
     if before is None:
         return ""
-    rows = "".join(
-        f"<tr><td>{escape(plot.name)}</td><td>{was:{plot.form}}</td><td>{x:{plot.form}}</td>"
-        f"<td>{f'{x / was - 1:+.1%}' if was else ''}</td></tr>\n"
+    rows = [
+        [plot.name, f"{was:{plot.form}}", f"{x:{plot.form}}", f"{x / was - 1:+.1%}" if was else ""]
         for plot in _plots(now.get("metric"))
         if (was := plot.number(before)) is not None and (x := plot.number(now)) is not None
-    )
+    ]
     notes = []
     if "new_items" in now:
         moved = f"; {now['drift']:.1%} of the interactions have moved to other items" if now["drift"] else ""
@@ -104,11 +103,9 @@ def _changes(runs: Sequence[Run]) -> str:
     if now.get("mrfrec") != before.get("mrfrec"):
         notes.append(f"mrfrec is {now.get('mrfrec')}; it was {before.get('mrfrec')}.")
     return (
-        "<h2>What changed</h2>\n<p class='dim'>From the published run of "
-        f"{_when(before)} to the {now['status']} one of {_when(now)}:</p>\n<div class='scroll' tabindex='0' "
-        "role='region' aria-label='What changed'><table>\n<thead><tr><th scope='col'></th>"
-        "<th scope='col'>before</th><th scope='col'>now</th><th scope='col'>change</th></tr></thead>\n"
-        f"<tbody>{rows}</tbody></table></div>\n{_list(notes)}"
+        f"<h2>What changed</h2>\n<p class='dim'>From the published run of {_when(before)} to the "
+        f"{now['status']} one of {_when(now)}:</p>\n"
+        f"{_table('changes', ('', 'before', 'now', 'change'), rows)}\n{_list(notes)}"
     )
 
 
@@ -143,19 +140,17 @@ def _plot(plot: Plot, runs: Sequence[Run]) -> str:
     low, high = min(numbers), max(numbers)
     first, last = points[0][0], points[-1][0]
 
-    def place(at: float, x: float) -> str:
+    def place(at: float, x: float) -> tuple[str, str]:
         across = (at - first) / (last - first) if last > first else 0.5
         up = (x - low) / (high - low) if high > low else 0.5
-        return f"{_LEFT + across * (_RIGHT - _LEFT):.1f},{_BOTTOM - up * (_BOTTOM - _TOP):.1f}"
+        return f"{_LEFT + across * (_RIGHT - _LEFT):.1f}", f"{_BOTTOM - up * (_BOTTOM - _TOP):.1f}"
 
     def line(of: Sequence[tuple[float, float]], kind: str) -> str:
-        if len(of) == 1 and kind == "limit":  # across the plot
-            of = [(first - 1, of[0][1]), (first + 1, of[0][1])] if last == first else of
-        return f"<polyline class='{kind}' points='{' '.join(place(*each) for each in of)}'/>"
+        return f"<polyline class='{kind}' points='{' '.join(','.join(place(*each)) for each in of)}'/>"
 
     dots = ""
     for at, run, x in points:
-        across, up = place(at, x).split(",")
+        across, up = place(at, x)
         dots += (
             f"<circle class='{_mark(run)}' cx='{across}' cy='{up}' r='3.5'><title>{_when(run)}: "
             f"{x:{plot.form}} ({run['status']})</title></circle>"
@@ -222,29 +217,29 @@ def _named(item: dict[str, Any]) -> str:
     return escape(f"{title} ({item['item']})" if title else str(item["item"]))
 
 
-def _table(runs: Sequence[Run]) -> str:
-    names = ("run (UTC)", "result", "why", "metric", "users", "items", "pairs", "seconds", "peak MB")
-    head = "".join(f"<th scope='col'{' class=why' if name == 'why' else ''}>{name}</th>" for name in names)
-    rows = "".join(_row(run) for run in reversed(runs))
-    return (
-        "<h2>All numbers</h2>\n<div class='scroll' tabindex='0' role='region' aria-label='Runs'>"
-        f"<table class='runs'>\n<thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody>\n</table></div>"
-    )
+def _runs_table(runs: Sequence[Run]) -> str:
+    head = ("run (UTC)", "result", "why", "metric", "users", "items", "pairs", "seconds", "peak MB")
+    rows = []
+    for run in reversed(runs):
+        value = "" if "value" not in run else f"{run['value']:.4f}"
+        value += f" ± {run['error']:.4f}" if run.get("error") is not None else ""
+        counts = [f"{run[name]:,}" if name in run else "" for name in ("users", "items", "pairs")]
+        seconds = f"{run['seconds']['total']:,.1f}" if "total" in run["seconds"] else ""
+        memory = f"{run['peak_memory'] / 1e6:,.0f}" if "peak_memory" in run else ""
+        rows.append([_when(run), run["status"], "; ".join(run["reasons"]), value, *counts, seconds, memory])
+    return f"<h2>All numbers</h2>\n{_table('runs', head, rows)}"
 
 
-def _row(run: Run) -> str:
-    value = "" if "value" not in run else f"{run['value']:.4f}"
-    value += f" ± {run['error']:.4f}" if run.get("error") is not None else ""
-    cells = {"": value} | {name: f"{run[name]:,}" for name in ("users", "items", "pairs") if name in run}
-    cells["seconds"] = f"{run['seconds']['total']:,.1f}" if "total" in run["seconds"] else ""
-    cells["MB"] = f"{run['peak_memory'] / 1e6:,.0f}" if "peak_memory" in run else ""
-    order = ("", "users", "items", "pairs", "seconds", "MB")
-    numbers = "".join(
-        f"<td{f' data-name={name}' if name else ''}>{cells.get(name, '')}</td>" for name in order
-    )
+def _table(kind: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table of texts that scrolls sideways."""
+    columns = "".join(f"<th scope='col'>{name}</th>" for name in head)
+    lines = ""
+    for row in rows:
+        cells = [f"<td data-name='{name}'>{escape(cell)}</td>" for name, cell in zip(head, row, strict=True)]
+        lines += f"<tr>{''.join(cells)}</tr>\n"
     return (
-        f"<tr><td>{_when(run)}</td><td class='{_mark(run)}'>{run['status']}</td>"
-        f"<td class='why'>{escape('; '.join(run['reasons']))}</td>{numbers}</tr>\n"
+        f"<div class='scroll' tabindex='0' role='region' aria-label='{kind}'><table class='{kind}'>\n"
+        f"<thead><tr>{columns}</tr></thead>\n<tbody>{lines}</tbody>\n</table></div>"
     )
 
 

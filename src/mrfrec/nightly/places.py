@@ -1,4 +1,4 @@
-"""Check, before a nightly job begins, that its tables may be replaced and are not what it reads."""
+"""Check, before a nightly job begins, that it may replace its tables and does not read them."""
 
 from mrfrec.errors import ParameterError
 from mrfrec.io.atomic import check_writable

@@ -1,8 +1,7 @@
 """Run a nightly job: read → guard the data → tune → measure → guard the metric → fit → publish → report.
 
-Whatever is published is prepared beside what is there and takes its place at the end, tables in one
-transaction, files by a rename. A run that is killed leaves what was published before, and the next one begins
-anew.
+New tables and files are prepared beside the published ones and take their places at the end, tables in one
+transaction, files by a rename. A run that is killed leaves the earlier version, and the next run begins anew.
 """
 
 import fcntl
@@ -17,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from glob import escape
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,9 +37,9 @@ from mrfrec.io.staging import open_staging
 from mrfrec.io.tables import read_interactions
 from mrfrec.models.registry import load
 from mrfrec.nightly.guard import LastModel, data_faults, drift, metric_faults, metric_floor, size_limits
-from mrfrec.nightly.job import Job, Sink, read_job
+from mrfrec.nightly.history import RunHistory
+from mrfrec.nightly.job import Job, read_job
 from mrfrec.nightly.places import check_tables
-from mrfrec.nightly.report import RunHistory
 from mrfrec.nightly.samples import sampled_users, samples, unchanged_share
 
 if TYPE_CHECKING:
@@ -69,14 +69,14 @@ def run(
     accept
         Publish even if the guard refuses; later runs are compared with this one.
     keep
-        Number of earlier models to keep, instead of what the job says.
+        Number of earlier models to keep, instead of the number in the job.
     progress
         Called as `progress(stage, done, total)`.
 
     Raises
     ------
     RefusedError
-        The guard refuses the new model. What was published before stays; the report says why.
+        The guard refuses the new model. The published version stays; the report has the reasons.
     BusyError
         Another run of the job is at work.
     """
@@ -90,7 +90,7 @@ def run(
 
 
 def steps(job: Job) -> list[str]:
-    """Return what a run would do, as lines of text; nothing is read but the report and the old model."""
+    """Return the steps of a run as lines of text. Only the report and the old model are read."""
     source, guard, publish = job.source, job.guard, job.publish
     report = RunHistory.open(job)
     before = report.last_published
@@ -105,7 +105,7 @@ def steps(job: Job) -> list[str]:
     if job.tune is not None:
         since = f" if the last time is {job.tune.every} ago" if job.tune.every else ""
         lines.append(f"tune {job.kind} for up to {job.tune.minutes:g} minutes{since}")
-    lines.append(f"fit {job.model()!r}, measure {guard.metric}, and fit it to all users")
+    lines.append(f"fit {job.build()!r}, measure {guard.metric}, and fit it to all users")
     if not limits:
         lines.append("there is nothing published to compare with: the data may be anything")
     else:
@@ -128,7 +128,7 @@ def _counted(counts: Mapping[str, float | None]) -> str:
 
 
 class _Night:
-    """One run: what is known of it so far."""
+    """One run, and its record so far."""
 
     def __init__(self, job: Job, report: RunHistory, progress: "Progress | None") -> None:
         self.job, self.report, self.progress = job, report, progress
@@ -179,15 +179,16 @@ class _Night:
         split = self._split(data, accept)
         with self._stage("tune"):
             parameters = self._parameters(split)
-        sink = job.publish.recommendations or Sink(to="")
-        options = {name: value for name, value in sink.options.items() if name != "explain"}
+        recommended = job.publish.recommendations
+        options = dict(recommended.options) if recommended else {}
+        options.pop("explain", None)
         if split is not None:
             with self._stage("measure"):
-                self._measure(split, parameters, sink.k, accept)
+                self._measure(split, parameters, recommended.k if recommended else 20, accept)
         users = sampled_users(data.users if split is None else split.test.users)
         del split
         with self._stage("fit"):
-            model = job.model(parameters).fit(data, progress=self.progress)
+            model = job.build(parameters).fit(data, progress=self.progress)
         with self._stage("compare"):
             if published is not None:
                 self.record["unchanged"] = unchanged_share(model, job.publish.model, data, users, options)
@@ -225,7 +226,7 @@ class _Night:
         guard, measured = self.job.guard, self._measured(split)
         k = min(k, split.training.n_items)
         coverage = f"coverage@{k}"
-        results = evaluate(self.job.model(parameters), split, [measured, coverage], progress=self.progress)
+        results = evaluate(self.job.build(parameters), split, [measured, coverage], progress=self.progress)
         found = results.mean(measured)
         error = found.error if found.error == found.error else None  # of one user there is none
         self.record |= {"metric": guard.metric, "value": found.mean, "error": error, "asked": len(split.test)}
@@ -296,12 +297,15 @@ class _Night:
         tune = self.job.tune
         if tune is None or tune.every is None:
             return None
-        asked = {"kind": self.job.kind, "fixed": self.job.parameters}
         start = datetime.now(UTC) - timedelta(microseconds=duration("every", tune.every))
         for past in reversed(self.report.runs):
-            if "tuned" in past and past["tuned"]["asked"] == asked:
+            if "tuned" in past and past["tuned"]["asked"] == self._asked:
                 return past if datetime.fromisoformat(past["tuned"]["at"]) > start else None
         return None
+
+    @property
+    def _asked(self) -> dict[str, Any]:
+        return {"kind": self.job.kind, "fixed": self.job.parameters}
 
     @property
     def _tunes(self) -> bool:
@@ -319,13 +323,10 @@ class _Night:
             return job.parameters
         best = climb(
             split, self._measured(split), model=job.kind, fixed=job.parameters, minutes=job.tune.minutes,
-            machine=job.machine, progress=self.progress,
+            machine=job.machine.model_dump(), progress=self.progress,
         ).best  # fmt: skip
-        asked = {"kind": job.kind, "fixed": job.parameters}
-        self.record |= {
-            "parameters": best.parameters,
-            "tuned": {"at": self.record["started"], "asked": asked},
-        }
+        tuned = {"at": self.record["started"], "asked": self._asked}
+        self.record |= {"parameters": best.parameters, "tuned": tuned}
         return best.parameters
 
     # ── publishing ────────────────────────────────────────────────────────────────────────────────
@@ -338,12 +339,15 @@ class _Night:
         with ExitStack() as staged:
             # Files first: the block ends with the databases, which may fail, and then renames the files. The
             # tables of one database are replaced in one transaction.
-            url, database = "", None
-            for what, sink in sorted(self.job.sinks.items(), key=lambda each: each[1].to * each[1].is_table):
-                if sink.is_table and sink.to != url:
-                    url, database = sink.to, staged.enter_context(open_staging(sink.to))
-                place = database if sink.is_table else sink.to
-                rows = staged.enter_context(_staged(model, what, sink, place, self.progress))
+            databases: dict[str, Any] = {}
+            for what, sink in sorted(self.job.sinks.items(), key=lambda each: each[1].table is not None):
+                if sink.table and sink.to not in databases:
+                    databases[sink.to] = staged.enter_context(open_staging(sink.to))
+                place = databases.get(sink.to, sink.to)
+                is_similar = what == "similar items"
+                stage = model.staged_similar_items if is_similar else model.staged_recommendations
+                named = {"table": sink.table, "columns": sink.columns, **sink.options}
+                rows = staged.enter_context(stage(place, k=sink.k, progress=self.progress, **named))
                 self.record["rows"][what] = rows
                 _log.info("%s rows of %s for %s", f"{rows:,}", what, sink.where)
                 self._guard([] if rows else [f"there are no {what} to publish"], accept)
@@ -364,11 +368,6 @@ class _Night:
             self.record["seconds"][name] = round(time.perf_counter() - start, 3)
 
 
-def _staged(model: "Recommender", what: str, sink: Sink, place: Any, progress: "Progress | None") -> Any:
-    stage = model.staged_recommendations if what == "recommendations" else model.staged_similar_items
-    return stage(place, k=sink.k, table=sink.table, columns=sink.columns, progress=progress, **sink.options)
-
-
 def _target(model: Path) -> Path:
     """Return the file that a link leads to."""
     return model.resolve() if model.is_symlink() else model
@@ -384,7 +383,7 @@ def _keep_old(target: Path, keep: int) -> None:
     if not target.exists():
         return
     digits = f"{'[0-9]' * 8}T{'[0-9]' * 6}Z"
-    old = list(target.parent.glob(f"{_literal(target.stem)}.{digits}*{_literal(target.suffix)}"))
+    old = list(target.parent.glob(f"{escape(target.stem)}.{digits}*{escape(target.suffix)}"))
     # It is among them if it was put back from there, or if a run was killed just after this.
     if not any(filecmp.cmp(target, path, shallow=False) for path in old):
         written = datetime.fromtimestamp(target.stat().st_mtime, UTC)
@@ -407,10 +406,6 @@ def _link(target: Path, kept: Path) -> None:
         with writing(kept) as unfinished:
             shutil.copyfile(target, unfinished)
         shutil.copystat(target, kept)
-
-
-def _literal(text: str) -> str:
-    return "".join(f"[{character}]" if character in "*?[" else character for character in text)
 
 
 @contextmanager

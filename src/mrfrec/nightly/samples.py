@@ -1,4 +1,4 @@
-"""What a new model recommends to a few users, and how much of that the model before it would recommend."""
+"""Recommendations of a new model for a few users, and the share of them that the old model would give."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,7 +27,7 @@ def sampled_users(users: Ids) -> list[Id]:
 def samples(
     model: Recommender, data: Interactions, users: list[Id], options: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return what is recommended to each user, and the most popular items of the history; no ids of users."""
+    """Return recommendations and the most popular items of the history for each user, without user ids."""
     if not users:
         return []
     found: dict[Id, list[dict[str, Any]]] = {user: [] for user in users}

@@ -23,8 +23,8 @@ from mrfrec.evaluation.splits import Split
 from mrfrec.models.mrf import MRF, PAPER
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import build, model_class
-from mrfrec.paper.report import of_exposure, of_low_rank
 from mrfrec.paper.side_checks import exposure, low_rank
+from mrfrec.paper.tables import of_exposure, of_low_rank
 
 EXPERIMENTS = ("table1", "table2", "lowrank", "exposure")
 
@@ -120,7 +120,7 @@ def reproduce(
 ) -> Report:
     """Run an experiment of the paper on those of its data sets that are prepared.
 
-    For the data sets that are not prepared, the report says what to do.
+    The report tells how to prepare the data sets that are missing.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ def _tell(tell: Callable[[str], None], title: str, line: str) -> None:
 
 # ── the experiments on one data set ───────────────────────────────────────────────────────────────
 
-Outcome = tuple[Report | None, list[str]]  # a report, and what could not be done and why
+Outcome = tuple[Report | None, list[str]]  # a report, and the models that failed, with reasons
 Build = Callable[[Published], Recommender]
 Tell = Callable[[str], None]
 _FAILURES = (DataError, MemoryPlanError, MissingLibraryError, NumericalError)

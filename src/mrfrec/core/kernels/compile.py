@@ -1,7 +1,8 @@
 """How kernels are compiled, and where their machine code is kept.
 
-numba's own cache notices changes in a function's file, not in the files it calls into. Here the folder is
-named after a hash of all kernel sources: when any of them changes, a new folder replaces the old one.
+numba's own cache notices changes in the file of a function, but not in the files of the functions it calls.
+Here the folder is named after a hash of all kernel sources: when any of them changes, a new folder replaces
+the old one.
 
 Machine code is looked for in each of these folders, and written to the first that can be written:
 
@@ -138,73 +139,64 @@ def _make(folder: Path) -> None:
             shutil.rmtree(other, ignore_errors=True)
 
 
-class _MachineCode(caching._Cache):
+# numba has no public way to choose the folder of a cache but variables of the environment.
+
+
+class _Locator(caching._CacheLocator):
+    """Tells numba how to name the files of a kernel; `_MachineCode` chooses their folder."""
+
+    def __init__(self, line: int) -> None:
+        self._line = line
+
+    @classmethod
+    def from_function(cls, py_func: Any, py_file: str) -> Any:
+        return cls(py_func.__code__.co_firstlineno)
+
+    def get_disambiguator(self) -> str:
+        return str(self._line)
+
+    def get_cache_path(self) -> str:
+        return ""
+
+    get_source_stamp = get_cache_path
+    ensure_cache_path = get_cache_path
+
+
+class _Files(caching.CompileResultCacheImpl):
+    _locator_classes: list[Any] = [_Locator]  # noqa: RUF012 - as numba has it
+
+
+class _MachineCode(caching.FunctionCache):
     """The machine code of one kernel, in all folders."""
 
-    def __init__(self, function: Any) -> None:
-        self._function = function
+    _impl_class = _Files
 
-    @property
-    def cache_path(self) -> str:
-        """Return where numba says that it keeps the code."""
-        return str(cache_folders()[0])
+    def _look_in(self, folder: Path) -> None:
+        self._cache_file = caching.IndexDataCacheFile(
+            str(folder), self._impl.filename_base, _hash_of_sources()
+        )
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the code for some types of arguments, or None: it will be compiled."""
-        _used.append(self._function.__name__)
+        _used.append(self._py_func.__name__)
         for folder in cache_folders():
+            self._look_in(folder)
             with suppress(OSError):
-                found = _files(folder)(self._function).load_overload(sig, target_context)
+                found = super().load_overload(sig, target_context)
                 if found is not None:
                     return found
         if not _compiled:
             kept = any(can_write(folder) for folder in cache_folders())
             what = " what it has not run before" if kept else ", as every process will: no folder can keep it"
             _log.info("compiling for this machine%s; a few seconds, 10 for a sparse fit", what)
-        _compiled.append(self._function.__name__)
+        _compiled.append(self._py_func.__name__)
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep the code in the first folder that can be written, if any."""
         for folder in cache_folders():
+            self._look_in(folder)
             with suppress(OSError):
-                _files(folder)(self._function).save_overload(sig, data)
+                _make(folder)
+                super().save_overload(sig, data)
                 return
-
-    def flush(self) -> None:
-        """Do nothing: the folder's name says what the code was compiled from."""
-
-    enable = disable = flush
-
-
-@cache
-def _files(folder: Path) -> Any:
-    """Return the class of numba's caches that keeps its files in this folder."""
-
-    class Locator(caching._CacheLocator):
-        def __init__(self, function: Any, file: str) -> None:
-            self._py_file, self._line = file, function.__code__.co_firstlineno
-
-        @classmethod
-        def from_function(cls, py_func: Any, py_file: str) -> Any:
-            return cls(py_func, py_file)
-
-        def get_cache_path(self) -> str:
-            return str(folder)
-
-        def ensure_cache_path(self) -> None:
-            _make(folder)
-
-        def get_source_stamp(self) -> str:
-            return _hash_of_sources()
-
-        def get_disambiguator(self) -> str:
-            return str(self._line)
-
-    class Implementation(caching.CompileResultCacheImpl):
-        _locator_classes = [Locator]  # noqa: RUF012 - as numba has it
-
-    class Files(caching.FunctionCache):
-        _impl_class = Implementation
-
-    return Files

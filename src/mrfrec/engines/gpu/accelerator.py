@@ -1,4 +1,4 @@
-"""What a GPU does of a fit."""
+"""The steps of a fit that a GPU takes over."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from mrfrec.core.entries import Pairs
 from mrfrec.core.kernels.blocks import Blocks
 from mrfrec.core.statistics import Statistics
 from mrfrec.engines.gpu import dense, rows, sparse
-from mrfrec.engines.gpu.device import LIBRARIES, Device, working
+from mrfrec.engines.gpu.device import LIBRARIES, Device, computing_on
 from mrfrec.engines.gpu.rows import StreamedRows
 
 # Sizes below which "auto" stays on the CPU: a fit takes about as long as it takes to wake a GPU.
@@ -51,7 +51,7 @@ class TorchAccelerator(Accelerator):
         mean_constraint: bool,
         engine: Engine,
     ) -> npt.NDArray[Any]:
-        with working(self.device.torch, "the fit"):
+        with computing_on(self.device.torch, "the fit"):
             streamed = StreamedRows(statistics, self.device)
             return dense.dense_weights(streamed, self.device, ridge, dtype, mean_constraint, engine)
 
@@ -64,7 +64,7 @@ class TorchAccelerator(Accelerator):
         steps: int,
         engine: Engine,
     ) -> tuple[list[Pairs], npt.NDArray[np.int64]]:
-        with working(self.device.torch, "the fit"):
+        with computing_on(self.device.torch, "the fit"):
             return sparse.list_pairs(self._streamed(statistics), threshold, shift, may_keep, steps, engine)
 
     def estimates_of_blocks(
@@ -75,7 +75,7 @@ class TorchAccelerator(Accelerator):
         batch: Blocks,
         engine: Engine,
     ) -> npt.NDArray[Any]:
-        with working(self.device.torch, "the fit"):
+        with computing_on(self.device.torch, "the fit"):
             return sparse.estimates_of_blocks(self._streamed(statistics), ridge, dtype, batch, engine)
 
     def _streamed(self, statistics: Statistics) -> StreamedRows:

@@ -43,7 +43,7 @@ def dense_weights(
             A[i0:i1, :i1] = S
             engine.advance(i1 - i0)
         rows.free()
-    A.diagonal().copy_(device.moved(np.where(statistics.active, statistics.S_diagonal + ridge, 1.0)))
+    A.diagonal().copy_(device.to_device(np.where(statistics.active, statistics.S_diagonal + ridge, 1.0)))
     _invert(A, engine)
     with engine.stage("weights", m):
         _weights(A, statistics, mean_constraint, device)
@@ -96,7 +96,7 @@ def _weights(A: Tensor, statistics: Statistics, mean_constraint: bool, device: D
         z /= np.sqrt(mu @ z) if mu.any() else 1.0
     diagonal = A.diagonal().double().cpu().numpy() - z**2
     factor = closed_form.column_factor(statistics, diagonal, dtype_name(A))
-    a, f, rank_one = (device.moved(x).to(A.dtype) for x in (statistics.scaling.a, factor, z))
+    a, f, rank_one = (device.to_device(x).to(A.dtype) for x in (statistics.scaling.a, factor, z))
     for i0, i1 in reversed(ranges(len(A), _STRIP)):  # largest first: the others fit into its memory
         strip = torch.addcmul(A[i0:i1, :i1], rank_one[i0:i1, None], rank_one[:i1], value=-1).neg_()
         own = strip[:, i0:].tril(-1)
@@ -107,7 +107,7 @@ def _weights(A: Tensor, statistics: Statistics, mean_constraint: bool, device: D
 
 def _symmetric_product(A: Tensor, x: npt.NDArray[np.float64], device: Device) -> npt.NDArray[np.float64]:
     """Return C·x in float64, from the lower triangle of C."""
-    x_device, out = device.moved(x), torch.zeros(len(A), dtype=torch.float64, device=A.device)
+    x_device, out = device.to_device(x), torch.zeros(len(A), dtype=torch.float64, device=A.device)
     for i0, i1 in ranges(len(A), _STRIP):
         strip = A[i0:i1, :i1].double()
         own = strip[:, i0:].tril()

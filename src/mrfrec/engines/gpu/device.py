@@ -32,7 +32,7 @@ class Device:
         held = torch.cuda.memory_reserved(self.torch) - torch.cuda.memory_allocated(self.torch)
         return Budget(torch.cuda.mem_get_info(self.torch)[0] + held, f"is free on the device {self.torch}")
 
-    def moved(self, array: npt.NDArray[Any]) -> Tensor:
+    def to_device(self, array: npt.NDArray[Any]) -> Tensor:
         """Return a copy on the device; unsigned integers become signed."""
         array = np.ascontiguousarray(array)
         if array.dtype.kind == "u" and array.itemsize > 1:
@@ -76,10 +76,10 @@ def ranges(stop: int, step: int) -> list[tuple[int, int]]:
 
 
 @contextmanager
-def working(device: torch.device, what: str) -> Iterator[None]:
+def computing_on(device: torch.device, what: str) -> Iterator[None]:
     """Compute with float32 products at their own precision, whatever the process allows elsewhere.
 
-    Memory that others took in the meantime ends in a `MemoryPlanError`; what was used is given back.
+    If the device has run out of memory, which others may use too, free it and raise a `MemoryPlanError`.
     """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")

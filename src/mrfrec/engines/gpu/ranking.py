@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mrfrec.core.sparse import Rows
-from mrfrec.engines.gpu.device import Device, working
+from mrfrec.engines.gpu.device import Device, computing_on
 
 _SCORES = 1 << 27  # scores of the users that are ranked at one time
 _BYTES = 24  # per score: the sums, the rows to add, the keys, and a sort of these
@@ -26,8 +26,8 @@ class DeviceRanker:
         self._device, self.source = Device(name), B
         advice = 'Use device="cpu", or a device with more memory.'
         self._device.memory.check("ranking, on the device", B.nbytes + _BYTES * _SCORES, advice, "ranking")
-        with working(self._device.torch, "ranking"):
-            self._B = self._device.moved(B)
+        with computing_on(self._device.torch, "ranking"):
+            self._B = self._device.to_device(B)
 
     def top_k(
         self,
@@ -43,15 +43,15 @@ class DeviceRanker:
 
         Scores are (base + x·B) · factor, and of equal scores the one with the lower `order` comes first.
         """
-        n, moved = len(histories), self._device.moved
+        n, to_device = len(histories), self._device.to_device
         items, scores = np.empty((n, k), np.int32), np.empty((n, k), base.dtype)
         by_length = np.argsort(-np.diff(histories.ptr), kind="stable")  # so that those at work are the first
         weights = None if (values == 1).all() else values
-        start, rank = moved(base), moved(order).long()
+        start, rank = to_device(base), to_device(order).long()
         item = torch.argsort(rank)
-        scale = None if factor is None else moved(factor)
+        scale = None if factor is None else to_device(factor)
         at_once = max(_SCORES // len(base), 1)
-        with working(self._device.torch, "ranking"):
+        with computing_on(self._device.torch, "ranking"):
             for first in range(0, n, at_once):
                 users = by_length[first : first + at_once]
                 out = self._sums(histories, weights, users, start)
@@ -59,7 +59,7 @@ class DeviceRanker:
                     out *= scale
                 had = hidden.take(users)
                 user = np.repeat(np.arange(len(users)), np.diff(had.ptr))
-                out[moved(user), moved(np.asarray(had.items)).long()] = -torch.inf
+                out[to_device(user), to_device(np.asarray(had.items)).long()] = -torch.inf
                 best, value = _best(out, k, rank, item)
                 scores[users] = value.cpu().numpy()
                 items[users] = torch.where(value > -torch.inf, best, -1).int().cpu().numpy()
@@ -74,8 +74,8 @@ class DeviceRanker:
         at_work = len(users) - np.searchsorted(lengths[::-1], np.arange(lengths.max(initial=0)), "right")
         # The first items of all histories, then the second ones, and so on.
         places = np.concatenate([begin[:count] + step for step, count in enumerate(at_work)] or [begin[:0]])
-        rows = self._device.moved(np.asarray(histories.items)[places]).long()
-        x = None if weights is None else self._device.moved(weights[places])
+        rows = self._device.to_device(np.asarray(histories.items)[places]).long()
+        x = None if weights is None else self._device.to_device(weights[places])
         done = 0
         for count in at_work.tolist():
             added = self._B[rows[done : done + count]]

@@ -32,10 +32,10 @@ class StreamedRows:
     def __init__(self, statistics: Statistics, device: Device) -> None:
         X, self.statistics, self.device = statistics.X, statistics, device
         begin = X.begin if len(X.begin) < 2**31 else X.begin.astype(np.int64)
-        self._items, self._begin, self._rank = (device.moved(x) for x in (X.items, begin, X.rank))
+        self._items, self._begin, self._rank = (device.to_device(x) for x in (X.items, begin, X.rank))
         self._before = torch.cumsum(self._rank, 0, dtype=torch.int64) - self._rank
-        self._values = device.moved(X.values) if len(X.values) else None
-        self._a, self._g = device.moved(statistics.scaling.a), device.moved(statistics.scaling.g)
+        self._values = device.to_device(X.values) if len(X.values) else None
+        self._a, self._g = device.to_device(statistics.scaling.a), device.to_device(statistics.scaling.g)
 
     @cached_property
     def _unit(self) -> float:
@@ -62,9 +62,9 @@ class StreamedRows:
         row = torch.repeat_interleave(
             torch.arange(i1 - i0, device=device) * i1, users, output_size=last - first
         )
-        for start, stop in cut(self._before, first, last):
+        for start, stop in bounded_ranges(self._before, first, last):
             count, before = self._rank[start:stop], self._before[start:stop]
-            own, place = expanded(count, int(before[-1] + count[-1] - before[0]))
+            own, place = owners_and_places(count, int(before[-1] + count[-1] - before[0]))
             partner = (self._begin[start:stop] - (before - before[0]))[own] + place
             target = row[start - first : stop - first][own] + self._items[partner]
             if self._values is None:
@@ -86,7 +86,7 @@ class StreamedRows:
         self._values = None
 
 
-def cut(before: Tensor, first: int, last: int) -> Iterator[tuple[int, int]]:
+def bounded_ranges(before: Tensor, first: int, last: int) -> Iterator[tuple[int, int]]:
     """Cut first…last into ranges that list at most so many numbers; `before` says how many come before."""
     if first == last:
         return
@@ -97,7 +97,7 @@ def cut(before: Tensor, first: int, last: int) -> Iterator[tuple[int, int]]:
         yield first + start, first + stop
 
 
-def expanded(counts: Tensor, total: int) -> tuple[Tensor, Tensor]:
+def owners_and_places(counts: Tensor, total: int) -> tuple[Tensor, Tensor]:
     """Return the owner of each of `total` places, counts[o] of them owner o's, and 0, 1, …, total − 1."""
     owners = torch.arange(len(counts), device=counts.device)
     own = torch.repeat_interleave(owners, counts, output_size=total)

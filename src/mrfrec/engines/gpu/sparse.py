@@ -15,7 +15,7 @@ from mrfrec.core.engine import Engine
 from mrfrec.core.entries import Pairs
 from mrfrec.core.kernels.blocks import Blocks
 from mrfrec.engines.gpu.device import dtype_name
-from mrfrec.engines.gpu.rows import StreamedRows, cut, expanded
+from mrfrec.engines.gpu.rows import StreamedRows, bounded_ranges, owners_and_places
 
 _BATCH = 1 << 26  # numbers in the matrices of a batch of blocks
 _PER_NUMBER = 24  # bytes: of the matrix, its factor, and where its parts lie
@@ -89,16 +89,16 @@ class _Part:
         ridge: npt.NDArray[np.float64],
         dtype: str,
     ) -> None:
-        moved = rows.device.moved
+        to_device = rows.device.to_device
         self.rows, self.batch, self.first, self.dtype = rows, batch, first, getattr(torch, dtype)
         start, stop = int(batch.kind_ptr[first]), int(batch.kind_ptr[last])
         self.sizes = np.diff(batch.kind_ptr[first : last + 1])
-        self.kind_ptr = moved(batch.kind_ptr[first : last + 1] - start)
-        self.kinds = moved(batch.kinds[start:stop]).long()
-        self.copies, self.target = moved(batch.copies[start:stop]), moved(batch.target[start:stop])
+        self.kind_ptr = to_device(batch.kind_ptr[first : last + 1] - start)
+        self.kinds = to_device(batch.kinds[start:stop]).long()
+        self.copies, self.target = to_device(batch.copies[start:stop]), to_device(batch.target[start:stop])
         self.targets = np.add.reduceat(batch.target[start:stop] >= 0, batch.kind_ptr[first:last] - start)
-        self.diagonal, self.ridge = moved(rows.statistics.S_diagonal), moved(ridge)
-        self.ptr = moved(np.concatenate([[0], np.cumsum(self.sizes * (self.sizes - 1) // 2)]))
+        self.diagonal, self.ridge = to_device(rows.statistics.S_diagonal), to_device(ridge)
+        self.ptr = to_device(np.concatenate([[0], np.cumsum(self.sizes * (self.sizes - 1) // 2)]))
 
     def gather(self) -> None:
         """Fill the strict lower triangle of S of each block, row by row, from strips of S."""
@@ -113,10 +113,10 @@ class _Part:
         source, target = self.kind_ptr[block] - before, self.ptr[block] + place * (place - 1) // 2 - before
         for i0, i1, S in self.rows.strips():
             low, high = torch.searchsorted(item, item.new_tensor([i0, i1])).tolist()
-            for start, stop in cut(before, low, high):
+            for start, stop in bounded_ranges(before, low, high):
                 some = slice(start, stop)
                 origin = int(before[start])
-                own, at = expanded(place[some], int(before[stop - 1] + place[stop - 1]) - origin)
+                own, at = owners_and_places(place[some], int(before[stop - 1] + place[stop - 1]) - origin)
                 at += origin
                 column = kinds[source[some][own] + at]
                 values = S.view(-1)[((item[some] - i0) * i1)[own] + column]

@@ -38,7 +38,7 @@ def of_tradeoff(tradeoff: Tradeoff) -> Report:
 
 
 def of_low_rank(comparison: Comparison, split: str) -> Report:
-    """Report what is lost when the weights are cut to a low rank."""
+    """Report the loss of accuracy when the weights are cut to a low rank."""
     comparison = Comparison(tuple(replace(one, split=split) for one in comparison.evaluations))
     page = report.of_comparison(comparison)
     full, metrics = comparison.evaluations[0], comparison.metrics

@@ -22,11 +22,11 @@ def compile_ahead(
     *,
     dtypes: Sequence[Literal["float32", "float64"]] = ("float32",),
 ) -> Path:
-    """Compile what fitting and ranking need, so that later processes load it instead of compiling.
+    """Compile the kernels of fitting and ranking, so that later processes load them instead of compiling.
 
     Covers `MRF`, dense and sparse, with binary data and with values, and `ItemKNN`, `SLIM` and `FsSLIM`.
-    Loads what is there already. Machine code is for one model of processor: on another one it is compiled
-    anew.
+    Kernels that are compiled already are loaded. Machine code is for one model of processor: on another one
+    it is compiled anew.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The report of a nightly job: the last runs as JSON, and a page to look at."""
+"""The history of a nightly job: its last runs as JSON, and as a page to look at."""
 
 import json
 import logging
@@ -54,9 +54,9 @@ class RunHistory:
         return [run for run in self.runs if run["status"] == "published"][-_RECENT:]
 
     def begin(self, run: dict[str, Any]) -> None:
-        """Append a run that has started, so that it is known of even if it is killed.
+        """Append a run that has started, so that the report has it even if it is killed.
 
-        Only one run is at work at a time: another that has started and not ended was killed.
+        Only one run is at work at a time: an earlier run without an end was killed.
         """
         for past in self.runs:
             if past["status"] == "started":
@@ -66,7 +66,7 @@ class RunHistory:
         self.write()
 
     def write(self) -> None:
-        """Write the report and its page. The last published run stays in any case; it alone has samples."""
+        """Write the report and its page. The last published run always stays; only it keeps its samples."""
         last = self.last_published
         for run in self.runs:
             if run is not last or not self._samples:
@@ -75,16 +75,14 @@ class RunHistory:
             recent = self.runs[-self._most :]
             self.runs = recent if last is None or last in recent else [last, *recent]
         content = json.dumps({"job": self._title, "runs": self.runs}, indent=2, ensure_ascii=False)
-        for path, text in (
-            (self.path, content),
-            (self.path.with_suffix(".html"), page(self._title, self.runs)),
-        ):
+        drawn = page(self._title, self.runs)
+        for path, text in ((self.path, content), (self.path.with_suffix(".html"), drawn)):
             with writing(path) as unfinished:
                 unfinished.write_text(text + "\n", encoding="utf-8")
 
 
 def _is_complete(run: dict[str, Any]) -> bool:
-    """Return whether a run has what later ones are compared with, and what the page shows."""
+    """Return whether a run has the values that later runs are compared with and the page shows."""
     is_published = run["status"] == "published"
     texts = [run["started"], run["status"], *run["reasons"], run.get("metric", "")]
     counts = [run[name] for name in ("users", "items", "pairs") if is_published or name in run]
