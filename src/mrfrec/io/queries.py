@@ -2,6 +2,7 @@
 
 import ctypes
 import re
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -34,6 +35,7 @@ def open_query(url: str, query: str) -> Source:
             what = f"several columns {doubled!r}. Name them apart: … as name" if columns else "no table"
             raise DataError(f"{redacted(url)}: the query returns {what}.")
         kept_open = connection.pop_all()
+    weakref.finalize(result, kept_open.close)  # if the rows are never read
 
     def batches(roles: Roles, types: Types) -> Iterator[pl.DataFrame]:
         with kept_open:
