@@ -15,7 +15,7 @@ from mrfrec import MRF, DataError, Interactions, MemoryPlanError, NotFittedError
 from mrfrec.core import blocks
 from mrfrec.core.memory import Budget
 from mrfrec.core.plan import Settings, Sizes, decide
-from mrfrec.data.interactions import DataSize
+from mrfrec.data.catalogue import DataSize
 from mrfrec.models import EASE
 
 import naive

@@ -18,7 +18,8 @@ from mrfrec.core.sparse import Rows
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids
 from mrfrec.evaluation import Split, strong_generalisation
-from mrfrec.models import ranking, scorers
+from mrfrec.models.answers import scorers, selection
+from mrfrec.models.answers.explaining import explanation
 from mrfrec.models.registry import MODELS, build
 from mrfrec.service.schemas import Asked
 
@@ -215,13 +216,13 @@ def test_few_users_in_numpy_and_many_in_compiled_code_agree_to_the_bit(kind: str
     data = named_data(text=False, real=True)
     model = MRF.paper(**MRFS[kind]).fit(data)
     hidden = np.isin(np.arange(30), [2, 8])
-    base = ranking.Base(model._shift, model.catalogue.by_popularity).without(hidden)
+    base = selection.Base(model._shift, model.catalogue.by_popularity).without(hidden)
     rows = Rows.of(data.matrix)
     assert len(rows) > scorers.FEW
 
     def best(some: Rows, k: int) -> tuple[Any, ...]:
         scorer = scorers.WeightScorer(some, model._weights, model.dtype)
-        return ranking.top_k(scorer, k, base, hidden=some if exclude_seen else None, threads=2)
+        return selection.top_k(scorer, k, base, hidden=some if exclude_seen else None, threads=2)
 
     for k in (1, 7, 30):
         many = best(rows, k)
@@ -271,7 +272,7 @@ def test_reasons_are_the_largest_positive_contributions() -> None:
     model = MRF.paper(l2=2.0).fit(data)
     table = model.recommend(1, k=4, explain=2)
     for item, because in table.select("item", "because").iter_rows():
-        found, _ = model._explanation(item, user=1)
+        found, _ = explanation(model, item, user=1)
         best = [c for c in found[:2] if c.amount > 0]
         assert because == ", ".join(f"{data.items[c.item]} {c.amount:+.2f}" for c in best)
 

@@ -130,7 +130,7 @@ def test_every_model_says_what_it_needs() -> None:
     for kind in MODELS:
         own = model_class(kind)
         assert own.__name__ == kind
-        assert own.tuning_grid.keys() <= own.defaults().keys() - set(own._machine_parameters)
+        assert own.tuning_grid.keys() <= own.defaults().keys() - set(own.machine_parameters)
         assert own.extra in (None, "wmf", "torch")
     assert {kind for kind in MODELS if not model_class(kind).explains} == {"CDAE", "MultDAE", "MultVAE"}
     assert kind_named("mult_vae") == "MultVAE"

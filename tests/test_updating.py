@@ -23,7 +23,7 @@ from mrfrec import (
     read_interactions,
 )
 from mrfrec.cli.app import run as run_command
-from mrfrec.data.growing import add
+from mrfrec.data.merging import add
 from mrfrec.io.artifact import open_file, write_file
 from mrfrec.models import Popularity
 
@@ -299,7 +299,7 @@ def test_pairs_leave_a_window_as_new_events_come() -> None:
     day = 86400
     rows = {"user": [1, 1, 2], "item": [1, 2, 2], "time": [0, 20 * day, 25 * day]}
     model = Popularity().fit(read_interactions(pl.DataFrame(rows), window="30d"))
-    assert model._facts["pairs"] == 3
+    assert model.data_size_.pairs == 3
     later = pl.DataFrame({"user": [3, 1], "item": [3, 2], "time": [40 * day, 35 * day]})
     model.update(later)  # user 1 no longer has item 1, which is gone
     assert (list(model.users_ or []), list(model.items_)) == ([1, 2, 3], [2, 3])

@@ -4,32 +4,21 @@ import hashlib
 import logging
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.checks import check_count, check_flag
+from mrfrec.data.catalogue import DataSize
 from mrfrec.data.ids import Id, Ids, Texts
-from mrfrec.data.origin import Origin
+from mrfrec.data.provenance import Origin
 from mrfrec.errors import DataError
 
 _log = logging.getLogger("mrfrec")
 
 _EXACT = 2**53  # below this, sums of whole numbers are exact in double precision
-
-
-class DataSize(NamedTuple):
-    """The size of a matrix, which decides what is fitted to it."""
-
-    users: int
-    items: int
-    pairs: int
-    binary: bool  # every value is 1
-
-    def __str__(self) -> str:
-        return f"{self.users:,} users × {self.items:,} items, {self.pairs:,} pairs"
 
 
 class Interactions:

@@ -18,10 +18,10 @@ from mrfrec.checks import check_count, check_flag, check_number
 from mrfrec.core.engine import Progress
 from mrfrec.core.progress import shows_progress
 from mrfrec.data.events import Events
-from mrfrec.data.growing import retyped
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.data.interactions import Interactions, log_several_titles, only
-from mrfrec.data.origin import Origin
+from mrfrec.data.merging import retyped
+from mrfrec.data.provenance import Origin
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.batches import Source
 from mrfrec.io.columns import check_that_rows_may_be_counted, find_roles, find_titles

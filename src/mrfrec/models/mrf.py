@@ -11,22 +11,31 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.checks import check_count, check_device_name, check_dtype, check_flag, check_number, warn
+from mrfrec.checks import (
+    check_count,
+    check_device_name,
+    check_dtype,
+    check_flag,
+    check_nonnegative,
+    check_number,
+    warn,
+)
 from mrfrec.core.low_rank import LowRank
 from mrfrec.core.plan import Plan, Settings, Sizes, decide
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.errors import ParameterError
-from mrfrec.models import scorers
+from mrfrec.models.answers import scorers
 from mrfrec.models.axes import Axis, Range, Ridges, Route
+from mrfrec.models.fit_context import FitContext
 from mrfrec.models.linear import Linear
-from mrfrec.models.recommender import FitContext
-from mrfrec.models.stored import shaped
+from mrfrec.models.storage.arrays import shaped
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
     from mrfrec.core.engine import Progress
-    from mrfrec.data.interactions import DataSize, Interactions
+    from mrfrec.data.catalogue import DataSize
+    from mrfrec.data.interactions import Interactions
     from mrfrec.engines.local import LocalEngine
     from mrfrec.io.artifact import Stored
 
@@ -135,7 +144,7 @@ class MRF(Linear):
         Planned bytes of each stage; empty in a loaded model.
     """
 
-    _machine_parameters: ClassVar[tuple[str, ...]] = ("threads", "memory_limit", "device")
+    machine_parameters: ClassVar[tuple[str, ...]] = ("threads", "memory_limit", "device")
     added_parameters: ClassVar[Mapping[str, Any]] = {"novelty": 0.0, "rank": 0}
     tuning_grid: ClassVar[Mapping[str, Axis]] = {
         "sparsity": ("auto",), "r": (0.0,), "alpha": (0.0, 0.25, 0.5, 0.75, 1.0),
@@ -185,11 +194,9 @@ class MRF(Linear):
         if l2 != "auto":
             self.l2 = check_number("l2", l2, 'a finite number, 0 or more, or "auto"', lambda x: x >= 0)
         self.alpha = check_number("alpha", alpha, "between 0 and 1", lambda x: 0 <= x <= 1)
-        self.l2_flat = check_number("l2_flat", l2_flat, "a finite number, 0 or more", lambda x: x >= 0)
+        self.l2_flat = check_nonnegative("l2_flat", l2_flat)
         self.dropout = check_number("dropout", dropout, "at least 0 and below 1", lambda x: 0 <= x < 1)
-        self.user_weight = check_number(
-            "user_weight", user_weight, "a finite number, 0 or more", lambda x: x >= 0
-        )
+        self.user_weight = check_nonnegative("user_weight", user_weight)
         self.center = check_flag("center", center)
         self.sparsity: float | Literal["auto"] | None = None
         if sparsity == "auto":
@@ -199,18 +206,15 @@ class MRF(Linear):
             self.sparsity = check_number("sparsity", sparsity, rule, lambda x: 0 < x <= 1)
         self.threshold = None
         if threshold is not None:
-            self.threshold = check_number(
-                "threshold", threshold, "between 0 and 1e36", lambda x: 0 <= x <= 1e36
-            )
+            rule = "between 0 and 1e36"
+            self.threshold = check_number("threshold", threshold, rule, lambda x: 0 <= x <= 1e36)
         self.max_neighbors = check_count("max_neighbors", max_neighbors)
         self.r = check_number("r", r, "between 0 and 1", lambda x: 0 <= x <= 1)
         self.mean_constraint = check_flag("mean_constraint", mean_constraint)
         self.offset = check_flag("offset", offset)
         self.novelty = check_number("novelty", novelty, "between -1 and 1", lambda x: -1 <= x <= 1)
         self.rank: int | Literal["auto"] = "auto" if rank == "auto" else check_count("rank", rank, least=0)
-        self.rank_weight = check_number(
-            "rank_weight", rank_weight, "a finite number, 0 or more", lambda x: x >= 0
-        )
+        self.rank_weight = check_nonnegative("rank_weight", rank_weight)
         self.dtype = check_dtype(dtype)
         self._limit(threads, memory_limit)
         self.device = check_device_name(device)
@@ -274,10 +278,10 @@ class MRF(Linear):
             return ClusterEngine(client, self.threads, self.memory_limit, progress, shared_path=shared_path)
         return engine_on(self.device, self.threads, self.memory_limit, progress)
 
-    def _check_client(self, client: object) -> None:
-        from mrfrec.engines.cluster import check_client
+    def check_client(self, client: object) -> None:
+        from mrfrec.engines import cluster
 
-        check_client(client)
+        cluster.check_client(client)
         if self.device not in ("cpu", "auto"):
             raise ParameterError("device", '"cpu" with a client', self.device, "Workers use their CPUs.")
 
@@ -421,7 +425,7 @@ class MRF(Linear):
             raise KeyError("plan")
         self.threshold_, self.n_blocks_ = facts["threshold"], facts["blocks"]
         self.rank_weight_ = facts.get("rank_weight", 0.0)
-        self.pattern_, self.memory_plan_ = None, {}
+        self.pattern_ = None
 
 
 def _where(engine: "LocalEngine") -> str:

@@ -30,7 +30,7 @@ class LastModel(NamedTuple):
         if not path.exists():
             return None
         model = load(path)
-        size = {name: int(model._training_facts[name]) for name in ("users", "items", "pairs")}
+        size = {name: count for name, count in model.data_size_._asdict().items() if name != "binary"}
         return cls(size, model.items_, np.array(model.popularity_))
 
 

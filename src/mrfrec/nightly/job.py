@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mrfrec.checks import check_count, check_flag, check_number
+from mrfrec.data.catalogue import RECOMMENDATION_COLUMNS, SIMILAR_COLUMNS
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.evaluation.metrics import parse
 from mrfrec.io.atomic import check_writable, expanded
@@ -22,7 +23,8 @@ from mrfrec.io.frames import check_target, new_names
 from mrfrec.io.sources import paths_of
 from mrfrec.io.tables import check_reading, read_interactions
 from mrfrec.io.weighting import duration
-from mrfrec.models.recommender import RECOMMENDATION_COLUMNS, SIMILAR_COLUMNS, Recommender
+from mrfrec.models.answers.question import Question
+from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import build
 
 _READING = set(inspect.signature(read_interactions).parameters) - {"source", "progress"}
@@ -341,12 +343,7 @@ def _sink(name: str, given: object, inside: Callable[[str], str]) -> Sink:
             check_target(inside(to), None, table)
         except ParameterError as error:
             raise error.named("to" if error.name == "path" else error.name) from None
-        if "explain" in content:
-            check_count("explain", content["explain"], least=0)
-        if "novelty" in content:
-            check_number("novelty", content["novelty"], "between -1 and 1", lambda x: -1 <= x <= 1)
-        if "exclude_seen" in content:
-            check_flag("exclude_seen", content["exclude_seen"])
+        Question(**{option: value for option, value in content.items() if option != "columns"})
         names = (
             SIMILAR_COLUMNS
             if name == "similar"

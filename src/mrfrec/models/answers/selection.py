@@ -1,22 +1,37 @@
-"""Rank items by score: the k best of each user, without a users × items matrix.
+"""Choose the k best items of each user, without a users × items matrix.
 
-A `Scorer` says what histories score, `top_k` chooses: for a few users in plain numpy, for more in compiled
-code on all threads, with equal results.
+A `Scorer` gives the scores of histories, and `top_k` chooses: for a few users in plain numpy, for more in
+compiled code on all threads, with equal results.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from mrfrec.core.sparse import Rows
-from mrfrec.models.scorers import FEW, Scorer, Wanted, as_array, for_kernels, items_of
+from mrfrec.engines.machine import usable_threads
+from mrfrec.models.answers.scorers import (
+    FEW,
+    ScaledScorer,
+    Scorer,
+    Selection,
+    WeightScorer,
+    as_array,
+    for_kernels,
+    items_of,
+    novelty_factors,
+)
 
-__all__ = ["Base", "score", "top_k"]
+if TYPE_CHECKING:
+    from mrfrec.models.recommender import Recommender
 
+_MOST_BASES = 16  # kept by a model; each holds a few numbers per item
+
+Ties = Literal["index", "popularity"]
 Array = npt.NDArray[Any]
 
 
@@ -43,6 +58,73 @@ class Base:
         """Return this base with some items never chosen."""
         scores = np.where(hidden, -np.inf, self.scores).astype(self.scores.dtype)
         return Base(scores, self.order, self.factor, self)
+
+
+def base_of(
+    model: "Recommender", *, stranger: bool, more_novelty: float = 0.0, ties: Ties = "popularity"
+) -> Base:
+    """Return the base scores of a model's items for users with a history, or for a stranger without one."""
+    key = (ties, stranger, more_novelty)
+    base = model._bases.get(key)
+    if base is None:
+        if len(model._bases) > _MOST_BASES:
+            model._bases.clear()
+        scores, factor = model._stranger_scores if stranger else model._base_scores, None
+        if more_novelty:
+            factor = novelty_factors(model.popularity_, more_novelty).astype(scores.dtype)
+            scores = scores * factor
+        by_index = np.arange(len(scores), dtype=np.int32)
+        order = model.catalogue.by_popularity if ties == "popularity" else by_index
+        base = model._bases[key] = Base(scores, order, factor)
+    return base
+
+
+def rank(
+    model: "Recommender",
+    histories: Rows,
+    k: int,
+    ties: Ties = "popularity",
+    hide: Rows | None = None,
+    hidden: npt.NDArray[np.bool_] | None = None,
+    allowed: Mapping[int, Array] | None = None,
+    more_novelty: float = 0.0,
+) -> tuple[npt.NDArray[np.int32], Array, npt.NDArray[np.bool_]]:
+    """Return items, scores and whether there is evidence for each: users × k, best first.
+
+    `hide` holds the items hidden from each user, `hidden` those hidden from all; `allowed`, the only items
+    for some users. `more_novelty` is added to the novelty that the model was fitted with.
+    """
+    n, m = len(histories), histories.width
+    strangers = np.diff(histories.ptr) == 0
+    threads = model.threads or usable_threads()
+
+    def chosen(rows: Array, stranger: bool) -> tuple[npt.NDArray[np.int32], Array, npt.NDArray[np.bool_]]:
+        everybody = len(rows) == n
+        base = base_of(model, stranger=stranger, more_novelty=more_novelty, ties=ties)
+        some = histories if everybody else histories.take(rows)
+        if stranger:  # nothing is known, so nothing adds to the base score
+            scorer: Scorer = WeightScorer(some, Rows.empty(m, m), base.scores.dtype)
+        else:
+            scorer = model._scorer(some)
+            if base.factor is not None:
+                scorer = ScaledScorer(scorer, model._base_scores, base.factor)
+        return top_k(
+            scorer, k, base if hidden is None else base.without(hidden),
+            hidden=hide if hide is None or everybody else hide.take(rows),
+            allowed={i: allowed[row] for i, row in enumerate(rows.tolist()) if row in allowed}
+            if allowed else None,
+            threads=threads,
+        )  # fmt: skip
+
+    if n and strangers.all() == strangers.any():
+        return chosen(np.arange(n), bool(strangers[0]))
+    items, scores = np.empty((n, k), np.int32), np.empty((n, k), model._base_scores.dtype)
+    evidence = np.empty((n, k), bool)
+    for stranger in (False, True):
+        rows = np.flatnonzero(strangers == stranger)
+        if len(rows):
+            items[rows], scores[rows], evidence[rows] = chosen(rows, stranger)
+    return items, scores, evidence
 
 
 def score(scorer: Scorer, base: Array, threads: int) -> Array:
@@ -78,15 +160,15 @@ def top_k(
     evidence = np.zeros((n, k), bool)
     few, allowed = n <= scorer.few, allowed or {}
     hide = Rows.empty(n, len(base.scores)) if hidden is None else hidden
-    wanted = None if allowed else Wanted(k, hide)
-    found = None if wanted is None else scorer.best(base.scores, base.order, wanted)
+    selection = None if allowed else Selection(k, hide)
+    found = None if selection is None else scorer.best(base.scores, base.order, selection)
     if found is not None:
         return *found, scorer.has_evidence(0, n, found[0])
 
     def work(task: tuple[int, int]) -> None:
         first, last = task
         part = slice(first, last)
-        scored = scorer.scores(first, last, base.scores, wanted)
+        scored = scorer.scores(first, last, base.scores, selection)
         if not few:
             _select(scored, first, last, hide, base, items, best, evidence)
         for u in range(first, last):

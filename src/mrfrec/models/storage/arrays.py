@@ -1,4 +1,4 @@
-"""Turn parts of a model into arrays of a file, and back."""
+"""Turn the parts that all models have into arrays of a file, and back."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ import numpy.typing as npt
 from mrfrec.core.sparse import Rows
 from mrfrec.data.catalogue import Catalogue, Training
 from mrfrec.data.ids import Ids, Texts
-from mrfrec.data.origin import Origin
+from mrfrec.data.provenance import Origin
 from mrfrec.io.artifact import Stored
 
 
