@@ -314,3 +314,21 @@ def negative_values_are_refused(make: Make, data: Interactions) -> None:
     with pytest.raises(DataError, match=r"negative|0 or more"):
         model.fit(data)
     assert model.recommend(k=4).equals(before)
+
+
+PROMISES = (
+    exactly_k_rows_and_nothing_seen,
+    ids_and_titles_come_back,
+    one_user_many_users_and_all_agree,
+    histories_need_no_training,
+    filters_are_kept,
+    too_few_items_are_fewer_rows_and_a_warning,
+    nobody_knows_them_gets_the_most_popular,
+    contributions_sum_to_the_score,
+    saved_and_loaded_it_says_the_same,
+    changed_parameters_wait_for_the_next_fit,
+    files_hold_what_tables_do,
+    bad_questions_are_refused,
+    fitted_again_it_is_the_same_whatever_the_threads,
+    an_interrupted_fit_leaves_it_as_it_was,
+)

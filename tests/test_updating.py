@@ -320,7 +320,7 @@ def test_unknown_users_are_counted_and_somebody_must_stay() -> None:
     with pytest.warns(MrfrecWarning, match="1 of 1 users"):
         model.forget("nobody")
     assert list(model.users_ or []) == users
-    with pytest.raises(DataError, match="nobody else is in the data"):
+    with pytest.raises(DataError, match="all users of the data would be removed"):
         model.forget(users)
 
 
@@ -330,7 +330,7 @@ def test_nobody_is_forgotten_whose_time_may_decide_what_counts(rule: str) -> Non
     rows = {"user": ["a", "b", "c", "d"], "item": [1, 2, 1, 2], "time": [86_400 * day for day in days]}
     given: dict[str, Any] = {rule: "30d"}
     model = Popularity().fit(read_interactions(pl.DataFrame(rows), **given))
-    with pytest.raises(DataError, match=f"nobody can be removed from data .* with {rule} and without"):
+    with pytest.raises(DataError, match=f"no user can be removed from data .* with {rule} and without"):
         model.forget("d")
     fixed = Popularity().fit(read_interactions(pl.DataFrame(rows), **given, now=86_400 * 25)).forget("d")
     assert "d" not in list(fixed.users_ or [])

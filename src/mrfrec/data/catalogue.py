@@ -24,7 +24,7 @@ SEARCH_COLUMNS = ("item", "title", "users")
 
 
 class DataSize(NamedTuple):
-    """The size of a matrix, which decides what is fitted to it."""
+    """The size of a matrix; it decides between a dense and a sparse model."""
 
     users: int
     items: int
@@ -44,7 +44,7 @@ class Catalogue:
     popularity: npt.NDArray[np.int64]  # users of each item
     n_users: int
 
-    def __getstate__(self) -> dict[str, Any]:  # without what can be built again
+    def __getstate__(self) -> dict[str, Any]:  # without cached properties
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
@@ -157,7 +157,7 @@ def name_with_id(item: Id, title: str | None) -> str:
 
 
 def because_text(base: float, parts: Iterable[tuple[str, float]]) -> str:
-    """Say what a score is made of, such as "base +0.74, cython3 +0.01"; a base score of 0 is left out."""
+    """Return the parts of a score as text: "base +0.74, cython3 +0.01"; a base score of 0 is left out."""
     each = [*([("base", base)] if base else []), *parts]
     return ", ".join(f"{name} {amount:+.2f}" for name, amount in each)
 
@@ -176,7 +176,7 @@ def rows_of(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def _as_python(values: Any) -> list[Any]:
     if not isinstance(values, np.ndarray):
         return list(values)
-    # A number of 32 bits with the digits it has, and not those of its neighbour of 64 bits.
+    # The shortest digits of a 32-bit number, 0.1, instead of those of the same 64-bit number, 0.10000000149.
     return [float(str(x)) for x in values] if values.dtype == np.float32 else list(values.tolist())
 
 
@@ -203,7 +203,7 @@ class Recommendations:
 
 
 class Contribution(NamedTuple):
-    """What one item of a history adds to a score: `value · weight`."""
+    """The contribution of one item of a history to a score: `value · weight`."""
 
     item: int
     value: float

@@ -22,7 +22,7 @@ _EXACT = 2**53  # below this, sums of whole numbers are exact in double precisio
 
 
 class Interactions:
-    """Who used what: a CSR matrix, the ids of its users and items, and titles of the items if known.
+    """The interactions of users with items: a CSR matrix, the ids of its users and items, and titles.
 
     Parameters
     ----------

@@ -75,13 +75,13 @@ def add(old: Interactions, new: Interactions) -> Interactions:
 
 
 def without_users(data: Interactions, places: npt.NDArray[np.integer[Any]]) -> Interactions:
-    """Take out users by position, and items that nobody else used."""
+    """Remove users by position, and the items that only they used."""
     origin = origin_of_data(data)
     stays = np.ones(data.n_users, np.bool_)
     stays[places] = False
     keep = np.repeat(stays, np.diff(data.matrix.indptr))
     if not keep.any():
-        raise DataError("nobody else is in the data: nothing would be left to fit.")
+        raise DataError("all users of the data would be removed: nothing would be left to fit.")
     matrix = data.matrix[np.flatnonzero(stays)]
     had, has = (
         np.bincount(indices, minlength=data.n_items) for indices in (data.matrix.indices, matrix.indices)

@@ -149,13 +149,14 @@ def _train(model: Any, data: "Interactions", given: FitContext) -> None:
     model.timings_ = {"train": trained.seconds, "total": time.perf_counter() - began}
 
 
-def _restore(
-    model: Any, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int, shapes: dict[str, Any]
-) -> None:
-    """Restore the network of a model, whose layers between the first and the last have these shapes."""
+def _restore_network(model: Any, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
+    """Restore the vectors and the network of a model."""
+    Latent._restore(model, arrays, facts, m)
     shaped(arrays, "vectors", m, model.hidden)
-    first = shaped(arrays, "first", m, model.hidden)
-    shapes = {"first.bias": (model.hidden,), **shapes}
+    first, h = shaped(arrays, "first", m, model.hidden), model.hidden
+    shapes: dict[str, tuple[int, ...]] = {"first.bias": (h,)}
+    if z := getattr(model, "latent", 0):
+        shapes |= {"encoder": (h, 2 * z), "encoder.bias": (2 * z,), "decoder": (z, h), "decoder.bias": (h,)}
     layers = {name: shaped(arrays, name, *shape).read() for name, shape in shapes.items()}
     _keep_network(model, DenseRows(first.array, first.check), layers, facts["history"], facts["best_epoch"])
 
@@ -241,9 +242,9 @@ class MultVAE(Latent):
     extra: ClassVar[str | None] = "torch"
     machine_parameters: ClassVar[tuple[str, ...]] = _MACHINE
     _trained_by: ClassVar[tuple[str, str]] = _PYTORCH
-    hidden: int
     history_: list[dict[str, Any]]
     best_epoch_: int
+    _fit, _restore = _train, _restore_network
 
     def __init__(
         self,
@@ -275,15 +276,6 @@ class MultVAE(Latent):
         )  # fmt: skip
         self._limit(threads, memory_limit)
 
-    def _fit(self, data: "Interactions", given: FitContext) -> None:
-        _train(self, data, given)
-
-    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
-        super()._restore(arrays, facts, m)
-        h, z = self.hidden, self.latent
-        between = {"encoder": (h, 2 * z), "encoder.bias": (2 * z,), "decoder": (z, h), "decoder.bias": (h,)}
-        _restore(self, arrays, facts, m, between)
-
 
 class MultDAE(Latent):
     """The denoising autoencoder with a multinomial likelihood of Liang et al. (2018), Mult-DAE.
@@ -312,9 +304,9 @@ class MultDAE(Latent):
     extra: ClassVar[str | None] = "torch"
     machine_parameters: ClassVar[tuple[str, ...]] = _MACHINE
     _trained_by: ClassVar[tuple[str, str]] = _PYTORCH
-    hidden: int
     history_: list[dict[str, Any]]
     best_epoch_: int
+    _fit, _restore = _train, _restore_network
 
     def __init__(
         self,
@@ -339,13 +331,6 @@ class MultDAE(Latent):
             checkpoint=checkpoint,
         )  # fmt: skip
         self._limit(threads, memory_limit)
-
-    def _fit(self, data: "Interactions", given: FitContext) -> None:
-        _train(self, data, given)
-
-    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
-        super()._restore(arrays, facts, m)
-        _restore(self, arrays, facts, m, {})
 
 
 class CDAE(Latent):
@@ -382,9 +367,9 @@ class CDAE(Latent):
     extra: ClassVar[str | None] = "torch"
     machine_parameters: ClassVar[tuple[str, ...]] = _MACHINE
     _trained_by: ClassVar[tuple[str, str]] = _PYTORCH
-    hidden: int
     history_: list[dict[str, Any]]
     best_epoch_: int
+    _fit, _restore = _train, _restore_network
 
     def __init__(
         self,
@@ -417,10 +402,3 @@ class CDAE(Latent):
             checkpoint=checkpoint,
         )  # fmt: skip
         self._limit(threads, memory_limit)
-
-    def _fit(self, data: "Interactions", given: FitContext) -> None:
-        _train(self, data, given)
-
-    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
-        super()._restore(arrays, facts, m)
-        _restore(self, arrays, facts, m, {})

@@ -115,8 +115,7 @@ class MRF(Linear):
     device
         Where to fit, and to rank many users by dense weights: "cpu", "cuda", "cuda:1", or "auto" for a GPU
         where there is one with room and it pays (from 5,000 items, if sparse from 5 million interactions).
-        Needs PyTorch. It decides neither what is fitted nor, from the same weights, any list; weights differ
-        from those of the CPU by rounding.
+        Needs PyTorch. The weights of devices differ by rounding; the lists from the same weights are equal.
 
     Attributes
     ----------
@@ -220,7 +219,10 @@ class MRF(Linear):
         self.device = check_device_name(device)
         if self.threshold is not None and self.sparsity not in (None, "auto"):
             raise ParameterError(
-                "threshold", "None when sparsity is given", threshold, "Each alone decides what is kept."
+                "threshold",
+                "None when sparsity is given",
+                threshold,
+                "Give one of them.",
             )
         asks_for_sparse = self.threshold is not None or self.sparsity not in (None, "auto") or self.r > 0
         if asks_for_sparse and self.mean_constraint:
@@ -365,7 +367,7 @@ class MRF(Linear):
         self.mean_, self.scale_ = fitted.mean, fitted.scale
 
     def _mention_odd_data(self, data: "Interactions", column_sizes: npt.NDArray[Any]) -> None:
-        """Say what may make a sparse model less accurate than its sparsity suggests."""
+        """Warn of data that makes a sparse model less accurate than its sparsity suggests."""
         full = int((column_sizes >= self.max_neighbors).sum())
         if full:
             _log.info("max_neighbors=%d limits %d of %d items", self.max_neighbors, full, data.n_items)
@@ -467,7 +469,7 @@ def _warm_up(dtype: Literal["float32", "float64"]) -> None:
 
     X = sp.csr_array((np.arange(300 * 40).reshape(300, 40) % 7 % 3 == 0).astype(np.float32))
     level = _log.level
-    _log.setLevel(logging.WARNING)  # nobody asked for these fits
+    _log.setLevel(logging.WARNING)  # these fits are not the caller's
     try:
         for parameters in ({"sparsity": None}, {"sparsity": 0.5, "r": 0.5, "max_neighbors": 10}):
             model = MRF(l2=1.0, dtype=dtype, threads=1, **parameters)

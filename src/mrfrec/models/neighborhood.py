@@ -104,6 +104,7 @@ class ItemKNN(Linear):
         "user_weight": (0.5, 1.0),
         "normalize": (False, True),
     }
+    warm_up = fit_little
 
     def __init__(
         self,
@@ -139,7 +140,3 @@ class ItemKNN(Linear):
         with engine.stage("rows", 1):
             base = neighbors.to_means(found, facts.mu) if self.normalize else 0.0
             return found.tocsr(), base
-
-    def warm_up(self) -> None:
-        """Compile or load what fitting needs."""
-        fit_little(self)

@@ -143,7 +143,7 @@ class Recommender(ABC):
         return
 
     def prepare_answers(self) -> None:
-        """Get ready to answer many questions of one user each: check all arrays, load what is needed."""
+        """Check all arrays and load the compiled code, to answer many questions of one user each."""
         self.verify()
 
     # ── parameters ────────────────────────────────────────────────────────────────────────────────
@@ -226,8 +226,7 @@ class Recommender(ABC):
             `scipy.sparse` matrix of users × items, whose values are used. The matrix is copied.
         progress
             True draws a bar on stderr, with the time left. A function is called as `progress(stage, done,
-            total)`: what is being done, in words, and how much of the whole fit is done, in units that take
-            about the same time each. The total may change when the fit learns how much there is to do.
+            total)` with the stage in words and the share of the fit that is done. The total may change.
         reuse
             A dict, empty at first, in which fits on the same `Interactions` share intermediate results: for a
             new l2, only the systems are solved again.
@@ -313,7 +312,7 @@ class Recommender(ABC):
         items, scores, _ = selection.rank(self, histories, k, ties, hide)
         return items, scores
 
-    # ── what is known of a model ──────────────────────────────────────────────────────────────────
+    # ── facts about a model ───────────────────────────────────────────────────────────────────────
 
     def __repr__(self) -> str:
         if not hasattr(self, "_catalogue"):
@@ -455,25 +454,23 @@ class Recommender(ABC):
             Ids of training users: one, or several in any iterable. All of them if neither users nor
             histories are given.
         history
-            Instead of `users`, what somebody has used: item ids in any iterable; or a mapping from item to
-            value; or, for several people, a mapping from each one's name to such a history, a list of
-            histories, a data frame with users and items, or a `scipy.sparse` matrix. Nobody has to be known
-            from training.
+            Instead of `users`, the items that a person has used: ids in any iterable, or a mapping from item
+            to value. For several people: a mapping from names to histories, a list of histories, a data frame
+            with users and items, or a `scipy.sparse` matrix. The people need not be training users.
         k
             Items for each. There are fewer only where no more exist, with a warning.
         exclude_seen
             Leave out the items of the history.
         allow, exclude
             Recommend only these items; never these. Item ids for everybody, or a mapping from users (as the
-            table names them) to item ids; users who are not in the mapping are not limited, unless None is
-            in it, for everybody.
+            table names them) to item ids, in which None stands for everybody.
         novelty
             γ: divide the score of an item with p users by (p/p̄)^γ, instead of the γ that the model was fitted
             with; p̄ is the p of a typical interaction. More favours rarer items, less than 0 popular ones.
             Only for models that score by weights, such as `MRF`.
         explain
-            How many items of the history to name in a further column `because`: the base score, unless it is
-            0, and the items that add most, such as "base +0.74, cython3 +0.01". Those that take away are in
+            How many items of the history to name in a further column `because`, such as "base +0.74, cython3
+            +0.01": the base score, unless it is 0, and the items that add most. Items that take away are in
             `explain`.
         progress
             True draws a bar on stderr; a function is called as `progress(stage, users done, users)`.
@@ -481,11 +478,10 @@ class Recommender(ABC):
         Notes
         -----
         `source` is "model" where some item of the history has a weight for the recommended one. The other
-        items have their base score, by which they are ranked, then by popularity, and the source "popular".
-        The base score is 0; of an MRF with `offset=True` it is the conditional mean given that none of the
-        item's neighbors were used. Somebody without a known item in their history gets the most popular
-        items: with the score 0, or, with `offset=True`, the mean of each item, since nothing is given. So
-        all scores of a model are on one scale.
+        items have the source "popular" and their base score, and equal scores are ranked by popularity. The
+        base score is 0; of an MRF with `offset=True` it is the conditional mean given that none of the item's
+        neighbors were used. A history without a known item gets the most popular items, with the score 0 or,
+        with `offset=True`, the mean of each item.
 
         The table is of the library of the data frame that was given (here, or to `fit`), else of polars;
         `frames` chooses another.
@@ -533,8 +529,8 @@ class Recommender(ABC):
 
         With a `distributed.Client` the workers recommend, and `path` is a folder: part-00000.parquet and so
         on, with up to 20,000 users each and the same rows in the same order. Each part appears when it is
-        whole. If that was interrupted, the same call goes on with the parts that are missing; another model,
-        other users or options are refused. manifest.json has the number of rows when all parts are there.
+        whole. After an interruption, the same call writes the missing parts; another model, other users or
+        options are refused. manifest.json has the number of rows when all parts are there.
         `shared_path` is that of `fit`.
         """
         if client is None:
@@ -571,14 +567,12 @@ class Recommender(ABC):
         """Write as `recommend_to` does, but let the rows appear when the block ends.
 
         Yields the number of rows once all of them are written beside the file or the table. If the block
-        raises, nothing changes, so that the slow and fallible part of publishing several things is done
-        before any of them appears::
+        raises, nothing changes. So several things can be written before any of them appears::
 
             with model.staged_recommendations(url, table="recs") as rows:
                 model.save("shop.mrf")
 
-        Each file then appears by one rename, and the tables of a database by a transaction. These follow each
-        other: where one fails, what appeared before it stays.
+        Each file appears by one rename, and the tables of a database by one transaction, one after the other.
         """
         from mrfrec.io.frames import check_target
 
@@ -593,8 +587,8 @@ class Recommender(ABC):
     def similar_items(self, item: Id | Iterable[Id], k: int = 10) -> Any:
         """Return the items that go with an item most strongly: a table of item, title, score and rank.
 
-        For several items the table has the k nearest of each, and `similar_to`, the item they are near to,
-        as its first column. Where fewer than k items go with one at all, there are fewer, with a warning.
+        For several items the table has the k nearest of each, and a first column `similar_to` with the item
+        itself. If fewer than k items go with an item, there are fewer rows, with a warning.
         """
         return similar.table(self, item, k)
 
@@ -641,9 +635,8 @@ class Recommender(ABC):
         """Return what a history adds to the score of one item, the largest contribution first.
 
         A table of item, title, value, weight and contribution. The contributions are exact, and their sum is
-        the score (to the precision of the weights, the one `recommend` gives). A base score other than 0 has
-        a last row, without an item; it is that of the Notes of `recommend`, or, of a history without a known
-        item, the score that items have there.
+        the score that `recommend` gives, to the precision of the weights. A base score other than 0 (see the
+        Notes of `recommend`) is the last row, without an item.
         """
         from mrfrec.io.frames import frame
 
@@ -676,10 +669,10 @@ class Recommender(ABC):
     ) -> None:
         """Write the model to one file; `mrfrec.load` reads it back.
 
-        With `include_histories` the training users and what they had go in as well, which recommending by
-        user id needs. The file appears when it is whole; one that was there stays until then. The parameters
-        saved are those of the last fit, even if attributes have been changed since. `notes`, anything JSON
-        can hold, such as what was measured, are `notes_` of the model that is read back.
+        With `include_histories` the file also holds the training users and their histories, which
+        recommending by user id needs. The file appears when it is whole; an older one stays until then. The
+        parameters saved are those of the last fit, even if attributes have been changed since. `notes`, a
+        mapping that JSON can hold, are `notes_` of the loaded model.
         """
         files.save(self, path, include_histories, notes)
 
@@ -701,10 +694,9 @@ class Recommender(ABC):
     ) -> Self:
         """Add a batch of events to the training data, and fit again with the same parameters.
 
-        Gives the same model, to the bit, as a fit on all events at once, whatever the order in which the
-        batches come. (With `duplicates="last"` and "first", the batches are taken in the order in which they
-        come.) Needs the training users' histories: of a model that was loaded, those saved with
-        `include_histories=True`.
+        Gives the same model, to the bit, as a fit on all events at once, in any order of the batches unless
+        `duplicates` is "last" or "first". Needs the training users' histories: a loaded model must have been
+        saved with `include_histories=True`.
 
         Parameters
         ----------
@@ -721,12 +713,13 @@ class Recommender(ABC):
 
         Notes
         -----
-        With `window`, pairs whose last event is older than that at the latest time drop out. Of an item with
-        several titles in the events, only those of events read within a window are known.
+        With `window`, pairs drop out whose last event is older than that at the latest time, and so do the
+        titles of these events.
 
-        Nothing can be added to data that was read with `half_life`, or with values or weights and `window`,
-        unless `now` is fixed, since what a pair counts depends on the latest time; nor with `max_history`,
-        `min_users` or `min_items`, which leave out what later events may bring back.
+        Data that was read with `half_life`, or with values or weights and `window`, takes no more events
+        unless `now` is fixed, since the value of a pair depends on the latest time. Neither does data that
+        was read with `max_history`, `min_users` or `min_items`: later events may bring back pairs that these
+        left out.
         """
         assert not isinstance(progress, bool)
         updating.update(self, new_events, batch, again, progress)
@@ -736,10 +729,10 @@ class Recommender(ABC):
     def forget(self, users: object, *, progress: "Progress | bool | None" = None) -> Self:
         """Remove users and all that is known of them, and fit again with the same parameters.
 
-        Gives the same model as a fit on the events of the others. Items that nobody else used go, too. Save
-        the model afterwards: copies that were made before still hold the users. A warning counts users who
-        are not in the data. Data read with `window` or `half_life` needs a fixed `now`: without it, the time
-        of a user may decide what else counts.
+        Gives the same model as a fit on the events of the other users, without items that only the removed
+        users had. Save the model afterwards: earlier copies still hold the users. A warning counts users who
+        are not in the data. Data read with `window` or `half_life` needs a fixed `now`: otherwise the latest
+        time, which decides the values of pairs, may be that of a removed user.
 
         Parameters
         ----------

@@ -96,8 +96,8 @@ def model_class(kind: str) -> type[Recommender]:
 def build(kind: str, parameters: Mapping[str, Any], machine: Mapping[str, Any] | None = None) -> Recommender:
     """Build a model from the name of its kind and its parameters.
 
-    `machine` holds parameters that change no result, such as threads, for models of all kinds: those that
-    are None, or that the model does not have, are left out.
+    `machine` holds parameters that change no result, such as threads, for models of all kinds: parameters
+    that are None, or that the model does not have, are left out.
     """
     model = model_class(kind)
     known = model.defaults()

@@ -59,6 +59,7 @@ class SLIM(Linear):
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {"l1": (0.1, 0.5, 1.0, 5.0), "l2": _RIDGES}
     unsettled_: int
+    warm_up = fit_little
 
     def __init__(
         self,
@@ -80,10 +81,6 @@ class SLIM(Linear):
 
     def _fit(self, data: "Interactions", given: FitContext) -> None:
         self.unsettled_ = _fit_slim(self, None, data, given)
-
-    def warm_up(self) -> None:
-        """Compile or load what fitting needs."""
-        fit_little(self)
 
 
 class FsSLIM(Linear):
@@ -107,6 +104,7 @@ class FsSLIM(Linear):
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {"neighbors": (50, 200), "l1": (0.1, 1.0), "l2": _RIDGES}
     unsettled_: int
+    warm_up = fit_little
 
     def __init__(
         self,
@@ -130,10 +128,6 @@ class FsSLIM(Linear):
 
     def _fit(self, data: "Interactions", given: FitContext) -> None:
         self.unsettled_ = _fit_slim(self, self.neighbors, data, given)
-
-    def warm_up(self) -> None:
-        """Compile or load what fitting needs."""
-        fit_little(self)
 
 
 def _fit_slim(model: SLIM | FsSLIM, near: int | None, data: "Interactions", given: FitContext) -> int:

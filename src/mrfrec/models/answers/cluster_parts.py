@@ -117,7 +117,7 @@ def _write_parts(
 
 
 def _is_whole(file: Path, digests: Mapping[str, str]) -> bool:
-    """Return whether a part is there as it was written."""
+    """Return whether a part exists with the content that was written."""
     if file.name not in digests or not file.exists():
         return False
     with file.open("rb") as content:

@@ -128,7 +128,10 @@ def _query_histories(history: object, items: Ids, binary: bool, usual: float) ->
             return _query_lists(Ids.range(1), [history], items, usual)
         return _query_lists(Ids.of(history, "user"), list(history.values()), items, usual)
     ids = _as_list(history)
-    several = any(isinstance(each, Iterable) and not isinstance(each, str | bytes) for each in ids)
+    # Asking whether something is iterable takes long: not for plain ids.
+    several = not {*map(type, ids)} <= {int, str} and any(
+        isinstance(each, Iterable) and not isinstance(each, str | bytes) for each in ids
+    )
     histories = ids if several else [ids]
     return _query_lists(Ids.range(len(histories)), histories, items, usual, _library_of(history))
 

@@ -82,10 +82,11 @@ def ranked(
         short += int((items < 0).any(axis=1).sum()) if places == k else len(names)
         base = because = None
         if question.explain:
-            known, stranger = (
-                base_of(model, stranger=each, more_novelty=more_novelty).scores for each in (False, True)
-            )
-            base = np.where(np.diff(histories.ptr)[:, None] > 0, known[items], stranger[items])
+            base = base_of(model, stranger=False, more_novelty=more_novelty).scores[items]
+            strangers = np.diff(histories.ptr) == 0
+            if strangers.any():
+                others = base_of(model, stranger=True, more_novelty=more_novelty).scores
+                base[strangers] = others[items[strangers]]
             because = reasons(scaled_weights(model, more_novelty), histories, items, question.explain)
         yield Recommendations(names, items, scores, evidence, base, because)
         done += len(names)

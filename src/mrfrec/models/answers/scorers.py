@@ -237,7 +237,7 @@ class LowRankScorer(Scorer):
         """Return items that hold the k best for sure, apart from those in the history.
 
         Some components alone give a score up to ‖h'‖·‖v'‖, h' and v' being the rest (Cauchy-Schwarz): first
-        the leading ones for all items, then all of them, up to rounding, for those that are left.
+        the leading ones for all items, then all components, up to rounding, for the remaining items.
         """
         low, lead = self._low_rank, len(self._low_rank.leading)
         start = out.copy()
@@ -313,7 +313,7 @@ def as_array(scored: Rows | Array, base: Array) -> Array:
 
 
 class VectorScorer(Scorer):
-    """Scores h·Vᵀ, where h is a vector for each user. What is no sum of weights is evidence as a whole."""
+    """Scores h·Vᵀ, where h is a vector for each user. Any history is evidence for all items."""
 
     uses_blas = True
     users_at_once = _BLOCK
