@@ -494,19 +494,15 @@ DENSE_FORGERIES = {
 }
 
 
-@pytest.mark.parametrize("forgery", SPARSE_FORGERIES)
-def test_a_sparse_model_whose_parts_do_not_go_together_is_refused(
-    originals: dict[Any, bytes], forgery: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("kind", "forgery"),
+    [*(("sparse", name) for name in SPARSE_FORGERIES), *(("dense", name) for name in DENSE_FORGERIES)],
+)
+def test_a_model_whose_parts_do_not_go_together_is_refused(
+    originals: dict[Any, bytes], kind: str, forgery: str, tmp_path: Path
 ) -> None:
-    rewrite(originals["sparse", True], tmp_path / "model.mrf", SPARSE_FORGERIES[forgery])
-    assert result_of(tmp_path / "model.mrf") is None
-
-
-@pytest.mark.parametrize("forgery", DENSE_FORGERIES)
-def test_a_dense_model_whose_parts_do_not_go_together_is_refused(
-    originals: dict[Any, bytes], forgery: str, tmp_path: Path
-) -> None:
-    rewrite(originals["dense", True], tmp_path / "model.mrf", DENSE_FORGERIES[forgery])
+    forgeries = SPARSE_FORGERIES if kind == "sparse" else DENSE_FORGERIES
+    rewrite(originals[kind, True], tmp_path / "model.mrf", forgeries[forgery])
     assert result_of(tmp_path / "model.mrf") is None
 
 
@@ -520,10 +516,7 @@ def facts_with(**changes: Any) -> Change:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"model": "GPT"},
-            r"holds a 'GPT'; this mrfrec knows MRF, .*call mrfrec\.register.*upgrade",
-        ),
+        ({"model": "GPT"}, r"holds a 'GPT'.*call mrfrec\.register"),
         ({"model": ["MRF"]}, "lacks a part of a model"),
         ({"parameters": {"l2": -1.0}}, "l2 must be"),
         ({"parameters": {"unheard_of": 1}}, "unheard_of"),

@@ -268,22 +268,10 @@ def filter_pairs(
     keep, left_out, limits = np.ones(len(user), np.bool_), dict[str, int](), list[str]()
     for name, ids, limit, fails, rule in (
         ("max_history", user, max_history, np.greater, "users with more than {:,} items"),
-        (
-            "min_users",
-            item,
-            min_users if min_users > 1 else None,
-            np.less,
-            "items with fewer than {:,} users",
-        ),
-        (
-            "min_items",
-            user,
-            min_items if min_items > 1 else None,
-            np.less,
-            "users with fewer than {:,} items",
-        ),
+        ("min_users", item, min_users, np.less, "items with fewer than {:,} users"),
+        ("min_items", user, min_items, np.less, "users with fewer than {:,} items"),
     ):
-        if limit is not None:
+        if limit and (limit > 1 or fails is np.greater):  # every user and item of a pair has at least 1
             counts = np.bincount(ids, weights=keep)
             drop = (counts > 0) & fails(counts, limit)
             keep &= ~drop[ids]

@@ -49,7 +49,8 @@ class Linear(Recommender):
     @property
     def is_sparse(self) -> bool:
         """Whether the weights are sparse."""
-        return self.catalogue is not None and isinstance(self._weights, Rows)
+        self._check_fitted()
+        return isinstance(self._weights, Rows)
 
     @property
     def _ranker(self) -> "DeviceRanker | None":

@@ -330,11 +330,14 @@ class Recommender(ABC):
         kept = {name: value for name, value in self.__dict__.items() if name not in ("_bases", "_on_device")}
         return {**kept, "_bases": {}}
 
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "_catalogue"):
+            raise NotFittedError(f"this {type(self).__name__} is not fitted: call fit first.")
+
     @property
     def catalogue(self) -> Catalogue:
         """Ids, titles and popularity of the items."""
-        if not hasattr(self, "_catalogue"):
-            raise NotFittedError(f"this {type(self).__name__} is not fitted: call fit first.")
+        self._check_fitted()
         return self._catalogue
 
     @property
@@ -355,14 +358,15 @@ class Recommender(ABC):
     @property
     def users_(self) -> Ids | None:
         """Ids of the training users; None in a model saved without histories."""
-        return self.training("users_").users if self.has_histories else None
+        return self._trained_on("users_").users if self.has_histories else None
 
     @property
     def has_histories(self) -> bool:
         """Whether the model has the training users' histories, which a file may leave out."""
-        return self.catalogue is not None and self._training is not None
+        self._check_fitted()
+        return self._training is not None
 
-    def training(self, what: str, advice: str = "Give histories, or save it with") -> Training:
+    def _trained_on(self, what: str, advice: str = "Give histories, or save it with") -> Training:
         """Return the training users and their histories; raise that `what` needs them if they are missing."""
         if not self.has_histories:
             raise DataError(
@@ -377,16 +381,20 @@ class Recommender(ABC):
     @property
     def data_size_(self) -> DataSize:
         """Number of users, items and pairs of the training data, and whether it is binary."""
-        return DataSize(self.catalogue.n_users, *(self._facts[name] for name in DataSize._fields[1:]))
+        self._check_fitted()
+        return DataSize(*(self._facts[name] for name in DataSize._fields))
 
     @property
     def usual_value_(self) -> float:
         """The value of an item of a history that is given without one: 1, or the mean size of the values."""
-        return float(self._facts.get("mean_value", 1.0))  # files from before it was recorded: 1
+        self._check_fitted()
+        # Files older than this fact have 1.
+        return 1.0 if self._facts["binary"] else float(self._facts.get("mean_value", 1.0))
 
     @property
     def fingerprint_(self) -> str:
         """A hash of the training data, taken when it is first asked for."""
+        self._check_fitted()
         if "fingerprint" not in self._facts:
             self._facts["fingerprint"] = self._interactions.fingerprint
         return str(self._facts["fingerprint"])
@@ -425,7 +433,7 @@ class Recommender(ABC):
     def frames(self, library: str | None) -> None:
         self._frames = check_frames(library)
 
-    def frame_library(self, asked_with: str | None = None) -> str | None:
+    def _frame_library(self, asked_with: str | None = None) -> str | None:
         """Return the data frame library of an answer, None for the default, to a question from a library."""
         fitted_on = self._training.library if isinstance(self._training, Training) else None
         return self._frames or asked_with or fitted_on
@@ -642,7 +650,7 @@ class Recommender(ABC):
 
         found, base = explaining.explanation(self, item, user=user, history=history, novelty=novelty)
         columns = self.catalogue.reason_columns(found, base)
-        return frame([columns], REASON_COLUMNS, self.column_types, library=self.frame_library())
+        return frame([columns], REASON_COLUMNS, self.column_types, library=self._frame_library())
 
     def search(self, text: str, k: int = 10) -> Any:
         """Find items by id or title: a table of item, title and users, the best match first.
@@ -656,7 +664,7 @@ class Recommender(ABC):
         if not isinstance(text, str):
             raise ParameterError("text", "a string", text)
         columns = self.catalogue.search_columns(text, check_count("k", k))
-        return frame([columns], SEARCH_COLUMNS, self.column_types, library=self.frame_library())
+        return frame([columns], SEARCH_COLUMNS, self.column_types, library=self._frame_library())
 
     # ── files, and more or fewer events ───────────────────────────────────────────────────────────
 

@@ -72,13 +72,13 @@ def query_of(model: "Recommender", users: object = None, history: object = None)
         raise ParameterError("history", "None when users are given", history, "One of them says for whom.")
     items = model.items_
     if history is None:
-        return _query_users(users, model.training("recommending by user id"))
+        return _query_users(users, model._trained_on("recommending by user id"))
     return _query_histories(history, items, bool(model._facts["binary"]), model.usual_value_)
 
 
 def length_of_history(model: "Recommender", user: Id) -> int | None:
     """Return the number of items of a training user; None if there is no such user."""
-    training = model.training("user")
+    training = model._trained_on("user")
     place = int(training.users.find([user], "user")[0])
     return int(training.histories.ptr[place + 1] - training.histories.ptr[place]) if place >= 0 else None
 

@@ -106,7 +106,7 @@ def table(model: "Recommender", query: Query, question: Question, progress: "Pro
     batches = recommend(model, query, question, progress=progress)
     columns = (model.catalogue.recommendation_columns(batch) for batch in batches)
     form = table_form(model, query, bool(question.explain))
-    return frame(columns, *form, library=model.frame_library(query.library))
+    return frame(columns, *form, library=model._frame_library(query.library))
 
 
 def staged(

@@ -33,6 +33,8 @@ _MOST_BASES = 16  # kept by a model; each holds a few numbers per item
 
 Ties = Literal["index", "popularity"]
 Array = npt.NDArray[Any]
+Ranked = tuple[npt.NDArray[np.int32], Array, npt.NDArray[np.bool_]]
+"""Items, scores and whether there is evidence for each: users × k, best first."""
 
 
 @dataclass(frozen=True)
@@ -88,43 +90,45 @@ def rank(
     hidden: npt.NDArray[np.bool_] | None = None,
     allowed: Mapping[int, Array] | None = None,
     more_novelty: float = 0.0,
-) -> tuple[npt.NDArray[np.int32], Array, npt.NDArray[np.bool_]]:
+) -> Ranked:
     """Return items, scores and whether there is evidence for each: users × k, best first.
 
     `hide` holds the items hidden from each user, `hidden` those hidden from all; `allowed`, the only items
     for some users. `more_novelty` is added to the novelty that the model was fitted with.
     """
-    n, m = len(histories), histories.width
     strangers = np.diff(histories.ptr) == 0
-    threads = model.threads or usable_threads()
+    if strangers.any() and not strangers.all():
+        return _rank_apart(model, histories, strangers, k, ties, hide, hidden, allowed, more_novelty)
+    stranger = bool(strangers.any())
+    base = base_of(model, stranger=stranger, more_novelty=more_novelty, ties=ties)
+    if stranger:  # nothing is known, so nothing adds to the base score
+        nothing = Rows.empty(histories.width, histories.width)
+        scorer: Scorer = WeightScorer(histories, nothing, base.scores.dtype)
+    else:
+        scorer = model._scorer(histories)
+        if base.factor is not None:
+            scorer = ScaledScorer(scorer, model._base_scores, base.factor)
+    base = base if hidden is None else base.without(hidden)
+    return top_k(scorer, k, base, hidden=hide, allowed=allowed, threads=model.threads or usable_threads())
 
-    def chosen(rows: Array, stranger: bool) -> tuple[npt.NDArray[np.int32], Array, npt.NDArray[np.bool_]]:
-        everybody = len(rows) == n
-        base = base_of(model, stranger=stranger, more_novelty=more_novelty, ties=ties)
-        some = histories if everybody else histories.take(rows)
-        if stranger:  # nothing is known, so nothing adds to the base score
-            scorer: Scorer = WeightScorer(some, Rows.empty(m, m), base.scores.dtype)
-        else:
-            scorer = model._scorer(some)
-            if base.factor is not None:
-                scorer = ScaledScorer(scorer, model._base_scores, base.factor)
-        return top_k(
-            scorer, k, base if hidden is None else base.without(hidden),
-            hidden=hide if hide is None or everybody else hide.take(rows),
-            allowed={i: allowed[row] for i, row in enumerate(rows.tolist()) if row in allowed}
-            if allowed else None,
-            threads=threads,
+
+def _rank_apart(
+    model: "Recommender", histories: Rows, strangers: npt.NDArray[np.bool_], k: int, ties: Ties,
+    hide: Rows | None, hidden: npt.NDArray[np.bool_] | None, allowed: Mapping[int, Array] | None,
+    more_novelty: float,
+) -> Ranked:  # fmt: skip
+    """Rank for users with a history and for strangers, one after the other."""
+    shape = len(histories), k
+    out = np.empty(shape, np.int32), np.empty(shape, model._base_scores.dtype), np.empty(shape, bool)
+    for rows in (np.flatnonzero(~strangers), np.flatnonzero(strangers)):
+        found = rank(
+            model, histories.take(rows), k, ties, None if hide is None else hide.take(rows), hidden,
+            {i: allowed[row] for i, row in enumerate(rows.tolist()) if row in allowed} if allowed else None,
+            more_novelty,
         )  # fmt: skip
-
-    if n and strangers.all() == strangers.any():
-        return chosen(np.arange(n), bool(strangers[0]))
-    items, scores = np.empty((n, k), np.int32), np.empty((n, k), model._base_scores.dtype)
-    evidence = np.empty((n, k), bool)
-    for stranger in (False, True):
-        rows = np.flatnonzero(strangers == stranger)
-        if len(rows):
-            items[rows], scores[rows], evidence[rows] = chosen(rows, stranger)
-    return items, scores, evidence
+        for whole, part in zip(out, found, strict=True):
+            whole[rows] = part
+    return out
 
 
 def score(scorer: Scorer, base: Array, threads: int) -> Array:
@@ -149,7 +153,7 @@ def top_k(
     hidden: Rows | None = None,
     allowed: Mapping[int, Array] | None = None,
     threads: int,
-) -> tuple[npt.NDArray[np.int32], Array, npt.NDArray[np.bool_]]:
+) -> Ranked:
     """Return items, scores and whether there is evidence for each: users × k, best first.
 
     `hidden` are items never chosen for each user, `allowed` the only ones to choose from for some users.

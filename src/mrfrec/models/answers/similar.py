@@ -44,12 +44,12 @@ def table(model: "Recommender", item: Id | Iterable[Id], k: int) -> Any:
 
     if isinstance(item, Iterable) and not isinstance(item, str | bytes):
         batches, names = neighbor_batches(model, k, item), SIMILAR_COLUMNS
-        return frame(batches, names, model.column_types, library=model.frame_library())
+        return frame(batches, names, model.column_types, library=model._frame_library())
     found = nearest(model, model.catalogue.position(item), check_count("k", k))  # type: ignore[arg-type]
     if len(found[0]) < k:
         warn(f"item {item!r} has fewer than k={k} similar items: the model knows no more.")
     columns = model.catalogue.neighbor_columns(*found)
-    return frame([columns], NEIGHBOR_COLUMNS, model.column_types, library=model.frame_library())
+    return frame([columns], NEIGHBOR_COLUMNS, model.column_types, library=model._frame_library())
 
 
 def neighbor_batches(

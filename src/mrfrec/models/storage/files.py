@@ -44,7 +44,7 @@ def save(
     arrays |= catalogue_arrays(catalogue)
     facts: dict[str, Any] = {}
     if include_histories:
-        arrays |= training_arrays(model.training("include_histories=True"))
+        arrays |= training_arrays(model._trained_on("include_histories=True"))
         facts = {} if (origin := known_origin(model)) is None else {"origin": origin.facts()}
     if notes is not None:
         if not isinstance(notes, Mapping):
@@ -66,7 +66,7 @@ def verify(model: "Recommender") -> None:
     catalogue_arrays(model.catalogue)
     model._state()
     if model.has_histories:
-        training_arrays(model.training("verify"))
+        training_arrays(model._trained_on("verify"))
 
 
 def restored(kind: type[Restored], facts: Mapping[str, Any], arrays: "StoredArrays") -> Restored:

@@ -93,7 +93,7 @@ def read_more(model: "Recommender", source: object, **options: Any) -> "Interact
 
 def origin_of(model: "Recommender", what: str) -> Origin:
     """Return how the histories of a model were made from rows; `what` needs it, says the error."""
-    model.training(what, _FIT_AGAIN)
+    model._trained_on(what, _FIT_AGAIN)
     if (origin := known_origin(model)) is None:
         raise DataError(f"{what}: the file does not say how its data was read. Fit again on all events.")
     return origin
@@ -101,7 +101,7 @@ def origin_of(model: "Recommender", what: str) -> Origin:
 
 def known_origin(model: "Recommender") -> Origin | None:
     """Return how the histories were made from rows; None if an older file does not say."""
-    origin = model.training("update").origin
+    origin = model._trained_on("update").origin
     if origin is None and hasattr(model, "_interactions"):
         data = model._interactions
         return Origin.of_matrix(data.matrix.data, data.users, data.items)
@@ -112,7 +112,7 @@ def training_data(model: "Recommender", what: str) -> "Interactions":
     """Return the training data of a model, also of one that was loaded; `what` needs it, says the error."""
     from mrfrec.data.interactions import Interactions
 
-    training = model.training(what, _FIT_AGAIN)
+    training = model._trained_on(what, _FIT_AGAIN)
     if hasattr(model, "_interactions"):
         return model._interactions
     matrix = training.histories.matrix().astype(np.float32)
