@@ -14,6 +14,7 @@ import pytest
 import mrfrec
 from mrfrec import DataError, Interactions, MrfrecWarning, NotFittedError, ParameterError, Recommender
 from mrfrec.evaluation import Split, evaluate, measure
+from mrfrec.models.answers.explaining import explanation
 
 Make = Callable[..., Recommender]  # takes parameters besides its own
 
@@ -134,7 +135,7 @@ def contributions_sum_to_the_score(model: Recommender, data: Interactions) -> No
             assert fsum(parts) == pytest.approx(score, abs=1e-5 * max(sum(map(abs, parts)), 1))
             history = reasons.filter(pl.col("item").is_not_null())
             assert history["contribution"].is_sorted(descending=True)
-            found, base = model._explanation(item, user=user)
+            found, base = explanation(model, item, user=user)
             assert fsum([base, *(c.amount for c in found)]) == fsum(parts)
             for contribution in found:
                 assert contribution.amount == contribution.value * contribution.weight
@@ -144,7 +145,7 @@ def explaining_is_refused(model: Recommender, data: Interactions) -> None:
     user, item = data.users[0], data.items[0]
     refused: tuple[Callable[[], object], ...] = (
         lambda: model.explain(item, user=user),
-        lambda: model._explanation(item, history=[item]),
+        lambda: explanation(model, item, history=[item]),
         lambda: model.recommend(user, k=1, explain=2),
         lambda: model.recommend_to("never.csv", user, k=1, explain=2),
     )
@@ -313,3 +314,21 @@ def negative_values_are_refused(make: Make, data: Interactions) -> None:
     with pytest.raises(DataError, match=r"negative|0 or more"):
         model.fit(data)
     assert model.recommend(k=4).equals(before)
+
+
+PROMISES = (
+    exactly_k_rows_and_nothing_seen,
+    ids_and_titles_come_back,
+    one_user_many_users_and_all_agree,
+    histories_need_no_training,
+    filters_are_kept,
+    too_few_items_are_fewer_rows_and_a_warning,
+    nobody_knows_them_gets_the_most_popular,
+    contributions_sum_to_the_score,
+    saved_and_loaded_it_says_the_same,
+    changed_parameters_wait_for_the_next_fit,
+    files_hold_what_tables_do,
+    bad_questions_are_refused,
+    fitted_again_it_is_the_same_whatever_the_threads,
+    an_interrupted_fit_leaves_it_as_it_was,
+)

@@ -119,30 +119,16 @@ def test_a_loaded_model_answers_as_the_one_that_was_saved(
     assert folder_of(tmp_path) == ["model.mrf"]
 
 
-@pytest.mark.parametrize("path_type", [str, Path])
-def test_paths_may_be_texts_or_paths(fitted: dict[str, MRF], path_type: Any, tmp_path: Path) -> None:
-    path = path_type(tmp_path / "model.mrf")
-    fitted["dense"].save(path)
-    assert list(mrfrec.load(path).items_) == list(fitted["dense"].items_)
-
-
-def test_a_path_may_begin_with_the_home_folder(
-    fitted: dict[str, MRF], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    fitted["dense"].save("~/model.mrf")
-    assert folder_of(tmp_path) == ["model.mrf"]
-    assert list(mrfrec.load("~/model.mrf").items_) == list(fitted["dense"].items_)
-    assert describe("~/model.mrf")["model"] == "MRF"
-
-
-def test_a_name_may_begin_with_a_tilde_and_mean_nobody(
-    fitted: dict[str, MRF], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("path", ["model.mrf", Path("model.mrf"), "~/model.mrf", "~nobody-of-that-name.mrf"])
+def test_paths_may_be_texts_or_paths_and_begin_with_a_tilde(
+    fitted: dict[str, MRF], path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    fitted["dense"].save("~nobody-of-that-name.mrf")
-    assert folder_of(tmp_path) == ["~nobody-of-that-name.mrf"]
-    assert list(mrfrec.load("~nobody-of-that-name.mrf").items_) == list(fitted["dense"].items_)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    fitted["dense"].save(path)
+    assert folder_of(tmp_path) == [str(path).removeprefix("~/")]
+    assert list(mrfrec.load(path).items_) == list(fitted["dense"].items_)
+    assert describe(path)["model"] == "MRF"
 
 
 @pytest.mark.parametrize("file", FILES, ids=str)
@@ -288,68 +274,6 @@ def result_of(path: Path) -> list[Any] | None:
         return None
 
 
-Damage = Callable[[bytes, np.random.Generator], bytes]
-
-
-def _place(content: bytes, rng: np.random.Generator, length: int = 1) -> int:
-    """Half of the time within the header, which is the smaller part with the greater effect."""
-    end = 8 + header_length(content) if rng.random() < 0.5 else len(content)
-    return int(rng.integers(0, max(min(end, len(content) - length), 1)))
-
-
-def flip_a_bit(content: bytes, rng: np.random.Generator) -> bytes:
-    changed = bytearray(content)
-    changed[_place(content, rng)] ^= 1 << int(rng.integers(8))
-    return bytes(changed)
-
-
-def change_a_byte(content: bytes, rng: np.random.Generator) -> bytes:
-    changed = bytearray(content)
-    changed[_place(content, rng)] = int(rng.choice(list(b'0123456789"{}[],: \x00\xff')))
-    return bytes(changed)
-
-
-def truncate(content: bytes, rng: np.random.Generator) -> bytes:
-    return content[: _place(content, rng)]
-
-
-def append(content: bytes, rng: np.random.Generator) -> bytes:
-    return content + rng.bytes(int(rng.integers(1, 100)))
-
-
-def zero_a_range(content: bytes, rng: np.random.Generator) -> bytes:
-    length = int(rng.integers(1, 600))
-    start = _place(content, rng, length)
-    return content[:start] + bytes(length) + content[start + length :]
-
-
-def swap_two_blocks(content: bytes, rng: np.random.Generator) -> bytes:
-    length = int(rng.choice([8, 64, 240, 512]))
-    first = 8 * (_place(content, rng, 2 * length) // 8)
-    second = int(rng.integers(first + length, max(len(content) - length, first + length + 1)))
-    return (
-        content[:first] + content[second : second + length] + content[first + length : second]
-        + content[first : first + length] + content[second + length :]
-    )  # fmt: skip
-
-
-def remove_a_range(content: bytes, rng: np.random.Generator) -> bytes:
-    start = _place(content, rng)
-    return content[:start] + content[start + int(rng.integers(1, 600)) :]
-
-
-def repeat_a_range(content: bytes, rng: np.random.Generator) -> bytes:
-    start = _place(content, rng)
-    stop = start + int(rng.integers(1, 600))
-    return content[:stop] + content[start:]
-
-
-DAMAGES: list[Damage] = [
-    flip_a_bit, change_a_byte, truncate, append, zero_a_range, swap_two_blocks, remove_a_range,
-    repeat_a_range,
-]  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def expected(originals: dict[Any, bytes], tmp_path_factory: pytest.TempPathFactory) -> dict[Any, list[Any]]:
     path = tmp_path_factory.mktemp("expected") / "model.mrf"
@@ -358,22 +282,6 @@ def expected(originals: dict[Any, bytes], tmp_path_factory: pytest.TempPathFacto
         path.write_bytes(content)
         found[file] = everything(mrfrec.load(path))
     return found
-
-
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: str(damage.__name__))
-@pytest.mark.parametrize("file", [("dense", True), ("sparse", True)], ids=str)
-def test_a_damaged_file_is_refused_or_makes_no_difference(
-    originals: dict[Any, bytes], expected: dict[Any, list[Any]], file: Any, damage: Damage, tmp_path: Path
-) -> None:
-    rng = np.random.default_rng([len(damage.__name__), FILES.index(file)])
-    refused = 0
-    for round_ in range(16):
-        path = tmp_path / f"{round_}.mrf"
-        path.write_bytes(damage(originals[file], rng))
-        found = result_of(path)
-        assert found is None or found == expected[file]
-        refused += found is None
-    assert refused >= 11  # a few changes are none: a zero set to zero
 
 
 def test_every_byte_of_the_header_counts(
@@ -401,8 +309,9 @@ def test_every_length_but_the_whole_is_refused(originals: dict[Any, bytes], tmp_
 
 edits = st.lists(
     st.tuples(
-        st.sampled_from(["put", "insert", "delete", "cut"]),
-        st.floats(0, 1),
+        st.sampled_from(["put", "zero", "insert", "repeat", "swap", "delete", "cut"]),
+        # Half of the places are within the header, the smaller part with the greater effect.
+        st.one_of(st.floats(0, 1), st.integers(0, 2000)),
         st.binary(min_size=1, max_size=40),
     ),
     min_size=1,
@@ -410,24 +319,28 @@ edits = st.lists(
 )
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(file=st.sampled_from(FILES), changes=edits)
 def test_any_edits_are_refused_or_make_no_difference(
     originals: dict[Any, bytes],
     expected: dict[Any, list[Any]],
     tmp_path: Path,
     file: Any,
-    changes: list[tuple[str, float, bytes]],
+    changes: list[tuple[str, float | int, bytes]],
 ) -> None:
     content = originals[file]
     for kind, where, piece in changes:
-        place = int(where * len(content))
-        if kind == "cut":
-            content = content[:place]
-        elif kind == "insert":
-            content = content[:place] + piece + content[place:]
-        else:
-            content = content[:place] + (piece if kind == "put" else b"") + content[place + len(piece) :]
+        place = where if isinstance(where, int) else int(where * len(content))
+        before, there, after = content[:place], content[place:][: len(piece)], content[place + len(piece) :]
+        content = {
+            "put": before + piece + after,
+            "zero": before + bytes(len(there)) + after,
+            "insert": before + piece + there + after,
+            "repeat": before + there + there + after,
+            "swap": after + there + before,
+            "delete": before + after,
+            "cut": before,
+        }[kind]
     (tmp_path / "model.mrf").write_bytes(content)
     found = result_of(tmp_path / "model.mrf")
     assert found is None or found == expected[file]
@@ -581,19 +494,15 @@ DENSE_FORGERIES = {
 }
 
 
-@pytest.mark.parametrize("forgery", SPARSE_FORGERIES)
-def test_a_sparse_model_whose_parts_do_not_go_together_is_refused(
-    originals: dict[Any, bytes], forgery: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("kind", "forgery"),
+    [*(("sparse", name) for name in SPARSE_FORGERIES), *(("dense", name) for name in DENSE_FORGERIES)],
+)
+def test_a_model_whose_parts_do_not_go_together_is_refused(
+    originals: dict[Any, bytes], kind: str, forgery: str, tmp_path: Path
 ) -> None:
-    rewrite(originals["sparse", True], tmp_path / "model.mrf", SPARSE_FORGERIES[forgery])
-    assert result_of(tmp_path / "model.mrf") is None
-
-
-@pytest.mark.parametrize("forgery", DENSE_FORGERIES)
-def test_a_dense_model_whose_parts_do_not_go_together_is_refused(
-    originals: dict[Any, bytes], forgery: str, tmp_path: Path
-) -> None:
-    rewrite(originals["dense", True], tmp_path / "model.mrf", DENSE_FORGERIES[forgery])
+    forgeries = SPARSE_FORGERIES if kind == "sparse" else DENSE_FORGERIES
+    rewrite(originals[kind, True], tmp_path / "model.mrf", forgeries[forgery])
     assert result_of(tmp_path / "model.mrf") is None
 
 
@@ -607,10 +516,7 @@ def facts_with(**changes: Any) -> Change:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"model": "GPT"},
-            r"holds a 'GPT'; this mrfrec knows MRF, .*call mrfrec\.register.*upgrade",
-        ),
+        ({"model": "GPT"}, r"holds a 'GPT'.*call mrfrec\.register"),
         ({"model": ["MRF"]}, "lacks a part of a model"),
         ({"parameters": {"l2": -1.0}}, "l2 must be"),
         ({"parameters": {"unheard_of": 1}}, "unheard_of"),

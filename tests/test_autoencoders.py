@@ -221,8 +221,11 @@ def test_a_share_of_a_history_is_dropped_and_the_mean_stays() -> None:
 def test_scores_are_the_outputs_of_the_network(kind: str, real: bool) -> None:
     X, others = matrix(real=real), matrix(9, real=real, users=41)
     model = made(kind).fit(sp.csr_array(X))
-    W = {name: torch.from_numpy(w) for name, w in model._layers.items()}
-    W |= {"first": torch.from_numpy(model._first.array), "vectors": torch.from_numpy(model._vectors.array)}
+    W = {name: torch.from_numpy(w) for name, w in model._encoder.layers.items()}
+    W |= {
+        "first": torch.from_numpy(model._encoder.first.array),
+        "vectors": torch.from_numpy(model._vectors.array),
+    }
     W["bias"] = torch.from_numpy(model._bias)
     r = recipe(kind)
     for histories in (X, others):
@@ -710,11 +713,11 @@ def test_validation_that_cannot_be_asked_is_refused_in_one_line() -> None:
     X = sp.csr_array(matrix())
     shown, targets = X[:10], X[10:20]
     wrong: list[tuple[object, str]] = [
-        (shown, "validation must be two matrices, what people show and what is to be guessed; got csr_array"),
+        (shown, "validation must be two matrices, of shown and of hidden items; got csr_array"),
         ((shown, targets, targets), "got tuple"),
         ((shown, targets[:5]), "a row for each person"),
         ((shown[:, :3], targets[:, :3]), "items of the data as columns"),
-        ((shown, shown), "validation must not show what is to be guessed; [0-9,]+ pairs"),
+        ((shown, shown), "validation must not show the hidden items; [0-9,]+ pairs"),
     ]
     for validation, message in wrong:
         with pytest.raises(DataError, match=message) as caught:

@@ -228,7 +228,7 @@ def test_every_parameter_of_the_mrf_is_an_option_of_fit_with_its_default() -> No
         default = re.search(r"\[default:\s+(\S+)\]", option)
         shown[option.split()[0]] = default and default[1]
     for name, default in mrfrec.MRF.defaults().items():
-        if name not in mrfrec.MRF._machine_parameters:
+        if name not in mrfrec.MRF.machine_parameters:
             expected = name if default is True else None if default in (None, False) else str(default)
             expected = str(default) if isinstance(default, float) else expected
             assert shown[name.replace("_", "-")] == expected, name
@@ -307,7 +307,7 @@ def test_fit_learns_any_model_by_name(
 ) -> None:
     quick("fit", shop / "events.csv", "-o", "m.mrf", *options, cwd=tmp_path)
     model = mrfrec.load(tmp_path / "m.mrf")
-    usual = {name: x for name, x in model.defaults().items() if name not in model._machine_parameters}
+    usual = {name: x for name, x in model.defaults().items() if name not in model.machine_parameters}
     assert type(model).__name__ == kind
     assert model.parameters == {**usual, **changed}
     table = quick("info", "m.mrf", cwd=tmp_path).out

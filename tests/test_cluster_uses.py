@@ -30,7 +30,7 @@ from mrfrec.evaluation import climb, grid, search, splits, tune
 from mrfrec.evaluation.metrics import Metric
 from mrfrec.evaluation.splits import Split
 from mrfrec.evaluation.study import Attempt, Trying, Tuning
-from mrfrec.models import parts
+from mrfrec.models.answers import cluster_parts as parts
 from mrfrec.models.axes import Range
 
 from conftest import random_matrix

@@ -488,7 +488,7 @@ def test_every_command_reads_from_a_database_and_keeps_the_password_to_itself(
     mrfrec("fit", url, "--query", query.format("<"), "-o", model, "--histories", *common)
     mrfrec("update", model, url, "--query", query.format(">="))
     everything = read_interactions(postgres, query="select user_id, item_id from events")
-    assert load(model)._training_facts["pairs"] == len(everything)
+    assert load(model).data_size_.pairs == len(everything)
     measured = (url, "--query", "select * from events", "--heldout", 5)
     mrfrec("evaluate", *measured, *common, "-o", report)
     mrfrec("compare", *measured, *common, "--model", "ItemKNN", "-o", tmp_path / "report.md")

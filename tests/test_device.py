@@ -9,11 +9,13 @@ import scipy.sparse as sp
 import torch
 
 from mrfrec import MRF, Interactions, MemoryPlanError, MissingLibraryError, NumericalError, ParameterError
+from mrfrec.core.sparse import Rows
 from mrfrec.engines import choice, devices
 from mrfrec.engines.gpu import accelerator, dense, ranking, rows, sparse
 from mrfrec.engines.gpu.device import Device, computing_on
 from mrfrec.engines.local import LocalEngine
 from mrfrec.models import EASE, linear
+from mrfrec.models.answers.selection import rank
 
 from conftest import random_matrix
 
@@ -247,9 +249,9 @@ def test_a_device_gives_the_lists_of_the_cpu(ranking_on: str, dtype: Any, real: 
         for mine, theirs in zip(model.top_k(X, **given), elsewhere.top_k(X, **given), strict=True):
             assert np.array_equal(mine, theirs)
     for novelty in (0.0, 0.4):
-        histories = model._histories(X)
+        histories = Rows.of(X)
         answers = (
-            m._rank(histories, 5, hide=histories, hidden=hidden, more_novelty=novelty)
+            rank(m, histories, 5, hide=histories, hidden=hidden, more_novelty=novelty)
             for m in (model, elsewhere)
         )
         for mine, theirs in zip(*answers, strict=True):

@@ -180,7 +180,7 @@ def test_weights_of_events_are_the_same_in_fit_evaluate_compare_and_tune(run: An
     }  # fmt: skip
     run("fit", "actions.csv", "-o", "actions.mrf", *typed)
     data = read_interactions("actions.csv", **named)
-    assert load("actions.mrf")._data_facts()["fingerprint"] == data.fingerprint
+    assert load("actions.mrf").fingerprint_ == data.fingerprint
     split = strong_generalisation(read_events("actions.csv", **named), 15, min_items=0)
     expected = evaluate(MRF(), split, "ndcg@10").mean("ndcg@10").mean
     shared = [*typed, "--min-items", "0", "--heldout", "15", "--format", "json"]

@@ -79,4 +79,4 @@ def test_no_byte_of_the_forgotten_is_in_the_file(
     assert len(traces(Path(output), others["user"].unique().to_list())) == 70
     opened = mrfrec.load(output)
     assert opened.batches_[1] == "tuesday"
-    assert opened._training_facts["pairs"] == others.unique(["user", "item"]).height
+    assert opened.data_size_.pairs == others.unique(["user", "item"]).height

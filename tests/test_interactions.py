@@ -108,8 +108,9 @@ def test_changing_the_callers_arrays_changes_nothing() -> None:
         Interactions(X, copy=None)  # type: ignore[arg-type]
 
 
-def test_corrupt_columns_are_refused_and_not_followed() -> None:
-    X = sp.csc_array(MATRIX)
+@pytest.mark.parametrize("form", ["csc_array", "csr_array"])
+def test_corrupt_indices_are_refused_and_not_followed(form: str) -> None:
+    X = getattr(sp, form)(MATRIX)
     X.indices = X.indices.copy()
     X.indices[0] = 10_000_000
     with pytest.raises(DataError, match="not a valid CSR matrix"):

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 
 from mrfrec import Interactions, MemoryPlanError, MrfrecWarning
 from mrfrec.core.sparse import DenseRows, Rows
-from mrfrec.models import ranking, scorers
+from mrfrec.models.answers import scorers, selection
 from mrfrec.models.latent import Latent
 
 from conftest import random_matrix
@@ -31,7 +31,7 @@ def problem(n: int, dtype: str = "float32", seed: int = 0) -> tuple[Rows, Array,
 
 def scores_of(users: Array, vectors: Array, start: Array) -> Array:
     nobody = Rows.empty(len(users), len(vectors))
-    return ranking.score(scorers.VectorScorer(nobody, users, vectors), start, 2)
+    return selection.score(scorers.VectorScorer(nobody, users, vectors), start, 2)
 
 
 def top_k(
@@ -40,7 +40,7 @@ def top_k(
 ) -> tuple[Array, Array]:  # fmt: skip
     hidden = histories if exclude_seen else None
     scorer = scorers.VectorScorer(histories, users, vectors)
-    return ranking.top_k(scorer, k, ranking.Base(start, order), hidden=hidden, threads=threads)[:2]
+    return selection.top_k(scorer, k, selection.Base(start, order), hidden=hidden, threads=threads)[:2]
 
 
 def naive_top_k(
@@ -133,6 +133,20 @@ def test_nobody_asks_and_nothing_is_answered() -> None:
 # ── the base of such models ───────────────────────────────────────────────────────────────────────
 
 
+class Encoder:
+    """The mean of the vectors of a history."""
+
+    def __init__(self, vectors: Array) -> None:
+        self.vectors = vectors
+
+    def embed(self, histories: Rows, threads: int | None) -> Array:
+        X = histories.matrix()
+        return np.asarray(X @ self.vectors / np.maximum(X.sum(axis=1), 1)[:, None], np.float32)
+
+    def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        return {}, {}
+
+
 class Mean(Latent):
     """A user is the mean of what they have; the vectors are drawn."""
 
@@ -145,10 +159,7 @@ class Mean(Latent):
         rng = np.random.default_rng(0)
         self._vectors = DenseRows(rng.normal(size=(data.n_items, self.factors)).astype(np.float32))
         self._bias = rng.normal(size=data.n_items).astype(np.float32)
-
-    def _embed(self, histories: Rows) -> Array:
-        X = histories.matrix()
-        return np.asarray(X @ self._vectors.array / np.maximum(X.sum(axis=1), 1)[:, None], np.float32)
+        self._encoder = Encoder(self._vectors.array)
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from mrfrec.core.low_rank import basis_size, leading_directions
 from mrfrec.core.sparse import Rows
 from mrfrec.engines.local import LocalEngine
 from mrfrec.models import EASE
+from mrfrec.models.answers.scorers import Selection
 from mrfrec.models.registry import build
-from mrfrec.models.scorers import Wanted
 
 import naive
 from conftest import random_matrix
@@ -142,7 +142,7 @@ def test_one_answer_computes_the_scores_of_few_items(ranked: Any) -> None:
     rows = Rows.of(sp.csr_array(tastes()[:1]))
     scorer, base = ranked._scorer(rows), ranked._base_scores
     every = scorer.scores(0, 1, base)[0]
-    some = scorer.scores(0, 1, base, Wanted(5, rows))[0]
+    some = scorer.scores(0, 1, base, Selection(5, rows))[0]
     few = np.flatnonzero(some > -np.inf)
     np.testing.assert_array_equal(some[few], every[few])
     assert 5 <= len(few) < 20

@@ -15,7 +15,7 @@ from mrfrec import MRF, DataError, Interactions, MemoryPlanError, NotFittedError
 from mrfrec.core import blocks
 from mrfrec.core.memory import Budget
 from mrfrec.core.plan import Settings, Sizes, decide
-from mrfrec.data.interactions import DataSize
+from mrfrec.data.catalogue import DataSize
 from mrfrec.models import EASE
 
 import naive
@@ -31,40 +31,31 @@ Matrix = npt.NDArray[np.float64]
     ("parameters", "message"),
     [
         ({"l2": -1.0}, r'l2 must be a finite number, 0 or more, or "auto"; got -1\.0'),
-        ({"l2": float("nan")}, "l2 must be a finite number"),
-        ({"l2": "6"}, "l2 must be a finite number, 0 or more, or \"auto\"; got '6'"),
-        ({"l2": True}, "l2 must be a finite number"),
-        ({"l2": 1, "alpha": 1.5}, r"alpha must be between 0 and 1; got 1\.5"),
-        ({"l2": 1, "l2_flat": -0.1}, "l2_flat must be"),
-        ({"l2": 1, "user_weight": -1}, "user_weight must be"),
-        ({"l2": 1, "sparsity": 0.0}, r"sparsity must be above 0 and at most 1, .*; got 0\.0"),
-        (
-            {"l2": 1, "sparsity": 5},
-            'sparsity must be above 0 and at most 1, "auto", or None for dense; got 5',
-        ),
-        ({"l2": 1, "threshold": -0.1}, "threshold must be"),
-        ({"l2": 1, "threshold": 1e39}, "threshold must be between 0 and 1e36"),
-        ({"l2": 1, "threshold": 0.1, "sparsity": 0.1}, "threshold must be None when sparsity is given"),
-        ({"l2": 1, "threshold": 0.1, "r": 1.01}, r"r must be between 0 and 1; got 1\.01"),
-        ({"sparsity": None, "r": 0.5}, r"r must be 0 for a dense model; got 0\.5.*sparse model"),
-        (
-            {"l2": 1, "threshold": 0.1, "mean_constraint": True},
-            "mean_constraint must be False for a sparse model",
-        ),
-        ({"l2": 1, "max_neighbors": 0}, "max_neighbors must be a whole number, 1 or more; got 0"),
-        ({"l2": 1, "max_neighbors": 10.5}, "max_neighbors must be a whole number"),
-        ({"l2": 1, "threads": 0}, "threads must be a whole number, 1 or more; got 0"),
-        ({"l2": 1, "center": "yes"}, "center must be True or False; got 'yes'"),
-        ({"l2": 1, "offset": None}, "offset must be True or False"),
-        ({"l2": 1, "dtype": "float16"}, '"float32" or "float64"; got \'float16\''),
-        ({"l2": 1, "memory_limit": "lots"}, "memory_limit must be a positive whole number of bytes"),
-        ({"l2": 1, "memory_limit": -5}, "memory_limit must be a positive whole number of bytes"),
-        (
-            {"l2": 1, "memory_limit": "9" * 400 + "GB"},
-            "memory_limit must be a positive whole number of bytes",
-        ),
-        ({"l2": 1, "max_neighbors": 10**400}, "max_neighbors must be a whole number below"),
-        ({"l2": 1, "memory_limit": 1.5}, "memory_limit must be a positive whole number of bytes"),
+        ({"l2": float("nan")}, "l2 must be"),
+        ({"l2": "6"}, "l2 must be .*; got '6'"),
+        ({"l2": True}, "l2 must be"),
+        ({"alpha": 1.5}, r"alpha must be between 0 and 1; got 1\.5"),
+        ({"l2_flat": -0.1}, "l2_flat must be"),
+        ({"user_weight": -1}, "user_weight must be"),
+        ({"sparsity": 0.0}, r"sparsity must be .*; got 0\.0"),
+        ({"sparsity": 5}, "sparsity must be .*; got 5"),
+        ({"threshold": -0.1}, "threshold must be"),
+        ({"threshold": 1e39}, "threshold must be"),
+        ({"threshold": 0.1, "sparsity": 0.1}, "threshold must be None when sparsity is given"),
+        ({"threshold": 0.1, "r": 1.01}, r"r must be between 0 and 1; got 1\.01"),
+        ({"sparsity": None, "r": 0.5}, r"r must be 0 for a dense model; got 0\.5"),
+        ({"threshold": 0.1, "mean_constraint": True}, "mean_constraint must be False"),
+        ({"max_neighbors": 0}, "max_neighbors must be a whole number, 1 or more; got 0"),
+        ({"max_neighbors": 10.5}, "max_neighbors must be"),
+        ({"max_neighbors": 10**400}, "max_neighbors must be a whole number below"),
+        ({"threads": 0}, "threads must be"),
+        ({"center": "yes"}, "center must be True or False; got 'yes'"),
+        ({"offset": None}, "offset must be True or False"),
+        ({"dtype": "float16"}, '"float32" or "float64"; got \'float16\''),
+        ({"memory_limit": "lots"}, "memory_limit must be"),
+        ({"memory_limit": -5}, "memory_limit must be"),
+        ({"memory_limit": 1.5}, "memory_limit must be"),
+        ({"memory_limit": "9" * 400 + "GB"}, "memory_limit must be"),
     ],
 )
 def test_bad_parameter_is_named_with_its_rule_and_value(parameters: dict[str, Any], message: str) -> None:
@@ -131,18 +122,11 @@ def test_nan_and_infinity_are_refused_with_their_row() -> None:
         MRF.paper(l2=1.0).fit(sp.csc_array(X))
 
 
-def test_corrupt_indices_are_refused_and_not_followed() -> None:
-    X = sp.csr_array(random_matrix(1))
-    X.indices = X.indices.copy()
-    X.indices[5] = 10_000
-    with pytest.raises(DataError, match="not a valid CSR matrix"):
-        MRF.paper(l2=1.0).fit(X)
-
-
 @pytest.mark.parametrize(
-    "form", ["csr_matrix", "csc_matrix", "coo_matrix", "csr_array", "lil_array", "dok_array"]
-)
-@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint16, np.int64, np.float32])
+    ("form", "dtype"),
+    [("csr_matrix", np.bool_), ("csc_matrix", np.int8), ("coo_matrix", np.uint16), ("csr_array", np.int64),
+     ("lil_array", np.float32), ("dok_array", np.int8), ("csc_array", np.bool_)],
+)  # fmt: skip
 def test_every_sparse_form_and_type_gives_the_same(binary: Matrix, form: str, dtype: type) -> None:
     X = getattr(sp, form)(binary.astype(dtype))
     B = MRF.paper(l2=1.0, threshold=0.2, dtype="float64").fit(X).weights_
@@ -483,17 +467,6 @@ def test_progress_is_told_in_the_thread_of_the_call(binary: Matrix) -> None:
         sp.csr_array(binary), progress=lambda *_: told.add(threading.get_ident())
     )
     assert told == {threading.get_ident()}
-
-
-def test_an_exception_in_progress_stops_the_fit(binary: Matrix) -> None:
-    def cancel(stage: str, done: int, total: int) -> None:
-        if stage == "finding related items" and done > 0:
-            raise KeyboardInterrupt
-
-    model = MRF.paper(l2=1.0, threshold=0.2)
-    with pytest.raises(KeyboardInterrupt):
-        model.fit(sp.csr_array(binary), progress=cancel)
-    assert not hasattr(model, "weights_")
 
 
 def test_fits_can_run_at_the_same_time(binary: Matrix) -> None:

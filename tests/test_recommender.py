@@ -1,5 +1,6 @@
 """The contract of recommenders, kept by each of them; and the MRF's rankings against plain numpy."""
 
+import inspect
 import pickle
 import re
 import warnings
@@ -18,7 +19,8 @@ from mrfrec.core.sparse import Rows
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids
 from mrfrec.evaluation import Split, strong_generalisation
-from mrfrec.models import ranking, scorers
+from mrfrec.models.answers import scorers, selection
+from mrfrec.models.answers.explaining import explanation
 from mrfrec.models.registry import MODELS, build
 from mrfrec.service.schemas import Asked
 
@@ -89,64 +91,12 @@ def model(make: contract.Make, data: Interactions) -> Recommender:
     return make().fit(data)
 
 
-def test_exactly_k_rows_and_nothing_seen(model: Recommender, data: Interactions) -> None:
-    contract.exactly_k_rows_and_nothing_seen(model, data)
-
-
-def test_ids_and_titles_come_back(model: Recommender, data: Interactions) -> None:
-    contract.ids_and_titles_come_back(model, data)
-
-
-def test_one_user_many_users_and_all_agree(model: Recommender, data: Interactions) -> None:
-    contract.one_user_many_users_and_all_agree(model, data)
-
-
-def test_histories_need_no_training(model: Recommender, data: Interactions) -> None:
-    contract.histories_need_no_training(model, data)
-
-
-def test_filters_are_kept(model: Recommender, data: Interactions) -> None:
-    contract.filters_are_kept(model, data)
-
-
-def test_too_few_items_are_fewer_rows_and_a_warning(model: Recommender, data: Interactions) -> None:
-    contract.too_few_items_are_fewer_rows_and_a_warning(model, data)
-
-
-def test_strangers_get_the_most_popular(model: Recommender, data: Interactions) -> None:
-    contract.nobody_knows_them_gets_the_most_popular(model, data)
-
-
-def test_contributions_sum_to_the_score(model: Recommender, data: Interactions) -> None:
-    contract.contributions_sum_to_the_score(model, data)
-
-
-def test_saved_and_loaded_it_says_the_same(model: Recommender, data: Interactions, tmp_path: Path) -> None:
-    contract.saved_and_loaded_it_says_the_same(model, data, tmp_path)
-
-
-def test_changed_parameters_wait_for_the_next_fit(
-    model: Recommender, data: Interactions, tmp_path: Path
+@pytest.mark.parametrize("promise", contract.PROMISES, ids=lambda promise: str(promise.__name__))
+def test_every_model_keeps_its_promises(
+    promise: Any, make: contract.Make, model: Recommender, data: Interactions, tmp_path: Path
 ) -> None:
-    contract.changed_parameters_wait_for_the_next_fit(model, data, tmp_path)
-
-
-def test_files_hold_what_tables_do(model: Recommender, tmp_path: Path) -> None:
-    contract.files_hold_what_tables_do(model, tmp_path)
-
-
-def test_bad_questions_are_refused(make: contract.Make, model: Recommender, data: Interactions) -> None:
-    contract.bad_questions_are_refused(make, model, data)
-
-
-def test_fitted_again_it_is_the_same_whatever_the_threads(
-    make: contract.Make, model: Recommender, data: Interactions, tmp_path: Path
-) -> None:
-    contract.fitted_again_it_is_the_same_whatever_the_threads(make, model, data, tmp_path)
-
-
-def test_an_interrupted_fit_leaves_it_as_it_was(make: contract.Make, data: Interactions) -> None:
-    contract.an_interrupted_fit_leaves_it_as_it_was(make, data)
+    given = {"make": make, "model": model, "data": data, "folder": tmp_path}
+    promise(**{name: given[name] for name in inspect.signature(promise).parameters})
 
 
 def test_it_can_be_evaluated(make: contract.Make) -> None:
@@ -215,13 +165,13 @@ def test_few_users_in_numpy_and_many_in_compiled_code_agree_to_the_bit(kind: str
     data = named_data(text=False, real=True)
     model = MRF.paper(**MRFS[kind]).fit(data)
     hidden = np.isin(np.arange(30), [2, 8])
-    base = ranking.Base(model._shift, model.catalogue.by_popularity).without(hidden)
+    base = selection.Base(model._shift, model.catalogue.by_popularity).without(hidden)
     rows = Rows.of(data.matrix)
     assert len(rows) > scorers.FEW
 
     def best(some: Rows, k: int) -> tuple[Any, ...]:
         scorer = scorers.WeightScorer(some, model._weights, model.dtype)
-        return ranking.top_k(scorer, k, base, hidden=some if exclude_seen else None, threads=2)
+        return selection.top_k(scorer, k, base, hidden=some if exclude_seen else None, threads=2)
 
     for k in (1, 7, 30):
         many = best(rows, k)
@@ -271,7 +221,7 @@ def test_reasons_are_the_largest_positive_contributions() -> None:
     model = MRF.paper(l2=2.0).fit(data)
     table = model.recommend(1, k=4, explain=2)
     for item, because in table.select("item", "because").iter_rows():
-        found, _ = model._explanation(item, user=1)
+        found, _ = explanation(model, item, user=1)
         best = [c for c in found[:2] if c.amount > 0]
         assert because == ", ".join(f"{data.items[c.item]} {c.amount:+.2f}" for c in best)
 
@@ -299,6 +249,8 @@ def test_the_base_score_is_not_the_score_of_an_empty_history() -> None:
     some, none = (model.explain("tea", history=history)["contribution"][-1] for history in (["milk"], []))
     assert none == pytest.approx(1 / 3)  # the mean
     assert some != pytest.approx(none)
+    item, score = model.recommend(history=[], k=1).select("item", "score").row(0)
+    assert sum(model.explain(item, history=[])["contribution"]) == score > 0
     for page in ("guide", "service", "cli"):
         text = (Path(__file__).parents[1] / f"docs/{page}.md").read_text()
         assert re.search(r"none\s+that\s+has", text)
@@ -400,13 +352,6 @@ def test_an_unknown_item_is_refused_with_where_to_look() -> None:
         model.similar_items(99)
 
 
-def test_titles_are_shown_in_short() -> None:
-    shown = repr(MRF.paper(l2=2.0).fit(named_data(text=True)).titles_)
-    assert "30 strings" in shown
-    assert "Title" in shown
-    assert len(shown) < 100
-
-
 def test_scores_keep_the_precision_of_the_model() -> None:
     data = named_data(text=False)
     assert MRF.paper().fit(data).recommend(k=1).schema["score"] == pl.Float32
@@ -414,13 +359,6 @@ def test_scores_keep_the_precision_of_the_model() -> None:
     table = model.recommend(k=1)
     assert table.schema["score"] == pl.Float64
     np.testing.assert_array_equal(table["score"].to_numpy(), model.top_k(data.matrix, 1)[1][:, 0])
-
-
-def test_without_a_history_the_explanation_adds_up_to_the_score_with_an_offset_too() -> None:
-    data = named_data(text=False)
-    model = MRF.paper(l2=2.0, offset=True).fit(data)
-    item, score = model.recommend(history=[], k=1).select("item", "score").row(0)
-    assert sum(model.explain(item, history=[])["contribution"]) == score > 0
 
 
 @pytest.mark.parametrize("text", [True, False], ids=["texts", "integers"])

@@ -14,6 +14,7 @@ from mrfrec import errors
 
 SOURCE = Path(mrfrec.__file__).parent
 HOME_OF = {
+    "anyio": {"service/app.py"},
     "numba": {
         f"core/kernels/{room}.py"
         for room in ("compile", "intrinsics", "rows", "pattern", "blocks", "ranking")
@@ -63,7 +64,6 @@ HOME_OF = {
     "torch": {"engines/devices.py", "models/networks.py", "models/training.py"}
     | {f"engines/gpu/{room}.py" for room in ("dense", "device", "ranking", "rows", "sparse")},
     "distributed": {"engines/cluster.py", "engines/cluster_worker.py"},
-    "anyio": {"service/app.py"},
     "fastapi": {f"service/{room}.py" for room in ("api", "app", "page")},
     "jinja2": {"service/page.py"},
     "starlette": {f"service/{room}.py" for room in ("api", "app", "page", "problems")},
@@ -105,10 +105,17 @@ def module_name(file: str) -> str:
     return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def imports(path: Path) -> set[str]:
-    """Dotted names a file imports, wherever in the file; also by a string such as `import_module` takes."""
+def imports(path: Path, *, types: bool = True) -> set[str]:
+    """Dotted names a file imports, wherever in the file; also by a string such as `import_module` takes.
+
+    `types=False` leaves out imports under `if TYPE_CHECKING`, which nothing runs.
+    """
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    for node in () if types else list(ast.walk(tree)):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = [ast.Pass()]
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -119,11 +126,11 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-def own_imports(path: Path) -> set[str]:
+def own_imports(path: Path, *, types: bool = True) -> set[str]:
     """The modules of this package that a file imports, such as "core.pattern"."""
     modules = {module_name(file) for file in files()}
     found = set()
-    for name in imports(path):
+    for name in imports(path, types=types):
         parts = name.split(".")[1:] if name.startswith("mrfrec.") else []
         longest = next((".".join(parts[:n]) for n in (3, 2, 1) if ".".join(parts[:n]) in modules), None)
         found |= {longest} if longest else set()
@@ -146,7 +153,11 @@ def test_imports_between_packages_point_against_the_flow_of_data() -> None:
 
 
 def test_modules_of_a_package_do_not_import_each_other_in_a_circle() -> None:
-    graph = {module_name(file): own_imports(path) for file, path in files().items() if "__." not in file}
+    graph = {
+        module_name(file): own_imports(path, types=False)
+        for file, path in files().items()
+        if "__." not in file
+    }
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
 
 
@@ -166,6 +177,64 @@ def test_imports_are_seen_however_they_are_written(line: str, tmp_path: Path) ->
     file.write_text(line)
     assert own_imports(file) <= {"cli.app", "cli"}
     assert own_imports(file)
+
+
+# Private by name and public by their documentation: the methods of named tuples, a frame of the call stack.
+DOCUMENTED = {"_asdict", "_fields", "_getframe", "_make", "_replace"}
+# Libraries without a public way: numba's cache in a folder of one's own, the pointers of nanoarrow. And quick
+# answers, which read the weights themselves.
+ALLOWED_NAMES = {
+    "core/kernels/compile.py": {"_Cache", "_CacheLocator", "_cache"},
+    "io/queries.py": {"_addr"},
+    "service/quick.py": {"_low_rank", "_scorer", "_weights", "_weights_between"},
+}
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name != "_"
+
+
+def private_definitions(tree: ast.AST) -> set[str]:
+    """The private functions, classes, variables and attributes of `self` that a file defines."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found.add(node.id if isinstance(node, ast.Name) else node.attr)
+    return {name for name in found if is_private(name)}
+
+
+def foreign_private_names(tree: ast.AST, package: str, own: set[str]) -> list[str]:
+    """The private names of other packages that a file uses; `own` are those its package defines."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in own | DOCUMENTED:
+            if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
+                found.append(ast.unparse(node))
+        elif isinstance(node, ast.ImportFrom) and not f"{node.module}.".startswith(f"mrfrec.{package}."):
+            found += [alias.name for alias in node.names if is_private(alias.name)]
+    return found
+
+
+def test_no_package_uses_the_private_names_of_another() -> None:
+    trees = {file: ast.parse(path.read_text()) for file, path in files().items()}
+    own: dict[str, set[str]] = {}
+    for file, tree in trees.items():
+        own.setdefault(module_name(file).split(".")[0], set()).update(private_definitions(tree))
+    for file, tree in trees.items():
+        package = module_name(file).split(".")[0]
+        found = foreign_private_names(tree, package, own[package] | ALLOWED_NAMES.get(file, set()))
+        assert not found, f"{file} uses {', '.join(found)}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["model._facts", "load(path)._facts", "from mrfrec.models.mrf import _warm_up", "self.model._facts"],
+)
+def test_private_names_are_seen_however_they_are_reached(line: str) -> None:
+    assert foreign_private_names(ast.parse(line), "service", set())
+    assert not foreign_private_names(ast.parse(line), "models", {"_facts", "_warm_up"})
 
 
 def test_core_imports_nothing_of_the_package_but_errors_and_itself() -> None:

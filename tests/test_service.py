@@ -18,6 +18,7 @@ import mrfrec
 from mrfrec import MRF, DataError, Interactions, ModelFileError
 from mrfrec.data.ids import Ids
 from mrfrec.models import EASE, SLIM, WMF, ItemKNN, Popularity
+from mrfrec.models.answers.question import Question
 from mrfrec.service import ServiceSettings, answers, create_app
 from mrfrec.service.quick import QuickAnswers
 from mrfrec.service.shelf import Served
@@ -163,8 +164,8 @@ def test_quick_answers_are_those_of_the_model(
         values = [None if x == 9 else x for x in drawn]
         history = {items[i]: x for i, x in zip(some, values, strict=True)} | {"none": None, -1: None}
         exclude = [*(items[i] for i in rng.choice(len(items), 3)), "nothing"]
-        asked = answers.Question(int(rng.integers(1, 60)), exclude, reasons=int(rng.integers(0, 5)))
-        found = quick.recommend(history, asked.k, exclude, asked.reasons)
+        asked = Question(int(rng.integers(1, 60)), exclude=exclude, explain=int(rng.integers(0, 5)))
+        found = quick.recommend(history, asked.k, exclude, asked.explain)
         if found is None:  # nothing is known
             assert all(x == 0.0 for item, x in history.items() if item in items)
             continue

@@ -279,7 +279,7 @@ def test_a_reload_reaches_all_workers_without_a_look_at_the_file(tmp_path: Path)
         "serve({'m': Path(sys.argv[1])}, port=0, workers=3, settings=ServiceSettings(poll=0), prepare=log)\n"
     )
     file, new = save_shop(tmp_path / "m.mrf", l2=0.5), save_shop(tmp_path / "new.mrf", l2=50.0)
-    fingerprint = mrfrec.load(new)._seal[:16]
+    fingerprint = mrfrec.load(new).file_hash_[:16]
     stop = Event()
 
     def ask(url: str) -> int:
@@ -414,7 +414,7 @@ def test_models_are_exchanged_under_load_without_a_failed_or_mixed_answer(tmp_pa
     for number in range(2):
         model = mrfrec.load(tmp_path / f"{number}.mrf")
         rows = model.recommend(history=ASK["history"], k=3).rows(named=True)
-        wanted[model._seal[:16]] = [(row["item"], pytest.approx(row["score"])) for row in rows]
+        wanted[model.file_hash_[:16]] = [(row["item"], pytest.approx(row["score"])) for row in rows]
     assert len(wanted) == 2
 
     def put(content: bytes) -> None:

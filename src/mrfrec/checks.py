@@ -31,6 +31,11 @@ def check_number(name: str, value: object, rule: str, holds: Callable[[float], b
     return number
 
 
+def check_nonnegative(name: str, value: object) -> float:
+    """Return `value` as a finite float of at least 0."""
+    return check_number(name, value, "a finite number, 0 or more", lambda x: x >= 0)
+
+
 def check_count(name: str, value: object, least: int = 1) -> int:
     """Return `value` as an int of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:

@@ -182,7 +182,7 @@ def refuse_option(kind: str, name: str, value: object) -> None:
     usual = model_class(kind).defaults()
     if name in usual:
         return
-    own = [parameter for parameter in usual if parameter not in model_class(kind)._machine_parameters]
+    own = [parameter for parameter in usual if parameter not in model_class(kind).machine_parameters]
     advice = f"Its own are {', '.join(own)}: --model '{kind}: {own[0]}={usual[own[0]]}'." if own else ""
     typed = True if isinstance(value, bool) else value  # a flag has no value of its own
     rule = f"left out with {kind}, which has no such parameter"
@@ -213,7 +213,7 @@ def parse_vary(texts: Iterable[str], spec: Spec, *, searched: bool) -> dict[str,
 
     cls = model_class(spec.kind)
     defaults = cls.defaults()
-    known = [name for name in defaults if name not in cls._machine_parameters]
+    known = [name for name in defaults if name not in cls.machine_parameters]
     varied: dict[str, Any] = {}
     for text in texts:
         name, equals, values = (part.strip() for part in text.partition("="))

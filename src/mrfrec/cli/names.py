@@ -11,7 +11,7 @@ from mrfrec.data.catalogue import Catalogue
 from mrfrec.data.ids import Id, Ids
 from mrfrec.errors import DataError
 from mrfrec.io.atomic import expanded
-from mrfrec.models.histories import Unknown
+from mrfrec.models.answers.histories import UnknownIds, query_of
 from mrfrec.models.recommender import Recommender
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class ItemNames:
         named = list(self._named(texts))
         unknown: list[Id] = [name for name, known in named if known is None]
         if unknown:
-            Unknown(option, unknown, len(named)).warn()
+            UnknownIds(option, unknown, len(named)).warn()
         return [known for _, known in named if known is not None]
 
     def _named(self, texts: Iterable[str]) -> Iterator[tuple[str, Id | None]]:
@@ -119,7 +119,7 @@ def find_users(
     """
     ids = model.users_
     if ids is None:
-        model._query()  # raises if histories are missing
+        query_of(model)  # raises if histories are missing
     assert ids is not None
     if path is None or path.suffix.lower() in (".txt", ""):
         found = [ids.parse(text, "user") for text in (users or [] if path is None else _lines(path))]
@@ -185,7 +185,7 @@ def read_exclusions(
         excluded[names[row]] = data.items.take(had[known[had]])
         unknown += data.items.take(had[~known[had]])
     if unknown:
-        Unknown(option, unknown, len(unknown) + sum(map(len, excluded.values()))).warn()
+        UnknownIds(option, unknown, len(unknown) + sum(map(len, excluded.values()))).warn()
     return excluded
 
 

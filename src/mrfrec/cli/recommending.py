@@ -140,6 +140,11 @@ def recommend(
     from mrfrec.cli.show import note, progress_bar, show_recommendations
     from mrfrec.io.atomic import refuse_own_input
     from mrfrec.io.databases import is_database, refuse_url
+    from mrfrec.models.answers import recommending
+    from mrfrec.models.answers.cluster_parts import recommend_in_parts
+    from mrfrec.models.answers.histories import query_of
+    from mrfrec.models.answers.question import Question
+    from mrfrec.models.answers.recommending import WriteOptions
 
     ways = {
         "--history": history, "--user": user, "--users": users, "--all": all_users,
@@ -166,9 +171,9 @@ def recommend(
     if history:
         whose = names.find_all(history)
     elif history_file:
-        binary = bool(opened._facts["binary"])
+        binary = opened.data_size_.binary
         whose = read_histories(history_file, opened.items_, binary, user_column, item_column)
-    asked = opened._query(find_users(opened, user, users) if user or users else None, whose)
+    asked = query_of(opened, find_users(opened, user, users) if user or users else None, whose)
     if history_file:
         unknown = (each._replace(parameter="--history-file") for each in asked.unknown)
         asked = replace(asked, unknown=tuple(unknown))
@@ -182,21 +187,19 @@ def recommend(
     many = len(asked) > _TABLE_USERS
     if kind == "table" and many:
         raise DataError(f"{len(asked):,} users are too many for a table: give -o FILE.csv, or --format csv.")
-    options: dict[str, Any] = {
-        "exclude_seen": not seen, "allow": allowed, "exclude": excluded, "novelty": novelty,
-        "explain": _REASONS if explain else 0,
-    }  # fmt: skip
+    question = Question(k, not seen, allowed, excluded, novelty, _REASONS if explain else 0)
     if kind == "parts" and output is not None:
         with cluster_of(cluster) as on_cluster, progress_bar() as progress, resumable(Path(output)):
-            rows = opened._write_parts(asked, k, output, progress=progress, **on_cluster, **options)
+            rows = recommend_in_parts(opened, asked, question, output, progress=progress, **on_cluster)
         note(f"wrote {rows:,} rows for {len(asked):,} users to {output}")
         return
     with progress_bar(results=output is None) as progress:
-        ranked = opened._batches(asked, k, progress=progress if many else None, **options)
+        ranked = recommending.recommend(opened, asked, question, progress=progress if many else None)
         pieces = _until(context.obj, ranked)
         if kind in ("parquet", "csv", "jsonl", "database") and place is not None:
-            file_form = None if kind == "database" else kind
-            with opened._staged(pieces, asked, place, file_form, table, explain, renamed) as rows:
+            file_form: Any = None if kind == "database" else kind
+            target: WriteOptions = {"form": file_form, "table": table, "columns": renamed}
+            with recommending.staged(opened, pieces, asked, place, explain=explain, **target) as rows:
                 pass
             note(f"wrote {rows:,} rows for {len(asked):,} users to {_written(place, table)}")
         else:
@@ -238,6 +241,7 @@ def similar(
     """
     from mrfrec.cli.names import ItemNames
     from mrfrec.cli.show import note, progress_bar, show_similar
+    from mrfrec.models.answers import similar as similar_items
 
     if (item is None) != all_items:
         raise DataError("give either an item or --all.")
@@ -253,9 +257,9 @@ def similar(
         raise DataError("with --all, give -o FILE.parquet, .csv or .jsonl, or the URL of a database.")
     opened = _load(model)
     with progress_bar() as progress:
-        batches = _until(context.obj, opened._all_neighbors(k, progress))
-        form_ = None if kind == "database" else kind
-        with opened._staged_neighbors(batches, place, form_, table, renamed) as rows:
+        batches = _until(context.obj, similar_items.neighbor_batches(opened, k, progress=progress))
+        form_: Any = None if kind == "database" else kind
+        with similar_items.staged(opened, batches, place, form=form_, table=table, columns=renamed) as rows:
             pass
     note(f"wrote {rows:,} rows for {len(opened.items_):,} items to {_written(place, table)}")
 

@@ -106,7 +106,7 @@ def cluster_of(
             raise ParameterError("--shared-path", "left out without --cluster", str(shared_path))
         yield {}
         return
-    if fitted is not None and type(fitted)._check_client is Recommender._check_client:
+    if fitted is not None and type(fitted).check_client is Recommender.check_client:
         rule = f"left out with {type(fitted).__name__}, which is fitted on this machine"
         raise ParameterError("--cluster", rule, cluster, "Workers share the fits of MRF.")
     if shared_path is not None and not expanded(shared_path).is_dir():

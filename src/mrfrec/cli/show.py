@@ -23,6 +23,8 @@ from mrfrec.data.catalogue import Catalogue, Recommendations, rows_of
 from mrfrec.data.ids import Id
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import expanded, writing
+from mrfrec.models.answers.explaining import explanation
+from mrfrec.models.answers.similar import nearest
 from mrfrec.models.recommender import Recommender
 
 if TYPE_CHECKING:
@@ -86,7 +88,8 @@ def show_recommendations(
 
 def show_similar(model: Recommender, item: Id, k: int, kind: str, output: Path | None) -> None:
     """Show the items that go with an item."""
-    columns = model.catalogue.neighbor_columns(*model._nearest(model._position(item), check_count("k", k)))
+    found = nearest(model, model.catalogue.position(item), check_count("k", k))
+    columns = model.catalogue.neighbor_columns(*found)
     if not columns["item"]:
         note(f"no item goes with {item}, says this {type(model).__name__}")
     _write_columns(columns, model, kind, output)
@@ -96,7 +99,7 @@ def show_explanation(
     model: Recommender, item: Id, whose: Mapping[str, Any], kind: str, output: Path | None
 ) -> None:
     """Show what a history adds to the score of an item."""
-    found, base = model._explanation(item, **whose)
+    found, base = explanation(model, item, **whose)
     columns = model.catalogue.reason_columns(found, base)
     if kind == "table":
         if base:  # its row has no item: show its title there
@@ -112,7 +115,7 @@ def _write_columns(columns: dict[str, Any], model: Recommender, kind: str, outpu
         return
     from mrfrec.io.frames import frame
 
-    table = frame([columns], columns, model._types, None)
+    table = frame([columns], columns, model.column_types, None)
     content = io.BytesIO()
     table.write_parquet(content) if kind == "parquet" else table.write_ndjson(content)
     with _file(output) as file:

@@ -51,18 +51,21 @@ def update(
     from mrfrec.core.progress import part_of
     from mrfrec.io.atomic import check_writable, refuse_own_input
     from mrfrec.io.sources import paths_of
+    from mrfrec.models.storage.updating import read_more
 
     check_writable(output or model)
     items = [Path(reading["items"])] if "items" in reading else []
     refuse_own_input(output or model, [*(path for name in data for path in paths_of(name)), *items])
     opened = _opened(model, "update", machine)
-    before = opened._training_facts
+    before = opened.data_size_
     with progress_bar() as progress:
-        events = opened._read_more(data, progress=part_of(progress, 0, READING), **reading)
+        events = read_more(opened, data, progress=part_of(progress, 0, READING), **reading)
         note_skipped(events.skipped)
         opened.update(events, batch=batch, again=again, progress=part_of(progress, READING, 1))
-    after = opened._training_facts
-    grown = (f"{after[name] - before[name]:+,} {name}" for name in ("users", "items", "pairs"))
+    after = opened.data_size_
+    grown = (
+        f"{new - old:+,} {name}" for name, old, new in zip(after._fields[:3], before, after, strict=False)
+    )
     note(f"added {opened.batches_[-1]}: {', '.join(grown)}")
     _saved(opened, output or model)
 
@@ -103,7 +106,7 @@ def forget(
         )
     with progress_bar() as progress:
         opened.forget(erased, progress=progress)
-    count = len(known) - opened._training_facts["users"]
+    count = len(known) - opened.data_size_.users
     note(f"forgot {count:,} {'user' if count == 1 else 'users'}")
     _saved(opened, output or model)
 
@@ -111,9 +114,10 @@ def forget(
 def _opened(path: Path, command: str, machine: dict[str, Any]) -> "Recommender":
     from mrfrec.cli.models import check_machine
     from mrfrec.models.registry import load
+    from mrfrec.models.storage.updating import origin_of
 
     opened = load(path)
-    opened._origin(command)  # raises if histories are missing
+    origin_of(opened, command)  # raises if histories are missing
     check_machine(machine, [type(opened).__name__])
     known = opened.get_params()
     return opened.set_params(**{name: x for name, x in machine.items() if name in known})

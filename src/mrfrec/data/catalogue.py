@@ -3,29 +3,48 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from mrfrec.core.sparse import Rows
 from mrfrec.data.ids import Id, Ids, Texts, positions_in
-from mrfrec.data.origin import Origin
+from mrfrec.data.provenance import Origin
 from mrfrec.data.search import NameIndex
+from mrfrec.errors import DataError
 
 Columns = dict[str, Any]
+
+RECOMMENDATION_COLUMNS = ("user", "item", "title", "score", "rank", "source")
+NEIGHBOR_COLUMNS = ("item", "title", "score", "rank")
+SIMILAR_COLUMNS = ("similar_to", *NEIGHBOR_COLUMNS)
+REASON_COLUMNS = ("item", "title", "value", "weight", "contribution")
+SEARCH_COLUMNS = ("item", "title", "users")
+
+
+class DataSize(NamedTuple):
+    """The size of a matrix; it decides between a dense and a sparse model."""
+
+    users: int
+    items: int
+    pairs: int
+    binary: bool  # every value is 1
+
+    def __str__(self) -> str:
+        return f"{self.users:,} users × {self.items:,} items, {self.pairs:,} pairs"
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The items of a model. What takes time to build is built once, when it is first needed."""
+    """The items of a model. The order by popularity and the search index are built when first needed."""
 
     items: Ids
     titles: Texts | None
     popularity: npt.NDArray[np.int64]  # users of each item
     n_users: int
 
-    def __getstate__(self) -> dict[str, Any]:  # without what can be built again
+    def __getstate__(self) -> dict[str, Any]:  # without cached properties
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
@@ -47,6 +66,18 @@ class Catalogue:
             return self.index.search(text, k)
         known = [place for place in self.items.find([int(number)], "item").tolist() if place >= 0]
         return list(dict.fromkeys([*known, *self.index.search(text, k)]))[:k]
+
+    def position(self, item: Id) -> int:
+        """Return the position of an item; raise if it is unknown."""
+        return int(self.positions([item])[0])
+
+    def positions(self, items: Iterable[Id]) -> npt.NDArray[np.int64]:
+        """Return the positions of items; raise if one is unknown."""
+        wanted = list(items)
+        places = self.items.find(wanted, "item")
+        if (places < 0).any():
+            raise unknown_item(wanted[int(np.argmax(places < 0))])
+        return places
 
     def title(self, item: int) -> str | None:
         return (self.titles[item] or None) if self.titles is not None else None
@@ -86,9 +117,14 @@ class Catalogue:
             }
             columns["because"] = [
                 because_text(base, ((names[c.item], c.amount) for c in each))
-                for base, each in zip(_plain(batch.base[there]), reasons, strict=True)
+                for base, each in zip(_as_python(batch.base[there]), reasons, strict=True)
             ]
         return columns
+
+    def search_columns(self, text: str, k: int) -> Columns:
+        """Return item, title and users of up to k items that match a text, the best match first."""
+        items = np.array(self.search(text, k), np.int64)
+        return {**self.columns(items), "users": self.popularity[items]}
 
     def neighbor_columns(self, items: npt.NDArray[Any], strengths: npt.NDArray[Any]) -> Columns:
         """Return item, title, score and rank of the items that go with an item, nearest first."""
@@ -109,6 +145,11 @@ class Catalogue:
         return columns
 
 
+def unknown_item(item: object) -> DataError:
+    """Return the error about an item that has to be known."""
+    return DataError(f"item {item!r} is unknown to the model. Find items by id or title: search(…).")
+
+
 def name_with_id(item: Id, title: str | None) -> str:
     """Return "title [id]", or the id of an item that has no other title."""
     name = shortened(str(item), 80)
@@ -116,7 +157,7 @@ def name_with_id(item: Id, title: str | None) -> str:
 
 
 def because_text(base: float, parts: Iterable[tuple[str, float]]) -> str:
-    """Say what a score is made of, such as "base +0.74, cython3 +0.01"; a base score of 0 is left out."""
+    """Return the parts of a score as text: "base +0.74, cython3 +0.01"; a base score of 0 is left out."""
     each = [*([("base", base)] if base else []), *parts]
     return ", ".join(f"{name} {amount:+.2f}" for name, amount in each)
 
@@ -128,14 +169,14 @@ def shortened(text: str, most: int) -> str:
 
 def rows_of(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Turn columns into rows of plain Python values, for JSON and for people."""
-    lists = [_plain(values) for values in columns.values()]
+    lists = [_as_python(values) for values in columns.values()]
     return (dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True))
 
 
-def _plain(values: Any) -> list[Any]:
+def _as_python(values: Any) -> list[Any]:
     if not isinstance(values, np.ndarray):
         return list(values)
-    # A number of 32 bits with the digits it has, and not those of its neighbour of 64 bits.
+    # The shortest digits of a 32-bit number, 0.1, instead of those of the same 64-bit number, 0.10000000149.
     return [float(str(x)) for x in values] if values.dtype == np.float32 else list(values.tolist())
 
 
@@ -161,9 +202,8 @@ class Recommendations:
     because: list[list[list["Contribution"]]] | None = None
 
 
-@dataclass(frozen=True)
-class Contribution:
-    """What one item of a history adds to a score: `value · weight`."""
+class Contribution(NamedTuple):
+    """The contribution of one item of a history to a score: `value · weight`."""
 
     item: int
     value: float

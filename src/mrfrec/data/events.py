@@ -7,8 +7,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from mrfrec.data.catalogue import DataSize
 from mrfrec.data.ids import Ids, Places, Texts, positions_in
-from mrfrec.data.interactions import DataSize, Interactions, filter_pairs
+from mrfrec.data.interactions import Interactions, filter_pairs
 from mrfrec.errors import DataError
 
 

@@ -1,6 +1,6 @@
-"""Ids of users and items: integers or strings, kept as arrays that lie in a file as they are.
+"""Ids of users and items: integers or strings, kept in the same arrays in memory and in files.
 
-Nothing is built when a model is opened: few strings are found by bisection; for many, a table is built once.
+Opening a model builds nothing: a few strings are found by bisection; for many, a table is built once.
 """
 
 from bisect import bisect_left
@@ -85,7 +85,7 @@ class Ids(Sequence[Id]):
 
     def __init__(self, values: npt.NDArray[Any] | Texts, order: npt.NDArray[np.int64] | None = None) -> None:
         self.values = values
-        self.order = order  # positions by ascending id; None where the ids ascend as they are
+        self.order = order  # positions by ascending id; None if the ids ascend already
 
     def __reduce__(self) -> tuple[Any, ...]:  # without what `find` has built
         return Ids, (self.values, self.order)

@@ -4,15 +4,16 @@ import hashlib
 import logging
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.checks import check_count, check_flag
+from mrfrec.data.catalogue import DataSize
 from mrfrec.data.ids import Id, Ids, Texts
-from mrfrec.data.origin import Origin
+from mrfrec.data.provenance import Origin
 from mrfrec.errors import DataError
 
 _log = logging.getLogger("mrfrec")
@@ -20,20 +21,8 @@ _log = logging.getLogger("mrfrec")
 _EXACT = 2**53  # below this, sums of whole numbers are exact in double precision
 
 
-class DataSize(NamedTuple):
-    """The size of a matrix, which decides what is fitted to it."""
-
-    users: int
-    items: int
-    pairs: int
-    binary: bool  # every value is 1
-
-    def __str__(self) -> str:
-        return f"{self.users:,} users × {self.items:,} items, {self.pairs:,} pairs"
-
-
 class Interactions:
-    """Who used what: a CSR matrix, the ids of its users and items, and titles of the items if known.
+    """The interactions of users with items: a CSR matrix, the ids of its users and items, and titles.
 
     Parameters
     ----------
@@ -279,22 +268,10 @@ def filter_pairs(
     keep, left_out, limits = np.ones(len(user), np.bool_), dict[str, int](), list[str]()
     for name, ids, limit, fails, rule in (
         ("max_history", user, max_history, np.greater, "users with more than {:,} items"),
-        (
-            "min_users",
-            item,
-            min_users if min_users > 1 else None,
-            np.less,
-            "items with fewer than {:,} users",
-        ),
-        (
-            "min_items",
-            user,
-            min_items if min_items > 1 else None,
-            np.less,
-            "users with fewer than {:,} items",
-        ),
+        ("min_users", item, min_users, np.less, "items with fewer than {:,} users"),
+        ("min_items", user, min_items, np.less, "users with fewer than {:,} items"),
     ):
-        if limit is not None:
+        if limit and (limit > 1 or fails is np.greater):  # every user and item of a pair has at least 1
             counts = np.bincount(ids, weights=keep)
             drop = (counts > 0) & fails(counts, limit)
             keep &= ~drop[ids]

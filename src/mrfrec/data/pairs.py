@@ -8,7 +8,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.data.ids import Ids
-from mrfrec.data.origin import Sums, sums_of
+from mrfrec.data.provenance import Sums, sums_of
 from mrfrec.errors import DataError
 
 _AT_ONCE = 1 << 19  # rows combined at a time, or a 16th of all rows if that is more

@@ -50,8 +50,8 @@ def axes_of(
     made, given, shared = model_class(model), dict(vary or {}), dict(fixed or {})
     known = made.defaults()
     for name, axis in given.items():
-        if name not in known or name in made._machine_parameters or name in shared:
-            free = ", ".join(n for n in known if n not in made._machine_parameters and n not in shared)
+        if name not in known or name in made.machine_parameters or name in shared:
+            free = ", ".join(n for n in known if n not in made.machine_parameters and n not in shared)
             rule = f"of parameters of {made.__name__} that are not fixed: {free or 'there are none'}"
             raise ParameterError("vary", rule, name)
         if isinstance(axis, Range) and not searched:

@@ -193,7 +193,7 @@ def measure(
     lists = measures.Lists(ranked, questions.targets, model.popularity_)
     values = {metric: metric.per_user(lists) for metric in wanted}
     return Evaluation(
-        model=name if name is not None else model._call,
+        model=name if name is not None else model.call,
         parameters=model.parameters,
         split="",
         users=questions.users,
@@ -203,7 +203,7 @@ def measure(
         recommended=np.bincount(ranked[ranked >= 0], minlength=m),
         popularity=model.popularity_,
         facts={
-            **model._training_facts, "kind": type(model).__name__, "test_users": len(questions),
+            **model.data_size_._asdict(), "kind": type(model).__name__, "test_users": len(questions),
             "places": ranked.shape[1], "ties": ties,
             "plan": None if plan is None else str(plan.without_memory()),
         },
@@ -245,7 +245,7 @@ def compare(
     """Evaluate several models on one split, for comparison user by user. The models are not changed."""
     assert not isinstance(progress, bool)
     check_split(split)
-    named = dict(models) if isinstance(models, Mapping) else {model._call: model for model in models}
+    named = dict(models) if isinstance(models, Mapping) else {model.call: model for model in models}
     if len(named) < 2 or len(named) < len(models):
         raise ParameterError("models", "at least two, with different names", list(named))
     wanted = [str(metric) for metric in parse_all(metrics, split.training.n_items)]

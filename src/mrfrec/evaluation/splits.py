@@ -15,9 +15,10 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.checks import check_count, check_number, check_seed
+from mrfrec.data.catalogue import DataSize
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids, Places
-from mrfrec.data.interactions import DataSize, Interactions
+from mrfrec.data.interactions import Interactions
 from mrfrec.errors import DataError
 
 T = TypeVar("T")

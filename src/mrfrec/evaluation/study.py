@@ -180,7 +180,7 @@ class Study:
         self.model, self.max_seconds, self.ties = type(made).__name__, max_seconds, ties
         # Parameters that change no result do not identify a trial.
         given = plain(fixed or {})
-        self.fixed = {name: value for name, value in given.items() if name not in made._machine_parameters}
+        self.fixed = {name: value for name, value in given.items() if name not in made.machine_parameters}
         self.machine = {name: given[name] for name in given.keys() - self.fixed.keys()} | dict(machine or {})
         self._progress, self._improved = progress, improved
         self.done, self.wanted = 0, 0  # trials; 0 are wanted where nobody knows how many it takes
@@ -351,7 +351,7 @@ class Study:
     def check_distributed(self) -> None:
         """Refuse a cluster that cannot fit the model, for trials one after the other."""
         if self._cluster:
-            build(self.model, self.fixed, self.machine)._check_client(self._cluster["client"])
+            build(self.model, self.fixed, self.machine).check_client(self._cluster["client"])
 
     def worth(self, trial: Trial) -> float:
         """Return the value of a trial for the search: 0 if it failed or trained too long."""

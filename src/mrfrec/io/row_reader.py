@@ -18,8 +18,8 @@ from mrfrec.core.engine import Progress
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Texts
 from mrfrec.data.interactions import log_several_titles
-from mrfrec.data.origin import Sums
 from mrfrec.data.pairs import combine, combine_in_ranges
+from mrfrec.data.provenance import Sums
 from mrfrec.data.reading import ReadingOptions, look_like_years
 from mrfrec.errors import DataError, EmptyTableError
 from mrfrec.io.batches import BLANK, FAULT, INT64_MAX, Roles, Source, Types, reading

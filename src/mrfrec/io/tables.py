@@ -17,10 +17,10 @@ import scipy.sparse as sp
 from mrfrec.core.engine import Progress
 from mrfrec.core.progress import shows_progress
 from mrfrec.data.events import Events
-from mrfrec.data.growing import retyped
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.data.interactions import Interactions, log_several_titles, only
-from mrfrec.data.origin import Origin
+from mrfrec.data.merging import retyped
+from mrfrec.data.provenance import Origin
 from mrfrec.data.reading import Duplicates, Duration, Format, Moment, OnBad, ReadingOptions
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.batches import Source

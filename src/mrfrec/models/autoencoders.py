@@ -7,20 +7,28 @@ numpy: scores are h(x)·Vᵀ + b, where h is the network up to its last hidden l
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.checks import check_count, check_device_name, check_flag, check_number, check_seed
+from mrfrec.checks import (
+    check_count,
+    check_device_name,
+    check_flag,
+    check_nonnegative,
+    check_number,
+    check_seed,
+)
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.engines.local import LocalEngine
 from mrfrec.engines.machine import memory_budget, usable_threads
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.models.axes import Axis
+from mrfrec.models.fit_context import FitContext
 from mrfrec.models.latent import Latent
-from mrfrec.models.recommender import FitContext
-from mrfrec.models.stored import shaped
+from mrfrec.models.storage.arrays import shaped
 
 if TYPE_CHECKING:
     from mrfrec.data.interactions import Interactions
@@ -30,123 +38,135 @@ if TYPE_CHECKING:
 _BLOCK = 32
 
 
-class _Autoencoder(Latent):
-    explains: ClassVar[bool] = False
-    extra: ClassVar[str | None] = "torch"
-    _trained_by: ClassVar[tuple[str, str]] = ("mrfrec.models.networks", "PyTorch")
-    _machine_parameters: ClassVar[tuple[str, ...]] = ("device", "checkpoint", "threads", "memory_limit")
-    history_: list[dict[str, Any]]
-    best_epoch_: int
-    hidden: int
-    activation: str = "tanh"
-    _unit_length: ClassVar[bool] = True  # normalise histories to length 1
-    _first: DenseRows  # W of the first layer, one row per item
-    _layers: dict[str, npt.NDArray[Any]]  # its bias, and the layers between the first and the last
+_PYTORCH = ("mrfrec.models.networks", "PyTorch")
+_MACHINE = ("device", "checkpoint", "threads", "memory_limit")
 
-    def _keep(self, given: Mapping[str, Any]) -> None:
-        """Check and keep the parameters that all three have, from the `locals()` of a constructor."""
-        for name in ("hidden", "batch", "epochs"):
-            setattr(self, name, check_count(name, given[name]))
-        for name in ("dropout", "validation"):
-            share = check_number(name, given[name], "0 or more and below 1", lambda x: 0 <= x < 1)
-            setattr(self, name, share)
-        self.l2 = check_number("l2", given["l2"], "a finite number, 0 or more", lambda x: x >= 0)
-        rate = given["learning_rate"]
-        self.learning_rate = check_number("learning_rate", rate, "a finite number above 0", lambda x: x > 0)
-        self.patience = None if given["patience"] is None else check_count("patience", given["patience"])
-        self.seed = check_seed(given["seed"])
-        device, checkpoint = given["device"], given["checkpoint"]
-        if checkpoint is not None and not isinstance(checkpoint, str | os.PathLike):
-            raise ParameterError("checkpoint", "a path, or None", checkpoint)
-        self.device = check_device_name(device)
-        self.checkpoint = None if checkpoint is None else os.fspath(checkpoint)
-        self._limit(given["threads"], given["memory_limit"])
 
-    def _fit(self, data: "Interactions", given: FitContext) -> None:
-        self.check_ready()
-        from mrfrec.engines.devices import chosen_device
-        from mrfrec.models import networks, training
+@dataclass(frozen=True)
+class Network:
+    """The layers of an autoencoder up to the last hidden one, and the course of its training."""
 
-        kind, began = type(self).__name__, time.perf_counter()
-        rows = Rows.of(data.matrix)
-        _refuse_negative(kind, "the data", rows)
-        for part in given.validation or ():
-            _refuse_negative(kind, "validation", part)
-        recipe = networks.Recipe(kind=kind, **self.parameters)  # type: ignore[arg-type]
-        device = chosen_device(self.device)
-        plan = memory_budget(self.memory_limit)
-        if device == "cpu":
-            needed = networks.needed_bytes(
-                recipe, (data.n_users, data.n_items), len(data), checkpoint=self.checkpoint is not None
-            )
-            plan.require("training", needed + given.copied, "Use a smaller hidden or batch, or fewer items.")
-        trained = training.train(
-            rows,
-            recipe,
-            validation=given.validation,
-            device=device,
-            threads=self.threads or usable_threads(),
-            checkpoint=self.checkpoint,
-            progress=given.progress,
-        )
-        weights = trained.weights
-        # Nothing below can fail: the model changes completely or not at all.
-        self._first, self._vectors = DenseRows(weights.pop("first")), DenseRows(weights.pop("vectors"))
-        self._bias, self._layers = weights.pop("bias"), weights
-        self.history_, self.best_epoch_ = trained.history, trained.best_epoch
-        self.memory_plan_ = plan.stages
-        self.timings_ = {"train": trained.seconds, "total": time.perf_counter() - began}
+    kind: str
+    first: DenseRows  # W of the first layer, one row per item
+    layers: dict[str, npt.NDArray[Any]]  # its bias, and the layers between the first and the last
+    sigmoid: bool
+    history: list[dict[str, Any]]
+    best_epoch: int
 
-    def check_ready(self) -> None:
-        """Raise if PyTorch or the device is missing."""
-        super().check_ready()
-        from mrfrec.engines.devices import check_device
-
-        check_device(self.device)
-
-    def _embed(self, histories: Rows) -> npt.NDArray[Any]:
+    def embed(self, histories: Rows, threads: int | None) -> npt.NDArray[Any]:
         """Return h(x), the last hidden layer."""
-        _refuse_negative(type(self).__name__, "the histories", histories)
+        _refuse_negative(self.kind, "the histories", histories)
         n, items, values = len(histories), histories.items, histories.values.astype(np.float64)
-        self._first.verify(np.unique(items) if len(items) <= 10_000 else None)
-        out = np.empty((n, self._vectors.width), np.float32)
+        self.first.verify(np.unique(items) if len(items) <= 10_000 else None)
+        out = np.empty((n, self.first.width), np.float32)
 
         def work(start: int) -> None:
             stop = min(start + _BLOCK, n)
-            layer = np.zeros((_BLOCK, self._first.width), np.float32)
+            layer = np.zeros((_BLOCK, self.first.width), np.float32)
             for u in range(start, stop):
                 span = slice(int(histories.ptr[u]), int(histories.ptr[u + 1]))
                 x = values[span]
-                if self._unit_length and len(x):
+                if self.kind != "CDAE" and len(x):  # the others normalise each history to length 1
                     x = x / np.sqrt(x @ x)
-                layer[u - start] = x.astype(np.float32) @ self._first.array[items[span]]
-            out[start:stop] = self._through(layer + self._layers["first.bias"])[: stop - start]
+                layer[u - start] = x.astype(np.float32) @ self.first.array[items[span]]
+            out[start:stop] = self._through(layer + self.layers["first.bias"])[: stop - start]
 
-        with LocalEngine(self.threads) as engine:
+        with LocalEngine(threads) as engine:
             engine.run(work, range(0, n, _BLOCK))
         return out
 
     def _through(self, layer: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the last hidden layer from the sums of the first."""
-        sigmoid = self.fitted_parameters_.get("activation", self.activation) == "sigmoid"
-        return (1 + np.tanh(layer / 2)) / 2 if sigmoid else np.tanh(layer)
+        W, layer = self.layers, (1 + np.tanh(layer / 2)) / 2 if self.sigmoid else np.tanh(layer)
+        if self.kind != "MultVAE":
+            return layer
+        mean = slice(len(W["decoder"]))  # the rest is the log-variance, used in training only
+        z = layer @ W["encoder"][:, mean] + W["encoder.bias"][mean]
+        return np.asarray(np.tanh(z @ W["decoder"] + W["decoder.bias"]))
 
-    def _state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        arrays, facts = super()._state()
-        arrays |= {"first": self._first.matrix(), **self._layers}
-        return arrays, {**facts, "history": self.history_, "best_epoch": self.best_epoch_}
+    def state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+        """Return the layers and the course of the training."""
+        facts = {"history": self.history, "best_epoch": self.best_epoch}
+        return {"first": self.first.matrix(), **self.layers}, facts
 
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of `_layers`."""
-        return {"first.bias": (self.hidden,)}
 
-    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
-        super()._restore(arrays, facts, m)
-        shaped(arrays, "vectors", m, self.hidden)
-        first = shaped(arrays, "first", m, self.hidden)
-        self._first = DenseRows(first.array, first.check)
-        self._layers = {name: shaped(arrays, name, *shape).read() for name, shape in self._shapes().items()}
-        self.history_, self.best_epoch_ = facts["history"], facts["best_epoch"]
+def _keep_shared(
+    model: Any, *, hidden: int, dropout: float, l2: float, learning_rate: float, batch: int, epochs: int,
+    patience: int | None, validation: float, seed: int, device: str,
+    checkpoint: "str | os.PathLike[str] | None",
+) -> None:  # fmt: skip
+    """Check and keep the parameters that all three models have."""
+    for name, count in (("hidden", hidden), ("batch", batch), ("epochs", epochs)):
+        setattr(model, name, check_count(name, count))
+    for name, share in (("dropout", dropout), ("validation", validation)):
+        setattr(model, name, check_number(name, share, "0 or more and below 1", lambda x: 0 <= x < 1))
+    model.l2 = check_nonnegative("l2", l2)
+    rule = "a finite number above 0"
+    model.learning_rate = check_number("learning_rate", learning_rate, rule, lambda x: x > 0)
+    model.patience = None if patience is None else check_count("patience", patience)
+    model.seed = check_seed(seed)
+    if checkpoint is not None and not isinstance(checkpoint, str | os.PathLike):
+        raise ParameterError("checkpoint", "a path, or None", checkpoint)
+    model.device = check_device_name(device)
+    model.checkpoint = None if checkpoint is None else os.fspath(checkpoint)
+
+
+def _train(model: Any, data: "Interactions", given: FitContext) -> None:
+    """Train the network of a model, and keep it."""
+    model.check_ready()
+    from mrfrec.engines.devices import chosen_device
+    from mrfrec.models import networks, training
+
+    began = time.perf_counter()
+    kind: Any = type(model).__name__
+    rows = Rows.of(data.matrix)
+    _refuse_negative(kind, "the data", rows)
+    for part in given.validation or ():
+        _refuse_negative(kind, "validation", part)
+    recipe = networks.Recipe(kind=kind, **model.parameters)
+    device = chosen_device(model.device)
+    plan = memory_budget(model.memory_limit)
+    if device == "cpu":
+        needed = networks.needed_bytes(
+            recipe, (data.n_users, data.n_items), len(data), checkpoint=model.checkpoint is not None
+        )
+        plan.require("training", needed + given.copied, "Use a smaller hidden or batch, or fewer items.")
+    trained = training.train(
+        rows,
+        recipe,
+        validation=given.validation,
+        device=device,
+        threads=model.threads or usable_threads(),
+        checkpoint=model.checkpoint,
+        progress=given.progress,
+    )
+    weights = trained.weights
+    # Nothing below can fail: the model changes completely or not at all.
+    model._vectors, model._bias = DenseRows(weights.pop("vectors")), weights.pop("bias")
+    first = DenseRows(weights.pop("first"))
+    _keep_network(model, first, weights, trained.history, trained.best_epoch)
+    model.memory_plan_ = plan.stages
+    model.timings_ = {"train": trained.seconds, "total": time.perf_counter() - began}
+
+
+def _restore_network(model: Any, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
+    """Restore the vectors and the network of a model."""
+    Latent._restore(model, arrays, facts, m)
+    shaped(arrays, "vectors", m, model.hidden)
+    first, h = shaped(arrays, "first", m, model.hidden), model.hidden
+    shapes: dict[str, tuple[int, ...]] = {"first.bias": (h,)}
+    if z := getattr(model, "latent", 0):
+        shapes |= {"encoder": (h, 2 * z), "encoder.bias": (2 * z,), "decoder": (z, h), "decoder.bias": (h,)}
+    layers = {name: shaped(arrays, name, *shape).read() for name, shape in shapes.items()}
+    _keep_network(model, DenseRows(first.array, first.check), layers, facts["history"], facts["best_epoch"])
+
+
+def _keep_network(
+    model: Any, first: DenseRows, layers: dict[str, Any], history: list[dict[str, Any]], best_epoch: int
+) -> None:
+    is_sigmoid = getattr(model, "activation", "tanh") == "sigmoid"
+    model._encoder = Network(type(model).__name__, first, layers, is_sigmoid, history, best_epoch)
+    model.history_, model.best_epoch_ = history, best_epoch
 
 
 def _refuse_negative(kind: str, name: str, rows: Rows) -> None:
@@ -159,7 +179,7 @@ def _refuse_negative(kind: str, name: str, rows: Rows) -> None:
         )
 
 
-class MultVAE(_Autoencoder):
+class MultVAE(Latent):
     """The variational autoencoder with a multinomial likelihood of Liang et al. (2018), Mult-VAE^PR.
 
     items → hidden → z → hidden → items, with tanh between. Histories are normalised to length 1 and partly
@@ -218,6 +238,13 @@ class MultVAE(_Autoencoder):
         "kl_epochs": (5.0, 20.0),
         "kl_cap": (0.2, 1.0, 2.0),
     }
+    explains: ClassVar[bool] = False
+    extra: ClassVar[str | None] = "torch"
+    machine_parameters: ClassVar[tuple[str, ...]] = _MACHINE
+    _trained_by: ClassVar[tuple[str, str]] = _PYTORCH
+    history_: list[dict[str, Any]]
+    best_epoch_: int
+    _fit, _restore = _train, _restore_network
 
     def __init__(
         self,
@@ -241,22 +268,16 @@ class MultVAE(_Autoencoder):
     ) -> None:
         self.latent = check_count("latent", latent)
         for name, value in (("kl_cap", kl_cap), ("kl_epochs", kl_epochs)):
-            setattr(self, name, check_number(name, value, "a finite number, 0 or more", lambda x: x >= 0))
-        self._keep(locals())
-
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        h, z = self.hidden, self.latent
-        between = {"encoder": (h, 2 * z), "encoder.bias": (2 * z,), "decoder": (z, h), "decoder.bias": (h,)}
-        return super()._shapes() | between
-
-    def _through(self, layer: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        W = self._layers
-        mean = slice(len(W["decoder"]))  # the rest is the log-variance, used in training only
-        z = super()._through(layer) @ W["encoder"][:, mean] + W["encoder.bias"][mean]
-        return super()._through(z @ W["decoder"] + W["decoder.bias"])
+            setattr(self, name, check_nonnegative(name, value))
+        _keep_shared(
+            self, hidden=hidden, dropout=dropout, l2=l2, learning_rate=learning_rate, batch=batch,
+            epochs=epochs, patience=patience, validation=validation, seed=seed, device=device,
+            checkpoint=checkpoint,
+        )  # fmt: skip
+        self._limit(threads, memory_limit)
 
 
-class MultDAE(_Autoencoder):
+class MultDAE(Latent):
     """The denoising autoencoder with a multinomial likelihood of Liang et al. (2018), Mult-DAE.
 
     items → hidden → items, with tanh between. Histories are normalised to length 1 and partly dropped in
@@ -279,6 +300,13 @@ class MultDAE(_Autoencoder):
     """
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {"dropout": (0.3, 0.5, 0.7), "l2": (0.001, 0.01, 0.1)}
+    explains: ClassVar[bool] = False
+    extra: ClassVar[str | None] = "torch"
+    machine_parameters: ClassVar[tuple[str, ...]] = _MACHINE
+    _trained_by: ClassVar[tuple[str, str]] = _PYTORCH
+    history_: list[dict[str, Any]]
+    best_epoch_: int
+    _fit, _restore = _train, _restore_network
 
     def __init__(
         self,
@@ -297,10 +325,15 @@ class MultDAE(_Autoencoder):
         threads: int | None = None,
         memory_limit: int | str | None = None,
     ) -> None:
-        self._keep(locals())
+        _keep_shared(
+            self, hidden=hidden, dropout=dropout, l2=l2, learning_rate=learning_rate, batch=batch,
+            epochs=epochs, patience=patience, validation=validation, seed=seed, device=device,
+            checkpoint=checkpoint,
+        )  # fmt: skip
+        self._limit(threads, memory_limit)
 
 
-class CDAE(_Autoencoder):
+class CDAE(Latent):
     """The collaborative denoising autoencoder of Wu et al. (2016), with a weighted square loss.
 
     z = activation(Wᵀx̃ + V_u + b), and the scores are W'z + b'; x̃ is the partly dropped history. Adam
@@ -330,7 +363,13 @@ class CDAE(_Autoencoder):
     """
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {"weight": (1.0, 10.0, 50.0), "l2": (0.001, 0.01, 0.1)}
-    _unit_length: ClassVar[bool] = False
+    explains: ClassVar[bool] = False
+    extra: ClassVar[str | None] = "torch"
+    machine_parameters: ClassVar[tuple[str, ...]] = _MACHINE
+    _trained_by: ClassVar[tuple[str, str]] = _PYTORCH
+    history_: list[dict[str, Any]]
+    best_epoch_: int
+    _fit, _restore = _train, _restore_network
 
     def __init__(
         self,
@@ -352,9 +391,14 @@ class CDAE(_Autoencoder):
         threads: int | None = None,
         memory_limit: int | str | None = None,
     ) -> None:
-        self.weight = check_number("weight", weight, "a finite number, 0 or more", lambda x: x >= 0)
+        self.weight = check_nonnegative("weight", weight)
         if activation not in ("sigmoid", "tanh"):
             raise ParameterError("activation", '"sigmoid" or "tanh"', activation)
         self.activation = activation
         self.user_vectors = check_flag("user_vectors", user_vectors)
-        self._keep(locals())
+        _keep_shared(
+            self, hidden=hidden, dropout=dropout, l2=l2, learning_rate=learning_rate, batch=batch,
+            epochs=epochs, patience=patience, validation=validation, seed=seed, device=device,
+            checkpoint=checkpoint,
+        )  # fmt: skip
+        self._limit(threads, memory_limit)

@@ -72,10 +72,10 @@ Axis = Sequence[Any] | Range | Ridges
 
 @dataclass(frozen=True)
 class Route:
-    """How a climb goes: the axes, those that cost least first, and where it starts if not at the defaults.
+    """The axes of a climb, the cheapest first, and its starting point if not the defaults.
 
     `stand_in` holds parameters of a cheaper model that prefers much the same values; empty for none. `needs`
-    maps an axis to a parameter: where that is 0, a step along the axis changes nothing. A step along an axis
+    maps an axis to a parameter: while this is 0, a step along the axis changes nothing. A step along an axis
     in `free` needs no fit.
     """
 

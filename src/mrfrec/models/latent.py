@@ -1,25 +1,37 @@
 """Models that score by h(x)·Vᵀ + b: a vector for the history, times a vector for each item."""
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.engines.devices import check_device
 from mrfrec.errors import MissingLibraryError
-from mrfrec.models import scorers
+from mrfrec.models.answers.scorers import Scorer, VectorScorer
 from mrfrec.models.recommender import Recommender
-from mrfrec.models.stored import shaped
+from mrfrec.models.storage.arrays import shaped
 
 if TYPE_CHECKING:
     from mrfrec.io.artifact import Stored
 
 
+class Encoder(Protocol):
+    """The part of a model that turns histories into vectors."""
+
+    def embed(self, histories: Rows, threads: int | None) -> npt.NDArray[Any]:
+        """Return h(x) of each history, users × factors; other histories must not change it."""
+        ...
+
+    def state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+        """Return the arrays and facts to save."""
+        ...
+
+
 class Latent(Recommender):
-    """A recommender by vectors; a subclass says how they are learned, and what h is.
+    """A recommender by vectors; a subclass says how they are learned, and sets `_encoder`, which is h.
 
     Attributes
     ----------
@@ -30,13 +42,10 @@ class Latent(Recommender):
     _trained_by: ClassVar[tuple[str, str]]  # the module that training imports, and its library in words
     _vectors: DenseRows  # V
     _bias: npt.NDArray[Any]  # b
-
-    @abstractmethod
-    def _embed(self, histories: Rows) -> npt.NDArray[Any]:
-        """Return h(x) of each history, users × factors; other histories must not change it."""
+    _encoder: Encoder  # h
 
     def check_ready(self) -> None:
-        """Raise if the library that training needs is missing."""
+        """Raise if the library or the device that training needs is missing."""
         module, library = self._trained_by
         try:
             import_module(module)
@@ -44,6 +53,7 @@ class Latent(Recommender):
             raise MissingLibraryError(
                 f'{type(self).__name__} needs {library} to be trained: pip install "mrfrec[{self.extra}]".'
             ) from error
+        check_device(getattr(self, "device", "cpu"))
 
     def warm_up(self) -> None:
         """Load the library that training needs, which may take seconds."""
@@ -58,9 +68,10 @@ class Latent(Recommender):
             )
         return self._vectors.matrix()
 
-    def _scorer(self, histories: Rows) -> scorers.Scorer:
+    def _scorer(self, histories: Rows) -> Scorer:
         self._vectors.verify()
-        return scorers.VectorScorer(histories, self._embed(histories), self._vectors.array)
+        users = self._encoder.embed(histories, self.threads)
+        return VectorScorer(histories, users, self._vectors.array)
 
     @property
     def _base_scores(self) -> npt.NDArray[Any]:
@@ -84,10 +95,10 @@ class Latent(Recommender):
 
     def _state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
         self._vectors.verify()
-        return {"vectors": self._vectors.array, "bias": self._bias}, {}
+        arrays, facts = self._encoder.state()
+        return {"vectors": self._vectors.array, "bias": self._bias, **arrays}, facts
 
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
         stored = shaped(arrays, "vectors", m, *arrays["vectors"].array.shape[1:2])
         self._vectors = DenseRows(stored.array, stored.check)
         self._bias = shaped(arrays, "bias", m).read()
-        self.timings_ = {}

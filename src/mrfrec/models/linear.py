@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from mrfrec.core.low_rank import LowRank
 from mrfrec.core.sparse import DenseRows, Rows
-from mrfrec.models import scorers
+from mrfrec.models.answers import scorers
 from mrfrec.models.recommender import Recommender
-from mrfrec.models.stored import shaped, stored_rows
+from mrfrec.models.storage.arrays import shaped, stored_rows
 
 if TYPE_CHECKING:
     from mrfrec.engines.gpu.ranking import DeviceRanker
@@ -49,7 +49,7 @@ class Linear(Recommender):
     @property
     def is_sparse(self) -> bool:
         """Whether the weights are sparse."""
-        self._fitted()
+        self._check_fitted()
         return isinstance(self._weights, Rows)
 
     @property
@@ -162,4 +162,3 @@ class Linear(Recommender):
         if "low_rank" in arrays:
             stored = shaped(arrays, "low_rank", m, *arrays["low_rank"].array.shape[1:])
             self._low_rank = LowRank(stored.array, shaped(arrays, "low_rank.left", m).read(), stored.check)
-        self.timings_ = {}

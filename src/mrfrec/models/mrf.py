@@ -11,22 +11,31 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.checks import check_count, check_device_name, check_dtype, check_flag, check_number, warn
+from mrfrec.checks import (
+    check_count,
+    check_device_name,
+    check_dtype,
+    check_flag,
+    check_nonnegative,
+    check_number,
+    warn,
+)
 from mrfrec.core.low_rank import LowRank
 from mrfrec.core.plan import Plan, Settings, Sizes, decide
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.errors import ParameterError
-from mrfrec.models import scorers
+from mrfrec.models.answers import scorers
 from mrfrec.models.axes import Axis, Range, Ridges, Route
+from mrfrec.models.fit_context import FitContext
 from mrfrec.models.linear import Linear
-from mrfrec.models.recommender import FitContext
-from mrfrec.models.stored import shaped
+from mrfrec.models.storage.arrays import shaped
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
     from mrfrec.core.engine import Progress
-    from mrfrec.data.interactions import DataSize, Interactions
+    from mrfrec.data.catalogue import DataSize
+    from mrfrec.data.interactions import Interactions
     from mrfrec.engines.local import LocalEngine
     from mrfrec.io.artifact import Stored
 
@@ -116,8 +125,8 @@ class MRF(Linear):
     device
         Where to compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU where it pays. That is from 5,000 items
         on, if sparse from 5 million interactions, where a GPU has room. The device fits, and ranks many users
-        by dense weights. Needs PyTorch. It decides neither what is fitted nor, from the same weights, any
-        list; weights differ from those of the CPU by rounding.
+        by dense weights. Needs PyTorch. The weights of devices differ by rounding; the lists from the same
+        weights are equal.
 
     Attributes
     ----------
@@ -145,7 +154,7 @@ class MRF(Linear):
         Planned bytes of each stage; empty in a loaded model.
     """
 
-    _machine_parameters: ClassVar[tuple[str, ...]] = ("threads", "memory_limit", "device")
+    machine_parameters: ClassVar[tuple[str, ...]] = ("threads", "memory_limit", "device")
     added_parameters: ClassVar[Mapping[str, Any]] = {"novelty": 0.0, "rank": 0}
     tuning_grid: ClassVar[Mapping[str, Axis]] = {
         "sparsity": ("auto",), "r": (0.0,), "alpha": (0.0, 0.25, 0.5, 0.75, 1.0),
@@ -195,11 +204,9 @@ class MRF(Linear):
         if l2 != "auto":
             self.l2 = check_number("l2", l2, 'a finite number, 0 or more, or "auto"', lambda x: x >= 0)
         self.alpha = check_number("alpha", alpha, "between 0 and 1", lambda x: 0 <= x <= 1)
-        self.l2_flat = check_number("l2_flat", l2_flat, "a finite number, 0 or more", lambda x: x >= 0)
+        self.l2_flat = check_nonnegative("l2_flat", l2_flat)
         self.dropout = check_number("dropout", dropout, "at least 0 and below 1", lambda x: 0 <= x < 1)
-        self.user_weight = check_number(
-            "user_weight", user_weight, "a finite number, 0 or more", lambda x: x >= 0
-        )
+        self.user_weight = check_nonnegative("user_weight", user_weight)
         self.center = check_flag("center", center)
         self.sparsity: float | Literal["auto"] | None = None
         if sparsity == "auto":
@@ -209,24 +216,24 @@ class MRF(Linear):
             self.sparsity = check_number("sparsity", sparsity, rule, lambda x: 0 < x <= 1)
         self.threshold = None
         if threshold is not None:
-            self.threshold = check_number(
-                "threshold", threshold, "between 0 and 1e36", lambda x: 0 <= x <= 1e36
-            )
+            rule = "between 0 and 1e36"
+            self.threshold = check_number("threshold", threshold, rule, lambda x: 0 <= x <= 1e36)
         self.max_neighbors = check_count("max_neighbors", max_neighbors)
         self.r = check_number("r", r, "between 0 and 1", lambda x: 0 <= x <= 1)
         self.mean_constraint = check_flag("mean_constraint", mean_constraint)
         self.offset = check_flag("offset", offset)
         self.novelty = check_number("novelty", novelty, "between -1 and 1", lambda x: -1 <= x <= 1)
         self.rank: int | Literal["auto"] = "auto" if rank == "auto" else check_count("rank", rank, least=0)
-        self.rank_weight = check_number(
-            "rank_weight", rank_weight, "a finite number, 0 or more", lambda x: x >= 0
-        )
+        self.rank_weight = check_nonnegative("rank_weight", rank_weight)
         self.dtype = check_dtype(dtype)
         self._limit(threads, memory_limit)
         self.device = check_device_name(device)
         if self.threshold is not None and self.sparsity not in (None, "auto"):
             raise ParameterError(
-                "threshold", "None when sparsity is given", threshold, "Each alone decides what is kept."
+                "threshold",
+                "None when sparsity is given",
+                threshold,
+                "Give one of them.",
             )
         asks_for_sparse = self.threshold is not None or self.sparsity not in (None, "auto") or self.r > 0
         if asks_for_sparse and self.mean_constraint:
@@ -284,10 +291,10 @@ class MRF(Linear):
             return ClusterEngine(client, self.threads, self.memory_limit, progress, shared_path=shared_path)
         return engine_on(self.device, self.threads, self.memory_limit, progress)
 
-    def _check_client(self, client: object) -> None:
-        from mrfrec.engines.cluster import check_client
+    def check_client(self, client: object) -> None:
+        from mrfrec.engines import cluster
 
-        check_client(client)
+        cluster.check_client(client)
         if self.device not in ("cpu", "auto"):
             raise ParameterError("device", '"cpu" with a client', self.device, "Workers use their CPUs.")
 
@@ -371,7 +378,7 @@ class MRF(Linear):
         self.mean_, self.scale_ = fitted.mean, fitted.scale
 
     def _mention_odd_data(self, data: "Interactions", column_sizes: npt.NDArray[Any]) -> None:
-        """Say what may make a sparse model less accurate than its sparsity suggests."""
+        """Warn of data that makes a sparse model less accurate than its sparsity suggests."""
         full = int((column_sizes >= self.max_neighbors).sum())
         if full:
             _log.info("max_neighbors=%d limits %d of %d items", self.max_neighbors, full, data.n_items)
@@ -431,7 +438,7 @@ class MRF(Linear):
             raise KeyError("plan")
         self.threshold_, self.n_blocks_ = facts["threshold"], facts["blocks"]
         self.rank_weight_ = facts.get("rank_weight", 0.0)
-        self.pattern_, self.memory_plan_ = None, {}
+        self.pattern_ = None
 
 
 def _where(engine: "LocalEngine") -> str:
@@ -473,7 +480,7 @@ def _warm_up(dtype: Literal["float32", "float64"]) -> None:
 
     X = sp.csr_array((np.arange(300 * 40).reshape(300, 40) % 7 % 3 == 0).astype(np.float32))
     level = _log.level
-    _log.setLevel(logging.WARNING)  # nobody asked for these fits
+    _log.setLevel(logging.WARNING)  # these fits are not the caller's
     try:
         for parameters in ({"sparsity": None}, {"sparsity": 0.5, "r": 0.5, "max_neighbors": 10}):
             model = MRF(l2=1.0, dtype=dtype, threads=1, **parameters)

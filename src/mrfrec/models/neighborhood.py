@@ -1,19 +1,18 @@
 """Popularity and item-kNN."""
 
 import time
-from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.checks import check_count, check_flag, check_number
+from mrfrec.checks import check_count, check_flag, check_nonnegative
 from mrfrec.core.sparse import Rows
 from mrfrec.engines.local import LocalEngine
 from mrfrec.models.axes import Axis
+from mrfrec.models.fit_context import FitContext
 from mrfrec.models.linear import Linear
-from mrfrec.models.recommender import FitContext
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -39,44 +38,45 @@ class Popularity(Linear):
         self.timings_ = {"total": time.perf_counter() - start}
 
 
-class FromGram(Linear):
-    """A model whose sparse weights are learned from XᵀX; a subclass says how."""
-
-    user_weight: float = 0.0
-
-    @abstractmethod
-    def _learn(
-        self, X: "sp.csr_array", held: int, reuse: dict[str, Any] | None, engine: "Engine"
-    ) -> "tuple[sp.csr_array, npt.NDArray[Any] | float]":
-        """Return B and the base scores; `held` bytes are in use with the statistics of X."""
-
-    def _fit(self, data: "Interactions", given: FitContext) -> None:
-        from mrfrec.core.neighbors import bytes_for_raw
-
-        start = time.perf_counter()
-        with LocalEngine(self.threads, self.memory_limit, given.progress) as engine:
-            held = given.copied + bytes_for_raw(data.matrix, self.user_weight)
-            engine.memory.require("statistics", held, "Use fewer users or items, or more memory.")
-            engine.expect(self._costs(data))
-            weights, base = self._learn(data.matrix, held, given.reuse, engine)
-        engine.finish()
-        self._weights, self._shift = Rows.of(weights), np.full(data.n_items, base, self.dtype)
-        self.memory_plan_ = engine.memory.stages
-        self.timings_ = {**engine.timings, "total": time.perf_counter() - start + engine.saved}
-
-    @abstractmethod
-    def _costs(self, data: "Interactions") -> dict[str, float]:
-        """Return about how long each stage takes compared with the others."""
-
-    def warm_up(self) -> None:
-        """Compile or load what fitting needs."""
-        import scipy.sparse as sp
-
-        model = type(self)(**{**self.get_params(), "memory_limit": None})
-        model.fit(sp.csr_array(np.eye(20, dtype=np.float32)))
+Learn = Callable[["sp.csr_array", int, "Engine"], "tuple[sp.csr_array, npt.NDArray[Any] | float]"]
 
 
-class ItemKNN(FromGram):
+def fit_gram(
+    model: Linear,
+    data: "Interactions",
+    given: FitContext,
+    costs: Mapping[str, float],
+    learn: Learn,
+    user_weight: float = 0.0,
+) -> None:
+    """Fit sparse weights that are learned from XᵀX.
+
+    `learn` takes X, the bytes in use with its statistics, and the engine; it returns B and the base scores.
+    `costs` says about how long each stage takes compared with the others.
+    """
+    from mrfrec.core.neighbors import bytes_for_raw
+
+    start = time.perf_counter()
+    with LocalEngine(model.threads, model.memory_limit, given.progress) as engine:
+        held = given.copied + bytes_for_raw(data.matrix, user_weight)
+        engine.memory.require("statistics", held, "Use fewer users or items, or more memory.")
+        engine.expect(costs)
+        weights, base = learn(data.matrix, held, engine)
+    engine.finish()
+    model._weights, model._shift = Rows.of(weights), np.full(data.n_items, base, model.dtype)
+    model.memory_plan_ = engine.memory.stages
+    model.timings_ = {**engine.timings, "total": time.perf_counter() - start + engine.saved}
+
+
+def fit_little(model: Linear) -> None:
+    """Fit a small model of the same kind, which compiles or loads what fitting needs."""
+    import scipy.sparse as sp
+
+    small = type(model)(**{**model.get_params(), "memory_limit": None})
+    small.fit(sp.csr_array(np.eye(20, dtype=np.float32)))
+
+
+class ItemKNN(Linear):
     """Score items by their cosines to those items of the history that are among their nearest.
 
     B_ji = x_j·x_i ÷ (‖x_j‖·‖x_i‖ + shrink) if j is one of the `neighbors` items nearest to i, else 0; x_i is
@@ -104,6 +104,7 @@ class ItemKNN(FromGram):
         "user_weight": (0.5, 1.0),
         "normalize": (False, True),
     }
+    warm_up = fit_little
 
     def __init__(
         self,
@@ -116,10 +117,8 @@ class ItemKNN(FromGram):
         memory_limit: int | str | None = None,
     ) -> None:
         self.neighbors = check_count("neighbors", neighbors)
-        self.shrink = check_number("shrink", shrink, "a finite number, 0 or more", lambda x: x >= 0)
-        self.user_weight = check_number(
-            "user_weight", user_weight, "a finite number, 0 or more", lambda x: x >= 0
-        )
+        self.shrink = check_nonnegative("shrink", shrink)
+        self.user_weight = check_nonnegative("user_weight", user_weight)
         self.normalize = check_flag("normalize", normalize)
         self._limit(threads, memory_limit)
 
@@ -127,11 +126,12 @@ class ItemKNN(FromGram):
     def _stranger_scores(self) -> npt.NDArray[Any]:
         return np.zeros_like(self._shift)  # so that popularity decides
 
-    def _costs(self, data: "Interactions") -> dict[str, float]:
-        return {"statistics": 0.02, "neighbors": 0.95, "rows": 0.03}  # typical shares
+    def _fit(self, data: "Interactions", given: FitContext) -> None:
+        costs = {"statistics": 0.02, "neighbors": 0.95, "rows": 0.03}  # typical shares
+        fit_gram(self, data, given, costs, self._learn, self.user_weight)
 
     def _learn(
-        self, X: "sp.csr_array", held: int, reuse: dict[str, Any] | None, engine: "Engine"
+        self, X: "sp.csr_array", held: int, engine: "Engine"
     ) -> "tuple[sp.csr_array, npt.NDArray[Any] | float]":
         from mrfrec.core import neighbors
 

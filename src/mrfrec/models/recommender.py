@@ -1,49 +1,45 @@
-"""Ask a model by ids: recommendations, similar items, explanations, search."""
+"""Recommender, the base class of all models: parameters, fit, scores, and the methods that all models have.
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+Methods that answer questions call functions of `mrfrec.models.answers`; those that write, read and update
+models call functions of `mrfrec.models.storage`.
+"""
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from html import escape
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Unpack
 
 import numpy as np
+import numpy.typing as npt
 
-from mrfrec.checks import check_count, warn
+from mrfrec.checks import check_count, check_flag, check_frames
 from mrfrec.core.progress import showing, shows_progress
-from mrfrec.data.catalogue import Columns, Contribution, Recommendations, rows_of
-from mrfrec.data.ids import Id
-from mrfrec.errors import ParameterError
-from mrfrec.models.asking import RankingModel
-from mrfrec.models.explaining import contributions
-from mrfrec.models.filters import ItemFilter
-from mrfrec.models.histories import Query, Unknown
-from mrfrec.models.model import FitContext
+from mrfrec.core.sparse import Rows
+from mrfrec.data.catalogue import REASON_COLUMNS, SEARCH_COLUMNS, Catalogue, DataSize, Training, rows_of
+from mrfrec.data.ids import Id, Ids, Texts
+from mrfrec.engines.machine import usable_threads
+from mrfrec.errors import DataError, NotFittedError, ParameterError
+from mrfrec.models.answers import explaining, recommending, selection, similar
+from mrfrec.models.answers.histories import UnknownIds, matrix_rows, query_of
+from mrfrec.models.answers.question import ItemFilter, Question
+from mrfrec.models.answers.recommending import Form, WriteOptions
+from mrfrec.models.answers.scorers import Scorer
+from mrfrec.models.axes import Axis, Route
+from mrfrec.models.fit_context import FitContext, validation_rows
+from mrfrec.models.storage import files, updating
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
+    from mrfrec.core.plan import Plan
+    from mrfrec.data.interactions import Interactions
+    from mrfrec.io.artifact import Stored
     from mrfrec.io.staging import Staging
 
-Form = Literal["parquet", "csv", "jsonl"] | None
-
 __all__ = ["Answer", "FitContext", "Recommender"]
-
-RECOMMENDATION_COLUMNS = ("user", "item", "title", "score", "rank", "source")
-_NEIGHBOR_COLUMNS = ("item", "title", "score", "rank")
-SIMILAR_COLUMNS = ("similar_to", *_NEIGHBOR_COLUMNS)
-_REASON_COLUMNS = ("item", "title", "value", "weight", "contribution")
-_SEARCH_COLUMNS = ("item", "title", "users")
-
-
-class Options(TypedDict, total=False):
-    """What `Recommender.recommend` takes besides users, histories and k."""
-
-    exclude_seen: bool
-    allow: ItemFilter
-    exclude: ItemFilter
-    novelty: float | None
-    explain: int
-    progress: "Progress | bool | None"
 
 
 @dataclass(frozen=True)
@@ -54,10 +50,395 @@ class Answer:
     unknown: dict[str, list[Id]]  # by the parameter they were given as: users, history, allow, exclude
 
 
-class Recommender(RankingModel):
-    """A model that is asked by the ids of users and items. A fitted one may be asked by several threads."""
+class Recommender(ABC):
+    """Base class of all models. Several threads may use a fitted model.
 
-    # ── recommending ──────────────────────────────────────────────────────────────────────────────
+    A subclass implements `_fit`, `_scorer`, `_base_scores`, `_neighbors`, `_state` and `_restore`, and
+    `_weights_between` if it explains. The parameters of a model are those of its constructor, stored as
+    attributes of the same names. Changing one takes effect with the next `fit`; until then answers and `save`
+    use `fitted_parameters_`.
+    """
+
+    # The values that `tune` tries, the last parameter varying fastest. A search uses the ranges between them,
+    # unless `search_space` overrides them.
+    tuning_grid: ClassVar[Mapping[str, Axis]] = {}
+    search_space: ClassVar[Mapping[str, Axis]] = {}
+    added_parameters: ClassVar[Mapping[str, Any]] = {}  # their values in files older than these parameters
+    machine_parameters: ClassVar[tuple[str, ...]] = ("threads", "memory_limit")  # they change no result
+    scales_scores: ClassVar[bool] = False  # whether a score may be multiplied, as `novelty` does
+    explains: ClassVar[bool] = True  # whether a score is a sum over the items of a history
+    extra: ClassVar[str | None] = None  # optional dependency group that fitting needs
+    threads: int | None = None
+    memory_limit: int | None = None
+    dtype: Literal["float32", "float64"] = "float32"  # of scores
+    timings_: dict[str, float]  # seconds of each stage of a fit, and "total"; empty in a loaded model
+    memory_plan_: dict[str, int]  # planned bytes of each stage of a fit; empty in a loaded model
+    fitted_parameters_: dict[str, Any]  # `parameters` at the time of the fit
+    notes_: dict[str, Any]  # of a loaded model: the notes it was saved with
+    file_hash_: str = ""  # of a loaded model: a hash of everything in its file
+    _catalogue: Catalogue
+    _training: "Training | Callable[[], Training] | None" = None
+    _facts: dict[str, Any]  # about the training data
+    _frames: str | None = None
+    _interactions: "Interactions"
+    _bases: dict[tuple[selection.Ties, bool, float], selection.Base]  # built when first needed
+
+    # ── what a subclass implements ────────────────────────────────────────────────────────────────
+
+    @abstractmethod
+    def _fit(self, data: "Interactions", given: FitContext) -> None:
+        """Learn from a matrix; change the model only at the end, when nothing can fail."""
+
+    @abstractmethod
+    def _scorer(self, histories: Rows) -> Scorer:
+        """Return the scorer of these histories."""
+
+    @property
+    @abstractmethod
+    def _base_scores(self) -> npt.NDArray[Any]:
+        """The score of each item without any contribution of a history."""
+
+    @property
+    def _stranger_scores(self) -> npt.NDArray[Any]:
+        """The score of each item for a user without a history."""
+        return self._base_scores
+
+    @abstractmethod
+    def _neighbors(self, item: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return the items that go with an item, and how strongly."""
+
+    def _weights_between(
+        self, had: npt.NDArray[Any], values: npt.NDArray[Any], targets: npt.NDArray[Any]
+    ) -> npt.NDArray[np.float64]:
+        """Return the weight of each item of a history in the score of each target, had × targets."""
+        raise NotImplementedError  # never called where `explains` is False
+
+    @abstractmethod
+    def _state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+        """Return the arrays and facts to save."""
+
+    @abstractmethod
+    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
+        """Restore what `_state` returned, for m items."""
+
+    def check_client(self, client: object) -> None:
+        """Refuse to fit on a cluster; a subclass that can overrides this."""
+        rule = f"None: {type(self).__name__} is fitted on this machine"
+        raise ParameterError("client", rule, client)
+
+    def tuning_route(self, data: "Interactions") -> Route:
+        """Return how `climb` finds the parameters for this data: the last of the grid costs least."""
+        return Route({name: self.tuning_grid[name] for name in reversed(list(self.tuning_grid))})
+
+    def planned_for(self, size: DataSize) -> "Plan | None":
+        """Return what a fit to data of this size would do; None if there is nothing to decide."""
+        return None
+
+    def check_ready(self) -> None:
+        """Raise if a library or device that fitting needs is missing."""
+        return
+
+    def warm_up(self) -> None:
+        """Compile or load what fitting needs, for example before timing a fit."""
+        return
+
+    def prepare_answers(self) -> None:
+        """Check all arrays and load the compiled code, to answer many questions of one user each."""
+        self.verify()
+
+    # ── parameters ────────────────────────────────────────────────────────────────────────────────
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """Return the constructor's parameters and their defaults, `inspect.Parameter.empty` if required."""
+        parameters = inspect.signature(cls).parameters
+        for parameter in parameters.values():
+            if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+                rule, advice = "a class whose constructor takes every parameter by name", "named parameters"
+                advice = f"Replace {str(parameter).split(':')[0]!r} with {advice}."
+                raise ParameterError("model", rule, cls.__name__, advice)
+        return {name: parameter.default for name, parameter in parameters.items()}
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters as they are set now, without those that only concern the machine."""
+        everything = self.get_params()
+        return {name: value for name, value in everything.items() if name not in self.machine_parameters}
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return all parameters of the constructor. `deep` changes nothing; scikit-learn passes it."""
+        names = self.defaults()
+        missing = [name for name in names if not hasattr(self, name)]
+        if missing:
+            rule = "a class that keeps each parameter as an attribute of the same name"
+            advice = f"Its constructor must set self.{missing[0]}."
+            raise ParameterError("model", rule, type(self).__name__, advice)
+        return {name: getattr(self, name) for name in names}
+
+    def set_params(self, **parameters: Any) -> Self:
+        """Set parameters, under the rules of the constructor. They take effect with the next `fit`."""
+        current = self.get_params()
+        for name in parameters:
+            if name not in current:
+                known = ", ".join(current) or "none"
+                raise ParameterError("parameters", f"among those of {type(self).__name__} ({known})", name)
+        # All that a constructor sets, which may be more than its parameters; nothing of a fit is in there.
+        self.__dict__.update(type(self)(**{**current, **parameters}).__dict__)
+        return self
+
+    def unfitted(self) -> Self:
+        """Return a new model with the same parameters and nothing learned."""
+        return type(self)(**self.get_params())
+
+    @property
+    def call(self) -> str:
+        """The constructor call, with the parameters that differ from their defaults."""
+        usual = self.defaults()
+        changed = [f"{name}={value!r}" for name, value in self.get_params().items() if usual[name] != value]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    def _limit(self, threads: int | None, memory_limit: int | str | None) -> None:
+        """Check and set `threads` and `memory_limit`."""
+        from mrfrec.engines.machine import parse_bytes
+
+        self.threads = None if threads is None else check_count("threads", threads)
+        self.memory_limit = None if memory_limit is None else parse_bytes(memory_limit)
+
+    # ── fitting and scoring ───────────────────────────────────────────────────────────────────────
+
+    @shows_progress
+    def fit(
+        self,
+        data: object,
+        *,
+        progress: "Progress | bool | None" = None,
+        reuse: dict[str, Any] | None = None,
+        validation: object = None,
+        client: Any = None,
+        shared_path: "str | PathLike[str] | None" = None,
+    ) -> Self:
+        """Fit the model. A fit that fails or is interrupted leaves the model as it was.
+
+        Parameters
+        ----------
+        data
+            `Interactions`, anything `read_interactions` reads with its defaults (a path, a data frame), or a
+            `scipy.sparse` matrix of users × items, whose values are used. The matrix is copied.
+        progress
+            True draws a bar on stderr, with the time left. A function is called as `progress(stage, done,
+            total)` with the stage in words and the share of the fit that is done. The total may change.
+        reuse
+            A dict, empty at first, in which fits on the same `Interactions` share intermediate results: for a
+            new l2, only the systems are solved again.
+        validation
+            Two matrices of validation users × items, shown and hidden, for models trained in epochs: the best
+            epoch is kept. The users must not be in the training data. Other models ignore it.
+        client
+            A `distributed.Client`: its workers do the large parts of the fit of a sparse `MRF`, with the same
+            result to the bit.
+        shared_path
+            A folder that this machine and all workers see, for the data; without it, the data is sent.
+        """
+        assert not isinstance(progress, bool)
+        from mrfrec.io.tables import as_interactions
+
+        if reuse is not None and not isinstance(reuse, dict):
+            raise ParameterError("reuse", "a dictionary, empty at first, or None", reuse)
+        if client is not None:
+            self.check_client(client)
+        elif shared_path is not None:
+            raise ParameterError("shared_path", "None without a client", shared_path)
+        interactions = as_interactions(data)
+        if reuse is not None and reuse.setdefault("data", interactions) is not interactions:
+            raise DataError(
+                "reuse holds results of other data. Start with an empty dict; to share it, pass the same "
+                "Interactions, as mrfrec.read_interactions returns them, to every fit."
+            )
+        matrix, size = interactions.matrix, interactions.size
+        if size.pairs == 0:
+            raise DataError(
+                f"the data must have at least one interaction; got {size.users} users × {size.items} items "
+                "with none."
+            )
+        # The memory limit does not include what the caller already holds.
+        copied = 0 if data is interactions else sum(
+            array.nbytes for array in (matrix.data, matrix.indices, matrix.indptr)
+        )  # fmt: skip
+        catalogue = Catalogue(interactions.items, interactions.titles, interactions.popularity, size.users)
+        training = Training(interactions.users, Rows.of(matrix), interactions.library, interactions.origin)
+        facts: dict[str, Any] = size._asdict()
+        if not size.binary:
+            facts["mean_value"] = float(np.abs(matrix.data).mean(dtype=np.float64))
+        asked = None if validation is None else validation_rows(validation, size.items)
+        parameters = self.parameters
+        self._fit(interactions, FitContext(copied, progress, reuse, asked, client, shared_path))
+        self.fitted_parameters_ = parameters
+        self._catalogue, self._training, self._facts = catalogue, training, facts
+        self._interactions, self._bases, self.notes_ = interactions, {}, {}
+        return self
+
+    def score(self, X_history: object) -> npt.NDArray[Any]:
+        """Return the score of every item for each row of histories, users × items.
+
+        For rankings of many users use `top_k`, which never holds such an array.
+        """
+        from mrfrec.engines.machine import memory_budget
+
+        histories = matrix_rows(X_history, self.items_, "X_history")
+        needed = len(histories) * histories.width * np.dtype(self.score_type).itemsize
+        plan = memory_budget(self.memory_limit)
+        plan.require("scores", needed, "Score fewer users at a time, or use top_k.", who="score")
+        threads = self.threads or usable_threads()
+        scores = selection.score(self._scorer(histories), self._base_scores, threads)
+        scores[np.diff(histories.ptr) == 0] = self._stranger_scores
+        return scores
+
+    def top_k(
+        self, X_history: object, k: int, exclude_seen: bool = True, ties: selection.Ties = "index"
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
+        """Return the k best items of each row of histories and their scores, best first, by position.
+
+        Two arrays of users × k. Where a user has fewer than k items left to be recommended, the places at the
+        end hold item −1 with score −∞. Of equal scores, the item with the lower index comes first, or the
+        more popular one.
+        """
+        histories = matrix_rows(X_history, self.items_, "X_history")
+        k, m = check_count("k", k), histories.width
+        if k > m:
+            raise ParameterError("k", f"at most the number of items, {m}", k)
+        if ties not in ("index", "popularity"):
+            raise ParameterError("ties", '"index" or "popularity"', ties)
+        hide = histories if check_flag("exclude_seen", exclude_seen) else None
+        items, scores, _ = selection.rank(self, histories, k, ties, hide)
+        return items, scores
+
+    # ── facts about a model ───────────────────────────────────────────────────────────────────────
+
+    def __repr__(self) -> str:
+        if not hasattr(self, "_catalogue"):
+            return self.call
+        kind = {True: ", sparse", False: ", dense", None: ""}[getattr(self, "is_sparse", None)]
+        size = f"{self.data_size_.users:,} users × {self.data_size_.items:,} items"
+        changed = "" if self.parameters == self.fitted_parameters_ else ", before parameters were changed"
+        return f"{self.call} fitted on {size}{kind}{changed}"
+
+    def _repr_html_(self) -> str:
+        call, _, fitted = repr(self).partition(" fitted on ")
+        return f"<code>{escape(call)}</code> {escape(f'fitted on {fitted}' if fitted else 'not fitted')}"
+
+    def __getstate__(self) -> dict[str, Any]:  # without caches
+        kept = {name: value for name, value in self.__dict__.items() if name not in ("_bases", "_on_device")}
+        return {**kept, "_bases": {}}
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "_catalogue"):
+            raise NotFittedError(f"this {type(self).__name__} is not fitted: call fit first.")
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """Ids, titles and popularity of the items."""
+        self._check_fitted()
+        return self._catalogue
+
+    @property
+    def items_(self) -> Ids:
+        """Ids of the items, in the order of the model's columns."""
+        return self.catalogue.items
+
+    @property
+    def titles_(self) -> Texts | None:
+        """Titles of the items, "" if an item has none; None if no item has one."""
+        return self.catalogue.titles
+
+    @property
+    def popularity_(self) -> npt.NDArray[np.int64]:
+        """Number of training users of each item."""
+        return self.catalogue.popularity
+
+    @property
+    def users_(self) -> Ids | None:
+        """Ids of the training users; None in a model saved without histories."""
+        return self._trained_on("users_").users if self.has_histories else None
+
+    @property
+    def has_histories(self) -> bool:
+        """Whether the model has the training users' histories, which a file may leave out."""
+        self._check_fitted()
+        return self._training is not None
+
+    def _trained_on(self, what: str, advice: str = "Give histories, or save it with") -> Training:
+        """Return the training users and their histories; raise that `what` needs them if they are missing."""
+        if not self.has_histories:
+            raise DataError(
+                f"{what} needs the training users' histories, which this model was saved without. {advice} "
+                "include_histories=True (--histories at the command line)."
+            )
+        if not isinstance(self._training, Training):
+            assert self._training is not None
+            self._training = self._training()
+        return self._training
+
+    @property
+    def data_size_(self) -> DataSize:
+        """Number of users, items and pairs of the training data, and whether it is binary."""
+        self._check_fitted()
+        return DataSize(*(self._facts[name] for name in DataSize._fields))
+
+    @property
+    def usual_value_(self) -> float:
+        """The value of an item of a history that is given without one: 1, or the mean size of the values."""
+        self._check_fitted()
+        # Files older than this fact have 1.
+        return 1.0 if self._facts["binary"] else float(self._facts.get("mean_value", 1.0))
+
+    @property
+    def fingerprint_(self) -> str:
+        """A hash of the training data, taken when it is first asked for."""
+        self._check_fitted()
+        if "fingerprint" not in self._facts:
+            self._facts["fingerprint"] = self._interactions.fingerprint
+        return str(self._facts["fingerprint"])
+
+    @property
+    def reading_(self) -> dict[str, Any]:
+        """The parameters of `read_interactions` with which to read more events, where not the defaults."""
+        return dict(updating.origin_of(self, "reading_").rules)
+
+    @property
+    def batches_(self) -> tuple[str, ...]:
+        """The ids of the batches the model was fitted on, in the order of their arrival."""
+        return updating.batches(self)
+
+    @property
+    def score_type(self) -> str:
+        """The dtype of scores, from the last fit."""
+        return str(self.fitted_parameters_.get("dtype", self.dtype))
+
+    @property
+    def column_types(self) -> dict[str, str]:
+        """The types of those columns of tables that depend on the model."""
+        kind = self.items_.kind
+        return {"item": kind, "similar_to": kind, "score": self.score_type}
+
+    @property
+    def frames(self) -> str | None:
+        """Data frame library of all tables: "polars", "pandas" or "pyarrow".
+
+        None, the default, stands for the library of the data frame that was asked with or fitted on, and for
+        polars if there is none. It may be set at any time, and is not saved.
+        """
+        return self._frames
+
+    @frames.setter
+    def frames(self, library: str | None) -> None:
+        self._frames = check_frames(library)
+
+    def _frame_library(self, asked_with: str | None = None) -> str | None:
+        """Return the data frame library of an answer, None for the default, to a question from a library."""
+        fitted_on = self._training.library if isinstance(self._training, Training) else None
+        return self._frames or asked_with or fitted_on
+
+    # ── answers ───────────────────────────────────────────────────────────────────────────────────
 
     @shows_progress
     def recommend(
@@ -81,25 +462,23 @@ class Recommender(RankingModel):
             Ids of training users: one, or several in any iterable. All of them if neither users nor
             histories are given.
         history
-            Instead of `users`, what somebody has used: item ids in any iterable; or a mapping from item to
-            value; or, for several people, a mapping from each one's name to such a history, a list of
-            histories, a data frame with users and items, or a `scipy.sparse` matrix. Nobody has to be known
-            from training.
+            Instead of `users`, the items that a person has used: ids in any iterable, or a mapping from item
+            to value. For several people: a mapping from names to histories, a list of histories, a data frame
+            with users and items, or a `scipy.sparse` matrix. The people need not be training users.
         k
             Items for each. There are fewer only where no more exist, with a warning.
         exclude_seen
             Leave out the items of the history.
         allow, exclude
             Recommend only these items; never these. Item ids for everybody, or a mapping from users (as the
-            table names them) to item ids; users who are not in the mapping are not limited, unless None is
-            in it, for everybody.
+            table names them) to item ids, in which None stands for everybody.
         novelty
             γ: divide the score of an item with p users by (p/p̄)^γ, instead of the γ that the model was fitted
             with; p̄ is the p of a typical interaction. More favours rarer items, less than 0 popular ones.
             Only for models that score by weights, such as `MRF`.
         explain
-            How many items of the history to name in a further column `because`: the base score, unless it is
-            0, and the items that add most, such as "base +0.74, cython3 +0.01". Those that take away are in
+            How many items of the history to name in a further column `because`, such as "base +0.74, cython3
+            +0.01": the base score, unless it is 0, and the items that add most. Items that take away are in
             `explain`.
         progress
             True draws a bar on stderr; a function is called as `progress(stage, users done, users)`.
@@ -107,38 +486,27 @@ class Recommender(RankingModel):
         Notes
         -----
         `source` is "model" where some item of the history has a weight for the recommended one. The other
-        items have their base score, by which they are ranked, then by popularity, and the source "popular".
-        The base score is 0; of an MRF with `offset=True` it is the conditional mean given that none of the
-        item's neighbors were used. Somebody without a known item in their history gets the most popular
-        items: with the score 0, or, with `offset=True`, the mean of each item, since nothing is given. So
-        all scores of a model are on one scale.
+        items have the source "popular" and their base score, and equal scores are ranked by popularity. The
+        base score is 0; of an MRF with `offset=True` it is the conditional mean given that none of the item's
+        neighbors were used. A history without a known item gets the most popular items, with the score 0 or,
+        with `offset=True`, the mean of each item.
 
         The table is of the library of the data frame that was given (here, or to `fit`), else of polars;
         `frames` chooses another.
         """
         assert not isinstance(progress, bool)
-        from mrfrec.io.frames import frame
+        question = Question(k, exclude_seen, allow, exclude, novelty, explain)
+        return recommending.table(self, query_of(self, users, history), question, progress)
 
-        query = self._query(users, history)
-        batches = self._batches(
-            query, k, exclude_seen=exclude_seen, allow=allow, exclude=exclude,
-            novelty=novelty, explain=explain, progress=progress,
-        )  # fmt: skip
-        columns = (self._catalogue.recommendation_columns(batch) for batch in batches)
-        return frame(columns, *self._table_form(query, bool(explain)), library=self._library(query.library))
-
-    @shows_progress
-    def answer(
-        self, users: object = None, *, history: object = None, k: int = 10, **options: "Unpack[Options]"
-    ) -> Answer:
+    def answer(self, users: object = None, *, history: object = None, **options: Any) -> Answer:
         """Recommend as `recommend` does, and return rows of plain values and the unknown ids.
 
-        For services: what `recommend` warns of is part of the answer, and no data frame is made.
+        For services: unknown ids are part of the answer instead of a warning, and no data frame is made.
+        `options` are k, exclude_seen, allow, exclude, novelty and explain.
         """
-        query = self._query(users, history)
-        unknown: list[Unknown] = []
-        rest: Any = options
-        batches = self._batches(query, k, **rest, unknown=unknown)
+        unknown: list[UnknownIds] = []
+        query, question = query_of(self, users, history), Question(**options)
+        batches = recommending.recommend(self, query, question, unknown=unknown)
         rows = [row for batch in batches for row in rows_of(self._catalogue.recommendation_columns(batch))]
         return Answer(rows, {each.parameter: each.ids for each in unknown})
 
@@ -148,13 +516,13 @@ class Recommender(RankingModel):
         users: object = None,
         *,
         history: object = None,
-        k: int = 10,
         form: Form = None,
         table: str | None = None,
         columns: Mapping[str, str] | None = None,
         client: Any = None,
         shared_path: "str | PathLike[str] | None" = None,
-        **options: "Unpack[Options]",
+        progress: "Progress | bool | None" = None,
+        **options: Any,
     ) -> int:
         """Write what `recommend` returns to a file or a table of a database; returns the number of rows.
 
@@ -169,26 +537,27 @@ class Recommender(RankingModel):
 
         With a `distributed.Client` the workers recommend, and `path` is a folder: part-00000.parquet and so
         on, with up to 20,000 users each and the same rows in the same order. Each part appears when it is
-        whole. If that was interrupted, the same call goes on with the parts that are missing; another model,
-        other users or options are refused. manifest.json has the number of rows when all parts are there.
+        whole. After an interruption, the same call writes the missing parts; another model, other users or
+        options are refused. manifest.json has the number of rows when all parts are there.
         `shared_path` is that of `fit`.
         """
-        if client is not None:
-            form_ = None if form == "parquet" else form
-            for name, value in (("form", form_), ("table", table), ("columns", columns)):
-                if value is not None:
-                    raise ParameterError(name, "None with a client, which writes Parquet files", value)
-            rest: dict[str, Any] = {**options}
-            with showing(rest.pop("progress", None)) as progress:
-                return self._write_parts(
-                    self._query(users, history), k, path, client, shared_path, progress, **rest
-                )
-        if shared_path is not None:
-            raise ParameterError("shared_path", "None without a client", shared_path)
-        with self.staged_recommendations(
-            path, users, history=history, k=k, form=form, table=table, columns=columns, **options
-        ) as rows:
-            return rows
+        if client is None:
+            if shared_path is not None:
+                raise ParameterError("shared_path", "None without a client", shared_path)
+            with self.staged_recommendations(
+                path, users, history=history, form=form, table=table, columns=columns, progress=progress,
+                **options,
+            ) as rows:  # fmt: skip
+                return rows
+        from mrfrec.models.answers.cluster_parts import recommend_in_parts
+
+        form = None if form == "parquet" else form
+        for name, value in (("form", form), ("table", table), ("columns", columns)):
+            if value is not None:
+                raise ParameterError(name, "None with a client, which writes Parquet files", value)
+        query, question = query_of(self, users, history), Question(**options)
+        with showing(progress) as report:
+            return recommend_in_parts(self, query, question, path, client, shared_path, report)
 
     @contextmanager
     def staged_recommendations(
@@ -197,119 +566,48 @@ class Recommender(RankingModel):
         users: object = None,
         *,
         history: object = None,
-        k: int = 10,
         form: Form = None,
         table: str | None = None,
         columns: Mapping[str, str] | None = None,
-        **options: "Unpack[Options]",
+        progress: "Progress | bool | None" = None,
+        **options: Any,
     ) -> Iterator[int]:
         """Write as `recommend_to` does, but let the rows appear when the block ends.
 
         Yields the number of rows once all of them are written beside the file or the table. If the block
-        raises, nothing changes, so that the slow and fallible part of publishing several things is done
-        before any of them appears::
+        raises, nothing changes. So several things can be written before any of them appears::
 
             with model.staged_recommendations(url, table="recs") as rows:
                 model.save("shop.mrf")
 
-        Each file then appears by one rename, and the tables of a database by a transaction. These follow each
-        other: where one fails, what appeared before it stays.
+        Each file appears by one rename, and the tables of a database by one transaction, one after the other.
         """
         from mrfrec.io.frames import check_target
 
         check_target(path, form, table)
-        query = self._query(users, history)
-        rest: dict[str, Any] = {**options}
-        with showing(rest.pop("progress", None)) as progress:
-            batches = self._batches(query, k, progress=progress, **rest)
-            with self._staged(batches, query, path, form, table, bool(rest.get("explain")), columns) as rows:
+        query, question = query_of(self, users, history), Question(**options)
+        target, explain = WriteOptions(form=form, table=table, columns=columns), bool(question.explain)
+        with showing(progress) as report:
+            batches = recommending.recommend(self, query, question, progress=report)
+            with recommending.staged(self, batches, query, path, explain=explain, **target) as rows:
                 yield rows
-
-    def _staged(
-        self,
-        batches: Iterable[Recommendations],
-        query: Query,
-        path: "str | PathLike[str] | Staging",
-        form: str | None,
-        table: str | None,
-        explain: bool,
-        columns: Mapping[str, str] | None = None,
-    ) -> AbstractContextManager[int]:
-        """Write batches beside a file or a table, and let them take its place when the block ends."""
-        from mrfrec.io.frames import writing_rows
-
-        pieces = (self._catalogue.recommendation_columns(batch) for batch in batches)
-        return writing_rows(pieces, *self._table_form(query, explain), path, form, table, columns)
-
-    def _write_parts(
-        self,
-        query: Query,
-        k: int,
-        path: "str | PathLike[str]",
-        client: Any,
-        shared_path: "str | PathLike[str] | None" = None,
-        progress: "Progress | None" = None,
-        **options: Any,
-    ) -> int:
-        """Let the workers of a cluster write parts to a folder; returns the number of rows."""
-        from mrfrec.engines.cluster import check_client
-        from mrfrec.models.parts import facts_of, for_tasks, write_parts
-
-        check_client(client)
-        wanted = self._request(query, k, **options)
-        rows = write_parts(
-            path, partial(for_tasks(self)._part, query, wanted),
-            self._table_form(query, bool(wanted.explain)), facts_of(self, query, wanted),
-            client=client, shared_path=shared_path, progress=progress,
-        )  # fmt: skip
-        if rows < wanted.k * len(query):
-            warn(
-                f"there are {rows:,} rows and not k={wanted.k} for each of {len(query):,} users: for some, "
-                "no more items are left that they have not seen and that are not excluded."
-            )
-        return rows
-
-    def _table_form(self, query: Query, explain: bool) -> tuple[tuple[str, ...], dict[str, Any]]:
-        """Return the columns of a table of recommendations, and the types that depend on the model."""
-        names = (*RECOMMENDATION_COLUMNS, "because") if explain else RECOMMENDATION_COLUMNS
-        return names, {**self._types, "user": query.names.kind}
-
-    @property
-    def _types(self) -> dict[str, str]:
-        """The types of columns that depend on the model."""
-        kind = self._fitted().items.kind
-        return {"item": kind, "similar_to": kind, "score": self._score_type}
-
-    # ── items ─────────────────────────────────────────────────────────────────────────────────────
 
     def similar_items(self, item: Id | Iterable[Id], k: int = 10) -> Any:
         """Return the items that go with an item most strongly: a table of item, title, score and rank.
 
-        For several items the table has the k nearest of each, and `similar_to`, the item they are near to,
-        as its first column. Where fewer than k items go with one at all, there are fewer, with a warning.
+        For several items the table has the k nearest of each, and a first column `similar_to` with the item
+        itself. If fewer than k items go with an item, there are fewer rows, with a warning.
         """
-        from mrfrec.io.frames import frame
+        return similar.table(self, item, k)
 
-        if isinstance(item, Iterable) and not isinstance(item, str | bytes):
-            batches = self._all_neighbors(k, None, item)
-            return frame(batches, SIMILAR_COLUMNS, self._types, library=self._library())
-        found = self._nearest(self._position(item), check_count("k", k))  # type: ignore[arg-type]
-        if len(found[0]) < k:
-            warn(f"item {item!r} has fewer than k={k} similar items: the model knows no more.")
-        columns = self._catalogue.neighbor_columns(*found)
-        return frame([columns], _NEIGHBOR_COLUMNS, self._types, library=self._library())
-
-    @shows_progress
     def similar_items_to(
         self,
         path: "str | PathLike[str]",
         items: Iterable[Id] | None = None,
         *,
         k: int = 10,
-        form: Form = None,
-        table: str | None = None,
-        columns: Mapping[str, str] | None = None,
         progress: "Progress | bool | None" = None,
+        **target: Unpack[WriteOptions],
     ) -> int:
         """Write the k nearest of items to a file or a table of a database; returns the number of rows.
 
@@ -317,9 +615,7 @@ class Recommender(RankingModel):
         `table` and `columns` are those of `recommend_to`; the primary key is similar_to and rank. A
         thousand items at a time are held in memory. `progress` is that of `recommend`, and counts items.
         """
-        with self.staged_similar_items(
-            path, items, k=k, form=form, table=table, columns=columns, progress=progress
-        ) as rows:
+        with self.staged_similar_items(path, items, k=k, progress=progress, **target) as rows:
             return rows
 
     @contextmanager
@@ -329,31 +625,17 @@ class Recommender(RankingModel):
         items: Iterable[Id] | None = None,
         *,
         k: int = 10,
-        form: Form = None,
-        table: str | None = None,
-        columns: Mapping[str, str] | None = None,
         progress: "Progress | bool | None" = None,
+        **target: Unpack[WriteOptions],
     ) -> Iterator[int]:
         """Write as `similar_items_to` does, but let the rows appear when the block ends."""
         from mrfrec.io.frames import check_target
 
-        check_target(path, form, table)
+        check_target(path, target.get("form"), target.get("table"))
         with showing(progress) as report:
-            batches = self._all_neighbors(k, report, items)
-            with self._staged_neighbors(batches, path, form, table, columns) as rows:
+            batches = similar.neighbor_batches(self, k, items, report)
+            with similar.staged(self, batches, path, **target) as rows:
                 yield rows
-
-    def _staged_neighbors(
-        self,
-        batches: Iterable[Columns],
-        path: "str | PathLike[str] | Staging",
-        form: str | None,
-        table: str | None,
-        columns: Mapping[str, str] | None = None,
-    ) -> AbstractContextManager[int]:
-        from mrfrec.io.frames import writing_rows
-
-        return writing_rows(batches, SIMILAR_COLUMNS, self._types, path, form, table, columns)
 
     def explain(
         self, item: Id, *, user: Id | None = None, history: object = None, novelty: float | None = None
@@ -361,37 +643,14 @@ class Recommender(RankingModel):
         """Return what a history adds to the score of one item, the largest contribution first.
 
         A table of item, title, value, weight and contribution. The contributions are exact, and their sum is
-        the score (to the precision of the weights, the one `recommend` gives). A base score other than 0 has
-        a last row, without an item; it is that of the Notes of `recommend`, or, of a history without a known
-        item, the score that items have there.
+        the score that `recommend` gives, to the precision of the weights. A base score other than 0 (see the
+        Notes of `recommend`) is the last row, without an item.
         """
         from mrfrec.io.frames import frame
 
-        columns = self._catalogue.reason_columns(
-            *self._explanation(item, user=user, history=history, novelty=novelty)
-        )
-        return frame([columns], _REASON_COLUMNS, self._types, library=self._library())
-
-    def _explanation(
-        self, item: Id, *, user: Id | None = None, history: object = None, novelty: float | None = None
-    ) -> tuple[list[Contribution], float]:
-        """Return the contributions of a history to an item's score, and the item's base score."""
-        self._fitted()
-        self._check_explains()
-        if (user is None) == (history is None):
-            raise ParameterError(
-                "user", "given, or else a history", user, "Exactly one of them says whose score."
-            )
-        query = self._query(None if user is None else [user], history)
-        if len(query) != 1:
-            raise ParameterError("history", "of one person", history)
-        for each in query.unknown:
-            each.warn()
-        position = self._position(item)
-        _, _, rows = next(query.batches())
-        more = self._more_novelty(novelty)
-        found = contributions(self._scaled_weights(more), rows.items, rows.values, np.array([position]))[0]
-        return found, float(self._base("popularity", not len(rows.items), more).scores[position])
+        found, base = explaining.explanation(self, item, user=user, history=history, novelty=novelty)
+        columns = self.catalogue.reason_columns(found, base)
+        return frame([columns], REASON_COLUMNS, self.column_types, library=self._frame_library())
 
     def search(self, text: str, k: int = 10) -> Any:
         """Find items by id or title: a table of item, title and users, the best match first.
@@ -404,6 +663,92 @@ class Recommender(RankingModel):
 
         if not isinstance(text, str):
             raise ParameterError("text", "a string", text)
-        items = np.array(self._fitted().search(text, check_count("k", k)), np.int64)
-        columns = {**self._catalogue.columns(items), "users": self.popularity_[items]}
-        return frame([columns], _SEARCH_COLUMNS, self._types, library=self._library())
+        columns = self.catalogue.search_columns(text, check_count("k", k))
+        return frame([columns], SEARCH_COLUMNS, self.column_types, library=self._frame_library())
+
+    # ── files, and more or fewer events ───────────────────────────────────────────────────────────
+
+    def save(
+        self,
+        path: "str | PathLike[str]",
+        *,
+        include_histories: bool = False,
+        notes: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write the model to one file; `mrfrec.load` reads it back.
+
+        With `include_histories` the file also holds the training users and their histories, which
+        recommending by user id needs. The file appears when it is whole; an older one stays until then. The
+        parameters saved are those of the last fit, even if attributes have been changed since. `notes`, a
+        mapping that JSON can hold, are `notes_` of the loaded model.
+        """
+        files.save(self, path, include_histories, notes)
+
+    def verify(self) -> None:
+        """Check all arrays of a model that was loaded now, and not when each is first used.
+
+        A damaged part raises a `ModelFileError`.
+        """
+        files.verify(self)
+
+    @shows_progress
+    def update(
+        self,
+        new_events: object,
+        *,
+        batch: str | None = None,
+        again: bool = False,
+        progress: "Progress | bool | None" = None,
+    ) -> Self:
+        """Add a batch of events to the training data, and fit again with the same parameters.
+
+        Gives the same model, to the bit, as a fit on all events at once, in any order of the batches unless
+        `duplicates` is "last" or "first". Needs the training users' histories: a loaded model must have been
+        saved with `include_histories=True`.
+
+        Parameters
+        ----------
+        new_events
+            Anything `read_interactions` reads, which is read as the first data was (see `reading_`); or
+            `Interactions`. Users and items may be new.
+        batch
+            Name of the batch, such as "2026-11-16". A batch that was added before is refused. By default a
+            hash of its ids, pairs and values.
+        again
+            Add the batch even if one of that name was added before.
+        progress
+            As in `fit`.
+
+        Notes
+        -----
+        With `window`, pairs drop out whose last event is older than that at the latest time, and so do the
+        titles of these events.
+
+        Data that was read with `half_life`, or with values or weights and `window`, takes no more events
+        unless `now` is fixed, since the value of a pair depends on the latest time. Neither does data that
+        was read with `max_history`, `min_users` or `min_items`: later events may bring back pairs that these
+        left out.
+        """
+        assert not isinstance(progress, bool)
+        updating.update(self, new_events, batch, again, progress)
+        return self
+
+    @shows_progress
+    def forget(self, users: object, *, progress: "Progress | bool | None" = None) -> Self:
+        """Remove users and all that is known of them, and fit again with the same parameters.
+
+        Gives the same model as a fit on the events of the other users, without items that only the removed
+        users had. Save the model afterwards: earlier copies still hold the users. A warning counts users who
+        are not in the data. Data read with `window` or `half_life` needs a fixed `now`: otherwise the latest
+        time, which decides the values of pairs, may be that of a removed user.
+
+        Parameters
+        ----------
+        users
+            Ids of training users: one, or several in any iterable.
+        progress
+            As in `fit`.
+        """
+        assert not isinstance(progress, bool)
+        updating.forget(self, users, progress)
+        return self

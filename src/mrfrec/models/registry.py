@@ -5,20 +5,17 @@ tuning varies, whether it explains, and which extra it needs. Models outside the
 """
 
 import inspect
-import math
 from collections.abc import Mapping
 from difflib import get_close_matches
-from functools import partial
 from importlib import import_module
 from os import PathLike
 from typing import Any, TypeVar
 
 from mrfrec.checks import check_frames
-from mrfrec.data.catalogue import Catalogue
 from mrfrec.errors import ModelFileError, ParameterError
-from mrfrec.io.artifact import StoredArrays, open_file
+from mrfrec.io.artifact import open_file
 from mrfrec.models.recommender import Recommender
-from mrfrec.models.stored import read_ids, read_texts, read_training, shaped
+from mrfrec.models.storage.files import restored
 
 MODELS = {
     "MRF": "mrfrec.models.mrf",
@@ -64,17 +61,22 @@ def register(model: Model) -> Model:
 
 def kind_named(name: str) -> str | None:
     """Return the kind a name stands for, however it is written (Mult-VAE, item knn), or None."""
-    return {_plain(kind): kind for kind in (*MODELS, *_registered)}.get(_plain(name))
+    return _kinds().get(_simplified(name))
 
 
 def nearest_kind(name: str) -> str | None:
     """Return the kind whose name is spelt most like this one, or None if none is close."""
-    plain = {_plain(kind): kind for kind in (*MODELS, *_registered)}
-    near = get_close_matches(_plain(name), plain, 1, cutoff=0.7)
-    return plain[near[0]] if near else None
+    kinds = _kinds()
+    near = get_close_matches(_simplified(name), kinds, 1, cutoff=0.7)
+    return kinds[near[0]] if near else None
 
 
-def _plain(name: str) -> str:
+def _kinds() -> dict[str, str]:
+    return {_simplified(kind): kind for kind in (*MODELS, *_registered)}
+
+
+def _simplified(name: str) -> str:
+    """Return a name without capitals, hyphens, underscores and spaces."""
     return "".join(character for character in name.lower() if character not in "-_ ")
 
 
@@ -94,8 +96,8 @@ def model_class(kind: str) -> type[Recommender]:
 def build(kind: str, parameters: Mapping[str, Any], machine: Mapping[str, Any] | None = None) -> Recommender:
     """Build a model from the name of its kind and its parameters.
 
-    `machine` holds parameters that change no result, such as threads, for models of all kinds: those that
-    are None, or that the model does not have, are left out.
+    `machine` holds parameters that change no result, such as threads, for models of all kinds: parameters
+    that are None, or that the model does not have, are left out.
     """
     model = model_class(kind)
     known = model.defaults()
@@ -129,7 +131,7 @@ def load(path: str | PathLike[str], *, frames: str | None = None) -> Recommender
                 "it is a class of your own, import it and call mrfrec.register with it first; otherwise "
                 "upgrade mrfrec."
             )
-        model = _restored(model_class(kind), facts, arrays)
+        model = restored(model_class(kind), facts, arrays)
         model.frames = frames
         return model
     except ModelFileError:
@@ -139,36 +141,3 @@ def load(path: str | PathLike[str], *, frames: str | None = None) -> Recommender
         raise ModelFileError(
             f"{path} lacks a part of a model, or has one that this mrfrec does not know{reason}."
         ) from error
-
-
-_DATA_TYPES = {"users": int, "items": int, "pairs": int, "binary": bool, "fingerprint": str}
-
-
-def _restored(kind: type[Recommender], facts: Mapping[str, Any], arrays: StoredArrays) -> Recommender:
-    items, data, parameters = read_ids(arrays, "items"), facts["data"], facts["parameters"]
-    known = kind.defaults().keys() - set(kind._machine_parameters)
-    wrong = [name for name, wanted in _DATA_TYPES.items() if type(data[name]) is not wanted]
-    wrong += [name for name in parameters if name not in known]
-    wrong += [] if type(facts["histories"]) is bool else ["histories"]
-    mean_value = data.get("mean_value", 1.0)
-    wrong += [] if type(mean_value) is float and 0 < mean_value < math.inf else ["mean_value"]
-    if wrong or data["items"] != len(items) or not items.is_ordered():
-        raise KeyError(*(wrong or ["items"]))
-    added = {name: x for name, x in kind.added_parameters.items() if name in known}
-    model = kind(**{**added, **parameters})
-    model.memory_plan_ = {}
-    model._restore(arrays, facts["state"], len(items))
-    model.fitted_parameters_ = model.parameters
-    model._facts, model._seal = data, arrays.seal
-    model.notes_ = dict(facts.get("notes", {}))
-    titles = None
-    if "titles.data" in arrays:
-        shaped(arrays, "titles.ptr", len(items) + 1, kind="i")
-        titles = read_texts(arrays, "titles")
-    popularity = shaped(arrays, "popularity", len(items), kind="i").bound(data["users"] + 1).read()
-    model._catalogue = Catalogue(items, titles, popularity, data["users"])
-    if facts["histories"]:
-        # Only the arrays it needs, so that a pickled model holds each array once.
-        kept = arrays.under("users.", "histories.")
-        model._training = partial(read_training, kept, len(items), facts.get("origin"))
-    return model

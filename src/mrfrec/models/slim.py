@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from mrfrec.checks import check_count, check_dtype, check_number, warn
+from mrfrec.checks import check_count, check_dtype, check_nonnegative, check_number, warn
 from mrfrec.models.axes import Axis, Ridges
-from mrfrec.models.neighborhood import FromGram
+from mrfrec.models.fit_context import FitContext
+from mrfrec.models.linear import Linear
+from mrfrec.models.neighborhood import fit_gram, fit_little
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 _RIDGES = Ridges((0.003, 0.03, 0.3), (0.001, 3.0))
 
 
-class SLIM(FromGram):
+class SLIM(Linear):
     """Ning & Karypis, *SLIM: Sparse Linear Methods for Top-N Recommender Systems*, ICDM 2011.
 
     Each item is regressed on all others with non-negative weights:
@@ -56,8 +58,8 @@ class SLIM(FromGram):
     """
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {"l1": (0.1, 0.5, 1.0, 5.0), "l2": _RIDGES}
-    neighbors: int | None = None  # regress on all other items
     unsettled_: int
+    warm_up = fit_little
 
     def __init__(
         self,
@@ -70,59 +72,18 @@ class SLIM(FromGram):
         threads: int | None = None,
         memory_limit: int | str | None = None,
     ) -> None:
-        self.l1 = check_number("l1", l1, "a finite number, 0 or more", lambda x: x >= 0)
-        self.l2 = check_number("l2", l2, "a finite number, 0 or more", lambda x: x >= 0)
+        self.l1 = check_nonnegative("l1", l1)
+        self.l2 = check_nonnegative("l2", l2)
         self.tolerance = check_number("tolerance", tolerance, "above 0 and below 1", lambda x: 0 < x < 1)
         self.passes = check_count("passes", passes)
         self.dtype = check_dtype(dtype)
         self._limit(threads, memory_limit)
 
-    def _costs(self, data: "Interactions") -> dict[str, float]:
-        if self.neighbors is None:  # typical shares
-            return {"statistics": 0.01, "matrix": 0.03, "mirror": 0.01, "regress": 0.95}
-        return {"statistics": 0.01, "neighbors": 0.09, "gather": 0.3, "regress": 0.6}
-
-    def _learn(
-        self, X: "sp.csr_array", held: int, reuse: dict[str, Any] | None, engine: "Engine"
-    ) -> "tuple[sp.csr_array, float]":
-        from mrfrec.core import descent, neighbors
-        from mrfrec.core.pattern import Pattern
-
-        m = X.shape[1]
-        if self.neighbors is None:
-            advice = "Use FsSLIM, which looks at a few neighbors of each item."
-            engine.memory.require("gram", held + descent.bytes_for_all(m, self.dtype), advice)
-        kept = {} if reuse is None else reuse.setdefault(type(self).__name__, {})
-        key = self.dtype if self.neighbors is None else self.neighbors
-        if key in kept:
-            engine.count(kept[key][2])
-        else:
-            kept.clear()
-            facts = neighbors.raw_statistics(X, engine)
-            if self.neighbors is None:
-                candidates: Any = descent.gram(facts, self.dtype, engine)
-            else:
-                near = neighbors.nearest(facts, self.neighbors, 0.0, held, engine)
-                candidates = Pattern(near.indptr.astype(np.int64), near.indices, 0.0)
-            kept[key] = facts, candidates, dict(engine.timings)
-        facts, candidates, _ = kept[key]
-        penalties = (self.l1, self.l2, self.tolerance, self.passes)
-        if self.neighbors is None:
-            weights, unsettled = descent.regress_on_all(facts, candidates, penalties, held, engine)
-        else:
-            weights, unsettled = descent.regress_on_some(
-                facts, candidates, penalties, held, engine, self.dtype
-            )
-        if unsettled:
-            warn(
-                f"{unsettled:,} of {m:,} regressions did not converge within passes={self.passes}."
-                " Use a larger l2, more passes, or a larger tolerance."
-            )
-        self.unsettled_ = unsettled
-        return weights, 0.0
+    def _fit(self, data: "Interactions", given: FitContext) -> None:
+        self.unsettled_ = _fit_slim(self, None, data, given)
 
 
-class FsSLIM(SLIM):
+class FsSLIM(Linear):
     """SLIM with feature selection: each item is regressed only on its `neighbors` nearest items.
 
     The nearest items have the largest cosine, as in `ItemKNN` (Ning & Karypis 2011, §4.2). Nothing of size m
@@ -142,6 +103,8 @@ class FsSLIM(SLIM):
     """
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {"neighbors": (50, 200), "l1": (0.1, 1.0), "l2": _RIDGES}
+    unsettled_: int
+    warm_up = fit_little
 
     def __init__(
         self,
@@ -156,7 +119,60 @@ class FsSLIM(SLIM):
         memory_limit: int | str | None = None,
     ) -> None:
         self.neighbors = check_count("neighbors", neighbors)
-        super().__init__(
-            l1=l1, l2=l2, tolerance=tolerance, passes=passes, dtype=dtype, threads=threads,
-            memory_limit=memory_limit,
-        )  # fmt: skip
+        self.l1 = check_nonnegative("l1", l1)
+        self.l2 = check_nonnegative("l2", l2)
+        self.tolerance = check_number("tolerance", tolerance, "above 0 and below 1", lambda x: 0 < x < 1)
+        self.passes = check_count("passes", passes)
+        self.dtype = check_dtype(dtype)
+        self._limit(threads, memory_limit)
+
+    def _fit(self, data: "Interactions", given: FitContext) -> None:
+        self.unsettled_ = _fit_slim(self, self.neighbors, data, given)
+
+
+def _fit_slim(model: SLIM | FsSLIM, near: int | None, data: "Interactions", given: FitContext) -> int:
+    """Regress each item on all others, or on the `near` nearest; return how many did not converge."""
+    from mrfrec.core import descent, neighbors
+    from mrfrec.core.pattern import Pattern
+
+    unsettled = 0
+    penalties = (model.l1, model.l2, model.tolerance, model.passes)
+    key = model.dtype if near is None else near
+    kept = {} if given.reuse is None else given.reuse.setdefault(type(model).__name__, {})
+
+    def learn(X: "sp.csr_array", held: int, engine: "Engine") -> "tuple[sp.csr_array, float]":
+        nonlocal unsettled
+        if near is None:
+            advice = "Use FsSLIM, which looks at a few neighbors of each item."
+            engine.memory.require("gram", held + descent.bytes_for_all(X.shape[1], model.dtype), advice)
+        if key in kept:
+            engine.count(kept[key][2])
+        else:
+            kept.clear()
+            facts = neighbors.raw_statistics(X, engine)
+            if near is None:
+                candidates: Any = descent.gram(facts, model.dtype, engine)
+            else:
+                nearest = neighbors.nearest(facts, near, 0.0, held, engine)
+                candidates = Pattern(nearest.indptr.astype(np.int64), nearest.indices, 0.0)
+            kept[key] = facts, candidates, dict(engine.timings)
+        facts, candidates, _ = kept[key]
+        if near is None:
+            weights, unsettled = descent.regress_on_all(facts, candidates, penalties, held, engine)
+        else:
+            weights, unsettled = descent.regress_on_some(
+                facts, candidates, penalties, held, engine, model.dtype
+            )
+        if unsettled:
+            warn(
+                f"{unsettled:,} of {X.shape[1]:,} regressions did not converge within passes={model.passes}."
+                " Use a larger l2, more passes, or a larger tolerance."
+            )
+        return weights, 0.0
+
+    # Typical shares of the time.
+    costs = {"statistics": 0.01, "matrix": 0.03, "mirror": 0.01, "regress": 0.95}
+    if near is not None:
+        costs = {"statistics": 0.01, "neighbors": 0.09, "gather": 0.3, "regress": 0.6}
+    fit_gram(model, data, given, costs, learn)
+    return unsettled

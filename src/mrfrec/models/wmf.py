@@ -2,20 +2,21 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.checks import check_count, check_number, check_seed
+from mrfrec.checks import check_count, check_nonnegative, check_number, check_seed
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.engines.local import LocalEngine
 from mrfrec.engines.machine import memory_budget
 from mrfrec.errors import DataError, NumericalError
 from mrfrec.models.axes import Axis
+from mrfrec.models.fit_context import FitContext
 from mrfrec.models.latent import Latent
-from mrfrec.models.recommender import FitContext
-from mrfrec.models.stored import shaped
+from mrfrec.models.storage.arrays import shaped
 
 if TYPE_CHECKING:
     from mrfrec.data.interactions import Interactions
@@ -64,7 +65,7 @@ class WMF(Latent):
     }
     extra: ClassVar[str | None] = "wmf"
     _trained_by: ClassVar[tuple[str, str]] = ("implicit.cpu.als", "the library implicit")
-    _gram: npt.NDArray[np.float64]  # YᵀY
+    _encoder: "_LeastSquares"
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class WMF(Latent):
     ) -> None:
         self.factors = check_count("factors", factors)
         self.l2 = check_number("l2", l2, "a finite number above 0", lambda x: x > 0)
-        self.weight = check_number("weight", weight, "a finite number, 0 or more", lambda x: x >= 0)
+        self.weight = check_nonnegative("weight", weight)
         self.iterations = check_count("iterations", iterations)
         self.seed = check_seed(seed)
         self._limit(threads, memory_limit)
@@ -139,38 +140,10 @@ class WMF(Latent):
             del als, confidence, c
             wide = Y.astype(np.float64)
             gram = wide.T @ wide
-        self._vectors, self._gram, self._bias = DenseRows(Y), gram, np.zeros(m, np.float32)
+        self._vectors, self._bias = DenseRows(Y), np.zeros(m, np.float32)
+        self._encoder = _LeastSquares(self._vectors, gram, self.l2, self.weight)
         self.memory_plan_ = plan.stages
         self.timings_ = {"train": trained - start, "total": time.perf_counter() - start}
-
-    def _embed(self, histories: Rows) -> npt.NDArray[np.float32]:
-        """Return x_u = (YᵀCᵘY + λI)⁻¹ YᵀCᵘp(u), solved exactly for each user (Hu et al., Eq. 4)."""
-        _check_values(histories.values, "a history")
-        users = np.zeros((len(histories), self._vectors.width), np.float32)
-
-        def work(start: int) -> None:
-            for u in range(start, min(start + _USERS_PER_TASK, len(users))):
-                span = slice(int(histories.ptr[u]), int(histories.ptr[u + 1]))
-                if span.start < span.stop:
-                    A, Y, c = self._system(histories.items[span], histories.values[span])
-                    users[u] = _solved(A, c @ Y)
-
-        with LocalEngine(self.threads) as workers:
-            workers.run(work, range(0, len(users), _USERS_PER_TASK))
-        return users
-
-    def _system(
-        self, had: npt.NDArray[Any], values: npt.NDArray[Any]
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Return YᵀCᵘY + λI, and the vectors and confidences of the items a user has."""
-        Y = self._vectors.array[had].astype(np.float64)
-        more = self.fitted_parameters_.get("weight", self.weight) * values.astype(np.float64)
-        # YᵀCᵘY = YᵀY + Yᵀ(Cᵘ − I)Y; only items of the history contribute to the second term.
-        part = np.sqrt(more)[:, None] * Y
-        A = part.T @ part
-        A += self._gram
-        A.flat[:: len(A) + 1] += self.fitted_parameters_.get("l2", self.l2)
-        return A, Y, 1 + more
 
     def _weights_between(
         self, had: npt.NDArray[Any], values: npt.NDArray[Any], targets: npt.NDArray[Any]
@@ -182,18 +155,58 @@ class WMF(Latent):
         """
         _check_values(values, "a history")
         self._vectors.verify()
-        A, Y, c = self._system(had, values)
+        A, Y, c = self._encoder.system(had, values)
         s = Y @ _solved(A, self._vectors.array[targets].astype(np.float64).T)
         return np.asarray(s * (c / values)[:, None], np.float64)
-
-    def _state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        arrays, facts = super()._state()
-        return {**arrays, "gram": self._gram}, facts
 
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
         super()._restore(arrays, facts, m)
         shaped(arrays, "vectors", m, self.factors)
-        self._gram = shaped(arrays, "gram", self.factors, self.factors).read()
+        gram = shaped(arrays, "gram", self.factors, self.factors).read()
+        self._encoder = _LeastSquares(self._vectors, gram, self.l2, self.weight)
+
+
+@dataclass(frozen=True)
+class _LeastSquares:
+    """Solve for the vector of a user, given those of the items."""
+
+    vectors: DenseRows  # Y
+    gram: npt.NDArray[np.float64]  # YᵀY
+    l2: float
+    weight: float
+
+    def embed(self, histories: Rows, threads: int | None) -> npt.NDArray[np.float32]:
+        """Return x_u = (YᵀCᵘY + λI)⁻¹ YᵀCᵘp(u), solved exactly for each user (Hu et al., Eq. 4)."""
+        _check_values(histories.values, "a history")
+        users = np.zeros((len(histories), self.vectors.width), np.float32)
+
+        def work(start: int) -> None:
+            for u in range(start, min(start + _USERS_PER_TASK, len(users))):
+                span = slice(int(histories.ptr[u]), int(histories.ptr[u + 1]))
+                if span.start < span.stop:
+                    A, Y, c = self.system(histories.items[span], histories.values[span])
+                    users[u] = _solved(A, c @ Y)
+
+        with LocalEngine(threads) as workers:
+            workers.run(work, range(0, len(users), _USERS_PER_TASK))
+        return users
+
+    def system(
+        self, had: npt.NDArray[Any], values: npt.NDArray[Any]
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return YᵀCᵘY + λI, and the vectors and confidences of the items a user has."""
+        Y = self.vectors.array[had].astype(np.float64)
+        more = self.weight * values.astype(np.float64)
+        # YᵀCᵘY = YᵀY + Yᵀ(Cᵘ − I)Y; only items of the history contribute to the second term.
+        part = np.sqrt(more)[:, None] * Y
+        A = part.T @ part
+        A += self.gram
+        A.flat[:: len(A) + 1] += self.l2
+        return A, Y, 1 + more
+
+    def state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+        """Return YᵀY."""
+        return {"gram": self.gram}, {}
 
 
 def _check_values(values: npt.NDArray[Any], what: str) -> None:

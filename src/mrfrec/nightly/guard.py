@@ -30,7 +30,7 @@ class LastModel(NamedTuple):
         if not path.exists():
             return None
         model = load(path)
-        size = {name: int(model._training_facts[name]) for name in _SIZES}
+        size = {name: getattr(model.data_size_, name) for name in _SIZES}
         return cls(size, model.items_, np.array(model.popularity_))
 
 

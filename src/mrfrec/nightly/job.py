@@ -5,6 +5,7 @@ import math
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from datetime import UTC, date, datetime, timedelta
 from difflib import get_close_matches
 from glob import escape
@@ -16,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic import model_validator as check_section
 
 from mrfrec.checks import check_count
+from mrfrec.data.catalogue import RECOMMENDATION_COLUMNS, SIMILAR_COLUMNS
 from mrfrec.data.reading import ReadingOptions, duration
 from mrfrec.errors import DataError, MrfrecError, ParameterError
 from mrfrec.evaluation.metrics import parse
@@ -24,7 +26,8 @@ from mrfrec.io.databases import database_file, is_database, redacted
 from mrfrec.io.frames import check_target, new_names
 from mrfrec.io.sources import paths_of
 from mrfrec.io.tables import check_reading, read_interactions
-from mrfrec.models.recommender import RECOMMENDATION_COLUMNS, SIMILAR_COLUMNS, Recommender
+from mrfrec.models.answers.question import Question
+from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import build
 
 # ── types of values ───────────────────────────────────────────────────────────────────────────────
@@ -198,11 +201,15 @@ class Sink(JobSection):
 class RecommendationSink(Sink):
     """A table to publish: recommendations for all users."""
 
+    model_config = ConfigDict(extra="allow")
     usual_columns = RECOMMENDATION_COLUMNS
+    # Item ids of `allow` and `exclude` are no settings of a job.
+    further_keys = frozenset(each.name for each in fields(Question)) - {"k", "allow", "exclude"}
 
-    explain: Count = 0
-    novelty: Annotated[float, Field(ge=-1, le=1)] | None = None
-    exclude_seen: bool = True
+    @check_section(mode="after")
+    def _check_question(self) -> Self:
+        Question(self.k, **self.options)
+        return self
 
 
 class Publishing(JobSection):

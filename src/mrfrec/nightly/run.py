@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from mrfrec import __version__
 from mrfrec.checks import check_flag
-from mrfrec.data.growing import add, origin_of
+from mrfrec.data.merging import add, origin_of_data
 from mrfrec.data.reading import duration
 from mrfrec.errors import BusyError, DataError, EmptyTableError, MrfrecError, RefusedError
 from mrfrec.evaluation.climbing import climb
@@ -36,6 +36,7 @@ from mrfrec.io.databases import redacted
 from mrfrec.io.staging import open_staging
 from mrfrec.io.tables import read_interactions
 from mrfrec.models.registry import load
+from mrfrec.models.storage.updating import training_data
 from mrfrec.nightly.guard import LastModel, data_faults, drift, metric_faults, metric_floor, size_limits
 from mrfrec.nightly.history import RunHistory
 from mrfrec.nightly.job import Job, read_job
@@ -271,7 +272,7 @@ class _Night:
             # The batch is not noted: its events may come later.
             _log.info("there are no new events: the model is made of the same events as the last")
             self.record["reasons"].append("no new events")
-            return load(job.publish.model)._known_data("mode = update")
+            return training_data(load(job.publish.model), "mode = update")
         if new.skipped:
             self.record["skipped"] = new.skipped
         if job.source.mode == "fit":
@@ -280,12 +281,12 @@ class _Night:
         known: tuple[str, ...] = ()
         if job.publish.model.exists():
             model = load(job.publish.model)
-            old, known = model._known_data("mode = update"), model.batches_
+            old, known = training_data(model, "mode = update"), model.batches_
             if name in known:
                 _log.info("the batch %s was added before", name)
                 return old
             new = add(old, new)
-        new.origin = replace(origin_of(new), batches=(*known, name))
+        new.origin = replace(origin_of_data(new), batches=(*known, name))
         self.record["batch"] = name
         return new
 

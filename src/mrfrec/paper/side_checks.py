@@ -18,7 +18,7 @@ from mrfrec.errors import DataError, ParameterError
 from mrfrec.evaluation.metrics import DEFAULTS, Lists, Metric, Numbers
 from mrfrec.evaluation.protocol import Comparison, Evaluation, Ties, measure
 from mrfrec.evaluation.splits import Questions
-from mrfrec.models import ranking, scorers
+from mrfrec.models.answers import scorers, selection
 from mrfrec.models.mrf import MRF
 
 _EXACT = 3000  # items up to which the full decomposition takes only seconds
@@ -161,12 +161,12 @@ def _rank(
         scores = np.zeros((X.shape[0], m), left.dtype)
         if mean is not None:  # conditional mean, μ + (x − μ)·B, with the novelty of the fit
             reduced -= mean @ left
-            scores += model._stranger_scores
+            scores += selection.base_of(model, stranger=True).scores
         scores[seen] = -np.inf
-        base = ranking.Base(np.zeros(m, left.dtype), order)
+        base = selection.Base(np.zeros(m, left.dtype), order)
         for place, (done, rank) in enumerate(pairwise([0, *cuts])):
             scores += reduced[:, done:rank] @ right[done:rank]
-            lists[place][part], _, _ = ranking.top_k(scorers.KnownScores(scores), k, base, threads=threads)
+            lists[place][part], _, _ = selection.top_k(scorers.KnownScores(scores), k, base, threads=threads)
         if progress is not None:
             progress("measuring", part.stop, n)
     return lists

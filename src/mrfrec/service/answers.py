@@ -2,35 +2,25 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from mrfrec.data.catalogue import Recommendations, rows_of
 from mrfrec.data.ids import Id, Ids
-from mrfrec.models.histories import Query
+from mrfrec.models.answers import recommending
+from mrfrec.models.answers.explaining import explanation
+from mrfrec.models.answers.histories import Query, query_of
+from mrfrec.models.answers.question import Question
+from mrfrec.models.answers.selection import base_of
+from mrfrec.models.answers.similar import nearest
 from mrfrec.models.recommender import Recommender
 
 if TYPE_CHECKING:
     from mrfrec.service.shelf import Served
 
 Row = dict[str, Any]
-
-
-class Question(NamedTuple):
-    """What is asked of a model, besides for whom."""
-
-    k: int = 10
-    exclude: Sequence[Id] = ()
-    allow: Sequence[Id] | None = None
-    exclude_seen: bool = True
-    novelty: float | None = None
-    reasons: int = 0
-
-    def cost(self, lengths: Sequence[int]) -> int:
-        """Return what an answer to histories of these lengths costs: its rows, and what reasons take."""
-        rows = len(lengths) * self.k * (1 + self.reasons)
-        return rows + (sum(lengths) * self.k // 100 if self.reasons else 0)
 
 
 class Answered(NamedTuple):
@@ -43,9 +33,9 @@ class Answered(NamedTuple):
 def recommend_one(served: "Served", history: Mapping[Id, float | None], asked: Question) -> Answered:
     """Recommend to one history, quickly if the model and the question allow."""
     if served.quick is not None and asked.allow is None and asked.novelty is None and asked.exclude_seen:
-        found = served.quick.recommend(history, asked.k, asked.exclude, asked.reasons)
+        found = served.quick.recommend(history, asked.k, list(asked.exclude or ()), asked.explain)
         if found is not None:
-            if asked.reasons:
+            if asked.explain:
                 _complete(served.model, found[0])
             return Answered(*found)
     return recommend(served.model, [history], asked)[0]
@@ -56,32 +46,25 @@ def recommend(
 ) -> list[Answered]:
     """Recommend to each history: items and their values, None for the usual one."""
     known, unknown = zip(*(_known(model.items_, history) for history in histories), strict=True)
-    typical = model._usual_value
+    typical = model.usual_value_
     values = [{item: typical if x is None else x for item, x in history.items()} for history in known]
-    return _answers(model, model._query(None, values), asked, list(unknown))
+    return _answers(model, query_of(model, None, values), asked, list(unknown))
 
 
 def recommend_to_user(model: Recommender, user: Id, asked: Question) -> Answered:
     """Recommend to a training user."""
-    return _answers(model, model._query([user]), asked, [[]])[0]
-
-
-def length_of_history(model: Recommender, user: Id) -> int | None:
-    """Return the number of items of a training user; None if there is no such user."""
-    training = model._trained_on("user")
-    place = int(training.users.find([user], "user")[0])
-    return int(training.histories.ptr[place + 1] - training.histories.ptr[place]) if place >= 0 else None
+    return _answers(model, query_of(model, [user]), asked, [[]])[0]
 
 
 def _answers(model: Recommender, query: Query, asked: Question, unknown: list[list[Id]]) -> list[Answered]:
     allow = None if asked.allow is None else _known(model.items_, asked.allow)
-    exclude = _known(model.items_, asked.exclude)
+    exclude = _known(model.items_, asked.exclude or ())
     others = [*(allow[1] if allow else ()), *exclude[1]]
-    batches = model._batches(
-        query, min(asked.k, len(model.items_)), unknown=[], exclude_seen=asked.exclude_seen,
-        allow=None if allow is None else list(allow[0]), exclude=list(exclude[0]) or None,
-        novelty=asked.novelty, explain=asked.reasons,
+    known = replace(
+        asked, k=min(asked.k, len(model.items_)), allow=None if allow is None else list(allow[0]),
+        exclude=list(exclude[0]) or None,
     )  # fmt: skip
+    batches = recommending.recommend(model, query, known, unknown=[])
     found = [rows for batch in batches for rows in _rows(model, batch)]
     return [Answered(rows, [*missing, *others]) for rows, missing in zip(found, unknown, strict=True)]
 
@@ -116,7 +99,7 @@ def _rows(model: Recommender, batch: Recommendations) -> Iterable[list[Row]]:
 
 def _complete(model: Recommender, rows: list[Row]) -> None:
     """Add base scores and the titles of reasons, which quick answers do not have."""
-    catalogue, scores = model.catalogue, model._base("popularity", False).scores
+    catalogue, scores = model.catalogue, base_of(model, stranger=False).scores
     places = catalogue.items.find([row["item"] for row in rows], "item")
     history = list({reason["item"] for row in rows for reason in row["reasons"]})
     titles = {
@@ -141,13 +124,12 @@ def _known(items: Ids, given: Iterable[Id]) -> tuple[dict[Id, Any], list[Id]]:
 
 def similar(model: Recommender, position: int, k: int) -> list[Row]:
     """Return the items that go with an item, strongest first."""
-    return list(rows_of(model.catalogue.neighbor_columns(*model._nearest(position, k))))
+    return list(rows_of(model.catalogue.neighbor_columns(*nearest(model, position, k))))
 
 
 def search(model: Recommender, text: str, k: int) -> list[Row]:
     """Find items by id or title."""
-    items = np.array(model.catalogue.search(text, k), np.int64)
-    return list(rows_of({**model.catalogue.columns(items), "users": model.popularity_[items]}))
+    return list(rows_of(model.catalogue.search_columns(text, k)))
 
 
 def item(model: Recommender, position: int) -> Row:
@@ -173,11 +155,11 @@ def about(model: Recommender) -> Row:
     return {
         "kind": type(model).__name__,
         "parameters": model.fitted_parameters_,
-        "data": {name: model._facts[name] for name in ("users", "items", "pairs", "binary")},
+        "data": model.data_size_._asdict(),
         "item_ids": "strings" if model.items_.is_text else "integers",
-        "types": {"item": model.items_.kind, "score": model._score_type},
+        "types": {"item": model.items_.kind, "score": model.score_type},
         "titles": model.titles_ is not None,
-        "histories": model._training is not None,
+        "histories": model.has_histories,
         "explains": model.explains,
         "notes": model.notes_,
     }
@@ -201,9 +183,9 @@ def explain(
     whose: dict[str, Any] = {"user": user}
     if history is not None:
         known, unknown = _known(model.items_, history)
-        typical = model._usual_value
+        typical = model.usual_value_
         whose = {"history": {one: typical if x is None else x for one, x in known.items()}}
-    found, base = model._explanation(item, novelty=novelty, **whose)
+    found, base = explanation(model, item, novelty=novelty, **whose)
     rows = list(rows_of(model.catalogue.reason_columns(found, base)))
     return {
         "item": item,

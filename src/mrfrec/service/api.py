@@ -12,6 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mrfrec.errors import MrfrecError
+from mrfrec.models.answers.histories import length_of_history
+from mrfrec.models.answers.question import Question
 from mrfrec.service import answers, schemas
 from mrfrec.service.line import FullError, Line
 from mrfrec.service.metrics import Counts, Metrics
@@ -206,12 +208,12 @@ def _no_model(name: str | None) -> ProblemError:
     return ProblemError(404, f"there is no model {name!r}.")
 
 
-def _question(body: schemas.Asked, settings: ServiceSettings) -> answers.Question:
+def _question(body: schemas.Asked, settings: ServiceSettings) -> Question:
     _check_k(body.k, settings)
     for name, given in (("exclude", body.exclude), ("allow", body.allow or ())):
         if len(given) > settings.max_history:
             raise ProblemError(422, f"{name} must have at most {settings.max_history:,} items.")
-    return answers.Question(body.k, body.exclude, body.allow, body.exclude_seen, body.novelty, body.reasons)
+    return Question(body.k, body.exclude_seen, body.allow, body.exclude, body.novelty, body.reasons)
 
 
 def _check_k(k: int, settings: ServiceSettings) -> None:
@@ -242,7 +244,7 @@ def _length(served: Served, user: Any) -> int:
     if not answers.about(served.model)["histories"]:
         raise ProblemError(422, "this model keeps no histories: give history in place of user.")
     try:
-        length = answers.length_of_history(served.model, user)
+        length = length_of_history(served.model, user)
     except MrfrecError as error:
         raise ProblemError(422, str(error)) from None
     if length is None:
@@ -250,7 +252,7 @@ def _length(served: Served, user: Any) -> int:
     return length
 
 
-def _check_cost(asked: answers.Question, lengths: Sequence[int], settings: ServiceSettings) -> int:
+def _check_cost(asked: Question, lengths: Sequence[int], settings: ServiceSettings) -> int:
     """Return what an answer costs, or refuse it before any work is done."""
     cost = asked.cost(lengths)
     if cost > settings.max_cost:

@@ -8,14 +8,14 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
-from mrfrec.checks import check_count, check_flag, check_frames, check_number, warn
-from mrfrec.data.catalogue import because_text, name_with_id
+from mrfrec.checks import check_count, check_frames, check_number, warn
+from mrfrec.data.catalogue import because_text, name_with_id, unknown_item
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.errors import DataError, MissingLibraryError, MrfrecError, ParameterError, ServiceError
-from mrfrec.models.histories import Unknown, unknown_item
+from mrfrec.models.answers.histories import UnknownIds
+from mrfrec.models.answers.question import Question, check_novelty
 from mrfrec.service.given import (
     checked_key,
-    checked_novelty,
     checked_url,
     checked_visitor,
     histories_of,
@@ -116,13 +116,10 @@ class Client:
         `visitor`, anything that tells people apart, chooses the model if the service splits people between
         several; without it, histories get the default model, and users the model of their id.
         """
-        k, explain = check_count("k", k), check_count("explain", explain, least=0)
-        options: dict[str, Any] = {
-            "k": k, "exclude_seen": check_flag("exclude_seen", exclude_seen),
-            "allow": item_list("allow", allow), "exclude": item_list("exclude", exclude) or [],
-            "novelty": checked_novelty(novelty), "reasons": explain, "model": self._model,
-            "visitor": checked_visitor(visitor, users),
-        }  # fmt: skip
+        allow, exclude = item_list("allow", allow), item_list("exclude", exclude) or []
+        options = vars(Question(k, exclude_seen, allow, exclude, novelty, explain)).copy()
+        options |= {"reasons": options.pop("explain"), "model": self._model}
+        options["visitor"] = checked_visitor(visitor, users)
         if (users is None) == (history is None):
             raise ParameterError("users", "given, or else history", users)
         histories: list[list[Any]] | None = None
@@ -190,7 +187,7 @@ class Client:
             raise ParameterError("history", "of one person", history)
         [item] = plain_ids([item], "item")
         asked: dict[str, Any] = {
-            "item": item, "novelty": checked_novelty(novelty), "model": self._model,
+            "item": item, "novelty": check_novelty(novelty), "model": self._model,
             "visitor": checked_visitor(visitor, user),
         }  # fmt: skip
         with self._reading():
@@ -203,7 +200,7 @@ class Client:
                     stranger = {**asked, "history": [], "visitor": user}
                     answer = self._find("POST", "explain", _body(stranger))
                     if answer is not None:
-                        Unknown("users", [user], 1).warn()
+                        UnknownIds("users", [user], 1).warn()
             if answer is None:
                 raise self._unknown_item(item)
             about = self._about(answer["model"])
@@ -256,7 +253,7 @@ class Client:
                 answer = self._ask("POST", "recommend", _body(stranger))
             yield answer
         if unknown:
-            Unknown("users", unknown, len(users)).warn()
+            UnknownIds("users", unknown, len(users)).warn()
 
     def _of_histories(
         self, histories: Sequence[list[Any]], options: dict[str, Any]
@@ -295,7 +292,7 @@ class Client:
         lists = (("history", items), ("allow", options.get("allow")), ("exclude", options.get("exclude")))
         for name, given in lists:
             if unknown := [one for one in given or () if one in missing]:
-                Unknown(name, unknown, len(given or ())).warn()
+                UnknownIds(name, unknown, len(given or ())).warn()
 
     def _unknown_item(self, item: Id) -> DataError:
         _check_types([item], self.info())

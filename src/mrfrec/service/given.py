@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mrfrec.checks import check_number
 from mrfrec.data.ids import Id
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.models.histories import LARGEST_VALUE
+from mrfrec.models.answers.histories import LARGEST_VALUE
 
 if TYPE_CHECKING:
     import httpx
@@ -47,13 +46,6 @@ def checked_key(key: object) -> str:
     if not isinstance(key, str) or not re.fullmatch("[!-~]+", key.strip()):
         raise ParameterError("key", "one word of ASCII characters, as `mrfrec key` prints it", "…")
     return key.strip()
-
-
-def checked_novelty(novelty: float | None) -> float | None:
-    """Return what a model takes as its novelty."""
-    if novelty is None:
-        return None
-    return check_number("novelty", novelty, "between -1 and 1", lambda x: -1 <= x <= 1)
 
 
 def _plain(value: object) -> Any:

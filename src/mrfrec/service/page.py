@@ -23,6 +23,9 @@ from starlette.responses import HTMLResponse, Response
 
 from mrfrec.data.catalogue import shortened
 from mrfrec.errors import MrfrecError
+from mrfrec.models.answers.explaining import weights_between
+from mrfrec.models.answers.question import Question
+from mrfrec.models.answers.similar import neighbors
 from mrfrec.models.recommender import Recommender
 from mrfrec.service import answers
 from mrfrec.service.graph import NARROW, WIDE, distinct_names, draw
@@ -226,7 +229,7 @@ def _item(visit: PageVisit) -> tuple[str, Shown]:
     place = answers.find_item(model.items_, text)
     if place is None:
         raise ProblemError(404, "the model does not know this item.")
-    others, strengths = model._neighbors(place)
+    others, strengths = neighbors(model, place)
     order = np.lexsort((model.catalogue.by_popularity[others], -strengths))
     order = order[others[order] != place]
     positive = order[strengths[order] > 0][: WIDE.positive]
@@ -234,7 +237,7 @@ def _item(visit: PageVisit) -> tuple[str, Shown]:
     shown = np.concatenate([positive, negative])
     near, weights = np.asarray(others)[shown].astype(np.int64), strengths[shown].astype(np.float64)
     rows = visit.items(near)
-    adds = _between(model, np.array([place]), near)[0] if model.scales_scores else [None] * len(near)
+    adds = weights_between(model, np.array([place]), near)[0] if model.scales_scores else [None] * len(near)
     widest = float(np.abs(weights).max(initial=0)) or 1.0
     for row, weight, added in zip(rows, weights.tolist(), adds, strict=True):
         row |= {"weight": weight, "share": abs(weight) / widest, "adds": added}
@@ -251,7 +254,7 @@ def _item(visit: PageVisit) -> tuple[str, Shown]:
     return "item.html", {
         "item": shown_items[0],
         "rank": int(model.catalogue.by_popularity[place]) + 1,
-        "of": model._facts["users"],
+        "of": model.data_size_.users,
         "positive": rows[: len(positive)],
         "negative": rows[len(positive) :],
         "drawings": drawings,
@@ -268,15 +271,11 @@ def _edges(model: Recommender, places: npt.NDArray[Any], weights: npt.NDArray[An
     n = len(places)
     edges = np.zeros((n, n))
     if model.scales_scores:
-        B = _between(model, places, places)
+        B = weights_between(model, places, places)
         edges = np.sqrt(np.maximum(B * B.T, 0)) * np.sign(B)
     inner = np.where(edges[0, 1:] * weights > 0, edges[0, 1:], weights)
     edges[0, 1:] = edges[1:, 0] = inner
     return edges
-
-
-def _between(model: Recommender, had: npt.NDArray[Any], targets: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return model._weights_between(had, np.ones(len(had)), targets)
 
 
 def _history(visit: PageVisit) -> tuple[str, Shown]:
@@ -285,7 +284,7 @@ def _history(visit: PageVisit) -> tuple[str, Shown]:
     novelty = visit.number("novelty", -1, 1) if model.scales_scores else None
     k = int(visit.number("k", 1, _MOST_RECOMMENDED) or 10)
     ids = visit.ids(places)
-    asked = answers.Question(k=k, novelty=novelty)
+    asked = Question(k=k, novelty=novelty)
     found = answers.recommend(model, [dict.fromkeys(ids)], asked)[0].items
     targets = model.items_.find([row["item"] for row in found], "item")
     rows = visit.items(targets)
@@ -309,7 +308,7 @@ def _history(visit: PageVisit) -> tuple[str, Shown]:
         "explains": model.explains,
         "novelty": (fitted if novelty is None else novelty) if model.scales_scores else None,
         "fitted": fitted,
-        "typical": None if model._facts["binary"] else float(model._facts.get("mean_value", 1.0)),
+        "typical": None if model.data_size_.binary else model.usual_value_,
         "more": visit.link("history", item=ids, novelty=given["novelty"], k=min(2 * k, _MOST_RECOMMENDED))
         if len(rows) == k < _MOST_RECOMMENDED else None,
     }  # fmt: skip

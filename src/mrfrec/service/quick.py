@@ -14,10 +14,11 @@ import numpy as np
 from mrfrec.core.kernels import ranking as kernels
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.data.ids import Id
-from mrfrec.models.histories import LARGEST_VALUE
+from mrfrec.models.answers.histories import LARGEST_VALUE
+from mrfrec.models.answers.scorers import Selection, for_kernels
+from mrfrec.models.answers.selection import base_of
 from mrfrec.models.linear import Linear
 from mrfrec.models.recommender import Recommender
-from mrfrec.models.scorers import Wanted, for_kernels
 
 
 class QuickAnswers(ABC):
@@ -27,8 +28,8 @@ class QuickAnswers(ABC):
         self._catalogue = model.catalogue
         self._places = model.items_._table
         self._kind = str if model.items_.is_text else int
-        self._usual = model._usual_value
-        self._base = model._base("popularity", False)
+        self._usual = model.usual_value_
+        self._base = base_of(model, stranger=False)
         self._dtype = self._base.scores.dtype
         self._lock = Lock()
 
@@ -171,7 +172,7 @@ class _OfLowRank(QuickAnswers):
         width = len(self._base.scores)
         scorer = self._model._scorer(Rows(np.array([0, len(had)]), had, x, width))
         hidden = Rows(hide_ptr, hide.view(np.int32), np.empty(0), width)
-        scored = scorer.scores(0, 1, self._base.scores, Wanted(items.shape[1], hidden))
+        scored = scorer.scores(0, 1, self._base.scores, Selection(items.shape[1], hidden))
         assert not isinstance(scored, Rows)
         left = np.flatnonzero(scored[0] > -np.inf)  # some hundreds: those that may be among the best
         none = np.zeros(2, np.int64)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.data.ids import Id
-from mrfrec.models.explaining import contributions
+from mrfrec.models.answers.explaining import explanations
 from mrfrec.models.recommender import Recommender
 
 _FEW, _MANY = 6, 60  # bars that are always shown; all bars, beyond which there is a sum
@@ -28,13 +28,9 @@ def bars_of(
     """
     if not len(targets):
         return []
-    query = model._query(None, [list(history)])
-    _, _, rows = next(query.batches())
-    more = model._more_novelty(novelty)
-    found = contributions(model._scaled_weights(more), rows.items, rows.values, targets)
-    base = model._base("popularity", not len(rows.items), more).scores[targets].astype(np.float64).tolist()
+    found, starts = explanations(model, targets, history=[list(history)], novelty=novelty)
     each = []
-    for parts, start in zip(found, base, strict=True):
+    for parts, start in zip(found, starts.astype(np.float64).tolist(), strict=True):
         parts = sorted(parts, key=lambda part: -abs(part.amount))
         bars = [{"item": shown[part.item], "amount": part.amount} for part in parts[:_MANY]]
         rest = fsum(part.amount for part in parts[_MANY:])

@@ -1,4 +1,4 @@
-"""Recommendations for many users as parts of a folder, which the workers of a cluster make.
+"""Let the workers of a cluster write recommendations for many users as the parts of a folder.
 
 Each part holds the rows of a range of users and appears when it is whole. A manifest says what the folder is
 for: the same call goes on with the parts that are missing, another one is refused.
@@ -9,32 +9,70 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mrfrec.checks import warn
 from mrfrec.core.engine import Progress
 from mrfrec.data.catalogue import Training
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import file_path, writing
-from mrfrec.models.filters import Request
-from mrfrec.models.histories import Query
-from mrfrec.models.model import Model
-from mrfrec.models.stored import catalogue_arrays, training_arrays
+from mrfrec.models.answers.explaining import added_novelty
+from mrfrec.models.answers.filters import Filters
+from mrfrec.models.answers.histories import Query
+from mrfrec.models.answers.question import Question
+from mrfrec.models.answers.recommending import check_question, columns_of_part, table_form
+from mrfrec.models.storage.arrays import catalogue_arrays, training_arrays
+
+if TYPE_CHECKING:
+    from mrfrec.models.recommender import Recommender
 
 _USERS = 20_000  # of a part, at most
 _ROWS = 1_000_000
 _MANIFEST = "manifest.json"
 
-AnyModel = TypeVar("AnyModel", bound=Model)
 Span = tuple[int, int]
 Columns = Iterable[Mapping[str, Any]]
 
 
-def write_parts(
+def recommend_in_parts(
+    model: "Recommender",
+    query: Query,
+    question: Question,
+    path: "str | os.PathLike[str]",
+    client: Any,
+    shared_path: "str | os.PathLike[str] | None" = None,
+    progress: Progress | None = None,
+) -> int:
+    """Let the workers of a cluster write recommendations to a folder; return the number of rows."""
+    from mrfrec.engines.cluster import check_client
+
+    check_client(client)
+    filters = check_question(model, query, question)
+    facts = _facts(model, query, question, filters)
+    asked = replace(question, allow=None, exclude=None)  # the filters hold both
+    there = copy(model)  # for tasks of one thread, without the training data, which the query has
+    there.threads, there._training = 1, None
+    there.__dict__.pop("_interactions", None)
+    rows = _write_parts(
+        path, partial(columns_of_part, there, query, asked, filters),
+        table_form(model, query, bool(question.explain)), facts,
+        client=client, shared_path=shared_path, progress=progress,
+    )  # fmt: skip
+    if rows < question.k * len(query):
+        warn(
+            f"there are {rows:,} rows and not k={question.k} for each of {len(query):,} users: for some, "
+            "no more items are left that they have not seen and that are not excluded."
+        )
+    return rows
+
+
+def _write_parts(
     path: "str | os.PathLike[str]",
     make: Callable[[Span], Columns],
     form: tuple[tuple[str, ...], dict[str, Any]],
@@ -72,14 +110,14 @@ def write_parts(
 
     if missing:
         with ClusterEngine(client, shared_path=shared_path) as engine:
-            engine.fold("recommend", partial(_part, make, *form), missing, add, [1] * len(missing))
+            engine.fold("recommend", partial(_parquet, make, *form), missing, add, [1] * len(missing))
     rows = count_rows(files.values())
     _write_manifest(folder, facts, rows, digests)
     return rows
 
 
 def _is_whole(file: Path, digests: Mapping[str, str]) -> bool:
-    """Return whether a part is there as it was written."""
+    """Return whether a part exists with the content that was written."""
     if file.name not in digests or not file.exists():
         return False
     with file.open("rb") as content:
@@ -91,7 +129,7 @@ def _write_manifest(folder: Path, facts: dict[str, Any], rows: int | None, diges
     _write(folder / _MANIFEST, json.dumps(content, indent=2).encode())
 
 
-def _part(
+def _parquet(
     make: Callable[[Span], Columns], names: tuple[str, ...], kinds: dict[str, Any], span: Span, _: object
 ) -> bytes:
     from mrfrec.io.frames import as_parquet
@@ -134,19 +172,10 @@ def _write(path: Path, content: bytes) -> None:
         raise DataError(f"{path} could not be written: {reason}. The same call continues.") from error
 
 
-def for_tasks(model: AnyModel) -> AnyModel:
-    """Return a copy for tasks of one thread, without the training data, which the query has."""
-    there = copy(model)
-    there.threads, there._training = 1, None
-    there.__dict__.pop("_interactions", None)
-    return there
-
-
-def facts_of(model: Model, query: Query, wanted: Request) -> dict[str, Any]:
-    """Return what the rows depend on: hashes of the model and of what is asked, and the options."""
+def _facts(model: "Recommender", query: Query, question: Question, filters: Filters) -> dict[str, Any]:
+    """Return what the rows depend on: hashes of the model and of the query, and the options."""
     arrays, state = model._state()
     about = {"kind": type(model).__name__, "parameters": model.fitted_parameters_, "state": state}
-    filters = wanted.filters
     asked = training_arrays(Training(query.names, query.histories, None))
     for name, rows in (("excluded", filters.excluded), ("allowed", filters.allowed)):
         if rows is not None:
@@ -157,10 +186,10 @@ def facts_of(model: Model, query: Query, wanted: Request) -> dict[str, Any]:
         "model": _digest(arrays | catalogue_arrays(model.catalogue), about),
         "asked": _digest(asked, sorted(filters.limited)),
         "users": len(query),
-        "k": wanted.k,
-        "exclude_seen": wanted.exclude_seen,
-        "novelty": wanted.more_novelty,
-        "explain": wanted.explain,
+        "k": question.k,
+        "exclude_seen": question.exclude_seen,
+        "novelty": added_novelty(model, question.novelty),
+        "explain": question.explain,
     }
 
 

@@ -1,4 +1,4 @@
-"""Turn parts of a model into arrays of a file, and back."""
+"""Turn the parts that all models have into arrays of a file, and back."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ import numpy.typing as npt
 from mrfrec.core.sparse import Rows
 from mrfrec.data.catalogue import Catalogue, Training
 from mrfrec.data.ids import Ids, Texts
-from mrfrec.data.origin import Origin
+from mrfrec.data.provenance import Origin
 from mrfrec.io.artifact import Stored
 
 
@@ -35,7 +35,7 @@ def training_arrays(training: Training) -> dict[str, npt.NDArray[Any]]:
 def shaped(arrays: Mapping[str, Stored], name: str, *shape: int, kind: str = "f") -> Stored:
     """Return an array that must have this shape and kind of numbers ("f" or "i").
 
-    Checksums say that an array is as it was written, not that it goes with the others.
+    Checksums tell that an array was not changed, but not that it goes with the other arrays of the file.
     """
     if arrays[name].array.shape != shape or arrays[name].array.dtype.kind != kind:
         raise arrays[name].damaged()
@@ -83,7 +83,7 @@ def read_ids(arrays: Mapping[str, Stored], name: str) -> Ids:
 
 
 def read_texts(arrays: Mapping[str, Stored], name: str) -> Texts:
-    """Read strings; refuse what is not UTF-8."""
+    """Read strings; refuse bytes that are not UTF-8."""
     stored = arrays[f"{name}.data"]
     if stored.array.dtype != np.uint8 or stored.array.ndim != 1:
         raise stored.damaged()

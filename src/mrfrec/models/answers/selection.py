@@ -1,23 +1,40 @@
-"""Rank items by score: the k best of each user, without a users × items matrix.
+"""Choose the k best items of each user, without a users × items matrix.
 
-A `Scorer` says what histories score, `top_k` chooses: for a few users in plain numpy, for more in compiled
-code on all threads, with equal results.
+A `Scorer` gives the scores of histories, and `top_k` chooses: for a few users in plain numpy, for more in
+compiled code on all threads, with equal results.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from mrfrec.core.sparse import Rows
-from mrfrec.models.scorers import FEW, Scorer, Wanted, as_array, for_kernels, items_of
+from mrfrec.engines.machine import usable_threads
+from mrfrec.models.answers.scorers import (
+    FEW,
+    ScaledScorer,
+    Scorer,
+    Selection,
+    WeightScorer,
+    as_array,
+    for_kernels,
+    items_of,
+    novelty_factors,
+)
 
-__all__ = ["Base", "score", "top_k"]
+if TYPE_CHECKING:
+    from mrfrec.models.recommender import Recommender
 
+_MOST_BASES = 16  # kept by a model; each holds a few numbers per item
+
+Ties = Literal["index", "popularity"]
 Array = npt.NDArray[Any]
+Ranked = tuple[npt.NDArray[np.int32], Array, npt.NDArray[np.bool_]]
+"""Items, scores and whether there is evidence for each: users × k, best first."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +62,75 @@ class Base:
         return Base(scores, self.order, self.factor, self)
 
 
+def base_of(
+    model: "Recommender", *, stranger: bool, more_novelty: float = 0.0, ties: Ties = "popularity"
+) -> Base:
+    """Return the base scores of a model's items for users with a history, or for a stranger without one."""
+    key = (ties, stranger, more_novelty)
+    base = model._bases.get(key)
+    if base is None:
+        if len(model._bases) > _MOST_BASES:
+            model._bases.clear()
+        scores, factor = model._stranger_scores if stranger else model._base_scores, None
+        if more_novelty:
+            factor = novelty_factors(model.popularity_, more_novelty).astype(scores.dtype)
+            scores = scores * factor
+        by_index = np.arange(len(scores), dtype=np.int32)
+        order = model.catalogue.by_popularity if ties == "popularity" else by_index
+        base = model._bases[key] = Base(scores, order, factor)
+    return base
+
+
+def rank(
+    model: "Recommender",
+    histories: Rows,
+    k: int,
+    ties: Ties = "popularity",
+    hide: Rows | None = None,
+    hidden: npt.NDArray[np.bool_] | None = None,
+    allowed: Mapping[int, Array] | None = None,
+    more_novelty: float = 0.0,
+) -> Ranked:
+    """Return items, scores and whether there is evidence for each: users × k, best first.
+
+    `hide` holds the items hidden from each user, `hidden` those hidden from all; `allowed`, the only items
+    for some users. `more_novelty` is added to the novelty that the model was fitted with.
+    """
+    strangers = np.diff(histories.ptr) == 0
+    if strangers.any() and not strangers.all():
+        return _rank_apart(model, histories, strangers, k, ties, hide, hidden, allowed, more_novelty)
+    stranger = bool(strangers.any())
+    base = base_of(model, stranger=stranger, more_novelty=more_novelty, ties=ties)
+    if stranger:  # nothing is known, so nothing adds to the base score
+        nothing = Rows.empty(histories.width, histories.width)
+        scorer: Scorer = WeightScorer(histories, nothing, base.scores.dtype)
+    else:
+        scorer = model._scorer(histories)
+        if base.factor is not None:
+            scorer = ScaledScorer(scorer, model._base_scores, base.factor)
+    base = base if hidden is None else base.without(hidden)
+    return top_k(scorer, k, base, hidden=hide, allowed=allowed, threads=model.threads or usable_threads())
+
+
+def _rank_apart(
+    model: "Recommender", histories: Rows, strangers: npt.NDArray[np.bool_], k: int, ties: Ties,
+    hide: Rows | None, hidden: npt.NDArray[np.bool_] | None, allowed: Mapping[int, Array] | None,
+    more_novelty: float,
+) -> Ranked:  # fmt: skip
+    """Rank for users with a history and for strangers, one after the other."""
+    shape = len(histories), k
+    out = np.empty(shape, np.int32), np.empty(shape, model._base_scores.dtype), np.empty(shape, bool)
+    for rows in (np.flatnonzero(~strangers), np.flatnonzero(strangers)):
+        found = rank(
+            model, histories.take(rows), k, ties, None if hide is None else hide.take(rows), hidden,
+            {i: allowed[row] for i, row in enumerate(rows.tolist()) if row in allowed} if allowed else None,
+            more_novelty,
+        )  # fmt: skip
+        for whole, part in zip(out, found, strict=True):
+            whole[rows] = part
+    return out
+
+
 def score(scorer: Scorer, base: Array, threads: int) -> Array:
     """Return all scores, users × items."""
     from mrfrec.engines.local import LocalEngine
@@ -67,7 +153,7 @@ def top_k(
     hidden: Rows | None = None,
     allowed: Mapping[int, Array] | None = None,
     threads: int,
-) -> tuple[npt.NDArray[np.int32], Array, npt.NDArray[np.bool_]]:
+) -> Ranked:
     """Return items, scores and whether there is evidence for each: users × k, best first.
 
     `hidden` are items never chosen for each user, `allowed` the only ones to choose from for some users.
@@ -78,15 +164,15 @@ def top_k(
     evidence = np.zeros((n, k), bool)
     few, allowed = n <= scorer.few, allowed or {}
     hide = Rows.empty(n, len(base.scores)) if hidden is None else hidden
-    wanted = None if allowed else Wanted(k, hide)
-    found = None if wanted is None else scorer.best(base.scores, base.order, wanted)
+    selection = None if allowed else Selection(k, hide)
+    found = None if selection is None else scorer.best(base.scores, base.order, selection)
     if found is not None:
         return *found, scorer.has_evidence(0, n, found[0])
 
     def work(task: tuple[int, int]) -> None:
         first, last = task
         part = slice(first, last)
-        scored = scorer.scores(first, last, base.scores, wanted)
+        scored = scorer.scores(first, last, base.scores, selection)
         if not few:
             _select(scored, first, last, hide, base, items, best, evidence)
         for u in range(first, last):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,9 +10,8 @@ import numpy.typing as npt
 from mrfrec.core.sparse import Rows
 from mrfrec.data.ids import Id, Ids
 from mrfrec.errors import ParameterError
-from mrfrec.models.histories import Query, Unknown, find_ids, rows_of_pairs
-
-ItemFilter = Iterable[Id] | Mapping[Any, Iterable[Id]] | None
+from mrfrec.models.answers.histories import Query, UnknownIds, find_ids, rows_of_pairs
+from mrfrec.models.answers.question import ItemFilter
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Filters:
     excluded: Rows | None = None
     allowed: Rows | None = None
     limited: frozenset[int] = frozenset()  # rows that `allowed` is for; the others may get any item
-    unknown: tuple[Unknown, ...] = ()
+    unknown: tuple[UnknownIds, ...] = ()
 
     @classmethod
     def of(cls, query: Query, items: Ids, allow: ItemFilter, exclude: ItemFilter) -> "Filters":
@@ -31,8 +30,10 @@ class Filters:
 
         In a mapping, None stands for everybody.
         """
+        if allow is None and exclude is None:
+            return cls()
         found: dict[str, Any] = {}
-        unknown: tuple[Unknown, ...] = ()
+        unknown: tuple[UnknownIds, ...] = ()
         for name, given in (("allow", allow), ("exclude", exclude)):
             by_user = given if isinstance(given, Mapping) else {None: given}
             owners, ids = _by_row(by_user, query.names, name)
@@ -73,16 +74,6 @@ class Filters:
         ptr, items = self.allowed.ptr, self.allowed.items
         rows = [row for row in range(start, start + count) if row in self.limited]
         return {row - start: items[int(ptr[row]) : int(ptr[row + 1])] for row in rows}
-
-
-class Request(NamedTuple):
-    """What to recommend to each row of a query."""
-
-    k: int
-    exclude_seen: bool
-    filters: Filters
-    more_novelty: float
-    explain: int
 
 
 def _by_row(given: Mapping[Any, Any], names: Ids, parameter: str) -> tuple[npt.NDArray[Any], list[Id]]:

@@ -1,4 +1,4 @@
-"""How the pairs of a matrix were made from rows: what must be known to add more rows later."""
+"""The provenance of a matrix: how its pairs were made from rows, so that more rows can be added later."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -50,7 +50,7 @@ _KINDS = ("integers", "strings", "untyped")
 
 @dataclass(frozen=True)
 class Origin:
-    """How the pairs of a matrix were made from rows: what must be known to add more rows."""
+    """The rules by which the pairs of a matrix were made from rows, and their exact sums and times."""
 
     rules: dict[str, Any] = field(default_factory=dict)  # parameters of the reader that are not its defaults
     users: str = "integers"  # the type of the ids: "integers", "strings", or "untyped" if read from text
@@ -120,8 +120,9 @@ class Origin:
         fading = ReadingOptions(**self.rules).following_latest_time
         if fading:
             raise DataError(
-                f"nobody can be removed from data that was read with {' and '.join(fading)} and without now: "
-                "the latest time, which decides what counts, may be theirs. Fit again on the other events."
+                f"no user can be removed from data that was read with {' and '.join(fading)} and without "
+                "now: the latest time, which decides the values of pairs, may be theirs. Fit again on the "
+                "other events."
             )
 
     def check_can_grow(self) -> None:

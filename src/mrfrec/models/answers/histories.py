@@ -1,9 +1,9 @@
-"""For whom to recommend: user ids, item ids, mappings, tables or matrices → rows of histories."""
+"""Read for whom to recommend: user ids, item ids, mappings, tables or matrices become rows of histories."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +14,14 @@ from mrfrec.data.catalogue import Training
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.errors import DataError, ParameterError
 
+if TYPE_CHECKING:
+    from mrfrec.models.recommender import Recommender
+
 LARGEST_VALUE = 1e30  # value, of which sums of products are finite in single precision
 _USERS_AT_ONCE = 4096  # ranked and written as one batch
 
 
-class Unknown(NamedTuple):
+class UnknownIds(NamedTuple):
     """The ids given as one parameter that the model does not know."""
 
     parameter: str
@@ -34,11 +37,6 @@ class Unknown(NamedTuple):
             warn(f"{self.parameter}: {count} items are unknown to the model; ignored ({first}).")
 
 
-def unknown_item(item: object) -> DataError:
-    """Return the error about an item that has to be known."""
-    return DataError(f"item {item!r} is unknown to the model. Find items by id or title: search(…).")
-
-
 @dataclass(frozen=True)
 class Query:
     """For whom to recommend: a name for each row of histories."""
@@ -47,7 +45,7 @@ class Query:
     chosen: npt.NDArray[np.int64] | None  # positions of the training users asked for, −1 unknown; None: all
     histories: Rows
     library: str | None = None  # of the data frame that asked
-    unknown: tuple[Unknown, ...] = ()
+    unknown: tuple[UnknownIds, ...] = ()
 
     def __len__(self) -> int:
         return len(self.names)
@@ -68,11 +66,28 @@ class Query:
             yield start, self.names[start:stop], rows
 
 
-def query_users(users: object, training: Training) -> Query:
+def query_of(model: "Recommender", users: object = None, history: object = None) -> Query:
+    """Read the users or histories that a model is asked about; all training users if both are None."""
+    if users is not None and history is not None:
+        raise ParameterError("history", "None when users are given", history, "One of them says for whom.")
+    items = model.items_
+    if history is None:
+        return _query_users(users, model._trained_on("recommending by user id"))
+    return _query_histories(history, items, bool(model._facts["binary"]), model.usual_value_)
+
+
+def length_of_history(model: "Recommender", user: Id) -> int | None:
+    """Return the number of items of a training user; None if there is no such user."""
+    training = model._trained_on("user")
+    place = int(training.users.find([user], "user")[0])
+    return int(training.histories.ptr[place + 1] - training.histories.ptr[place]) if place >= 0 else None
+
+
+def _query_users(users: object, training: Training) -> Query:
     """Ask for training users by their ids, for all of them if None."""
     if users is None:
         return Query(training.users, None, training.histories)
-    if isinstance(users, str | int | float | np.number):  # of which floats are no ids, as `find_ids` says
+    if isinstance(users, str | int | float | np.number):  # `find_ids` refuses floats
         users = [users]
     if _is_table(users):
         raise DataError(
@@ -97,17 +112,15 @@ def _integers(ids: list[int], known: Ids) -> npt.NDArray[Any]:
     return np.asarray(ids, np.uint64 if wide or max(ids, default=0) >= 2**63 else np.int64)
 
 
-def query_histories(history: object, items: Ids, typical: float | None) -> Query:
+def _query_histories(history: object, items: Ids, binary: bool, usual: float) -> Query:
     """Ask for histories in any of the forms `Recommender.recommend` takes, for a model of these items.
 
-    `typical` is the mean size of the values the model was fitted on, which an item without a value gets; None
-    if it was fitted on ones.
+    An item without a value gets the `usual` one. The values of tables are read unless the model is `binary`.
     """
-    binary, usual = typical is None, 1.0 if typical is None else typical
+    if isinstance(history, np.ndarray) and history.ndim == 0:
+        history = history.item()
     if isinstance(history, str | bytes | int | float | np.generic):
         raise ParameterError("history", "item ids in a list, not one alone", history, f"Try [{history!r}].")
-    if isinstance(history, np.ndarray) and history.ndim == 0:
-        return query_histories(history.item(), items, typical)
     if isinstance(history, PathLike) or _is_table(history) or not isinstance(history, Iterable):
         return _query_table(history, items, binary)
     if isinstance(history, Mapping):
@@ -115,7 +128,10 @@ def query_histories(history: object, items: Ids, typical: float | None) -> Query
             return _query_lists(Ids.range(1), [history], items, usual)
         return _query_lists(Ids.of(history, "user"), list(history.values()), items, usual)
     ids = _as_list(history)
-    several = any(isinstance(each, Iterable) and not isinstance(each, str | bytes) for each in ids)
+    # Asking whether something is iterable takes long: not for plain ids.
+    several = not {*map(type, ids)} <= {int, str} and any(
+        isinstance(each, Iterable) and not isinstance(each, str | bytes) for each in ids
+    )
     histories = ids if several else [ids]
     return _query_lists(Ids.range(len(histories)), histories, items, usual, _library_of(history))
 
@@ -152,17 +168,12 @@ def _query_lists(
 
 def _query_table(table: Any, items: Ids, binary: bool) -> Query:
     """Ask for histories in a data frame or a file, or the rows of a matrix with the model's columns."""
-    from mrfrec.data.interactions import Interactions, as_histories
+    from mrfrec.data.interactions import Interactions
     from mrfrec.io.tables import read_interactions
 
     if hasattr(table, "tocsr"):
-        matrix = as_histories(table, "history")
-        if matrix.shape[1] != len(items):
-            raise DataError(
-                f"history must have the {len(items)} items the model was fitted on, as columns in the same "
-                f"order; got {matrix.shape[1]}."
-            )
-        return Query(Ids.range(matrix.shape[0]), None, Rows.of(matrix))
+        rows = matrix_rows(table, items, "history")
+        return Query(Ids.range(len(rows)), None, rows)
     data = table if isinstance(table, Interactions) else read_interactions(table, binary=binary)
     pairs = data.matrix.tocoo()
     places, unknown = find_ids(data.items, items, "item", "history")
@@ -170,14 +181,27 @@ def _query_table(table: Any, items: Ids, binary: bool) -> Query:
     return Query(data.users, None, rows, data.library, unknown)
 
 
+def matrix_rows(matrix: object, items: Ids, name: str) -> Rows:
+    """Return the rows of a `scipy.sparse` matrix whose columns are the items of a model."""
+    from mrfrec.data.interactions import as_histories
+
+    histories = as_histories(matrix, name)
+    if histories.shape[1] != len(items):
+        raise DataError(
+            f"{name} must have the {len(items)} items the model was fitted on, as columns in the same order; "
+            f"got {histories.shape[1]}."
+        )
+    return Rows.of(histories)
+
+
 def find_ids(
     ids: Iterable[Any], known: Ids, kind: str, parameter: str
-) -> tuple[npt.NDArray[np.int64], tuple[Unknown, ...]]:
+) -> tuple[npt.NDArray[np.int64], tuple[UnknownIds, ...]]:
     """Return the positions of ids, −1 for unknown ones, and which these are."""
     wanted = _as_list(ids)
     found = known.find(wanted, kind)
     missing = [wanted[i] for i in np.flatnonzero(found < 0).tolist()]
-    return found, (Unknown(parameter, missing, len(wanted)),) if missing else ()
+    return found, (UnknownIds(parameter, missing, len(wanted)),) if missing else ()
 
 
 def rows_of_pairs(
@@ -200,7 +224,7 @@ def _as_list(given: Any) -> list[Any]:
 
 
 def _is_table(given: object) -> bool:
-    # On the class, since to ask a lazy frame for its columns is to compute them.
+    # Look at the class: the columns of a lazy frame are computed when they are read.
     return hasattr(given, "tocsr") or hasattr(type(given), "columns")
 
 
@@ -208,29 +232,3 @@ def _library_of(given: object) -> str | None:
     """Return the library of a column of a data frame; None for anything else."""
     library = type(given).__module__.split(".")[0]
     return library if library in ("pandas", "polars", "pyarrow") and not _is_table(given) else None
-
-
-def validation_of(validation: object, m: int) -> tuple[Rows, Rows]:
-    """Two matrices of people × items, or what has them as `shown` and `targets`."""
-    from mrfrec.data.interactions import as_histories
-
-    pair = getattr(validation, "shown", None), getattr(validation, "targets", None)
-    if pair == (None, None) and isinstance(validation, tuple | list) and len(validation) == 2:
-        pair = validation[0], validation[1]
-    if pair[0] is None or pair[1] is None:
-        kind = type(validation).__name__
-        raise DataError(
-            f"validation must be two matrices, what people show and what is to be guessed; got {kind}."
-        )
-    shown, targets = (as_histories(X, "validation") for X in pair)
-    if not shown.shape == targets.shape == (shown.shape[0], m):
-        raise DataError(
-            f"validation must be two matrices with a row for each person and the {m} items of the data as "
-            f"columns; got {shown.shape[0]} × {shown.shape[1]} and {targets.shape[0]} × {targets.shape[1]}."
-        )
-    both = int((shown.astype(bool).multiply(targets.astype(bool))).nnz)
-    if both:
-        raise DataError(
-            f"validation must not show what is to be guessed; {both:,} pairs are in both matrices."
-        )
-    return Rows.of(shown), Rows.of(targets)

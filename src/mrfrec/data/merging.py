@@ -12,12 +12,12 @@ import scipy.sparse as sp
 
 from mrfrec.data.ids import Ids, Texts
 from mrfrec.data.interactions import Interactions, log_several_titles, only
-from mrfrec.data.origin import Origin, Sums
 from mrfrec.data.pairs import combine, last_times
+from mrfrec.data.provenance import Origin, Sums
 from mrfrec.errors import DataError
 
 
-def origin_of(data: Interactions) -> Origin:
+def origin_of_data(data: Interactions) -> Origin:
     """Return how the pairs were made from rows; the entries of a matrix count as events."""
     return data.origin or Origin.of_matrix(data.matrix.data, data.users, data.items)
 
@@ -27,7 +27,7 @@ def add(old: Interactions, new: Interactions) -> Interactions:
 
     With `duplicates="first"` and "last", the rows of `old` come first.
     """
-    was, more = origin_of(old), origin_of(new)
+    was, more = origin_of_data(old), origin_of_data(new)
     was.check_can_grow()
     if new.origin is not None and more.rules != was.rules:
         raise DataError(
@@ -75,13 +75,13 @@ def add(old: Interactions, new: Interactions) -> Interactions:
 
 
 def without_users(data: Interactions, places: npt.NDArray[np.integer[Any]]) -> Interactions:
-    """Take out users by position, and items that nobody else used."""
-    origin = origin_of(data)
+    """Remove users by position, and the items that only they used."""
+    origin = origin_of_data(data)
     stays = np.ones(data.n_users, np.bool_)
     stays[places] = False
     keep = np.repeat(stays, np.diff(data.matrix.indptr))
     if not keep.any():
-        raise DataError("nobody else is in the data: nothing would be left to fit.")
+        raise DataError("all users of the data would be removed: nothing would be left to fit.")
     matrix = data.matrix[np.flatnonzero(stays)]
     had, has = (
         np.bincount(indices, minlength=data.n_items) for indices in (data.matrix.indices, matrix.indices)
@@ -100,7 +100,7 @@ def retyped(data: Interactions) -> Interactions:
 
     The types of ids then depend only on the pairs that are left, and not on how they came.
     """
-    origin = origin_of(data)
+    origin = origin_of_data(data)
     users = _as_integers(data.users) if origin.users == "untyped" else None
     items = _as_integers(data.items) if origin.items == "untyped" else None
     if users is None and items is None:

@@ -27,7 +27,7 @@ _HELD = 2**22  # sparse scores of a block of users: 32 MB at most
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Selection:
     """The scores that matter: each user's k largest, without the hidden items of that user."""
 
     k: int
@@ -44,12 +44,12 @@ class Scorer(Protocol):
 
     def __len__(self) -> int: ...
 
-    def scores(self, first: int, last: int, base: Array, wanted: Wanted | None = None) -> Rows | Array:
+    def scores(self, first: int, last: int, base: Array, selection: Selection | None = None) -> Rows | Array:
         """Return the scores of users first to last, added to `base`.
 
         Either an array of users × items, which the caller may change; or the scores of those items alone for
         which the history holds evidence, a weight other than 0. In an array, −∞ may take the place of scores
-        that are not wanted.
+        that are not selected.
         """
         ...
 
@@ -57,7 +57,9 @@ class Scorer(Protocol):
         """Tell for users × k items whether the history holds evidence; asked where `scores` is an array."""
         ...
 
-    def best(self, base: Array, order: Array, wanted: Wanted) -> tuple[npt.NDArray[np.int32], Array] | None:
+    def best(
+        self, base: Array, order: Array, selection: Selection
+    ) -> tuple[npt.NDArray[np.int32], Array] | None:
         """Return the k best items of all users, and their scores, if a device holds the weights.
 
         The result is that of choosing from `scores`; of equal scores, the lower `order` comes first.
@@ -87,7 +89,7 @@ class WeightScorer(Scorer):
     def __len__(self) -> int:
         return len(self._histories)
 
-    def scores(self, first: int, last: int, base: Array, wanted: Wanted | None = None) -> Rows | Array:
+    def scores(self, first: int, last: int, base: Array, selection: Selection | None = None) -> Rows | Array:
         """Return base + x·B."""
         if isinstance(self._weights, DenseRows):
             return self._dense(self._weights.array, first, last, base)
@@ -156,12 +158,14 @@ class WeightScorer(Scorer):
             user, place, at = user[~hit], place[~hit], at[~hit] + 1
         return found
 
-    def best(self, base: Array, order: Array, wanted: Wanted) -> tuple[npt.NDArray[np.int32], Array] | None:
+    def best(
+        self, base: Array, order: Array, selection: Selection
+    ) -> tuple[npt.NDArray[np.int32], Array] | None:
         """Ask the device, if there is one."""
         if self._ranker is None:
             return None
         return self._ranker.top_k(
-            self._histories, self._values, wanted.k, base, order, wanted.hidden, wanted.factor
+            self._histories, self._values, selection.k, base, order, selection.hidden, selection.factor
         )
 
     @cached_property
@@ -188,14 +192,14 @@ class LowRankScorer(Scorer):
     def __len__(self) -> int:
         return len(self._histories)
 
-    def scores(self, first: int, last: int, base: Array, wanted: Wanted | None = None) -> Array:
+    def scores(self, first: int, last: int, base: Array, selection: Selection | None = None) -> Array:
         """Return base + x·B + V·h, without what an item adds to itself."""
         out = as_array(self._weights.scores(first, last, base), base)
         if len(self) > FEW:
             self._add(first, last, out)
         else:
             for u in range(first, last):
-                self._add_one(u, out[u - first], wanted)
+                self._add_one(u, out[u - first], selection)
         ptr, items = self._histories.ptr[first : last + 1], self._histories.items
         span = slice(int(ptr[0]), int(ptr[-1]))
         user = np.repeat(np.arange(last - first), np.diff(ptr))
@@ -211,16 +215,16 @@ class LowRankScorer(Scorer):
         kernels.embed(ptr, items, self._values, first, last, self._low_rank.left, self._V, h)
         kernels.add_low_rank(np.ascontiguousarray(h.T), self._V, np.zeros(len(h), out.dtype), out)
 
-    def _add_one(self, u: int, out: Array, wanted: Wanted | None) -> None:
-        """Add V·h to the scores of user u, in numpy; items whose scores are not wanted may get −∞."""
+    def _add_one(self, u: int, out: Array, selection: Selection | None) -> None:
+        """Add V·h to the scores of user u, in numpy; items whose scores are not selected may get −∞."""
         V, had = self._V, items_of(self._histories, u)
         h = np.zeros(V.shape[1], V.dtype)
         for t, j in enumerate(had.tolist(), int(self._histories.ptr[u])):
             h += self._values[t] * self._low_rank.left[j] * V[j]
         items = np.arange(len(out))
-        if wanted is not None:
-            out[items_of(wanted.hidden, u)] = -np.inf
-            items = np.concatenate([self._best(h, out, had, wanted), had])
+        if selection is not None:
+            out[items_of(selection.hidden, u)] = -np.inf
+            items = np.concatenate([self._best(h, out, had, selection), had])
             items = items[out[items] > -np.inf]
         start, out[:] = out[items], -np.inf
         for first in range(0, len(items), 2048):
@@ -229,11 +233,11 @@ class LowRankScorer(Scorer):
             terms[:, 0] += start[part]
             out[items[part]] = np.add.accumulate(terms, axis=1)[:, -1]  # in the order of compiled code
 
-    def _best(self, h: Array, out: Array, had: Array, wanted: Wanted) -> Array:
+    def _best(self, h: Array, out: Array, had: Array, selection: Selection) -> Array:
         """Return items that hold the k best for sure, apart from those in the history.
 
         Some components alone give a score up to ‖h'‖·‖v'‖, h' and v' being the rest (Cauchy-Schwarz): first
-        the leading ones for all items, then all of them, up to rounding, for those that are left.
+        the leading ones for all items, then all components, up to rounding, for the remaining items.
         """
         low, lead = self._low_rank, len(self._low_rank.leading)
         start = out.copy()
@@ -242,9 +246,9 @@ class LowRankScorer(Scorer):
         rounded = low.lengths[0] * (rounding * np.linalg.norm(h))
 
         def left(about: Array, far: Array, items: Any) -> Array:
-            if wanted.factor is not None:
-                about, far = about * wanted.factor[items], far * wanted.factor[items]
-            enough = _kth_or_less(about - far, wanted.k)
+            if selection.factor is not None:
+                about, far = about * selection.factor[items], far * selection.factor[items]
+            enough = _kth_or_less(about - far, selection.k)
             return np.flatnonzero(about + far >= enough - rounding * abs(enough))
 
         far = low.lengths[1] * np.linalg.norm(h[lead:]) + rounded
@@ -268,18 +272,20 @@ class ScaledScorer(Scorer):
     def __len__(self) -> int:
         return len(self._scorer)
 
-    def scores(self, first: int, last: int, base: Array, wanted: Wanted | None = None) -> Rows | Array:
+    def scores(self, first: int, last: int, base: Array, selection: Selection | None = None) -> Rows | Array:
         """Return the scores from the base of the other scorer on; what `base` hides stays hidden."""
-        wanted = None if wanted is None else replace(wanted, factor=self._factor)
-        scored = self._scorer.scores(first, last, self._start(base), wanted)
+        selection = None if selection is None else replace(selection, factor=self._factor)
+        scored = self._scorer.scores(first, last, self._start(base), selection)
         if isinstance(scored, Rows):
             return replace(scored, values=scored.values * self._factor[scored.items])
         scored *= self._factor
         return scored
 
-    def best(self, base: Array, order: Array, wanted: Wanted) -> tuple[npt.NDArray[np.int32], Array] | None:
+    def best(
+        self, base: Array, order: Array, selection: Selection
+    ) -> tuple[npt.NDArray[np.int32], Array] | None:
         """Ask the other scorer."""
-        return self._scorer.best(self._start(base), order, replace(wanted, factor=self._factor))
+        return self._scorer.best(self._start(base), order, replace(selection, factor=self._factor))
 
     def has_evidence(self, first: int, last: int, items: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
         """Ask the other scorer."""
@@ -307,7 +313,7 @@ def as_array(scored: Rows | Array, base: Array) -> Array:
 
 
 class VectorScorer(Scorer):
-    """Scores h·Vᵀ, where h is a vector for each user. What is no sum of weights is evidence as a whole."""
+    """Scores h·Vᵀ, where h is a vector for each user. Any history is evidence for all items."""
 
     uses_blas = True
     users_at_once = _BLOCK
@@ -318,7 +324,7 @@ class VectorScorer(Scorer):
     def __len__(self) -> int:
         return len(self._users)
 
-    def scores(self, first: int, last: int, base: Array, wanted: Wanted | None = None) -> Array:
+    def scores(self, first: int, last: int, base: Array, selection: Selection | None = None) -> Array:
         """Return base + h·Vᵀ."""
         some = np.zeros((_BLOCK, self._users.shape[1]), base.dtype)
         some[: last - first] = self._users[first:last]
@@ -343,7 +349,7 @@ class KnownScores(Scorer):
     def __len__(self) -> int:
         return len(self._scores)
 
-    def scores(self, first: int, last: int, base: Array, wanted: Wanted | None = None) -> Array:
+    def scores(self, first: int, last: int, base: Array, selection: Selection | None = None) -> Array:
         """Return base + the scores."""
         return self._scores[first:last] + base
 

@@ -1,0 +1,131 @@
+"""Explain a score: what each item of a history adds to it."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mrfrec.core.sparse import Rows
+from mrfrec.data.catalogue import Contribution
+from mrfrec.data.ids import Id
+from mrfrec.errors import DataError, ParameterError
+from mrfrec.models.answers.histories import query_of
+from mrfrec.models.answers.question import check_novelty
+from mrfrec.models.answers.scorers import novelty_factors
+from mrfrec.models.answers.selection import base_of
+
+if TYPE_CHECKING:
+    from mrfrec.models.recommender import Recommender
+
+Array = npt.NDArray[Any]
+WeightsBetween = Callable[[Array, Array, Array], npt.NDArray[np.float64]]
+
+_AT_ONCE = 100_000  # weights from a history to its recommended items: some megabytes
+
+
+def check_explains(model: "Recommender") -> None:
+    """Refuse a model whose scores are no sums over the items of a history."""
+    if not model.explains:
+        raise DataError(
+            f"a {type(model).__name__} cannot explain: its scores are no sums over the items of a "
+            "history. MRF, EASE, EDLAE, SLIM, FsSLIM, ItemKNN and WMF can."
+        )
+
+
+def added_novelty(model: "Recommender", novelty: float | None) -> float:
+    """Return the difference between this novelty and the one the model was fitted with."""
+    if novelty is None:
+        return 0.0
+    if not model.scales_scores:
+        raise DataError(
+            f"a {type(model).__name__} takes no novelty: its scores are no sums of weights, and dividing "
+            "them by popularity means nothing. MRF, EASE, EDLAE, SLIM, FsSLIM and ItemKNN do."
+        )
+    return novelty - float(model.fitted_parameters_.get("novelty", 0.0))
+
+
+def explanation(
+    model: "Recommender",
+    item: Id,
+    *,
+    user: Id | None = None,
+    history: object = None,
+    novelty: float | None = None,
+) -> tuple[list[Contribution], float]:
+    """Return the contributions of a history to an item's score, largest first, and the item's base score."""
+    position = model.catalogue.position(item)
+    check_explains(model)
+    if (user is None) == (history is None):
+        raise ParameterError(
+            "user", "given, or else a history", user, "Exactly one of them says whose score."
+        )
+    found, base = explanations(model, np.array([position]), user=user, history=history, novelty=novelty)
+    return found[0], float(base[0])
+
+
+def explanations(
+    model: "Recommender",
+    targets: Array,
+    *,
+    user: Id | None = None,
+    history: object = None,
+    novelty: float | None = None,
+) -> tuple[list[list[Contribution]], Array]:
+    """Return the contributions of one history to the scores of several items, and their base scores.
+
+    `targets` are positions of items.
+    """
+    query = query_of(model, None if user is None else [user], history)
+    if len(query) != 1:
+        raise ParameterError("history", "of one person", history)
+    for each in query.unknown:
+        each.warn()
+    _, _, rows = next(query.batches())
+    more = added_novelty(model, check_novelty(novelty))
+    found = contributions(scaled_weights(model, more), rows.items, rows.values, targets)
+    base = base_of(model, stranger=not len(rows.items), more_novelty=more)
+    return found, base.scores[targets]
+
+
+def weights_between(model: "Recommender", had: Array, targets: Array) -> npt.NDArray[np.float64]:
+    """Return the weight of each item, of value 1, in the score of each target, had × targets."""
+    return model._weights_between(had, np.ones(len(had)), targets)
+
+
+def scaled_weights(model: "Recommender", more_novelty: float) -> WeightsBetween:
+    """Return `model._weights_between`, with more novelty."""
+    if not more_novelty:
+        return model._weights_between
+    factors = novelty_factors(model.popularity_, more_novelty)
+    return lambda had, values, targets: model._weights_between(had, values, targets) * factors[targets]
+
+
+def contributions(
+    weights_between: WeightsBetween, had: Array, values: Array, targets: Array, most: int | None = None
+) -> list[list[Contribution]]:
+    """Return x_j·B_ji of the items j of one history for each target i: the largest first, `most` of them."""
+    weights = weights_between(had, values, targets)
+    x = values.astype(np.float64)
+    # In float64, where a product of two float32 is exact.
+    order = np.lexsort((np.broadcast_to(had[:, None], weights.shape), -x[:, None] * weights), axis=0)[:most]
+    columns = had[order], x[order], np.take_along_axis(weights, order, axis=0)
+    return [list(map(Contribution, *one)) for one in zip(*(each.T.tolist() for each in columns), strict=True)]
+
+
+def reasons(
+    weights_between: WeightsBetween, histories: Rows, items: npt.NDArray[np.int32], most: int
+) -> list[list[list[Contribution]]]:
+    """Return the largest positive contributions to each recommended item, of users × k items."""
+    found = []
+    for u, recommended in enumerate(items):
+        span = slice(int(histories.ptr[u]), int(histories.ptr[u + 1]))
+        had, values, there = histories.items[span], histories.values[span], recommended[recommended >= 0]
+        step = max(1, _AT_ONCE // max(len(had), 1))
+        positive = [
+            [c for c in parts if c.amount > 0]
+            for first in range(0, len(there), step)
+            for parts in contributions(weights_between, had, values, there[first : first + step], most)
+        ]
+        found.append(positive + [[] for _ in range(len(recommended) - len(positive))])
+    return found

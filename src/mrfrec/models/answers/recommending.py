@@ -1,0 +1,139 @@
+"""Recommend: turn a query and a question into ranked items, a batch of users at a time."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+
+import numpy as np
+
+from mrfrec.checks import warn
+from mrfrec.data.catalogue import RECOMMENDATION_COLUMNS, Columns, Recommendations
+from mrfrec.models.answers.explaining import added_novelty, check_explains, reasons, scaled_weights
+from mrfrec.models.answers.filters import Filters
+from mrfrec.models.answers.histories import Query, UnknownIds
+from mrfrec.models.answers.question import Question
+from mrfrec.models.answers.selection import base_of, rank
+
+if TYPE_CHECKING:
+    from mrfrec.core.engine import Progress
+    from mrfrec.io.staging import Staging
+    from mrfrec.models.recommender import Recommender
+
+Form = Literal["parquet", "csv", "jsonl"] | None
+
+
+class WriteOptions(TypedDict, total=False):
+    """Where and how to write rows, besides the path; see `Recommender.recommend_to`."""
+
+    form: Form
+    table: str | None
+    columns: Mapping[str, str] | None
+
+
+def recommend(
+    model: "Recommender",
+    query: Query,
+    question: Question,
+    *,
+    progress: "Progress | None" = None,
+    unknown: list[UnknownIds] | None = None,
+) -> Iterator[Recommendations]:
+    """Check a question, and return recommendations for a few thousand users at a time.
+
+    Warns of unknown ids and of users with fewer than k items; a list `unknown` takes the ids instead.
+    """
+    filters = check_question(model, query, question, unknown)
+    return ranked(model, query, question, filters, progress, warns=unknown is None)
+
+
+def check_question(
+    model: "Recommender", query: Query, question: Question, unknown: list[UnknownIds] | None = None
+) -> Filters:
+    """Refuse a question that the model cannot answer, and look up the items it allows and excludes."""
+    if question.explain:
+        check_explains(model)
+    filters = Filters.of(query, model.items_, question.allow, question.exclude)
+    for each in (*query.unknown, *filters.unknown):
+        each.warn() if unknown is None else unknown.append(each)
+    added_novelty(model, question.novelty)
+    return filters
+
+
+def ranked(
+    model: "Recommender",
+    query: Query,
+    question: Question,
+    filters: Filters,
+    progress: "Progress | None" = None,
+    *,
+    warns: bool = False,
+    span: tuple[int, int | None] = (0, None),
+) -> Iterator[Recommendations]:
+    """Yield recommendations for a range of the users of a query."""
+    k, more_novelty = question.k, added_novelty(model, question.novelty)
+    places = min(k, len(model.items_))
+    short = done = 0
+    for start, names, histories in query.batches(*span):
+        items, scores, evidence = rank(
+            model, histories, places, hide=filters.hide(start, histories, question.exclude_seen),
+            hidden=filters.hidden, allowed=filters.allow(start, len(names)), more_novelty=more_novelty,
+        )  # fmt: skip
+        short += int((items < 0).any(axis=1).sum()) if places == k else len(names)
+        base = because = None
+        if question.explain:
+            base = base_of(model, stranger=False, more_novelty=more_novelty).scores[items]
+            strangers = np.diff(histories.ptr) == 0
+            if strangers.any():
+                others = base_of(model, stranger=True, more_novelty=more_novelty).scores
+                base[strangers] = others[items[strangers]]
+            because = reasons(scaled_weights(model, more_novelty), histories, items, question.explain)
+        yield Recommendations(names, items, scores, evidence, base, because)
+        done += len(names)
+        if progress is not None:
+            progress("recommending", done, len(query))
+    if short and warns:
+        warn(
+            f"{short:,} of {len(query):,} users get fewer than k={k} items: no more are left that they "
+            "have not seen and that are not excluded."
+        )
+
+
+def table(model: "Recommender", query: Query, question: Question, progress: "Progress | None" = None) -> Any:
+    """Return recommendations as a data frame."""
+    from mrfrec.io.frames import frame
+
+    batches = recommend(model, query, question, progress=progress)
+    columns = (model.catalogue.recommendation_columns(batch) for batch in batches)
+    form = table_form(model, query, bool(question.explain))
+    return frame(columns, *form, library=model._frame_library(query.library))
+
+
+def staged(
+    model: "Recommender",
+    batches: Iterable[Recommendations],
+    query: Query,
+    path: "str | PathLike[str] | Staging",
+    *,
+    explain: bool,
+    **target: Unpack[WriteOptions],
+) -> AbstractContextManager[int]:
+    """Write batches beside a file or a table, and let them take its place when the block ends."""
+    from mrfrec.io.frames import writing_rows
+
+    pieces = (model.catalogue.recommendation_columns(batch) for batch in batches)
+    return writing_rows(pieces, *table_form(model, query, explain), path, **target)
+
+
+def table_form(model: "Recommender", query: Query, explain: bool) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the columns of a table of recommendations, and the types that depend on the model."""
+    names = (*RECOMMENDATION_COLUMNS, "because") if explain else RECOMMENDATION_COLUMNS
+    return names, {**model.column_types, "user": query.names.kind}
+
+
+def columns_of_part(
+    model: "Recommender", query: Query, question: Question, filters: Filters, span: tuple[int, int]
+) -> Iterator[Columns]:
+    """Yield the columns of recommendations for a range of users."""
+    for batch in ranked(model, query, question, filters, span=span):
+        yield model.catalogue.recommendation_columns(batch)

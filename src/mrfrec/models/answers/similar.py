@@ -1,0 +1,100 @@
+"""Find the items that go with an item."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from mrfrec.checks import check_count, warn
+from mrfrec.data.catalogue import NEIGHBOR_COLUMNS, SIMILAR_COLUMNS, Columns
+from mrfrec.data.ids import Id
+from mrfrec.models.answers.recommending import WriteOptions
+
+if TYPE_CHECKING:
+    from mrfrec.core.engine import Progress
+    from mrfrec.io.staging import Staging
+    from mrfrec.models.recommender import Recommender
+
+_ITEMS_AT_ONCE = 1024  # whose neighbors are written as one batch
+
+Array = npt.NDArray[Any]
+
+
+def neighbors(model: "Recommender", item: int) -> tuple[Array, Array]:
+    """Return the items that go with an item, by position and in any order, and how strongly."""
+    return model._neighbors(item)
+
+
+def nearest(model: "Recommender", item: int, k: int) -> tuple[Array, Array]:
+    """Return the k items that go with an item most strongly, by position, and how strongly; nearest first."""
+    items, strengths = model._neighbors(item)
+    least = np.partition(strengths, -k)[-k] if len(items) > k else -np.inf
+    keep = (strengths > 0) & (strengths >= least)
+    items, strengths = items[keep], strengths[keep]
+    order = np.lexsort((model.catalogue.by_popularity[items], -strengths))[:k]
+    return items[order], strengths[order].astype(model.score_type)
+
+
+def table(model: "Recommender", item: Id | Iterable[Id], k: int) -> Any:
+    """Return the nearest of an item, or of several, as a data frame."""
+    from mrfrec.io.frames import frame
+
+    if isinstance(item, Iterable) and not isinstance(item, str | bytes):
+        batches, names = neighbor_batches(model, k, item), SIMILAR_COLUMNS
+        return frame(batches, names, model.column_types, library=model._frame_library())
+    found = nearest(model, model.catalogue.position(item), check_count("k", k))  # type: ignore[arg-type]
+    if len(found[0]) < k:
+        warn(f"item {item!r} has fewer than k={k} similar items: the model knows no more.")
+    columns = model.catalogue.neighbor_columns(*found)
+    return frame([columns], NEIGHBOR_COLUMNS, model.column_types, library=model._frame_library())
+
+
+def neighbor_batches(
+    model: "Recommender", k: int, items: Iterable[Id] | None = None, progress: "Progress | None" = None
+) -> Iterator[Columns]:
+    """Return columns of the k nearest of items, of all by default, a thousand items at a time.
+
+    The column `similar_to` holds each of the items.
+    """
+    k, catalogue = check_count("k", k), model.catalogue
+    wanted = np.arange(len(catalogue.items)) if items is None else catalogue.positions(items)
+    return _batches(model, wanted, k, progress)
+
+
+def _batches(
+    model: "Recommender", items: npt.NDArray[np.int64], k: int, progress: "Progress | None"
+) -> Iterator[Columns]:
+    short = 0
+    for start in range(0, len(items), _ITEMS_AT_ONCE):
+        batch = items[start : start + _ITEMS_AT_ONCE]
+        found = [nearest(model, item, k) for item in batch.tolist()]
+        counts = [len(near) for near, _ in found]
+        short += sum(count < k for count in counts)
+        near, strengths = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        yield {
+            "similar_to": model.items_.take(np.repeat(batch, counts)),
+            **model.catalogue.columns(near),
+            "score": strengths,
+            "rank": np.concatenate([np.arange(1, count + 1, dtype=np.int32) for count in counts]),
+        }
+        if progress is not None:
+            progress("finding similar items", start + len(batch), len(items))
+    if short:
+        warn(
+            f"{short:,} of {len(items):,} items have fewer than k={k} similar items: the model knows no more."
+        )
+
+
+def staged(
+    model: "Recommender",
+    batches: Iterable[Columns],
+    path: "str | PathLike[str] | Staging",
+    **target: Unpack[WriteOptions],
+) -> AbstractContextManager[int]:
+    """Write batches beside a file or a table, and let them take its place when the block ends."""
+    from mrfrec.io.frames import writing_rows
+
+    return writing_rows(batches, SIMILAR_COLUMNS, model.column_types, path, **target)

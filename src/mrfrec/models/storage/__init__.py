@@ -1,0 +1,1 @@
+"""Model files, and models that are fitted again to more or fewer events."""

@@ -1,0 +1,100 @@
+"""Write a model to a file, and restore it from one. `mrfrec.load` is in `models/registry.py`."""
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from os import PathLike
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mrfrec.checks import check_flag
+from mrfrec.data.catalogue import Catalogue
+from mrfrec.errors import ParameterError
+from mrfrec.models.storage.arrays import (
+    catalogue_arrays,
+    read_ids,
+    read_texts,
+    read_training,
+    shaped,
+    training_arrays,
+)
+from mrfrec.models.storage.updating import known_origin
+
+if TYPE_CHECKING:
+    from mrfrec.io.artifact import StoredArrays
+    from mrfrec.models.recommender import Recommender
+
+_DATA_TYPES = {"users": int, "items": int, "pairs": int, "binary": bool, "fingerprint": str}
+
+Restored = TypeVar("Restored", bound="Recommender")
+
+
+def save(
+    model: "Recommender",
+    path: "str | PathLike[str]",
+    include_histories: bool,
+    notes: Mapping[str, Any] | None,
+) -> None:
+    """Write a model to one file; see `Recommender.save`."""
+    from mrfrec import __version__
+    from mrfrec.io.artifact import write_file
+
+    catalogue = model.catalogue
+    check_flag("include_histories", include_histories)
+    arrays, state = model._state()
+    arrays |= catalogue_arrays(catalogue)
+    facts: dict[str, Any] = {}
+    if include_histories:
+        arrays |= training_arrays(model._trained_on("include_histories=True"))
+        facts = {} if (origin := known_origin(model)) is None else {"origin": origin.facts()}
+    if notes is not None:
+        if not isinstance(notes, Mapping):
+            raise ParameterError("notes", "a mapping that JSON can hold, or None", notes)
+        facts["notes"] = dict(notes)
+    facts |= {
+        "model": type(model).__name__,
+        "written_by": __version__,
+        "parameters": model.fitted_parameters_,
+        "data": {**model._facts, "fingerprint": model.fingerprint_},
+        "state": state,
+        "histories": include_histories,
+    }
+    write_file(path, arrays, facts)
+
+
+def verify(model: "Recommender") -> None:
+    """Read all arrays of a model, which checks those that lie in a file."""
+    catalogue_arrays(model.catalogue)
+    model._state()
+    if model.has_histories:
+        training_arrays(model._trained_on("verify"))
+
+
+def restored(kind: type[Restored], facts: Mapping[str, Any], arrays: "StoredArrays") -> Restored:
+    """Return the model of a file; raise a KeyError, TypeError or ValueError for parts that do not fit."""
+    items, data, parameters = read_ids(arrays, "items"), facts["data"], facts["parameters"]
+    known = kind.defaults().keys() - set(kind.machine_parameters)
+    wrong = [name for name, wanted in _DATA_TYPES.items() if type(data[name]) is not wanted]
+    wrong += [name for name in parameters if name not in known]
+    wrong += [] if type(facts["histories"]) is bool else ["histories"]
+    mean_value = data.get("mean_value", 1.0)
+    wrong += [] if type(mean_value) is float and 0 < mean_value < math.inf else ["mean_value"]
+    if wrong or data["items"] != len(items) or not items.is_ordered():
+        raise KeyError(*(wrong or ["items"]))
+    added = {name: x for name, x in kind.added_parameters.items() if name in known}
+    model = kind(**{**added, **parameters})
+    model.timings_, model.memory_plan_, model._bases = {}, {}, {}
+    model._restore(arrays, facts["state"], len(items))
+    model.fitted_parameters_ = model.parameters
+    model._facts, model.file_hash_ = data, arrays.seal
+    model.notes_ = dict(facts.get("notes", {}))
+    titles = None
+    if "titles.data" in arrays:
+        shaped(arrays, "titles.ptr", len(items) + 1, kind="i")
+        titles = read_texts(arrays, "titles")
+    popularity = shaped(arrays, "popularity", len(items), kind="i").bound(data["users"] + 1).read()
+    model._catalogue = Catalogue(items, titles, popularity, data["users"])
+    if facts["histories"]:
+        # Only the arrays it needs, so that a pickled model holds each array once.
+        kept = arrays.under("users.", "histories.")
+        model._training = partial(read_training, kept, len(items), facts.get("origin"))
+    return model

@@ -1,0 +1,133 @@
+"""Keep a fitted model up to date: add a batch of events, or forget users, and fit again."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mrfrec.checks import check_flag, warn
+from mrfrec.data.provenance import Origin
+from mrfrec.errors import DataError, ParameterError
+
+if TYPE_CHECKING:
+    from mrfrec.core.engine import Progress
+    from mrfrec.data.interactions import Interactions
+    from mrfrec.models.recommender import Recommender
+
+_FIT_AGAIN = "Fit it again, and save it with"
+
+
+def update(
+    model: "Recommender", new_events: object, batch: str | None, again: bool, progress: "Progress | None"
+) -> None:
+    """Add a batch of events to the training data of a model, and fit it again."""
+    from mrfrec.data.interactions import Interactions
+    from mrfrec.data.merging import add
+
+    check_flag("again", again)
+    if batch is not None and (not isinstance(batch, str) or not batch.strip()):
+        raise ParameterError("batch", "a name or None", batch)
+    origin_of(model, "update").check_can_grow()
+    known = batches(model)
+    if not isinstance(new_events, Interactions):
+        new_events = read_more(model, new_events, progress=progress)
+    name = new_events.fingerprint if batch is None else batch
+    if name in known and not again:
+        advice = "To add it once more, say again=True (--again)"
+        if batch is not None:
+            raise ParameterError("batch", "one that was not added before", batch, f"{advice}.")
+        raise DataError(
+            f"this data was added before: the model has a batch of the same content. {advice}; if these "
+            "are other events of the same content, give the batch a name (batch=…, --batch)."
+        )
+    old = training_data(model, "update")
+    data = add(old, new_events)
+    _check_window(old.origin, data.origin)
+    _refit(model, data, (*known, name), progress)
+
+
+def forget(model: "Recommender", users: object, progress: "Progress | None") -> None:
+    """Remove users from the training data of a model, and fit it again if any of them was in it."""
+    from mrfrec.data.merging import origin_of_data, without_users
+
+    data = training_data(model, "forget")
+    origin_of_data(data).check_can_shrink()
+    wanted: Any = [users] if isinstance(users, str | float | int | np.number) else users
+    places = data.users.find(wanted, "user")
+    if (places < 0).any():
+        warn(f"{int((places < 0).sum()):,} of {len(places):,} users are not in the training data")
+    if (places >= 0).any():
+        _refit(model, without_users(data, places[places >= 0]), batches(model), progress)
+
+
+def _refit(
+    model: "Recommender", data: "Interactions", batches: tuple[str, ...], progress: "Progress | None"
+) -> None:
+    from mrfrec.data.merging import origin_of_data
+
+    data.origin = replace(origin_of_data(data), batches=batches)
+    model.fit(data, progress=progress)
+
+
+def batches(model: "Recommender") -> tuple[str, ...]:
+    """Return the ids of the batches a model was fitted on, in the order of their arrival."""
+    return origin_of(model, "batches_").batches or (model.fingerprint_,)
+
+
+def read_more(model: "Recommender", source: object, **options: Any) -> "Interactions":
+    """Read more events by the rules of the training data; `options` are others of `read_interactions`."""
+    from mrfrec.io.tables import read_interactions
+
+    rules = origin_of(model, "update").rules
+    try:
+        return read_interactions(source, **options, **rules)
+    except DataError as error:
+        named = [f"{name}={rule!r}" for name, rule in rules.items() if name in str(error)]
+        if not named:
+            raise
+        raise DataError(
+            f"{error} New events are read as the first were, with {', '.join(named)}; to change that, "
+            "fit again on all events."
+        ) from error
+
+
+def origin_of(model: "Recommender", what: str) -> Origin:
+    """Return how the histories of a model were made from rows; `what` needs it, says the error."""
+    model._trained_on(what, _FIT_AGAIN)
+    if (origin := known_origin(model)) is None:
+        raise DataError(f"{what}: the file does not say how its data was read. Fit again on all events.")
+    return origin
+
+
+def known_origin(model: "Recommender") -> Origin | None:
+    """Return how the histories were made from rows; None if an older file does not say."""
+    origin = model._trained_on("update").origin
+    if origin is None and hasattr(model, "_interactions"):
+        data = model._interactions
+        return Origin.of_matrix(data.matrix.data, data.users, data.items)
+    return origin
+
+
+def training_data(model: "Recommender", what: str) -> "Interactions":
+    """Return the training data of a model, also of one that was loaded; `what` needs it, says the error."""
+    from mrfrec.data.interactions import Interactions
+
+    training = model._trained_on(what, _FIT_AGAIN)
+    if hasattr(model, "_interactions"):
+        return model._interactions
+    matrix = training.histories.matrix().astype(np.float32)
+    data = Interactions(matrix, training.users, model.items_, model.titles_, copy=False)
+    data.origin = origin_of(model, what)
+    return data
+
+
+def _check_window(before: Origin | None, after: Origin | None) -> None:
+    """Warn if a later time has taken all earlier pairs out of the window."""
+    if before is None or after is None or before.times is None or after.times is None:
+        return
+    was, now = (np.datetime64(int(times.max()), "us") for times in (before.times, after.times))
+    if now - was > np.timedelta64(before.window, "us"):
+        warn(
+            f"the latest time is now {now}, before it was {was}: none of the earlier events is left in the "
+            "window. If that time is wrong, correct the new events and update the earlier model again."
+        )
