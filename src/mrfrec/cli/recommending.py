@@ -88,7 +88,8 @@ def recommend(
         bool,
         Option(
             "--explain",
-            help="Show the base score and the items of the history that add most; mrfrec explain shows all.",
+            help="Show the base score and the items of the history that add most; mrfrec explain also shows "
+            "those that take away.",
         ),
     ] = False,
     allow: Annotated[
