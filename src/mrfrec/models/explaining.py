@@ -23,10 +23,8 @@ def contributions(
     x = values.astype(np.float64)
     # In float64, where a product of two float32 is exact.
     order = np.lexsort((np.broadcast_to(had[:, None], weights.shape), -x[:, None] * weights), axis=0)[:most]
-    return [
-        [Contribution(int(had[j]), float(x[j]), float(weights[j, i])) for j in order[:, i]]
-        for i in range(len(targets))
-    ]
+    parts = (each.T.tolist() for each in (had[order], x[order], np.take_along_axis(weights, order, axis=0)))
+    return [list(map(Contribution, *of_target)) for of_target in zip(*parts, strict=True)]
 
 
 def reasons(

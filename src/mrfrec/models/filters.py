@@ -31,6 +31,8 @@ class Filters:
 
         In a mapping, None stands for everybody.
         """
+        if allow is None and exclude is None:
+            return cls()
         found: dict[str, Any] = {}
         unknown: tuple[Unknown, ...] = ()
         for name, given in (("allow", allow), ("exclude", exclude)):

@@ -374,13 +374,16 @@ class Model(Configurable, ABC):
                 scorer = self._scorer(some)
                 if base.factor is not None:
                     scorer = scorers.ScaledScorer(scorer, self._base_scores, base.factor)
-            items[rows], scores[rows], evidence[rows] = ranking.top_k(
+            found = ranking.top_k(
                 scorer, k, base if hidden is None else base.without(hidden),
                 hidden=hide if hide is None or len(rows) == n else hide.take(rows),
                 allowed={i: allowed[row] for i, row in enumerate(rows.tolist()) if row in allowed}
                 if allowed else None,
                 threads=self.threads or usable_threads(),
             )  # fmt: skip
+            if len(rows) == n:
+                return found
+            items[rows], scores[rows], evidence[rows] = found
         return items, scores, evidence
 
     def _base(self, ties: Ties, stranger: bool, more_novelty: float = 0.0) -> ranking.Base:
