@@ -194,7 +194,7 @@ def test_a_visitor_chooses_the_model_of_a_split(shop: Path, tmp_path: Path) -> N
     files = {"old": shop, "new": save_shop(tmp_path / "new.mrf", novelty=0.5)}
     models = {name: mrfrec.load(path) for name, path in files.items()}
     app = create_app(files, split={"old": 0.5, "new": 0.5})
-    choices = {visitor: app.shelf.choose(None, visitor) for visitor in ("a", "b", "c", "d", 99)}
+    choices = {visitor: app.state.models.choose(None, visitor) for visitor in ("a", "b", "c", "d", 99)}
     chosen = {visitor: choice.served.name for visitor, choice in choices.items() if choice}
     assert {*chosen.values()} == {"old", "new"}
     with serving(app) as url, Client(url) as client:

@@ -117,7 +117,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(folder: Path) -> Iterator[str]:
-    shelf = {
+    files = {
         "shop": save_shop(folder / "shop.mrf"),
         "odd": fitted(ODD, TITLES, folder / "odd.mrf"),
         "numbers": fitted([-3, 0, 7, 2**62], ["minus three", "", "seven", "large"], folder / "numbers.mrf"),
@@ -127,7 +127,7 @@ def url(folder: Path) -> Iterator[str]:
         "wmf": fitted([*range(12)], None, folder / "wmf.mrf", models.WMF(factors=3, iterations=2, threads=1)),
         "dae": fitted([*range(12)], None, folder / "dae.mrf", models.MultDAE(hidden=4, epochs=1, threads=1)),
     }
-    with serving(create_app(shelf, settings=ServiceSettings(max_history=20, poll=0))) as url:
+    with serving(create_app(files, settings=ServiceSettings(max_history=20, poll=0))) as url:
         yield url
 
 

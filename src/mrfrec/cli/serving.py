@@ -149,7 +149,7 @@ def set_up_log(form: LogForm) -> None:
 
     for name in ("mrfrec", "uvicorn.error"):
         log = logging.getLogger(name)
-        log.setLevel(logging.INFO if name == "mrfrec" else logging.WARNING)
+        log.setLevel(logging.INFO)
         for handler in log.handlers[:]:
             log.removeHandler(handler)
         handler = Stderr()

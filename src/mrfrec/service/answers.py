@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,9 +10,6 @@ from mrfrec.data.catalogue import Recommendations, rows_of
 from mrfrec.data.ids import Id, Ids
 from mrfrec.models.histories import Query
 from mrfrec.models.recommender import Recommender
-
-if TYPE_CHECKING:
-    from mrfrec.service.shelf import Served
 
 Row = dict[str, Any]
 
@@ -40,25 +37,23 @@ class Answered(NamedTuple):
     unknown: list[Id]
 
 
-def recommend_one(served: "Served", history: Mapping[Id, float | None], asked: Question) -> Answered:
-    """Recommend to one history, quickly if the model and the question allow."""
-    if served.quick is not None and asked.allow is None and asked.novelty is None and asked.exclude_seen:
-        found = served.quick.recommend(history, asked.k, asked.exclude, asked.reasons)
-        if found is not None:
-            if asked.reasons:
-                _complete(served.model, found[0])
-            return Answered(*found)
-    return recommend(served.model, [history], asked)[0]
-
-
 def recommend(
     model: Recommender, histories: Sequence[Mapping[Id, float | None]], asked: Question
 ) -> list[Answered]:
     """Recommend to each history: items and their values, None for the usual one."""
-    known, unknown = zip(*(_known(model.items_, history) for history in histories), strict=True)
-    typical = model._usual_value
-    values = [{item: typical if x is None else x for item, x in history.items()} for history in known]
-    return _answers(model, model._query(None, values), asked, list(unknown))
+    kind, usual = str if model.items_.is_text else int, model._usual_value
+    query = model._query(
+        None,
+        [
+            {item: usual if x is None else x for item, x in history.items() if type(item) is kind}
+            for history in histories
+        ],
+    )
+    missing = {item for each in query.unknown for item in each.ids}
+    unknown = [
+        [item for item in history if type(item) is not kind or item in missing] for history in histories
+    ]
+    return _answers(model, query, asked, unknown)
 
 
 def recommend_to_user(model: Recommender, user: Id, asked: Question) -> Answered:
@@ -75,7 +70,7 @@ def length_of_history(model: Recommender, user: Id) -> int | None:
 
 def _answers(model: Recommender, query: Query, asked: Question, unknown: list[list[Id]]) -> list[Answered]:
     allow = None if asked.allow is None else _known(model.items_, asked.allow)
-    exclude = _known(model.items_, asked.exclude)
+    exclude = _known(model.items_, asked.exclude) if asked.exclude else ({}, [])
     others = [*(allow[1] if allow else ()), *exclude[1]]
     batches = model._batches(
         query, min(asked.k, len(model.items_)), unknown=[], exclude_seen=asked.exclude_seen,
@@ -100,33 +95,15 @@ def _rows(model: Recommender, batch: Recommendations) -> Iterable[list[Row]]:
         }
         if batch.base is not None and batch.because is not None:
             because = batch.because[user][: len(items)]
-            titles = {
-                item: catalogue.short_title(item) for item in {c.item for each in because for c in each}
+            named = {
+                item: {"item": catalogue.items[item], "title": catalogue.short_title(item)}
+                for item in {c.item for each in because for c in each}
             }
             columns["base"] = batch.base[user][there]
             columns["reasons"] = [
-                [
-                    {"item": catalogue.items[c.item], "title": titles[c.item], "contribution": c.amount}
-                    for c in each
-                ]
-                for each in because
+                [{**named[c.item], "contribution": c.amount} for c in each] for each in because
             ]
         yield list(rows_of(columns))
-
-
-def _complete(model: Recommender, rows: list[Row]) -> None:
-    """Add base scores and the titles of reasons, which quick answers do not have."""
-    catalogue, scores = model.catalogue, model._base("popularity", False).scores
-    places = catalogue.items.find([row["item"] for row in rows], "item")
-    history = list({reason["item"] for row in rows for reason in row["reasons"]})
-    titles = {
-        item: catalogue.short_title(place)
-        for item, place in zip(history, catalogue.items.find(history, "item").tolist(), strict=True)
-    }
-    for row, base in zip(rows, scores[places], strict=True):
-        row["base"] = float(str(base))
-        for reason in row["reasons"]:
-            reason["title"] = titles[reason["item"]]
 
 
 def _known(items: Ids, given: Iterable[Id]) -> tuple[dict[Id, Any], list[Id]]:

@@ -13,7 +13,7 @@ from mrfrec.data.catalogue import because_text, name_with_id
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.errors import DataError, MissingLibraryError, MrfrecError, ParameterError, ServiceError
 from mrfrec.models.histories import Unknown, unknown_item
-from mrfrec.service.given import (
+from mrfrec.service.client_inputs import (
     checked_key,
     checked_novelty,
     checked_url,

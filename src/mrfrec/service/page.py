@@ -26,12 +26,13 @@ from mrfrec.errors import MrfrecError
 from mrfrec.models.recommender import Recommender
 from mrfrec.service import answers
 from mrfrec.service.graph import NARROW, WIDE, distinct_names, draw
-from mrfrec.service.line import FullError, Line
+from mrfrec.service.middleware import info_of
 from mrfrec.service.problems import NO_ROOM, ProblemError
+from mrfrec.service.queue import QueueFullError, WorkQueue
 from mrfrec.service.reasons import bars_of
-from mrfrec.service.shelf import Served, Shelf
+from mrfrec.service.served import Served, ServedModels
 
-Shown = dict[str, Any]
+Content = dict[str, Any]
 Places = Sequence[int] | npt.NDArray[Any]
 
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -102,7 +103,7 @@ class PageVisit:
     def ids(self, places: Places) -> list[Any]:
         return self.model.items_.take(np.asarray(places, np.int64))
 
-    def items(self, places: Places) -> list[Shown]:
+    def items(self, places: Places) -> list[Content]:
         """Return what is shown of items, cut to a few lines: names, ids in brackets, users, and a link."""
         catalogue, rows = self.model.catalogue, []
         for place, item in zip(places, self.ids(places), strict=True):
@@ -123,19 +124,19 @@ class PageVisit:
         return rows
 
 
-View = Callable[[PageVisit], tuple[str, Shown]]
+View = Callable[[PageVisit], tuple[str, Content]]
 
 
-def create_pages(shelf: Shelf, line: Line) -> APIRouter:
+def create_pages(models: ServedModels, queue: WorkQueue) -> APIRouter:
     """Return the routes of the page. To make one takes some milliseconds, in another thread."""
     router = APIRouter(include_in_schema=False)
 
     def add(path: str, view: View) -> None:
         async def endpoint(request: Request) -> Response:
-            visit = _visit(request, shelf, request.query_params.get("model"))
+            visit = _visit(request, models, request.query_params.get("model"))
             try:
-                (html,) = await line.do_apart(lambda: _rendered(visit, *view(visit)))
-            except FullError:
+                (html,) = await queue.run_in_thread(lambda: _rendered(visit, *view(visit)))
+            except QueueFullError:
                 raise ProblemError(503, NO_ROOM, {"Retry-After": "1"}) from None
             except MrfrecError as error:
                 raise ProblemError(422, str(error)) from None
@@ -163,25 +164,25 @@ def create_pages(shelf: Shelf, line: Line) -> APIRouter:
 
 def is_page(request: Request) -> bool:
     """Whether a request is for a page, and not for the API."""
-    return request.scope["path"].removeprefix(_root(request)).split("/")[0] not in _API
+    return info_of(request).path.split("/")[1] not in _API
 
 
 def error_page(
-    request: Request, shelf: Shelf, status: int, detail: str, headers: Mapping[str, str] | None = None
+    request: Request, models: ServedModels, status: int, detail: str, headers: Mapping[str, str] | None = None
 ) -> Response:
     """Return a page that says what is wrong."""
     content = {"status": status, "detail": f"{detail[:1].upper()}{detail[1:]}"}
     return HTMLResponse(
-        _rendered(_visit(request, shelf, None), "error.html", content), status, dict(headers or {})
+        _rendered(_visit(request, models, None), "error.html", content), status, dict(headers or {})
     )
 
 
-def _visit(request: Request, shelf: Shelf, name: str | None) -> PageVisit:
-    choice = shelf.choose(name or None, None)
+def _visit(request: Request, models: ServedModels, name: str | None) -> PageVisit:
+    choice = models.choose(name or None, None)
     if choice is None:
         raise ProblemError(404, f"there is no model {name!r}.")
-    served, names = choice.served, [each.name for each in shelf]
-    return PageVisit(_root(request), request.query_params, served, names, served.name == shelf.default)
+    served, names = choice.served, [each.name for each in models]
+    return PageVisit(_root(request), request.query_params, served, names, served.name == models.default)
 
 
 def _root(request: Request) -> str:
@@ -191,18 +192,18 @@ def _root(request: Request) -> str:
 # ── views ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _start(visit: PageVisit) -> tuple[str, Shown]:
+def _start(visit: PageVisit) -> tuple[str, Content]:
     first = visit.model.catalogue.by_popularity
     places = np.flatnonzero(first < _POPULAR)
     popular = visit.items(places[np.argsort(first[places])])
     return "start.html", {"popular": popular, "about": answers.about(visit.model)}
 
 
-def _search(visit: PageVisit) -> tuple[str, Shown]:
+def _search(visit: PageVisit) -> tuple[str, Content]:
     return "search.html", _found(visit, _FOUND)
 
 
-def _suggest(visit: PageVisit) -> tuple[str, Shown]:
+def _suggest(visit: PageVisit) -> tuple[str, Content]:
     """Return the options of a search box, as a part of a page.
 
     Made here and not by a script from the API, whose integers may be too large for a script.
@@ -210,7 +211,7 @@ def _suggest(visit: PageVisit) -> tuple[str, Shown]:
     return "suggestions.html", _found(visit, _SUGGESTED)
 
 
-def _found(visit: PageVisit, most: int) -> Shown:
+def _found(visit: PageVisit, most: int) -> Content:
     text, history = visit.query.get("q", "").strip()[:1000], visit.texts()
     places = visit.model.catalogue.search(text, most) if text else []
     found = visit.items(places)
@@ -219,7 +220,7 @@ def _found(visit: PageVisit, most: int) -> Shown:
     return {"q": text, "found": found, "history": history, "most": most, "adds": "add" in visit.query}
 
 
-def _item(visit: PageVisit) -> tuple[str, Shown]:
+def _item(visit: PageVisit) -> tuple[str, Content]:
     text, model = visit.query.get("item"), visit.model
     if text is None:
         raise ProblemError(422, "say which item: ?item=ID.")
@@ -279,7 +280,7 @@ def _between(model: Recommender, had: npt.NDArray[Any], targets: npt.NDArray[Any
     return model._weights_between(had, np.ones(len(had)), targets)
 
 
-def _history(visit: PageVisit) -> tuple[str, Shown]:
+def _history(visit: PageVisit) -> tuple[str, Content]:
     model = visit.model
     places, unknown = visit.history()
     novelty = visit.number("novelty", -1, 1) if model.scales_scores else None
@@ -315,7 +316,7 @@ def _history(visit: PageVisit) -> tuple[str, Shown]:
     }  # fmt: skip
 
 
-def _about(visit: PageVisit) -> tuple[str, Shown]:
+def _about(visit: PageVisit) -> tuple[str, Content]:
     served = visit.served
     opened = datetime.fromtimestamp(served.opened, UTC)
     plan = getattr(served.model, "plan_", None)
@@ -376,6 +377,6 @@ def _environment() -> Environment:
 _TEMPLATES = _environment()
 
 
-def _rendered(visit: PageVisit, template: str, content: Shown) -> str:
+def _rendered(visit: PageVisit, template: str, content: Content) -> str:
     html: str = _TEMPLATES.get_template(template).render(visit=visit, link=visit.link, **content)
     return html
