@@ -140,7 +140,7 @@ def test_info_describes_the_model(url: str) -> None:
         (lambda c: c.recommend(history=["milk"], novelty=2), ParameterError, "novelty must be between"),
         (lambda c: c.explain("tea", history=["milk"], novelty="x"), ParameterError, "novelty must be"),
         (lambda c: c.recommend(history=["milk"], visitor=1.5), ParameterError, "visitor must be an integer"),
-        (lambda c: c.recommend(4, visitor="ann"), ParameterError, "visitor must be None for users"),
+        (lambda c: c.recommend(4, visitor="ann"), ParameterError, "visitor must be None with users"),
         (lambda c: c.similar_items("caviar"), DataError, "item 'caviar' is unknown to the model"),
         (lambda c: c.similar_items("\ud800"), DataError, "cannot be sent"),
         (lambda c: c.similar_items("x" * 100_000), DataError, "cannot be sent"),

@@ -294,10 +294,12 @@ def test_models_without_reasons_say_so(client: httpx.Client) -> None:
     assert not slider  # a WMF takes no novelty
 
 
-def test_a_full_line_is_a_page_that_says_so(folder: Path) -> None:
-    app = create_app(folder / "shop.mrf", settings=ServiceSettings(poll=0))
-    app.app.state.pages.most = 0  # type: ignore[attr-defined]
-    with serving(app) as url, httpx.Client(base_url=url) as client:
+def test_a_full_queue_is_a_page_that_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mrfrec.service.app._MOST_LOOKUPS", 0)
+    with (
+        serving(create_app(folder / "shop.mrf", settings=ServiceSettings(poll=0))) as url,
+        httpx.Client(base_url=url) as client,
+    ):
         page = get(client, "/", 503)
         assert "Too many requests at once" in "".join(page.text)
 

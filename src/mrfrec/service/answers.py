@@ -15,7 +15,7 @@ Row = dict[str, Any]
 
 
 class Question(NamedTuple):
-    """What is asked of a model, besides for whom."""
+    """The options of a request for recommendations."""
 
     k: int = 10
     exclude: Sequence[Id] = ()
@@ -25,7 +25,7 @@ class Question(NamedTuple):
     reasons: int = 0
 
     def cost(self, lengths: Sequence[int]) -> int:
-        """Return what an answer to histories of these lengths costs: its rows, and what reasons take."""
+        """Return the cost of an answer to histories of these lengths: its rows, and the work for reasons."""
         rows = len(lengths) * self.k * (1 + self.reasons)
         return rows + (sum(lengths) * self.k // 100 if self.reasons else 0)
 
@@ -128,7 +128,7 @@ def search(model: Recommender, text: str, k: int) -> list[Row]:
 
 
 def item(model: Recommender, position: int) -> Row:
-    """Return what is known of an item."""
+    """Return the id, title and popularity of an item."""
     row = next(rows_of(model.catalogue.columns(np.array([position]))))
     return {**row, "users": int(model.popularity_[position])}
 
@@ -167,7 +167,7 @@ def explain(
     user: Id | None,
     novelty: float | None,
 ) -> Row | None:
-    """Return what each item of a history, or of a user's, adds to the score of an item.
+    """Return the contribution of each item of a history, or of a user's, to the score of an item.
 
     Returns None for an unknown item. The user is known.
     """

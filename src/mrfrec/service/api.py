@@ -171,7 +171,7 @@ def create_router(
             served = await asyncio.to_thread(models.reload, name)
         except (MrfrecError, OSError):
             raise ProblemError(
-                422, "the file of this model cannot be used; the one that was served stays. See the log."
+                422, "the file of this model cannot be used, and the old model stays; the log says why."
             ) from None
         request.app.state.tell_others()
         return _json(info(models, served))
@@ -241,7 +241,7 @@ def _length(served: Served, user: Any) -> int:
 
 
 def _check_cost(asked: answers.Question, lengths: Sequence[int], settings: ServiceSettings) -> int:
-    """Return what an answer costs, or refuse it before any work is done."""
+    """Return the cost of an answer, or refuse it before any work is done."""
     cost = asked.cost(lengths)
     if cost > settings.max_cost:
         raise ProblemError(

@@ -52,11 +52,11 @@ def create_app(
     default
         The model that answers where a request names none; the first by default.
     split
-        Shares of visitors by model, such as {"a": 0.9, "b": 0.1}, for requests that say who asks.
+        Shares of visitors by model, such as {"a": 0.9, "b": 0.1}, for requests with a user or a visitor.
     salt
         Anything, such as the name of an experiment: with another salt, the split makes other groups.
     settings
-        Limits, and who may ask.
+        Limits, keys and the other settings.
     """
     settings = settings or ServiceSettings()
     served = ServedModels(paths_of(models), default, split, salt=salt)
@@ -165,9 +165,12 @@ def _with_keys_and_problems(description: dict[str, Any]) -> dict[str, Any]:
     return description
 
 
-def reload(app: FastAPI) -> None:
-    """Open all models of an application anew and read its keys again; the old ones stay where that fails."""
-    app.state.models.follow(every=True)
+def reload(app: FastAPI, every: bool = True) -> None:
+    """Open all models of an application anew, or those whose files were replaced, and read its keys again.
+
+    The old ones stay where that fails.
+    """
+    app.state.models.follow(every)
     if app.state.keys is not None:
         app.state.keys.reload()
 
@@ -205,9 +208,9 @@ def _handle_errors(app: FastAPI, error_response: Callable[..., Response]) -> Non
 
 
 def _what_is_wrong(errors: Sequence[Mapping[str, Any]]) -> str:
-    """Say what is wrong with a request: of all errors, the one that goes into most detail.
+    """Describe the error of a request that goes into most detail.
 
-    What may be of several types has an error for each, with the name of the type in its path.
+    A value that may be of several types has an error for each, with the name of the type in its path.
     """
     found = max(errors, key=lambda error: len(error["loc"]))
     place, rule = found["loc"], found["msg"].rstrip(".")

@@ -1,6 +1,6 @@
-"""API keys: a file of their hashes, and who has which.
+"""API keys: a file of their hashes, names and roles.
 
-Each line of the file is `name:role:sha256` of a key; empty lines and those that begin with # are ignored. The
+Each line of the file is `name:role:sha256` of a key; empty lines and comments (#) are ignored. The
 role is read, or manage, which may also reload models. A key is 256 random bits, so a plain hash is enough.
 """
 

@@ -42,7 +42,7 @@ _BOUNDS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5
 
 
 class Counts(NamedTuple):
-    """What is counted of an answer."""
+    """Numbers of an answer."""
 
     asked: int  # ids of the histories
     unknown: int  # ids that the model does not know
@@ -141,7 +141,7 @@ class Metrics(Collector):
         return generate_latest(_WithoutTimes(self._registry))
 
     def collect(self) -> Iterator[Any]:
-        """Yield what is not counted: processes, versions and models."""
+        """Yield the metrics of processes, versions and models."""
         families: dict[str, Metric] = {}
         for pid in self._living():
             for one in ProcessCollector(pid=partial(str, pid), registry=None).collect():

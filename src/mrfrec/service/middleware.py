@@ -13,6 +13,7 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,7 +65,7 @@ _access = logging.getLogger("mrfrec.service.access")
 
 @dataclass
 class ProcessLoad:
-    """What this process has taken on."""
+    """The requests and bytes that this process holds."""
 
     requests: int = 0  # that wait or are being answered
     held: int = 0  # bytes of their bodies and long answers
@@ -73,7 +74,7 @@ class ProcessLoad:
 
 @dataclass(slots=True)
 class RequestInfo:
-    """What the middleware knows of a request beyond its scope."""
+    """Facts about a request that middleware and routes share."""
 
     path: str  # without the prefix of the application
     headers: dict[bytes, bytes]
@@ -93,7 +94,7 @@ class RequestInfo:
 
 
 def info_of(request: Request) -> RequestInfo:
-    """Return what the middleware knows of a request."""
+    """Return the facts that the middleware has found out about a request."""
     found: RequestInfo = request.scope[INFO]
     return found
 
@@ -127,9 +128,7 @@ class RequestLog:
         start = time.perf_counter()
         self._begin()
         if self._settings.root_path and not scope.get("root_path"):
-            scope["root_path"] = (
-                self._settings.root_path
-            )  # whether or not a proxy has removed it from the path
+            scope["root_path"] = self._settings.root_path  # a proxy may have removed it from the path
         if scope["path"] == scope.get("root_path") != "":
             scope["path"] += "/"
         info = scope[INFO] = self._info(scope)
@@ -192,7 +191,7 @@ class RequestLog:
             self._refused, self._tell_at = 0, now + _PAUSE
 
     def _write_line(self, scope: Message, info: RequestInfo, route: str, seconds: float) -> None:
-        """Write a line to the access log: what was asked, and by whom, is in it only with `log_requests`."""
+        """Write a line to the access log; histories and ids are in it only with `log_requests`."""
         client = scope.get("client") if self._settings.log_clients else None
         fields = _Fields(
             method=scope["method"], route=route, status=info.status, ms=round(1000 * seconds, 2),
@@ -412,32 +411,12 @@ class RequestLimits:
 async def _refuse(problem: ProblemError, scope: Message, receive: Receive, send: Send) -> None:
     """Send a problem as the answer. The connection can go on if the whole body has arrived."""
     info: RequestInfo = scope[INFO]
-    is_expected = not {b"expect", b"upgrade"} & info.headers.keys()
-    if is_expected and not _takes_body(info, receive):
-        await asyncio.sleep(0)  # the server reads what has arrived meanwhile
-        _takes_body(info, receive)
+    if not info.is_read and not {b"expect", b"upgrade"} & info.headers.keys():
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0):  # to take what has arrived, and to wait for nothing
+                while not info.is_read and (message := await receive())["type"] == "http.request":
+                    info.is_read = not message.get("more_body", False)
     await problem.response()(scope, receive, send)
-
-
-def _takes_body(info: RequestInfo, receive: Receive) -> bool:
-    """Take what has arrived of a body; return whether that is all of it."""
-    while not info.is_read and (message := _arrived(receive)) is not None:
-        if message["type"] != "http.request":
-            break
-        info.is_read = not message.get("more_body", False)
-    return info.is_read
-
-
-def _arrived(receive: Receive) -> Message | None:
-    """Return the next message if it has arrived. A time limit of 0 would cost ten times as much."""
-    waiting = receive().__await__()
-    try:
-        next(waiting)
-    except StopIteration as done:
-        message: Message = done.value
-        return message
-    waiting.close()
-    return None
 
 
 def _name_of(host: str) -> str:
@@ -446,7 +425,7 @@ def _name_of(host: str) -> str:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives a body which has been read, then what comes after it."""
+    """Return a `receive` that gives a body once more, then the messages that follow it."""
     is_read = False
 
     async def replay() -> Message:

@@ -51,7 +51,7 @@ class PageVisit:
     query: QueryParams
     served: Served
     models: list[str]
-    is_default: bool  # whether the model is the one that answers where none is named
+    is_default: bool  # whether it is the default model
 
     @property
     def model(self) -> Recommender:
@@ -104,16 +104,16 @@ class PageVisit:
         return self.model.items_.take(np.asarray(places, np.int64))
 
     def items(self, places: Places) -> list[Content]:
-        """Return what is shown of items, cut to a few lines: names, ids in brackets, users, and a link."""
+        """Return rows about items, cut to a few lines: names, ids in brackets, users, and a link."""
         catalogue, rows = self.model.catalogue, []
         for place, item in zip(places, self.ids(places), strict=True):
             name, short_id = catalogue.name(int(place)), shortened(str(item), _NAME)
-            shown = shortened(name, _NAME) if name.strip() else "(without a name)"
-            note = None if shown == short_id else f"[{short_id}]"
+            short = shortened(name, _NAME) if name.strip() else "(without a name)"
+            note = None if short == short_id else f"[{short_id}]"
             rows.append(
                 {
                     "id": item,
-                    "name": shown,
+                    "name": short,
                     "note": note,
                     "hover": f"{shortened(name, 2 * _NAME)} {note or ''}".strip(),
                     "whole": shortened(name, _WHOLE_NAME) if len(name) > _NAME else None,
@@ -232,25 +232,25 @@ def _item(visit: PageVisit) -> tuple[str, Content]:
     order = order[others[order] != place]
     positive = order[strengths[order] > 0][: WIDE.positive]
     negative = order[strengths[order] < 0][::-1][: WIDE.negative]
-    shown = np.concatenate([positive, negative])
-    near, weights = np.asarray(others)[shown].astype(np.int64), strengths[shown].astype(np.float64)
+    kept = np.concatenate([positive, negative])
+    near, weights = np.asarray(others)[kept].astype(np.int64), strengths[kept].astype(np.float64)
     rows = visit.items(near)
     adds = _between(model, np.array([place]), near)[0] if model.scales_scores else [None] * len(near)
     widest = float(np.abs(weights).max(initial=0)) or 1.0
     for row, weight, added in zip(rows, weights.tolist(), adds, strict=True):
         row |= {"weight": weight, "share": abs(weight) / widest, "adds": added}
-    shown_items = [*visit.items([place]), *rows]
+    on_page = [*visit.items([place]), *rows]
     matrix = _edges(model, np.array([place, *near]), weights)
     drawings = []
     for canvas in (WIDE, NARROW) if rows else ():
-        against = range(len(positive) + 1, len(shown_items))[: canvas.negative]
+        against = range(len(positive) + 1, len(on_page))[: canvas.negative]
         kept = [*range(min(canvas.positive, len(positive)) + 1), *against]
-        drawn = [shown_items[i] for i in kept]
+        drawn = [on_page[i] for i in kept]
         names = distinct_names([row["name"] for row in drawn], [row["id"] for row in drawn], canvas)
         drawing = draw(names, matrix[np.ix_(kept, kept)], canvas)
         drawings.append({"drawing": drawing, "rows": [rows[i - 1] for i in kept]})
     return "item.html", {
-        "item": shown_items[0],
+        "item": on_page[0],
         "rank": int(model.catalogue.by_popularity[place]) + 1,
         "of": model._facts["users"],
         "positive": rows[: len(positive)],
@@ -329,7 +329,7 @@ def _about(visit: PageVisit) -> tuple[str, Content]:
 
 
 def _training(notes: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return what was noted when the model was saved; what `mrfrec nightly` notes, in words."""
+    """Return the notes that were saved with the model; those of `mrfrec nightly` get names in words."""
     left = dict(notes)
     rows = []
     if isinstance(left.get("started"), str):

@@ -2,7 +2,8 @@
 
 A usual answer takes a millisecond of Python and numpy. It is made in the thread of the event loop, with which
 another thread would fight for the interpreter. Every 20 milliseconds the loop has a turn: it sends answers,
-reads requests, and refuses those for which there is no room. Work that takes longer is done in other threads.
+reads requests, and refuses those for which there is no room. If that takes longer, as in a flood of requests,
+the next answers have as long, up to 50 milliseconds. Work that takes longer is done in other threads.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_SLICE = 0.02  # seconds of answers in a row
+_SLICE, _LONGEST_SLICE = 0.02, 0.05  # seconds of answers in a row, on the processor
 
 
 class QueueFullError(Exception):
@@ -31,7 +32,7 @@ class WorkQueue:
         """Let at most `most` requests wait, each for at most so many seconds."""
         self._most, self._seconds, self._length = most, seconds, 0
         self._waiting: deque[tuple[asyncio.Future[Any], Callable[[], Any], float]] = deque()
-        self._is_working = False
+        self._is_working, self._ended = False, 0.0  # when the last slice of time ended
         self._turn = asyncio.Lock()  # of work in other threads: first come, first served
 
     async def run(self, work: Callable[[], T]) -> T:
@@ -41,7 +42,7 @@ class WorkQueue:
         done: asyncio.Future[T] = loop.create_future()
         self._waiting.append((done, work, time.monotonic() + self._seconds))
         if not self._is_working:
-            self._is_working = True
+            self._is_working, self._ended = True, time.thread_time()
             loop.call_soon(self._work, loop)
         try:
             return await done
@@ -55,7 +56,8 @@ class WorkQueue:
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         """Do the work of the first request, and of as many more as a slice of time allows."""
-        end = time.monotonic() + _SLICE
+        start = time.thread_time()
+        end = start + min(max(_SLICE, start - self._ended), _LONGEST_SLICE)
         while self._waiting:
             done, work, latest = self._waiting.popleft()
             if done.done():  # the request was cancelled
@@ -66,9 +68,9 @@ class WorkQueue:
                 done.set_result(work())
             except Exception as error:
                 done.set_exception(error)
-            if time.monotonic() >= end:
+            if time.thread_time() >= end:
                 break
-        self._is_working = bool(self._waiting)
+        self._is_working, self._ended = bool(self._waiting), time.thread_time()
         if self._waiting:
             loop.call_soon(self._work, loop)
 

@@ -1,4 +1,4 @@
-"""The models of a service: opened, checked and warmed before they answer, exchanged while others ask."""
+"""The models of a service: opened, checked and warmed before they answer, exchanged under load."""
 
 import gc
 import hashlib
@@ -106,7 +106,7 @@ class ServedModels:
         found = {name: _stamp(path) for name, path in self._paths.items()}
         for name, stamp in found.items():
             if stamp is None and self._stamps[name] is not None:
-                _log.error("model %s: its file is gone; what was opened goes on answering", name)
+                _log.error("model %s: its file is gone; the model goes on answering", name)
                 self._stamps[name] = None
                 self.on_failure(name)
         return [name for name, stamp in found.items() if stamp is not None and stamp != self._stamps[name]]
@@ -117,7 +117,7 @@ class ServedModels:
         If it is damaged, the error is raised and the old model stays.
         """
         with self._lock:
-            # Before it is read: what is replaced meanwhile counts as changed again.
+            # Before it is read: a file that is replaced meanwhile counts as changed again.
             self._stamps[name] = _stamp(self._paths[name])
             try:
                 served = _opened(name, self._paths[name])
@@ -126,7 +126,7 @@ class ServedModels:
                 self.on_failure(name)
                 raise
             before, self._served[name] = self._served[name].fingerprint, served
-            gc.collect()  # what is left of the old one
+            gc.collect()  # frees the old one
         _log.info("model %s: %s replaces %s", name, served.fingerprint, before)
         return served
 

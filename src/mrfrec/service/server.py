@@ -27,6 +27,7 @@ from mrfrec.service.settings import ServiceSettings
 _log = logging.getLogger("mrfrec.service")
 
 _BACKLOG = 2048  # connections that wait to be accepted
+_ACCEPTED_AT_ONCE = 32  # connections in a turn of the event loop: uvloop accepts one for each open socket
 _SECONDS_TO_STOP = 10  # for requests under way when the service is told to stop
 _SECONDS_TO_START = 60  # of a worker, and until a silent one is replaced
 _LOOK_AGAIN = 1.0  # seconds until a worker tries again to open a model
@@ -49,8 +50,9 @@ def serve(
 ) -> None:
     """Serve models until the process is told to stop by SIGTERM or SIGINT; SIGHUP opens the models anew.
 
-    With several workers, each is a process; all map the same model files and listen to the same socket. One
-    that dies is replaced. What is under way when the service is told to stop is finished, within ten seconds.
+    With several workers, each is a process; all map the same model files and listen to the same socket. A
+    worker that dies is replaced. Requests under way when the service is told to stop are finished, within ten
+    seconds.
 
     Parameters
     ----------
@@ -95,25 +97,27 @@ def serve(
         if workers == 1:
             app = make()
             _prepare_process(app, settings.drain)
-            _listen(listening)
+            sockets = _listen(listening)
             # The server raises the signal that has stopped it once more in the end, for other listeners.
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, lambda *_: None)
-            uvicorn.Server(uvicorn.Config(app, **options)).run([listening])
+            uvicorn.Server(uvicorn.Config(app, **options)).run(sockets)
             return
         ServedModels(paths, default, split, salt=salt)
-        _listen(listening)
+        sockets = _listen(listening)
         with shared_folder():
             worker = partial(_worker, make, settings.drain, prepare)
-            _supervise(uvicorn.Config(worker, factory=True, workers=workers, **options), listening)
+            _supervise(uvicorn.Config(worker, factory=True, workers=workers, **options), sockets)
 
 
-def _listen(listening: socket.socket) -> None:
+def _listen(listening: socket.socket) -> list[socket.socket]:
+    """Let clients connect; return the socket and copies of it for the server, which closes them."""
     listening.listen(_BACKLOG)
     _log.info("listening at %s", _url(listening))
+    return [listening, *(listening.dup() for _ in range(_ACCEPTED_AT_ONCE - 1))]
 
 
-def _supervise(config: Any, listening: socket.socket) -> None:
+def _supervise(config: Any, sockets: list[socket.socket]) -> None:
     """Run workers until told to stop; a worker that dies is replaced, SIGHUP is passed on to all."""
     from uvicorn.supervisors import Multiprocess
 
@@ -124,10 +128,11 @@ def _supervise(config: Any, listening: socket.socket) -> None:
                     os.kill(process.pid, signal.SIGHUP)
 
         def terminate_all(self) -> None:
-            listening.close()  # this process accepts nobody
+            for each in sockets:  # this process accepts no connection
+                each.close()
             super().terminate_all()
 
-    Supervisor(config, [listening]).run()
+    Supervisor(config, sockets).run()
 
 
 def _worker(make: Callable[[], Any], drain: float, prepare: Callable[[], None] | None) -> Any:
@@ -176,9 +181,9 @@ def _hear_signals(app: Any, drain: float) -> None:
     assert callable(stop)
     reloading: set[asyncio.Task[None]] = set()
 
-    def start_reload() -> None:
-        if len(reloading) < 2:  # one is under way, and another will see what has changed since
-            task = asyncio.ensure_future(asyncio.to_thread(reload, app))
+    def start_reload(every: bool = True) -> None:
+        if len(reloading) < 2:  # one under way, and one that sees later changes
+            task = asyncio.ensure_future(asyncio.to_thread(reload, app, every))
             reloading.add(task)
             task.add_done_callback(reloading.discard)
 
@@ -192,6 +197,7 @@ def _hear_signals(app: Any, drain: float) -> None:
         loop.call_soon_threadsafe(loop.call_later, drain, stop, number, frame)
 
     loop.add_signal_handler(signal.SIGHUP, start_reload)
+    start_reload(every=False)  # changes since the files were read
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, start_to_stop)
     parent = parent_process()
@@ -245,7 +251,7 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
     except (OSError, OverflowError, UnicodeError) as error:
         raise DataError(f"{host}:{port} is no address to listen at: {error}.") from error
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # what is accepted here has it, too
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections inherit it
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNTAKEN)
     listening.setblocking(False)
     with closing(listening):
