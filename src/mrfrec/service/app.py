@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -95,8 +95,7 @@ def create_app(
         request: Request, status: int, detail: str, headers: Mapping[str, str] | None = None
     ) -> Response:
         if is_page(request):
-            with suppress(ProblemError):  # there is no model to make a page of
-                return error_page(request, served, status, detail, headers)
+            return error_page(request, served, status, detail, headers)
         return problem_response(status, detail, headers)
 
     # The last one added is the first that a request passes.

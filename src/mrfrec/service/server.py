@@ -124,7 +124,7 @@ def _supervise(config: Any, sockets: list[socket.socket]) -> None:
     class Supervisor(Multiprocess):
         def handle_hup(self) -> None:
             for process in self.processes:
-                if process.pid is not None:
+                if process.pid is not None and process.process.is_alive():
                     os.kill(process.pid, signal.SIGHUP)
 
         def terminate_all(self) -> None:
