@@ -23,7 +23,8 @@ def contributions(
     x = values.astype(np.float64)
     # In float64, where a product of two float32 is exact.
     order = np.lexsort((np.broadcast_to(had[:, None], weights.shape), -x[:, None] * weights), axis=0)[:most]
-    parts = (each.T.tolist() for each in (had[order], x[order], np.take_along_axis(weights, order, axis=0)))
+    chosen = had[order], x[order], weights[order, np.arange(len(targets))]
+    parts = (each.T.tolist() for each in chosen)
     return [list(map(Contribution, *of_target)) for of_target in zip(*parts, strict=True)]
 
 

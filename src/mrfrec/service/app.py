@@ -21,7 +21,7 @@ from mrfrec.io.atomic import expanded
 from mrfrec.service.api import create_router
 from mrfrec.service.keys import KeyFile
 from mrfrec.service.metrics import CONTENT_TYPE, Metrics
-from mrfrec.service.middleware import AccessControl, ProcessLoad, RequestLimits, RequestLog
+from mrfrec.service.middleware import AccessControl, OverloadGuard, ProcessLoad, RequestLimits, RequestLog
 from mrfrec.service.page import create_pages, error_page, is_page
 from mrfrec.service.problems import ProblemError, problem_response
 from mrfrec.service.queue import WorkQueue
@@ -110,6 +110,8 @@ def create_app(
     app.add_middleware(
         RequestLog, settings=settings, metrics=metrics, load=load, begin=watch, error_response=error_response
     )
+    if not settings.origins:  # pages of other sites can read a refusal only with the headers of CORS
+        app.add_middleware(OverloadGuard, settings=settings, metrics=metrics, load=load)
     looks = WorkQueue(_MOST_LOOKUPS, settings.seconds)
     app.include_router(create_router(served, settings, metrics, looks))
     app.include_router(create_pages(served, looks))

@@ -1,7 +1,8 @@
 """ASGI middleware, which every request passes on its way in, and every response on its way out.
 
-From the outside in: `RequestLog` (request ids, security headers, metrics, the access log), Starlette's own
-CORSMiddleware, `AccessControl` (hosts, keys, rates), `RequestLimits` (requests at once, sizes, times).
+From the outside in: `OverloadGuard` (refuses floods), `RequestLog` (request ids, security headers, metrics,
+the access log), Starlette's own CORSMiddleware, `AccessControl` (hosts, keys, rates), `RequestLimits`
+(requests at once, sizes, times).
 """
 
 import asyncio
@@ -85,7 +86,6 @@ class RequestInfo:
     status: int = 0
     body: bytes = b""
     is_read: bool = field(init=False)  # whether the whole body has been taken from the connection
-    is_logged: bool = True
 
     def __post_init__(self) -> None:
         self.is_read = (
@@ -107,6 +107,45 @@ class _NoRoomError(Exception):
     """Too many bytes of bodies and long answers are held."""
 
 
+class OverloadGuard:
+    """Refuses requests while the queue is full, with an answer that is ready made.
+
+    A refusal must cost far less than an answer: in a flood there are many for each answer. So it comes before
+    everything else, and has neither a request id nor a line in the access log.
+    """
+
+    def __init__(self, app: App, settings: ServiceSettings, metrics: Metrics, load: ProcessLoad) -> None:
+        self._app, self._metrics, self._load, self._most = app, metrics, load, settings.queue
+        self._root = settings.root_path
+        refusal = ProblemError(503, NO_ROOM, {"Retry-After": "1"}).response()
+        headers = [*refusal.raw_headers, *_SECURITY, (b"cache-control", b"no-store")]
+        self._start = {"type": "http.response.start", "status": 503, "headers": headers}
+        self._body = {"type": "http.response.body", "body": refusal.body}
+        self._refused, self._tell_at = 0, 0.0  # since the last message; when the next one is due
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        is_full = self._load.requests >= self._most and scope["type"] == "http"
+        if not is_full or (path := _path_of(scope, self._root)) in _UNBOUNDED:
+            await self._app(scope, receive, send)
+            return
+        self._metrics.count_request(route_of(path), 503, 0.0)
+        self._tell_of_refusals()
+        await send(self._start)
+        await send(self._body)
+
+    def _tell_of_refusals(self) -> None:
+        """Say from time to time how many requests were refused without a line of their own."""
+        self._refused += 1
+        now = time.monotonic()
+        if now >= self._tell_at:
+            _log.warning(
+                "more than %d requests (queue) at once: %d refused since the last such message",
+                self._most, self._refused,
+            )  # fmt: skip
+            self._refused, self._tell_at = 0, now + _PAUSE
+
+
 class RequestLog:
     """Gives each request an id, each response its security headers; counts and logs both."""
 
@@ -118,7 +157,6 @@ class RequestLog:
         self._app, self._settings, self._metrics, self._load = app, settings, metrics, load
         self._begin, self._error_response = begin, error_response
         self._prefix, self._number = secrets.token_hex(4), 0  # of request ids
-        self._refused, self._tell_at = 0, 0.0  # requests without a line; when to tell of them
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -164,9 +202,7 @@ class RequestLog:
         finally:
             seconds, route = time.perf_counter() - start, route_of(info.path)
             self._metrics.count_request(route, info.status, seconds, info.model)
-            if not info.is_logged:
-                self._tell_of_refusals()
-            elif self._settings.access_log and _access.isEnabledFor(logging.INFO):
+            if self._settings.access_log and _access.isEnabledFor(logging.INFO):
                 self._write_line(scope, info, route, seconds)
 
     def _info(self, scope: Message) -> RequestInfo:
@@ -175,20 +211,7 @@ class RequestLog:
         if _REQUEST_ID.fullmatch(request_id) is None:
             self._number += 1
             request_id = f"{self._prefix}{self._number:08x}"
-        path, root = scope["path"], scope.get("root_path", "")
-        is_below = path.startswith(root) and path[len(root) :][:1] in ("", "/")
-        return RequestInfo((path[len(root) :] if is_below else path) or "/", headers, request_id)
-
-    def _tell_of_refusals(self) -> None:
-        """Say from time to time how many requests were refused without a line of their own."""
-        self._refused += 1
-        now = time.monotonic()
-        if now >= self._tell_at:
-            _log.warning(
-                "more than %d requests (queue) at once: %d refused since the last such message",
-                self._settings.queue, self._refused,
-            )  # fmt: skip
-            self._refused, self._tell_at = 0, now + _PAUSE
+        return RequestInfo(_path_of(scope, self._settings.root_path), headers, request_id)
 
     def _write_line(self, scope: Message, info: RequestInfo, route: str, seconds: float) -> None:
         """Write a line to the access log; histories and ids are in it only with `log_requests`."""
@@ -334,7 +357,6 @@ class RequestLimits:
 
     def _check_room(self, info: RequestInfo, is_bounded: bool) -> None:
         if is_bounded and self._load.requests >= self._settings.queue:
-            info.is_logged = False
             raise ProblemError(503, NO_ROOM, {"Retry-After": "1"})
 
     async def _pass_on(self, scope: Message, receive: Receive, send: Send, is_bounded: bool) -> None:
@@ -417,6 +439,13 @@ async def _refuse(problem: ProblemError, scope: Message, receive: Receive, send:
                 while not info.is_read and (message := await receive())["type"] == "http.request":
                     info.is_read = not message.get("more_body", False)
     await problem.response()(scope, receive, send)
+
+
+def _path_of(scope: Message, root_path: str) -> str:
+    """Return the path of a request without the prefix of the application, as routes do."""
+    path, root = scope["path"], scope.get("root_path") or root_path
+    is_below = path.startswith(root) and path[len(root) :][:1] in ("", "/")
+    return (path[len(root) :] if is_below else path) or "/"
 
 
 def _name_of(host: str) -> str:

@@ -232,8 +232,8 @@ def _item(visit: PageVisit) -> tuple[str, Content]:
     order = order[others[order] != place]
     positive = order[strengths[order] > 0][: WIDE.positive]
     negative = order[strengths[order] < 0][::-1][: WIDE.negative]
-    kept = np.concatenate([positive, negative])
-    near, weights = np.asarray(others)[kept].astype(np.int64), strengths[kept].astype(np.float64)
+    chosen = np.concatenate([positive, negative])
+    near, weights = np.asarray(others)[chosen].astype(np.int64), strengths[chosen].astype(np.float64)
     rows = visit.items(near)
     adds = _between(model, np.array([place]), near)[0] if model.scales_scores else [None] * len(near)
     widest = float(np.abs(weights).max(initial=0)) or 1.0

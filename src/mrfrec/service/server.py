@@ -27,7 +27,7 @@ from mrfrec.service.settings import ServiceSettings
 _log = logging.getLogger("mrfrec.service")
 
 _BACKLOG = 2048  # connections that wait to be accepted
-_ACCEPTED_AT_ONCE = 32  # connections in a turn of the event loop: uvloop accepts one for each open socket
+_ACCEPTED_AT_ONCE = 100  # connections in a turn of the event loop: uvloop accepts one for each open socket
 _SECONDS_TO_STOP = 10  # for requests under way when the service is told to stop
 _SECONDS_TO_START = 60  # of a worker, and until a silent one is replaced
 _LOOK_AGAIN = 1.0  # seconds until a worker tries again to open a model
