@@ -620,12 +620,16 @@ def test_upgrade_ends_the_connection_and_with_a_body_it_is_refused(shop: Path) -
     """The parser of the server reads nothing after it: the body would be taken for the next request."""
     inner = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
     head = b"%s /v1/models HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n"
-    with serving(create_app(shop), ws="none") as url:
-        for rest, status in ((b"", b"200"), (b"Content-Length: %d\r\n" % len(inner), b"400")):
-            method = b"POST" if rest else b"GET"
-            found = _raw(url, head % method + rest + b"\r\n", 0.1, inner if rest else b"")
-            assert found.split()[1] == status
-            assert found.count(b"HTTP/1.1 ") == 1
+    app = create_app(shop, settings=ServiceSettings(queue=1))
+    with serving(app, ws="none") as url:
+        for requests, without_body in ((0, b"200"), (1, b"503")):
+            app.state.load.requests = requests
+            for rest, status in ((b"", without_body), (b"Content-Length: %d\r\n" % len(inner), b"400")):
+                method = b"POST" if rest else b"GET"
+                found = _raw(url, head % method + rest + b"\r\n", 0.1, inner if rest else b"")
+                assert found.split()[1] == status
+                assert found.count(b"HTTP/1.1 ") == 1
+        app.state.load.requests = 0
 
 
 @pytest.mark.parametrize("prefix", ["", "/recs"])

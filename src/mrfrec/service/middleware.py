@@ -124,15 +124,16 @@ class OverloadGuard:
         self._refused, self._tell_at = 0, 0.0  # since the last message; when the next one is due
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
-        is_full = self._load.requests >= self._most and scope["type"] == "http"
-        if not is_full or (path := _path_of(scope, self._root)) in _UNBOUNDED:
+        """Pass a request on, or refuse it. Where the connection must end with the answer, pass it on."""
+        load = self._load
+        is_full = load.requests >= self._most and scope["type"] == "http" and not load.is_closing
+        if not is_full or (path := _path_of(scope, self._root)) in _UNBOUNDED or _has_upgrade(scope):
             await self._app(scope, receive, send)
             return
         self._metrics.count_request(route_of(path), 503, 0.0)
         self._tell_of_refusals()
-        await send(self._start)
-        await send(self._body)
+        await send(dict(self._start))  # middleware of others may change it
+        await send(dict(self._body))
 
     def _tell_of_refusals(self) -> None:
         """Say from time to time how many requests were refused without a line of their own."""
@@ -446,6 +447,10 @@ def _path_of(scope: Message, root_path: str) -> str:
     path, root = scope["path"], scope.get("root_path") or root_path
     is_below = path.startswith(root) and path[len(root) :][:1] in ("", "/")
     return (path[len(root) :] if is_below else path) or "/"
+
+
+def _has_upgrade(scope: Message) -> bool:
+    return any(name == b"upgrade" for name, _ in scope["headers"])
 
 
 def _name_of(host: str) -> str:
