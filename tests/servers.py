@@ -82,7 +82,7 @@ class Command:
     @property
     def workers(self) -> list[int]:
         """The process ids of all workers that were ever started, in that order."""
-        return [int(pid) for pid in re.findall(r"worker (\d+) started", self.log)]
+        return [int(pid) for pid in re.findall(r"worker (\d+) starts", self.log)]
 
     def wait_for(self, words: str, times: int = 1, seconds: float = 60) -> None:
         """Wait until words stand in the log."""

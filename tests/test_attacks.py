@@ -23,7 +23,8 @@ from fastapi import FastAPI
 
 from mrfrec import MRF
 from mrfrec.errors import DataError, ModelFileError, MrfrecWarning, ParameterError
-from mrfrec.service import ServiceSettings, answers, create_app, door, serve
+from mrfrec.service import ServiceSettings, answers, create_app, schemas, serve
+from mrfrec.service.app import reload
 from mrfrec.service.keys import new_key
 
 from servers import Command, save_shop, serving
@@ -153,7 +154,7 @@ def test_cost_of_an_answer_is_limited_before_work_begins(
     def works(*given: Any) -> Any:
         raise AssertionError("work began")
 
-    for name in ("recommend", "recommend_one", "recommend_to_user"):
+    for name in ("recommend", "recommend_to_user"):
         monkeypatch.setattr(answers, name, works)
     with serving(create_app(large)) as url:
         found = httpx.post(url + path, json=body, timeout=60)
@@ -168,7 +169,7 @@ def test_values_of_a_body_are_counted_before_it_is_parsed(
         raise AssertionError("the body was parsed")
 
     with serving(create_app(large)) as url:
-        monkeypatch.setattr(door, "read_request", parses)
+        monkeypatch.setattr(schemas.RecommendRequest, "model_validate", parses)
         monkeypatch.setattr(json, "loads", parses)
         for many in (b"1," * 700_000, b"[]" * 100_001, b"{}" * 100_001):
             content = b'{"history": [%b' % many
@@ -230,10 +231,8 @@ def test_no_request_keeps_the_event_loop_from_turning(large: Path, tmp_path: Pat
     """
     code = (
         "import asyncio, sys, time\n"
-        "from mrfrec.service import create_app\n"
-        "from mrfrec.service.server import _run, _bound, _log\n"
         "import logging; logging.basicConfig(level=logging.INFO)\n"
-        "door = create_app(sys.argv[1])\n"
+        "from mrfrec.service import app as module, serve\n"
         "async def look(longest=0.02):\n"
         "    while True:\n"
         "        start, cpu = time.perf_counter(), time.process_time()\n"
@@ -243,12 +242,13 @@ def test_no_request_keeps_the_event_loop_from_turning(large: Path, tmp_path: Pat
         "            longest = gap\n"
         "            print(f'longest {longest:.4f}', flush=True)\n"
         "watch = []\n"
-        "begin = door._begin\n"
-        "door._begin = lambda: (begin(), watch or watch.append(asyncio.ensure_future(look())))\n"
-        "with _bound('127.0.0.1', 0) as listening:\n"
-        "    listening.listen()\n"
-        "    print('listening at http://127.0.0.1:%d' % listening.getsockname()[1], flush=True)\n"
-        "    _run(door, listening)\n"
+        "create = module.create_app\n"
+        "def watched(*given, **options):\n"
+        "    app = create(*given, **options)\n"
+        "    app.state.on_start.append(lambda: watch.append(asyncio.ensure_future(look())))\n"
+        "    return app\n"
+        "module.create_app = watched\n"
+        "serve(sys.argv[1], port=0)\n"
     )
     for _ in range(3):
         longest = _longest_gap(tmp_path, large, code)
@@ -318,8 +318,8 @@ def test_pipe_in_place_of_a_model_or_of_keys_is_refused_at_once(tmp_path: Path) 
         path.unlink()
         os.mkfifo(path)
     with pytest.raises(ModelFileError):
-        app.shelf.reload("shop")
-    app.catch_up()  # the old model and the old keys stay
+        app.state.models.reload("shop")
+    reload(app)  # the old model and the old keys stay
     with pytest.raises(DataError, match="cannot be read as a file of keys"):
         create_app(save_shop(tmp_path / "other.mrf"), settings=ServiceSettings(keys=keys))
 
@@ -347,7 +347,7 @@ def test_client_that_takes_no_answer_is_cut_off(large: Path, caplog: pytest.LogC
     with serving(app) as url, caplog.at_level(logging.WARNING, "mrfrec.service"):
         with _stuck(url, json.dumps(LONG).encode()) as connection:
             _eventually(lambda: "takes no more of the answer" in caplog.text, 60)
-            assert app._held == 0
+            assert app.state.load.held == 0
             taken = 0
             while piece := connection.recv(1_000_000):  # until the service closes it
                 taken += len(piece)
@@ -359,10 +359,10 @@ def test_long_answers_that_are_not_taken_leave_room_for_short_ones(large: Path) 
     body = json.dumps(LONG).encode()
     with serving(app) as url:
         with _stuck(url, body):
-            _eventually(lambda: app._held > 6_000_000, 60)
+            _eventually(lambda: app.state.load.held > 6_000_000, 60)
             assert httpx.post(f"{url}/v1/recommend/batch", json=LONG, timeout=60).status_code == 503
             assert httpx.post(f"{url}/v1/recommend", json={"history": [1]}).status_code == 200
-        _eventually(lambda: app._held == 0)
+        _eventually(lambda: app.state.load.held == 0)
         assert httpx.post(f"{url}/v1/recommend/batch", json=LONG, timeout=60).status_code == 200
 
 
@@ -470,8 +470,8 @@ def test_salt_makes_other_groups_of_the_same_shares(shop: Path, tmp_path: Path) 
     half = {"a": 0.5, "b": 0.5}
 
     def group(salt: str) -> list[bool]:
-        shelf = create_app(files, split=half, salt=salt).shelf
-        return [shelf.choose(None, visitor).served.name == "a" for visitor in range(2000)]  # type: ignore[union-attr]
+        models = create_app(files, split=half, salt=salt).state.models
+        return [models.choose(None, visitor).served.name == "a" for visitor in range(2000)]
 
     plain, one, two = map(np.array, map(group, ("", "prices", "pictures")))
     for groups in (plain, one, two):
@@ -518,24 +518,25 @@ def test_unix_socket_is_listened_at_and_removed(shop: Path, tmp_path: Path) -> N
     assert not path.exists()
 
 
+@pytest.mark.slow
 def test_worker_without_its_model_waits_while_others_answer(tmp_path: Path) -> None:
     file = save_shop(tmp_path / "shop.mrf")
     with Command(tmp_path, file, "--workers", "2") as service:
-        service.wait_for("opened", 3)
+        service.wait_for("starts", 2)
         file.rename(tmp_path / "elsewhere")
         os.kill(service.workers[0], signal.SIGKILL)
-        service.wait_for("this worker waits, while others serve")
-        _eventually(lambda: "mrfrec_workers 1.0" in httpx.get(f"{service.url}/metrics").text)
+        service.wait_for("waits: ")
         for _ in range(50):  # each over a connection of its own
             assert httpx.post(f"{service.url}/v1/recommend", json=ASK).status_code == 200
+        assert "mrfrec_workers 1.0" in httpx.get(f"{service.url}/metrics").text
         (tmp_path / "elsewhere").rename(file)
         _eventually(lambda: "mrfrec_workers 2.0" in httpx.get(f"{service.url}/metrics").text)
 
 
 def test_hard_link_to_a_served_file_does_not_open_it_again(tmp_path: Path) -> None:
-    shelf = create_app(save_shop(tmp_path / "shop.mrf")).shelf
+    models = create_app(save_shop(tmp_path / "shop.mrf")).state.models
     os.link(tmp_path / "shop.mrf", tmp_path / "kept.mrf")
-    assert shelf.changed() == []
+    assert models.changed() == []
 
 
 def test_many_requests_at_once_end(large: Path) -> None:

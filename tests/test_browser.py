@@ -39,7 +39,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder: Path = tmp_path_factory.mktemp("browser")
-    shelf = {
+    files = {
         "shop": save_shop(folder / "shop.mrf"),
         "odd": fitted(ODD, TITLES, folder / "odd.mrf"),
         "many": fitted(
@@ -49,9 +49,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     titles = [
         f"{letter} words of a title " * 500 if letter in "ace" else letter * 10_000 for letter in "abcdef"
     ]
-    shelf["long"] = fitted([f"sku-{i}" for i in range(6)], titles, folder / "long.mrf")
-    shelf["ids"] = fitted([f"sku-{letter}" * 1000 for letter in "abcdef"], None, folder / "ids.mrf")
-    with serving(create_app(shelf, settings=ServiceSettings(poll=0))) as url:
+    files["long"] = fitted([f"sku-{i}" for i in range(6)], titles, folder / "long.mrf")
+    files["ids"] = fitted([f"sku-{letter}" * 1000 for letter in "abcdef"], None, folder / "ids.mrf")
+    with serving(create_app(files, settings=ServiceSettings(poll=0))) as url:
         yield url
 
 

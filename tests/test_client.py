@@ -140,7 +140,7 @@ def test_info_describes_the_model(url: str) -> None:
         (lambda c: c.recommend(history=["milk"], novelty=2), ParameterError, "novelty must be between"),
         (lambda c: c.explain("tea", history=["milk"], novelty="x"), ParameterError, "novelty must be"),
         (lambda c: c.recommend(history=["milk"], visitor=1.5), ParameterError, "visitor must be an integer"),
-        (lambda c: c.recommend(4, visitor="ann"), ParameterError, "visitor must be None for users"),
+        (lambda c: c.recommend(4, visitor="ann"), ParameterError, "visitor must be None with users"),
         (lambda c: c.similar_items("caviar"), DataError, "item 'caviar' is unknown to the model"),
         (lambda c: c.similar_items("\ud800"), DataError, "cannot be sent"),
         (lambda c: c.similar_items("x" * 100_000), DataError, "cannot be sent"),
@@ -194,7 +194,7 @@ def test_a_visitor_chooses_the_model_of_a_split(shop: Path, tmp_path: Path) -> N
     files = {"old": shop, "new": save_shop(tmp_path / "new.mrf", novelty=0.5)}
     models = {name: mrfrec.load(path) for name, path in files.items()}
     app = create_app(files, split={"old": 0.5, "new": 0.5})
-    choices = {visitor: app.shelf.choose(None, visitor) for visitor in ("a", "b", "c", "d", 99)}
+    choices = {visitor: app.state.models.choose(None, visitor) for visitor in ("a", "b", "c", "d", 99)}
     chosen = {visitor: choice.served.name for visitor, choice in choices.items() if choice}
     assert {*chosen.values()} == {"old", "new"}
     with serving(app) as url, Client(url) as client:

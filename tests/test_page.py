@@ -117,7 +117,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(folder: Path) -> Iterator[str]:
-    shelf = {
+    files = {
         "shop": save_shop(folder / "shop.mrf"),
         "odd": fitted(ODD, TITLES, folder / "odd.mrf"),
         "numbers": fitted([-3, 0, 7, 2**62], ["minus three", "", "seven", "large"], folder / "numbers.mrf"),
@@ -127,7 +127,7 @@ def url(folder: Path) -> Iterator[str]:
         "wmf": fitted([*range(12)], None, folder / "wmf.mrf", models.WMF(factors=3, iterations=2, threads=1)),
         "dae": fitted([*range(12)], None, folder / "dae.mrf", models.MultDAE(hidden=4, epochs=1, threads=1)),
     }
-    with serving(create_app(shelf, settings=ServiceSettings(max_history=20, poll=0))) as url:
+    with serving(create_app(files, settings=ServiceSettings(max_history=20, poll=0))) as url:
         yield url
 
 
@@ -294,10 +294,12 @@ def test_models_without_reasons_say_so(client: httpx.Client) -> None:
     assert not slider  # a WMF takes no novelty
 
 
-def test_a_full_line_is_a_page_that_says_so(folder: Path) -> None:
-    app = create_app(folder / "shop.mrf", settings=ServiceSettings(poll=0))
-    app.app.state.pages.most = 0  # type: ignore[attr-defined]
-    with serving(app) as url, httpx.Client(base_url=url) as client:
+def test_a_full_queue_is_a_page_that_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mrfrec.service.app._MOST_LOOKUPS", 0)
+    with (
+        serving(create_app(folder / "shop.mrf", settings=ServiceSettings(poll=0))) as url,
+        httpx.Client(base_url=url) as client,
+    ):
         page = get(client, "/", 503)
         assert "Too many requests at once" in "".join(page.text)
 

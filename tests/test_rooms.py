@@ -14,7 +14,6 @@ from mrfrec import errors
 
 SOURCE = Path(mrfrec.__file__).parent
 HOME_OF = {
-    "anyio": {"service/app.py"},
     "numba": {
         f"core/kernels/{room}.py"
         for room in ("compile", "intrinsics", "rows", "pattern", "blocks", "ranking")
@@ -64,14 +63,14 @@ HOME_OF = {
     "torch": {"engines/devices.py", "models/networks.py", "models/training.py"}
     | {f"engines/gpu/{room}.py" for room in ("dense", "device", "ranking", "rows", "sparse")},
     "distributed": {"engines/cluster.py", "engines/cluster_worker.py"},
+    "anyio": {"service/app.py"},  # which Starlette brings
     "fastapi": {f"service/{room}.py" for room in ("api", "app", "page")},
     "jinja2": {"service/page.py"},
-    "starlette": {f"service/{room}.py" for room in ("api", "app", "page", "problems")},
+    "starlette": {f"service/{room}.py" for room in ("api", "app", "middleware", "page", "problems")},
     "pydantic": {"nightly/job.py", "service/schemas.py"},
     "pydantic_core": {"service/api.py"},  # the quickest way to JSON among what FastAPI brings
-    "uvicorn": {"service/heads.py", "service/server.py"},
-    "httpx": {"service/client.py", "service/given.py"},
-    "uvloop": {"service/server.py"},
+    "uvicorn": {"service/server.py"},
+    "httpx": {"service/client.py", "service/client_inputs.py"},
     "prometheus_client": {"service/metrics.py"},
     "optuna": {"evaluation/chooser.py"},
     "matplotlib": {"evaluation/figures.py"},
@@ -186,7 +185,6 @@ DOCUMENTED = {"_asdict", "_fields", "_getframe", "_make", "_replace"}
 ALLOWED_NAMES = {
     "core/kernels/compile.py": {"_Cache", "_CacheLocator", "_cache"},
     "io/queries.py": {"_addr"},
-    "service/quick.py": {"_low_rank", "_scorer", "_weights", "_weights_between"},
 }
 
 
@@ -262,8 +260,11 @@ def test_kernels_are_compiled_in_one_way() -> None:
 def test_nothing_prints_pickles_or_sets_up_logging() -> None:
     for name, path in files().items():
         found = re.findall(r"(?<![.\w])print\(|import pickle|basicConfig|os\.environ", path.read_text())
-        # What travels to the workers of a cluster is pickled, as all that Dask sends.
-        assert found == (["import pickle"] if name.startswith("engines/cluster") else []), f"{name}: {found}"
+        # Dask pickles all that it sends to the workers of a cluster; prometheus_client takes the folder that
+        # several processes share from the environment alone.
+        allowed = {"import pickle"} if name.startswith("engines/cluster") else set()
+        allowed |= {"os.environ"} if name == "service/metrics.py" else set()
+        assert {*found} <= allowed, f"{name}: {found}"
 
 
 def test_public_names_are_sorted_and_exist() -> None:

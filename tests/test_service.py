@@ -2,8 +2,7 @@
 
 import gzip
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import mrfrec
-from mrfrec import MRF, DataError, Interactions, ModelFileError
+from mrfrec import MRF, DataError, ModelFileError
 from mrfrec.data.ids import Ids
-from mrfrec.models import EASE, SLIM, WMF, ItemKNN, Popularity
-from mrfrec.models.answers.question import Question
 from mrfrec.service import ServiceSettings, answers, create_app
-from mrfrec.service.quick import QuickAnswers
-from mrfrec.service.shelf import Served
 
 from conftest import random_matrix
 from servers import save_shop, serving
@@ -132,54 +127,6 @@ def test_unknown_addresses_and_methods_are_problems(client: httpx.Client) -> Non
     _check_problem(client.get("/v1/recommend"), 405, "GET is not allowed here.")
 
 
-@pytest.mark.parametrize("binary", [True, False], ids=["pairs", "values"])
-@pytest.mark.parametrize("texts", [True, False], ids=["strings", "integers"])
-@pytest.mark.parametrize("prepared", [True, False], ids=["prepared", "plain"])
-@pytest.mark.parametrize("make", [
-    lambda: MRF(sparsity=0.2, rank=0), lambda: MRF(sparsity=None), lambda: MRF(sparsity=0.2, rank=3),
-    lambda: MRF(sparsity=0.05, rank=40, novelty=0.2),
-    lambda: MRF(sparsity=0.2, rank=0, offset=False, novelty=0.3), lambda: MRF(sparsity=None, novelty=-0.3),
-    lambda: MRF(sparsity=0.2, rank=0, center=False), lambda: EASE(l2=5.0, dtype="float64"), ItemKNN, SLIM,
-    Popularity,
-])  # fmt: skip
-def test_quick_answers_are_those_of_the_model(
-    make: Callable[[], Any], texts: bool, binary: bool, prepared: bool
-) -> None:
-    """To the bit, for any history, k, number of reasons and excluded items; ties among them."""
-    X = random_matrix(3, real=not binary)
-    name = (lambda i: f"i{i}") if texts else (lambda i: 7 * i)
-    items = [name(i) for i in range(X.shape[1])]
-    titles = [f"Title {i} " + "of many words " * 10 if i % 3 else "" for i in range(X.shape[1])]
-    data = Interactions(sp.csr_array(X.astype(np.float32)), items=items, titles=titles)
-    model = make().fit(data)
-    quick = QuickAnswers.of(model)
-    assert quick is not None
-    if prepared:
-        model.prepare_answers()
-    served = Served("m", model, "", 0.0, None)
-    rng = np.random.default_rng(0)
-    for _ in range(150):
-        some = rng.choice(len(items), rng.integers(1, 12), replace=False).tolist()
-        drawn = rng.choice([9.0, 1.0, 0.0, -2.5, 1e-50], len(some), p=[0.6, 0.1, 0.1, 0.1, 0.1]).tolist()
-        values = [None if x == 9 else x for x in drawn]
-        history = {items[i]: x for i, x in zip(some, values, strict=True)} | {"none": None, -1: None}
-        exclude = [*(items[i] for i in rng.choice(len(items), 3)), "nothing"]
-        asked = Question(int(rng.integers(1, 60)), exclude=exclude, explain=int(rng.integers(0, 5)))
-        found = quick.recommend(history, asked.k, exclude, asked.explain)
-        if found is None:  # nothing is known
-            assert all(x == 0.0 for item, x in history.items() if item in items)
-            continue
-        wanted = answers.recommend_one(served, history, asked)
-        quickly = answers.recommend_one(replace(served, quick=quick), history, asked)
-        assert quickly.items == wanted.items
-        assert sorted(map(str, found[1])) == sorted(map(str, wanted.unknown))
-
-
-def test_models_of_more_than_weights_have_no_quick_answers() -> None:
-    X = sp.csr_array(random_matrix(4).astype(np.float32))
-    assert QuickAnswers.of(WMF(factors=3).fit(X)) is None
-
-
 @pytest.mark.parametrize("rank", [0, 5])
 def test_prepared_answers_are_the_same(rank: int, tmp_path: Path) -> None:
     X = sp.csr_array(random_matrix(4).astype(np.float32))
@@ -238,27 +185,10 @@ _histories = st.lists(
 @example(asked={"history": ["milk", "milk", {"item": "milk", "value": 2}]}, is_ascii=True)
 @example(asked={"history": [2**70, 1.0, True]}, is_ascii=True)
 @settings(max_examples=150, deadline=None)
-def test_answers_at_the_door_are_those_of_the_framework(
+def test_every_request_is_answered_or_refused_with_a_reason(
     client: httpx.Client, asked: dict[str, Any], is_ascii: bool
 ) -> None:
-    """Only what is said to be exactly application/json is answered at the door."""
     body = json.dumps(asked, ensure_ascii=is_ascii).encode("utf-8", "surrogatepass")
-    door, framework = (
-        client.post("/v1/recommend", content=body, headers={"Content-Type": kind})
-        for kind in ("application/json", "application/json; charset=utf-8")
-    )
-    assert door.content == framework.content
-    assert door.status_code == framework.status_code
-    assert {*door.headers} == {*framework.headers}
-    assert door.headers.get("mrfrec-model") == framework.headers.get("mrfrec-model")
-
-
-def test_the_framework_is_not_asked_for_recommendations(shop: Path) -> None:
-    async def framework(*_: Any) -> None:
-        raise RuntimeError
-
-    door = create_app(shop)
-    with serving(door) as url:
-        door.app = framework
-        assert httpx.post(f"{url}/v1/recommend", json={"history": ["milk"]}).status_code == 200
-        assert httpx.post(f"{url}/v1/recommend", json={"history": 1}).status_code == 500
+    found = client.post("/v1/recommend", content=body, headers={"Content-Type": "application/json"})
+    assert found.status_code in (200, 400, 404, 422)
+    assert ("items" if found.status_code == 200 else "detail") in found.json()

@@ -1,7 +1,5 @@
 """`mrfrec serve`: processes that are killed, stopped and reloaded; models that are exchanged under load."""
 
-import asyncio
-import errno
 import gc
 import json
 import os
@@ -14,11 +12,10 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
 from threading import Event
-from typing import Any, ClassVar
+from typing import Any
 
 import httpx
 import pytest
@@ -27,10 +24,8 @@ import mrfrec
 from mrfrec.cli import serving as serving_commands
 from mrfrec.cli.serving import _demo_model
 from mrfrec.errors import ParameterError
-from mrfrec.service import ServiceSettings, acceptor, create_app
+from mrfrec.service import ServiceSettings, create_app
 from mrfrec.service.keys import new_key
-from mrfrec.service.metrics import Metrics, shared_rows
-from mrfrec.service.shelf import Shelf
 
 from servers import Command, is_running, save_shop, serving
 
@@ -56,105 +51,31 @@ def _count(url: str) -> float:
     return float(lines[0].rpartition(" ")[2]) if lines else 0.0
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_replaced_while_the_other_answers(shop: Path, tmp_path: Path) -> None:
     with Command(tmp_path, shop, "--workers", "2", "--log", "off") as service:
-        service.wait_for("opened", 3)  # the parent, and both workers
+        _wait_for_workers(service.url, 2)
+        before = _count(service.url)
         for _ in range(10):
             assert httpx.post(f"{service.url}/v1/recommend", json=ASK).status_code == 200
         first, second = service.workers
         os.kill(first, signal.SIGKILL)
         _eventually(lambda: not is_running(first))
-        for _ in range(10):  # what the dead one had not accepted, the other does
+        for _ in range(10):  # connections that the dead one had not accepted, the other accepts
             assert httpx.post(f"{service.url}/v1/recommend", json=ASK).status_code == 200
-        service.wait_for("worker", 4)
-        assert f"worker {first} was killed by signal 9" in service.log
-        service.wait_for("opened", 4)
-        assert len(service.workers) == 3
+        service.wait_for("starts", 3)
+        assert f"[{first}] died" in service.log
         assert is_running(second)
         assert is_running(service.workers[2])
-        assert _count(service.url) == 20  # those of the dead one, too
+        assert (
+            _count(service.url) >= before + 19
+        )  # those of the dead one, too; it may have died before the last
         assert service.stop() == 0
         assert not any(is_running(pid) for pid in service.workers)
         assert "Traceback" not in service.log
 
 
-def _open_files(pid: int) -> int:
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts connections through /proc")
-def test_workers_accept_about_as_many_connections(shop: Path, tmp_path: Path) -> None:
-    with Command(tmp_path, shop, "--workers", "2") as service, ExitStack() as kept:
-        _wait_for_workers(service.url, 2)
-        before = [_open_files(pid) for pid in service.workers]
-        address = "127.0.0.1", int(service.url.rsplit(":", 1)[1])
-        for _ in range(40):
-            kept.enter_context(socket.create_connection(address, 10))
-        time.sleep(0.5)
-        counts = [_open_files(pid) - n for pid, n in zip(service.workers, before, strict=True)]
-        assert sum(counts) >= 38  # one that was being closed may have been counted before
-        assert min(counts) >= 10  # left to the system, one may get all
-        # One that does not accept does not keep the others from it.
-        os.kill(service.workers[0], signal.SIGSTOP)
-        try:
-            start = time.monotonic()
-            for _ in range(60):
-                connection = kept.enter_context(socket.create_connection(address, 10))
-                connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-                assert b" 200 OK" in connection.recv(1000)
-            assert time.monotonic() - start < 5
-        finally:
-            os.kill(service.workers[0], signal.SIGCONT)
-
-
-class _Full(socket.socket):
-    """A socket that cannot accept at first."""
-
-    errors: ClassVar[list[int]] = []
-
-    def accept(self) -> tuple[socket.socket, Any]:
-        if self.errors:
-            raise OSError(self.errors.pop(), "of the system")
-        return super().accept()
-
-
-def test_connections_are_accepted_again_when_there_is_room(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(acceptor, "_LONG_PAUSE", 0.2)
-
-    class Greeting(asyncio.Protocol):
-        def connection_made(self, transport: Any) -> None:
-            transport.write(b"hello")
-            transport.close()
-
-    def ask() -> bytes:
-        with socket.create_connection(address, 10) as connection:
-            return connection.recv(100)
-
-    async def main() -> None:
-        accepts = acceptor.Acceptor(listening, Greeting, lambda _: False)
-        assert await asyncio.to_thread(ask) == b"hello"
-        for error in (errno.ECONNABORTED, errno.EMFILE):
-            _Full.errors.append(error)
-            start = time.monotonic()
-            assert await asyncio.to_thread(ask) == b"hello"
-            assert (time.monotonic() - start >= 0.2) == (error == errno.EMFILE)
-        accepts.close()
-        await accepts.wait_closed()
-        with pytest.raises(OSError, match="refused"):
-            await asyncio.to_thread(ask)
-
-    with _Full(socket.AF_INET, socket.SOCK_STREAM) as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.setblocking(False)
-        listening.listen()
-        address = listening.getsockname()
-        asyncio.run(main())
-    found = [record.getMessage() for record in caplog.records if record.name == "mrfrec.service"]
-    assert found == ["no more connections can be accepted for now: of the system"]
-
-
+@pytest.mark.slow
 def test_sighup_while_it_starts_is_no_end(shop: Path, tmp_path: Path) -> None:
     for workers in (1, 2):
         service = Command(tmp_path, shop, "--workers", workers)
@@ -171,28 +92,6 @@ def test_sighup_while_it_starts_is_no_end(shop: Path, tmp_path: Path) -> None:
 def _ignores(pid: int, number: signal.Signals) -> bool:
     found = re.search(r"SigIgn:\s+(\w+)", Path(f"/proc/{pid}/status").read_text())
     return found is not None and bool(int(found[1], 16) >> number - 1 & 1)
-
-
-@pytest.mark.skipif(not Path("/proc/self/fdinfo").exists(), reason="looks at sockets through /proc")
-def test_the_socket_of_the_workers_never_blocks(shop: Path, tmp_path: Path) -> None:
-    with Command(tmp_path, shop, "--workers", "2") as service:
-        socket_of = re.compile(r"socket:\[\d+\]")
-        folder = Path(f"/proc/{service.process.pid}")
-        found = [one for one in (folder / "fd").iterdir() if socket_of.match(str(one.readlink()))]
-        assert len(found) == 1  # that it listens to
-        flags = folder / "fdinfo" / found[0].name
-        service.wait_for("opened", 3)
-        os.kill(service.workers[0], signal.SIGKILL)
-        end = time.monotonic() + 20
-        blocking, looks = 0, 0
-        while service.log.count("opened") < 4 or looks < 20_000:  # while another starts, and then some
-            for _ in range(500):
-                given = re.search(r"flags:\s+(\d+)", flags.read_text())
-                assert given is not None
-                blocking += not int(given[1], 8) & os.O_NONBLOCK
-                looks += 1
-            assert time.monotonic() < end
-        assert blocking == 0
 
 
 @pytest.mark.parametrize(("workers", "how"), [(1, signal.SIGINT), (2, signal.SIGTERM)])
@@ -248,12 +147,13 @@ def _ask_while_it_stops(shop: Path, tmp_path: Path) -> None:
         assert service.process.wait(10) == 0
 
 
+@pytest.mark.slow
 def test_sighup_reloads_models_and_keys_in_all_workers(shop: Path, tmp_path: Path) -> None:
     file = tmp_path / "keys.txt"
     (old, line), (new, other) = new_key("a"), new_key("b")
     file.write_text(line)
     with Command(tmp_path, shop, "--workers", "2", "--keys", file, "--log", "json") as service:
-        service.wait_for("opened", 3)
+        service.wait_for("starts", 2)
 
         def statuses(key: str) -> set[int]:
             return {
@@ -271,6 +171,7 @@ def test_sighup_reloads_models_and_keys_in_all_workers(shop: Path, tmp_path: Pat
             assert {"time", "level"} <= entry.keys()
 
 
+@pytest.mark.slow
 def test_a_reload_reaches_all_workers_without_a_look_at_the_file(tmp_path: Path) -> None:
     code = (
         "import logging, sys\nfrom functools import partial\nfrom pathlib import Path\n"
@@ -295,32 +196,19 @@ def test_a_reload_reaches_all_workers_without_a_look_at_the_file(tmp_path: Path)
         try:
             new.replace(file)
             assert httpx.post(f"{service.url}/v1/models/m/reload").json()["fingerprint"] == fingerprint
-            service.wait_for(f"{fingerprint} replaces", 3, seconds=20)
+            service.wait_for(
+                f"{fingerprint} replaces", 4, seconds=20
+            )  # the one that was asked, and all three
             new.write_bytes(b"nonsense")
             new.replace(file)
             assert httpx.post(f"{service.url}/v1/models/m/reload").status_code == 422
-            time.sleep(1)  # five times as long as the others take to hear of it
+            time.sleep(1)  # the others would have heard of it
             assert service.log.count("stays as it is") == 1
             assert httpx.post(f"{service.url}/v1/models/other/reload").status_code == 404
         finally:
             stop.set()
         assert asked.result() > 0
         assert len(service.workers) == 3
-
-
-def test_two_workers_allow_a_caller_no_more_than_one(shop: Path, tmp_path: Path) -> None:
-    with Command(tmp_path, shop, "--workers", "2", "--rate", "40") as service:
-        service.wait_for("opened", 3)
-        answers: list[httpx.Response] = []
-        start = time.monotonic()
-        with httpx.Client(headers={"Connection": "close"}) as client:  # any worker accepts the next
-            while len(answers) < 300 or (len(_workers_of(answers)) < 2 and time.monotonic() < start + 30):
-                answers.append(client.get(f"{service.url}/v1/models"))
-        seconds = time.monotonic() - start
-        allowed = sum(answer.status_code == 200 for answer in answers)
-        assert {answer.status_code for answer in answers} == {200, 429}
-        assert 40 <= allowed <= 40 + 40 * seconds + 2
-        assert len(_workers_of(answers)) == 2
 
 
 def _wait_for_workers(url: str, count: int) -> None:
@@ -340,18 +228,7 @@ def _workers_of(answers: list[httpx.Response]) -> set[str]:
     return {answer.headers["x-request-id"][:8] for answer in answers}
 
 
-def test_workers_hear_of_reloads_of_others_once(shop: Path) -> None:
-    shelf, rows = Shelf({"a": shop, "b": shop}), shared_rows(2, 3)
-    one, two, three = (Metrics(shelf, row) for row in rows)
-    one.tell_reload("b")
-    three.tell_reload("b")
-    assert (one.told_reloads(), two.told_reloads(), three.told_reloads()) == (["b"], ["b"], ["b"])
-    assert not any(each.told_reloads() for each in (one, two, three))
-    one.tell_reload("a")
-    assert Metrics(shelf, rows[1]).told_reloads() == ["a"]  # a successor of the second, which died
-    assert (one.told_reloads(), two.told_reloads(), three.told_reloads()) == ([], [], ["a"])
-
-
+@pytest.mark.slow
 def test_workers_end_with_a_parent_that_is_killed(shop: Path, tmp_path: Path) -> None:
     with Command(tmp_path, shop, "--workers", "2") as service:
         service.wait_for("opened", 3)
@@ -359,17 +236,6 @@ def test_workers_end_with_a_parent_that_is_killed(shop: Path, tmp_path: Path) ->
         service.process.kill()
         service.process.wait()
         _eventually(lambda: not any(is_running(pid) for pid in service.workers))
-
-
-def test_workers_that_never_start_are_given_up() -> None:
-    code = (
-        "import os\nfrom functools import partial\nfrom mrfrec.service import workers\n"
-        "workers._PAUSES = (0.01,)\n"
-        "if __name__ == '__main__':\n    workers.Workers([partial(os._exit, 3)] * 2).run()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    assert "ServiceError: no worker stays alive for 10 s: the last one ended with code 3" in done.stderr
 
 
 def test_a_port_in_use_is_an_error(shop: Path) -> None:
@@ -425,7 +291,7 @@ def test_models_are_exchanged_under_load_without_a_failed_or_mixed_answer(tmp_pa
     stop = Event()
     seen: list[str] = []
     # With the file looked at all the time, besides the requests to reload.
-    door = create_app(file, settings=ServiceSettings(poll=0.01))
+    app = create_app(file, settings=ServiceSettings(poll=0.01))
 
     def ask() -> int:
         with httpx.Client(base_url=url) as client:
@@ -440,9 +306,9 @@ def test_models_are_exchanged_under_load_without_a_failed_or_mixed_answer(tmp_pa
                 count += 1
             return count
 
-    shelf = door.shelf
-    models = [weakref.ref(shelf.get("shop").model)]  # type: ignore[union-attr]
-    with serving(door) as url, ThreadPoolExecutor(4) as pool, httpx.Client(base_url=url) as client:
+    served = app.state.models
+    models = [weakref.ref(served.get("shop").model)]
+    with serving(app) as url, ThreadPoolExecutor(4) as pool, httpx.Client(base_url=url) as client:
         asking = [pool.submit(ask) for _ in range(4)]
         try:
             for number in range(1, 51):
@@ -461,14 +327,14 @@ def test_models_are_exchanged_under_load_without_a_failed_or_mixed_answer(tmp_pa
                     _eventually(
                         lambda f=fingerprint: client.get("/v1/models/shop").json()["fingerprint"] == f  # type: ignore[misc]
                     )
-                models.append(weakref.ref(shelf.get("shop").model))  # type: ignore[union-attr]
+                models.append(weakref.ref(served.get("shop").model))
         finally:
             stop.set()
         assert sum(each.result() for each in asking) > 50
     assert set(seen) == set(wanted)
     gc.collect()
     alive = {id(model()) for model in models if model() is not None}
-    assert alive <= {id(shelf.get("shop").model)}  # type: ignore[union-attr]
+    assert alive <= {id(served.get("shop").model)}
 
 
 def test_the_model_of_the_night_answers_from_then_on(shop: Path, tmp_path: Path) -> None:

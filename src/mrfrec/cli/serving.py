@@ -44,7 +44,7 @@ def serve(
     ] = "",
     keys: Annotated[Path | None, Option(metavar="FILE", help="File of API keys; see mrfrec key.")] = None,
     no_auth: Annotated[
-        bool, Option("--no-auth", help="Let everybody ask who can reach the address.")
+        bool, Option("--no-auth", help="Need no keys, although others can reach the address.")
     ] = False,
     rate: Annotated[
         float,
@@ -87,7 +87,7 @@ def serve(
     """Serve models over HTTP: an API and a page.
 
     A model file that is replaced, for example by mrfrec nightly, is opened, checked and answers from then on;
-    SIGHUP opens all files and the keys anew. SIGTERM and Ctrl-C finish what is under way.
+    SIGHUP opens all files and the keys anew. SIGTERM and Ctrl-C finish the requests under way.
 
     \b
     Examples:
@@ -99,7 +99,7 @@ def serve(
     from mrfrec.service.server import serve as run
     from mrfrec.service.settings import ServiceSettings
 
-    # Until models are opened anew on it; what changes until then is looked at again.
+    # Until the service can reload: it has not read the files yet.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if split_salt and split is None:
         raise ParameterError("--split-salt", "given with --split", split_salt)
@@ -122,7 +122,7 @@ def serve(
 def key(
     name: Annotated[str, Argument(help="Name of the key, for the log.", metavar="NAME")],
     role: Annotated[
-        Literal["read", "manage"], Option(help="What it may do: ask, or also reload models.")
+        Literal["read", "manage"], Option(help="Rights of the key: ask, or also reload models.")
     ] = "read",
 ) -> None:
     """Make a new API key for mrfrec serve --keys.
@@ -149,7 +149,7 @@ def set_up_log(form: LogForm) -> None:
 
     for name in ("mrfrec", "uvicorn.error"):
         log = logging.getLogger(name)
-        log.setLevel(logging.INFO if name == "mrfrec" else logging.WARNING)
+        log.setLevel(logging.INFO)
         for handler in log.handlers[:]:
             log.removeHandler(handler)
         handler = Stderr()

@@ -239,15 +239,17 @@ class Ids(Sequence[Id]):
 
     def _find_integers(self, ids: list[Any]) -> npt.NDArray[np.int64]:
         ascending = self._ascending
-        low, high = int(np.iinfo(ascending.dtype).min), int(np.iinfo(ascending.dtype).max)
-        possible = np.array([low <= value <= high for value in ids], bool)
-        keys = np.array([x if low <= x <= high else 0 for x in ids], ascending.dtype)
+        possible: Any = True
+        if not ids or not len(self):
+            return np.full(len(ids), -1, np.int64)
+        low, high = int(ascending[0]), int(ascending[-1])
+        if not low <= min(ids) <= max(ids) <= high:
+            possible = np.array([low <= value <= high for value in ids])
+            ids = [value if low <= value <= high else low for value in ids]
+        keys = np.array(ids, ascending.dtype)
         ranks = np.searchsorted(ascending, keys)
-        known = possible & (ranks < len(self))
-        known[known] = ascending[ranks[known]] == keys[known]
-        found = np.full(len(ids), -1, np.int64)
-        found[known] = ranks[known] if self.order is None else self.order[ranks[known]]
-        return found
+        places = ranks if self.order is None else self.order[ranks]
+        return np.where(possible & (ascending[ranks] == keys), places, -1)
 
     def _find_text(self, texts: Texts, wanted: str) -> int:
         order = self.order

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,12 +13,8 @@ from mrfrec.models.answers import recommending
 from mrfrec.models.answers.explaining import explanation
 from mrfrec.models.answers.histories import Query, query_of
 from mrfrec.models.answers.question import Question
-from mrfrec.models.answers.selection import base_of
 from mrfrec.models.answers.similar import nearest
 from mrfrec.models.recommender import Recommender
-
-if TYPE_CHECKING:
-    from mrfrec.service.shelf import Served
 
 Row = dict[str, Any]
 
@@ -30,25 +26,21 @@ class Answered(NamedTuple):
     unknown: list[Id]
 
 
-def recommend_one(served: "Served", history: Mapping[Id, float | None], asked: Question) -> Answered:
-    """Recommend to one history, quickly if the model and the question allow."""
-    if served.quick is not None and asked.allow is None and asked.novelty is None and asked.exclude_seen:
-        found = served.quick.recommend(history, asked.k, list(asked.exclude or ()), asked.explain)
-        if found is not None:
-            if asked.explain:
-                _complete(served.model, found[0])
-            return Answered(*found)
-    return recommend(served.model, [history], asked)[0]
-
-
 def recommend(
     model: Recommender, histories: Sequence[Mapping[Id, float | None]], asked: Question
 ) -> list[Answered]:
     """Recommend to each history: items and their values, None for the usual one."""
-    known, unknown = zip(*(_known(model.items_, history) for history in histories), strict=True)
-    typical = model.usual_value_
-    values = [{item: typical if x is None else x for item, x in history.items()} for history in known]
-    return _answers(model, query_of(model, None, values), asked, list(unknown))
+    kind, usual = str if model.items_.is_text else int, model.usual_value_
+    values = [
+        {item: usual if x is None else x for item, x in history.items() if type(item) is kind}
+        for history in histories
+    ]
+    query = query_of(model, None, values)
+    missing = {item for each in query.unknown for item in each.ids}
+    unknown = [
+        [item for item in history if type(item) is not kind or item in missing] for history in histories
+    ]
+    return _answers(model, query, asked, unknown)
 
 
 def recommend_to_user(model: Recommender, user: Id, asked: Question) -> Answered:
@@ -58,7 +50,7 @@ def recommend_to_user(model: Recommender, user: Id, asked: Question) -> Answered
 
 def _answers(model: Recommender, query: Query, asked: Question, unknown: list[list[Id]]) -> list[Answered]:
     allow = None if asked.allow is None else _known(model.items_, asked.allow)
-    exclude = _known(model.items_, asked.exclude or ())
+    exclude = _known(model.items_, asked.exclude) if asked.exclude else ({}, [])
     others = [*(allow[1] if allow else ()), *exclude[1]]
     known = replace(
         asked, k=min(asked.k, len(model.items_)), allow=None if allow is None else list(allow[0]),
@@ -83,33 +75,15 @@ def _rows(model: Recommender, batch: Recommendations) -> Iterable[list[Row]]:
         }
         if batch.base is not None and batch.because is not None:
             because = batch.because[user][: len(items)]
-            titles = {
-                item: catalogue.short_title(item) for item in {c.item for each in because for c in each}
+            named = {
+                item: {"item": catalogue.items[item], "title": catalogue.short_title(item)}
+                for item in {c.item for each in because for c in each}
             }
             columns["base"] = batch.base[user][there]
             columns["reasons"] = [
-                [
-                    {"item": catalogue.items[c.item], "title": titles[c.item], "contribution": c.amount}
-                    for c in each
-                ]
-                for each in because
+                [{**named[c.item], "contribution": c.amount} for c in each] for each in because
             ]
         yield list(rows_of(columns))
-
-
-def _complete(model: Recommender, rows: list[Row]) -> None:
-    """Add base scores and the titles of reasons, which quick answers do not have."""
-    catalogue, scores = model.catalogue, base_of(model, stranger=False).scores
-    places = catalogue.items.find([row["item"] for row in rows], "item")
-    history = list({reason["item"] for row in rows for reason in row["reasons"]})
-    titles = {
-        item: catalogue.short_title(place)
-        for item, place in zip(history, catalogue.items.find(history, "item").tolist(), strict=True)
-    }
-    for row, base in zip(rows, scores[places], strict=True):
-        row["base"] = float(str(base))
-        for reason in row["reasons"]:
-            reason["title"] = titles[reason["item"]]
 
 
 def _known(items: Ids, given: Iterable[Id]) -> tuple[dict[Id, Any], list[Id]]:
@@ -133,7 +107,7 @@ def search(model: Recommender, text: str, k: int) -> list[Row]:
 
 
 def item(model: Recommender, position: int) -> Row:
-    """Return what is known of an item."""
+    """Return the id, title and popularity of an item."""
     row = next(rows_of(model.catalogue.columns(np.array([position]))))
     return {**row, "users": int(model.popularity_[position])}
 
@@ -172,7 +146,7 @@ def explain(
     user: Id | None,
     novelty: float | None,
 ) -> Row | None:
-    """Return what each item of a history, or of a user's, adds to the score of an item.
+    """Return the contribution of each item of a history, or of a user's, to the score of an item.
 
     Returns None for an unknown item. The user is known.
     """

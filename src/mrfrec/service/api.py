@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
@@ -15,16 +15,18 @@ from mrfrec.errors import MrfrecError
 from mrfrec.models.answers.histories import length_of_history
 from mrfrec.models.answers.question import Question
 from mrfrec.service import answers, schemas
-from mrfrec.service.line import FullError, Line
 from mrfrec.service.metrics import Counts, Metrics
+from mrfrec.service.middleware import info_of
 from mrfrec.service.problems import NO_ROOM, NOT_A_MANAGER, ProblemError
+from mrfrec.service.queue import QueueFullError, WorkQueue
+from mrfrec.service.served import Choice, Served, ServedModels
 from mrfrec.service.settings import ServiceSettings
-from mrfrec.service.shelf import Choice, Served, Shelf
 
 T = TypeVar("T")
 
 _LARGE = 1000  # items of a history, and of an answer with its reasons, that take more than milliseconds
 
+_MOST_BATCHES = 4  # that wait or are answered
 _PIECE = 5000  # cost of the histories of a batch that are answered at once: some hundredths of a second
 
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -41,54 +43,42 @@ ModelName = Annotated[str | None, Query(description="Name of the model.")]
 ItemText = Annotated[str, Query(description="Id of the item.", max_length=1000)]
 
 
-MAY_MANAGE = "mrfrec.may_manage"  # in the scope of a request: whether it may change anything
-Recommend = Callable[[schemas.RecommendRequest], Awaitable[Response]]
+def create_router(
+    models: ServedModels, settings: ServiceSettings, metrics: Metrics, looks: WorkQueue
+) -> APIRouter:
+    """Return the routes. `looks` is the queue of lookups, which the page shares."""
+    usual, large = (WorkQueue(settings.queue, settings.seconds) for _ in range(2))
+    batches = WorkQueue(_MOST_BATCHES, settings.seconds)
+    router = APIRouter(prefix="/v1", responses=_PROBLEMS)
 
-
-def create_recommend(
-    shelf: Shelf, settings: ServiceSettings, line: Line, large: Line, metrics: Metrics
-) -> Recommend:
-    """Return what answers POST /v1/recommend: behind a route, or at the door."""
-
+    @router.post("/recommend", response_model=schemas.RecommendResponse, summary="Recommend items")
     async def recommend(body: schemas.RecommendRequest) -> Response:
-        choice = _chosen(shelf, body.model, body.visitor if body.user is None else body.user)
+        choice = _chosen(models, body.model, body.visitor if body.user is None else body.user)
         asked = _question(body, settings)
         if (body.history is None) == (body.user is None):
             raise ProblemError(422, "give either history or user.")
-        served, history = choice.served, None
-        if body.user is not None:
-            length = _length(served, body.user)
-            answer = partial(answers.recommend_to_user, served.model, body.user, asked)
-        else:
-            history = _history(body.history or (), settings)
-            length = len(history)
-            answer = partial(answers.recommend_one, served, history, asked)
+        served, history = choice.served, _history(body.history or (), settings)
+        length = len(history) if body.user is None else _length(served, body.user)
         cost = _check_cost(asked, [length], settings)
 
         def work() -> tuple[Counts, Response]:
-            found = answer()
-            counts = _counts([found], len(history or ()))
+            if body.user is None:
+                (found,) = answers.recommend(served.model, [history], asked)
+            else:
+                found = answers.recommend_to_user(served.model, body.user, asked)
+            counts = _counts([found], len(history))
             return counts, _reply(choice, {"items": _rows(found.items), "unknown": found.unknown})
 
-        is_large = length + cost > _LARGE
-        counts, reply = (await _turn(large.do_apart(work)))[0] if is_large else await _turn(line.do(work))
+        if length + cost > _LARGE:
+            [(counts, reply)] = await _done(large.run_in_thread(work))
+        else:
+            counts, reply = await _done(usual.run(work))
         metrics.count_answer(served.name, counts)
         return reply
 
-    return recommend
-
-
-def create_router(
-    shelf: Shelf, settings: ServiceSettings, looks: Line, apart: Line, metrics: Metrics, recommend: Recommend
-) -> APIRouter:
-    """Return the routes. `looks` is for work of some milliseconds, `apart` for more."""
-    router = APIRouter(prefix="/v1", responses=_PROBLEMS)
-    route = router.post("/recommend", response_model=schemas.RecommendResponse, summary="Recommend items")
-    route(recommend)
-
     @router.post("/recommend/batch", response_model=schemas.BatchResponse, summary="Recommend to several")
     async def recommend_batch(body: schemas.BatchRequest, request: Request) -> Response:
-        choice = _chosen(shelf, body.model, body.visitor)
+        choice = _chosen(models, body.model, body.visitor)
         if not 1 <= len(body.histories) <= settings.max_batch:
             raise ProblemError(
                 422, f"histories must be 1 to {settings.max_batch:,}; got {len(body.histories):,}."
@@ -109,7 +99,7 @@ def create_router(
             return not await request.is_disconnected()
 
         pieces = [partial(work, first) for first in range(0, len(histories), step)]
-        done = await _turn(apart.do_apart(*pieces, is_wanted=is_wanted))
+        done = await _done(batches.run_in_thread(*pieces, is_wanted=is_wanted))
         for counts, _ in done:
             metrics.count_answer(choice.served.name, counts)
         joined = (one for _, replies in done for one in replies)
@@ -119,15 +109,15 @@ def create_router(
     async def similar(
         item: ItemText, k: Annotated[int, Query(ge=1)] = 10, model: ModelName = None
     ) -> Response:
-        choice = _chosen(shelf, model, None)
+        choice = _chosen(models, model, None)
         _check_k(k, settings)
         place = _position(choice.served, item)
-        found = await _turn(looks.do_apart(partial(answers.similar, choice.served.model, place, k)))
+        found = await _done(looks.run_in_thread(partial(answers.similar, choice.served.model, place, k)))
         return _reply(choice, {"item": choice.served.model.items_[place], "items": found[0]})
 
     @router.post("/explain", response_model=schemas.ExplainResponse, summary="Why an item has its score")
     async def explain(body: schemas.ExplainRequest) -> Response:
-        choice = _chosen(shelf, body.model, body.visitor if body.user is None else body.user)
+        choice = _chosen(models, body.model, body.visitor if body.user is None else body.user)
         if (body.history is None) == (body.user is None):
             raise ProblemError(422, "give either history or user.")
         served, history = choice.served, None
@@ -135,8 +125,8 @@ def create_router(
             _length(served, body.user)
         else:
             history = _history(body.history, settings)
-        found = await _turn(
-            looks.do_apart(
+        found = await _done(
+            looks.run_in_thread(
                 partial(answers.explain, served.model, body.item, history, body.user, body.novelty)
             )
         )
@@ -150,55 +140,55 @@ def create_router(
         k: Annotated[int, Query(ge=1)] = 10,
         model: ModelName = None,
     ) -> Response:
-        choice = _chosen(shelf, model, None)
+        choice = _chosen(models, model, None)
         _check_k(k, settings)
-        found = await _turn(looks.do_apart(partial(answers.search, choice.served.model, q, k)))
+        found = await _done(looks.run_in_thread(partial(answers.search, choice.served.model, q, k)))
         return _reply(choice, {"items": found[0]})
 
     @router.get("/item", response_model=schemas.ItemResponse, summary="An item")
     async def item(item: ItemText, model: ModelName = None) -> Response:
-        choice = _chosen(shelf, model, None)
+        choice = _chosen(models, model, None)
         return _reply(choice, answers.item(choice.served.model, _position(choice.served, item)))
 
     @router.get("/models", response_model=schemas.ModelsResponse, summary="The models of the service")
-    async def models() -> Response:
-        return _json({"models": [info(shelf, served) for served in shelf]})
+    async def list_models() -> Response:
+        return _json({"models": [info(models, served) for served in models]})
 
     @router.get("/models/{name}", response_model=schemas.ModelInfo, summary="A model")
     async def model(name: str) -> Response:
-        return _json(info(shelf, _chosen(shelf, name, None).served))
+        return _json(info(models, _chosen(models, name, None).served))
 
     @router.post("/models/{name}/reload", response_model=schemas.ModelInfo, summary="Open a model file anew")
     async def reload(name: str, request: Request) -> Response:
         """Open the file of a model, check it, and let it answer from now on.
 
-        If the file cannot be used, the answer is 422 and the old model stays. With several workers, this
-        one has the new model when it answers; the others open it at once, and have it some seconds later.
+        If the file cannot be used, the answer is 422 and the old model stays. With several workers, the one
+        that answers has the new model by then; the others are told to open all files anew.
         """
-        if not request.scope.get(MAY_MANAGE):
+        if not info_of(request).may_manage:
             raise ProblemError(403, NOT_A_MANAGER)
-        if name not in shelf.names:
+        if name not in models.names:
             raise _no_model(name)
         try:
-            served = await asyncio.to_thread(shelf.reload, name)
+            served = await asyncio.to_thread(models.reload, name)
         except (MrfrecError, OSError):
             raise ProblemError(
-                422, "the file of this model cannot be used; the one that was served stays. See the log."
+                422, "the file of this model cannot be used, and the old model stays; the log says why."
             ) from None
-        metrics.tell_reload(name)
-        return _json(info(shelf, served))
+        request.app.state.tell_others()
+        return _json(info(models, served))
 
     return router
 
 
-def info(shelf: Shelf, served: Served) -> dict[str, Any]:
+def info(models: ServedModels, served: Served) -> dict[str, Any]:
     """Describe a model of the service."""
     facts = {"name": served.name, "fingerprint": served.fingerprint, "opened": served.opened}
-    return {**facts, "default": served.name == shelf.default, **answers.about(served.model)}
+    return {**facts, "default": served.name == models.default, **answers.about(served.model)}
 
 
-def _chosen(shelf: Shelf, name: str | None, visitor: int | str | None) -> Choice:
-    choice = shelf.choose(name, visitor)
+def _chosen(models: ServedModels, name: str | None, visitor: int | str | None) -> Choice:
+    choice = models.choose(name, visitor)
     if choice is None:
         raise _no_model(name)
     return choice
@@ -253,7 +243,7 @@ def _length(served: Served, user: Any) -> int:
 
 
 def _check_cost(asked: Question, lengths: Sequence[int], settings: ServiceSettings) -> int:
-    """Return what an answer costs, or refuse it before any work is done."""
+    """Return the cost of an answer, or refuse it before any work is done."""
     cost = asked.cost(lengths)
     if cost > settings.max_cost:
         raise ProblemError(
@@ -276,11 +266,11 @@ def _counts(found: Sequence[answers.Answered], asked: int) -> Counts:
     return Counts(asked, sum(len(one.unknown) for one in found), rows - popular, popular)
 
 
-async def _turn(work: Awaitable[T]) -> T:
-    """Wait for work in a line; refuse it if too much waits, or what it asks is not allowed."""
+async def _done(work: Awaitable[T]) -> T:
+    """Wait for work in a queue; refuse the request if the queue is full or the model refuses a value."""
     try:
         return await work
-    except FullError:
+    except QueueFullError:
         raise ProblemError(503, NO_ROOM, {"Retry-After": "1"}) from None
     except MrfrecError as error:
         raise ProblemError(422, str(error)) from None

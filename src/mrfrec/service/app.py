@@ -1,9 +1,9 @@
-"""The application: models, API and page behind one door."""
+"""The application: models, API and page, wrapped in middleware."""
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -12,24 +12,24 @@ import anyio
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from mrfrec import __version__
-from mrfrec.errors import MrfrecError
 from mrfrec.io.atomic import expanded
-from mrfrec.service.api import create_recommend, create_router
-from mrfrec.service.door import Door
-from mrfrec.service.line import Line
-from mrfrec.service.metrics import CONTENT_TYPE, Metrics, Row
+from mrfrec.service.api import create_router
+from mrfrec.service.keys import KeyFile
+from mrfrec.service.metrics import CONTENT_TYPE, Metrics
+from mrfrec.service.middleware import AccessControl, OverloadGuard, ProcessLoad, RequestLimits, RequestLog
 from mrfrec.service.page import create_pages, error_page, is_page
-from mrfrec.service.problems import UNEXPECTED, ProblemError, problem_response
+from mrfrec.service.problems import ProblemError, problem_response
+from mrfrec.service.queue import WorkQueue
 from mrfrec.service.schemas import Problem, Status
+from mrfrec.service.served import ServedModels
 from mrfrec.service.settings import ServiceSettings
-from mrfrec.service.shelf import Shelf
 
-_LISTEN = 0.2  # seconds between looks whether another worker was told to reload a model
-
+_MOST_LOOKUPS = 16  # pages, and lookups of the API, that wait or are answered
 _TYPES = ("int", "str", "Used")  # of an item of a history, in the paths of errors
 
 _log = logging.getLogger("mrfrec.service")
@@ -42,9 +42,7 @@ def create_app(
     split: Mapping[str, float] | None = None,
     salt: str = "",
     settings: ServiceSettings | None = None,
-    row: Row | None = None,
-    strict: bool = True,
-) -> Door:
+) -> FastAPI:
     """Create an ASGI application that serves models.
 
     Parameters
@@ -54,62 +52,69 @@ def create_app(
     default
         The model that answers where a request names none; the first by default.
     split
-        Shares of visitors by model, such as {"a": 0.9, "b": 0.1}, for requests that say who asks.
+        Shares of visitors by model, such as {"a": 0.9, "b": 0.1}, for requests with a user or a visitor.
     salt
         Anything, such as the name of an experiment: with another salt, the split makes other groups.
     settings
-        Limits, and who may ask.
-    row
-        Where this process counts, if several serve the same models; see `mrfrec.service.server`.
-    strict
-        Raise an error if a model cannot be opened; otherwise start without it, and look for it again.
+        Limits, keys and the other settings.
     """
     settings = settings or ServiceSettings()
-    shelf = Shelf(paths_of(models), default, split, salt=salt, strict=strict)
-    metrics = Metrics(shelf, row)
-    shelf.on_failure = metrics.count_failure
-    for name in shelf.names:
-        if shelf.get(name) is None:
-            metrics.count_failure(name)
-    lengths = (settings.queue, settings.queue, 4, 16)
-    line, large, apart, pages = (Line(length, settings.seconds) for length in lengths)
+    served = ServedModels(paths_of(models), default, split, salt=salt)
+    keys = None if settings.keys is None else KeyFile(settings.keys)
+    metrics, load = Metrics(served), ProcessLoad()
+    served.on_failure = metrics.count_failure
+    watching: list[asyncio.Task[None]] = []
 
-    def follow_others() -> None:
-        for name in metrics.told_reloads():
-            with suppress(MrfrecError, OSError):  # logged, and the old model stays
-                shelf.reload(name)
-
-    watches: list[tuple[Callable[[], None], float]] = [(shelf.follow, settings.poll)] if settings.poll else []
-    if row is not None:
-        watches.append((follow_others, _LISTEN))
-    tasks: list[asyncio.Task[None]] = []
-
-    def begin() -> None:
-        if len(tasks) < len(watches):
-            tasks.extend(asyncio.create_task(_repeat(*watch)) for watch in watches)
+    def watch() -> None:
+        if settings.poll and not watching:
+            watching.append(asyncio.create_task(_follow(served, settings.poll)))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        begin()
+        watch()
+        for start in app.state.on_start:
+            start()
         await anyio.sleep(0)  # anyio loads its back end, and FastAPI makes its routes, when first used:
-        for route in app.routes:  # a tenth of a second in which nobody should wait
+        for route in app.routes:  # a tenth of a second in which no request should wait
             route.matches({"type": "http", "method": "GET", "path": "/v1/", "root_path": "", "headers": []})
         yield
-        for task in tasks:
+        for task in watching:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*watching, return_exceptions=True)
 
     app = FastAPI(
         title="mrfrec", version=__version__, summary="Recommendations from a Gaussian Markov random field",
         openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None, lifespan=lifespan,
-        redirect_slashes=False,  # to whatever Host a request names
+        redirect_slashes=False,  # a redirect would lead to whatever Host a request names
     )  # fmt: skip
-    app.state.shelf, app.state.pages, app.state.settings = shelf, pages, settings
-    recommend = create_recommend(shelf, settings, line, large, metrics)
-    app.include_router(create_router(shelf, settings, pages, apart, metrics, recommend))
-    app.include_router(create_pages(shelf, pages))
+    app.state.models, app.state.keys, app.state.load = served, keys, load
+    app.state.on_start = []  # called when a server starts the application
+    app.state.tell_others = lambda: None  # called after a model was reloaded
 
-    door = Door(app, settings, metrics, shelf, recommend, line, begin)
+    def error_response(
+        request: Request, status: int, detail: str, headers: Mapping[str, str] | None = None
+    ) -> Response:
+        if is_page(request):
+            return error_page(request, served, status, detail, headers)
+        return problem_response(status, detail, headers)
+
+    # The last one added is the first that a request passes.
+    app.add_middleware(RequestLimits, settings=settings, metrics=metrics, load=load)
+    app.add_middleware(AccessControl, settings=settings, keys=keys)
+    if settings.origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=settings.origins, allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type", "X-API-Key", "X-Request-Id"],
+            expose_headers=["Mrfrec-Model", "Retry-After", "X-Request-Id"],
+        )  # fmt: skip
+    app.add_middleware(
+        RequestLog, settings=settings, metrics=metrics, load=load, begin=watch, error_response=error_response
+    )
+    if not settings.origins:  # pages of other sites can read a refusal only with the headers of CORS
+        app.add_middleware(OverloadGuard, settings=settings, metrics=metrics, load=load)
+    looks = WorkQueue(_MOST_LOOKUPS, settings.seconds)
+    app.include_router(create_router(served, settings, metrics, looks))
+    app.include_router(create_pages(served, looks))
 
     @app.head("/health", include_in_schema=False)
     @app.get("/health", response_model=Status, summary="Whether the process answers")
@@ -119,25 +124,21 @@ def create_app(
     @app.head("/ready", include_in_schema=False)
     @app.get(
         "/ready", response_model=Status, summary="Whether it takes more requests",
-        responses={503: {"model": Problem, "description": "Too many requests, or a model is missing."}},
+        responses={503: {"model": Problem, "description": "Too many requests, or the service stops."}},
     )  # fmt: skip
     async def ready() -> Response:
-        if door.is_full:
+        if load.is_closing or load.requests >= settings.queue:
             return problem_response(503, "too many requests at once.", {"Retry-After": "1"})
-        if not shelf.is_complete:
-            return problem_response(
-                503, "a model could not be opened; the log says why.", {"Retry-After": "10"}
-            )
         return JSONResponse({"status": "ready"})
 
     @app.get("/metrics", summary="Metrics for Prometheus", include_in_schema=False)
     async def show_metrics() -> Response:
         return Response(metrics.render(), media_type=CONTENT_TYPE)
 
-    _handle_errors(app, shelf)
+    _handle_errors(app, error_response)
     describe = app.openapi
     app.openapi = lambda: _with_keys_and_problems(describe())  # type: ignore[method-assign]
-    return door
+    return app
 
 
 def paths_of(models: "str | PathLike[str] | Mapping[str, str | PathLike[str]]") -> dict[str, Path]:
@@ -165,17 +166,19 @@ def _with_keys_and_problems(description: dict[str, Any]) -> dict[str, Any]:
     return description
 
 
-def _handle_errors(app: FastAPI, shelf: Shelf) -> None:
-    def told(
-        request: Request, status: int, detail: str, headers: Mapping[str, str] | None = None
-    ) -> Response:
-        if is_page(request):
-            with suppress(ProblemError):  # there is no model to make a page of
-                return error_page(request, shelf, status, detail, headers)
-        return problem_response(status, detail, headers)
+def reload(app: FastAPI, every: bool = True) -> None:
+    """Open all models of an application anew, or those whose files were replaced, and read its keys again.
 
+    The old ones stay where that fails.
+    """
+    app.state.models.follow(every)
+    if app.state.keys is not None:
+        app.state.keys.reload()
+
+
+def _handle_errors(app: FastAPI, error_response: Callable[..., Response]) -> None:
     async def refused(request: Request, error: Any) -> Response:
-        return told(request, error.status, error.detail, error.headers)
+        return error_response(request, error.status, error.detail, error.headers)
 
     async def invalid(request: Request, error: Any) -> Response:
         errors = error.errors()
@@ -190,7 +193,7 @@ def _handle_errors(app: FastAPI, shelf: Shelf) -> None:
         if error.status_code == 400:
             return not_json(request)
         detail = {404: "there is nothing at this address.", 405: f"{request.method} is not allowed here."}
-        return told(
+        return error_response(
             request, error.status_code, detail.get(error.status_code, str(error.detail)), error.headers
         )
 
@@ -200,19 +203,15 @@ def _handle_errors(app: FastAPI, shelf: Shelf) -> None:
             return problem_response(415, detail, {"Accept-Encoding": "identity"})
         return problem_response(400, "the body is not JSON.")
 
-    async def unexpected(request: Request, error: Exception) -> Response:
-        return told(request, 500, UNEXPECTED)  # it is raised again, and logged by the door
-
     app.add_exception_handler(ProblemError, refused)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(Exception, unexpected)
 
 
 def _what_is_wrong(errors: Sequence[Mapping[str, Any]]) -> str:
-    """Say what is wrong with a request: of all errors, the one that goes into most detail.
+    """Describe the error of a request that goes into most detail.
 
-    What may be of several types has an error for each, with the name of the type in its path.
+    A value that may be of several types has an error for each, with the name of the type in its path.
     """
     found = max(errors, key=lambda error: len(error["loc"]))
     place, rule = found["loc"], found["msg"].rstrip(".")
@@ -226,11 +225,11 @@ def _what_is_wrong(errors: Sequence[Mapping[str, Any]]) -> str:
     return f"{'.'.join(map(str, path))}: {rule}."
 
 
-async def _repeat(work: Callable[[], None], seconds: float) -> None:
-    """Do work in another thread, again and again with a pause in between."""
+async def _follow(models: ServedModels, seconds: float) -> None:
+    """Look again and again, in another thread, whether model files were replaced."""
     while True:
         await asyncio.sleep(seconds)
         try:
-            await asyncio.to_thread(work)
+            await asyncio.to_thread(models.follow)
         except Exception:  # whatever happens to a file, the service goes on
             _log.exception("models could not be followed")

@@ -14,7 +14,7 @@ from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.errors import DataError, MissingLibraryError, MrfrecError, ParameterError, ServiceError
 from mrfrec.models.answers.histories import UnknownIds
 from mrfrec.models.answers.question import Question, check_novelty
-from mrfrec.service.given import (
+from mrfrec.service.client_inputs import (
     checked_key,
     checked_url,
     checked_visitor,
@@ -34,8 +34,8 @@ _NO_IDS = {"integers": Ids.range(0), "strings": Ids(Texts.of([]))}  # which refu
 class Client:
     """A service that is asked like a model.
 
-    `recommend`, `similar_items`, `explain` and `search` take what those of a model take, and return the same
-    tables: code that has a model can have a client instead.
+    `recommend`, `similar_items`, `explain` and `search` take the arguments of a model's methods and return
+    the same tables, so that code written for a model works with a client.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ class Client:
         novelty: float | None = None,
         visitor: Id | None = None,
     ) -> Any:
-        """Return what a history adds to the score of one item: see `Recommender.explain`.
+        """Return the contributions of a history to the score of one item: see `Recommender.explain`.
 
         `visitor` is that of `recommend`.
         """
@@ -232,7 +232,7 @@ class Client:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Raise a `ServiceError` where answers are not what a service of ours gives."""
+        """Raise a `ServiceError` for answers that `mrfrec serve` would not give."""
         try:
             yield
         except MrfrecError:
@@ -299,7 +299,7 @@ class Client:
         return unknown_item(item)
 
     def _about(self, model: dict[str, Any]) -> dict[str, Any]:
-        """Describe the model of an answer; if it has just been replaced, the one that came after it."""
+        """Describe the model of an answer, or its successor if it has just been replaced."""
         found = self._known.get(model["fingerprint"])
         if found is None:
             found = self._ask("GET", f"models/{quote(model['name'], safe='')}", {})

@@ -104,14 +104,14 @@ def draw(names: Sequence[str], weights: npt.NDArray[Any], canvas: Canvas) -> Dra
     x, y, widths = at[:, 0].tolist(), at[:, 1].tolist(), sizes[:, 0].tolist()
     thick = (_THIN + (_THICK - _THIN) * np.sqrt(share)).round(2).tolist()
     edges = [
-        Edge(x[a], y[a], x[b], y[b], thick[a][b], _sign(weights[a, b]), a == 0) for a, b in _shown(share)
+        Edge(x[a], y[a], x[b], y[b], thick[a][b], _sign(weights[a, b]), a == 0) for a, b in _drawn(share)
     ]
     signs = ["middle", *map(_sign, weights[0, 1:])]
     nodes = [Node(i, x[i], y[i], widths[i], labels[i], signs[i]) for i in range(len(names))]
     return Drawing(canvas, nodes, edges)
 
 
-def _shown(share: Array) -> list[tuple[int, int]]:
+def _drawn(share: Array) -> list[tuple[int, int]]:
     """Return the edges to draw, the weakest first: all to the middle, the strongest between neighbors."""
     n = len(share)
     a, b = np.triu_indices(n, 1)

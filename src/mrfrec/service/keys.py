@@ -1,21 +1,24 @@
-"""API keys: a file of their hashes, and who has which.
+"""API keys: a file of their hashes, names and roles.
 
-Each line of the file is `name:role:sha256` of a key; empty lines and those that begin with # are ignored. The
+Each line of the file is `name:role:sha256` of a key; empty lines and comments (#) are ignored. The
 role is read, or manage, which may also reload models. A key is 256 random bits, so a plain hash is enough.
 """
 
 import hashlib
 import hmac
+import logging
 import re
 import secrets
 from collections.abc import Sequence
 from os import PathLike
 from typing import NamedTuple
 
-from mrfrec.errors import DataError, ParameterError
+from mrfrec.errors import DataError, MrfrecError, ParameterError
 from mrfrec.io.atomic import expanded
 
 ROLES = ("read", "manage")
+_log = logging.getLogger("mrfrec.service")
+
 _MOST = 1000  # keys of a file: each request is compared with all of them
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _LINE = re.compile(rf"({_NAME.pattern}):({'|'.join(ROLES)}):([0-9a-f]{{64}})")
@@ -77,6 +80,24 @@ def find_key(keys: Sequence[Key], given: bytes) -> Key | None:
         if hmac.compare_digest(key.digest, digest):
             found = key
     return found
+
+
+class KeyFile:
+    """The keys of a file, which can be read again."""
+
+    def __init__(self, path: "str | PathLike[str]") -> None:
+        self._path, self._keys = path, read_keys(path)
+
+    def find(self, given: bytes) -> Key | None:
+        """Return the key that was given."""
+        return find_key(self._keys, given)
+
+    def reload(self) -> None:
+        """Read the file again; the old keys stay if it has none, or a bad line."""
+        try:
+            self._keys = read_keys(self._path)
+        except MrfrecError as error:
+            _log.error("the keys stay as they are: %s", error)
 
 
 def _digest(key: bytes) -> bytes:

@@ -29,12 +29,13 @@ from mrfrec.models.answers.similar import neighbors
 from mrfrec.models.recommender import Recommender
 from mrfrec.service import answers
 from mrfrec.service.graph import NARROW, WIDE, distinct_names, draw
-from mrfrec.service.line import FullError, Line
+from mrfrec.service.middleware import info_of
 from mrfrec.service.problems import NO_ROOM, ProblemError
+from mrfrec.service.queue import QueueFullError, WorkQueue
 from mrfrec.service.reasons import bars_of
-from mrfrec.service.shelf import Served, Shelf
+from mrfrec.service.served import Served, ServedModels
 
-Shown = dict[str, Any]
+Content = dict[str, Any]
 Places = Sequence[int] | npt.NDArray[Any]
 
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -53,7 +54,7 @@ class PageVisit:
     query: QueryParams
     served: Served
     models: list[str]
-    is_default: bool  # whether the model is the one that answers where none is named
+    is_default: bool  # whether it is the default model
 
     @property
     def model(self) -> Recommender:
@@ -105,17 +106,17 @@ class PageVisit:
     def ids(self, places: Places) -> list[Any]:
         return self.model.items_.take(np.asarray(places, np.int64))
 
-    def items(self, places: Places) -> list[Shown]:
-        """Return what is shown of items, cut to a few lines: names, ids in brackets, users, and a link."""
+    def items(self, places: Places) -> list[Content]:
+        """Return rows about items, cut to a few lines: names, ids in brackets, users, and a link."""
         catalogue, rows = self.model.catalogue, []
         for place, item in zip(places, self.ids(places), strict=True):
             name, short_id = catalogue.name(int(place)), shortened(str(item), _NAME)
-            shown = shortened(name, _NAME) if name.strip() else "(without a name)"
-            note = None if shown == short_id else f"[{short_id}]"
+            short = shortened(name, _NAME) if name.strip() else "(without a name)"
+            note = None if short == short_id else f"[{short_id}]"
             rows.append(
                 {
                     "id": item,
-                    "name": shown,
+                    "name": short,
                     "note": note,
                     "hover": f"{shortened(name, 2 * _NAME)} {note or ''}".strip(),
                     "whole": shortened(name, _WHOLE_NAME) if len(name) > _NAME else None,
@@ -126,19 +127,19 @@ class PageVisit:
         return rows
 
 
-View = Callable[[PageVisit], tuple[str, Shown]]
+View = Callable[[PageVisit], tuple[str, Content]]
 
 
-def create_pages(shelf: Shelf, line: Line) -> APIRouter:
+def create_pages(models: ServedModels, queue: WorkQueue) -> APIRouter:
     """Return the routes of the page. To make one takes some milliseconds, in another thread."""
     router = APIRouter(include_in_schema=False)
 
     def add(path: str, view: View) -> None:
         async def endpoint(request: Request) -> Response:
-            visit = _visit(request, shelf, request.query_params.get("model"))
+            visit = _visit(request, models, request.query_params.get("model"))
             try:
-                (html,) = await line.do_apart(lambda: _rendered(visit, *view(visit)))
-            except FullError:
+                (html,) = await queue.run_in_thread(lambda: _rendered(visit, *view(visit)))
+            except QueueFullError:
                 raise ProblemError(503, NO_ROOM, {"Retry-After": "1"}) from None
             except MrfrecError as error:
                 raise ProblemError(422, str(error)) from None
@@ -166,25 +167,25 @@ def create_pages(shelf: Shelf, line: Line) -> APIRouter:
 
 def is_page(request: Request) -> bool:
     """Whether a request is for a page, and not for the API."""
-    return request.scope["path"].removeprefix(_root(request)).split("/")[0] not in _API
+    return info_of(request).path.split("/")[1] not in _API
 
 
 def error_page(
-    request: Request, shelf: Shelf, status: int, detail: str, headers: Mapping[str, str] | None = None
+    request: Request, models: ServedModels, status: int, detail: str, headers: Mapping[str, str] | None = None
 ) -> Response:
     """Return a page that says what is wrong."""
     content = {"status": status, "detail": f"{detail[:1].upper()}{detail[1:]}"}
     return HTMLResponse(
-        _rendered(_visit(request, shelf, None), "error.html", content), status, dict(headers or {})
+        _rendered(_visit(request, models, None), "error.html", content), status, dict(headers or {})
     )
 
 
-def _visit(request: Request, shelf: Shelf, name: str | None) -> PageVisit:
-    choice = shelf.choose(name or None, None)
+def _visit(request: Request, models: ServedModels, name: str | None) -> PageVisit:
+    choice = models.choose(name or None, None)
     if choice is None:
         raise ProblemError(404, f"there is no model {name!r}.")
-    served, names = choice.served, [each.name for each in shelf]
-    return PageVisit(_root(request), request.query_params, served, names, served.name == shelf.default)
+    served, names = choice.served, [each.name for each in models]
+    return PageVisit(_root(request), request.query_params, served, names, served.name == models.default)
 
 
 def _root(request: Request) -> str:
@@ -194,18 +195,18 @@ def _root(request: Request) -> str:
 # ── views ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _start(visit: PageVisit) -> tuple[str, Shown]:
+def _start(visit: PageVisit) -> tuple[str, Content]:
     first = visit.model.catalogue.by_popularity
     places = np.flatnonzero(first < _POPULAR)
     popular = visit.items(places[np.argsort(first[places])])
     return "start.html", {"popular": popular, "about": answers.about(visit.model)}
 
 
-def _search(visit: PageVisit) -> tuple[str, Shown]:
+def _search(visit: PageVisit) -> tuple[str, Content]:
     return "search.html", _found(visit, _FOUND)
 
 
-def _suggest(visit: PageVisit) -> tuple[str, Shown]:
+def _suggest(visit: PageVisit) -> tuple[str, Content]:
     """Return the options of a search box, as a part of a page.
 
     Made here and not by a script from the API, whose integers may be too large for a script.
@@ -213,7 +214,7 @@ def _suggest(visit: PageVisit) -> tuple[str, Shown]:
     return "suggestions.html", _found(visit, _SUGGESTED)
 
 
-def _found(visit: PageVisit, most: int) -> Shown:
+def _found(visit: PageVisit, most: int) -> Content:
     text, history = visit.query.get("q", "").strip()[:1000], visit.texts()
     places = visit.model.catalogue.search(text, most) if text else []
     found = visit.items(places)
@@ -222,7 +223,7 @@ def _found(visit: PageVisit, most: int) -> Shown:
     return {"q": text, "found": found, "history": history, "most": most, "adds": "add" in visit.query}
 
 
-def _item(visit: PageVisit) -> tuple[str, Shown]:
+def _item(visit: PageVisit) -> tuple[str, Content]:
     text, model = visit.query.get("item"), visit.model
     if text is None:
         raise ProblemError(422, "say which item: ?item=ID.")
@@ -234,25 +235,25 @@ def _item(visit: PageVisit) -> tuple[str, Shown]:
     order = order[others[order] != place]
     positive = order[strengths[order] > 0][: WIDE.positive]
     negative = order[strengths[order] < 0][::-1][: WIDE.negative]
-    shown = np.concatenate([positive, negative])
-    near, weights = np.asarray(others)[shown].astype(np.int64), strengths[shown].astype(np.float64)
+    chosen = np.concatenate([positive, negative])
+    near, weights = np.asarray(others)[chosen].astype(np.int64), strengths[chosen].astype(np.float64)
     rows = visit.items(near)
     adds = weights_between(model, np.array([place]), near)[0] if model.scales_scores else [None] * len(near)
     widest = float(np.abs(weights).max(initial=0)) or 1.0
     for row, weight, added in zip(rows, weights.tolist(), adds, strict=True):
         row |= {"weight": weight, "share": abs(weight) / widest, "adds": added}
-    shown_items = [*visit.items([place]), *rows]
+    on_page = [*visit.items([place]), *rows]
     matrix = _edges(model, np.array([place, *near]), weights)
     drawings = []
     for canvas in (WIDE, NARROW) if rows else ():
-        against = range(len(positive) + 1, len(shown_items))[: canvas.negative]
+        against = range(len(positive) + 1, len(on_page))[: canvas.negative]
         kept = [*range(min(canvas.positive, len(positive)) + 1), *against]
-        drawn = [shown_items[i] for i in kept]
+        drawn = [on_page[i] for i in kept]
         names = distinct_names([row["name"] for row in drawn], [row["id"] for row in drawn], canvas)
         drawing = draw(names, matrix[np.ix_(kept, kept)], canvas)
         drawings.append({"drawing": drawing, "rows": [rows[i - 1] for i in kept]})
     return "item.html", {
-        "item": shown_items[0],
+        "item": on_page[0],
         "rank": int(model.catalogue.by_popularity[place]) + 1,
         "of": model.data_size_.users,
         "positive": rows[: len(positive)],
@@ -278,7 +279,7 @@ def _edges(model: Recommender, places: npt.NDArray[Any], weights: npt.NDArray[An
     return edges
 
 
-def _history(visit: PageVisit) -> tuple[str, Shown]:
+def _history(visit: PageVisit) -> tuple[str, Content]:
     model = visit.model
     places, unknown = visit.history()
     novelty = visit.number("novelty", -1, 1) if model.scales_scores else None
@@ -314,7 +315,7 @@ def _history(visit: PageVisit) -> tuple[str, Shown]:
     }  # fmt: skip
 
 
-def _about(visit: PageVisit) -> tuple[str, Shown]:
+def _about(visit: PageVisit) -> tuple[str, Content]:
     served = visit.served
     opened = datetime.fromtimestamp(served.opened, UTC)
     plan = getattr(served.model, "plan_", None)
@@ -327,7 +328,7 @@ def _about(visit: PageVisit) -> tuple[str, Shown]:
 
 
 def _training(notes: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return what was noted when the model was saved; what `mrfrec nightly` notes, in words."""
+    """Return the notes that were saved with the model; those of `mrfrec nightly` get names in words."""
     left = dict(notes)
     rows = []
     if isinstance(left.get("started"), str):
@@ -375,6 +376,6 @@ def _environment() -> Environment:
 _TEMPLATES = _environment()
 
 
-def _rendered(visit: PageVisit, template: str, content: Shown) -> str:
+def _rendered(visit: PageVisit, template: str, content: Content) -> str:
     html: str = _TEMPLATES.get_template(template).render(visit=visit, link=visit.link, **content)
     return html

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from http import HTTPStatus
 
 from starlette.responses import Response
@@ -34,6 +35,7 @@ def problem_response(status: int, detail: str, headers: Mapping[str, str] | None
     return Response(problem_body(status, detail), status, dict(headers or {}), "application/problem+json")
 
 
+@lru_cache(64)  # the same few in a flood of requests
 def problem_body(status: int, detail: str) -> bytes:
     """Return the JSON that says what is wrong."""
     detail = detail if len(detail) <= _MOST else f"{detail[: _MOST - 1]}…"

@@ -1,4 +1,4 @@
-"""Reasons of recommendations for the page: what each item of a history adds, as bars."""
+"""Reasons of recommendations for the page: the contributions of a history, as bars."""
 
 from collections.abc import Mapping, Sequence
 from math import fsum
@@ -11,7 +11,7 @@ from mrfrec.data.ids import Id
 from mrfrec.models.answers.explaining import explanations
 from mrfrec.models.recommender import Recommender
 
-_FEW, _MANY = 6, 60  # bars that are always shown; all bars, beyond which there is a sum
+_FEW, _MANY = 6, 60  # bars that are always visible; bars before the rest is summed up
 
 
 def bars_of(
@@ -19,12 +19,12 @@ def bars_of(
     history: Sequence[Id],
     targets: npt.NDArray[np.int64],
     novelty: float | None,
-    shown: Mapping[int, Any],
+    rows_by_place: Mapping[int, Any],
 ) -> list[dict[str, Any]]:
     """Return, for each target, the bars whose amounts add up to its score.
 
-    All bars have one scale, so that those of different items can be compared. `shown` are the rows of the
-    items of the history, by position.
+    All bars have one scale, so that those of different items can be compared. `rows_by_place` has the rows of
+    the items of the history.
     """
     if not len(targets):
         return []
@@ -32,7 +32,7 @@ def bars_of(
     each = []
     for parts, start in zip(found, starts.astype(np.float64).tolist(), strict=True):
         parts = sorted(parts, key=lambda part: -abs(part.amount))
-        bars = [{"item": shown[part.item], "amount": part.amount} for part in parts[:_MANY]]
+        bars = [{"item": rows_by_place[part.item], "amount": part.amount} for part in parts[:_MANY]]
         rest = fsum(part.amount for part in parts[_MANY:])
         last = [{"item": None, "label": f"{len(parts) - _MANY:,} others", "amount": rest}]
         bars += last if len(parts) > _MANY else []

@@ -63,7 +63,7 @@ def _shortened(history: list[Any]) -> list[Any]:
 
 
 class Asked(_Bounded):
-    """What all recommendations take."""
+    """The options of all requests for recommendations."""
 
     model: str | None = Field(
         None, description="Name of the model; by default that of the split, or the default one."
@@ -141,7 +141,7 @@ class ModelRef(BaseModel):
 
 
 class Reason(BaseModel):
-    """What an item of the history adds to a score."""
+    """The contribution of an item of the history to a score."""
 
     item: ItemId
     title: str | None = Field(description="Cut to 80 characters.")
@@ -255,7 +255,7 @@ class ModelInfo(BaseModel):
     titles: bool
     histories: bool
     explains: bool
-    notes: dict[str, Any] = Field(description="What was said when the model was saved: what was measured.")
+    notes: dict[str, Any] = Field(description="Notes that were saved with the model, such as its accuracy.")
 
 
 class ModelsResponse(BaseModel):
@@ -271,7 +271,7 @@ class Status(BaseModel):
 
 
 class Problem(BaseModel):
-    """What is wrong (RFC 9457)."""
+    """An error (RFC 9457)."""
 
     type: str = "about:blank"
     title: str

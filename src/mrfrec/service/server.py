@@ -4,9 +4,11 @@ import asyncio
 import gc
 import ipaddress
 import logging
+import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
@@ -19,14 +21,15 @@ from mrfrec.checks import check_count
 from mrfrec.engines.local import LocalEngine
 from mrfrec.errors import DataError, MissingLibraryError, MrfrecError, ParameterError
 from mrfrec.io.atomic import expanded
-from mrfrec.service.acceptor import Acceptor
 from mrfrec.service.keys import read_keys
 from mrfrec.service.settings import ServiceSettings
-from mrfrec.service.workers import SECONDS_TO_STOP, Workers
 
 _log = logging.getLogger("mrfrec.service")
 
 _BACKLOG = 2048  # connections that wait to be accepted
+_ACCEPTED_AT_ONCE = 100  # connections in a turn of the event loop: uvloop accepts one for each open socket
+_SECONDS_TO_STOP = 10  # for requests under way when the service is told to stop
+_SECONDS_TO_START = 60  # of a worker, and until a silent one is replaced
 _LOOK_AGAIN = 1.0  # seconds until a worker tries again to open a model
 _UNTAKEN = 30_000  # milliseconds until the system ends a connection whose client takes nothing
 
@@ -47,8 +50,9 @@ def serve(
 ) -> None:
     """Serve models until the process is told to stop by SIGTERM or SIGINT; SIGHUP opens the models anew.
 
-    With several workers, each is a process; all map the same model files and listen to the same socket. One
-    that dies is replaced. What is under way when the service is told to stop is finished, within ten seconds.
+    With several workers, each is a process; all map the same model files and listen to the same socket. A
+    worker that dies is replaced. Requests under way when the service is told to stop are finished, within ten
+    seconds.
 
     Parameters
     ----------
@@ -74,146 +78,141 @@ def serve(
         read_keys(settings.keys)  # fail before anything takes time
     check_count("workers", workers)
     try:
-        import uvicorn  # noqa: F401
+        import uvicorn
 
         from mrfrec.service.app import create_app, paths_of
+        from mrfrec.service.metrics import shared_folder
+        from mrfrec.service.served import ServedModels
     except ImportError:
         raise MissingLibraryError('serving needs FastAPI and uvicorn: pip install "mrfrec[serve]".') from None
     paths = paths_of(models)
     make = partial(create_app, paths, default=default, split=split, salt=salt, settings=settings)
-    # The workers share the cores.
+    options: Any = {
+        "ws": "none", "lifespan": "on", "log_config": None, "access_log": False,
+        "server_header": False, "proxy_headers": False, "backlog": _BACKLOG, "timeout_keep_alive": 30,
+        "timeout_graceful_shutdown": _SECONDS_TO_STOP, "timeout_worker_healthcheck": _SECONDS_TO_START,
+    }  # fmt: skip
+    # A model that cannot be opened is an error of the command, before anybody can connect.
     with _bound(host, port) if uds is None else _bound_at(expanded(uds)) as listening, LocalEngine(threads=1):
-        app: Any = make()  # a model that cannot be opened is an error of the command, and nobody was let in
-        listening.listen(_BACKLOG)
-        _log.info("listening at %s", _url(listening))
         if workers == 1:
-            _run(app, listening)
+            app = make()
+            _prepare_process(app, settings.drain)
+            sockets = _listen(listening)
+            # The server raises the signal that has stopped it once more in the end, for other listeners.
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, lambda *_: None)
+            uvicorn.Server(uvicorn.Config(app, **options)).run(sockets)
             return
-        del app
-        from mrfrec.service.metrics import shared_rows
+        ServedModels(paths, default, split, salt=salt)
+        sockets = _listen(listening)
+        with shared_folder():
+            worker = partial(_worker, make, settings.drain, prepare)
+            _supervise(uvicorn.Config(worker, factory=True, workers=workers, **options), sockets)
 
-        work = [partial(_work, make, row, listening, prepare) for row in shared_rows(len(paths), workers)]
-        # Nobody waits to be accepted by this process.
-        Workers(work, leave=listening.close, seconds=SECONDS_TO_STOP + settings.drain).run()
+
+def _listen(listening: socket.socket) -> list[socket.socket]:
+    """Let clients connect; return the socket and copies of it for the server, which closes them."""
+    listening.listen(_BACKLOG)
+    _log.info("listening at %s", _url(listening))
+    return [listening, *(listening.dup() for _ in range(_ACCEPTED_AT_ONCE - 1))]
 
 
-def _work(
-    make: Callable[..., Any], row: Any, listening: socket.socket, prepare: Callable[[], None] | None
-) -> None:
-    """Serve in a worker process."""
+def _supervise(config: Any, sockets: list[socket.socket]) -> None:
+    """Run workers until told to stop; a worker that dies is replaced, SIGHUP is passed on to all."""
+    from uvicorn.supervisors import Multiprocess
+
+    class Supervisor(Multiprocess):
+        def handle_hup(self) -> None:
+            for process in self.processes:
+                if process.pid is not None and process.process.is_alive():
+                    os.kill(process.pid, signal.SIGHUP)
+
+        def terminate_all(self) -> None:
+            for each in sockets:  # this process accepts no connection
+                each.close()
+            super().terminate_all()
+
+    Supervisor(config, sockets).run()
+
+
+def _worker(make: Callable[[], Any], drain: float, prepare: Callable[[], None] | None) -> Any:
+    """Create the application of a worker process. Until it has all its models, it takes no requests."""
     if prepare is not None:
         prepare()
-    with LocalEngine(threads=1):
-        _run(_opened(make, row), listening)
+    LocalEngine(threads=1).__enter__()  # for as long as the process lives
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # which the server would hear only later
+    app = _opened(make)
+    signal.signal(signal.SIGTERM, before)
+    _prepare_process(app, drain)
+    _log.info("worker %d starts", os.getpid())
+    return app
 
 
-def _opened(make: Callable[..., Any], row: Any) -> Any:
-    """Create the application of a worker.
-
-    While a model cannot be opened, the worker waits as long as others answer; alone, it serves what it can.
-    """
-    from mrfrec.service.metrics import others_serve
-
-    parent, told = parent_process(), ""
-    while True:
+def _opened(make: Callable[[], Any]) -> Any:
+    """Create an application, as soon as all its models can be opened."""
+    parent, said = parent_process(), ""
+    while parent is not None and parent.is_alive():
         try:
-            return make(row=row)
+            return make()
         except (MrfrecError, OSError) as error:
-            if not others_serve(row):
-                return make(row=row, strict=False)
-            if str(error) != told:
-                told = str(error)
-                _log.error("this worker waits, while others serve what they can: %s", error)
-        if parent is None or not parent.is_alive():
-            raise SystemExit(1)
-        parent.join(_LOOK_AGAIN)
+            if str(error) != said:
+                said = str(error)
+                _log.error("worker %d waits: %s", os.getpid(), error)
+            time.sleep(_LOOK_AGAIN)
+    raise SystemExit(1)
 
 
-def _run(app: Any, listening: socket.socket) -> None:
-    """Serve until told to stop. `app` is a `Door`."""
-    import uvicorn
-
-    try:
-        from mrfrec.service.heads import limits_for
-    except ImportError:  # no httptools: h11, which has limits of its own
-        protocol: Any = "h11"
-    else:
-        protocol = limits_for(app)
-    config = uvicorn.Config(
-        app, http=protocol, ws="none", lifespan="on", access_log=False, log_config=None, server_header=False,
-        proxy_headers=False, backlog=_BACKLOG, timeout_keep_alive=30,
-        timeout_graceful_shutdown=SECONDS_TO_STOP,
-    )  # fmt: skip
-    try:
-        import uvloop
-    except ImportError:
-        factory = None
-    else:
-        factory = uvloop.new_event_loop
-    # All workers share the socket and whether it blocks. If it did for a moment, a worker that another was
-    # faster than to accept would wait for the next connection.
-    listening.setblocking(False)
-
-    class Server(uvicorn.Server):
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets=[])
-            kind: Any = config.http_protocol_class
-            make = partial(kind, config=config, server_state=self.server_state, app_state=self.lifespan.state)
-            self.servers = [Acceptor(listening, make, app.metrics.is_ahead)]  # type: ignore[list-item]
-
-        def handle_exit(self, sig: int, frame: Any) -> None:
-            """Let the clients know before connections are closed, into which they might be sending."""
-            leave = partial(super().handle_exit, sig, frame)
-            if not app.is_closing:
-                app.is_closing = True
-                _log.info("stopping: connections end in %g s", app.drain)
-                loop = runner.get_loop()
-                loop.call_soon_threadsafe(loop.call_later, app.drain, leave)
-            elif sig == signal.SIGINT:
-                leave()
-
-    # What was made until here stays. To look through it for garbage takes 80 ms, in which nobody is answered.
+def _prepare_process(app: Any, drain: float) -> None:
+    """Let the application hear signals, and keep the event loop from waiting for the interpreter."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the event loop hears it
+    app.state.on_start.append(partial(_hear_signals, app, drain))
+    # Everything made so far stays. Looking through it for garbage takes 80 ms, without an answer.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 10, 10)  # and what answers leave behind is hardly ever garbage of this kind
+    gc.set_threshold(20_000, 10, 10)  # and answers leave hardly any garbage of this kind
     sys.setswitchinterval(0.0001)  # seconds that an answer waits for a thread that makes a page or a batch
-    with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(_serve(Server(config), app))
 
 
-async def _serve(server: Any, app: Any) -> None:
-    loop = asyncio.get_running_loop()
+def _hear_signals(app: Any, drain: float) -> None:
+    """Reload on SIGHUP; say "not ready" for `drain` seconds before the server stops on SIGTERM or SIGINT."""
+    from mrfrec.service.app import reload
 
-    def apart(work: Callable[[], None]) -> Callable[[], None]:
-        under_way: set[asyncio.Future[None]] = set()
+    loop, stop = asyncio.get_running_loop(), signal.getsignal(signal.SIGTERM)
+    assert callable(stop)
+    reloading: set[asyncio.Task[None]] = set()
 
-        def start() -> None:
-            if len(under_way) < 2:  # one is under way, and another will see what has changed since
-                task = asyncio.ensure_future(asyncio.to_thread(work))
-                under_way.add(task)
-                task.add_done_callback(under_way.discard)
+    def start_reload(every: bool = True) -> None:
+        if len(reloading) < 2:  # one under way, and one that sees later changes
+            task = asyncio.ensure_future(asyncio.to_thread(reload, app, every))
+            reloading.add(task)
+            task.add_done_callback(reloading.discard)
 
-        return start
+    def start_to_stop(number: int, frame: Any) -> None:
+        if app.state.load.is_closing:
+            if number == signal.SIGINT:
+                stop(number, frame)
+            return
+        app.state.load.is_closing = True
+        _log.info("stopping: connections end in %g s", drain)
+        loop.call_soon_threadsafe(loop.call_later, drain, stop, number, frame)
 
-    def leave() -> None:
-        server.should_exit = True
-
-    # uvicorn stops at these two, and raises them once more in the end for those who listened before: nobody.
-    before = {each: signal.signal(each, lambda *_: None) for each in (signal.SIGINT, signal.SIGTERM)}
-    loop.add_signal_handler(signal.SIGHUP, apart(app.reload))
-    apart(app.catch_up)()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+    loop.add_signal_handler(signal.SIGHUP, start_reload)
+    start_reload(every=False)  # changes since the files were read
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, start_to_stop)
     parent = parent_process()
     if parent is not None:
-        loop.add_reader(parent.sentinel, leave)  # nobody would stop a worker whose parent was killed
-    try:
-        await server.serve()
-    finally:
-        if parent is not None:
+
+        def tell_others() -> None:
+            if parent.is_alive() and parent.pid is not None:
+                os.kill(parent.pid, signal.SIGHUP)
+
+        def stop_alone() -> None:
             loop.remove_reader(parent.sentinel)
-        loop.remove_signal_handler(signal.SIGHUP)
-        for each, handler in before.items():
-            signal.signal(each, handler)
+            signal.raise_signal(signal.SIGTERM)
+
+        app.state.tell_others = tell_others
+        loop.add_reader(parent.sentinel, stop_alone)  # a worker whose parent was killed would serve for ever
 
 
 def _is_loopback(host: str) -> bool:
@@ -252,7 +251,7 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
     except (OSError, OverflowError, UnicodeError) as error:
         raise DataError(f"{host}:{port} is no address to listen at: {error}.") from error
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # what is accepted here has it, too
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections inherit it
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNTAKEN)
     listening.setblocking(False)
     with closing(listening):

@@ -1,4 +1,4 @@
-"""The settings of a service: limits, and who may ask."""
+"""The settings of a service: limits, keys, logs."""
 
 import re
 from dataclasses import dataclass, fields
@@ -10,7 +10,7 @@ from mrfrec.errors import ParameterError
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceSettings:
-    """Limits of a service, and who may ask; what exceeds a limit is refused with a status that says so."""
+    """Settings of a service. A request beyond a limit is refused with a status that says so."""
 
     max_k: int = 1000  # items of one answer
     max_history: int = 10_000  # items of one history

@@ -205,26 +205,3 @@ def weights_between(B_ptr, B_items, B_values, had, targets, out):
             place = _place(B_ptr, B_items, had[a], targets[b])
             if place >= 0:
                 out[a, b] = B_values[place]
-
-
-@kernel
-def largest_parts(B_ptr, B_items, B_values, had, values, targets, owners, parts):
-    """Write the largest positive x_j·B_ji of each target i, and whose they are, the largest first.
-
-    Of equals the first counts. `owners` has −1 where there are no more; both are targets × most.
-    """
-    most = parts.shape[1]
-    for b in range(len(targets)):
-        held = 0
-        for a in range(len(had)):
-            place = _place(B_ptr, B_items, had[a], targets[b])
-            part = values[a] * B_values[place] if place >= 0 else 0.0
-            if part > 0 and (held < most or part > parts[b, most - 1]):
-                at = min(held, most - 1)
-                while at > 0 and parts[b, at - 1] < part:
-                    parts[b, at], owners[b, at] = parts[b, at - 1], owners[b, at - 1]
-                    at -= 1
-                parts[b, at], owners[b, at] = part, a
-                held = min(held + 1, most)
-        for at in range(held, most):
-            owners[b, at] = -1

@@ -81,7 +81,8 @@ class WeightScorer(Scorer):
         few: int = FEW,
     ) -> None:
         self._histories, self._weights, self._ranker, self.few = histories, weights, ranker, few
-        weights.verify(np.unique(histories.items) if len(histories.items) <= 10_000 else None)
+        if weights.check is not None:
+            weights.verify(np.unique(histories.items) if len(histories.items) <= 10_000 else None)
         self._values = histories.values.astype(dtype, copy=False)
         held = _CACHED if isinstance(weights, DenseRows) else _HELD
         self.users_at_once = max(1, min(held // max(weights.width, 1), 64))

@@ -1,4 +1,4 @@
-"""The models of a service: opened, checked and warmed before they answer, exchanged while others ask."""
+"""The models of a service: opened, checked and warmed before they answer, exchanged under load."""
 
 import gc
 import hashlib
@@ -16,8 +16,6 @@ from mrfrec.data.ids import Id
 from mrfrec.errors import MrfrecError, ParameterError
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import load
-from mrfrec.service.problems import ProblemError
-from mrfrec.service.quick import QuickAnswers
 
 _log = logging.getLogger("mrfrec.service")
 
@@ -36,7 +34,6 @@ class Served:
     model: Recommender
     fingerprint: str
     opened: float  # seconds since 1970
-    quick: QuickAnswers | None  # for models of sparse weights
     written: float = 0.0  # the file: seconds since 1970
 
 
@@ -47,7 +44,7 @@ class Choice(NamedTuple):
     why: str  # "request", "split" or "default"
 
 
-class Shelf:
+class ServedModels:
     """The models of a service."""
 
     def __init__(
@@ -57,12 +54,8 @@ class Shelf:
         split: Mapping[str, float] | None = None,
         *,
         salt: str = "",
-        strict: bool = True,
     ) -> None:
-        """Open the models. Unless `strict`, the service starts without models that cannot be opened.
-
-        The visitors of a split are hashed with `salt`: other salts make other groups.
-        """
+        """Open the models. The visitors of a split are hashed with `salt`: other salts make other groups."""
         if not paths:
             raise ParameterError("models", "at least one model", dict(paths))
         for name in paths:
@@ -82,35 +75,22 @@ class Shelf:
         self.on_failure: Callable[[str], None] = lambda name: None  # called when a file cannot be opened
         self._lock = threading.Lock()  # one model is opened at a time
         self.names = tuple(paths)
-        self._served: dict[str, Served] = {}
-        for name, path in paths.items():
-            try:
-                self._served[name] = _opened(name, path)
-            except (MrfrecError, OSError) as error:
-                if strict:
-                    raise
-                _log.error("model %s does not answer: %s", name, error)
+        self._served = {name: _opened(name, path) for name, path in paths.items()}
 
     def __iter__(self) -> Iterator[Served]:
         return iter(list(self._served.values()))
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether all models answer."""
-        return len(self._served) == len(self._paths)
-
-    def get(self, name: str) -> Served | None:
+    def get(self, name: str) -> Served:
         """Return a model by name."""
-        return self._served.get(name)
+        return self._served[name]
 
     def choose(self, name: str | None, visitor: Id | None) -> Choice | None:
         """Return the model that was asked for, that of the visitor's part of the split, or the default.
 
         None if there is no model of that name. The same visitor gets the same model, in every process.
-        Refused with 503 if the model could not be opened.
         """
         if name is not None:
-            return Choice(self._open(name), "request") if name in self._paths else None
+            return Choice(self._served[name], "request") if name in self._served else None
         if self._split and visitor is not None:
             text = str(visitor).encode("utf-8", "surrogatepass")
             digest = hashlib.blake2b(text, digest_size=8, key=self._salt).digest()
@@ -118,23 +98,15 @@ class Shelf:
             for part, share in self._split.items():
                 place -= share
                 if place < 0:
-                    return Choice(self._open(part), "split")
-        return Choice(self._open(self.default), "default")
-
-    def _open(self, name: str) -> Served:
-        served = self._served.get(name)
-        if served is None:
-            raise ProblemError(
-                503, "this model could not be opened; the log says why.", {"Retry-After": "10"}
-            )
-        return served
+                    return Choice(self._served[part], "split")
+        return Choice(self._served[self.default], "default")
 
     def changed(self) -> list[str]:
         """Return the names of models whose files were replaced since they were last looked at."""
         found = {name: _stamp(path) for name, path in self._paths.items()}
         for name, stamp in found.items():
             if stamp is None and self._stamps[name] is not None:
-                _log.error("model %s: its file is gone; what was opened goes on answering", name)
+                _log.error("model %s: its file is gone; the model goes on answering", name)
                 self._stamps[name] = None
                 self.on_failure(name)
         return [name for name, stamp in found.items() if stamp is not None and stamp != self._stamps[name]]
@@ -145,7 +117,7 @@ class Shelf:
         If it is damaged, the error is raised and the old model stays.
         """
         with self._lock:
-            # Before it is read: what is replaced meanwhile counts as changed again.
+            # Before it is read: a file that is replaced meanwhile counts as changed again.
             self._stamps[name] = _stamp(self._paths[name])
             try:
                 served = _opened(name, self._paths[name])
@@ -153,9 +125,8 @@ class Shelf:
                 _log.error("model %s stays as it is: %s", name, error)
                 self.on_failure(name)
                 raise
-            before = self._served[name].fingerprint if name in self._served else None
-            self._served[name] = served
-            gc.collect()  # what is left of the old one
+            before, self._served[name] = self._served[name].fingerprint, served
+            gc.collect()  # frees the old one
         _log.info("model %s: %s replaces %s", name, served.fingerprint, before)
         return served
 
@@ -181,10 +152,7 @@ def _opened(name: str, path: Path) -> Served:
     written = path.stat().st_mtime
     model.threads = 1  # the workers share the cores
     model.prepare_answers()
-    quick = QuickAnswers.of(model)
-    if quick is not None:
-        quick.recommend(dict.fromkeys(model.items_[:1]), 1, (), 1)
     model.answer(history=model.items_[:1], k=1, explain=int(model.explains))
     model.catalogue.search("a", 1)
     _log.info("model %s: opened %s in %.2f s: %r", name, path, time.perf_counter() - start, model)
-    return Served(name, model, model.file_hash_[:16], time.time(), quick, written)
+    return Served(name, model, model.file_hash_[:16], time.time(), written)

@@ -1,4 +1,4 @@
-"""What a client is given: checked before it is sent, and in the form that the API takes."""
+"""Check the arguments of a client before they are sent, and bring them into the form of the API."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -42,7 +42,7 @@ def checked_url(url: object) -> "httpx.URL":
 
 
 def checked_key(key: object) -> str:
-    """Return a key without what surrounds it; it is not shown in errors."""
+    """Return a key without the spaces around it; errors do not show it."""
     if not isinstance(key, str) or not re.fullmatch("[!-~]+", key.strip()):
         raise ParameterError("key", "one word of ASCII characters, as `mrfrec key` prints it", "…")
     return key.strip()
@@ -58,11 +58,11 @@ def _is_id(value: object) -> bool:
 
 
 def checked_visitor(visitor: Id | None, user: object) -> Id | None:
-    """Return a visitor, who is none of the users asked for."""
+    """Return a visitor, which requests for users do not take."""
     if visitor is None:
         return None
     if user is not None:
-        raise ParameterError("visitor", "None for users, who are visitors themselves", visitor)
+        raise ParameterError("visitor", "None with users: each user is a visitor", visitor)
     visitor = _plain(visitor)
     if not _is_id(visitor):
         raise ParameterError("visitor", "an integer or a string", visitor)

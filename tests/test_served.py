@@ -10,15 +10,14 @@ import pytest
 import scipy.sparse as sp
 
 from mrfrec import MRF, ModelFileError, ParameterError
-from mrfrec.service.problems import ProblemError
-from mrfrec.service.shelf import Shelf
+from mrfrec.service.served import ServedModels
 
 from conftest import random_matrix
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("shelf")
+    folder = tmp_path_factory.mktemp("models")
     X = sp.csr_array(random_matrix(5).astype(np.float32))
     for name, l2 in {"a": 1.0, "b": 50.0}.items():
         MRF(l2=l2, threads=1).fit(X).save(folder / f"{name}.mrf")
@@ -32,24 +31,24 @@ def replace_by(target: Path, source: Path) -> None:
 
 
 def test_model_is_chosen_by_name_then_by_visitor_then_by_default(files: dict[str, Path]) -> None:
-    shelf = Shelf(files, default="b", split={"a": 1, "b": 3})
-    found = shelf.choose("a", "anybody")
+    models = ServedModels(files, default="b", split={"a": 1, "b": 3})
+    found = models.choose("a", "anybody")
     assert found is not None
     assert (found.served.name, found.why) == ("a", "request")
-    found = shelf.choose(None, None)
+    found = models.choose(None, None)
     assert found is not None
     assert (found.served.name, found.why) == ("b", "default")
-    assert shelf.choose("c", None) is None
-    chosen = [shelf.choose(None, visitor) for visitor in range(4000)]
+    assert models.choose("c", None) is None
+    chosen = [models.choose(None, visitor) for visitor in range(4000)]
     assert {choice.why for choice in chosen if choice} == {"split"}
     share = np.mean([choice.served.name == "a" for choice in chosen if choice])
     assert abs(share - 0.25) < 0.03
-    assert shelf.choose(None, "\ud800") is not None
-    again = Shelf(files, split={"a": 1, "b": 3})
+    assert models.choose(None, "\ud800") is not None
+    again = ServedModels(files, split={"a": 1, "b": 3})
     assert [choice.served.name for choice in (again.choose(None, v) for v in range(4000)) if choice] == [
         choice.served.name for choice in chosen if choice
     ]
-    one, other = shelf.choose(None, 7), shelf.choose(None, "7")  # JSON may hold either
+    one, other = models.choose(None, 7), models.choose(None, "7")  # JSON may hold either
     assert one is not None
     assert other is not None
     assert one.served.name == other.served.name
@@ -60,34 +59,34 @@ def test_replaced_file_answers_and_a_damaged_one_does_not(
 ) -> None:
     path = tmp_path / "m.mrf"
     replace_by(path, files["a"])
-    shelf = Shelf({"m": path})
-    first = shelf.get("m")
+    models = ServedModels({"m": path})
+    first = models.get("m")
     assert first is not None
-    shelf.follow()
-    assert shelf.get("m") is first
+    models.follow()
+    assert models.get("m") is first
     replace_by(path, files["b"])
-    shelf.follow()
-    second = shelf.get("m")
+    models.follow()
+    second = models.get("m")
     assert second is not None
     assert second.fingerprint != first.fingerprint
     content = bytearray(files["a"].read_bytes())
     content[-5] ^= 255
     path.with_name("bad").write_bytes(content)
     replace_by(path, path.with_name("bad"))
-    shelf.follow()
-    assert shelf.get("m") is second
+    models.follow()
+    assert models.get("m") is second
     assert "model m stays as it is" in caplog.text
     with pytest.raises(ModelFileError, match="damaged"):
-        shelf.reload("m")
+        models.reload("m")
     caplog.clear()
-    shelf.follow()  # is not tried again until it is replaced
+    models.follow()  # is not tried again until it is replaced
     assert not caplog.text
     path.unlink()
-    shelf.follow()
-    assert shelf.get("m") is second
+    models.follow()
+    assert models.get("m") is second
     replace_by(path, files["a"])
-    shelf.follow()
-    third = shelf.get("m")
+    models.follow()
+    third = models.get("m")
     assert third is not None
     assert third.fingerprint == first.fingerprint
     assert first.model.answer(history=[1]).rows == third.model.answer(history=[1]).rows  # still answers
@@ -95,18 +94,18 @@ def test_replaced_file_answers_and_a_damaged_one_does_not(
 
 def test_bad_shelves_are_refused(files: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="models must be at least one"):
-        Shelf({})
+        ServedModels({})
     with pytest.raises(ParameterError, match="default must be one of a, b"):
-        Shelf(files, default="c")
+        ServedModels(files, default="c")
     with pytest.raises(ParameterError, match="split must be shares above 0, and at most 1,000,000, of a, b"):
-        Shelf(files, split={"a": 0.5, "c": 0.5})
+        ServedModels(files, split={"a": 0.5, "c": 0.5})
     with pytest.raises(ParameterError, match="split must be shares above 0"):
-        Shelf(files, split={"a": 0.0})
+        ServedModels(files, split={"a": 0.0})
     for share in (math.inf, math.nan, 1e308):
         with pytest.raises(ParameterError, match="split must be shares above 0"):
-            Shelf(files, split={"a": share, "b": 1.0})
+            ServedModels(files, split={"a": share, "b": 1.0})
     with pytest.raises(ModelFileError, match="there is no model file"):
-        Shelf({"a": tmp_path / "none.mrf"})
+        ServedModels({"a": tmp_path / "none.mrf"})
 
 
 def test_a_file_that_may_be_read_again_is_opened(
@@ -114,7 +113,7 @@ def test_a_file_that_may_be_read_again_is_opened(
 ) -> None:
     path = tmp_path / "m.mrf"
     path.write_bytes(files["a"].read_bytes())
-    shelf = Shelf({"m": path})
+    models = ServedModels({"m": path})
     replace_by(path, files["b"])
     opens = Path.open
 
@@ -123,33 +122,11 @@ def test_a_file_that_may_be_read_again_is_opened(
 
     monkeypatch.setattr(Path, "open", refuses)
     with pytest.raises(ModelFileError, match="could not be read: Permission denied"):
-        shelf.reload("m")
+        models.reload("m")
     monkeypatch.setattr(Path, "open", opens)
-    assert shelf.changed() == []
+    assert models.changed() == []
     path.chmod(0o640)
-    assert shelf.changed() == ["m"]
-
-
-def test_worker_serves_what_it_can_open_until_the_rest_is_mended(
-    files: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A file may have been damaged since the service started, and a worker may have died since."""
-    bad = tmp_path / "b.mrf"
-    bad.write_bytes(files["b"].read_bytes()[:1500])
-    paths = {"a": files["a"], "b": bad}
-    with pytest.raises(ModelFileError):
-        Shelf(paths)
-    shelf = Shelf(paths, default="b", strict=False)
-    assert "model b does not answer" in caplog.text
-    assert [served.name for served in shelf] == ["a"]
-    assert shelf.choose("a", None) is not None
-    for name in ("b", None):
-        with pytest.raises(ProblemError, match="could not be opened") as caught:
-            shelf.choose(name, None)
-        assert caught.value.status == 503
-    replace_by(bad, files["b"])
-    shelf.follow()
-    assert shelf.choose(None, None) is not None
+    assert models.changed() == ["m"]
 
 
 def test_file_that_is_gone_is_said_once(
@@ -157,14 +134,14 @@ def test_file_that_is_gone_is_said_once(
 ) -> None:
     path = tmp_path / "m.mrf"
     replace_by(path, files["a"])
-    shelf = Shelf({"m": path})
+    models = ServedModels({"m": path})
     failures: list[str] = []
-    shelf.on_failure = failures.append
+    models.on_failure = failures.append
     path.unlink()
     for _ in range(3):
-        shelf.follow()
+        models.follow()
     assert failures == ["m"]
     assert caplog.text.count("its file is gone") == 1
     replace_by(path, files["b"])
-    shelf.follow()
+    models.follow()
     assert len(failures) == 1

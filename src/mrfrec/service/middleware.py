@@ -1,0 +1,472 @@
+"""ASGI middleware, which every request passes on its way in, and every response on its way out.
+
+From the outside in: `OverloadGuard` (refuses floods), `RequestLog` (request ids, security headers, metrics,
+the access log), Starlette's own CORSMiddleware, `AccessControl` (hosts, keys, rates), `RequestLimits`
+(requests at once, sizes, times).
+"""
+
+import asyncio
+import base64
+import logging
+import math
+import os
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mrfrec.service.keys import KeyFile
+from mrfrec.service.metrics import Metrics, route_of
+from mrfrec.service.problems import NO_ROOM, UNEXPECTED, ProblemError
+from mrfrec.service.queue import ClientLeftError
+from mrfrec.service.rates import Rates
+from mrfrec.service.settings import ServiceSettings
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+INFO = "mrfrec"  # where the scope of a request has its `RequestInfo`
+_OPEN = {"/health", "/ready"}  # for load balancers, without a key and under any name
+_UNBOUNDED = {"/health", "/ready", "/metrics"}  # answered even when the queue is full
+_ADDRESS = re.compile(r"[0-9.]+|\[[0-9a-f:.]+\]")  # an IP address: unlike a name, nobody else can own it
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_MOST_LETTERS = 8000  # of a query string
+_HELD_BODIES = 16  # times max_body: bytes of all bodies and long answers that are held at once
+_LARGE = 65_536  # bytes of a body that takes more than a millisecond to parse
+_PIECE = 65_536  # bytes of an answer that are handed to the server at once: as many as it buffers
+_CLIENT_LEFT = 499  # status in the log and in the metrics
+_LOGGED = 10_000  # bytes of a path, a query or a body in the log
+_PAUSE = 10.0  # seconds between messages about refused requests
+_TOO_MUCH = "too many large requests at once; try again."
+
+_POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_SECURITY = [
+    (b"content-security-policy", _POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+]
+
+_log = logging.getLogger("mrfrec.service")
+_access = logging.getLogger("mrfrec.service.access")
+
+
+@dataclass
+class ProcessLoad:
+    """The requests and bytes that this process holds."""
+
+    requests: int = 0  # that wait or are being answered
+    held: int = 0  # bytes of their bodies and long answers
+    is_closing: bool = False  # the process was told to stop
+
+
+@dataclass(slots=True)
+class RequestInfo:
+    """Facts about a request that middleware and routes share."""
+
+    path: str  # without the prefix of the application
+    headers: dict[bytes, bytes]
+    request_id: str
+    key: str = ""  # name of the API key
+    may_manage: bool = False  # whether the request may reload models
+    model: str = ""  # that answered
+    status: int = 0
+    body: bytes = b""
+    is_read: bool = field(init=False)  # whether the whole body has been taken from the connection
+
+    def __post_init__(self) -> None:
+        self.is_read = (
+            self.headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in self.headers
+        )
+
+
+def info_of(request: Request) -> RequestInfo:
+    """Return the facts that the middleware has found out about a request."""
+    found: RequestInfo = request.scope[INFO]
+    return found
+
+
+class _StuckError(Exception):
+    """The client does not take its answer."""
+
+
+class _NoRoomError(Exception):
+    """Too many bytes of bodies and long answers are held."""
+
+
+class OverloadGuard:
+    """Refuses requests while the queue is full, with an answer that is ready made.
+
+    A refusal must cost far less than an answer: in a flood there are many for each answer. So it comes before
+    everything else, and has neither a request id nor a line in the access log.
+    """
+
+    def __init__(self, app: App, settings: ServiceSettings, metrics: Metrics, load: ProcessLoad) -> None:
+        self._app, self._metrics, self._load, self._most = app, metrics, load, settings.queue
+        self._root = settings.root_path
+        refusal = ProblemError(503, NO_ROOM, {"Retry-After": "1"}).response()
+        headers = [*refusal.raw_headers, *_SECURITY, (b"cache-control", b"no-store")]
+        self._start = {"type": "http.response.start", "status": 503, "headers": headers}
+        self._body = {"type": "http.response.body", "body": refusal.body}
+        self._refused, self._tell_at = 0, 0.0  # since the last message; when the next one is due
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it. Where the connection must end with the answer, pass it on."""
+        load = self._load
+        is_full = load.requests >= self._most and scope["type"] == "http" and not load.is_closing
+        if not is_full or (path := _path_of(scope, self._root)) in _UNBOUNDED or _has_upgrade(scope):
+            await self._app(scope, receive, send)
+            return
+        self._metrics.count_request(route_of(path), 503, 0.0)
+        self._tell_of_refusals()
+        await send(dict(self._start))  # middleware of others may change it
+        await send(dict(self._body))
+
+    def _tell_of_refusals(self) -> None:
+        """Say from time to time how many requests were refused without a line of their own."""
+        self._refused += 1
+        now = time.monotonic()
+        if now >= self._tell_at:
+            _log.warning(
+                "more than %d requests (queue) at once: %d refused since the last such message",
+                self._most, self._refused,
+            )  # fmt: skip
+            self._refused, self._tell_at = 0, now + _PAUSE
+
+
+class RequestLog:
+    """Gives each request an id, each response its security headers; counts and logs both."""
+
+    def __init__(
+        self, app: App, settings: ServiceSettings, metrics: Metrics, load: ProcessLoad,
+        begin: Callable[[], None], error_response: Callable[[Request, int, str], Response],
+    ) -> None:  # fmt: skip
+        """Wrap `app`; `begin` is called with each request, in case no server has started the application."""
+        self._app, self._settings, self._metrics, self._load = app, settings, metrics, load
+        self._begin, self._error_response = begin, error_response
+        self._prefix, self._number = secrets.token_hex(4), 0  # of request ids
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start = time.perf_counter()
+        self._begin()
+        if self._settings.root_path and not scope.get("root_path"):
+            scope["root_path"] = self._settings.root_path  # a proxy may have removed it from the path
+        if scope["path"] == scope.get("root_path") != "":
+            scope["path"] += "/"
+        info = scope[INFO] = self._info(scope)
+        load = self._load
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                info.status = message["status"]
+                message["headers"] = headers = list(message.get("headers", ()))
+                names = dict(headers)
+                info.model = names.get(b"mrfrec-model", b"").decode("latin-1").partition(";")[0]
+                headers += _SECURITY
+                if b"cache-control" not in names:
+                    headers.append((b"cache-control", b"no-store"))
+                headers.append((b"x-request-id", info.request_id.encode()))
+                # An unread body could drip in for ever, and after Upgrade the server's parser reads no more:
+                # the connection ends with the answer.
+                if load.is_closing or not info.is_read or b"upgrade" in info.headers:
+                    headers.append((b"connection", b"close"))
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_headers)
+        except ClientLeftError:
+            info.status = _CLIENT_LEFT
+        except _StuckError:  # the server closes the connection, since the answer is not complete
+            _log.warning("request %s: its client takes no more of the answer", info.request_id)
+        except Exception as error:
+            _log.error("request %s: %r", info.request_id, error, exc_info=error)
+            if not info.status:
+                response = self._error_response(Request(scope), 500, UNEXPECTED)
+                await response(scope, receive, send_with_headers)
+        finally:
+            seconds, route = time.perf_counter() - start, route_of(info.path)
+            self._metrics.count_request(route, info.status, seconds, info.model)
+            if self._settings.access_log and _access.isEnabledFor(logging.INFO):
+                self._write_line(scope, info, route, seconds)
+
+    def _info(self, scope: Message) -> RequestInfo:
+        headers = dict(scope["headers"])
+        request_id = headers.get(b"x-request-id", b"").decode("latin-1")
+        if _REQUEST_ID.fullmatch(request_id) is None:
+            self._number += 1
+            request_id = f"{self._prefix}{self._number:08x}"
+        return RequestInfo(_path_of(scope, self._settings.root_path), headers, request_id)
+
+    def _write_line(self, scope: Message, info: RequestInfo, route: str, seconds: float) -> None:
+        """Write a line to the access log; histories and ids are in it only with `log_requests`."""
+        client = scope.get("client") if self._settings.log_clients else None
+        fields = _Fields(
+            method=scope["method"], route=route, status=info.status, ms=round(1000 * seconds, 2),
+            model=info.model, key=info.key, request=info.request_id, pid=os.getpid(),
+            client=client[0] if client else "",
+        )  # fmt: skip
+        if self._settings.log_requests:
+            fields["path"] = info.path[:_LOGGED]
+            fields["query"] = scope["query_string"][:_LOGGED].decode("latin-1")
+            fields["body"] = info.body[:_LOGGED].decode(errors="replace")
+        _access.info(fields, extra={"fields": fields})
+
+
+class _Fields(dict[str, Any]):
+    """A line of the access log: fields for JSON, words for people."""
+
+    def __str__(self) -> str:
+        text = " ".join("-" if value == "" else str(value) for value in self.values())
+        if text.isprintable():
+            return text
+        # A request must not be able to write lines of its own.
+        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+class AccessControl:
+    """Refuses requests for other hosts, without a valid key, or beyond the rate of their caller."""
+
+    def __init__(self, app: App, settings: ServiceSettings, keys: KeyFile | None) -> None:
+        self._app, self._keys = app, keys
+        self._rates = Rates(settings.rate) if settings.rate else None
+        self._hosts = {host.lower() for host in settings.hosts}
+        self._origins = set(settings.origins)
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] == "http":
+            try:
+                self._check(scope, scope[INFO])
+            except ProblemError as problem:
+                await _refuse(problem, scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _check(self, scope: Message, info: RequestInfo) -> None:
+        if sum(name == b"host" for name, _ in scope["headers"]) > 1:
+            raise ProblemError(400, "a request must have one Host.")
+        host = info.headers.get(b"host", b"").decode("latin-1")
+        if self._hosts and info.path not in _OPEN and _name_of(host) not in self._hosts:
+            raise ProblemError(421, f"{host!r} is not one of the allowed hosts of this service.")
+        if len(scope["query_string"]) > _MOST_LETTERS:
+            raise ProblemError(414, f"the query of an address must have at most {_MOST_LETTERS:,} letters.")
+        if b"upgrade" in info.headers and not info.is_read:  # a body that the server does not read
+            raise ProblemError(400, "a request with a body must not have the header Upgrade.")
+        if info.path in _OPEN:
+            return
+        if self._keys is None:
+            info.may_manage = self._is_from_here(scope, host, info.headers.get(b"origin"))
+        else:
+            self._check_key(info, self._keys)
+        if self._rates is not None:
+            client = scope.get("client")
+            wait = self._rates.wait(info.key or (client[0] if client else ""))
+            if wait:
+                headers = {"Retry-After": str(math.ceil(wait))}
+                raise ProblemError(429, "too many requests; see Retry-After.", headers)
+
+    def _is_from_here(self, scope: Message, host: str, origin: bytes | None) -> bool:
+        """Return whether a request without a key may reload models.
+
+        A page of another site must not send it: neither openly (`Origin`) nor by a domain name that the site
+        has made a name of this host (`Host`).
+        """
+        name = _name_of(host)
+        is_here = name in self._hosts or name == "localhost" or _ADDRESS.fullmatch(name) is not None
+        given = None if origin is None else origin.decode("latin-1")
+        own = f"{scope.get('scheme', 'http')}://{host}"
+        return is_here and (given is None or given == own or given in self._origins - {"*"})
+
+    def _check_key(self, info: RequestInfo, keys: KeyFile) -> None:
+        """Find the key of a request, and whether it may manage."""
+        may_manage, secret = True, info.headers.get(b"x-api-key")
+        if secret is None:
+            kind, _, secret = info.headers.get(b"authorization", b"").partition(b" ")
+            if kind.lower() == b"basic":
+                # Browsers send this one on their own, also for a form of another site: it may only read.
+                may_manage = False
+                try:
+                    secret = base64.b64decode(secret, validate=True).partition(b":")[2]
+                except ValueError:
+                    secret = b""
+            elif kind.lower() != b"bearer":
+                secret = b""
+        key = keys.find(secret.strip())
+        if key is None:
+            # Browsers ask for a password if challenged by Basic: wanted on the page, not in the API.
+            challenge = "Bearer" if info.path.startswith("/v1/") else "Basic"
+            raise ProblemError(
+                401, "a key is needed, as Authorization: Bearer KEY or X-API-Key: KEY.",
+                {"WWW-Authenticate": f'{challenge} realm="mrfrec"'},
+            )  # fmt: skip
+        info.key, info.may_manage = key.name, may_manage and key.may_manage
+
+
+class RequestLimits:
+    """Bounds the requests at once, the size and time of bodies, and the time to take long answers."""
+
+    def __init__(self, app: App, settings: ServiceSettings, metrics: Metrics, load: ProcessLoad) -> None:
+        self._app, self._settings, self._metrics, self._load = app, settings, metrics, load
+        self._turn = asyncio.Lock()  # of large bodies
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Pass a request on with its whole body, or refuse it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        info: RequestInfo = scope[INFO]
+        is_bounded, held = info.path not in _UNBOUNDED, 0
+
+        def hold(size: int) -> None:
+            """Count bytes that are held until the request ends."""
+            nonlocal held
+            held += size
+            self._load.held += size
+            if self._load.held > _HELD_BODIES * self._settings.max_body:
+                raise _NoRoomError
+
+        try:
+            self._check_room(info, is_bounded)
+            if not info.is_read:
+                info.body = await self._read(info, receive, hold)
+                self._check_room(info, is_bounded)
+                receive = _replay(info.body, receive)
+            await self._pass_on(scope, receive, self._bounded(send, hold), is_bounded)
+        except ProblemError as problem:
+            await _refuse(problem, scope, receive, send)
+        except _NoRoomError:
+            await _refuse(ProblemError(503, _TOO_MUCH, {"Retry-After": "1"}), scope, receive, send)
+        finally:
+            self._load.held -= held
+
+    def _check_room(self, info: RequestInfo, is_bounded: bool) -> None:
+        if is_bounded and self._load.requests >= self._settings.queue:
+            raise ProblemError(503, NO_ROOM, {"Retry-After": "1"})
+
+    async def _pass_on(self, scope: Message, receive: Receive, send: Send, is_bounded: bool) -> None:
+        if not is_bounded:
+            await self._app(scope, receive, send)
+            return
+        self._load.requests += 1
+        self._metrics.set_queue(self._load.requests)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._load.requests -= 1
+            self._metrics.set_queue(self._load.requests)
+
+    async def _read(self, info: RequestInfo, receive: Receive, hold: Callable[[int], None]) -> bytes:
+        """Return the body of a request, within the limits of its size and time."""
+        most, seconds = self._settings.max_body, self._settings.body_seconds
+        too_large = ProblemError(413, f"the body must have at most {most:,} bytes.")
+        declared = info.headers.get(b"content-length", b"0")
+        if not declared.isdigit():
+            raise ProblemError(400, "Content-Length must be a number.")
+        if len(declared) > 18 or int(declared) > most:
+            raise too_large
+        body = bytearray()
+        try:
+            async with asyncio.timeout(seconds):
+                while not info.is_read:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientLeftError
+                    piece = message.get("body", b"")
+                    hold(len(piece))
+                    body += piece
+                    if len(body) > most:
+                        raise too_large
+                    info.is_read = not message.get("more_body", False)
+        except TimeoutError:
+            raise ProblemError(408, f"the body did not arrive within {seconds:g} s.") from None
+        values = sum(body.count(mark) for mark in (b",", b":", b"[", b"{"))
+        if values > self._settings.max_values:  # parsing them would keep all other requests waiting
+            raise ProblemError(
+                413, f"the body must have at most {self._settings.max_values:,} values, counted by its "
+                f"commas, colons and opening brackets; it has {values:,}.",
+            )  # fmt: skip
+        if len(body) > _LARGE:  # of several large bodies, one is parsed before other requests have a turn
+            async with self._turn:
+                await asyncio.sleep(0)
+        return bytes(body)
+
+    def _bounded(self, send: Send, hold: Callable[[int], None]) -> Send:
+        """Return a `send` that cuts long answers into pieces, each of which the client must take in time."""
+
+        async def send_in_pieces(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                for name, value in message.get("headers", ()):
+                    if name == b"content-length" and int(value) > _PIECE:
+                        hold(int(value))
+            body = memoryview(message.get("body", b""))
+            if len(body) <= _PIECE:
+                await send(message)
+                return
+            for start in range(0, len(body), _PIECE):
+                more = start + _PIECE < len(body) or message.get("more_body", False)
+                piece = bytes(body[start : start + _PIECE])
+                try:
+                    async with asyncio.timeout(self._settings.write_seconds):
+                        await send({"type": "http.response.body", "body": piece, "more_body": more})
+                except TimeoutError:
+                    raise _StuckError from None
+
+        return send_in_pieces
+
+
+async def _refuse(problem: ProblemError, scope: Message, receive: Receive, send: Send) -> None:
+    """Send a problem as the answer. The connection can go on if the whole body has arrived."""
+    info: RequestInfo = scope[INFO]
+    if not info.is_read and not {b"expect", b"upgrade"} & info.headers.keys():
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0):  # to take what has arrived, and to wait for nothing
+                while not info.is_read and (message := await receive())["type"] == "http.request":
+                    info.is_read = not message.get("more_body", False)
+    await problem.response()(scope, receive, send)
+
+
+def _path_of(scope: Message, root_path: str) -> str:
+    """Return the path of a request without the prefix of the application, as routes do."""
+    path, root = scope["path"], scope.get("root_path") or root_path
+    is_below = path.startswith(root) and path[len(root) :][:1] in ("", "/")
+    return (path[len(root) :] if is_below else path) or "/"
+
+
+def _has_upgrade(scope: Message) -> bool:
+    return any(name == b"upgrade" for name, _ in scope["headers"])
+
+
+def _name_of(host: str) -> str:
+    """Return the name or address in a Host header, without the port."""
+    return (host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]).lower()
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that gives a body once more, then the messages that follow it."""
+    is_read = False
+
+    async def replay() -> Message:
+        nonlocal is_read
+        if is_read:
+            return await receive()
+        is_read = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay

@@ -1,0 +1,101 @@
+"""Queues of bounded length for the work that requests ask for, which is done one piece at a time.
+
+A usual answer takes a millisecond of Python and numpy. It is made in the thread of the event loop, with which
+another thread would fight for the interpreter. Every 20 milliseconds the loop has a turn: it sends answers,
+reads requests, and refuses those for which there is no room. If that takes longer, as in a flood of requests,
+the next answers have as long, up to 50 milliseconds. Work that takes longer is done in other threads.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_SLICE, _LONGEST_SLICE = 0.02, 0.05  # seconds of answers in a row, on the processor
+
+
+class QueueFullError(Exception):
+    """The queue is full, or the time of a request ran out in it."""
+
+
+class ClientLeftError(Exception):
+    """The client has closed its connection."""
+
+
+class WorkQueue:
+    """A bounded queue of work."""
+
+    def __init__(self, most: int, seconds: float) -> None:
+        """Let at most `most` requests wait, each for at most so many seconds."""
+        self._most, self._seconds, self._length = most, seconds, 0
+        self._waiting: deque[tuple[asyncio.Future[Any], Callable[[], Any], float]] = deque()
+        self._is_working, self._ended = False, 0.0  # when the last slice of time ended
+        self._turn = asyncio.Lock()  # of work in other threads: first come, first served
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Wait for one's turn, then do the work in this thread."""
+        self._enter()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        self._waiting.append((done, work, time.monotonic() + self._seconds))
+        if not self._is_working:
+            self._is_working, self._ended = True, time.thread_time()
+            loop.call_soon(self._work, loop)
+        try:
+            return await done
+        finally:
+            self._length -= 1
+
+    def _enter(self) -> None:
+        if self._length >= self._most:
+            raise QueueFullError
+        self._length += 1
+
+    def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Do the work of the first request, and of as many more as a slice of time allows."""
+        start = time.thread_time()
+        end = start + min(max(_SLICE, start - self._ended), _LONGEST_SLICE)
+        while self._waiting:
+            done, work, latest = self._waiting.popleft()
+            if done.done():  # the request was cancelled
+                continue
+            try:
+                if time.monotonic() > latest:
+                    raise QueueFullError
+                done.set_result(work())
+            except Exception as error:
+                done.set_exception(error)
+            if time.thread_time() >= end:
+                break
+        self._is_working, self._ended = bool(self._waiting), time.thread_time()
+        if self._waiting:
+            loop.call_soon(self._work, loop)
+
+    async def run_in_thread(
+        self, *pieces: Callable[[], T], is_wanted: Callable[[], Awaitable[bool]] | None = None
+    ) -> list[T]:
+        """Wait for one's turn, then do the work in another thread: for work of more than milliseconds.
+
+        Before each piece, `is_wanted` is asked whether to go on; if not, `ClientLeftError` is raised.
+        """
+        self._enter()
+        try:
+            try:
+                async with asyncio.timeout(self._seconds):
+                    await self._turn.acquire()
+            except TimeoutError:
+                raise QueueFullError from None
+            try:
+                done = []
+                for piece in pieces:
+                    if is_wanted is not None and not await is_wanted():
+                        raise ClientLeftError
+                    done.append(await asyncio.to_thread(piece))
+                return done
+            finally:
+                self._turn.release()
+        finally:
+            self._length -= 1
