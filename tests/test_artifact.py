@@ -629,6 +629,7 @@ def forge_array(arrays: dict[str, npt.NDArray[Any]], rng: np.random.Generator) -
         array.flat[int(rng.integers(array.size))] = value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", [("dense", True), ("sparse", True)], ids=str)
 def test_a_forged_file_is_refused_by_name_or_answers(
     originals: dict[Any, bytes], file: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -71,6 +71,7 @@ def _by_mount(models: Path, settings: dict[str, Any]) -> Iterator[str]:
         yield f"{url}/recs"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefixed", [_by_server, _by_setting, _by_setting_alone, _by_mount])
 def test_keys_roles_metrics_links_and_hot_swaps_are_the_same_under_a_prefix(
     prefixed: Any, tmp_path: Path
@@ -494,6 +495,7 @@ def test_single_file_is_served_and_messages_of_every_level_may_be_logged(shop: P
         assert "stopping: connections end in 0.3 s" in service.log
 
 
+@pytest.mark.slow
 def test_unix_socket_is_listened_at_and_removed(shop: Path, tmp_path: Path) -> None:
     path = tmp_path / "mrfrec.sock"
     left = socket.socket(socket.AF_UNIX)

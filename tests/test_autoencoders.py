@@ -737,6 +737,7 @@ def test_several_models_are_refused_before_the_first_is_trained(monkeypatch: pyt
     assert issubclass(MissingLibraryError, ImportError)
 
 
+@pytest.mark.slow
 def test_mult_vae_is_tuned_from_a_file_and_measured_as_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

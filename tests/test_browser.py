@@ -17,6 +17,8 @@ from test_page import ODD, TITLES, fitted
 
 from servers import save_shop, serving
 
+pytestmark = pytest.mark.slow  # a browser
+
 PATHS = [
     "/", "/search?q=the", "/item?item=tea", "/history", "/history?item=milk&item=tea&item=caviar", "/model",
     "/?model=odd", "/search?model=odd&q=e", "/item?model=odd&item=%22quotes%22+%26+%3Cb%3E",

@@ -1032,6 +1032,7 @@ def on_a_terminal(arguments: Sequence[object], cwd: Path, *, stdout: bool) -> Do
     return Done(process.returncode, out.decode(), seen.decode().replace("\r\n", "\n"))
 
 
+@pytest.mark.slow
 def test_progress_is_drawn_on_a_terminal_and_notes_stay_whole(shop: Path, tmp_path: Path) -> None:
     done = on_a_terminal(["fit", shop / "events.csv", "-o", "m.mrf"], tmp_path, stdout=False)
     assert (done.code, done.out) == (0, "")
@@ -1049,6 +1050,7 @@ def test_results_go_to_stdout_while_progress_is_drawn_on_stderr(shop: Path) -> N
     assert "u01" not in done.err
 
 
+@pytest.mark.slow
 def test_results_on_the_terminal_are_not_broken_by_progress(shop: Path) -> None:
     done = on_a_terminal(["recommend", "shop.mrf", "--all", "-k", 2, "--format", "json"], shop, stdout=True)
     # colorama, which numba uses where it is installed, resets the colours of a terminal at exit.

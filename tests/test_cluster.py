@@ -27,6 +27,8 @@ from mrfrec.models import EASE, SLIM
 
 from conftest import random_matrix
 
+pytestmark = pytest.mark.slow  # processes of a cluster
+
 SETTINGS: list[dict[str, Any]] = [
     {"sparsity": 0.1, "rank": 8},
     {"sparsity": 0.2, "r": 0.5, "rank": 0},

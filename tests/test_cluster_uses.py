@@ -35,6 +35,8 @@ from mrfrec.models.axes import Range
 
 from conftest import random_matrix
 
+pytestmark = pytest.mark.slow  # processes of a cluster
+
 POINTS = grid(sparsity=[0.2, 0.4], l2=[1.0, 4.0, 9.0])
 
 

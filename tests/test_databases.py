@@ -432,6 +432,7 @@ def test_values_of_several_types_are_told_apart_as_sqlite_stores_them(tmp_path: 
         read_interactions(url, query="select * from t")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_begun", [True, False])
 def test_abandoned_reading_lets_the_database_go(postgres: str, is_begun: bool) -> None:
     source = open_query(postgres, "select generate_series(1, 10000000) as user_id")

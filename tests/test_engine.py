@@ -49,6 +49,7 @@ def pool() -> Iterator[ProcessPoolExecutor]:
         yield workers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("r", "user_weight"), [(0.0, 0.0), (0.5, 0.5)])
 def test_batches_solved_in_another_process_give_the_same_bits(
     pool: ProcessPoolExecutor, r: float, user_weight: float, monkeypatch: pytest.MonkeyPatch

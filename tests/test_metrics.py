@@ -351,6 +351,7 @@ models = pytest.mark.parametrize("make", MODELS.values(), ids=list(MODELS))
 
 
 @models
+@pytest.mark.slow
 @pytest.mark.parametrize("weak", [False, True])
 def test_evaluation_equals_naive(make: Any, weak: bool) -> None:
     split = split_of()

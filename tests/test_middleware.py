@@ -597,6 +597,7 @@ def test_what_is_sent_cannot_look_like_a_line_of_the_log(
     assert texts[1].endswith('{\\n"history": ["ä"]}')
 
 
+@pytest.mark.slow
 def test_much_work_does_not_keep_others_waiting(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = answers.recommend
 

@@ -400,6 +400,7 @@ def test_less_memory_does_not_make_the_default_model_larger() -> None:
     assert {plan.sparsity for plan in plans} == {100 / 10_506}
 
 
+@pytest.mark.slow
 def test_without_parameters_a_small_memory_makes_the_model_sparse_and_fits() -> None:
     X = sp.csr_array(np.random.default_rng(1).random((500, 3500)) < 0.01)
     dense = MRF.paper(threads=1).fit(X)
@@ -522,6 +523,7 @@ assert (first.data == second.data).all()
 """
 
 
+@pytest.mark.slow
 def test_the_first_fit_of_a_process_gives_what_the_second_does() -> None:
     # A BLAS library that is loaded only by the first fit must come under its limit of one thread.
     subprocess.run([sys.executable, "-W", "error", "-c", FIRST_AND_SECOND], check=True)

@@ -94,6 +94,7 @@ def test_shrinking_prefers_pairs_that_many_share(shrink: float, nearest: int) ->
     assert np.flatnonzero(weights[:, 0]).tolist() == [nearest]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("real", [False, True])
 def test_few_touched_items_give_the_same_as_all(real: bool) -> None:
     # Histories of two items among 300: only the touched items are visited. One long history: all are.

@@ -651,6 +651,7 @@ def test_samples_have_titles_and_no_ids_of_users(folder: Path) -> None:
     assert "Title of" not in (folder / "shop.report.json").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_source_and_tables_may_be_one_database(
     folder: Path, kind: str, request: pytest.FixtureRequest

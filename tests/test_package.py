@@ -68,6 +68,7 @@ def test_the_wheel_holds_the_package_all_of_it_and_nothing_else(package: Package
     assert {"mrfrec/py.typed", "mrfrec/datasets/debian.parquet", "mrfrec/__main__.py"} <= names
 
 
+@pytest.mark.slow
 def test_the_wheel_is_described_and_licensed(package: Package) -> None:
     with zipfile.ZipFile(package.wheel) as archive:
         texts = {
@@ -103,6 +104,7 @@ def test_the_data_that_comes_along_loads(package: Package) -> None:
     assert package.run("python", "-c", code) == f"{mrfrec.datasets.load('debian')}\n"
 
 
+@pytest.mark.slow
 def test_a_small_table_is_fitted_and_answers_come(package: Package) -> None:
     (package.folder / "events.csv").write_text(
         "user,item\n1,milk\n1,bread\n2,milk\n2,bread\n3,milk\n3,bread\n4,nails\n4,hammer\n5,nails\n5,hammer\n"

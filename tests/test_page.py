@@ -137,6 +137,7 @@ def client(url: str) -> Iterator[httpx.Client]:
         yield client
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_link_leads_to_a_page(client: httpx.Client, name: str) -> None:
     """From the start page of a model, over everything that it links to."""

@@ -41,6 +41,7 @@ def test_a_fit_holds_what_its_plan_says(name: str) -> None:
     assert peaks.fits(plan, peak), f"planned {plan / 1e6:.0f} MB, peak {peak / 1e6:.0f} MB"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("parameters", "items"), [({}, 1_000), ({"sparsity": 0.02}, 3_000), ({"memory_limit": "70MB"}, 3_000)]
 )

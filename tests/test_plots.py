@@ -118,6 +118,7 @@ def settings() -> dict[str, Any]:
 # Files.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FIGURES)
 def test_the_same_input_gives_the_same_bytes_whatever_the_settings(kind: str, tmp_path: Path) -> None:
     draw = FIGURES[kind]

@@ -17,6 +17,8 @@ from mrfrec import read_interactions
 from mrfrec.errors import DataError
 from mrfrec.io import sources
 
+pytestmark = pytest.mark.slow  # servers
+
 TEXT = "user,item\n1,2\n3,4\n"
 
 

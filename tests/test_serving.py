@@ -94,6 +94,7 @@ def _ignores(pid: int, number: signal.Signals) -> bool:
     return found is not None and bool(int(found[1], 16) >> number - 1 & 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "how"), [(1, signal.SIGINT), (2, signal.SIGTERM)])
 def test_what_is_under_way_is_finished_when_told_to_stop(
     workers: int, how: signal.Signals, shop: Path, tmp_path: Path
@@ -125,6 +126,7 @@ def test_what_is_under_way_is_finished_when_told_to_stop(
             httpx.get(f"{service.url}/health")
 
 
+@pytest.mark.slow
 def test_nobody_loses_an_answer_on_an_open_connection_when_told_to_stop(shop: Path, tmp_path: Path) -> None:
     """A client that asks while connections stay open, a third of a second; slow machines try again."""
     for attempt in range(4):
@@ -271,6 +273,7 @@ def test_key_prints_the_line_for_the_file_and_the_key_beside_it(shop: Path, tmp_
 # ── hot swap ──────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_models_are_exchanged_under_load_without_a_failed_or_mixed_answer(tmp_path: Path) -> None:
     file, kinds = tmp_path / "shop.mrf", []
     for number, l2 in enumerate((0.5, 50.0)):
@@ -337,6 +340,7 @@ def test_models_are_exchanged_under_load_without_a_failed_or_mixed_answer(tmp_pa
     assert alive <= {id(served.get("shop").model)}
 
 
+@pytest.mark.slow
 def test_the_model_of_the_night_answers_from_then_on(shop: Path, tmp_path: Path) -> None:
     """What `mrfrec nightly` publishes takes the place of the file, which the service looks at."""
     file = tmp_path / "shop.mrf"
@@ -392,6 +396,7 @@ def test_the_guide_names_every_setting_path_and_metric(shop: Path) -> None:
         assert f"`{name}" in GUIDE
 
 
+@pytest.mark.slow
 def test_it_serves_though_nobody_listens_to_its_messages(shop: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -214,6 +214,7 @@ TIED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_neighbors", [1000, 6])
 @pytest.mark.parametrize("name", TIED)
 def test_sparsity_equals_naive_whatever_ties(

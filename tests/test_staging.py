@@ -416,6 +416,7 @@ def test_first_writers_create_the_table_once(database: str) -> None:
     assert fetch(database, CENSUS)[0][0] == 30
 
 
+@pytest.mark.slow
 def test_whoever_holds_the_table_is_not_waited_for_forever(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

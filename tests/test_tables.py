@@ -200,6 +200,7 @@ def tables(draw: Any) -> list[Row]:
 @pytest.mark.parametrize("form", FORMATS)
 @examples(15)
 @given(tables(), st.data())
+@pytest.mark.slow
 def test_every_format_gives_what_plain_python_does(
     folder: Path, form: str, rows: list[Row], data: Any
 ) -> None:
@@ -262,6 +263,7 @@ def spoiled(row: Row, how: str) -> Row:
 @pytest.mark.parametrize("form", sorted({*FORMATS} - {"pandas"}))  # it makes floats of integers
 @examples(8)
 @given(tables(), st.data())
+@pytest.mark.slow
 def test_bad_rows_are_refused_by_number_or_skipped_and_counted(
     folder: Path, form: str, rows: list[Row], data: Any
 ) -> None:

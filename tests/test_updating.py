@@ -111,6 +111,7 @@ event = st.tuples(ids, ids, st.sampled_from([0.0, 1.0, -1.0, 0.1, 2.7, 1e6]))
     st.sampled_from(["sum", "max", "last", "first", "error"]),
     st.booleans(),
 )
+@pytest.mark.slow
 def test_two_text_files_give_what_one_gives(
     tmp_path_factory: pytest.TempPathFactory, a: list[Any], b: list[Any], duplicates: Any, binary: bool
 ) -> None:

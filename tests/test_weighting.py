@@ -75,6 +75,7 @@ event = st.tuples(
     ),
     st.integers(1, 30),
 )
+@pytest.mark.slow
 def test_weights_equal_plain_python(rows: list[Any], options: dict[str, Any], batch: int) -> None:
     if options["half_life"] is None and options["window"] is None:
         options["now"] = None
