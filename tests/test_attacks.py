@@ -23,7 +23,7 @@ from fastapi import FastAPI
 
 from mrfrec import MRF
 from mrfrec.errors import DataError, ModelFileError, MrfrecWarning, ParameterError
-from mrfrec.service import ServiceSettings, answers, create_app, schemas, serve
+from mrfrec.service import ServiceSettings, answers, create_app, metrics, schemas, serve
 from mrfrec.service.app import reload
 from mrfrec.service.keys import new_key
 
@@ -453,6 +453,28 @@ def test_log_has_the_process_the_key_of_a_refusal_and_the_client_if_asked_for(
     assert without["key"] == "web"
     assert without["client"] == ""
     assert with_client["client"] == "127.0.0.1"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_memory", [True, False])
+def test_two_workers_start_where_the_file_system_is_read_only(
+    has_memory: bool, shop: Path, tmp_path: Path
+) -> None:
+    code = (
+        "import logging, sys, tempfile\n"
+        "logging.basicConfig(level=logging.INFO)\n"
+        "from mrfrec.service import metrics, serve\n"
+        "tempfile.tempdir = '/nowhere'\n"
+        f"metrics._MEMORY = {metrics._MEMORY if has_memory else '/nowhere'!r}\n"
+        "serve(sys.argv[1], port=0, workers=2)\n"
+    )
+    with Command(tmp_path, shop, code=code) as service:
+        _eventually(lambda: httpx.get(f"{service.url}/ready").status_code == 200)
+        assert httpx.post(f"{service.url}/v1/recommend", json=ASK).status_code == 200
+        _eventually(
+            lambda: f"\nmrfrec_workers {1 + has_memory}.0" in httpx.get(f"{service.url}/metrics").text
+        )
+        assert ("tells of one worker" in service.log) != has_memory
 
 
 def test_metrics_tell_of_processes_and_versions(shop: Path) -> None:

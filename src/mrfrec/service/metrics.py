@@ -4,12 +4,13 @@ With PROMETHEUS_MULTIPROC_DIR, which `mrfrec serve` sets for its workers, promet
 in files of that folder, and each process answers with the sums, those of dead processes included.
 """
 
+import logging
 import os
 import platform
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,17 +29,19 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from prometheus_client.registry import Collector
 
 from mrfrec import __version__
-from mrfrec.errors import DataError
 from mrfrec.service.served import ServedModels
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+_MEMORY = "/dev/shm"  # a folder of files in memory, on Linux
 ROUTES = (
     "/v1/recommend", "/v1/recommend/batch", "/v1/similar", "/v1/explain", "/v1/search", "/v1/item",
     "/v1/models", "/v1/models/{name}", "/v1/models/{name}/reload", "/v1/openapi.json",
     "/health", "/ready", "/metrics", "/static", "page", "other",
 )  # fmt: skip
 _BOUNDS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)  # seconds
+
+_log = logging.getLogger("mrfrec.service")
 
 
 class Counts(NamedTuple):
@@ -52,18 +55,23 @@ class Counts(NamedTuple):
 
 @contextmanager
 def shared_folder() -> Iterator[None]:
-    """Give the processes that are started meanwhile a folder in which they count together."""
-    try:
-        folder = tempfile.TemporaryDirectory(prefix="mrfrec-metrics-")
-    except OSError as error:
-        raise DataError(
-            f"workers count in files that they share, which needs a folder for temporary files: {error}."
-        ) from error
-    with folder as os.environ[_FOLDER]:
-        try:
-            yield
-        finally:
-            del os.environ[_FOLDER]
+    """Give the processes that are started meanwhile a folder in which they count together.
+
+    The folder is in memory if the system has such a place, which can be written even where the file system
+    is read-only. Where no folder can be made, each process counts alone.
+    """
+    with ExitStack() as stack:
+        for place in (_MEMORY, None):  # None: the system's folder for temporary files
+            try:
+                folder = tempfile.TemporaryDirectory(prefix="mrfrec-metrics-", dir=place)
+            except OSError:
+                continue
+            os.environ[_FOLDER] = stack.enter_context(folder)
+            stack.callback(os.environ.pop, _FOLDER)
+            break
+        else:
+            _log.warning("no folder for temporary files can be written: /metrics tells of one worker each")
+        yield
 
 
 def route_of(path: str) -> str:
