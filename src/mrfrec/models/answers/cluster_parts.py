@@ -182,14 +182,14 @@ def _facts(model: "Recommender", query: Query, question: Question, filters: Filt
             asked |= {f"{name}.ptr": rows.ptr, f"{name}.items": rows.items}
     for name, array in (("chosen", query.chosen), ("hidden", filters.hidden)):
         asked |= {} if array is None else {name: array}
+    # The digest of the query has the items that are allowed and excluded.
+    options = {name: value for name, value in vars(question).items() if name not in ("allow", "exclude")}
     return {
         "model": _digest(arrays | catalogue_arrays(model.catalogue), about),
         "asked": _digest(asked, sorted(filters.limited)),
         "users": len(query),
-        "k": question.k,
-        "exclude_seen": question.exclude_seen,
+        **options,
         "novelty": added_novelty(model, question.novelty),
-        "explain": question.explain,
     }
 
 
