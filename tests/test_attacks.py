@@ -549,12 +549,12 @@ def test_worker_without_its_model_waits_while_others_answer(tmp_path: Path) -> N
         service.wait_for("starts", 2)
         file.rename(tmp_path / "elsewhere")
         os.kill(service.workers[0], signal.SIGKILL)
-        service.wait_for("waits: ")
+        service.wait_for("waits: ", seconds=120)  # the supervisor may wait for a sign of life of the dead one
         for _ in range(50):  # each over a connection of its own
             assert httpx.post(f"{service.url}/v1/recommend", json=ASK).status_code == 200
         assert "mrfrec_workers 1.0" in httpx.get(f"{service.url}/metrics").text
         (tmp_path / "elsewhere").rename(file)
-        _eventually(lambda: "mrfrec_workers 2.0" in httpx.get(f"{service.url}/metrics").text)
+        _eventually(lambda: "mrfrec_workers 2.0" in httpx.get(f"{service.url}/metrics").text, 60)
 
 
 def test_hard_link_to_a_served_file_does_not_open_it_again(tmp_path: Path) -> None:

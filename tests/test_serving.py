@@ -63,7 +63,7 @@ def test_a_killed_worker_is_replaced_while_the_other_answers(shop: Path, tmp_pat
         _eventually(lambda: not is_running(first))
         for _ in range(10):  # connections that the dead one had not accepted, the other accepts
             assert httpx.post(f"{service.url}/v1/recommend", json=ASK).status_code == 200
-        service.wait_for("starts", 3)
+        service.wait_for("starts", 3, seconds=120)
         assert f"[{first}] died" in service.log
         assert is_running(second)
         assert is_running(service.workers[2])

@@ -29,7 +29,9 @@ _log = logging.getLogger("mrfrec.service")
 _BACKLOG = 2048  # connections that wait to be accepted
 _ACCEPTED_AT_ONCE = 100  # connections in a turn of the event loop: uvloop accepts one for each open socket
 _SECONDS_TO_STOP = 10  # for requests under way when the service is told to stop
-_SECONDS_TO_START = 60  # of a worker, and until a silent one is replaced
+# Seconds that a worker may be silent, as when it starts, before it is replaced. A worker that is killed while
+# the supervisor waits for a sign of life is replaced only then.
+_SECONDS_OF_SILENCE = 30
 _LOOK_AGAIN = 1.0  # seconds until a worker tries again to open a model
 _UNTAKEN = 30_000  # milliseconds until the system ends a connection whose client takes nothing
 
@@ -90,7 +92,7 @@ def serve(
     options: Any = {
         "ws": "none", "lifespan": "on", "log_config": None, "access_log": False,
         "server_header": False, "proxy_headers": False, "backlog": _BACKLOG, "timeout_keep_alive": 30,
-        "timeout_graceful_shutdown": _SECONDS_TO_STOP, "timeout_worker_healthcheck": _SECONDS_TO_START,
+        "timeout_graceful_shutdown": _SECONDS_TO_STOP, "timeout_worker_healthcheck": _SECONDS_OF_SILENCE,
     }  # fmt: skip
     # A model that cannot be opened is an error of the command, before anybody can connect.
     with _bound(host, port) if uds is None else _bound_at(expanded(uds)) as listening, LocalEngine(threads=1):
