@@ -1,5 +1,6 @@
 """Small data sets with the traits that break things."""
 
+import gc
 import itertools
 import os
 import tempfile
@@ -19,6 +20,12 @@ import pytest
 import mrfrec.datasets
 
 Matrix = npt.NDArray[np.float64]
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the objects of all tests: it would look through them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def random_matrix(seed: int, users: int = 120, items: int = 45, *, real: bool = False) -> Matrix:

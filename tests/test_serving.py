@@ -297,7 +297,7 @@ def test_models_are_exchanged_under_load_without_a_failed_or_mixed_answer(tmp_pa
     app = create_app(file, settings=ServiceSettings(poll=0.01))
 
     def ask() -> int:
-        with httpx.Client(base_url=url) as client:
+        with httpx.Client(base_url=url, timeout=60) as client:
             count = 0
             while not stop.is_set():
                 found = client.post("/v1/recommend", json=ASK)
@@ -311,10 +311,14 @@ def test_models_are_exchanged_under_load_without_a_failed_or_mixed_answer(tmp_pa
 
     served = app.state.models
     models = [weakref.ref(served.get("shop").model)]
-    with serving(app) as url, ThreadPoolExecutor(4) as pool, httpx.Client(base_url=url) as client:
+    with (
+        serving(app) as url,
+        ThreadPoolExecutor(4) as pool,
+        httpx.Client(base_url=url, timeout=60) as client,
+    ):
         asking = [pool.submit(ask) for _ in range(4)]
         try:
-            for number in range(1, 51):
+            for number in range(1, 31):
                 if number % 10 == 0:
                     put(b"nonsense" if number % 20 else kinds[0][:-100])
                     before = client.get("/v1/models/shop").json()["fingerprint"]

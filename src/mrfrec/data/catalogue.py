@@ -109,15 +109,19 @@ class Catalogue:
             "rank": (place + 1).astype(np.int32),
             "source": ["model" if known else "popular" for known in batch.evidence[there].tolist()],
         }
-        if batch.base is not None and batch.because is not None:
-            reasons = [batch.because[u][p] for u, p in zip(owner.tolist(), place.tolist(), strict=True)]
+        if batch.base is not None and batch.reasons is not None and batch.amounts is not None:
+            bases, reasons, amounts = (
+                _as_python(batch.base[there]),
+                batch.reasons[there],
+                batch.amounts[there],
+            )
             names = {
                 item: name_with_id(self.items[item], self.short_title(item))
-                for item in {c.item for each in reasons for c in each}
+                for item in np.unique(reasons[reasons >= 0]).tolist()
             }
             columns["because"] = [
-                because_text(base, ((names[c.item], c.amount) for c in each))
-                for base, each in zip(_as_python(batch.base[there]), reasons, strict=True)
+                because_text(base, ((names[item], x) for item, x in zip(*each, strict=True) if item >= 0))
+                for base, *each in zip(bases, reasons.tolist(), amounts.tolist(), strict=True)
             ]
         return columns
 
@@ -199,7 +203,8 @@ class Recommendations:
     scores: npt.NDArray[Any]
     evidence: npt.NDArray[np.bool_]  # whether some item of the history has a weight for the item
     base: npt.NDArray[Any] | None = None  # base scores of the items, if there are reasons
-    because: list[list[list["Contribution"]]] | None = None
+    reasons: npt.NDArray[np.int32] | None = None  # items of the history, users × k × reasons, −1: no more
+    amounts: npt.NDArray[np.float64] | None = None  # that each of these adds to the score
 
 
 class Contribution(NamedTuple):

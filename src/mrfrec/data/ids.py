@@ -247,9 +247,10 @@ class Ids(Sequence[Id]):
             possible = np.array([low <= value <= high for value in ids])
             ids = [value if low <= value <= high else low for value in ids]
         keys = np.array(ids, ascending.dtype)
-        ranks = np.searchsorted(ascending, keys)
+        ranks = ascending.searchsorted(keys)
         places = ranks if self.order is None else self.order[ranks]
-        return np.where(possible & (ascending[ranks] == keys), places, -1)
+        known = possible & (ascending[ranks] == keys)
+        return places if known.all() else np.where(known, places, -1)
 
     def _find_text(self, texts: Texts, wanted: str) -> int:
         order = self.order

@@ -52,11 +52,12 @@ def _answers(model: Recommender, query: Query, asked: Question, unknown: list[li
     allow = None if asked.allow is None else _known(model.items_, asked.allow)
     exclude = _known(model.items_, asked.exclude) if asked.exclude else ({}, [])
     others = [*(allow[1] if allow else ()), *exclude[1]]
-    known = replace(
-        asked, k=min(asked.k, len(model.items_)), allow=None if allow is None else list(allow[0]),
-        exclude=list(exclude[0]) or None,
-    )  # fmt: skip
-    batches = recommending.recommend(model, query, known, unknown=[])
+    if allow or asked.exclude or asked.k > len(model.items_):
+        asked = replace(
+            asked, k=min(asked.k, len(model.items_)), allow=None if allow is None else list(allow[0]),
+            exclude=list(exclude[0]) or None,
+        )  # fmt: skip
+    batches = recommending.recommend(model, query, asked, unknown=[])
     found = [rows for batch in batches for rows in _rows(model, batch)]
     return [Answered(rows, [*missing, *others]) for rows, missing in zip(found, unknown, strict=True)]
 
@@ -65,23 +66,25 @@ def _rows(model: Recommender, batch: Recommendations) -> Iterable[list[Row]]:
     """Yield the rows of each user."""
     catalogue = model.catalogue
     for user in range(len(batch.users)):
-        there = batch.items[user] >= 0
-        items = batch.items[user][there]
+        items = batch.items[user]
+        items = items[items >= 0]  # the first ones
+        count = len(items)
         columns: Row = {
             **catalogue.columns(items),
-            "score": batch.scores[user][there],
-            "rank": np.arange(1, len(items) + 1),
-            "source": ["model" if known else "popular" for known in batch.evidence[user][there].tolist()],
+            "score": batch.scores[user, :count],
+            "rank": range(1, count + 1),
+            "source": ["model" if known else "popular" for known in batch.evidence[user, :count].tolist()],
         }
-        if batch.base is not None and batch.because is not None:
-            because = batch.because[user][: len(items)]
+        if batch.base is not None and batch.reasons is not None and batch.amounts is not None:
+            because = batch.reasons[user, :count].tolist(), batch.amounts[user, :count].tolist()
             named = {
                 item: {"item": catalogue.items[item], "title": catalogue.short_title(item)}
-                for item in {c.item for each in because for c in each}
+                for item in {item for each in because[0] for item in each if item >= 0}
             }
-            columns["base"] = batch.base[user][there]
+            columns["base"] = batch.base[user, :count]
             columns["reasons"] = [
-                [{**named[c.item], "contribution": c.amount} for c in each] for each in because
+                [{**named[item], "contribution": x} for item, x in zip(*each, strict=True) if item >= 0]
+                for each in zip(*because, strict=True)
             ]
         yield list(rows_of(columns))
 

@@ -2,11 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Query
+from fastapi.routing import APIRoute
+from pydantic import ValidationError
 from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
@@ -49,10 +51,10 @@ def create_router(
     """Return the routes. `looks` is the queue of lookups, which the page shares."""
     usual, large = (WorkQueue(settings.queue, settings.seconds) for _ in range(2))
     batches = WorkQueue(_MOST_BATCHES, settings.seconds)
-    router = APIRouter(prefix="/v1", responses=_PROBLEMS)
+    router = APIRouter(prefix="/v1", responses=_PROBLEMS, route_class=_JsonRoute)
 
     @router.post("/recommend", response_model=schemas.RecommendResponse, summary="Recommend items")
-    async def recommend(body: schemas.RecommendRequest) -> Response:
+    async def recommend(body: schemas.RecommendRequest, request: Request) -> Response:
         choice = _chosen(models, body.model, body.visitor if body.user is None else body.user)
         asked = _question(body, settings)
         if (body.history is None) == (body.user is None):
@@ -116,7 +118,7 @@ def create_router(
         return _reply(choice, {"item": choice.served.model.items_[place], "items": found[0]})
 
     @router.post("/explain", response_model=schemas.ExplainResponse, summary="Why an item has its score")
-    async def explain(body: schemas.ExplainRequest) -> Response:
+    async def explain(body: schemas.ExplainRequest, request: Request) -> Response:
         choice = _chosen(models, body.model, body.visitor if body.user is None else body.user)
         if (body.history is None) == (body.user is None):
             raise ProblemError(422, "give either history or user.")
@@ -181,6 +183,29 @@ def create_router(
     return router
 
 
+class _JsonRoute(APIRoute):
+    """A route that reads a valid JSON body in one step; FastAPI's own steps say what is wrong with others."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        usual, endpoint = super().get_route_handler(), self.endpoint
+        if self.body_field is None:
+            return usual
+        kind: Any = self.body_field.field_info.annotation  # a model of pydantic
+
+        async def handle(request: Request) -> Response:
+            found = info_of(request)
+            try:
+                if found.headers.get(b"content-type") != b"application/json":
+                    return await usual(request)
+                body = kind.model_validate_json(found.body)
+            except ValidationError:
+                return await usual(request)
+            answer: Response = await endpoint(body, request)
+            return answer
+
+        return handle
+
+
 def info(models: ServedModels, served: Served) -> dict[str, Any]:
     """Describe a model of the service."""
     facts = {"name": served.name, "fingerprint": served.fingerprint, "opened": served.opened}
@@ -203,7 +228,10 @@ def _question(body: schemas.Asked, settings: ServiceSettings) -> Question:
     for name, given in (("exclude", body.exclude), ("allow", body.allow or ())):
         if len(given) > settings.max_history:
             raise ProblemError(422, f"{name} must have at most {settings.max_history:,} items.")
-    return Question(body.k, body.exclude_seen, body.allow, body.exclude, body.novelty, body.reasons)
+    return Question(
+        k=body.k, exclude_seen=body.exclude_seen, allow=body.allow, exclude=body.exclude or None,
+        novelty=body.novelty, explain=body.reasons,
+    )  # fmt: skip
 
 
 def _check_k(k: int, settings: ServiceSettings) -> None:

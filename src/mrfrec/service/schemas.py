@@ -10,7 +10,6 @@ from pydantic import (
     StrictBool,
     StrictInt,
     StrictStr,
-    ValidationError,
     model_validator,
 )
 
@@ -95,14 +94,6 @@ class RecommendRequest(Asked):
         extra="forbid", allow_inf_nan=False,
         json_schema_extra={"examples": [{"history": ["milk"], "k": 10, "reasons": 3}, {"user": "u17"}]},
     )  # fmt: skip
-
-
-def read_request(body: bytes) -> RecommendRequest | None:
-    """Read a request for recommendations; None if it is not a valid one."""
-    try:
-        return RecommendRequest.model_validate_json(body)
-    except ValidationError:
-        return None
 
 
 class BatchRequest(Asked):

@@ -83,7 +83,9 @@ def explanations(
         each.warn()
     _, _, rows = next(query.batches())
     more = added_novelty(model, check_novelty(novelty))
-    found = contributions(scaled_weights(model, more), rows.items, rows.values, targets)
+    places, *factors = _largest(scaled_weights(model, more), rows.items, rows.values, targets)
+    columns = (each.tolist() for each in (rows.items[places], *factors))
+    found = [list(map(Contribution, *one)) for one in zip(*columns, strict=True)]
     base = base_of(model, stranger=not len(rows.items), more_novelty=more)
     return found, base.scores[targets]
 
@@ -101,31 +103,34 @@ def scaled_weights(model: "Recommender", more_novelty: float) -> WeightsBetween:
     return lambda had, values, targets: model._weights_between(had, values, targets) * factors[targets]
 
 
-def contributions(
+def _largest(
     weights_between: WeightsBetween, had: Array, values: Array, targets: Array, most: int | None = None
-) -> list[list[Contribution]]:
-    """Return x_j·B_ji of the items j of one history for each target i: the largest first, `most` of them."""
-    weights = weights_between(had, values, targets)
-    x = values.astype(np.float64)
+) -> tuple[Array, Array, Array]:
+    """Return the places in a history of the items j with the largest x_j·B_ji, for each target i.
+
+    Returns x and B as well, each targets × `most`: largest product first, of equal ones the first item.
+    """
+    weights, x = weights_between(had, values, targets).T, values.astype(np.float64)
     # In float64, where a product of two float32 is exact.
-    order = np.lexsort((np.broadcast_to(had[:, None], weights.shape), -x[:, None] * weights), axis=0)[:most]
-    columns = had[order], x[order], np.take_along_axis(weights, order, axis=0)
-    return [list(map(Contribution, *one)) for one in zip(*(each.T.tolist() for each in columns), strict=True)]
+    places = (-x * weights).argsort(axis=1, kind="stable")[:, :most]
+    return places, x[places], weights[np.arange(len(targets))[:, None], places]
 
 
 def reasons(
     weights_between: WeightsBetween, histories: Rows, items: npt.NDArray[np.int32], most: int
-) -> list[list[list[Contribution]]]:
-    """Return the largest positive contributions to each recommended item, of users × k items."""
-    found = []
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
+    """Return the items of the histories that add most to each of users × k items, and how much they add.
+
+    Both are users × k × `most`, the largest first; item −1 where nothing more adds anything.
+    """
+    found, amounts = np.full((*items.shape, most), -1, np.int32), np.zeros((*items.shape, most))
     for u, recommended in enumerate(items):
         span = slice(int(histories.ptr[u]), int(histories.ptr[u + 1]))
         had, values, there = histories.items[span], histories.values[span], recommended[recommended >= 0]
         step = max(1, _AT_ONCE // max(len(had), 1))
-        positive = [
-            [c for c in parts if c.amount > 0]
-            for first in range(0, len(there), step)
-            for parts in contributions(weights_between, had, values, there[first : first + step], most)
-        ]
-        found.append(positive + [[] for _ in range(len(recommended) - len(positive))])
-    return found
+        for first in range(0, len(there), step):
+            places, x, weights = _largest(weights_between, had, values, there[first : first + step], most)
+            part = u, slice(first, first + len(places)), slice(places.shape[1])
+            amounts[part] = x * weights
+            found[part] = np.where(amounts[part] > 0, had[places], -1)
+    return found, amounts

@@ -161,7 +161,9 @@ def _query_lists(
         raise DataError(
             f"the values of a history must be finite numbers from -{LARGEST_VALUE:g} to {LARGEST_VALUE:g}."
         )
-    owners = np.repeat(np.arange(len(histories)), np.diff(ptr))
+    owners = np.zeros(len(ids), np.int64)
+    if len(histories) > 1:
+        owners = np.repeat(np.arange(len(histories)), np.diff(ptr))
     found, unknown = find_ids(ids, items, "item", "history")
     return Query(names, None, rows_of_pairs(owners, found, x, len(histories), items), library, unknown)
 
@@ -200,7 +202,7 @@ def find_ids(
     """Return the positions of ids, −1 for unknown ones, and which these are."""
     wanted = _as_list(ids)
     found = known.find(wanted, kind)
-    missing = [wanted[i] for i in np.flatnonzero(found < 0).tolist()]
+    missing = [wanted[i] for i in (found < 0).nonzero()[0].tolist()]
     return found, (UnknownIds(parameter, missing, len(wanted)),) if missing else ()
 
 
@@ -210,8 +212,11 @@ def rows_of_pairs(
     """Return `count` rows of items in ascending order, without unknown items (−1) and values of 0."""
     keep = (places >= 0) & (values != 0)
     owners, places, values = owners[keep], places[keep], values[keep]
-    order = np.lexsort((places, owners))
-    ptr = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=count))])
+    if count == 1:  # as in nearly every request to a service
+        order, ptr = places.argsort(kind="stable"), np.array([0, len(places)])
+    else:
+        order = np.lexsort((places, owners))
+        ptr = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=count))])
     return Rows(ptr, places[order].astype(np.int32), values[order], len(items))
 
 

@@ -5,8 +5,6 @@ from contextlib import AbstractContextManager
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
-import numpy as np
-
 from mrfrec.checks import warn
 from mrfrec.data.catalogue import RECOMMENDATION_COLUMNS, Columns, Recommendations
 from mrfrec.models.answers.explaining import added_novelty, check_explains, reasons, scaled_weights
@@ -79,16 +77,17 @@ def ranked(
             model, histories, places, hide=filters.hide(start, histories, question.exclude_seen),
             hidden=filters.hidden, allowed=filters.allow(start, len(names)), more_novelty=more_novelty,
         )  # fmt: skip
-        short += int((items < 0).any(axis=1).sum()) if places == k else len(names)
-        base = because = None
+        short += int((items[:, -1] < 0).sum()) if places == k else len(names)
+        explained: tuple[Any, ...] = ()
         if question.explain:
             base = base_of(model, stranger=False, more_novelty=more_novelty).scores[items]
-            strangers = np.diff(histories.ptr) == 0
+            strangers = histories.ptr[1:] == histories.ptr[:-1]
             if strangers.any():
                 others = base_of(model, stranger=True, more_novelty=more_novelty).scores
                 base[strangers] = others[items[strangers]]
-            because = reasons(scaled_weights(model, more_novelty), histories, items, question.explain)
-        yield Recommendations(names, items, scores, evidence, base, because)
+            weights = scaled_weights(model, more_novelty)
+            explained = base, *reasons(weights, histories, items, question.explain)
+        yield Recommendations(names, items, scores, evidence, *explained)
         done += len(names)
         if progress is not None:
             progress("recommending", done, len(query))

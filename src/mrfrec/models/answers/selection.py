@@ -96,10 +96,10 @@ def rank(
     `hide` holds the items hidden from each user, `hidden` those hidden from all; `allowed`, the only items
     for some users. `more_novelty` is added to the novelty that the model was fitted with.
     """
-    strangers = np.diff(histories.ptr) == 0
-    if strangers.any() and not strangers.all():
-        return _rank_apart(model, histories, strangers, k, ties, hide, hidden, allowed, more_novelty)
+    strangers = histories.ptr[1:] == histories.ptr[:-1]
     stranger = bool(strangers.any())
+    if stranger and not strangers.all():
+        return _rank_apart(model, histories, strangers, k, ties, hide, hidden, allowed, more_novelty)
     base = base_of(model, stranger=stranger, more_novelty=more_novelty, ties=ties)
     if stranger:  # nothing is known, so nothing adds to the base score
         nothing = Rows.empty(histories.width, histories.width)
