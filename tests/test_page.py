@@ -1,6 +1,5 @@
 """The page: what it shows is what the model says, whatever the ids are; and it works in a browser."""
 
-import math
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,7 @@ import mrfrec
 from mrfrec import MRF, models, read_interactions
 from mrfrec.data.catalogue import shortened
 from mrfrec.service import ServiceSettings, create_app, page
-from mrfrec.service.graph import NARROW, WIDE, _chain, _layout, distinct_names, draw
+from mrfrec.service.graph import NARROW, WIDE, distinct_names, draw
 
 from servers import save_shop, serving
 
@@ -366,29 +365,6 @@ def test_files_are_kept_by_browsers_and_change_their_address(client: httpx.Clien
             found = client.get(link)
             assert "immutable" in found.headers["cache-control"]
             assert re.fullmatch(r"/static/[a-z]+\.[a-z]+\?[0-9a-f]{12}", link)
-
-
-def test_the_layout_is_that_of_a_naive_guttman_transform() -> None:
-    random = np.random.default_rng(1)
-    share = np.triu(random.random((6, 6)), 1)
-    share += share.T
-    at = [(0.0, 0.0)] * 6
-    for place, node in enumerate(_chain(share)):
-        angle = 2 * math.pi * (place / 5 - 0.25)
-        at[node] = (math.cos(angle), math.sin(angle))
-    for _ in range(40):
-        moved = []
-        for i in range(6):
-            x = y = 0.0
-            for j in range(6):
-                if i != j:
-                    wanted = 1.5 - (0.5 if 0 in (i, j) else 0.9) * math.sqrt(share[i, j])
-                    share_of_way = wanted / math.dist(at[i], at[j]) / 6
-                    x += share_of_way * (at[i][0] - at[j][0])
-                    y += share_of_way * (at[i][1] - at[j][1])
-            moved.append((x, y))
-        at = moved
-    np.testing.assert_allclose(_layout(share), np.subtract(at, at[0]), atol=1e-9)
 
 
 @pytest.mark.parametrize("canvas", [WIDE, NARROW], ids=["wide", "narrow"])

@@ -70,7 +70,7 @@ HOME_OF = {
     "pydantic": {"nightly/job.py", "service/schemas.py"},
     "pydantic_core": {"service/api.py"},  # the quickest way to JSON among what FastAPI brings
     "uvicorn": {"service/server.py"},
-    "httpx": {"service/client.py", "service/client_inputs.py"},
+    "httpx": {"service/client.py"},
     "prometheus_client": {"service/metrics.py"},
     "optuna": {"evaluation/chooser.py"},
     "matplotlib": {"evaluation/figures.py"},

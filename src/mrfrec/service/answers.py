@@ -52,7 +52,7 @@ def _answers(model: Recommender, query: Query, asked: Question, unknown: list[li
     allow = None if asked.allow is None else _known(model.items_, asked.allow)
     exclude = _known(model.items_, asked.exclude) if asked.exclude else ({}, [])
     others = [*(allow[1] if allow else ()), *exclude[1]]
-    if allow or asked.exclude or asked.k > len(model.items_):
+    if allow is not None or asked.exclude or asked.k > len(model.items_):
         asked = replace(
             asked, k=min(asked.k, len(model.items_)), allow=None if allow is None else list(allow[0]),
             exclude=list(exclude[0]) or None,

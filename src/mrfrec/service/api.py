@@ -3,12 +3,12 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import fields
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Query
 from fastapi.routing import APIRoute
-from pydantic import ValidationError
 from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
@@ -28,6 +28,7 @@ T = TypeVar("T")
 
 _LARGE = 1000  # items of a history, and of an answer with its reasons, that take more than milliseconds
 
+_OPTIONS = [each.name for each in fields(Question)]  # which have the same names in `schemas.Asked`
 _MOST_BATCHES = 4  # that wait or are answered
 _PIECE = 5000  # cost of the histories of a batch that are answered at once: some hundredths of a second
 
@@ -194,13 +195,9 @@ class _JsonRoute(APIRoute):
 
         async def handle(request: Request) -> Response:
             found = info_of(request)
-            try:
-                if found.headers.get(b"content-type") != b"application/json":
-                    return await usual(request)
-                body = kind.model_validate_json(found.body)
-            except ValidationError:
-                return await usual(request)
-            answer: Response = await endpoint(body, request)
+            is_json = found.headers.get(b"content-type") == b"application/json"
+            body = schemas.read(kind, found.body) if is_json else None
+            answer: Response = await (usual(request) if body is None else endpoint(body, request))
             return answer
 
         return handle
@@ -225,13 +222,10 @@ def _no_model(name: str | None) -> ProblemError:
 
 def _question(body: schemas.Asked, settings: ServiceSettings) -> Question:
     _check_k(body.k, settings)
-    for name, given in (("exclude", body.exclude), ("allow", body.allow or ())):
-        if len(given) > settings.max_history:
+    for name, given in (("exclude", body.exclude), ("allow", body.allow)):
+        if given and len(given) > settings.max_history:
             raise ProblemError(422, f"{name} must have at most {settings.max_history:,} items.")
-    return Question(
-        k=body.k, exclude_seen=body.exclude_seen, allow=body.allow, exclude=body.exclude or None,
-        novelty=body.novelty, explain=body.reasons,
-    )  # fmt: skip
+    return Question(**{name: getattr(body, name) for name in _OPTIONS})
 
 
 def _check_k(k: int, settings: ServiceSettings) -> None:

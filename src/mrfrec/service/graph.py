@@ -17,10 +17,9 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 
-_STEPS, _PUSHES = 40, 120  # of the layout, and to part labels that overlap
 _EDGES_PER_NODE = 2  # between neighbors; more of them hide each other
 _THIN, _THICK = 0.8, 7.0  # edges, in pixels
-_HEIGHT, _GAP, _LEAST_GAP = 27, 12, 4  # a box, and between boxes
+_HEIGHT, _GAP = 27, 12  # a box, and between boxes
 _FONT = 13
 _NARROW_LETTERS, _BROAD_LETTERS = frozenset(" !'()*,-./:;I[]`fijlrt{|}"), frozenset("%@MWmw—")
 
@@ -98,10 +97,9 @@ def distinct_names(names: Sequence[str], ids: Sequence[object], canvas: Canvas) 
 def draw(names: Sequence[str], weights: npt.NDArray[Any], canvas: Canvas) -> Drawing:
     """Lay out items by the weights between them, n × n and symmetric; the first is in the middle."""
     labels = [_shortened(name, canvas.label) for name in names]
-    sizes = np.array([[sum(map(_letter_width, label)) + 20, _HEIGHT] for label in labels])
+    widths = [sum(map(_letter_width, label)) + 20 for label in labels]
     share = np.abs(weights) / (np.abs(weights).max() or 1.0)
-    at = _parted(_layout(share), sizes, canvas)
-    x, y, widths = at[:, 0].tolist(), at[:, 1].tolist(), sizes[:, 0].tolist()
+    x, y = _ring(share, max(widths), canvas).T.tolist()
     thick = (_THIN + (_THICK - _THIN) * np.sqrt(share)).round(2).tolist()
     edges = [
         Edge(x[a], y[a], x[b], y[b], thick[a][b], _sign(weights[a, b]), a == 0) for a, b in _drawn(share)
@@ -122,23 +120,22 @@ def _drawn(share: Array) -> list[tuple[int, int]]:
     return [(int(a[e]), int(b[e])) for e in order]
 
 
-def _layout(share: Array) -> Array:
-    """Place nodes so that strong edges are short: minimize the stress by majorization (SMACOF)."""
-    n = len(share)
-    wanted = np.where(share > 0, 1.5 - 0.9 * np.sqrt(share), 2.0)
-    wanted[0] = wanted[:, 0] = 1.5 - 0.5 * np.sqrt(share[0])  # never too near to the middle
+def _ring(share: Array, widest: float, canvas: Canvas) -> Array:
+    """Place the first item in the middle, the others around it, those that are linked beside each other.
+
+    There are as many on the left as on the right, in an even number of rows, none of which holds the middle.
+    """
     order = _chain(share)
-    angle = np.zeros(n)
-    angle[order] = 2 * np.pi * (np.arange(n - 1) / max(n - 1, 1) - 0.25)  # from the top
-    z = np.exp(1j * angle)  # x + iy: half the steps of numpy
-    z[0] = 0
-    np.fill_diagonal(wanted, 0)
-    for _ in range(_STEPS):
-        apart = z[:, None] - z
-        # The Guttman transform: z_i ← Σ_j wanted_ij·(z_i − z_j)/|z_i − z_j| / n
-        z = (wanted / np.maximum(np.abs(apart), 1e-12) * apart).sum(axis=1) / n
-    z = z - z[0]
-    return np.stack([z.real, z.imag], axis=1)
+    middle = np.array([canvas.width, canvas.height]) / 2
+    rows = 2 * -(-len(order) // 4)
+    at = np.tile(middle, (len(share), 1))
+    for place, item in enumerate(order):
+        row = place if place < rows else 2 * rows - 1 - place  # down on the right, up on the left
+        height = (row + 0.5) / rows * 2 - 1
+        least, most = widest / 2 + _GAP / 2, middle[0] - widest / 2 - 2
+        across = least + (most - least) * np.sqrt(1 - height**2)
+        at[item] += (across if place < rows else -across, height * middle[1])
+    return at.round(1)
 
 
 def _chain(share: Array) -> list[int]:
@@ -150,34 +147,6 @@ def _chain(share: Array) -> list[int]:
         order.append(int(np.argmax(np.where(left, share[order[-1] if order else 0], -1))))
         left[order[-1]] = False
     return order
-
-
-def _parted(X: Array, sizes: Array, canvas: Canvas) -> Array:
-    """Scale positions to the canvas, and push apart the boxes that overlap."""
-    half = np.array([canvas.width, canvas.height]) / 2
-    room = half - sizes / 2 - 2  # how far from the middle a box may be
-    side = np.where(X > 0, X.max(axis=0), -X.min(axis=0))  # both sides of the middle are used up
-    ranks = np.argsort(np.argsort(X, axis=0, kind="stable"), axis=0) / max(len(X) - 1, 1) * 2 - 1
-    # Half by position, half by rank: a few that are far off do not squeeze the others together.
-    at = ((X / np.maximum(side, 1e-9) + ranks) / 2 * room.min(axis=0)).T
-    at[:, 0] = 0
-    at = at + 1e-3 * np.arange(len(X))  # no two at the same place
-    room, sizes = room.T, sizes.T
-    needed = (sizes[:, :, None] + sizes[:, None]) / 2  # 2 × n × n: what two boxes take, across and down
-    needed[:, range(len(X)), range(len(X))] = -np.inf
-    one_column = needed[0] > half[0] - _GAP  # two boxes that have no room side by side
-    for gap in np.linspace(_GAP, _LEAST_GAP, _PUSHES):  # less and less: it ends well in a crowd too
-        apart = at[:, :, None] - at[:, None]
-        short = needed + gap - np.abs(apart)
-        hit = (short[0] > 0) & (short[1] > 0)
-        if not hit.any():
-            break
-        # Push along the shorter way out.
-        down = hit & (one_column | (short[1] <= short[0]))
-        at += 0.35 * np.where([hit & ~down, down], np.copysign(short, apart), 0).sum(axis=2)
-        at = np.clip(at, -room, room)
-        at[:, 0] = 0
-    return np.asarray((at.T + half).round(1))
 
 
 def _sign(weight: float) -> str:

@@ -10,6 +10,7 @@ from pydantic import (
     StrictBool,
     StrictInt,
     StrictStr,
+    ValidationError,
     model_validator,
 )
 
@@ -71,14 +72,15 @@ class Asked(_Bounded):
         None, description="Anything that tells people apart, to choose a model of the split."
     )
     k: Count = Field(10, description="Number of items.")
-    exclude: Items = Field([], description="Never recommend these.")
+    exclude: Items | None = Field(None, description="Never recommend these.")
     allow: Items | None = Field(None, description="Recommend only these.")
     exclude_seen: StrictBool = Field(True, description="Leave out the items of the history.")
     novelty: Number | None = Field(
         None, ge=-1, le=1, description="Above 0, rarer items score higher; as fitted by default."
     )
-    reasons: Annotated[int, Field(ge=0, le=100, strict=True)] = Field(
+    explain: Annotated[int, Field(ge=0, le=100, strict=True)] = Field(
         0,
+        alias="reasons",
         description="How many items of the history to name for each item: those that add most. Those that "
         "take away are in explain.",
     )
@@ -94,6 +96,14 @@ class RecommendRequest(Asked):
         extra="forbid", allow_inf_nan=False,
         json_schema_extra={"examples": [{"history": ["milk"], "k": 10, "reasons": 3}, {"user": "u17"}]},
     )  # fmt: skip
+
+
+def read(kind: type[BaseModel], body: bytes) -> BaseModel | None:
+    """Read the JSON of a request; None if it is not a valid one of this kind."""
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError:
+        return None
 
 
 class BatchRequest(Asked):
