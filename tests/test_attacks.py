@@ -542,21 +542,6 @@ def test_unix_socket_is_listened_at_and_removed(shop: Path, tmp_path: Path) -> N
     assert not path.exists()
 
 
-@pytest.mark.slow
-def test_worker_without_its_model_waits_while_others_answer(tmp_path: Path) -> None:
-    file = save_shop(tmp_path / "shop.mrf")
-    with Command(tmp_path, file, "--workers", "2") as service:
-        service.wait_for("starts", 2)
-        file.rename(tmp_path / "elsewhere")
-        os.kill(service.workers[0], signal.SIGKILL)
-        service.wait_for("waits: ", seconds=120)  # the supervisor may wait for a sign of life of the dead one
-        for _ in range(50):  # each over a connection of its own
-            assert httpx.post(f"{service.url}/v1/recommend", json=ASK).status_code == 200
-        assert "mrfrec_workers 1.0" in httpx.get(f"{service.url}/metrics").text
-        (tmp_path / "elsewhere").rename(file)
-        _eventually(lambda: "mrfrec_workers 2.0" in httpx.get(f"{service.url}/metrics").text, 60)
-
-
 def test_hard_link_to_a_served_file_does_not_open_it_again(tmp_path: Path) -> None:
     models = create_app(save_shop(tmp_path / "shop.mrf")).state.models
     os.link(tmp_path / "shop.mrf", tmp_path / "kept.mrf")

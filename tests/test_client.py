@@ -311,7 +311,7 @@ ASKS: list[Callable[[Client], Any]] = [
         (404, b'{"detail": "there is nothing at this address."}'),
         (301, b""),
     ],
-    ids=str,
+    ids=range(10),
 )
 def test_what_is_no_service_is_an_error(answer: tuple[int, bytes]) -> None:
     with _answering(answer) as (url, _), Client(url) as client:

@@ -4,6 +4,7 @@ import ast
 import inspect
 import pickle
 import re
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -96,6 +97,7 @@ PACKAGES = [
 ]
 
 
+@cache
 def files() -> dict[str, Path]:
     return {str(path.relative_to(SOURCE)): path for path in SOURCE.rglob("*.py")}
 
@@ -104,6 +106,7 @@ def module_name(file: str) -> str:
     return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
+@cache
 def imports(path: Path, *, types: bool = True) -> set[str]:
     """Dotted names a file imports, wherever in the file; also by a string such as `import_module` takes.
 

@@ -52,41 +52,46 @@ def _count(url: str) -> float:
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_replaced_while_the_other_answers(shop: Path, tmp_path: Path) -> None:
-    with Command(tmp_path, shop, "--workers", "2", "--log", "off") as service:
+def test_killed_workers_are_replaced_while_others_answer_and_end_with_their_parent(tmp_path: Path) -> None:
+    file = save_shop(tmp_path / "shop.mrf")
+    with Command(tmp_path, file, "--workers", "2", "--log", "off") as service:
         _wait_for_workers(service.url, 2)
-        before = _count(service.url)
         for _ in range(10):
             assert httpx.post(f"{service.url}/v1/recommend", json=ASK).status_code == 200
         first, second = service.workers
+        file.rename(tmp_path / "elsewhere")
         os.kill(first, signal.SIGKILL)
         _eventually(lambda: not is_running(first))
         for _ in range(10):  # connections that the dead one had not accepted, the other accepts
             assert httpx.post(f"{service.url}/v1/recommend", json=ASK).status_code == 200
-        service.wait_for("starts", 3, seconds=120)
+        service.wait_for("waits: ", seconds=120)  # the supervisor may wait for a sign of life of the dead one
         assert f"[{first}] died" in service.log
+        for _ in range(50):  # each over a connection of its own: a worker without its model takes none
+            assert httpx.post(f"{service.url}/v1/recommend", json=ASK).status_code == 200
+        assert "mrfrec_workers 1.0" in httpx.get(f"{service.url}/metrics").text
+        assert _count(service.url) >= 69  # those of the dead one, too; it may have died before the last
+        (tmp_path / "elsewhere").rename(file)
+        _eventually(lambda: "mrfrec_workers 2.0" in httpx.get(f"{service.url}/metrics").text, 60)
+        service.wait_for("starts", 3)
         assert is_running(second)
         assert is_running(service.workers[2])
-        assert (
-            _count(service.url) >= before + 19
-        )  # those of the dead one, too; it may have died before the last
-        assert service.stop() == 0
-        assert not any(is_running(pid) for pid in service.workers)
         assert "Traceback" not in service.log
+        service.process.kill()
+        service.process.wait()
+        _eventually(lambda: not any(is_running(pid) for pid in service.workers))
 
 
 @pytest.mark.slow
 def test_sighup_while_it_starts_is_no_end(shop: Path, tmp_path: Path) -> None:
-    for workers in (1, 2):
-        service = Command(tmp_path, shop, "--workers", workers)
-        _eventually(lambda pid=service.process.pid: _ignores(pid, signal.SIGHUP))  # type: ignore[misc]
-        while "opened" not in service.log:
-            service.process.send_signal(signal.SIGHUP)
-            time.sleep(0.02)
-        with service:
-            service.wait_for("opened", workers if workers == 1 else 3)
-            assert httpx.post(f"{service.url}/v1/recommend", json=ASK).status_code == 200
-            assert service.stop() == 0
+    service = Command(tmp_path, shop, "--workers", 2)
+    _eventually(lambda: _ignores(service.process.pid, signal.SIGHUP))
+    while "opened" not in service.log:
+        service.process.send_signal(signal.SIGHUP)
+        time.sleep(0.02)
+    with service:
+        service.wait_for("opened", 3)
+        assert httpx.post(f"{service.url}/v1/recommend", json=ASK).status_code == 200
+        assert service.stop() == 0
 
 
 def _ignores(pid: int, number: signal.Signals) -> bool:
@@ -228,16 +233,6 @@ def _wait_for_workers(url: str, count: int) -> None:
 def _workers_of(answers: list[httpx.Response]) -> set[str]:
     """Return what tells workers apart: the beginning of the ids that they give to requests."""
     return {answer.headers["x-request-id"][:8] for answer in answers}
-
-
-@pytest.mark.slow
-def test_workers_end_with_a_parent_that_is_killed(shop: Path, tmp_path: Path) -> None:
-    with Command(tmp_path, shop, "--workers", "2") as service:
-        service.wait_for("opened", 3)
-        httpx.get(f"{service.url}/health")
-        service.process.kill()
-        service.process.wait()
-        _eventually(lambda: not any(is_running(pid) for pid in service.workers))
 
 
 def test_a_port_in_use_is_an_error(shop: Path) -> None:
