@@ -1,6 +1,5 @@
-"""The autoencoders against dense networks in plain PyTorch; how they are trained, interrupted and saved."""
+"""The autoencoders against dense networks in plain PyTorch; how they are trained and saved."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,24 +13,17 @@ import torch
 from torch import Tensor
 
 from experiments import autoencoders as script
-from experiments import multvae
 from mrfrec import (
     DataError,
     Interactions,
     MemoryPlanError,
-    MissingLibraryError,
-    NotFittedError,
     NumericalError,
     ParameterError,
     Recommender,
-    datasets,
-    evaluation,
     load,
 )
 from mrfrec.core.sparse import Rows
-from mrfrec.data.ids import Ids
-from mrfrec.evaluation import Questions, Split
-from mrfrec.models import CDAE, WMF, MultDAE, MultVAE, Popularity, networks
+from mrfrec.models import CDAE, MultDAE, MultVAE, networks
 from mrfrec.models import training as training_loop
 
 from conftest import random_matrix
@@ -165,26 +157,6 @@ def test_the_weight_of_the_divergence_grows_to_its_cap() -> None:
     found = [recipe("MultVAE", kl_cap=0.2, kl_epochs=20).kl_weight(e) for e in (0, 0.5, 10, 20, 500)]
     assert found == pytest.approx([0.0, 0.005, 0.1, 0.2, 0.2])
     assert recipe("MultVAE", kl_cap=0.3, kl_epochs=0).kl_weight(0) == 0.3
-
-
-def test_the_divergence_counts_as_much_after_an_epoch_whatever_the_steps(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen: list[float] = []
-    weight = networks.Recipe.kl_weight
-
-    def noted(self: networks.Recipe, epochs: float) -> float:
-        seen.append(weight(self, epochs))
-        return seen[-1]
-
-    monkeypatch.setattr(networks.Recipe, "kl_weight", noted)
-    for batch in (9, 45):
-        made("MultVAE", batch=batch, epochs=4, kl_cap=0.4, kl_epochs=2, validation=0).fit(
-            sp.csr_array(matrix())
-        )
-        steps = -(-90 // batch)
-        assert seen == pytest.approx([min(0.4, 0.2 * step / steps) for step in range(4 * steps)])
-        seen.clear()
 
 
 def test_the_published_annealing_is_that_of_the_paper() -> None:
@@ -329,12 +301,7 @@ def test_users_set_aside_are_not_trained_on() -> None:
     together = np.vstack([trained.matrix().toarray(), people])
     assert sorted(map(tuple, together.tolist())) == sorted(map(tuple, X.tolist()))
     for one, other in zip(np.diff(shown.ptr), np.diff(targets.ptr), strict=True):
-        assert one > 0
         assert other == max(int(0.2 * (one + other)), 1)
-    hidden = targets.matrix().toarray() > 0
-    assert hidden.sum(0).max() < 0.8 * hidden.sum()  # not always the same items
-    again = training_loop._set_aside(rows_of(X), r)[1][1]
-    assert (again.items == targets.items).all()
 
 
 def test_without_validation_everybody_is_trained_on_and_the_last_epoch_kept(
@@ -354,17 +321,6 @@ def test_without_validation_everybody_is_trained_on_and_the_last_epoch_kept(
     targets = np.where(X[:9] > 0, 0, X[9:18])
     made("MultDAE").fit(sp.csr_array(X), validation=(sp.csr_array(X[:9]), sp.csr_array(targets)))
     assert seen == [90, 90 - round(0.05 * 90), 90]
-
-
-def test_every_epoch_takes_everybody_once_in_an_order_of_its_own() -> None:
-    training = networks.Trainer(recipe("MultDAE", batch=20), rows_of(matrix()), "cpu")
-    epochs, cut = [], training.data.batches
-    training.data.batches = lambda order, size: epochs.append(order) or cut(order, size)  # type: ignore
-    training.epoch(1, lambda _: None)
-    training.epoch(2, lambda _: None)
-    assert [sorted(order) for order in epochs] == [list(range(90))] * 2
-    assert len({tuple(order) for order in [*epochs, np.arange(90)]}) == 3
-    assert training.steps == 10
 
 
 @KINDS
@@ -387,107 +343,15 @@ def test_progress_goes_from_nothing_to_everything() -> None:
     assert len(set(done)) == 21
 
 
-# ── checkpoints ───────────────────────────────────────────────────────────────────────────────────
+def interrupted(model: Any, X: sp.csr_array, step: int) -> None:
+    """Press Ctrl-C when so many steps are done."""
 
-
-class Stop:
-    """Presses Ctrl-C when so many steps are done."""
-
-    def __init__(self, step: int) -> None:
-        self.step, self.seen = step, [0]
-
-    def __call__(self, _: str, done: int, __: int) -> None:
-        self.seen.append(done)
-        if done == self.step:
+    def stop(_: str, done: int, __: int) -> None:
+        if done == step:
             raise KeyboardInterrupt
 
-
-def interrupted(model: Any, X: sp.csr_array, step: int, **given: Any) -> Stop:
-    stop = Stop(step)
     with pytest.raises(KeyboardInterrupt):
-        model.fit(X, progress=stop, **given)
-    return stop
-
-
-@pytest.mark.parametrize(
-    ("kind", "given"), [("MultVAE", False), ("MultVAE", True), ("MultDAE", False), ("CDAE", True)]
-)
-def test_an_interrupted_fit_goes_on_to_the_same_model(kind: str, given: bool, tmp_path: Path) -> None:
-    X, file = sp.csr_array(matrix(real=True)), tmp_path / "training"
-    people = matrix(7), matrix(8)
-    people[1][people[0] > 0] = 0
-    validation = {"validation": tuple(map(sp.csr_array, people))} if given else {}
-    whole = made(kind, epochs=6).fit(X, **validation)
-    # In the first epoch there is nothing to go on from; in the fourth, between two, and after the last.
-    for step in (2, 11, 15, 18):
-        model = made(kind, epochs=6, checkpoint=file)
-        interrupted(model, X, step, **validation)
-        assert file.exists() == (step > 3)
-        second = Stop(-1)
-        model.fit(X, progress=second, **validation)
-        assert second.seen[1] == step // 3 * 3
-        assert list(tmp_path.iterdir()) == []
-        assert model.history_ == whole.history_
-        assert model.best_epoch_ == whole.best_epoch_
-        assert model.item_vectors_.tobytes() == whole.item_vectors_.tobytes()
-        assert model.score(X).tobytes() == whole.score(X).tobytes()
-
-
-def test_a_training_that_was_interrupted_may_go_on_for_longer(tmp_path: Path) -> None:
-    X, file = sp.csr_array(matrix()), tmp_path / "training"
-    interrupted(made("MultVAE", epochs=4, checkpoint=file), X, 8)
-    longer = made("MultVAE", epochs=9, patience=9, checkpoint=file).fit(X)
-    assert len(longer.history_) == 9
-    assert longer.score(X).tobytes() == made("MultVAE", epochs=9, patience=9).fit(X).score(X).tobytes()
-
-
-def test_checkpoints_are_written_as_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, found = tmp_path / "training", []
-    monkeypatch.setattr(training_loop, "_SECONDS_BETWEEN_CHECKPOINTS", 0.0)
-    made("MultDAE", batch=90, validation=0, checkpoint=str(file)).fit(
-        sp.csr_array(matrix()), progress=lambda *_: found.append(file.exists())
-    )
-    assert found == [False, True, True, True, True, True]
-    assert not file.exists()
-
-
-def test_checkpoints_of_another_training_are_refused(tmp_path: Path) -> None:
-    X, file = sp.csr_array(matrix()), tmp_path / "training"
-    interrupted(made("MultDAE", checkpoint=file), X, 5)
-    kept = file.read_bytes()
-    advice = "Pass another file, or remove this one to start again"
-    other = X.copy()
-    other.data[3] = 2
-    shown, targets = matrix(7), matrix(8)
-    targets[shown > 0] = 0
-    people = sp.csr_array(shown), sp.csr_array(targets)
-    for model, data, given, message in (
-        (
-            made("MultDAE", checkpoint=file, learning_rate=0.02),
-            X,
-            {},
-            r"learning_rate \(0.01, here 0.02\)\. ",
-        ),
-        (made("MultDAE", checkpoint=file, seed=1), X, {}, "seed"),
-        (made("MultDAE", checkpoint=file), other, {}, "these differ: data"),
-        (made("MultDAE", checkpoint=file), X, {"validation": people}, "these differ: validation users"),
-        (made("CDAE", checkpoint=file), X, {}, r"kind \('MultDAE', here 'CDAE'\)"),
-    ):
-        with pytest.raises(DataError, match=f"{message}.*{advice}"):
-            model.fit(data, **given)
-        assert not hasattr(model, "history_")
-    for wrong in (kept[:-7], kept[:-40] + b"\1" * 40, b"", b"mine"):
-        file.write_bytes(wrong)
-        with pytest.raises(DataError, match=f"cannot be resumed: .*{advice}"):
-            made("MultDAE", checkpoint=file).fit(X)
-        assert file.read_bytes() == wrong
-    made("MultDAE").fit(X).save(file)
-    with pytest.raises(DataError, match=f"lacks 'training'.*{advice}"):
-        made("MultDAE", checkpoint=file).fit(X)
-    load(file)
-    for path, rule in ((tmp_path, "the name of a file"), (tmp_path / "no" / "x", "in a folder that exists")):
-        with pytest.raises(ParameterError, match=f"checkpoint must be {rule}"):
-            made("MultDAE", checkpoint=path).fit(X)
+        model.fit(X, progress=stop)
 
 
 @KINDS
@@ -505,34 +369,18 @@ def test_a_fit_that_is_interrupted_or_fails_leaves_the_model_as_it_was(kind: str
     assert model.score(X).tobytes() == before[0].tobytes()
 
 
-@pytest.mark.parametrize(
-    ("error", "advice"),
-    [
-        (torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB."), 'or device="cpu"'),
-        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes"), "or hidden"),
-    ],
-    ids=["cuda", "cpu"],
-)
-def test_running_out_of_memory_says_what_to_do(
-    error: Exception, advice: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_running_out_of_memory_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     X = sp.csr_array(matrix())
     model = made("MultDAE").fit(X)
     before = model.score(X)
 
     def fail(*_: object) -> None:
-        raise error
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB.")
 
     monkeypatch.setattr(networks.Trainer, "step", fail)
-    with pytest.raises(
-        MemoryPlanError, match=rf"ran out of memory on cpu: it needs about .*B\. Use a smaller.*{advice}\."
-    ) as raised:
+    with pytest.raises(MemoryPlanError, match=r"ran out of memory on cpu: it needs about .*smaller batch"):
         model.fit(X)
-    assert raised.value.needed > 12 * 30 * 4
     assert model.score(X).tobytes() == before.tobytes()
-    monkeypatch.setattr(networks.Trainer, "step", lambda *_: (_ for _ in ()).throw(RuntimeError("other")))
-    with pytest.raises(RuntimeError, match="other"):
-        model.fit(X)
 
 
 # ── the contract of recommenders, files ───────────────────────────────────────────────────────────
@@ -557,7 +405,7 @@ def test_a_model_that_was_loaded_is_the_one_that_was_saved(
     assert loaded.score(data.matrix).tobytes() == model.score(data.matrix).tobytes()
     assert (loaded.history_, loaded.best_epoch_, loaded.timings_) == (model.history_, model.best_epoch_, {})
     assert loaded.parameters == model.parameters
-    assert not {"device", "checkpoint", "threads", "memory_limit"} & set(loaded.parameters)
+    assert not {"device", "threads", "memory_limit"} & set(loaded.parameters)
     with pytest.raises(DataError, match=f"a {kind} cannot explain"):
         loaded.recommend(history=[data.items[0]], explain=2)
 
@@ -602,21 +450,11 @@ def test_without_pytorch_models_answer_and_training_says_what_is_missing(tmp_pat
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("hidden", 0), ("dropout", 1.0), ("dropout", -0.1), ("l2", -1), ("learning_rate", 0), ("batch", 2.5),
-     ("epochs", 0), ("patience", 0), ("validation", 1), ("seed", -1), ("device", "gpu"), ("device", 3),
-     ("checkpoint", 3), ("threads", 0), ("memory_limit", "much")],
+    [("hidden", 0), ("dropout", 1.0), ("l2", -1), ("learning_rate", 0), ("patience", 0), ("validation", 1),
+     ("seed", -1), ("device", "gpu")],
 )  # fmt: skip
 def test_bad_parameters_are_refused(name: str, value: Any) -> None:
     for kind in MODELS:
-        with pytest.raises(ParameterError, match=f"{name} must be"):
-            made(kind, **{name: value})
-
-
-def test_bad_parameters_of_one_model_are_refused() -> None:
-    for kind, name, value in (
-        ("MultVAE", "latent", 0), ("MultVAE", "kl_cap", -1), ("MultVAE", "kl_epochs", -1),
-        ("CDAE", "weight", -1), ("CDAE", "activation", "relu"), ("CDAE", "user_vectors", 1),
-    ):  # fmt: skip
         with pytest.raises(ParameterError, match=f"{name} must be"):
             made(kind, **{name: value})
 
@@ -652,57 +490,16 @@ def test_the_script_knows_the_parameters_of_the_models() -> None:
     assert {kind: model().parameters for kind, (model, _) in MODELS.items()} == script.DEFAULTS
 
 
-ALONE = """
-import runpy, sys
-for name in ("scipy", "numba", "polars", "narwhals", "threadpoolctl", "typer", "rich"):
-    sys.modules[name] = None
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
-@pytest.mark.slow
-def test_the_script_trains_and_ranks_with_numpy_and_pytorch_alone(tmp_path: Path) -> None:
-    shown, targets = matrix(5, users=20), matrix(6, users=20)
-    people = Questions(Ids.range(20), sp.csr_array(shown), sp.csr_array(targets * (shown == 0)))
-    split = Split(Interactions(sp.csr_array(matrix())), people, people, "a split")
-    script.export(split, tmp_path / "data.npz")
-    small = {name: value for name, value in MODELS["MultVAE"][1].items() if name not in ("device", "threads")}
-    jobs = [
-        {"name": "one", "kind": "MultDAE"},
-        {"name": "two", "kind": "MultVAE", "parameters": small, "rank": True},
-    ]
-    (tmp_path / "jobs.json").write_text(json.dumps(jobs))
-    program = Path(script.__file__)
-    command = [
-        sys.executable, "-c", ALONE, str(program), str(tmp_path / "data.npz"), str(tmp_path / "out"),
-        "--jobs", str(tmp_path / "jobs.json"), "--only", "1", "--device", "cpu",
-    ]  # fmt: skip
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "90 users × 30 items on cpu\n" in printed
-    assert "two: nDCG@100 0." in printed
-    (result,) = json.loads((tmp_path / "out" / "results-1.json").read_text())
-    model = made("MultVAE").fit(split.training, validation=split.validation)
-    assert [epoch["ndcg"] for epoch in result["history"]] == pytest.approx(
-        [epoch["ndcg"] for epoch in model.history_], abs=1e-5
-    )
-    assert result["ndcg@100"] == max(epoch["ndcg"] for epoch in result["history"])
-    ranked = np.load(tmp_path / "out" / "two.npz")["ranked"]
-    assert (ranked.dtype, ranked.shape) == (np.int32, (20, 30))
-    assert (ranked[:, 0] == model.top_k(people.shown, 1)[0][:, 0]).all()
-
-
 # ── on a GPU ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @KINDS
-def test_a_gpu_trains_as_a_cpu_does(kind: str, tmp_path: Path) -> None:
+def test_a_gpu_trains_as_a_cpu_does(kind: str) -> None:
     X = sp.csr_array(clusters(1, 300))
-    here, there = made(kind, epochs=8), made(kind, epochs=8, device="cuda", checkpoint=tmp_path / "training")
-    interrupted(there, X, 15)
+    here, there = (made(kind, epochs=8, device=device).fit(X) for device in ("cpu", "cuda"))
     # Initial weights and orders are the same; what is dropped, and the noise, are not.
-    assert there.fit(X).history_[-1]["loss"] == pytest.approx(here.fit(X).history_[-1]["loss"], rel=0.05)
+    assert there.history_[-1]["loss"] == pytest.approx(here.history_[-1]["loss"], rel=0.05)
     assert np.isfinite(there.score(X)).all()
 
 
@@ -723,41 +520,3 @@ def test_validation_that_cannot_be_asked_is_refused_in_one_line() -> None:
         with pytest.raises(DataError, match=message) as caught:
             made("MultDAE").fit(X, validation=validation)
         assert "\n" not in str(caught.value)
-
-
-def test_several_models_are_refused_before_the_first_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
-    split = evaluation.strong_generalisation(datasets.events("debian"), heldout=500)
-    monkeypatch.setitem(sys.modules, "implicit", None)
-    monkeypatch.setitem(sys.modules, "implicit.cpu.als", None)
-    models = {"popular": Popularity(), "factors": WMF()}
-    with pytest.raises(MissingLibraryError, match="WMF needs the library implicit"):
-        evaluation.compare(models, split)
-    with pytest.raises(NotFittedError):
-        models["popular"].recommend(history=[])
-    assert issubclass(MissingLibraryError, ImportError)
-
-
-@pytest.mark.slow
-def test_mult_vae_is_tuned_from_a_file_and_measured_as_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    X, hidden = matrix(users=200), np.random.default_rng(3).random((200, 30)) < 0.3
-    data, later = (Interactions(sp.csr_array(part)) for part in (X * ~hidden, X * hidden))
-    split = evaluation.given(data, later)
-    multvae.export(split, tmp_path / "data.npz")
-    monkeypatch.setattr(multvae, "AXES", {"kl_cap": (0.1, 0.2), "dropout": (0.3,)})
-    small = {"hidden": 12, "latent": 5, "batch": 32, "epochs": 3, "learning_rate": 0.01}
-    files = [str(tmp_path / name) for name in ("data.npz", "trials.json")]
-    multvae.main([*files, "--set", json.dumps(small), "--device", "cpu"])
-    trials = json.loads((tmp_path / "trials.json").read_text())
-    assert [trial["recipe"]["kl_cap"] for trial in trials[:2]] == [0.2, 0.1]
-    assert [trial["recipe"]["dropout"] for trial in trials] == [0.5, 0.5, 0.3]
-    best = max(trials[:2], key=lambda trial: trial["validation"]["ndcg"])
-    assert trials[2]["recipe"]["kl_cap"] == best["recipe"]["kl_cap"]
-    for trial in trials:
-        chosen = {**small, **{name: trial["recipe"][name] for name in ("kl_cap", "dropout")}}
-        model = MultVAE(**{**chosen, "epochs": trial["best_epoch"]}, validation=0, device="cpu")
-        found = evaluation.evaluate(model, split, ["recall_all@20", "ndcg@20"])
-        expected = {"recall": found.mean("recall_all@20").mean, "ndcg": found.mean("ndcg@20").mean}
-        assert trial["test"] == pytest.approx(expected, rel=1e-3)
-    assert len(capsys.readouterr().out.splitlines()) == 5

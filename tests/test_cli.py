@@ -322,12 +322,12 @@ def test_an_autoencoder_is_trained_shown_and_asked_but_cannot_explain(
 ) -> None:
     quick(
         "fit", shop / "events.csv", "-o", "vae.mrf", "--model", "Mult-VAE: hidden=6, latent=3, epochs=2",
-        "--device", "cpu", "--checkpoint", "training.ckpt", "--threads", "1", cwd=tmp_path,
+        "--device", "cpu", "--threads", "1", cwd=tmp_path,
     )  # fmt: skip
     assert listing(tmp_path) == ["vae.mrf"]
     facts = describe(tmp_path / "vae.mrf")
     assert (facts["model"], facts["parameters"]["epochs"]) == ("MultVAE", 2)
-    assert not {"device", "checkpoint", "threads"} & facts["parameters"].keys()
+    assert not {"device", "threads"} & facts["parameters"].keys()
     assert re.search(r"^state\.history +2 entries, which --format json shows$",
                      quick("info", "vae.mrf", cwd=tmp_path).out, re.MULTILINE)  # fmt: skip
     assert len(quick("similar", "vae.mrf", "i01", "-k", "3", "--format", "json", cwd=tmp_path).rows) <= 3
@@ -837,10 +837,6 @@ fit events.csv -o x.mrf --model model=SVD => --model must be one of MRF, .*, Mul
 fit events.csv -o x.mrf --model SLIM --user-weight 0.5 => --user-weight must be left out with SLIM
 fit events.csv -o x.mrf --model Popularity --l2 1 => --l2 must be left out with Popularity.*; got 1
 fit events.csv -o x.mrf --model SLIM --device cpu => --device must be left out .* It is for MRF, EASE
-fit events.csv -o x.mrf --model SLIM --checkpoint x.ckpt => --checkpoint must be left out with SLIM
-fit events.csv -o x.mrf --model MultVAE --checkpoint events.csv => --checkpoint must be another file
-fit events.csv -o x.mrf --model MultVAE --checkpoint ./x.mrf => must be another file than --output
-fit events.csv -o x.mrf --model MultVAE --checkpoint '' => --checkpoint must be the name of a file
 fit events.csv -o x.mrf --params '' => \. cannot be read: Is a directory
 fit events.csv -o x.mrf --model '' => --model must be a model such as SLIM, or left out; got ''
 fit events.csv -o x.mrf --model SLIM --model WMF => --model must be given once; got 'SLIM and WMF'
@@ -849,7 +845,6 @@ fit events.csv -o x.mrf --l2 -1 => --l2 must be a finite number, 0 or more, or \
 evaluate events.csv --model 'MultVAE: hidden=0' => ^--model 'MultVAE: hidden=0': hidden must be
 fit events.csv -o x.mrf --model Popularity --memory-limit foo => --memory-limit must be .*; got 'foo'
 fit events.csv -o x.mrf --model MultVAE --device gpu => --device must be "auto", "cpu", "cuda"
-recommend shop.mrf --all -o x.csv --device cuda:77 => --device must be a device that PyTorch finds
 fit events.csv -o no/x.mrf => --output must be in a folder that exists; got 'no/x\.mrf'
 fit events.csv -o . => --output must be the name of a file
 demo -o no/x.mrf => --output must be in a folder that exists
@@ -1180,22 +1175,6 @@ def test_an_interrupted_fit_leaves_the_old_model(many: Path) -> None:
     assert done.err.splitlines()[2:] == [INTERRUPTED]
     assert listing(many) == before
     assert (many / "old.mrf").read_text() == "old"
-
-
-@pytest.mark.slow
-def test_an_interrupted_training_goes_on_from_its_checkpoint(shop: Path, tmp_path: Path) -> None:
-    fit = [
-        "fit", shop / "events.csv", "-o", "vae.mrf", "--device", "cpu", "--checkpoint", "training.ckpt",
-        "--threads", "1", "--model",
-    ]  # fmt: skip
-    slow = "MultVAE: hidden=6, latent=3, epochs=100000, patience=none"
-    done = interrupt([*fit, slow], tmp_path, lambda _: (tmp_path / "training.ckpt").exists())
-    assert done.code == 130
-    kept = "mrfrec: the same command continues from training.ckpt"
-    assert done.err.splitlines()[1:] == [kept, INTERRUPTED]
-    again = interrupt([*fit, slow], tmp_path, lambda said: "continuing from training.ckpt" in said)
-    assert again.err.splitlines()[1:] == ["mrfrec: continuing from training.ckpt", kept, INTERRUPTED]
-    assert listing(tmp_path) == ["training.ckpt"]
 
 
 @pytest.mark.slow

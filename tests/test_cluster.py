@@ -15,13 +15,12 @@ import dask
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from distributed import Client, LocalCluster, wait
+from distributed import Client, Future, LocalCluster
 
 from mrfrec import MRF, ClusterError, MemoryPlanError, NumericalError, ParameterError
 from mrfrec.core import blocks
 from mrfrec.core.engine import WORDS
 from mrfrec.engines import cluster as engine
-from mrfrec.engines import cluster_worker
 from mrfrec.engines.cluster import ClusterEngine, connected
 from mrfrec.models import EASE, SLIM
 
@@ -31,7 +30,6 @@ pytestmark = pytest.mark.slow  # processes of a cluster
 
 SETTINGS: list[dict[str, Any]] = [
     {"sparsity": 0.1, "rank": 8},
-    {"sparsity": 0.2, "r": 0.5, "rank": 0},
     {"threshold": 0.05, "rank": 0, "user_weight": 0.0, "dtype": "float64"},
 ]
 
@@ -54,13 +52,6 @@ def table() -> sp.csr_array:
     return sp.csr_array(data)
 
 
-@pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let small arrays be shared, in several pieces."""
-    monkeypatch.setattr(engine, "_SHARED_FROM", 2000)
-    monkeypatch.setattr(engine, "_PIECE", 10_000)
-
-
 def assert_same(found: MRF, expected: MRF) -> None:
     for name in ("data", "indices", "indptr"):
         np.testing.assert_array_equal(getattr(found.weights_, name), getattr(expected.weights_, name))
@@ -69,46 +60,56 @@ def assert_same(found: MRF, expected: MRF) -> None:
         np.testing.assert_array_equal(found._low_rank.vectors, expected._low_rank.vectors)
 
 
-def files_of(client: Client) -> list[str]:
-    """The files of shared arrays on all hosts."""
-    found = client.run(
-        lambda dask_worker: [str(p) for p in cluster_worker._folder_of(dask_worker).glob("mrfrec-*/*")]
-    )
-    return sorted({path for paths in found.values() for path in paths})
+def assert_nothing_is_left(client: Client) -> None:
+    """The workers hold no data and no tasks, or soon will not."""
+    for _ in range(300):
+        left = client.run(
+            lambda dask_worker: [
+                (task.key, task.state)
+                for task in dask_worker.state.tasks.values()
+                if task.state in ("memory", "ready", "executing", "waiting")
+            ],
+            on_error="ignore",
+        )
+        if not any(left.values()):
+            return
+        time.sleep(0.1)
+    pytest.fail(str(left))
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-@pytest.mark.parametrize("shared", [False, True])
 def test_a_cluster_gives_the_bits_of_one_machine(
-    client: Client, table: sp.csr_array, settings: dict[str, Any], shared: bool, tmp_path: Path
+    client: Client, table: sp.csr_array, settings: dict[str, Any]
 ) -> None:
     stages: dict[str, tuple[int, int]] = {}
-    seen: list[list[str]] = []
 
     def progress(stage: str, done: int, total: int) -> None:
         stages[stage] = done, total
-        if stage == WORDS["blocks"] and not seen:
-            files = [str(path) for path in tmp_path.glob("mrfrec-*/*")] if shared else files_of(client)
-            seen.extend([files] if files else [])
 
-    found = MRF(**settings).fit(
-        table, client=client, progress=progress, shared_path=tmp_path if shared else None
-    )
+    found = MRF(**settings).fit(table, client=client, progress=progress)
     assert_same(found, MRF(**settings).fit(table))
     assert {WORDS["pattern"], WORDS["blocks"]} <= stages.keys()
     done, total = list(stages.values())[-1]
     assert done == total
-    assert seen[0]  # the data was there, and is no longer
-    assert files_of(client) == []
-    assert list(tmp_path.iterdir()) == []
+    assert_nothing_is_left(client)
+
+
+def test_threads_of_one_worker_give_the_bits_of_one_machine(table: sp.csr_array, tmp_path: Path) -> None:
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=4, dashboard_address=":0", local_directory=str(tmp_path)
+        ) as workers,
+        Client(workers) as threads,
+    ):
+        found = MRF(**SETTINGS[0]).fit(table, client=threads)
+    assert_same(found, MRF(**SETTINGS[0]).fit(table))
 
 
 def test_a_dense_model_is_fitted_here(client: Client, table: sp.csr_array) -> None:
     assert np.array_equal(EASE().fit(table, client=client).weights_, EASE().fit(table).weights_)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", ["low rank", "pattern", "blocks"])
+@pytest.mark.parametrize("stage", ["pattern", "blocks"])
 def test_a_worker_that_is_killed_costs_time_only(client: Client, table: sp.csr_array, stage: str) -> None:
     pids = client.run(os.getpid)
     killed: list[int] = []
@@ -127,20 +128,19 @@ def test_a_worker_that_is_killed_costs_time_only(client: Client, table: sp.csr_a
         for count in (0, 2):
             client.cluster.scale(count)
         client.wait_for_workers(2, timeout=60)
-    assert files_of(client) == []
 
 
-def test_a_host_without_the_data_gets_it_again(client: Client, table: sp.csr_array) -> None:
-    lost: list[list[str]] = []
+def test_data_that_all_workers_have_lost_is_sent_again(client: Client, table: sp.csr_array) -> None:
+    """Dask cancels tasks whose data is gone, and all of them when the connection to the scheduler breaks."""
+    lost: list[Any] = []
 
     def lose(stage: str, done: int, total: int) -> None:
         if stage == WORDS["blocks"] and not lost:
-            lost.append(files_of(client))
-            client.run(cluster_worker.drop_arrays, "", (), on_error="ignore")
-            assert files_of(client) == []
+            lost.extend(client.futures)
+            client.cancel([Future(key, client) for key in lost])
 
     found = MRF(sparsity=0.1, r=0.5, rank=0).fit(table, client=client, progress=lose)
-    assert lost[0]
+    assert lost
     assert_same(found, MRF(sparsity=0.1, r=0.5, rank=0).fit(table))
 
 
@@ -153,19 +153,7 @@ def test_an_interrupt_frees_everything(client: Client, table: sp.csr_array) -> N
     with pytest.raises(KeyboardInterrupt):
         model.fit(table, client=client, progress=interrupt)
     assert not hasattr(model, "weights_")
-    assert files_of(client) == []
-    for _ in range(300):
-        left = client.run(
-            lambda dask_worker: [
-                (task.key, task.state)
-                for task in dask_worker.state.tasks.values()
-                if task.state in ("memory", "ready", "executing", "waiting")
-            ]
-        )
-        if not any(left.values()):
-            break
-        time.sleep(0.1)
-    assert not any(left.values()), left
+    assert_nothing_is_left(client)
 
 
 def test_a_task_that_fails_is_named(client: Client) -> None:
@@ -175,13 +163,12 @@ def test_a_task_that_fails_is_named(client: Client) -> None:
             workers.map("thing", partial(divide, 12), [1, 0, 3])
 
 
-@pytest.mark.slow
 def test_a_task_that_kills_its_workers_is_named() -> None:
     with (
         connected("local:1") as lone,
         ClusterEngine(lone) as workers,
         workers.stage("things", 1),
-        pytest.raises(ClusterError, match=r"^the task thing 1 of 1 took \d workers with it, the last"),
+        pytest.raises(ClusterError, match=r"^the tasks? thing .* workers.*run out of memory"),
     ):
         workers.map("thing", vanish, [1])
 
@@ -232,27 +219,22 @@ def test_workers_with_other_versions_are_named(
     client: Client, table: sp.csr_array, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     versions = client.get_versions(packages=["mrfrec", "numpy", "numba", "scipy"])
-    first, second = versions["workers"]
-    versions["workers"][first]["packages"]["mrfrec"] = None
-    versions["workers"][second]["packages"]["numba"] = "0.1"
+    for worker in versions["workers"].values():
+        worker["packages"]["numba"] = "0.1"
     monkeypatch.setattr(client, "get_versions", lambda packages: versions)
-    with pytest.raises(ClusterError, match=r"tcp://.* has mrfrec not installed, this .*; tcp.* numba 0\.1"):
+    with pytest.raises(ClusterError, match=r"tcp://.* has numba 0\.1, this machine"):
         MRF(sparsity=0.1).fit(table, client=client)
 
 
 def test_bad_clients_are_refused(
-    client: Client, table: sp.csr_array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: Client, table: sp.csr_array, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ParameterError, match=r"client must be a distributed\.Client, or None; got 3"):
+    with pytest.raises(ParameterError, match=r"client must be a distributed\.Client .* got 3"):
         MRF().fit(table, client=3)
     with pytest.raises(ParameterError, match="client must be None: SLIM is fitted on this machine"):
         SLIM().fit(table, client=client)
     with pytest.raises(ParameterError, match='device must be "cpu" with a client'):
         MRF(device="cuda").fit(table, client=client)
-    with pytest.raises(ParameterError, match="shared_path must be None without a client"):
-        MRF().fit(table, shared_path=tmp_path)
-    with pytest.raises(ParameterError, match=r"shared_path must be a folder in which files can be created"):
-        MRF().fit(table, client=client, shared_path="/proc")
     monkeypatch.setattr(engine, "_CONNECT", 0.5)
     for text in ("local:x", "local:0", "somewhere"):
         with pytest.raises(ParameterError, match="cluster must be an address"), connected(text):
@@ -264,24 +246,6 @@ def test_bad_clients_are_refused(
         pass
 
 
-def test_tasks_that_are_cancelled_while_they_are_awaited_are_sent_again(
-    client: Client, table: sp.csr_array, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Dask cancels them when the connection to the scheduler breaks."""
-    cancelled: list[Any] = []
-
-    def cancel_and_wait(futures: list[Any], **options: Any) -> Any:
-        if not cancelled:
-            cancelled.extend(futures)
-            client.cancel(futures)
-        return wait(futures, **options)
-
-    monkeypatch.setattr("distributed.wait", cancel_and_wait)
-    assert_same(MRF(**SETTINGS[0]).fit(table, client=client), MRF(**SETTINGS[0]).fit(table))
-    assert cancelled
-
-
-@pytest.mark.slow
 def test_a_scheduler_that_goes_away_ends_the_fit_with_one_error(
     table: sp.csr_array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,9 +273,9 @@ def test_a_scheduler_that_goes_away_ends_the_fit_with_one_error(
         quick = dask.config.set({"distributed.comm.timeouts.connect": "2s"})
         with quick, Client(address, timeout="60s") as lone:
             lone.wait_for_workers(1, timeout=60)
-            with pytest.raises(ClusterError, match=rf"^the scheduler at {address} does not answer any more"):
+            with pytest.raises(ClusterError, match=rf"^the cluster at {address} has had no scheduler"):
                 MRF(sparsity=0.1, rank=0).fit(table, client=lone, progress=kill)
-            assert time.monotonic() - began[0] < 30
+            assert time.monotonic() - began[0] < 90
     finally:
         for process in (scheduler, worker):
             process.kill()

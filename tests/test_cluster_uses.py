@@ -2,7 +2,6 @@
 
 import json
 import os
-import pickle
 import re
 import signal
 import subprocess
@@ -21,15 +20,13 @@ import scipy.sparse as sp
 from distributed import Client, LocalCluster
 
 import mrfrec
-from mrfrec import MRF, Interactions, MrfrecError, MrfrecWarning, ParameterError
+from mrfrec import MRF, Interactions, MrfrecError, ParameterError
 from mrfrec.cli.app import run
-from mrfrec.core import pattern
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids
 from mrfrec.evaluation import climb, grid, search, splits, tune
-from mrfrec.evaluation.metrics import Metric
 from mrfrec.evaluation.splits import Split
-from mrfrec.evaluation.study import Attempt, Trying, Tuning
+from mrfrec.evaluation.study import Tuning
 from mrfrec.models.answers import cluster_parts as parts
 from mrfrec.models.axes import Range
 
@@ -128,33 +125,6 @@ def test_a_trial_that_fails_on_a_worker_is_recorded_as_here(split: Split, client
     assert all(trial.failure is not None and "1.0 KB" in trial.failure for trial in there)
 
 
-def test_trials_of_one_worker_share_what_they_have_in_common(
-    split: Split, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried = Trying(split, Metric("ndcg", 10), "popularity")
-    models = [MRF(sparsity=0.3, l2=l2, rank=0) for l2 in (1.0, 2.0)]
-    tried(Attempt(0, {}, models[0]))
-    there = pickle.loads(pickle.dumps(tried))  # begins with nothing
-    first = there(Attempt(0, {}, models[0]))
-    monkeypatch.setattr(pattern, "find_pattern", lambda *_, **__: pytest.fail("done again"))
-    second = there(Attempt(1, {}, models[1]))
-    assert first.value != second.value
-    with pytest.raises(pytest.fail.Exception, match="done again"):
-        pickle.loads(pickle.dumps(there))(Attempt(0, {}, models[0]))
-
-
-def test_trials_of_other_models_run_on_workers_too(split: Split, client: Client) -> None:
-    points = grid(l1=[0.5, 2.0])
-    here, there = (tune(split, points, "ndcg@10", model="SLIM", client=on) for on in (None, client))
-    assert untimed(there) == untimed(here)
-
-
-def test_no_trials_are_begun_on_a_cluster_that_would_end_late(split: Split, client: Client) -> None:
-    found = tune(split, POINTS, "ndcg@10", minutes=1e-6, client=client)
-    assert [trial.parameters for trial in found.trials] == POINTS[:2]  # one for each thread
-    assert found.out_of_time
-
-
 def test_a_climb_and_a_search_fit_on_the_cluster(split: Split, client: Client) -> None:
     given: dict[str, Any] = {"fixed": {"sparsity": 0.3, "rank": 0}, "minutes": None}
     before = len(tasks_run(client, "blocks"))
@@ -172,14 +142,11 @@ def test_a_climb_and_a_search_fit_on_the_cluster(split: Split, client: Client) -
     assert untimed(there) == untimed(here)
 
 
-@pytest.mark.parametrize("model", ["SLIM", "ItemKNN"])
-def test_trials_one_after_the_other_need_a_model_that_a_cluster_fits(
-    split: Split, client: Client, model: str
-) -> None:
-    with pytest.raises(ParameterError, match=f"client must be None: {model} is fitted on this machine"):
-        climb(split, "ndcg@10", model=model, client=client)
+def test_trials_one_after_the_other_need_a_model_that_a_cluster_fits(split: Split, client: Client) -> None:
+    with pytest.raises(ParameterError, match="client must be None: SLIM is fitted on this machine"):
+        climb(split, "ndcg@10", model="SLIM", client=client)
     with pytest.raises(ParameterError, match="client must be None"):
-        search(split, {"l2": Range(1.0, 2.0)}, 2, "ndcg@10", model=model, client=client)
+        search(split, {"l2": Range(1.0, 2.0)}, 2, "ndcg@10", model="SLIM", client=client)
 
 
 # ── recommending ──────────────────────────────────────────────────────────────────────────────────
@@ -205,9 +172,6 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-PARTS = [f"part-0000{i}.parquet" for i in range(4)]
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -228,9 +192,9 @@ def test_the_parts_have_the_rows_of_one_file(
     one = pl.read_parquet(tmp_path / "one.parquet")
     assert read(folder).equals(one)
     assert read(folder).schema == one.schema
-    assert told == rows == json.loads((folder / "manifest.json").read_text())["rows"]
+    assert told == rows
     assert steps == [("recommending", done, users) for done in (40, 80, 120, users)]
-    assert names_in(folder) == ["manifest.json", *PARTS]
+    assert names_in(folder) == [f"part-0000{i}.parquet" for i in range(4)]
 
 
 def test_histories_and_a_loaded_model_go_to_the_workers(
@@ -240,9 +204,9 @@ def test_histories_and_a_loaded_model_go_to_the_workers(
     model.save(path)
     opened = mrfrec.load(path)
     given = {f"h{i}": [i % 40, (i + 9) % 40] for i in range(50)}
-    opened.recommend_to(tmp_path / "parts", history=given, client=client, shared_path=tmp_path)
+    opened.recommend_to(tmp_path / "parts", history=given, client=client)
     assert read(tmp_path / "parts").equals(opened.recommend(history=given))
-    assert names_in(tmp_path) == ["a.mrf", "parts"]  # what was shared is gone
+    assert names_in(tmp_path) == ["a.mrf", "parts"]
 
 
 def test_no_users_make_an_empty_part(model: MRF, client: Client, tmp_path: Path) -> None:
@@ -250,85 +214,26 @@ def test_no_users_make_an_empty_part(model: MRF, client: Client, tmp_path: Path)
     assert read(tmp_path / "none").columns == list(model.recommend([]).columns)
 
 
-def test_what_was_interrupted_goes_on_with_the_parts_that_are_missing(
+def test_an_interrupted_call_leaves_no_folder(
     model: MRF, client: Client, tmp_path: Path, small_parts: None
 ) -> None:
-    folder = tmp_path / "parts"
-
     def interrupt(_: str, done: int, __: int) -> None:
         if done >= 80:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        model.recommend_to(folder, k=4, client=client, progress=interrupt)
-    assert names_in(folder) == ["manifest.json", *PARTS[:2]]
-    assert json.loads((folder / "manifest.json").read_text())["rows"] is None
-    (folder / PARTS[0]).unlink()
-    kept = (folder / PARTS[1]).stat()
-    steps: list[int] = []
-    path = tmp_path / "a.mrf"
-    model.save(path, include_histories=True)
-    rows = mrfrec.load(path).recommend_to(  # the same model, as another process has it
-        folder, k=4, client=client, progress=lambda _, done, __: steps.append(done)
-    )
-    assert steps == [80, 120, 130]
-    assert (folder / PARTS[1]).stat().st_mtime_ns == kept.st_mtime_ns
-    assert read(folder).equals(model.recommend(k=4))
-    assert rows == 520
-    # A folder that is whole asks nothing of the cluster.
-    steps.clear()
-    assert model.recommend_to(folder, k=4, client=client, progress=lambda *_: steps.append(0)) == 520
-    assert steps == []
-
-
-def test_a_part_that_is_not_as_it_was_written_is_written_again(
-    model: MRF, client: Client, tmp_path: Path, small_parts: None
-) -> None:
-    folder = tmp_path / "parts"
-    model.recommend_to(folder, k=4, client=client)
-    (folder / PARTS[0]).write_bytes((folder / PARTS[0]).read_bytes()[:100])  # as a power cut may leave it
-    (folder / PARTS[1]).write_bytes((folder / PARTS[2]).read_bytes())
-    assert model.recommend_to(folder, k=4, client=client) == 520
-    assert read(folder).equals(model.recommend(k=4))
-
-
-def test_a_folder_of_other_recommendations_is_refused(
-    model: MRF, client: Client, tmp_path: Path, small_parts: None
-) -> None:
-    folder = tmp_path / "parts"
-    model.recommend_to(folder, k=4, client=client)
-    before = {path: path.read_bytes() for path in folder.iterdir()}
-    other = MRF(sparsity=0.3, l2=9.0).fit(model._interactions)
-    for asked, options, differs in (
-        (model, {"k": 5}, "k"),
-        (model, {"explain": 1}, "explain"),
-        (model, {"novelty": 0.9}, "novelty"),
-        (model, {"exclude_seen": False}, "exclude_seen"),
-        (model, {"exclude": [3]}, "asked"),
-        (model, {"allow": {"u001": [3, 4, 5, 6]}}, "asked"),
-        (model, {"users": ["u001"]}, "asked, users"),
-        (model, {"history": sp.csr_array(random_matrix(4, users=130)[::-1])}, "asked"),
-        (other, {}, "model"),
-    ):
-        with pytest.raises(ParameterError, match=f"same recommendations: {differs} differ from its manifest"):
-            asked.recommend_to(folder, **{"k": 4, **options}, client=client)
-    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+        model.recommend_to(tmp_path / "parts", k=4, client=client, progress=interrupt)
+    assert names_in(tmp_path) == []
 
 
 def test_what_cannot_be_a_folder_of_parts_is_refused(model: MRF, client: Client, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "part-00000.parquet").write_text("mine")
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "manifest.json").write_text("[]")
-    (tmp_path / "deep").mkdir()
-    (tmp_path / "deep" / "manifest.json").write_text("[" * 100_000)
     for name, rule in (
-        ("file", "path must be a folder, with a client"),
+        ("file", "path must be a new or empty folder"),
         ("mine", "path must be a new or empty folder"),
         ("no/parts", "path must be in a folder that exists"),
-        ("broken", "is not a manifest of recommendations"),
-        ("deep", "is not a manifest of recommendations"),
     ):
         with pytest.raises(MrfrecError, match=rule):
             model.recommend_to(tmp_path / name, client=client)
@@ -336,14 +241,7 @@ def test_what_cannot_be_a_folder_of_parts_is_refused(model: MRF, client: Client,
         model.recommend_to(tmp_path / "parts", form="csv", client=client)
     with pytest.raises(ParameterError, match=r"client must be a distributed\.Client"):
         model.recommend_to(tmp_path / "parts", client=3)
-    with pytest.raises(ParameterError, match="shared_path must be None without a client"):
-        model.recommend_to(tmp_path / "parts.csv", shared_path=tmp_path)
-    assert names_in(tmp_path) == ["broken", "deep", "file", "mine"]
-
-
-def test_users_who_get_fewer_than_k_are_warned_of(model: MRF, client: Client, tmp_path: Path) -> None:
-    with pytest.warns(MrfrecWarning, match="rows and not k=40 for each of 130 users"):
-        model.recommend_to(tmp_path / "parts", k=40, client=client)
+    assert names_in(tmp_path) == ["file", "mine"]
 
 
 # ── the command line ──────────────────────────────────────────────────────────────────────────────
@@ -374,15 +272,13 @@ def address_of(client: Client) -> str:
     return str(client.scheduler.address)
 
 
-@pytest.mark.slow
 def test_fit_on_a_cluster_that_is_started_for_it(shop: Path) -> None:
-    options = ("--sparsity", "0.3", "--histories", "--cluster", "local:2", "--shared-path", ".")
+    options = ("--sparsity", "0.3", "--histories", "--cluster", "local:2")
     said = command("fit", "events.csv", "-o", "there.mrf", *options, cwd=shop)
     assert re.search(r"^mrfrec: fitted MRF in .* wrote there\.mrf", said, flags=re.M)
     assert (shop / "there.mrf").read_bytes() == (shop / "here.mrf").read_bytes()
 
 
-@pytest.mark.slow
 def test_tune_on_a_cluster(shop: Path, client: Client) -> None:
     grid_of = ("--method", "grid", "--vary", "l1=1,4", "--metric", "ndcg@10", "--model", "SLIM: l2=1")
     for where, on in (("here", ()), ("there", ("--cluster", address_of(client)))):
@@ -394,7 +290,6 @@ def test_tune_on_a_cluster(shop: Path, client: Client) -> None:
     assert untimed_lines(shop / "there.jsonl") == untimed_lines(shop / "here.jsonl")
 
 
-@pytest.mark.slow
 def test_recommend_on_a_cluster(shop: Path, client: Client) -> None:
     said = command(
         "recommend", "here.mrf", "--all", "-k", "3", "-o", "parts", "--cluster", address_of(client), cwd=shop
@@ -407,12 +302,8 @@ def test_recommend_on_a_cluster(shop: Path, client: Client) -> None:
     ("line", "rule"),
     [
         ("fit events.csv -o x.mrf --cluster host:8786", "--cluster must be an address such as"),
-        ("fit events.csv -o x.mrf --cluster local:0", "--cluster must be an address, or a number of"),
         ("fit events.csv -o x.mrf --cluster local:1 --model SLIM", "--cluster must be left out with SLIM"),
-        ("fit events.csv -o x.mrf --shared-path .", "--shared-path must be left out without --cluster"),
-        ("fit events.csv -o x.mrf --cluster local:1 --shared-path no", "--shared-path must be a folder"),
         ("tune events.csv -o x.json --cluster local:1 --model SLIM", "--cluster must be left out with SLIM"),
-        ("tune events.csv -o x.json --shared-path .", "--shared-path must be left out without --cluster"),
         ("recommend here.mrf --all --cluster local:1", "give -o FOLDER"),
         ("recommend here.mrf --all --cluster local:1 -o x --format csv", "give -o FOLDER, and no other"),
     ],
@@ -444,7 +335,6 @@ class Killer:
             os.kill(self.victims.pop(), signal.SIGKILL)
 
 
-@pytest.mark.slow
 def test_a_killed_worker_changes_no_trial_and_no_row(
     split: Split, model: MRF, client: Client, tmp_path: Path, small_parts: None
 ) -> None:

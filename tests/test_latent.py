@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 
-from mrfrec import Interactions, MemoryPlanError, MrfrecWarning
+from mrfrec import Interactions, MrfrecWarning
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.models.answers import scorers, selection
 from mrfrec.models.latent import Latent
@@ -56,7 +56,7 @@ def naive_top_k(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("n", [1, 16, 17, 32, 33, 150])
+@pytest.mark.parametrize("n", [1, 33])
 def test_scores_are_those_of_plain_numpy(n: int, dtype: str) -> None:
     _, users, vectors, start = problem(n, dtype)
     found = scores_of(users, vectors, start)
@@ -79,7 +79,7 @@ def test_the_best_are_those_of_plain_numpy(n: int, k: int, exclude_seen: bool) -
     np.testing.assert_array_equal(found[1], best.astype(np.float32))
 
 
-@pytest.mark.parametrize("d", [1, 8, 100, 200])
+@pytest.mark.parametrize("d", [1, 100])
 def test_a_user_alone_among_few_and_among_many_gets_the_same_to_the_bit(d: int) -> None:
     rng = np.random.default_rng(2)
     m, n = 700, 90
@@ -121,13 +121,6 @@ def test_where_fewer_are_left_the_last_places_are_empty(n: int) -> None:
     items, scores = top_k(histories, np.ones((n, 1), np.float32), vectors, start, 4, order)
     assert items.tolist() == [[4, 1, -1, -1]] * n
     assert scores.tolist() == [[4.0, 1.0, -np.inf, -np.inf]] * n
-
-
-def test_nobody_asks_and_nothing_is_answered() -> None:
-    histories, users, vectors, start = problem(0)
-    items, scores = top_k(histories, users, vectors, start, 3, np.arange(M, dtype=np.int32))
-    assert items.shape == scores.shape == (0, 3)
-    assert scores_of(users, vectors, start).shape == (0, M)
 
 
 # ── the base of such models ───────────────────────────────────────────────────────────────────────
@@ -203,15 +196,3 @@ def test_an_item_without_a_vector_is_near_to_nothing() -> None:
         assert len(model.similar_items(4)) == 0
     with pytest.warns(MrfrecWarning, match="fewer than k=40"):
         assert 4 not in model.similar_items(9, k=40)["item"].to_list()
-
-
-def test_vectors_before_fit_are_an_attribute_that_is_not_there() -> None:
-    with pytest.raises(AttributeError, match="call fit first"):
-        _ = Mean().item_vectors_
-
-
-def test_too_many_scores_for_the_memory_are_refused() -> None:
-    model = Mean().fit(sp.csr_array(random_matrix(3, users=50)))
-    model.memory_limit = 1000
-    with pytest.raises(MemoryPlanError, match="top_k"):
-        model.score(sp.csr_array(random_matrix(3, users=50)))

@@ -1,7 +1,6 @@
 """The low-rank part beside B, the novelty exponent and the automatic ridge, against the naive truth."""
 
 import pickle
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -123,9 +122,7 @@ def ranked(request: pytest.FixtureRequest) -> Any:
     "options",
     [
         {},
-        {"k": 100},
         {"k": 3, "novelty": 0.4, "exclude": list(range(0, 330, 3))},
-        {"exclude_seen": False},
         {"exclude_seen": False, "novelty": -0.3},
         {"k": 5, "allow": list(range(40))},
     ],
@@ -147,13 +144,6 @@ def test_one_answer_computes_the_scores_of_few_items(ranked: Any) -> None:
     np.testing.assert_array_equal(some[few], every[few])
     assert 5 <= len(few) < 20
     assert set(np.argsort(-np.where(tastes()[0] > 0, -np.inf, every))[:5]) <= set(few)
-
-
-def test_several_threads_may_ask_one_model(ranked: MRF) -> None:
-    expected = [ranked.recommend([user]).rows() for user in range(8, 48)]
-    fresh = pickle.loads(pickle.dumps(ranked))
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(lambda user: fresh.recommend([user]).rows(), range(8, 48))) == expected
 
 
 @pytest.mark.parametrize("novelty", [None, 0.4])
@@ -180,7 +170,7 @@ def test_an_item_does_not_recommend_itself() -> None:
     assert base.shape == shift.shape
 
 
-@pytest.mark.parametrize("kind", ["MRF", "EASE", "SLIM", "ItemKNN"])
+@pytest.mark.parametrize("kind", ["MRF", "SLIM"])
 def test_novelty_when_asking_is_that_of_a_fit(kind: str) -> None:
     X = sp.csr_array(random_matrix(6, users=150, items=40))
     if kind == "MRF":
@@ -192,15 +182,6 @@ def test_novelty_when_asking_is_that_of_a_fit(kind: str) -> None:
     plain, novel = model.recommend(k=5), model.recommend(k=5, novelty=0.5)
     popularity = model.popularity_
     assert popularity[novel["item"].to_numpy()].mean() < popularity[plain["item"].to_numpy()].mean()
-
-
-def test_novelty_keeps_filters_and_strangers() -> None:
-    model = demo()
-    hidden = model.recommend([0], k=3, novelty=0.5)["item"].to_list()
-    rest = model.recommend([0], k=57, novelty=0.5, exclude=hidden, exclude_seen=False)["item"].to_list()
-    assert not set(hidden) & set(rest)
-    stranger = model.recommend(history=[[]], k=4, novelty=0.5)
-    assert stranger["source"].to_list() == ["popular"] * 4
 
 
 def test_similar_items_have_the_low_rank_part_and_no_novelty() -> None:

@@ -14,7 +14,7 @@ from mrfrec import MRF
 import naive
 
 Matrix = npt.NDArray[np.float64]
-SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite

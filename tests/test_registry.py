@@ -12,8 +12,7 @@ import scipy.sparse as sp
 import mrfrec
 from mrfrec import MRF, ModelFileError, ParameterError, Recommender
 from mrfrec.evaluation import grids
-from mrfrec.models import registry
-from mrfrec.models.linear import Linear
+from mrfrec.models import Linear, registry
 from mrfrec.models.registry import MODELS, build, kind_named, model_class
 
 from conftest import random_matrix
@@ -87,6 +86,35 @@ def test_another_process_loads_it_once_it_has_registered_it(tmp_path: Path) -> N
         mrfrec.load(path)
 
 
+class Shares(Linear):
+    """The share of the users of an item who have another, too."""
+
+    def __init__(self, sparse: bool = False) -> None:
+        self.sparse = sparse
+
+    def _fit(self, data: Any, given: Any) -> None:
+        counts = (data.matrix.T @ data.matrix).toarray()
+        users = counts.diagonal().copy()
+        np.fill_diagonal(counts, 0)
+        B = counts / np.maximum(users, 1)[:, None]
+        self.set_weights(sp.csr_array(B) if self.sparse else B, base=users)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_an_own_model_sets_its_weights_and_base_scores(sparse: bool, tmp_path: Path) -> None:
+    model = mrfrec.register(Shares)(sparse).fit(X)
+    assert model.is_sparse == sparse
+    B = model.weights_.toarray() if sparse else model.weights_
+    np.testing.assert_allclose(model.score(X), X @ B + model.popularity_, rtol=1e-5)
+    assert model.timings_.keys() == {"total"}
+    assert model.memory_plan_ == {}
+    model.save(tmp_path / "own.mrf", include_histories=True)
+    assert mrfrec.load(tmp_path / "own.mrf").recommend(k=4, explain=2).equals(model.recommend(k=4, explain=2))
+    for wrong in (B[:, :3], 3):
+        with pytest.raises(ParameterError, match="weights must be a matrix of items × items"):
+            model.set_weights(wrong)
+
+
 def test_classes_that_could_not_be_loaded_again_are_not_registered(tmp_path: Path) -> None:
     class Open(MRF):
         def __init__(self, *args: Any, **options: Any) -> None:
@@ -100,11 +128,11 @@ def test_classes_that_could_not_be_loaded_again_are_not_registered(tmp_path: Pat
         pass
 
     other = type("Scaled", (MRF,), {"__module__": "elsewhere"})
-    with pytest.raises(ParameterError, match=r"takes every parameter by name; got 'Open'.*'\*args'"):
+    with pytest.raises(ParameterError, match=r"takes every parameter by name, and no 'args'; got 'Open'"):
         mrfrec.register(Open)
     with pytest.raises(ParameterError, match="takes every parameter by name"):
         Open().fit(X)
-    with pytest.raises(ParameterError, match=r"'Forgetful'.*must set self\.depth"):
+    with pytest.raises(ParameterError, match="sets no depth; got 'Forgetful'"):
         mrfrec.register(Forgetful)().fit(X)
     with pytest.raises(ParameterError, match=r"whose name no other model has.*ItemKNN is taken"):
         mrfrec.register(itemKNN)
@@ -137,8 +165,8 @@ def test_every_model_says_what_it_needs() -> None:
     assert kind_named("nothing") is None
 
 
-def test_models_are_at_most_three_classes_deep() -> None:
+def test_models_are_at_most_four_classes_deep() -> None:
     for name in MODELS:
         own = model_class(name)
         depth = len([each for each in own.__mro__ if issubclass(each, mrfrec.Recommender)])
-        assert depth <= 3 or own.__bases__ == (mrfrec.MRF,)  # EASE and EDLAE are settings of the MRF
+        assert depth <= 4

@@ -1,8 +1,6 @@
 """Memory figures, and threads that hand over results and errors."""
 
 import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -54,42 +52,15 @@ def test_the_machine_offers_some_of_what_is_built_in() -> None:
 
 
 @pytest.mark.parametrize(
-    ("of_machine", "of_process", "of_containers", "least"),
-    [(9, [], [], 9), (9, [7], [8], 7), (9, [8], [6, 7], 6), (5, [8], [8], 5), (9, [], [-2], 0)],
+    ("of_machine", "of_containers", "least"), [(9, [], 9), (9, [6, 7], 6), (5, [8], 5), (9, [-2], 0)]
 )
 def test_the_narrowest_limit_is_what_is_available(
-    of_machine: int,
-    of_process: list[int],
-    of_containers: list[int],
-    least: int,
-    monkeypatch: pytest.MonkeyPatch,
+    of_machine: int, of_containers: list[int], least: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "_machine_memory", lambda: of_machine)
-    monkeypatch.setattr(machine, "_process_memory", lambda _: iter(of_process))
     monkeypatch.setattr(machine, "_container_memory", lambda *_: iter(of_containers))
     assert machine.available_memory() == least
     assert memory_budget(None).limit == least
-
-
-UNDER_A_LIMIT = """
-import mmap, resource
-from pathlib import Path
-from mrfrec.engines.machine import _process_memory
-usage = Path("/proc/self/statm")
-assert list(_process_memory(usage)) == []
-resource.setrlimit(resource.RLIMIT_AS, (4 << 30, resource.RLIM_INFINITY))
-(before,) = _process_memory(usage)
-block = mmap.mmap(-1, 500 << 20)  # taken, though not used yet
-(after,) = _process_memory(usage)
-print(before, before - after)
-"""
-
-
-def test_what_ulimit_leaves_of_the_address_space_falls_with_what_is_taken() -> None:
-    done = subprocess.run([sys.executable, "-c", UNDER_A_LIMIT], capture_output=True, text=True, check=True)
-    before, taken = map(int, done.stdout.split())
-    assert 2 << 30 < before < 4 << 30
-    assert abs(taken - (500 << 20)) < 1 << 20
 
 
 def test_threads_are_as_many_as_cores_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,17 +81,6 @@ def test_container_limits_count_with_cache_as_free(tmp_path: Path) -> None:
         (folder / "memory.current").write_text(used)
         (folder / "memory.stat").write_text("anon 5\ninactive_file 50\n")
     assert list(machine._container_memory(tmp_path, membership)) == [1000 - (300 - 50)]
-
-
-def test_old_container_limits_are_read_too(tmp_path: Path) -> None:
-    membership = tmp_path / "cgroup"
-    membership.write_text("4:memory:/box\n3:cpu:/box\n")
-    folder = tmp_path / "memory" / "box"
-    folder.mkdir(parents=True)
-    (folder / "memory.limit_in_bytes").write_text("500\n")
-    (folder / "memory.usage_in_bytes").write_text("200\n")
-    (folder / "memory.stat").write_text("total_inactive_file 100\n")
-    assert list(machine._container_memory(tmp_path, membership)) == [400]
 
 
 def test_no_containers_no_limits(tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ def check(X: Matrix, threshold: float, l2: float = 1.0, **parameters: Any) -> tu
     return model, A, count
 
 
-@pytest.mark.parametrize("r", [0.0, 0.1, 0.5, 1.0])
-@pytest.mark.parametrize("alpha", [0.0, 0.25, 0.5, 0.75, 1.0])
+@pytest.mark.parametrize("r", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("alpha", [0.0, 0.75, 1.0])
 @pytest.mark.parametrize("center", [True, False])
 def test_sparse_equals_naive(binary: Matrix, r: float, alpha: float, center: bool) -> None:
     # A threshold in the middle of the magnitudes, whatever their scale.
@@ -44,19 +44,15 @@ def test_sparse_equals_naive(binary: Matrix, r: float, alpha: float, center: boo
     assert 0.1 < A.mean() < 0.4
 
 
-@pytest.mark.parametrize("r", [0.0, 0.1, 0.5, 1.0])
-@pytest.mark.parametrize("center", [True, False])
-def test_sparse_equals_naive_for_real_values(real_valued: Matrix, r: float, center: bool) -> None:
-    check(real_valued, 0.4, r=r, center=center)
+@pytest.mark.parametrize("r", [0.0, 0.5])
+def test_sparse_equals_naive_for_real_values(real_valued: Matrix, r: float) -> None:
+    check(real_valued, 0.4, r=r)
 
 
 @pytest.mark.parametrize("r", [0.0, 0.5])
-@pytest.mark.parametrize(
-    "extra", [{"l2_flat": 3.0}, {"user_weight": 0.6}, {"l2_flat": 1.0, "user_weight": 1.3}]
-)
-def test_sparse_equals_naive_with_second_ridge_and_user_weight(r: float, extra: dict[str, float]) -> None:
-    check(random_matrix(3), 0.3, r=r, **extra)
-    check(random_matrix(3, real=True), 0.3, r=r, **extra)
+def test_sparse_equals_naive_with_second_ridge_and_user_weight(r: float) -> None:
+    check(random_matrix(3), 0.3, r=r, l2_flat=1.0, user_weight=1.3)
+    check(random_matrix(3, real=True), 0.3, r=r, l2_flat=1.0, user_weight=1.3)
 
 
 @pytest.mark.parametrize("r", [0.0, 0.5, 1.0])
@@ -142,13 +138,10 @@ def test_zero_variance_items_get_no_weights(binary: Matrix) -> None:
         assert model.pattern_.toarray()[:, item].sum() == 1
 
 
-@pytest.mark.parametrize("r", [0.0, 0.5])
-def test_float32_is_close_to_float64(binary: Matrix, r: float) -> None:
-    single = MRF.paper(l2=1.0, threshold=0.2, r=r).fit(sp.csr_array(binary)).weights_
-    assert single.dtype == np.float32
-    np.testing.assert_allclose(
-        single.toarray(), fit(binary, l2=1.0, threshold=0.2, r=r).weights_.toarray(), atol=2e-6
-    )
+def test_float32_is_close_to_float64(binary: Matrix) -> None:
+    single, double = (fit(binary, l2=1.0, threshold=0.2, r=0.5, dtype=d) for d in ("float32", "float64"))
+    assert single.weights_.dtype == np.float32
+    np.testing.assert_allclose(single.weights_.toarray(), double.weights_.toarray(), atol=2e-6)
 
 
 @pytest.mark.parametrize("r", [0.0, 0.5])
@@ -174,7 +167,7 @@ def test_columns_with_a_cap_that_bites_equal_naive(real: bool, monkeypatch: pyte
 # ── sparsity ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("sparsity", "alpha"), [(0.01, 0.0), (0.05, 0.75), (0.3, 0.0), (0.9, 0.75)])
+@pytest.mark.parametrize(("sparsity", "alpha"), [(0.01, 0.0), (0.3, 0.75)])
 def test_sparsity_lands_within_two_percent(sparsity: float, alpha: float) -> None:
     X = random_matrix(16, users=400, items=450, real=True)
     X = X[:, X.std(axis=0) > 0]
@@ -215,12 +208,9 @@ TIED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("max_neighbors", [1000, 6])
 @pytest.mark.parametrize("name", TIED)
-def test_sparsity_equals_naive_whatever_ties(
-    name: str, max_neighbors: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    X = TIED[name]
+def test_sparsity_equals_naive_whatever_ties(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, max_neighbors = TIED[name], 6 if name in ("binary", "giant") else 1000
     m = X.shape[1]
     S = naive.moments(X).S
     for sparsity in (1 / m, 1.4 / m, 0.34, 0.7):
@@ -242,7 +232,7 @@ def test_ties_do_not_change_the_share() -> None:
         assert abs(model.pattern_.nnz / 300**2 / sparsity - 1) <= 0.01
 
 
-@pytest.mark.parametrize(("items", "sparsity"), [(3, 0.34), (100, 0.01005), (300, 0.003335), (300, 1 / 300)])
+@pytest.mark.parametrize(("items", "sparsity"), [(3, 0.34), (300, 0.003335), (300, 1 / 300)])
 def test_few_wanted_entries_are_found_in_a_bounded_number_of_passes(items: int, sparsity: float) -> None:
     X = random_matrix(26, users=50, items=items + 20, real=True)[:, 20:]
     model = fit(X, l2=1.0, sparsity=sparsity)
@@ -250,7 +240,7 @@ def test_few_wanted_entries_are_found_in_a_bounded_number_of_passes(items: int, 
 
 
 def test_least_sparsity_that_a_message_names_is_accepted() -> None:
-    for items in (3, 7, 30, 45, 99, 101, 300, 1023):
+    for items in (3, 45, 1023):
         X = random_matrix(27, users=20, items=items + 20)[:, 20:]
         with pytest.raises(ParameterError, match="at least 1/items") as refusal:
             fit(X, l2=1.0, sparsity=0.5 / items)
@@ -259,7 +249,7 @@ def test_least_sparsity_that_a_message_names_is_accepted() -> None:
         fit(X, l2=1.0, sparsity=float(least[1]))
 
 
-@pytest.mark.parametrize("factor", [0.0, 1e-3, 20.0, 1e6])
+@pytest.mark.parametrize("factor", [0.0, 20.0])
 def test_misleading_sample_costs_passes_but_not_the_density(
     factor: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,13 +271,6 @@ def test_misleading_sample_costs_passes_but_not_the_density(
     assert len(passes) <= 5
     assert len(passes) > 1 or factor < 1
     assert abs(model.pattern_.nnz / 600**2 / 0.05 - 1) < 0.01
-
-
-def test_sparsity_one_equals_dense() -> None:
-    X = random_matrix(19, real=True)
-    X = X[:, X.std(axis=0) > 0]
-    sparse = fit(X, l2=1.0, sparsity=1.0)
-    np.testing.assert_allclose(sparse.weights_.toarray(), fit(X, l2=1.0).weights_, atol=1e-12)
 
 
 def test_pattern_that_outgrows_its_forecast_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,12 +302,9 @@ def test_cap_bites_within_the_limit_where_all_pairs_would_not_fit() -> None:
     assert tight.memory_plan_["pattern"] <= needed - 90_000_000
 
 
-def test_one_user_with_everything_is_mentioned(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_user_with_everything_is_mentioned() -> None:
     X = sp.random_array((300, 1200), density=0.01, rng=np.random.default_rng(0), format="lil")
     X[0] = 1
     with pytest.warns(MrfrecWarning, match=r"one user has 1,200 items, and so \d\d% of .*max_history=1000"):
         MRF.paper(sparsity=0.01, max_neighbors=20).fit(X.tocsr() != 0)
-    with caplog.at_level("INFO", "mrfrec"):
-        MRF.paper(sparsity=0.01, max_neighbors=20).fit(X.tocsr()[1:] != 0)  # no warning, or this fails
-    assert "max_neighbors=20 limits" in caplog.text
-    MRF.paper(sparsity=None).fit(X.tocsr() != 0)
+    MRF.paper(sparsity=0.01, max_neighbors=20).fit(X.tocsr()[1:] != 0)  # no warning, or this fails

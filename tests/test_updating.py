@@ -65,20 +65,18 @@ READING: list[dict[str, Any]] = [
     {"binary": False},
     {"binary": False, "min_value": 1.0, "duplicates": "max"},
     {"event_weights": WEIGHTS},
-    {"event_weights": WEIGHTS, "binary": False, "since": 10**7},
     {"event_weights": {"buy": -1.3, "other": 0.7}},
     {"window": "300d"},
     {"window": "300d", "now": 10**8, "event_weights": WEIGHTS},
     {"half_life": "400d", "now": 10**8, "event_weights": WEIGHTS, "duplicates": "max"},
-    {"half_life": "400d", "now": 10**8},
 ]
 
 
 @pytest.mark.parametrize("options", READING, ids=str)
 @pytest.mark.parametrize(
     ("kind", "seed"),
-    [(MRF, 0), (lambda: MRF(sparsity=0.2), 1), (Popularity, 2)],
-    ids=["dense", "sparse", "popular"],
+    [(lambda: MRF(sparsity=0.2), 1), (Popularity, 2)],
+    ids=["sparse", "popular"],
 )
 def test_update_equals_a_fit_on_all_events_in_any_order(
     kind: Any, options: dict[str, Any], seed: int, tmp_path: Path
@@ -102,7 +100,7 @@ ids = st.sampled_from(["1", "2", "30", "007", "x", "-5", str(2**63 + 1)])
 event = st.tuples(ids, ids, st.sampled_from([0.0, 1.0, -1.0, 0.1, 2.7, 1e6]))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @example([("1", "-5", 1.0)], [("1", "1", 1.0), ("1", str(2**63 + 1), 0.0)], "sum", False)
 @example([("x", "30", 1.0), ("2", "30", 0.1)], [("x", "30", -1.0), ("30", "2", 1.0)], "sum", False)
 @given(
@@ -204,27 +202,10 @@ def test_data_to_which_nothing_can_be_added_is_refused(options: dict[str, Any], 
         model.update(table(50, 5))
 
 
-def test_data_with_exact_sums_may_be_filtered_and_saved(tmp_path: Path) -> None:
-    data = read_interactions(table(), event_weights=WEIGHTS)
-    assert data.origin is not None
-    assert data.origin.sums.values is not None
-    limited = read_interactions(table(), event_weights=WEIGHTS, min_users=15)
-    for kept in (data.filtered(min_users=15), limited):
-        assert kept.n_items < data.n_items
-        Popularity().fit(kept).save(tmp_path / "m.mrf", include_histories=True)
-        model = mrfrec.load(tmp_path / "m.mrf")
-        assert list(model.users_ or []) == list(kept.users)
-        with pytest.raises(DataError, match="read with min_users, which leaves out"):
-            model.update(table(50, 5))
-        model.forget("u001").save(tmp_path / "m.mrf", include_histories=True)
-        assert "u001" not in list(mrfrec.load(tmp_path / "m.mrf").users_ or [])
-
-
 @pytest.mark.parametrize(
     "changed",
     [
-        {"rules": {"progress": 3}}, {"rules": []}, {"grain": 0.5}, {"bound": 1}, {"users": "dates"},
-        {"batches": [3]}, {"batches": None}, {"rules": {}},
+        {"rules": {"progress": 3}}, {"grain": 0.5}, {"bound": 1}, {"users": "dates"}, {"batches": [3]},
     ],
     ids=str,
 )  # fmt: skip
@@ -270,7 +251,7 @@ def test_entries_of_a_matrix_count_as_events(tmp_path: Path) -> None:
     assert list(model.users_ or []) == sorted_users
 
 
-@pytest.mark.parametrize("options", [*READING[:4], READING[7]], ids=str)
+@pytest.mark.parametrize("options", [*READING[:4], READING[6]], ids=str)
 def test_forgetting_equals_a_fit_on_the_others(options: dict[str, Any], tmp_path: Path) -> None:
     events = table().with_columns(title=pl.lit("one"))
     secret = pl.DataFrame(
@@ -357,33 +338,6 @@ def test_ids_of_another_type_are_refused_by_name() -> None:
     new = table(50, 2).with_columns(user=pl.int_range(50), item=pl.col("item"))
     with pytest.raises(DataError, match="user ids are integers in the new events and strings in the model"):
         model.update(new)
-
-
-@pytest.mark.parametrize("command", ["update", "forget"])
-def test_commands_say_what_they_need(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    table(50, 1).write_csv("first.csv")
-    Path("users.txt").write_text("u001")
-    run_command(["fit", "first.csv", "-o", "m.mrf"], Event())
-    rest = ["first.csv"] if command == "update" else ["--users", "users.txt"]
-    message = (
-        rf"^{command} needs the training users' histories.* Fit it again, and save it with .*--histories"
-    )
-    with pytest.raises(DataError, match=message):
-        run_command([command, "m.mrf", *rest], Event())
-
-
-def test_rules_of_the_model_are_named_when_new_events_break_them() -> None:
-    model = Popularity().fit(read_interactions(table(50, 1), event_weights=WEIGHTS))
-    new = table(50, 2).with_columns(event=pl.lit("return"))
-    message = (
-        r"no weight for 'return'.* read as the first were, with event_weights=\{.*; to change that, fit again"
-    )
-    with pytest.raises(DataError, match=message):
-        model.update(new)
-    strict = Popularity().fit(read_interactions(table(9, 1).unique(["user", "item"]), duplicates="error"))
-    with pytest.raises(DataError, match=r"repeat an earlier pair.* with duplicates='error'; to change that"):
-        strict.update(pl.concat([table(9, 2), table(9, 2)]))
 
 
 def test_time_that_empties_a_window_is_named() -> None:

@@ -11,7 +11,6 @@ import scipy.sparse as sp
 
 from mrfrec import (
     DataError,
-    Interactions,
     MemoryPlanError,
     MissingLibraryError,
     ModelFileError,
@@ -113,18 +112,6 @@ def test_an_item_nobody_has_is_a_zero_vector_and_is_near_to_nothing(X: Matrix) -
         assert 5 not in set(model.similar_items(7, k=30)["item"])
 
 
-def test_more_factors_than_items_can_be_trained() -> None:
-    model = WMF(factors=20, l2=0.5).fit(sp.csr_array(np.eye(6) + np.eye(6, k=1)))
-    assert model.recommend(history=[0], k=1)["item"].to_list() == [1]
-
-
-def test_another_seed_starts_elsewhere_and_the_same_seed_in_the_same_place() -> None:
-    X = random_matrix(5)
-    one, same, other = (trained(X, seed=seed, iterations=2).item_vectors_ for seed in (1, 1, 2))
-    np.testing.assert_array_equal(one, same)
-    assert np.abs(one - other).max() > 1e-3
-
-
 def test_blas_threads_are_as_before_and_change_nothing() -> None:
     from threadpoolctl import threadpool_info, threadpool_limits
 
@@ -198,27 +185,6 @@ def test_without_the_library_training_says_what_to_install_and_answering_goes_on
         WMF().fit(sp.csr_array(random_matrix(5)))
     loaded = load(tmp_path / "w.mrf")
     assert loaded.recommend(history=[3], k=3).equals(model.recommend(history=[3], k=3))
-
-
-def test_values_count_as_confidence() -> None:
-    data = Interactions(sp.csr_array(np.abs(random_matrix(5, real=True))))
-    model = trained(data.matrix.toarray())
-    weak, strong = (model.explain(0, history={1: 1.0, 2: x}) for x in (0.1, 10.0))
-    share = [table.filter(table["item"] == 2)["contribution"].abs().sum() for table in (weak, strong)]
-    assert share[1] > share[0]
-
-
-def test_a_value_of_zero_says_nothing() -> None:
-    model = trained(random_matrix(5))
-    some, same = {1: 0.0, 2: 1.0}, {2: 1.0}
-    assert model.recommend(history=some).equals(model.recommend(history=same))
-    assert model.explain(4, history=some).equals(model.explain(4, history=same))
-    stored = sp.csr_array(random_matrix(5))
-    stored.data[:3] = 0.0
-    clean = stored.copy()
-    clean.eliminate_zeros()
-    one, two = (WMF(factors=3, threads=1).fit(X).item_vectors_ for X in (stored, clean))
-    np.testing.assert_array_equal(one, two)
 
 
 @pytest.mark.parametrize("part", ["gram", "vectors"])

@@ -104,7 +104,6 @@ app.add_typer(paper_app)
 
 @app.command("compile", cls=Command)
 def compile_kernels(
-    to: Annotated[Path | None, Option(metavar="FOLDER", help="Folder for the machine code.")] = None,
     dtype: Annotated[
         Literal["float32", "float64", "both"], Option(help="Precision of the fits to compile for.")
     ] = "float32",
@@ -113,22 +112,17 @@ def compile_kernels(
 
     Saves a container the seconds of compiling. The machine code is stored in lib/mrfrec of the Python
     environment if that is writable, otherwise in ~/.cache/mrfrec; fits find it there, also on a read-only
-    file system.
-    After --to FOLDER, set NUMBA_CACHE_DIR to that folder when fitting. The code is specific to this
-    processor model; another one compiles again.
+    file system. The code is specific to this processor model; another one compiles again.
 
     \b
     Examples:
       mrfrec compile
-      mrfrec compile --to /opt/kernels --dtype both
+      mrfrec compile --dtype both
     """
-    from mrfrec.cli.running import naming
     from mrfrec.models.compiling import compile_ahead
 
     logging.getLogger("mrfrec").setLevel(logging.WARNING)
-    with naming("--to"):
-        kept = compile_ahead(to, dtypes=("float32", "float64") if dtype == "both" else (dtype,))
-    typer.echo(str(kept))
+    typer.echo(str(compile_ahead(dtypes=("float32", "float64") if dtype == "both" else (dtype,))))
 
 
 @app.command(cls=Command)

@@ -195,7 +195,7 @@ TableForm = Annotated[dict[str, Any], _READING.without(*RULES)]
 ModelParameters = Annotated[dict[str, Any], Derived("models/mrf.py", "MRF", "Model", without=_MACHINE)]
 Machine = Annotated[dict[str, Any], Derived("models/mrf.py", "MRF", "Machine", only=_MACHINE, defaults=False)]
 RankingMachine = Annotated[
-    dict[str, Any], Derived("models/mrf.py", "MRF", "Machine", only=("threads", "device"), defaults=False)
+    dict[str, Any], Derived("models/mrf.py", "MRF", "Machine", only=("threads",), defaults=False)
 ]
 
 

@@ -148,7 +148,6 @@ def tune(
     form: opt.ReportFormat = None,
     plot: opt.Plot = None,
     cluster: opt.Cluster = None,
-    shared_path: opt.SharedPath = None,
 ) -> None:
     """Find good parameters on validation users.
 
@@ -201,7 +200,7 @@ def tune(
         raise ParameterError("--output", "a name that ends in .json", str(best))
     written = {"--output": best, "--study": study}
     checked = measuring(data, settings, plot, aim="ndcg@100", written=written)
-    workers = cluster_of(cluster, shared_path, None if method == "grid" else made)
+    workers = cluster_of(cluster, None if method == "grid" else made)
     with workers as on_cluster, checked as (split, (aim, *_), progress):
         shared: dict[str, Any] = {
             "model": spec.kind, "fixed": spec.parameters, "minutes": minutes, "max_seconds": max_seconds,

@@ -12,13 +12,10 @@ from mrfrec.cli.options import (
     Cluster,
     Folder,
     ModelFile,
-    SharedPath,
-    machine_option,
     model_option,
     output_option,
     takes_options,
 )
-from mrfrec.errors import ParameterError
 
 
 @takes_options
@@ -54,14 +51,6 @@ def fit(
     parameters: ModelParameters,
     machine: Machine,
     cluster: Cluster = None,
-    shared_path: SharedPath = None,
-    checkpoint: Annotated[
-        Path | None,
-        machine_option(
-            metavar="FILE",
-            help="Keep the state of an autoencoder's training in this file, to continue if interrupted.",
-        ),
-    ] = None,
     histories: Annotated[
         bool,
         output_option(
@@ -89,14 +78,14 @@ def fit(
       mrfrec fit events.csv -o paper.mrf --model 'preset=paper, l2=3'
       mrfrec fit events.csv -o shop.mrf --model 'SLIM: l1=1, l2=50'
       mrfrec fit events.csv -o shop.mrf --sparsity 0.005 --cluster tcp://scheduler:8786
-      mrfrec fit events.csv -o shop.mrf --model MultVAE --device cuda --checkpoint training.ckpt
+      mrfrec fit events.csv -o shop.mrf --model MultVAE --device cuda
     """
     from mrfrec import datasets
     from mrfrec.cli.models import check_machine, make, only, parse_model, with_options
-    from mrfrec.cli.running import READING, check_output, cluster_of, resumable
+    from mrfrec.cli.running import READING, cluster_of
     from mrfrec.cli.show import note, progress_bar, size_of
     from mrfrec.core.progress import part_of
-    from mrfrec.io.atomic import check_writable, expanded, refuse_own_input
+    from mrfrec.io.atomic import check_writable, refuse_own_input
     from mrfrec.io.sources import paths_of
     from mrfrec.io.tables import read_interactions
 
@@ -105,25 +94,18 @@ def fit(
     files = [] if name is not None else [path for source in data for path in paths_of(source)]
     files += [Path(reading["items"])] if "items" in reading else []
     refuse_own_input(output, files)
-    if checkpoint is not None and expanded(checkpoint).resolve() == expanded(output).resolve():
-        raise ParameterError("--checkpoint", "another file than --output", str(checkpoint))
-    check_output("--checkpoint", checkpoint, files)
     spec = with_options(parse_model(only(model), params), parameters)
-    machine = {**machine, "checkpoint": checkpoint}
     check_machine(machine, [spec.kind])
     recommender = make(spec, machine)
-    with cluster_of(cluster, shared_path, recommender) as workers, progress_bar() as progress:
+    with cluster_of(cluster, recommender) as workers, progress_bar() as progress:
         if name is not None:
             interactions = datasets.load(name, folder).filtered(**reading)
         else:
             interactions = read_interactions(data, progress=part_of(progress, 0, READING), **reading)
         note(f"{interactions.n_users:,} users × {interactions.n_items:,} items, {len(interactions):,} pairs")
         note_skipped(interactions.skipped)
-        if checkpoint is not None and expanded(checkpoint).exists():
-            note(f"continuing from {checkpoint}")
         start = time.perf_counter()
-        with resumable(checkpoint):
-            recommender.fit(interactions, progress=part_of(progress, READING, 1), **workers)
+        recommender.fit(interactions, progress=part_of(progress, READING, 1), **workers)
     seconds = time.perf_counter() - start
     recommender.save(output, include_histories=histories)
     note(f"fitted {spec.kind} in {seconds:.1f} s; wrote {output} ({size_of(output)})")

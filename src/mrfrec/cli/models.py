@@ -196,11 +196,10 @@ def check_machine(machine: Mapping[str, Any], kinds: Iterable[str]) -> None:
     if machine.get("memory_limit") is not None:
         parse_bytes(machine["memory_limit"])
     given = list(dict.fromkeys(kinds))
-    for name in ("device", "checkpoint"):
-        having = [kind for kind in MODELS if name in model_class(kind).defaults()]
-        if machine.get(name) is not None and not set(given) & set(having):
-            rule, advice = f"left out with {', '.join(given)}", f"It is for {', '.join(having)}."
-            raise ParameterError(f"--{name}", rule, str(machine[name]), advice)
+    having = [kind for kind in MODELS if "device" in model_class(kind).defaults()]
+    if machine.get("device") is not None and not set(given) & set(having):
+        rule, advice = f"left out with {', '.join(given)}", f"It is for {', '.join(having)}."
+        raise ParameterError("--device", rule, str(machine["device"]), advice)
 
 
 def parse_vary(texts: Iterable[str], spec: Spec, *, searched: bool) -> dict[str, Any]:

@@ -152,14 +152,6 @@ Cluster = Annotated[
         help="Use a Dask cluster: tcp://host:8786, or local:4 for four processes started here.",
     ),
 ]
-SharedPath = Annotated[
-    Path | None,
-    machine_option(
-        metavar="FOLDER",
-        help="With --cluster: a folder that all workers see, for the data.",
-        show_default="the data is sent",
-    ),
-]
 Folder = Annotated[
     Path | None,
     Option(

@@ -122,8 +122,8 @@ def recommend(
     columns are user, item, title, score, rank and source. As user is a reserved word of SQL, --columns
     user=user_id saves its readers the quotes.
 
-    With --cluster, -o is a folder, which gets a Parquet file for each 20,000 users, part-00000.parquet and so
-    on. If that was interrupted, the same command goes on with the files that are missing.
+    With --cluster, -o is a new folder, which gets a Parquet file for each 20,000 users: part-00000.parquet
+    and so on.
 
     \b
     Examples:
@@ -137,7 +137,7 @@ def recommend(
       mrfrec recommend shop.mrf --all --exclude-file returned.csv -o today.csv
     """
     from mrfrec.cli.names import ItemNames, find_users, read_exclusions, read_histories
-    from mrfrec.cli.running import cluster_of, resumable
+    from mrfrec.cli.running import cluster_of
     from mrfrec.cli.show import note, progress_bar, show_recommendations
     from mrfrec.io.atomic import refuse_own_input
     from mrfrec.io.databases import is_database, refuse_url
@@ -165,8 +165,6 @@ def recommend(
     if output is not None and kind != "database":
         refuse_own_input(output, [model, users, history_file, exclude_file])
     opened = _load(model, machine.get("threads"))
-    if "device" in machine:
-        _rank_on(machine["device"], opened)
     names = ItemNames(opened.catalogue)
     whose: Any = None
     if history:
@@ -190,7 +188,7 @@ def recommend(
         raise DataError(f"{len(asked):,} users are too many for a table: give -o FILE.csv, or --format csv.")
     question = Question(k, not seen, allowed, excluded, novelty, _REASONS if explain else 0)
     if kind == "parts" and output is not None:
-        with cluster_of(cluster) as on_cluster, progress_bar() as progress, resumable(Path(output)):
+        with cluster_of(cluster) as on_cluster, progress_bar() as progress:
             rows = recommend_in_parts(opened, asked, question, output, progress=progress, **on_cluster)
         note(f"wrote {rows:,} rows for {len(asked):,} users to {output}")
         return
@@ -352,18 +350,3 @@ def _load(path: Path, threads: int | None = None) -> "Recommender":
     opened = load(path)
     opened.threads = None if threads is None else check_count("--threads", threads)
     return opened
-
-
-def _rank_on(device: str, model: "Recommender") -> None:
-    """Let a device rank, if the model has weights for that."""
-    from mrfrec.cli.show import note
-    from mrfrec.engines.devices import check_device
-    from mrfrec.models.mrf import MRF
-
-    if not isinstance(model, MRF):
-        rule = f"left out with {type(model).__name__}, which ranks on the CPU"
-        raise ParameterError("--device", rule, device)
-    model.set_params(device=device)
-    check_device(device)
-    if model.is_sparse and device != "cpu":
-        note("the weights are sparse: they are ranked on the CPU")

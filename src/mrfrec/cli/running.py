@@ -90,29 +90,22 @@ def resumable(path: Path | None, best: Path | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def cluster_of(
-    cluster: str | None, shared_path: Path | None = None, fitted: "Recommender | None" = None
-) -> "Iterator[dict[str, Any]]":
+def cluster_of(cluster: str | None, fitted: "Recommender | None" = None) -> "Iterator[dict[str, Any]]":
     """Connect to the cluster that was typed, if any; gives the parameters of `fit`, `climb` and `search`.
 
     `fitted` is a model whose fits the workers are to share.
     """
     from mrfrec.engines.cluster import connected
-    from mrfrec.io.atomic import expanded
     from mrfrec.models.recommender import Recommender
 
     if cluster is None:
-        if shared_path is not None:
-            raise ParameterError("--shared-path", "left out without --cluster", str(shared_path))
         yield {}
         return
     if fitted is not None and type(fitted).check_client is Recommender.check_client:
         rule = f"left out with {type(fitted).__name__}, which is fitted on this machine"
         raise ParameterError("--cluster", rule, cluster, "Workers share the fits of MRF.")
-    if shared_path is not None and not expanded(shared_path).is_dir():
-        raise ParameterError("--shared-path", "a folder", str(shared_path))
     with connected(cluster) as client:
-        yield {"client": client, "shared_path": None if shared_path is None else expanded(shared_path)}
+        yield {"client": client}
 
 
 def check_output(option: str, path: Path | None, inputs: Sequence[Path] = ()) -> None:

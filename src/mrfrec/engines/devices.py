@@ -21,13 +21,13 @@ def chosen_device(name: str) -> str:
         raise MissingLibraryError(f'device="{name}" needs PyTorch: pip install "mrfrec[torch]".') from None
     if name == "cpu":
         return name
-    with warnings.catch_warnings():  # PyTorch warns of old drivers; `_why_none` says it
+    with warnings.catch_warnings():  # PyTorch warns of old drivers
         warnings.simplefilter("ignore")
         found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
         return "cuda" if found else "cpu"
     if (torch.device(name).index or 0) >= found:
-        reason = f"It finds {found} of them." if found else _why_none()
+        reason = "This PyTorch is built without CUDA." if torch.version.cuda is None else f"It finds {found}."
         advice = f'{reason} Use "cpu", or "auto" to use a GPU if there is one.'
         raise ParameterError("device", "a device that PyTorch finds", name, advice)
     return name
@@ -44,16 +44,3 @@ def devices() -> list[tuple[str, str, int, int]]:
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     numbers = range(count)
     return [(f"cuda:{i}", torch.cuda.get_device_name(i), *torch.cuda.mem_get_info(i)) for i in numbers]
-
-
-def _why_none() -> str:
-    """Return why PyTorch finds no GPU, in one sentence."""
-    import torch
-
-    if torch.version.cuda is None:
-        return "This PyTorch is built without CUDA: install one that is built with it."
-    try:
-        torch.cuda.init()  # type: ignore[no-untyped-call]
-    except (RuntimeError, AssertionError) as error:
-        return str(error).strip().split(". ")[0].splitlines()[0].rstrip(".") + "."
-    return "It finds none."

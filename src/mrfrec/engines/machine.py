@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from numbers import Integral
 from pathlib import Path
 
@@ -49,60 +50,34 @@ def usable_threads() -> int:
 
 
 def available_memory() -> int:
-    """Return the bytes this process can still take: of the machine, its containers and its own limit."""
-    own = _process_memory(Path("/proc/self/statm"))
+    """Return the bytes this process can still take, of the machine and its containers."""
     containers = _container_memory(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))
-    return max(min([_machine_memory(), *own, *containers]), 0)
+    return max(min([_machine_memory(), *containers]), 0)
 
 
 def _machine_memory() -> int:
-    try:
+    with suppress(OSError):
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
-    except OSError:
-        pass
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         # macOS does not count what is free: assume half of what is built in.
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     return 4 * 1000**3  # unknown: a modest guess, which `memory_limit` overrides
 
 
-def _process_memory(usage: Path) -> Iterator[int]:
-    """Yield what RLIMIT_AS (`ulimit -v`) leaves of the address space, if it is set."""
-    try:
-        import resource
-
-        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-        if limit != resource.RLIM_INFINITY:
-            yield limit - int(usage.read_text().split()[0]) * resource.getpagesize()
-    except (ImportError, OSError):  # Windows has no such limit, macOS no such file
-        return
-
-
 def _container_memory(root: Path, membership: Path) -> Iterator[int]:
-    """Yield what each enclosing control group (version 1 or 2) leaves, counting file cache as free."""
+    """Yield what each enclosing control group leaves, counting file cache as free."""
     try:
         groups = [line.split(":", 2) for line in membership.read_text().splitlines()]
     except OSError:
         return
-    for _, controllers, path in groups:
-        if controllers == "":
-            folder, names = root, ("memory.max", "memory.current", "inactive_file ")
-        elif "memory" in controllers.split(","):
-            folder = root / "memory"
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ")
-        else:
-            continue
-        inside = folder / path.strip("/")
-        for group in {folder, inside, *(p for p in inside.parents if folder in p.parents)}:
-            try:
-                limit = (group / names[0]).read_text().strip()
-                if limit == "max":
-                    continue
-                used = int((group / names[1]).read_text())
+    for inside in (root / path.strip("/") for _, controllers, path in groups if controllers == ""):
+        for group in {root, inside, *(p for p in inside.parents if root in p.parents)}:
+            # A group without a limit says "max".
+            with suppress(OSError, ValueError):
+                limit = int((group / "memory.max").read_text())
+                used = int((group / "memory.current").read_text())
                 statistics = (group / "memory.stat").read_text().splitlines()
-            except (OSError, ValueError):
-                continue
-            cache = sum(int(line.split()[1]) for line in statistics if line.startswith(names[2]))
-            yield int(limit) - max(used - cache, 0)
+                cache = sum(int(line.split()[1]) for line in statistics if line.startswith("inactive_file "))
+                yield limit - max(used - cache, 0)

@@ -42,7 +42,6 @@ def climb(
     machine: Parameters | None = None,
     progress: "Progress | bool | None" = None,
     client: Any = None,
-    shared_path: "str | os.PathLike[str] | None" = None,
 ) -> Tuning:
     """Start from the defaults, or values next to them, and change one parameter at a time while that helps.
 
@@ -71,7 +70,7 @@ def climb(
     assert not isinstance(progress, bool)
     run = Study(
         split, metric, model, fixed, minutes, max_seconds, study, improved, ties, machine, progress,
-        client, shared_path,
+        client,
     )  # fmt: skip
     if not check_flag("grid", grid):
         run.check_distributed()

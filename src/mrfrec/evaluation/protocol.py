@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from os import PathLike
 from typing import Any, Literal
 
 import numpy as np
@@ -91,7 +90,6 @@ def evaluate(
     progress: "Progress | bool | None" = None,
     reuse: dict[str, Any] | None = None,
     client: Any = None,
-    shared_path: "str | PathLike[str] | None" = None,
 ) -> Evaluation:
     """Fit a model on the training data of a split and measure it on the test users.
 
@@ -107,7 +105,7 @@ def evaluate(
         the lower column first, as in the published experiments.
     reuse
         A dict in which fits on the same data share intermediate results, as in `Recommender.fit`.
-    client, shared_path
+    client
         Fit on a cluster, as `Recommender.fit` does.
 
     Notes
@@ -119,7 +117,7 @@ def evaluate(
     assert not isinstance(progress, bool)
     return fit_and_measure(
         model.unfitted(), split, metrics, name=name, ties=ties, progress=progress, reuse=reuse,
-        client=client, shared_path=shared_path,
+        client=client,
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ from mrfrec.io.atomic import writing
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import build
 
-_MACHINE = {"threads", "memory_limit", "device", "checkpoint"}
+_MACHINE = {"threads", "memory_limit", "device"}
 _UNLIMITED = 1 << 60  # bytes; workers that report no memory seem to have more
 
 
@@ -150,7 +150,6 @@ class Study:
         machine: Parameters | None,
         progress: Progress | None,
         client: Any = None,
-        shared_path: "str | os.PathLike[str] | None" = None,
     ) -> None:
         if max_seconds is not None:
             max_seconds = check_number("max_seconds", max_seconds, "above 0", lambda x: x > 0)
@@ -167,8 +166,6 @@ class Study:
             from mrfrec.engines.cluster import check_client
 
             check_client(client)
-        elif shared_path is not None:
-            raise ParameterError("shared_path", "None without a client", shared_path)
         self.split = check_split(split).for_tuning()
         try:
             wanted = within(DEFAULTS[:1], split.training.n_items) if metric is None else [metric]
@@ -185,11 +182,9 @@ class Study:
         self._progress, self._improved = progress, improved
         self.done, self.wanted = 0, 0  # trials; 0 are wanted where nobody knows how many it takes
         self._trying = Trying(self.split, self.metric, ties)
-        self._cluster = {} if client is None else {"client": client, "shared_path": shared_path}
+        self._cluster = {} if client is None else {"client": client}
         self._fit_on: dict[str, Any] = {}  # the cluster, if it can fit the model
         if client is not None:
-            if self.machine.get("checkpoint") is not None:
-                raise ParameterError("checkpoint", "None with a client", self.machine["checkpoint"])
             with suppress(ParameterError):
                 self.check_distributed()
                 self._fit_on = self._cluster

@@ -36,7 +36,6 @@ def tune(
     machine: Parameters | None = None,
     progress: "Progress | bool | None" = None,
     client: Any = None,
-    shared_path: "str | os.PathLike[str] | None" = None,
 ) -> Tuning:
     """Try every point on the validation users.
 
@@ -63,8 +62,6 @@ def tune(
     client
         A `distributed.Client`: its workers run trials at the same time, one in each of their threads. The
         trials, their order and the best are the same; training times are those of the workers.
-    shared_path
-        A folder that this machine and all workers see, for the data; without it, the data is sent.
 
     Notes
     -----
@@ -78,7 +75,7 @@ def tune(
         raise ParameterError("points", "a list of parameters such as grid(l2=[1, 3])", points)
     run = Study(
         split, metric, model, fixed, minutes, max_seconds, study, improved, ties, machine, progress,
-        client, shared_path,
+        client,
     )  # fmt: skip
     for point in wanted:  # refuse bad parameters before the first trial
         build(run.model, {**run.fixed, **plain(point)})
@@ -109,7 +106,6 @@ def search(
     machine: Parameters | None = None,
     progress: "Progress | bool | None" = None,
     client: Any = None,
-    shared_path: "str | os.PathLike[str] | None" = None,
 ) -> Tuning:
     """Let Optuna choose points from ranges and lists of choices, based on earlier trials.
 
@@ -124,7 +120,7 @@ def search(
     choose = Chooser(space, seed)
     run = Study(
         split, metric, model, fixed, minutes, max_seconds, study, improved, ties, machine, progress,
-        client, shared_path,
+        client,
     )  # fmt: skip
     run.check_distributed()
     for name, of in space.items():

@@ -1,4 +1,4 @@
-"""The models that the paper compares the MRF with.
+"""The models that the paper compares the MRF with, and `Linear`, from which to derive your own.
 
     from mrfrec.models import SLIM
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mrfrec.models.autoencoders import CDAE, MultDAE, MultVAE
     from mrfrec.models.family import EASE, EDLAE
+    from mrfrec.models.linear import Linear
     from mrfrec.models.neighborhood import ItemKNN, Popularity
     from mrfrec.models.slim import SLIM, FsSLIM
     from mrfrec.models.wmf import WMF
@@ -26,6 +27,7 @@ __all__ = [
     "WMF",
     "FsSLIM",
     "ItemKNN",
+    "Linear",
     "MultDAE",
     "MultVAE",
     "Popularity",
@@ -36,7 +38,7 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         from mrfrec.models.registry import MODELS
 
-        return getattr(import_module(MODELS[name]), name)
+        return getattr(import_module(MODELS.get(name, "mrfrec.models.linear")), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

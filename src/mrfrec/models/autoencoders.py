@@ -4,7 +4,6 @@
 numpy: scores are h(x)·Vᵀ + b, where h is the network up to its last hidden layer and V, b are the last layer.
 """
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,10 +35,6 @@ if TYPE_CHECKING:
 
 # Users per matrix product; constant, so that scores do not depend on the number of users in a call.
 _BLOCK = 32
-
-
-_PYTORCH = ("mrfrec.models.networks", "PyTorch")
-_MACHINE = ("device", "checkpoint", "threads", "memory_limit")
 
 
 @dataclass(frozen=True)
@@ -90,85 +85,6 @@ class Network:
         return {"first": self.first.matrix(), **self.layers}, facts
 
 
-def _keep_shared(
-    model: Any, *, hidden: int, dropout: float, l2: float, learning_rate: float, batch: int, epochs: int,
-    patience: int | None, validation: float, seed: int, device: str,
-    checkpoint: "str | os.PathLike[str] | None",
-) -> None:  # fmt: skip
-    """Check and keep the parameters that all three models have."""
-    for name, count in (("hidden", hidden), ("batch", batch), ("epochs", epochs)):
-        setattr(model, name, check_count(name, count))
-    for name, share in (("dropout", dropout), ("validation", validation)):
-        setattr(model, name, check_number(name, share, "0 or more and below 1", lambda x: 0 <= x < 1))
-    model.l2 = check_nonnegative("l2", l2)
-    rule = "a finite number above 0"
-    model.learning_rate = check_number("learning_rate", learning_rate, rule, lambda x: x > 0)
-    model.patience = None if patience is None else check_count("patience", patience)
-    model.seed = check_seed(seed)
-    if checkpoint is not None and not isinstance(checkpoint, str | os.PathLike):
-        raise ParameterError("checkpoint", "a path, or None", checkpoint)
-    model.device = check_device_name(device)
-    model.checkpoint = None if checkpoint is None else os.fspath(checkpoint)
-
-
-def _train(model: Any, data: "Interactions", given: FitContext) -> None:
-    """Train the network of a model, and keep it."""
-    model.check_ready()
-    from mrfrec.engines.devices import chosen_device
-    from mrfrec.models import networks, training
-
-    began = time.perf_counter()
-    kind: Any = type(model).__name__
-    rows = Rows.of(data.matrix)
-    _refuse_negative(kind, "the data", rows)
-    for part in given.validation or ():
-        _refuse_negative(kind, "validation", part)
-    recipe = networks.Recipe(kind=kind, **model.parameters)
-    device = chosen_device(model.device)
-    plan = memory_budget(model.memory_limit)
-    if device == "cpu":
-        needed = networks.needed_bytes(
-            recipe, (data.n_users, data.n_items), len(data), checkpoint=model.checkpoint is not None
-        )
-        plan.require("training", needed + given.copied, "Use a smaller hidden or batch, or fewer items.")
-    trained = training.train(
-        rows,
-        recipe,
-        validation=given.validation,
-        device=device,
-        threads=model.threads or usable_threads(),
-        checkpoint=model.checkpoint,
-        progress=given.progress,
-    )
-    weights = trained.weights
-    # Nothing below can fail: the model changes completely or not at all.
-    model._vectors, model._bias = DenseRows(weights.pop("vectors")), weights.pop("bias")
-    first = DenseRows(weights.pop("first"))
-    _keep_network(model, first, weights, trained.history, trained.best_epoch)
-    model.memory_plan_ = plan.stages
-    model.timings_ = {"train": trained.seconds, "total": time.perf_counter() - began}
-
-
-def _restore_network(model: Any, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
-    """Restore the vectors and the network of a model."""
-    Latent._restore(model, arrays, facts, m)
-    shaped(arrays, "vectors", m, model.hidden)
-    first, h = shaped(arrays, "first", m, model.hidden), model.hidden
-    shapes: dict[str, tuple[int, ...]] = {"first.bias": (h,)}
-    if z := getattr(model, "latent", 0):
-        shapes |= {"encoder": (h, 2 * z), "encoder.bias": (2 * z,), "decoder": (z, h), "decoder.bias": (h,)}
-    layers = {name: shaped(arrays, name, *shape).read() for name, shape in shapes.items()}
-    _keep_network(model, DenseRows(first.array, first.check), layers, facts["history"], facts["best_epoch"])
-
-
-def _keep_network(
-    model: Any, first: DenseRows, layers: dict[str, Any], history: list[dict[str, Any]], best_epoch: int
-) -> None:
-    is_sigmoid = getattr(model, "activation", "tanh") == "sigmoid"
-    model._encoder = Network(type(model).__name__, first, layers, is_sigmoid, history, best_epoch)
-    model.history_, model.best_epoch_ = history, best_epoch
-
-
 def _refuse_negative(kind: str, name: str, rows: Rows) -> None:
     negative = np.flatnonzero(rows.values < 0)
     if len(negative):
@@ -179,7 +95,85 @@ def _refuse_negative(kind: str, name: str, rows: Rows) -> None:
         )
 
 
-class MultVAE(Latent):
+class Autoencoder(Latent):
+    """What the three models have in common; their constructors and `networks.Recipe` differ."""
+
+    explains: ClassVar[bool] = False
+    extra: ClassVar[str | None] = "torch"
+    machine_parameters: ClassVar[tuple[str, ...]] = ("device", "threads", "memory_limit")
+    _trained_by: ClassVar[tuple[str, str]] = ("mrfrec.models.networks", "PyTorch")
+    history_: list[dict[str, Any]]
+    best_epoch_: int
+
+    def _keep(
+        self, *, hidden: int, dropout: float, l2: float, learning_rate: float, batch: int, epochs: int,
+        patience: int | None, validation: float, seed: int, device: str,
+    ) -> None:  # fmt: skip
+        """Check and keep the parameters that all three models have."""
+        for name, count in (("hidden", hidden), ("batch", batch), ("epochs", epochs)):
+            setattr(self, name, check_count(name, count))
+        for name, share in (("dropout", dropout), ("validation", validation)):
+            setattr(self, name, check_number(name, share, "0 or more and below 1", lambda x: 0 <= x < 1))
+        self.l2 = check_nonnegative("l2", l2)
+        rule = "a finite number above 0"
+        self.learning_rate = check_number("learning_rate", learning_rate, rule, lambda x: x > 0)
+        self.patience = None if patience is None else check_count("patience", patience)
+        self.seed = check_seed(seed)
+        self.device = check_device_name(device)
+
+    def _fit(self, data: "Interactions", given: FitContext) -> None:
+        self.check_ready()
+        from mrfrec.engines.devices import chosen_device
+        from mrfrec.models import networks, training
+
+        began = time.perf_counter()
+        kind: Any = type(self).__name__
+        rows = Rows.of(data.matrix)
+        _refuse_negative(kind, "the data", rows)
+        for part in given.validation or ():
+            _refuse_negative(kind, "validation", part)
+        recipe = networks.Recipe(kind=kind, **self.parameters)
+        device = chosen_device(self.device)
+        plan = memory_budget(self.memory_limit)
+        if device == "cpu":
+            needed = networks.needed_bytes(recipe, (data.n_users, data.n_items), len(data))
+            plan.require("training", needed + given.copied, "Use a smaller hidden or batch, or fewer items.")
+        trained = training.train(
+            rows,
+            recipe,
+            validation=given.validation,
+            device=device,
+            threads=self.threads or usable_threads(),
+            progress=given.progress,
+        )
+        weights = trained.weights
+        # Nothing below can fail: the model changes completely or not at all.
+        self._vectors, self._bias = DenseRows(weights.pop("vectors")), weights.pop("bias")
+        self._keep_network(DenseRows(weights.pop("first")), weights, trained.history, trained.best_epoch)
+        self.memory_plan_ = plan.stages
+        self.timings_ = {"train": trained.seconds, "total": time.perf_counter() - began}
+
+    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
+        super()._restore(arrays, facts, m)
+        h: int = self.parameters["hidden"]
+        shaped(arrays, "vectors", m, h)
+        first = shaped(arrays, "first", m, h)
+        shapes: dict[str, tuple[int, ...]] = {"first.bias": (h,)}
+        if z := getattr(self, "latent", 0):
+            shapes |= {"encoder": (h, 2 * z), "encoder.bias": (2 * z,)}
+            shapes |= {"decoder": (z, h), "decoder.bias": (h,)}
+        layers = {name: shaped(arrays, name, *shape).read() for name, shape in shapes.items()}
+        self._keep_network(DenseRows(first.array, first.check), layers, facts["history"], facts["best_epoch"])
+
+    def _keep_network(
+        self, first: DenseRows, layers: dict[str, Any], history: list[dict[str, Any]], best_epoch: int
+    ) -> None:
+        is_sigmoid = getattr(self, "activation", "tanh") == "sigmoid"
+        self._encoder = Network(type(self).__name__, first, layers, is_sigmoid, history, best_epoch)
+        self.history_, self.best_epoch_ = history, best_epoch
+
+
+class MultVAE(Autoencoder):
     """The variational autoencoder with a multinomial likelihood of Liang et al. (2018), Mult-VAE^PR.
 
     items → hidden → z → hidden → items, with tanh between. Histories are normalised to length 1 and partly
@@ -195,8 +189,7 @@ class MultVAE(Latent):
     hidden, latent
         Units of the hidden layers and of z.
     kl_cap, kl_epochs
-        β grows from 0 to kl_cap, a little in each step, in the first kl_epochs epochs. Liang et al. add
-        1/200,000 per step, whatever the number of users: 171 epochs of ML-20M for a cap of 0.2.
+        β grows from 0 to kl_cap, a little in each step, in the first kl_epochs epochs.
     dropout
         Share of a history that is dropped at random in each step; the rest is scaled up.
     l2
@@ -214,10 +207,6 @@ class MultVAE(Latent):
         Seed of all random numbers.
     device
         "cpu", "cuda", "cuda:1"; "auto" uses a GPU if PyTorch finds one.
-    checkpoint
-        File from which an interrupted fit resumes when called again with the same parameters and data; the
-        result is the same as without interruption. Written after an epoch, at most every 30 seconds, and on
-        Ctrl-C; removed when the fit is done.
     threads, memory_limit
         As in `MRF`, except that the number of threads may change the last bits of a result.
 
@@ -227,10 +216,6 @@ class MultVAE(Latent):
         For each epoch its number, the mean loss without penalty, and nDCG@100 on the validation users.
     best_epoch_
         The epoch whose weights are kept.
-    item_vectors_
-        V, the weights of the last layer.
-    timings_
-        Seconds of the training, and "total"; empty in a loaded model.
     """
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {
@@ -238,13 +223,6 @@ class MultVAE(Latent):
         "kl_epochs": (5.0, 20.0),
         "kl_cap": (0.2, 1.0, 2.0),
     }
-    explains: ClassVar[bool] = False
-    extra: ClassVar[str | None] = "torch"
-    machine_parameters: ClassVar[tuple[str, ...]] = _MACHINE
-    _trained_by: ClassVar[tuple[str, str]] = _PYTORCH
-    history_: list[dict[str, Any]]
-    best_epoch_: int
-    _fit, _restore = _train, _restore_network
 
     def __init__(
         self,
@@ -262,22 +240,20 @@ class MultVAE(Latent):
         validation: float = 0.05,
         seed: int = 98765,
         device: str = "auto",
-        checkpoint: "str | os.PathLike[str] | None" = None,
         threads: int | None = None,
         memory_limit: int | str | None = None,
     ) -> None:
         self.latent = check_count("latent", latent)
         for name, value in (("kl_cap", kl_cap), ("kl_epochs", kl_epochs)):
             setattr(self, name, check_nonnegative(name, value))
-        _keep_shared(
-            self, hidden=hidden, dropout=dropout, l2=l2, learning_rate=learning_rate, batch=batch,
+        self._keep(
+            hidden=hidden, dropout=dropout, l2=l2, learning_rate=learning_rate, batch=batch,
             epochs=epochs, patience=patience, validation=validation, seed=seed, device=device,
-            checkpoint=checkpoint,
         )  # fmt: skip
         self._limit(threads, memory_limit)
 
 
-class MultDAE(Latent):
+class MultDAE(Autoencoder):
     """The denoising autoencoder with a multinomial likelihood of Liang et al. (2018), Mult-DAE.
 
     items → hidden → items, with tanh between. Histories are normalised to length 1 and partly dropped in
@@ -288,25 +264,11 @@ class MultDAE(Latent):
     ----------
     hidden
         Units of the hidden layer.
-    dropout, l2, learning_rate, batch, epochs, patience, validation, seed
-        As in `MultVAE`.
-    device, checkpoint, threads, memory_limit
-        As in `MultVAE`.
-
-    Attributes
-    ----------
-    history_, best_epoch_, item_vectors_, timings_
+    dropout, l2, learning_rate, batch, epochs, patience, validation, seed, device, threads, memory_limit
         As in `MultVAE`.
     """
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {"dropout": (0.3, 0.5, 0.7), "l2": (0.001, 0.01, 0.1)}
-    explains: ClassVar[bool] = False
-    extra: ClassVar[str | None] = "torch"
-    machine_parameters: ClassVar[tuple[str, ...]] = _MACHINE
-    _trained_by: ClassVar[tuple[str, str]] = _PYTORCH
-    history_: list[dict[str, Any]]
-    best_epoch_: int
-    _fit, _restore = _train, _restore_network
 
     def __init__(
         self,
@@ -321,19 +283,17 @@ class MultDAE(Latent):
         validation: float = 0.05,
         seed: int = 98765,
         device: str = "auto",
-        checkpoint: "str | os.PathLike[str] | None" = None,
         threads: int | None = None,
         memory_limit: int | str | None = None,
     ) -> None:
-        _keep_shared(
-            self, hidden=hidden, dropout=dropout, l2=l2, learning_rate=learning_rate, batch=batch,
+        self._keep(
+            hidden=hidden, dropout=dropout, l2=l2, learning_rate=learning_rate, batch=batch,
             epochs=epochs, patience=patience, validation=validation, seed=seed, device=device,
-            checkpoint=checkpoint,
         )  # fmt: skip
         self._limit(threads, memory_limit)
 
 
-class CDAE(Latent):
+class CDAE(Autoencoder):
     """The collaborative denoising autoencoder of Wu et al. (2016), with a weighted square loss.
 
     z = activation(Wᵀx̃ + V_u + b), and the scores are W'z + b'; x̃ is the partly dropped history. Adam
@@ -351,25 +311,11 @@ class CDAE(Latent):
     user_vectors
         Learn a vector V_u for every training user, as in the paper. The vectors take part in training only:
         all scores come from a history with V_u = 0, the mean of its prior.
-    dropout, l2, learning_rate, batch, epochs, patience, validation, seed
-        As in `MultVAE`.
-    device, checkpoint, threads, memory_limit
-        As in `MultVAE`.
-
-    Attributes
-    ----------
-    history_, best_epoch_, item_vectors_, timings_
+    dropout, l2, learning_rate, batch, epochs, patience, validation, seed, device, threads, memory_limit
         As in `MultVAE`.
     """
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {"weight": (1.0, 10.0, 50.0), "l2": (0.001, 0.01, 0.1)}
-    explains: ClassVar[bool] = False
-    extra: ClassVar[str | None] = "torch"
-    machine_parameters: ClassVar[tuple[str, ...]] = _MACHINE
-    _trained_by: ClassVar[tuple[str, str]] = _PYTORCH
-    history_: list[dict[str, Any]]
-    best_epoch_: int
-    _fit, _restore = _train, _restore_network
 
     def __init__(
         self,
@@ -387,7 +333,6 @@ class CDAE(Latent):
         validation: float = 0.05,
         seed: int = 98765,
         device: str = "auto",
-        checkpoint: "str | os.PathLike[str] | None" = None,
         threads: int | None = None,
         memory_limit: int | str | None = None,
     ) -> None:
@@ -396,9 +341,8 @@ class CDAE(Latent):
             raise ParameterError("activation", '"sigmoid" or "tanh"', activation)
         self.activation = activation
         self.user_vectors = check_flag("user_vectors", user_vectors)
-        _keep_shared(
-            self, hidden=hidden, dropout=dropout, l2=l2, learning_rate=learning_rate, batch=batch,
+        self._keep(
+            hidden=hidden, dropout=dropout, l2=l2, learning_rate=learning_rate, batch=batch,
             epochs=epochs, patience=patience, validation=validation, seed=seed, device=device,
-            checkpoint=checkpoint,
         )  # fmt: skip
         self._limit(threads, memory_limit)

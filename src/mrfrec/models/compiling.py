@@ -1,7 +1,6 @@
 """Compile ahead of the first fit, for container images."""
 
 from collections.abc import Sequence
-from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,58 +9,30 @@ import scipy.sparse as sp
 
 from mrfrec.core.kernels import compile as kernels
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.io.atomic import expanded
 from mrfrec.models.mrf import MRF
 from mrfrec.models.neighborhood import ItemKNN
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.slim import SLIM, FsSLIM
 
 
-def compile_ahead(
-    folder: str | PathLike[str] | None = None,
-    *,
-    dtypes: Sequence[Literal["float32", "float64"]] = ("float32",),
-) -> Path:
+def compile_ahead(*, dtypes: Sequence[Literal["float32", "float64"]] = ("float32",)) -> Path:
     """Compile the kernels of fitting and ranking, so that later processes load them instead of compiling.
 
     Covers `MRF`, dense and sparse, with binary data and with values, and `ItemKNN`, `SLIM` and `FsSLIM`.
-    Kernels that are compiled already are loaded. Machine code is for one model of processor: on another one
-    it is compiled anew.
-
-    Parameters
-    ----------
-    folder
-        Where to keep the machine code. None: in `lib/mrfrec` of the Python environment if that can be
-        written, else in `~/.cache/mrfrec`; later processes look there. Of another folder they have to be
-        told: call this function with it before anything is fitted, or set numba's variable NUMBA_CACHE_DIR to
-        it.
-    dtypes
-        "float32", "float64", or both.
-
-    Returns
-    -------
-    Path
-        The folder that has the machine code.
+    Returns the folder that has the machine code: `lib/mrfrec` of the Python environment if that can be
+    written, else `~/.cache/mrfrec`, unless numba's variable NUMBA_CACHE_DIR names another. Machine code is
+    for one model of processor: on another one it is compiled anew.
     """
     for dtype in dtypes:
         if dtype not in ("float32", "float64"):
             raise ParameterError("dtypes", 'some of "float32" and "float64"', dtype)
-    if folder is not None:
-        if not kernels.keep_in(expanded(folder).resolve()):
-            raise ParameterError(
-                "folder", "given before anything is fitted or ranked in this process", str(folder)
-            )
-        chosen = kernels.cache_folders()[0]
-        if not kernels.can_write(chosen) and not chosen.is_dir():
-            raise ParameterError("folder", "a folder that can be written", str(folder))
-    for dtype in dtypes:
         _fit_everything(dtype)
     for kept in kernels.cache_folders():
         if any(kept.glob("*.nbi")):
             return kept
     raise DataError(
         "the machine code was compiled but could not be kept: neither the package's own folder nor "
-        "~/.cache/mrfrec can be written. Name a folder that can."
+        "~/.cache/mrfrec can be written. Name one that can, as NUMBA_CACHE_DIR."
     )
 
 

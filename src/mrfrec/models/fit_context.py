@@ -1,6 +1,5 @@
 """The arguments of a fit besides its data."""
 
-from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mrfrec.core.sparse import Rows
@@ -18,7 +17,6 @@ class FitContext(NamedTuple):
     reuse: dict[str, Any] | None
     validation: tuple[Rows, Rows] | None  # shown and hidden items of validation users
     client: Any = None  # of a cluster
-    shared_path: "str | PathLike[str] | None" = None  # that its workers see
 
 
 def validation_rows(validation: object, m: int) -> tuple[Rows, Rows]:

@@ -1,5 +1,6 @@
 """Models that score by x·B: each item of the history has a weight in the score of each other item."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ import numpy.typing as npt
 
 from mrfrec.core.low_rank import LowRank
 from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.errors import ParameterError
 from mrfrec.models.answers import scorers
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.storage.arrays import shaped, stored_rows
@@ -19,16 +21,11 @@ if TYPE_CHECKING:
 
 _MANY = 256  # users that are worth bringing dense weights to a device
 
+_log = logging.getLogger("mrfrec")
+
 
 class Linear(Recommender):
-    """A recommender by item-item weights; a subclass says how these are learned.
-
-    Attributes
-    ----------
-    weights_
-        B, m × m with a zero diagonal: B[j, i] is the weight of item j in the score of item i. An ndarray
-        (dense) or a `scipy.sparse.csr_array` (sparse). A low-rank part is not in it.
-    """
+    """A recommender by item-item weights. A subclass learns these in `_fit`, and calls `set_weights`."""
 
     scales_scores = True
     _weights: Rows | DenseRows
@@ -37,9 +34,33 @@ class Linear(Recommender):
     _on_device: "DeviceRanker | None" = None
     _few: int = scorers.FEW  # users, up to which numpy is used
 
+    def set_weights(self, weights: Any, base: Any = 0.0) -> None:
+        """Keep what was learned.
+
+        Parameters
+        ----------
+        weights
+            B, m × m with a zero diagonal: B[j, i] is the weight of item j in the score of item i. A numpy
+            array or a `scipy.sparse` matrix.
+        base
+            The score without any weight: a number for each item, or one for all.
+        """
+        if getattr(weights, "ndim", 0) != 2 or weights.shape[0] != weights.shape[1]:
+            raise ParameterError("weights", "a matrix of items × items", getattr(weights, "shape", weights))
+        if isinstance(weights, np.ndarray):
+            kept: Rows | DenseRows = DenseRows(np.ascontiguousarray(weights, self.dtype))
+        else:
+            kept = Rows.of(weights.tocsr().astype(self.dtype, copy=False))
+        shift = np.empty(weights.shape[0], self.dtype)
+        shift[:] = base
+        self._weights, self._shift, self._low_rank = kept, shift, None
+
     @property
     def weights_(self) -> Any:
-        """B: an ndarray (dense) or a `scipy.sparse.csr_array` (sparse)."""
+        """B, m × m: B[j, i] is the weight of item j in the score of item i; a low-rank part is not in it.
+
+        An ndarray (dense) or a `scipy.sparse.csr_array` (sparse).
+        """
         if not hasattr(self, "_weights"):
             raise AttributeError(
                 f"weights_: this {type(self).__name__} has learned nothing yet: call fit first."
@@ -117,6 +138,24 @@ class Linear(Recommender):
         super().prepare_answers()
         if isinstance(self._weights, Rows):
             self._few = 0
+
+    def warm_up(self) -> None:
+        """Compile or load what fitting and ranking need, so that it is no part of a fit that is timed."""
+        import scipy.sparse as sp
+
+        X = sp.csr_array((np.arange(300 * 40).reshape(300, 40) % 7 % 3 == 0).astype(np.float32))
+        level = _log.level
+        _log.setLevel(max(level, logging.WARNING))  # these fits are not the caller's
+        try:
+            for model in self._alike():
+                model.memory_limit = None
+                model.fit(X).top_k(X, 1)
+        finally:
+            _log.setLevel(level)
+
+    def _alike(self) -> "list[Recommender]":
+        """Return models that run the code of this one when they are fitted to a few numbers."""
+        return [self.unfitted()]
 
     def _neighbors(self, item: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Row j of B + λ·L: where item j adds most."""

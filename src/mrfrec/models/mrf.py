@@ -4,8 +4,6 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import fields
-from functools import cache
-from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
     from mrfrec.data.interactions import Interactions
     from mrfrec.engines.local import LocalEngine
     from mrfrec.io.artifact import Stored
+    from mrfrec.models.recommender import Recommender
 
 __all__ = ["MRF", "PAPER"]
 
@@ -62,10 +61,8 @@ class MRF(Linear):
     Parameters
     ----------
     l2
-        Ridge on the rescaled item-item matrix: "auto", or a number, larger for less data. "auto" is
-        37·q^(1−α)·(v̄/q)^(¼−α), where v̄ is the mean of v, the weighted sum of squares of an item (about its
-        mean if centered), over the items with some variance, and q the mean square of an entry, 1 for binary
-        data; `plan_.l2` is the number.
+        Ridge on the rescaled item-item matrix: "auto", or a number, larger for less data. `plan_.l2` is the
+        number that "auto" stands for.
     alpha
         Exponent of the rescaling, from 0 (covariances) to 1 (correlations).
     l2_flat
@@ -73,8 +70,7 @@ class MRF(Linear):
         l2_flat/s²`.
     dropout
         A third ridge, proportional to the popularity of an item; below 1. For p it is p/(1 − p) times the
-        diagonal of S, which equals, in expectation, dropping each item of a history with this probability in
-        training (EDLAE).
+        diagonal of S, as in `EDLAE`.
     user_weight
         Above 0, long histories count less. A user with a history of length h gets the weight h^(−β), for this
         number β.
@@ -82,10 +78,8 @@ class MRF(Linear):
         Subtract the mean of each item.
     sparsity
         Share of the weights to keep, such as 0.005; "dense" for all weights, or "auto". It is a share of the
-        m² entries, diagonal included, before `max_neighbors` applies. None is the same as "dense". "auto":
-        dense up to 25,000 items if that fits in memory, otherwise 200 neighbours per item, or as many as fit;
-        but, with rank="auto" and more than 1,000 items, 100 neighbours per item in place of a dense model if
-        there are fewer users than items, or fewer than 30 pairs per item.
+        m² entries, diagonal included, before `max_neighbors` applies. None is the same as "dense". "auto" is
+        dense up to 25,000 items if that fits in memory and the data is not too thin; `plan_` says why.
     threshold
         Keep pairs that correlate more than this, instead of `sparsity`. These are the entries with |S| above
         it.
@@ -99,29 +93,25 @@ class MRF(Linear):
         Appendix), for all items with variance.
     novelty
         Above 0, rarer items score higher; below 0, popular items. For γ, the score of an item with p users is
-        divided by (p/p̄)^γ, where p̄ is the p of a typical interaction. `recommend(novelty=…)` uses another γ
-        without a new fit.
+        divided by (p/p̄)^γ, where p̄ is the p of a typical interaction.
     rank
         Number of vectors of a low-rank part beside the weights: "auto", or 0 for none. With the part L the
-        score is x·(B + λ·L). It gives a sparse model the structure that all items share. "auto": 256 for a
-        sparse model, fewer where that would be more than 16 million numbers; 0 for a dense one.
+        score is x·(B + λ·L). "auto": 256 for a sparse model, fewer where that would be more than 16 million
+        numbers; 0 for a dense one.
     rank_weight
-        How much the low-rank part counts, where the weights count 1. λ is such that, over the items a user
-        has not, the scores x·λL spread (in their standard deviation) this many times as much as the scores of
-        B, intercept included.
+        How much the low-rank part counts, where the weights count 1. It is the ratio of the spreads of both
+        scores over the items a user has not.
     offset
-        Add the intercept of the conditional mean. The score is μ + (x − μ)·B instead of x·B. An item without
-        evidence scores its mean given that none of its neighbors were used, μ − μ·B; an empty history scores
-        μ.
+        Add the intercept of the conditional mean. The score is μ + (x − μ)·B instead of x·B; an empty history
+        scores μ.
     dtype
         Precision of the weights and of the linear algebra.
     threads
         Number of threads, by default one for each core. Results do not depend on it.
     memory_limit
         Memory to use beyond the data, such as "8GB", by default as much as is free. It holds for a fit and
-        for `score`; a number is in bytes. Up to 15 MB of buffers are not counted. A fit that needs more
-        raises `MemoryPlanError`: before it starts, or as soon as the data shows it. Where "auto" decides, the
-        limit may make the model sparse, keep fewer pairs or leave out the low-rank part; `plan_` says so.
+        for `score`; a number is in bytes. A fit that needs more raises `MemoryPlanError`. Where "auto"
+        decides, the limit may make the model smaller; `plan_` says so.
     device
         Where to compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU where it pays. That is from 5,000 items
         on, if sparse from 5 million interactions, where a GPU has room. The device fits, and ranks many users
@@ -132,9 +122,6 @@ class MRF(Linear):
     ----------
     plan_
         Dense or sparse, why, and the memory it takes. `str(plan_)` is one line, which is also logged.
-    weights_
-        B, m × m with a zero diagonal: B[j, i] is the weight of item j in the score of item i. An ndarray
-        (dense) or a `scipy.sparse.csr_array` (sparse).
     pattern_
         A, the entries that may be non-zero, diagonal included (`csc_array` of booleans); None if dense or
         loaded.
@@ -146,16 +133,9 @@ class MRF(Linear):
         Every entry kept has |S| above it; of those that tie just above it, some may be cut. None if dense.
     mean_, scale_
         μ and s, per item.
-    items_, titles_, popularity_, users_
-        Ids and titles of the items, number of training users of each, ids of the users.
-    timings_
-        Seconds per stage, and "total"; empty in a loaded model.
-    memory_plan_
-        Planned bytes of each stage; empty in a loaded model.
     """
 
     machine_parameters: ClassVar[tuple[str, ...]] = ("threads", "memory_limit", "device")
-    added_parameters: ClassVar[Mapping[str, Any]] = {"novelty": 0.0, "rank": 0}
     tuning_grid: ClassVar[Mapping[str, Axis]] = {
         "sparsity": ("auto",), "r": (0.0,), "alpha": (0.0, 0.25, 0.5, 0.75, 1.0),
         "l2": Ridges((0.25, 0.5, 1.0, 2.0, 4.0), (0.1, 10.0), of_auto=True),
@@ -173,7 +153,6 @@ class MRF(Linear):
     threshold_: float | None
     mean_: npt.NDArray[np.float64]
     scale_: npt.NDArray[np.float64]
-    memory_plan_: dict[str, int]
     rank_weight_: float
     _shift: npt.NDArray[Any]  # μ − μ·B with the offset, else zero
 
@@ -229,22 +208,13 @@ class MRF(Linear):
         self._limit(threads, memory_limit)
         self.device = check_device_name(device)
         if self.threshold is not None and self.sparsity not in (None, "auto"):
-            raise ParameterError(
-                "threshold",
-                "None when sparsity is given",
-                threshold,
-                "Give one of them.",
-            )
+            raise ParameterError("threshold", "None when sparsity is given", threshold)
         asks_for_sparse = self.threshold is not None or self.sparsity not in (None, "auto") or self.r > 0
         if asks_for_sparse and self.mean_constraint:
-            raise ParameterError(
-                "mean_constraint",
-                "False for a sparse model",
-                mean_constraint,
-                "The constraint has a closed form for the dense model only; drop sparsity, threshold and r.",
-            )
+            advice = "Drop sparsity, threshold and r."
+            raise ParameterError("mean_constraint", "False for a sparse model", mean_constraint, advice)
         if self.r > 0 and self.sparsity is None and self.threshold is None:
-            raise ParameterError("r", "0 for a dense model", r, "It belongs to the sparse model.")
+            raise ParameterError("r", "0 for a dense model", r)
 
     @classmethod
     def paper(cls, **parameters: Any) -> "MRF":
@@ -258,10 +228,7 @@ class MRF(Linear):
     # ── fitting ───────────────────────────────────────────────────────────────────────────────────
 
     def planned(self, data: object) -> Plan:
-        """Return what a fit to this data would do and the memory it would need, without fitting.
-
-        An automatic l2 stays "auto".
-        """
+        """Return what a fit to this data would do and the memory it would need; l2="auto" stays."""
         from mrfrec.core import fitting
         from mrfrec.io.tables import as_interactions
 
@@ -277,18 +244,13 @@ class MRF(Linear):
             sizes = Sizes(*size[:3], binary, itemsize, engine.memory.limit)
             return decide(self._settings, sizes, engine.memory)
 
-    def _engine(
-        self,
-        progress: "Progress | None",
-        client: Any = None,
-        shared_path: "str | PathLike[str] | None" = None,
-    ) -> "LocalEngine":
+    def _engine(self, progress: "Progress | None", client: Any = None) -> "LocalEngine":
         from mrfrec.engines.choice import engine_on
 
         if client is not None:
             from mrfrec.engines.cluster import ClusterEngine
 
-            return ClusterEngine(client, self.threads, self.memory_limit, progress, shared_path=shared_path)
+            return ClusterEngine(client, self.threads, self.memory_limit, progress)
         return engine_on(self.device, self.threads, self.memory_limit, progress)
 
     def check_client(self, client: object) -> None:
@@ -343,13 +305,15 @@ class MRF(Linear):
 
         start = time.perf_counter()
         self._on_device = None  # the device may need its memory
-        with self._engine(given.progress, given.client, given.shared_path) as engine:
+        with self._engine(given.progress, given.client) as engine:
             fitted = fitting.fit(
                 data.matrix,
                 self._settings,
                 engine,
                 copied=given.copied,
-                announce=lambda plan: _log.info("%s%s", plan, _where(engine)),
+                announce=lambda plan: _log.info(
+                    "%s%s", plan, f", on {engine.accelerator.name}" if engine.accelerator else ""
+                ),
                 reuse=None if given.reuse is None else given.reuse.setdefault("mrf", fitting.Reuse()),
             )
         if self.l2 == "auto":
@@ -368,7 +332,7 @@ class MRF(Linear):
         if low_rank is not None:
             low_rank = low_rank.scaled(factors * rank_weight) if rank_weight else None
         if fitted.pattern is not None:
-            self._mention_odd_data(data, np.diff(fitted.pattern.indptr))
+            _warn_of_a_giant(data)
         engine.finish()
         # Everything is there: from here on nothing can fail.
         self._weights, self._shift, self._low_rank = weights, shift, low_rank
@@ -377,23 +341,9 @@ class MRF(Linear):
         self.pattern_, self.threshold_, self.n_blocks_ = fitted.pattern, fitted.threshold, fitted.n_blocks
         self.mean_, self.scale_ = fitted.mean, fitted.scale
 
-    def _mention_odd_data(self, data: "Interactions", column_sizes: npt.NDArray[Any]) -> None:
-        """Warn of data that makes a sparse model less accurate than its sparsity suggests."""
-        full = int((column_sizes >= self.max_neighbors).sum())
-        if full:
-            _log.info("max_neighbors=%d limits %d of %d items", self.max_neighbors, full, data.n_items)
-        lengths = np.diff(data.matrix.indptr).astype(np.float64)
-        longest, share = int(lengths.max()), float(lengths.max() ** 2 / (lengths**2).sum())
-        if longest > 1000 and share > 0.1:
-            warn(
-                f"one user has {longest:,} items, and so {share:.0%} of all pairs of items. Items that only "
-                "this user has look alike, and in a sparse model take the place of others. Read the data "
-                "with max_history=1000 to leave such users out."
-            )
-
-    def warm_up(self) -> None:
-        """Compile or load what fitting and ranking need, so that it is no part of a fit that is timed."""
-        _warm_up(self.dtype)
+    def _alike(self) -> "list[Recommender]":
+        shared: dict[str, Any] = {"l2": 1.0, "dtype": self.dtype, "threads": 1}
+        return [MRF(sparsity=None, **shared), MRF(sparsity=0.5, r=0.5, max_neighbors=10, **shared)]
 
     @property
     def _stranger_scores(self) -> npt.NDArray[Any]:
@@ -418,15 +368,9 @@ class MRF(Linear):
     def _state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
         arrays, _ = super()._state()
         plan = {name: value for name, value in vars(self.plan_).items() if name not in _OF_MACHINE}
-        return (
-            {"mean": self.mean_, "scale": self.scale_, **arrays},
-            {
-                "plan": plan,
-                "threshold": self.threshold_,
-                "blocks": self.n_blocks_,
-                "rank_weight": self.rank_weight_,
-            },
-        )
+        facts: dict[str, Any] = {"plan": plan, "threshold": self.threshold_, "blocks": self.n_blocks_}
+        facts["rank_weight"] = self.rank_weight_
+        return {"mean": self.mean_, "scale": self.scale_, **arrays}, facts
 
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
         super()._restore(arrays, facts, m)
@@ -437,12 +381,19 @@ class MRF(Linear):
         if self.plan_.kind != ("dense" if "weights" in arrays else "sparse"):
             raise KeyError("plan")
         self.threshold_, self.n_blocks_ = facts["threshold"], facts["blocks"]
-        self.rank_weight_ = facts.get("rank_weight", 0.0)
+        self.rank_weight_ = facts["rank_weight"]
         self.pattern_ = None
 
 
-def _where(engine: "LocalEngine") -> str:
-    return "" if engine.accelerator is None else f", on {engine.accelerator.name}"
+def _warn_of_a_giant(data: "Interactions") -> None:
+    """Warn of a user who makes a sparse model less accurate than its sparsity suggests."""
+    lengths = np.diff(data.matrix.indptr).astype(np.float64)
+    longest, share = int(lengths.max()), float(lengths.max() ** 2 / (lengths**2).sum())
+    if longest > 1000 and share > 0.1:
+        warn(
+            f"one user has {longest:,} items, and so {share:.0%} of all pairs of items. Items that only this "
+            "user has look alike. Read the data with max_history=1000 to leave such users out."
+        )
 
 
 def _relative_spread(
@@ -471,19 +422,3 @@ def _relative_spread(
                 variances.append(others.var())
         spreads.append(np.mean(variances) ** 0.5 if variances else 0.0)
     return float(spreads[0] / spreads[1]) if spreads[1] > 0 else 0.0
-
-
-@cache
-def _warm_up(dtype: Literal["float32", "float64"]) -> None:
-    """Fit and rank a few numbers, dense and sparse."""
-    import scipy.sparse as sp
-
-    X = sp.csr_array((np.arange(300 * 40).reshape(300, 40) % 7 % 3 == 0).astype(np.float32))
-    level = _log.level
-    _log.setLevel(logging.WARNING)  # these fits are not the caller's
-    try:
-        for parameters in ({"sparsity": None}, {"sparsity": 0.5, "r": 0.5, "max_neighbors": 10}):
-            model = MRF(l2=1.0, dtype=dtype, threads=1, **parameters)
-            model.fit(X).top_k(X, 1)
-    finally:
-        _log.setLevel(level)

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.checks import check_count, check_flag, check_nonnegative
-from mrfrec.core.sparse import Rows
 from mrfrec.engines.local import LocalEngine
 from mrfrec.models.axes import Axis
 from mrfrec.models.fit_context import FitContext
@@ -31,11 +30,9 @@ class Popularity(Linear):
         return
 
     def _fit(self, data: "Interactions", given: FitContext) -> None:
-        m, start = data.n_items, time.perf_counter()
-        shift = data.popularity.astype(self.dtype)
-        self._weights, self._shift = Rows.empty(m, m), shift
-        self.memory_plan_ = {}
-        self.timings_ = {"total": time.perf_counter() - start}
+        import scipy.sparse as sp
+
+        self.set_weights(sp.csr_array((data.n_items, data.n_items)), data.popularity)
 
 
 Learn = Callable[["sp.csr_array", int, "Engine"], "tuple[sp.csr_array, npt.NDArray[Any] | float]"]
@@ -63,17 +60,9 @@ def fit_gram(
         engine.expect(costs)
         weights, base = learn(data.matrix, held, engine)
     engine.finish()
-    model._weights, model._shift = Rows.of(weights), np.full(data.n_items, base, model.dtype)
+    model.set_weights(weights, base)
     model.memory_plan_ = engine.memory.stages
     model.timings_ = {**engine.timings, "total": time.perf_counter() - start + engine.saved}
-
-
-def fit_little(model: Linear) -> None:
-    """Fit a small model of the same kind, which compiles or loads what fitting needs."""
-    import scipy.sparse as sp
-
-    small = type(model)(**{**model.get_params(), "memory_limit": None})
-    small.fit(sp.csr_array(np.eye(20, dtype=np.float32)))
 
 
 class ItemKNN(Linear):
@@ -104,7 +93,6 @@ class ItemKNN(Linear):
         "user_weight": (0.5, 1.0),
         "normalize": (False, True),
     }
-    warm_up = fit_little
 
     def __init__(
         self,

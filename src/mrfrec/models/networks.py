@@ -22,9 +22,6 @@ from mrfrec.core.sparse import Rows
 from mrfrec.errors import NumericalError
 
 _LIBRARY = 24_000_000  # bytes that PyTorch's own buffers take, measured
-_REPORTS = 100  # progress reports per epoch, at most
-
-_MOMENTS = {"mean": "exp_avg", "square": "exp_avg_sq"}  # of Adam, here and in PyTorch
 
 Weights = dict[str, Tensor]
 
@@ -67,13 +64,11 @@ class Recipe:
         return shapes | {"vectors": (m, h), "bias": (m,)}
 
 
-def needed_bytes(recipe: Recipe, shape: tuple[int, int], pairs: int, *, checkpoint: bool) -> int:
+def needed_bytes(recipe: Recipe, shape: tuple[int, int], pairs: int) -> int:
     """Estimate the bytes a training holds besides the given matrix."""
     n, m = shape
     parameters = sum(math.prod(one) for one in recipe.shapes(n, m).values())
-    # Weights, gradients, two moments, the best epoch and the one before it; with checkpoints, two more states
-    # while one is written.
-    copies = 12 if checkpoint else 6
+    copies = 6  # weights, gradients, two moments, the best epoch and the one before it
     outputs = 2 * min(recipe.batch, n) * m  # of a training step and of validation
     return 4 * (copies * parameters + outputs) + 48 * pairs + _LIBRARY
 
@@ -158,7 +153,7 @@ def _initial(recipe: Recipe, n: int, m: int, device: str) -> Weights:
 
 
 def seed_of(recipe: Recipe, epoch: int) -> int:
-    """Return the seed of an epoch, so that any epoch can be repeated; 0 is for the initial weights."""
+    """Return the seed of an epoch; 0 is for the initial weights."""
     return int(np.random.SeedSequence((recipe.seed, epoch)).generate_state(1, np.uint64)[0])
 
 
@@ -277,12 +272,10 @@ class Trainer:
         seed = seed_of(self.recipe, number)
         random = torch.Generator(self.device).manual_seed(seed)
         order = np.random.default_rng(seed).permutation(len(self.data))
-        every = math.ceil(self.steps_per_epoch / _REPORTS)
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for done, batch in enumerate(self.data.batches(order, self.recipe.batch), start=1):
+        for batch in self.data.batches(order, self.recipe.batch):
             total += self.step(batch, random)
-            if done % every == 0 and done < self.steps_per_epoch:
-                report(self.steps)
+            report(self.steps)
         loss = float(total) / len(self.data)
         if not math.isfinite(loss):
             raise NumericalError(
@@ -294,29 +287,6 @@ class Trainer:
     def predicting(self) -> Weights:
         """Return a copy of the weights that predictions need, that is without user vectors."""
         return {name: w.detach().clone() for name, w in self.weights.items() if name != "users"}
-
-    def state(self) -> Weights:
-        """Return a copy of the weights and of the state of Adam, to resume from."""
-        found = {}
-        for name, w in self.weights.items():
-            found[f"weight.{name}"] = w.detach().clone()
-            for ours, theirs in _MOMENTS.items():
-                found[f"{ours}.{name}"] = self.adam.state[w][theirs].clone()
-        return found
-
-    def restore(self, state: Mapping[str, npt.NDArray[Any]], steps: int) -> None:
-        """Resume from a state."""
-        self.steps = steps
-
-        def placed(name: str) -> Tensor:
-            return torch.from_numpy(np.array(state[name])).to(self.device)
-
-        for name, w in self.weights.items():
-            with torch.no_grad():
-                w.copy_(placed(f"weight.{name}"))
-            moments = {theirs: placed(f"{ours}.{name}") for ours, theirs in _MOMENTS.items()}
-            step = torch.tensor(float(steps), dtype=torch.float32, device=self.device)
-            self.adam.state[w] = {"step": step, **moments}
 
 
 @torch.no_grad()

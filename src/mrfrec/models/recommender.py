@@ -5,12 +5,13 @@ models call functions of `mrfrec.models.storage`.
 """
 
 import inspect
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from html import escape
 from os import PathLike
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Unpack
 
 import numpy as np
@@ -63,7 +64,6 @@ class Recommender(ABC):
     # unless `search_space` overrides them.
     tuning_grid: ClassVar[Mapping[str, Axis]] = {}
     search_space: ClassVar[Mapping[str, Axis]] = {}
-    added_parameters: ClassVar[Mapping[str, Any]] = {}  # their values in files older than these parameters
     machine_parameters: ClassVar[tuple[str, ...]] = ("threads", "memory_limit")  # they change no result
     scales_scores: ClassVar[bool] = False  # whether a score may be multiplied, as `novelty` does
     explains: ClassVar[bool] = True  # whether a score is a sum over the items of a history
@@ -71,8 +71,9 @@ class Recommender(ABC):
     threads: int | None = None
     memory_limit: int | None = None
     dtype: Literal["float32", "float64"] = "float32"  # of scores
-    timings_: dict[str, float]  # seconds of each stage of a fit, and "total"; empty in a loaded model
-    memory_plan_: dict[str, int]  # planned bytes of each stage of a fit; empty in a loaded model
+    # Seconds of each stage of a fit, and "total", and planned bytes; empty in a loaded model.
+    timings_: Mapping[str, float] = MappingProxyType({})
+    memory_plan_: Mapping[str, int] = MappingProxyType({})
     fitted_parameters_: dict[str, Any]  # `parameters` at the time of the fit
     notes_: dict[str, Any]  # of a loaded model: the notes it was saved with
     file_hash_: str = ""  # of a loaded model: a hash of everything in its file
@@ -127,7 +128,7 @@ class Recommender(ABC):
         raise ParameterError("client", rule, client)
 
     def tuning_route(self, data: "Interactions") -> Route:
-        """Return how `climb` finds the parameters for this data: the last of the grid costs least."""
+        """Return how `climb` finds the parameters: the last of the grid costs least."""
         return Route({name: self.tuning_grid[name] for name in reversed(list(self.tuning_grid))})
 
     def planned_for(self, size: DataSize) -> "Plan | None":
@@ -154,9 +155,8 @@ class Recommender(ABC):
         parameters = inspect.signature(cls).parameters
         for parameter in parameters.values():
             if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-                rule, advice = "a class whose constructor takes every parameter by name", "named parameters"
-                advice = f"Replace {str(parameter).split(':')[0]!r} with {advice}."
-                raise ParameterError("model", rule, cls.__name__, advice)
+                rule = f"a class whose constructor takes every parameter by name, and no {parameter.name!r}"
+                raise ParameterError("model", rule, cls.__name__)
         return {name: parameter.default for name, parameter in parameters.items()}
 
     @property
@@ -170,9 +170,8 @@ class Recommender(ABC):
         names = self.defaults()
         missing = [name for name in names if not hasattr(self, name)]
         if missing:
-            rule = "a class that keeps each parameter as an attribute of the same name"
-            advice = f"Its constructor must set self.{missing[0]}."
-            raise ParameterError("model", rule, type(self).__name__, advice)
+            rule = f"a class that keeps each parameter as an attribute: its constructor sets no {missing[0]}"
+            raise ParameterError("model", rule, type(self).__name__)
         return {name: getattr(self, name) for name in names}
 
     def set_params(self, **parameters: Any) -> Self:
@@ -215,45 +214,34 @@ class Recommender(ABC):
         reuse: dict[str, Any] | None = None,
         validation: object = None,
         client: Any = None,
-        shared_path: "str | PathLike[str] | None" = None,
     ) -> Self:
         """Fit the model. A fit that fails or is interrupted leaves the model as it was.
 
         Parameters
         ----------
         data
-            `Interactions`, anything `read_interactions` reads with its defaults (a path, a data frame), or a
-            `scipy.sparse` matrix of users × items, whose values are used. The matrix is copied.
+            `Interactions`, anything `read_interactions` reads (a path, a data frame), or a `scipy.sparse`
+            matrix of users × items, which is copied.
         progress
-            True draws a bar on stderr, with the time left. A function is called as `progress(stage, done,
-            total)` with the stage in words and the share of the fit that is done. The total may change.
+            True draws a bar on stderr. A function is called as `progress(stage, done, total)`, with the stage
+            in words; the total may change.
         reuse
-            A dict, empty at first, in which fits on the same `Interactions` share intermediate results: for a
-            new l2, only the systems are solved again.
+            A dict, empty at first, in which fits on the same `Interactions` share intermediate results.
         validation
             Two matrices of validation users × items, shown and hidden, for models trained in epochs: the best
-            epoch is kept. The users must not be in the training data. Other models ignore it.
+            epoch is kept. The users must not be in the training data.
         client
             A `distributed.Client`: its workers do the large parts of the fit of a sparse `MRF`, with the same
             result to the bit.
-        shared_path
-            A folder that this machine and all workers see, for the data; without it, the data is sent.
         """
         assert not isinstance(progress, bool)
         from mrfrec.io.tables import as_interactions
 
-        if reuse is not None and not isinstance(reuse, dict):
-            raise ParameterError("reuse", "a dictionary, empty at first, or None", reuse)
         if client is not None:
             self.check_client(client)
-        elif shared_path is not None:
-            raise ParameterError("shared_path", "None without a client", shared_path)
         interactions = as_interactions(data)
         if reuse is not None and reuse.setdefault("data", interactions) is not interactions:
-            raise DataError(
-                "reuse holds results of other data. Start with an empty dict; to share it, pass the same "
-                "Interactions, as mrfrec.read_interactions returns them, to every fit."
-            )
+            raise DataError("reuse holds results of other data: pass the same Interactions to every fit.")
         matrix, size = interactions.matrix, interactions.size
         if size.pairs == 0:
             raise DataError(
@@ -270,18 +258,17 @@ class Recommender(ABC):
         if not size.binary:
             facts["mean_value"] = float(np.abs(matrix.data).mean(dtype=np.float64))
         asked = None if validation is None else validation_rows(validation, size.items)
-        parameters = self.parameters
-        self._fit(interactions, FitContext(copied, progress, reuse, asked, client, shared_path))
+        parameters, before, start = self.parameters, self.timings_, time.perf_counter()
+        self._fit(interactions, FitContext(copied, progress, reuse, asked, client))
+        if self.timings_ is before:  # a model that counts no stages
+            self.timings_, self.memory_plan_ = {"total": time.perf_counter() - start}, {}
         self.fitted_parameters_ = parameters
         self._catalogue, self._training, self._facts = catalogue, training, facts
         self._interactions, self._bases, self.notes_ = interactions, {}, {}
         return self
 
     def score(self, X_history: object) -> npt.NDArray[Any]:
-        """Return the score of every item for each row of histories, users × items.
-
-        For rankings of many users use `top_k`, which never holds such an array.
-        """
+        """Return the score of every item for each row of histories, users × items."""
         from mrfrec.engines.machine import memory_budget
 
         histories = matrix_rows(X_history, self.items_, "X_history")
@@ -322,12 +309,8 @@ class Recommender(ABC):
         changed = "" if self.parameters == self.fitted_parameters_ else ", before parameters were changed"
         return f"{self.call} fitted on {size}{kind}{changed}"
 
-    def _repr_html_(self) -> str:
-        call, _, fitted = repr(self).partition(" fitted on ")
-        return f"<code>{escape(call)}</code> {escape(f'fitted on {fitted}' if fitted else 'not fitted')}"
-
     def __getstate__(self) -> dict[str, Any]:  # without caches
-        kept = {name: value for name, value in self.__dict__.items() if name not in ("_bases", "_on_device")}
+        kept = {name: value for name, value in self.__dict__.items() if name != "_on_device"}
         return {**kept, "_bases": {}}
 
     def _check_fitted(self) -> None:
@@ -388,8 +371,7 @@ class Recommender(ABC):
     def usual_value_(self) -> float:
         """The value of an item of a history that is given without one: 1, or the mean size of the values."""
         self._check_fitted()
-        # Files older than this fact have 1.
-        return 1.0 if self._facts["binary"] else float(self._facts.get("mean_value", 1.0))
+        return float(self._facts.get("mean_value", 1.0))
 
     @property
     def fingerprint_(self) -> str:
@@ -422,10 +404,9 @@ class Recommender(ABC):
 
     @property
     def frames(self) -> str | None:
-        """Data frame library of all tables: "polars", "pandas" or "pyarrow".
+        """Data frame library of all tables: "polars", "pandas" or "pyarrow"; it may be set, and is not saved.
 
-        None, the default, stands for the library of the data frame that was asked with or fitted on, and for
-        polars if there is none. It may be set at any time, and is not saved.
+        None, the default, is the library of the data frame that was asked with or fitted on, else polars.
         """
         return self._frames
 
@@ -473,37 +454,26 @@ class Recommender(ABC):
             Recommend only these items; never these. Item ids for everybody, or a mapping from users (as the
             table names them) to item ids, in which None stands for everybody.
         novelty
-            γ: divide the score of an item with p users by (p/p̄)^γ, instead of the γ that the model was fitted
-            with; p̄ is the p of a typical interaction. More favours rarer items, less than 0 popular ones.
-            Only for models that score by weights, such as `MRF`.
+            γ, in place of the one that the model was fitted with; see `MRF`. Only for models that score by
+            weights.
         explain
             How many items of the history to name in a further column `because`, such as "base +0.74, cython3
-            +0.01": the base score, unless it is 0, and the items that add most. Items that take away are in
-            `explain`.
+            +0.01": the base score, unless it is 0, and the items that add most.
         progress
-            True draws a bar on stderr; a function is called as `progress(stage, users done, users)`.
+            As in `fit`; it counts users.
 
         Notes
         -----
         `source` is "model" where some item of the history has a weight for the recommended one. The other
-        items have the source "popular" and their base score, and equal scores are ranked by popularity. The
-        base score is 0; of an MRF with `offset=True` it is the conditional mean given that none of the item's
-        neighbors were used. A history without a known item gets the most popular items, with the score 0 or,
-        with `offset=True`, the mean of each item.
-
-        The table is of the library of the data frame that was given (here, or to `fit`), else of polars;
-        `frames` chooses another.
+        items have the source "popular" and their base score; equal scores are ranked by popularity. A history
+        without a known item gets the most popular items. The table is of the library that `frames` tells.
         """
         assert not isinstance(progress, bool)
         question = Question(k, exclude_seen, allow, exclude, novelty, explain)
         return recommending.table(self, query_of(self, users, history), question, progress)
 
     def answer(self, users: object = None, *, history: object = None, **options: Any) -> Answer:
-        """Recommend as `recommend` does, and return rows of plain values and the unknown ids.
-
-        For services: unknown ids are part of the answer instead of a warning, and no data frame is made.
-        `options` are k, exclude_seen, allow, exclude, novelty and explain.
-        """
+        """Recommend, with the options of `recommend`; return rows of plain values and the unknown ids."""
         unknown: list[UnknownIds] = []
         query, question = query_of(self, users, history), Question(**options)
         batches = recommending.recommend(self, query, question, unknown=unknown)
@@ -520,7 +490,6 @@ class Recommender(ABC):
         table: str | None = None,
         columns: Mapping[str, str] | None = None,
         client: Any = None,
-        shared_path: "str | PathLike[str] | None" = None,
         progress: "Progress | bool | None" = None,
         **options: Any,
     ) -> int:
@@ -530,20 +499,14 @@ class Recommender(ABC):
         is whole. A few thousand users at a time are held in memory.
 
         With the URL of a database (postgresql://, sqlite:///, duckdb:///) the rows replace those of `table`,
-        such as "recs" or "shop.recs", in one transaction: its readers see all old rows or all new ones. It
-        stays the same table, with its indexes, grants and views. If it is missing, it is created, with user
-        and rank as its primary key (not in DuckDB). A table with other columns is refused. `columns` gives
-        columns other names, in files too: {"user": "user_id"}, since user is a reserved word of SQL.
+        such as "recs" or "shop.recs", in one transaction. A missing table is created, with user and rank as
+        its primary key (not in DuckDB); one with other columns is refused. `columns` gives columns other
+        names, in files too: {"user": "user_id"}. `options` are those of `recommend`.
 
-        With a `distributed.Client` the workers recommend, and `path` is a folder: part-00000.parquet and so
-        on, with up to 20,000 users each and the same rows in the same order. Each part appears when it is
-        whole. After an interruption, the same call writes the missing parts; another model, other users or
-        options are refused. manifest.json has the number of rows when all parts are there.
-        `shared_path` is that of `fit`.
+        With a `distributed.Client` the workers recommend, and `path` is a new folder: part-00000.parquet and
+        so on, with up to 20,000 users each and the same rows in the same order. It appears when it is whole.
         """
         if client is None:
-            if shared_path is not None:
-                raise ParameterError("shared_path", "None without a client", shared_path)
             with self.staged_recommendations(
                 path, users, history=history, form=form, table=table, columns=columns, progress=progress,
                 **options,
@@ -557,7 +520,7 @@ class Recommender(ABC):
                 raise ParameterError(name, "None with a client, which writes Parquet files", value)
         query, question = query_of(self, users, history), Question(**options)
         with showing(progress) as report:
-            return recommend_in_parts(self, query, question, path, client, shared_path, report)
+            return recommend_in_parts(self, query, question, path, client, report)
 
     @contextmanager
     def staged_recommendations(
@@ -575,12 +538,7 @@ class Recommender(ABC):
         """Write as `recommend_to` does, but let the rows appear when the block ends.
 
         Yields the number of rows once all of them are written beside the file or the table. If the block
-        raises, nothing changes. So several things can be written before any of them appears::
-
-            with model.staged_recommendations(url, table="recs") as rows:
-                model.save("shop.mrf")
-
-        Each file appears by one rename, and the tables of a database by one transaction, one after the other.
+        raises, nothing changes.
         """
         from mrfrec.io.frames import check_target
 
@@ -611,9 +569,8 @@ class Recommender(ABC):
     ) -> int:
         """Write the k nearest of items to a file or a table of a database; returns the number of rows.
 
-        The columns are those of `similar_items` of several items, here all items if None. `path`, `form`,
-        `table` and `columns` are those of `recommend_to`; the primary key is similar_to and rank. A
-        thousand items at a time are held in memory. `progress` is that of `recommend`, and counts items.
+        The columns are those of `similar_items` of several items, here all items if None. The other
+        parameters are those of `recommend_to`; the primary key is similar_to and rank.
         """
         with self.staged_similar_items(path, items, k=k, progress=progress, **target) as rows:
             return rows
@@ -642,9 +599,8 @@ class Recommender(ABC):
     ) -> Any:
         """Return what a history adds to the score of one item, the largest contribution first.
 
-        A table of item, title, value, weight and contribution. The contributions are exact, and their sum is
-        the score that `recommend` gives, to the precision of the weights. A base score other than 0 (see the
-        Notes of `recommend`) is the last row, without an item.
+        A table of item, title, value, weight and contribution. The contributions sum to the score that
+        `recommend` gives. A base score other than 0 is the last row, without an item.
         """
         from mrfrec.io.frames import frame
 
@@ -655,9 +611,7 @@ class Recommender(ABC):
     def search(self, text: str, k: int = 10) -> Any:
         """Find items by id or title: a table of item, title and users, the best match first.
 
-        Whole names come first, then names that begin with the text, then those with all its words, or parts
-        of words; among these the more popular items. Capitals, accents and punctuation do not count. If
-        nothing matches, the nearest spelling is looked for. The first search builds an index.
+        Capitals, accents and punctuation do not count. The first search builds an index.
         """
         from mrfrec.io.frames import frame
 
@@ -678,17 +632,13 @@ class Recommender(ABC):
         """Write the model to one file; `mrfrec.load` reads it back.
 
         With `include_histories` the file also holds the training users and their histories, which
-        recommending by user id needs. The file appears when it is whole; an older one stays until then. The
-        parameters saved are those of the last fit, even if attributes have been changed since. `notes`, a
-        mapping that JSON can hold, are `notes_` of the loaded model.
+        recommending by user id and updating need. The file appears when it is whole. `notes`, a mapping that
+        JSON can hold, are `notes_` of the loaded model.
         """
         files.save(self, path, include_histories, notes)
 
     def verify(self) -> None:
-        """Check all arrays of a model that was loaded now, and not when each is first used.
-
-        A damaged part raises a `ModelFileError`.
-        """
+        """Check all arrays of a loaded model now; a damaged one raises a `ModelFileError`."""
         files.verify(self)
 
     @shows_progress
@@ -702,9 +652,9 @@ class Recommender(ABC):
     ) -> Self:
         """Add a batch of events to the training data, and fit again with the same parameters.
 
-        Gives the same model, to the bit, as a fit on all events at once, in any order of the batches unless
-        `duplicates` is "last" or "first". Needs the training users' histories: a loaded model must have been
-        saved with `include_histories=True`.
+        Gives the same model, to the bit, as a fit on all events at once. A loaded model must have been saved
+        with `include_histories=True`. Data that was read with `half_life`, `max_history`, `min_users` or
+        `min_items`, or with values and `window`, may take no more events: see the guide.
 
         Parameters
         ----------
@@ -718,16 +668,6 @@ class Recommender(ABC):
             Add the batch even if one of that name was added before.
         progress
             As in `fit`.
-
-        Notes
-        -----
-        With `window`, pairs drop out whose last event is older than that at the latest time, and so do the
-        titles of these events.
-
-        Data that was read with `half_life`, or with values or weights and `window`, takes no more events
-        unless `now` is fixed, since the value of a pair depends on the latest time. Neither does data that
-        was read with `max_history`, `min_users` or `min_items`: later events may bring back pairs that these
-        left out.
         """
         assert not isinstance(progress, bool)
         updating.update(self, new_events, batch, again, progress)
@@ -739,8 +679,7 @@ class Recommender(ABC):
 
         Gives the same model as a fit on the events of the other users, without items that only the removed
         users had. Save the model afterwards: earlier copies still hold the users. A warning counts users who
-        are not in the data. Data read with `window` or `half_life` needs a fixed `now`: otherwise the latest
-        time, which decides the values of pairs, may be that of a removed user.
+        are not in the data. Data read with `window` or `half_life` needs a fixed `now`.
 
         Parameters
         ----------

@@ -103,10 +103,9 @@ def build(kind: str, parameters: Mapping[str, Any], machine: Mapping[str, Any] |
     known = model.defaults()
     for name in parameters:
         if name not in known:
-            near = get_close_matches(str(name), known, 1)
-            advice = f"Did you mean {near[0]}?" if near else ""
             rule = f"among {', '.join(known)} ({model.__name__})" if known else f"none for {model.__name__}"
-            raise ParameterError("parameters", rule, name, advice)
+            near = get_close_matches(str(name), known, 1)
+            raise ParameterError("parameters", rule, name, f"Did you mean {near[0]}?" if near else "")
     given = {name: value for name, value in (machine or {}).items() if name in known and value is not None}
     given = {**parameters, **given}
     missing = [name for name, x in known.items() if x is inspect.Parameter.empty and name not in given]

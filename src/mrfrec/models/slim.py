@@ -1,7 +1,7 @@
 """SLIM and fsSLIM: sparse linear methods, fitted by coordinate descent."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from mrfrec.checks import check_count, check_dtype, check_nonnegative, check_num
 from mrfrec.models.axes import Axis, Ridges
 from mrfrec.models.fit_context import FitContext
 from mrfrec.models.linear import Linear
-from mrfrec.models.neighborhood import fit_gram, fit_little
+from mrfrec.models.neighborhood import fit_gram
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -51,15 +51,12 @@ class SLIM(Linear):
 
     Attributes
     ----------
-    weights_
-        B, sparse.
     unsettled_
         Number of regressions that did not converge.
     """
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {"l1": (0.1, 0.5, 1.0, 5.0), "l2": _RIDGES}
     unsettled_: int
-    warm_up = fit_little
 
     def __init__(
         self,
@@ -80,10 +77,43 @@ class SLIM(Linear):
         self._limit(threads, memory_limit)
 
     def _fit(self, data: "Interactions", given: FitContext) -> None:
-        self.unsettled_ = _fit_slim(self, None, data, given)
+        """Regress each item on all others, or on the `neighbors` nearest."""
+        from mrfrec.core import descent, neighbors
+        from mrfrec.core.pattern import Pattern
+
+        near: int | None = getattr(self, "neighbors", None)
+        unsettled = 0
+        penalties = (self.l1, self.l2, self.tolerance, self.passes)
+
+        def learn(X: "sp.csr_array", held: int, engine: "Engine") -> "tuple[sp.csr_array, float]":
+            nonlocal unsettled
+            if near is None:
+                advice = "Use FsSLIM, which looks at a few neighbors of each item."
+                engine.memory.require("gram", held + descent.bytes_for_all(X.shape[1], self.dtype), advice)
+            facts = neighbors.raw_statistics(X, engine)
+            if near is None:
+                gram = descent.gram(facts, self.dtype, engine)
+                weights, unsettled = descent.regress_on_all(facts, gram, penalties, held, engine)
+            else:
+                nearest = neighbors.nearest(facts, near, 0.0, held, engine)
+                some = Pattern(nearest.indptr.astype(np.int64), nearest.indices, 0.0)
+                weights, unsettled = descent.regress_on_some(facts, some, penalties, held, engine, self.dtype)
+            if unsettled:
+                warn(
+                    f"{unsettled:,} of {X.shape[1]:,} regressions did not converge within passes="
+                    f"{self.passes}. Use a larger l2, more passes, or a larger tolerance."
+                )
+            return weights, 0.0
+
+        # Typical shares of the time.
+        costs = {"statistics": 0.01, "matrix": 0.03, "mirror": 0.01, "regress": 0.95}
+        if near is not None:
+            costs = {"statistics": 0.01, "neighbors": 0.09, "gather": 0.3, "regress": 0.6}
+        fit_gram(self, data, given, costs, learn)
+        self.unsettled_ = unsettled
 
 
-class FsSLIM(Linear):
+class FsSLIM(SLIM):
     """SLIM with feature selection: each item is regressed only on its `neighbors` nearest items.
 
     The nearest items have the largest cosine, as in `ItemKNN` (Ning & Karypis 2011, §4.2). Nothing of size m
@@ -95,16 +125,9 @@ class FsSLIM(Linear):
         Number of items that may have a weight in an item's score.
     l1, l2, tolerance, passes, dtype, threads, memory_limit
         As in `SLIM`.
-
-    Attributes
-    ----------
-    weights_, unsettled_
-        As in `SLIM`.
     """
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {"neighbors": (50, 200), "l1": (0.1, 1.0), "l2": _RIDGES}
-    unsettled_: int
-    warm_up = fit_little
 
     def __init__(
         self,
@@ -119,60 +142,7 @@ class FsSLIM(Linear):
         memory_limit: int | str | None = None,
     ) -> None:
         self.neighbors = check_count("neighbors", neighbors)
-        self.l1 = check_nonnegative("l1", l1)
-        self.l2 = check_nonnegative("l2", l2)
-        self.tolerance = check_number("tolerance", tolerance, "above 0 and below 1", lambda x: 0 < x < 1)
-        self.passes = check_count("passes", passes)
-        self.dtype = check_dtype(dtype)
-        self._limit(threads, memory_limit)
-
-    def _fit(self, data: "Interactions", given: FitContext) -> None:
-        self.unsettled_ = _fit_slim(self, self.neighbors, data, given)
-
-
-def _fit_slim(model: SLIM | FsSLIM, near: int | None, data: "Interactions", given: FitContext) -> int:
-    """Regress each item on all others, or on the `near` nearest; return how many did not converge."""
-    from mrfrec.core import descent, neighbors
-    from mrfrec.core.pattern import Pattern
-
-    unsettled = 0
-    penalties = (model.l1, model.l2, model.tolerance, model.passes)
-    key = model.dtype if near is None else near
-    kept = {} if given.reuse is None else given.reuse.setdefault(type(model).__name__, {})
-
-    def learn(X: "sp.csr_array", held: int, engine: "Engine") -> "tuple[sp.csr_array, float]":
-        nonlocal unsettled
-        if near is None:
-            advice = "Use FsSLIM, which looks at a few neighbors of each item."
-            engine.memory.require("gram", held + descent.bytes_for_all(X.shape[1], model.dtype), advice)
-        if key in kept:
-            engine.count(kept[key][2])
-        else:
-            kept.clear()
-            facts = neighbors.raw_statistics(X, engine)
-            if near is None:
-                candidates: Any = descent.gram(facts, model.dtype, engine)
-            else:
-                nearest = neighbors.nearest(facts, near, 0.0, held, engine)
-                candidates = Pattern(nearest.indptr.astype(np.int64), nearest.indices, 0.0)
-            kept[key] = facts, candidates, dict(engine.timings)
-        facts, candidates, _ = kept[key]
-        if near is None:
-            weights, unsettled = descent.regress_on_all(facts, candidates, penalties, held, engine)
-        else:
-            weights, unsettled = descent.regress_on_some(
-                facts, candidates, penalties, held, engine, model.dtype
-            )
-        if unsettled:
-            warn(
-                f"{unsettled:,} of {X.shape[1]:,} regressions did not converge within passes={model.passes}."
-                " Use a larger l2, more passes, or a larger tolerance."
-            )
-        return weights, 0.0
-
-    # Typical shares of the time.
-    costs = {"statistics": 0.01, "matrix": 0.03, "mirror": 0.01, "regress": 0.95}
-    if near is not None:
-        costs = {"statistics": 0.01, "neighbors": 0.09, "gather": 0.3, "regress": 0.6}
-    fit_gram(model, data, given, costs, learn)
-    return unsettled
+        super().__init__(
+            l1=l1, l2=l2, tolerance=tolerance, passes=passes, dtype=dtype, threads=threads,
+            memory_limit=memory_limit,
+        )  # fmt: skip

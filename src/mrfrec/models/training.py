@@ -1,10 +1,8 @@
-"""Train an autoencoder: epochs, early stopping, validation and checkpoints."""
+"""Train an autoencoder: epochs, early stopping and validation."""
 
-import hashlib
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,9 +12,7 @@ from torch import Tensor
 
 from mrfrec.core.memory import human_bytes
 from mrfrec.core.sparse import Rows
-from mrfrec.errors import DataError, MemoryPlanError, ModelFileError, ParameterError
-from mrfrec.io.artifact import open_file, write_file
-from mrfrec.io.atomic import check_writable, expanded
+from mrfrec.errors import DataError, MemoryPlanError
 from mrfrec.models.networks import DeviceRows, Recipe, Trainer, Weights, needed_bytes, ranked, seed_of
 
 if TYPE_CHECKING:
@@ -25,7 +21,6 @@ if TYPE_CHECKING:
 _DEPTH = 100  # places of the nDCG that decides when to stop
 _MOST_VALIDATION_USERS = 10_000
 _HIDDEN = 0.2  # share of each validation user's items
-_SECONDS_BETWEEN_CHECKPOINTS = 30.0
 
 
 class Trained(NamedTuple):
@@ -44,7 +39,6 @@ def train(
     device: str,
     validation: tuple[Rows, Rows] | None = None,
     threads: int | None = None,
-    checkpoint: str | None = None,
     progress: "Progress | None" = None,
 ) -> Trained:
     """Train a network on users × items and keep the epoch with the best validation nDCG.
@@ -52,10 +46,9 @@ def train(
     `validation` holds shown and hidden items of validation users. If None, the share `recipe.validation` of
     the users is held out. With a share of 0 all epochs are trained and the last is kept.
     """
-    saved = None if checkpoint is None else _Checkpoint(checkpoint, recipe, rows, validation)
     if validation is None and recipe.validation > 0:
         rows, validation = _set_aside(rows, recipe)
-    needed = needed_bytes(recipe, (len(rows), rows.width), len(rows.items), checkpoint=saved is not None)
+    needed = needed_bytes(recipe, (len(rows), rows.width), len(rows.items))
     with _settings(threads, device, needed):
         trainer = Trainer(recipe, rows, device)
         questions = None if validation is None else _Questions(validation, recipe, device)
@@ -70,43 +63,24 @@ def train(
         history: list[dict[str, Any]] = []
         best: Weights = {}
         best_epoch = 0
-        if saved is not None and saved.found:
-            arrays, facts = saved.read()
-            trainer.restore(arrays, facts["steps"])
-            history, best_epoch = facts["history"], facts["best_epoch"]
-            found = {name: array for name, array in arrays.items() if name.startswith("best.")}
-            best = {name[5:]: torch.from_numpy(array).to(device) for name, array in found.items()}
-        try:
-            report(trainer.steps)
-            while (epoch := len(history) + 1) <= recipe.epochs and epoch - 1 - best_epoch < patience:
-                loss = trainer.epoch(epoch, report)
-                ndcg = None if questions is None else questions.ndcg(trainer.weights)
-                before = history[best_epoch - 1]["ndcg"] if best_epoch else None
-                if before is None or ndcg is None or ndcg > before:
-                    best, best_epoch = trainer.predicting(), epoch
-                history.append({"epoch": epoch, "loss": loss, "ndcg": ndcg})
-                if saved is not None:
-                    state = trainer.state() | {f"best.{name}": w for name, w in best.items()}
-                    facts = {"steps": trainer.steps, "history": [*history], "best_epoch": best_epoch}
-                    saved.keep(state, facts)
-                report(trainer.steps)
-            report(steps)
-        except BaseException:  # also Ctrl-C
-            if saved is not None:
-                saved.write()
-            raise
+        report(0)
+        while (epoch := len(history) + 1) <= recipe.epochs and epoch - 1 - best_epoch < patience:
+            loss = trainer.epoch(epoch, report)
+            ndcg = None if questions is None else questions.ndcg(trainer.weights)
+            before = history[best_epoch - 1]["ndcg"] if best_epoch else None
+            if before is None or ndcg is None or ndcg > before:
+                best, best_epoch = trainer.predicting(), epoch
+            history.append({"epoch": epoch, "loss": loss, "ndcg": ndcg})
+        report(steps)
         weights = {name: w.cpu().numpy() for name, w in best.items()}
-    seconds = time.perf_counter() - began
-    if saved is not None:
-        saved.remove()
-    return Trained(weights, history, best_epoch, seconds)
+    return Trained(weights, history, best_epoch, time.perf_counter() - began)
 
 
 @contextmanager
 def _settings(threads: int | None, device: str, needed: int) -> Iterator[None]:
     """Enable gradients and set the number of threads; restore the caller's settings afterwards.
 
-    Where PyTorch runs out of memory, raise `MemoryPlanError`.
+    Where a GPU runs out of memory, raise `MemoryPlanError`.
     """
     before = torch.get_num_threads()
     try:
@@ -114,19 +88,15 @@ def _settings(threads: int | None, device: str, needed: int) -> Iterator[None]:
             torch.set_num_threads(threads)
         with torch.inference_mode(False), torch.enable_grad():
             yield
-    except RuntimeError as error:
-        on_device = isinstance(error, torch.cuda.OutOfMemoryError)
-        if not on_device and "can't allocate memory" not in str(error):
-            raise
-        advice = 'a smaller batch or hidden, or device="cpu"' if on_device else "a smaller batch or hidden"
+    except torch.OutOfMemoryError as error:
         raise MemoryPlanError(
-            f"training ran out of memory on {device}: it needs about {human_bytes(needed)}. Use {advice}.",
+            f"training ran out of memory on {device}: it needs about {human_bytes(needed)}. Use a smaller "
+            'batch or hidden, or device="cpu".',
             needed=needed,
-            limit=torch.cuda.mem_get_info(device)[0] if on_device and device.startswith("cuda") else 0,
+            limit=torch.cuda.mem_get_info(device)[0] if device.startswith("cuda") else 0,
         ) from error
     finally:
-        if threads is not None:
-            torch.set_num_threads(before)
+        torch.set_num_threads(before)
 
 
 def _set_aside(rows: Rows, recipe: Recipe) -> tuple[Rows, tuple[Rows, Rows]]:
@@ -184,73 +154,3 @@ class _Questions:
             total += (gains / self._ideal[start : start + len(found)]).sum()
             start += len(found)
         return float(total) / start
-
-
-class _Checkpoint:
-    """A file with the state after the last complete epoch and the training it belongs to."""
-
-    def __init__(self, path: str, recipe: Recipe, rows: Rows, validation: tuple[Rows, Rows] | None) -> None:
-        try:
-            check_writable(path)
-        except ParameterError as error:
-            raise error.named("checkpoint") from None
-        self._path = path
-        self._training = {
-            # The length of the training may change.
-            **{name: x for name, x in asdict(recipe).items() if name not in ("epochs", "patience")},
-            "data": _fingerprint(rows),
-            "validation users": None if validation is None else [_fingerprint(part) for part in validation],
-        }
-        self.found = expanded(path).exists()
-        self._last: tuple[Weights, dict[str, Any]] | None = None  # not yet written
-        self._written = float("-inf")  # the first epoch is written at once
-
-    def read(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        """Return arrays and facts; refuse those of another training."""
-        advice = "Pass another file, or remove this one to start again."
-        try:
-            facts, stored = open_file(self._path)
-            theirs = facts["training"]
-            known = {name: facts[name] for name in ("steps", "history", "best_epoch")}
-            arrays = {name: np.array(array.read()) for name, array in stored.items()}
-        except (ModelFileError, KeyError) as error:
-            reason = error if isinstance(error, ModelFileError) else f"it lacks {error}."
-            raise DataError(f"checkpoint {self._path} cannot be resumed: {reason} {advice}") from error
-        differ = [name for name, value in self._training.items() if theirs.get(name) != value]
-        if differ:
-            parts = ", ".join(
-                name
-                if name in ("data", "validation users")
-                else f"{name} ({theirs.get(name)!r}, here {self._training[name]!r})"
-                for name in differ
-            )
-            raise DataError(
-                f"checkpoint {self._path} belongs to another training; these differ: {parts}. {advice}"
-            )
-        return arrays, known
-
-    def keep(self, state: Weights, facts: dict[str, Any]) -> None:
-        """Take the state after an epoch, and write it if the last one was long ago."""
-        self._last = state, facts
-        if time.monotonic() - self._written > _SECONDS_BETWEEN_CHECKPOINTS:
-            self.write()
-
-    def write(self) -> None:
-        """Write the last state atomically, unless already written."""
-        if self._last is not None:
-            arrays = {name: array.cpu().numpy() for name, array in self._last[0].items()}
-            write_file(self._path, arrays, {"training": self._training, **self._last[1]})
-            self._last, self._written = None, time.monotonic()
-
-    def remove(self) -> None:
-        with suppress(OSError):
-            expanded(self._path).unlink(missing_ok=True)
-
-
-def _fingerprint(rows: Rows) -> str:
-    """Return a hash of all entries."""
-    digest = hashlib.blake2b(f"{len(rows)} × {rows.width}".encode(), digest_size=16)
-    for array, kind in ((rows.ptr, np.int64), (rows.items, np.int32), (rows.values, np.float64)):
-        for start in range(0, len(array), 1 << 20):  # in chunks, to avoid a copy of the data
-            digest.update(np.ascontiguousarray(array[start : start + (1 << 20)], kind).data)
-    return digest.hexdigest()

@@ -6,13 +6,12 @@ the old one.
 
 Machine code is looked for in each of these folders, and written to the first that can be written:
 
-1. the folder given to `keep_in`, or numba's setting NUMBA_CACHE_DIR;
+1. numba's setting NUMBA_CACHE_DIR, if there is one;
 2. `lib/mrfrec/kernels` of the Python environment, which serves everybody who uses this installation;
 3. `~/.cache/mrfrec/kernels`.
 
-None is in the folder of the package, which must be empty after the package is uninstalled. The last two have
-a folder for each installation, and are passed over where somebody else could have written to them, since
-machine code is run. Where no folder can be written, every process compiles for itself.
+The last two have a folder for each installation, and are passed over where somebody else could have written
+to them, since machine code is run. Where no folder can be written, every process compiles for itself.
 """
 
 import logging
@@ -33,9 +32,7 @@ from numba.core import caching, config
 _log = logging.getLogger(__package__)
 _HERE = Path(__file__).resolve().parent
 _PREFIX = "kernels-"
-_chosen: list[Path] = []  # by `keep_in`
-_used: list[str] = []  # kernels that this process has compiled or loaded
-_compiled: list[str] = []  # those it has compiled
+_compiled: list[str] = []  # kernels that this process has compiled
 
 
 def kernel(function: Any) -> Any:
@@ -65,14 +62,6 @@ def _dispatcher(function: Any, **options: Any) -> Any:
     return made
 
 
-def keep_in(folder: Path) -> bool:
-    """Use this folder before all others; return False if this process has used others already."""
-    if _used and _chosen != [folder]:
-        return False
-    _chosen[:] = [folder]
-    return True
-
-
 def cache_folders() -> list[Path]:
     """Return the folders in which machine code is looked for, whether they exist or not."""
     name = _PREFIX + _hash_of_sources()
@@ -80,7 +69,8 @@ def cache_folders() -> list[Path]:
     own = [Path(sys.prefix) / "lib" / "mrfrec" / "kernels" / installation / name]
     with suppress(RuntimeError):  # no home
         own.append(Path.home() / ".cache" / "mrfrec" / "kernels" / installation / name)
-    return [*(folder / name for folder in _given_folders()), *filter(_is_safe, own)]
+    setting: str = config.CACHE_DIR  # type: ignore[attr-defined]
+    return [*([Path(setting) / name] if setting else []), *filter(_is_safe, own)]
 
 
 def _is_safe(folder: Path) -> bool:
@@ -108,11 +98,6 @@ def can_write(folder: Path) -> bool:
         return False
 
 
-def _given_folders() -> list[Path]:
-    setting: str = config.CACHE_DIR  # type: ignore[attr-defined]
-    return [*_chosen, Path(setting)] if setting else _chosen
-
-
 @cache
 def _hash_of_sources() -> str:
     digest = sha256()
@@ -122,20 +107,18 @@ def _hash_of_sources() -> str:
 
 
 def _make(folder: Path) -> None:
-    """Make the folder. Of this installation, the folders of earlier sources go.
+    """Make the folder, which nobody else may write to; the folders of earlier sources go.
 
     Processes that still run earlier sources find their folder gone, compile, and make it again.
     """
     if folder.is_dir():
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    if folder.parent in _given_folders():  # which other installations may share
-        return
-    for own in (folder, folder.parent):
-        with suppress(OSError):  # somebody else's, or gone again
-            own.chmod(stat.S_IMODE(own.stat().st_mode) & ~stat.S_IWOTH)  # whatever the umask
+    folder.parent.parent.mkdir(parents=True, exist_ok=True)
+    for part in (folder.parent, folder):
+        part.mkdir(mode=0o755, exist_ok=True)
+    is_shared = str(folder.parent) == config.CACHE_DIR  # type: ignore[attr-defined]
     for other in folder.parent.glob(_PREFIX + "*"):
-        if other != folder:
+        if other != folder and not is_shared:  # by other installations
             shutil.rmtree(other, ignore_errors=True)
 
 
@@ -178,7 +161,6 @@ class _MachineCode(caching.FunctionCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the code for some types of arguments, or None: it will be compiled."""
-        _used.append(self._py_func.__name__)
         for folder in cache_folders():
             self._look_in(folder)
             with suppress(OSError):
@@ -186,9 +168,7 @@ class _MachineCode(caching.FunctionCache):
                 if found is not None:
                     return found
         if not _compiled:
-            kept = any(can_write(folder) for folder in cache_folders())
-            what = " what it has not run before" if kept else ", as every process will: no folder can keep it"
-            _log.info("compiling for this machine%s; a few seconds, 10 for a sparse fit", what)
+            _log.info("compiling for this machine what it has not run before; up to 10 seconds")
         _compiled.append(self._py_func.__name__)
         return None
 

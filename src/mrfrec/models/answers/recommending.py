@@ -6,7 +6,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from mrfrec.checks import warn
-from mrfrec.data.catalogue import RECOMMENDATION_COLUMNS, Columns, Recommendations
+from mrfrec.data.catalogue import RECOMMENDATION_COLUMNS, Recommendations
 from mrfrec.models.answers.explaining import added_novelty, check_explains, reasons, scaled_weights
 from mrfrec.models.answers.filters import Filters
 from mrfrec.models.answers.histories import Query, UnknownIds
@@ -128,11 +128,3 @@ def table_form(model: "Recommender", query: Query, explain: bool) -> tuple[tuple
     """Return the columns of a table of recommendations, and the types that depend on the model."""
     names = (*RECOMMENDATION_COLUMNS, "because") if explain else RECOMMENDATION_COLUMNS
     return names, {**model.column_types, "user": query.names.kind}
-
-
-def columns_of_part(
-    model: "Recommender", query: Query, question: Question, filters: Filters, span: tuple[int, int]
-) -> Iterator[Columns]:
-    """Yield the columns of recommendations for a range of users."""
-    for batch in ranked(model, query, question, filters, span=span):
-        yield model.catalogue.recommendation_columns(batch)

@@ -43,12 +43,10 @@ def shaped(arrays: Mapping[str, Stored], name: str, *shape: int, kind: str = "f"
 
 
 def read_training(arrays: Mapping[str, Stored], m: int, origin: Any) -> Training:
-    """Read the training users, their histories, and where these come from (None in older files)."""
+    """Read the training users, their histories, and where these come from."""
     users, histories = read_ids(arrays, "users"), stored_rows(arrays, "histories", m)
     if len(users) != len(histories):
         raise arrays["histories.ptr"].damaged()
-    if origin is None:
-        return Training(users, histories, None)
     sums, times = (
         shaped(arrays, f"histories.{name}", len(histories.items), kind=kind).read()
         if f"histories.{name}" in arrays

@@ -17,7 +17,7 @@ from mrfrec.models.storage.arrays import (
     shaped,
     training_arrays,
 )
-from mrfrec.models.storage.updating import known_origin
+from mrfrec.models.storage.updating import origin_of
 
 if TYPE_CHECKING:
     from mrfrec.io.artifact import StoredArrays
@@ -45,7 +45,7 @@ def save(
     facts: dict[str, Any] = {}
     if include_histories:
         arrays |= training_arrays(model._trained_on("include_histories=True"))
-        facts = {} if (origin := known_origin(model)) is None else {"origin": origin.facts()}
+        facts["origin"] = origin_of(model, "include_histories=True").facts()
     if notes is not None:
         if not isinstance(notes, Mapping):
             raise ParameterError("notes", "a mapping that JSON can hold, or None", notes)
@@ -80,9 +80,8 @@ def restored(kind: type[Restored], facts: Mapping[str, Any], arrays: "StoredArra
     wrong += [] if type(mean_value) is float and 0 < mean_value < math.inf else ["mean_value"]
     if wrong or data["items"] != len(items) or not items.is_ordered():
         raise KeyError(*(wrong or ["items"]))
-    added = {name: x for name, x in kind.added_parameters.items() if name in known}
-    model = kind(**{**added, **parameters})
-    model.timings_, model.memory_plan_, model._bases = {}, {}, {}
+    model = kind(**parameters)
+    model._bases = {}
     model._restore(arrays, facts["state"], len(items))
     model.fitted_parameters_ = model.parameters
     model._facts, model.file_hash_ = data, arrays.seal
@@ -96,5 +95,5 @@ def restored(kind: type[Restored], facts: Mapping[str, Any], arrays: "StoredArra
     if facts["histories"]:
         # Only the arrays it needs, so that a pickled model holds each array once.
         kept = arrays.under("users.", "histories.")
-        model._training = partial(read_training, kept, len(items), facts.get("origin"))
+        model._training = partial(read_training, kept, len(items), facts["origin"])
     return model

@@ -78,31 +78,13 @@ def read_more(model: "Recommender", source: object, **options: Any) -> "Interact
     """Read more events by the rules of the training data; `options` are others of `read_interactions`."""
     from mrfrec.io.tables import read_interactions
 
-    rules = origin_of(model, "update").rules
-    try:
-        return read_interactions(source, **options, **rules)
-    except DataError as error:
-        named = [f"{name}={rule!r}" for name, rule in rules.items() if name in str(error)]
-        if not named:
-            raise
-        raise DataError(
-            f"{error} New events are read as the first were, with {', '.join(named)}; to change that, "
-            "fit again on all events."
-        ) from error
+    return read_interactions(source, **options, **origin_of(model, "update").rules)
 
 
 def origin_of(model: "Recommender", what: str) -> Origin:
-    """Return how the histories of a model were made from rows; `what` needs it, says the error."""
-    model._trained_on(what, _FIT_AGAIN)
-    if (origin := known_origin(model)) is None:
-        raise DataError(f"{what}: the file does not say how its data was read. Fit again on all events.")
-    return origin
-
-
-def known_origin(model: "Recommender") -> Origin | None:
-    """Return how the histories were made from rows; None if an older file does not say."""
-    origin = model._trained_on("update").origin
-    if origin is None and hasattr(model, "_interactions"):
+    """Return how the histories of a model were made from rows; `what` needs them, says the error."""
+    origin = model._trained_on(what, _FIT_AGAIN).origin
+    if origin is None:  # fitted on a matrix
         data = model._interactions
         return Origin.of_matrix(data.matrix.data, data.users, data.items)
     return origin
