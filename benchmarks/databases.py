@@ -71,7 +71,7 @@ class Poller(threading.Thread):
 def write(data: Path) -> None:
     """Write 19 recommendations for everybody, then 20 twice, with readers who would see a mixture."""
     from mrfrec import MRF, read_interactions
-    from mrfrec.io.staging import staged
+    from mrfrec.io.staging import open_staging
 
     interactions = read_interactions(data / "mtg-players" / "interactions.parquet")
     model = MRF(sparsity=0.005, r=0.5, rank=0).fit(interactions)
@@ -89,7 +89,8 @@ def write(data: Path) -> None:
             for poller in pollers if read else ():
                 poller.start()
             start = time.perf_counter()
-            with staged(url, "recs", table.schema, table.iter_slices(4096 * k)) as rows:
+            with open_staging(url) as database:
+                rows = database.stage("recs", table.schema, table.iter_slices(4096 * k))
                 loaded = time.perf_counter()
             end = time.perf_counter()
             times = f"loaded {loaded - start:.1f} s, replaced {end - loaded:.1f} s, both {end - start:.1f} s"
@@ -132,18 +133,14 @@ def read(data: Path) -> None:
 
     frame = pl.read_parquet(data / "mtg-players" / "interactions.parquet", columns=["user", "item"])
     with postgres() as url, tempfile.TemporaryDirectory() as folder:
-        for database in (url, f"duckdb:///{folder}/events.duckdb", f"sqlite:///{folder}/events.db"):
+        for database in (url, f"sqlite:///{folder}/events.db"):
             kind = database.partition(":")[0]
             with connect(database, write=True) as cursor:
                 if kind == "postgresql":
                     cursor.adbc_ingest("events", frame, mode="create")
                 else:
                     cursor.execute('create table events ("user" integer, item integer)')
-                    if kind == "duckdb":
-                        cursor.register("frame", frame)
-                        cursor.execute("insert into events select * from frame")
-                    else:
-                        cursor.executemany("insert into events values (?, ?)", frame.iter_rows())
+                    cursor.executemany("insert into events values (?, ?)", frame.iter_rows())
             call = f"from benchmarks.databases import measure_reading as m; m({database!r})"
             done = subprocess.run([sys.executable, "-c", call], check=True, capture_output=True, text=True)
             rows, seconds, peak, arrays = json.loads(done.stdout)

@@ -17,8 +17,8 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import chdir, nullcontext, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,6 +30,7 @@ import pytest
 import mrfrec
 import mrfrec.cli
 from mrfrec.io.artifact import describe
+from mrfrec.models.answers.question import Question
 from mrfrec.models.registry import MODELS
 
 ROOT = Path(__file__).parents[1]
@@ -197,32 +198,12 @@ def test_every_command_has_help_with_examples_of_itself(name: str) -> None:
         assert re.search(rf"^  (-., )?{option}\b", options, re.MULTILINE), option
 
 
-def test_help_comes_without_a_command_with_one_and_through_a_pipe(quick: Commands, tmp_path: Path) -> None:
-    bare, short, fit_help = quick.all([[], ["-h"], ["fit", "--help"]], tmp_path)
-    assert bare.out == short.out
-    assert bare.out.startswith("Usage: mrfrec [OPTIONS] COMMAND [ARGS]...")
-    assert (bare.err, fit_help.err) == ("", "")
-    assert "mrfrec fit events.csv -o shop.mrf" in fit_help.out
-    module = subprocess.run([sys.executable, "-m", "mrfrec"], capture_output=True, text=True, check=True)
-    assert module.stdout == bare.out
-
-
-@pytest.mark.parametrize("group", [[], ["paper"], ["paper", "datasets"]])
-def test_descriptions_of_commands_fit_into_80_columns(
-    group: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tool := reference(), "WIDTH", 80)
-    listed = tool.help_text(*group).split("Commands:\n")[1]
-    assert listed
-    assert "..." not in listed
-
-
 def test_version_is_that_of_the_package(quick: Commands, tmp_path: Path) -> None:
     assert quick("--version", cwd=tmp_path) == Done(0, f"mrfrec {mrfrec.__version__}\n", "")
 
 
 def test_every_parameter_of_the_mrf_is_an_option_of_fit_with_its_default() -> None:
-    section = help_of("fit").split("\nModel:\n")[1].split("\n\n")[0]
+    section = help_of("fit").split("\nOptions:\n")[1]
     shown = {}
     for option in re.split(r"^  --", section, flags=re.MULTILINE)[1:]:
         default = re.search(r"\[default:\s+(\S+)\]", option)
@@ -234,18 +215,17 @@ def test_every_parameter_of_the_mrf_is_an_option_of_fit_with_its_default() -> No
             assert shown[name.replace("_", "-")] == expected, name
 
 
-def test_every_parameter_of_reading_is_an_option_of_fit() -> None:
-    section = help_of("fit").split("\nData:\n")[1].split("\n\n")[0]
-    shown = re.findall(r"^  --([a-z-]+)", section, re.MULTILINE)
+def test_every_parameter_of_reading_is_an_option_of_fit_whose_help_names_every_model() -> None:
+    shown = re.findall(r"^  --([a-z-]+)", help_of("fit"), re.MULTILINE)
     for name in inspect.signature(mrfrec.read_interactions).parameters:
         if name not in ("source", "progress"):
             assert name.replace("_", "-") in shown or f"{name}-column" in shown, name
-
-
-def test_help_of_fit_groups_its_options_and_names_every_model() -> None:
-    sections = re.findall(r"^(\w+):$", help_of("fit"), re.MULTILINE)
-    assert sections == ["Arguments", "Data", "Model", "Machine", "Output"]
     assert all(re.search(rf"\b{kind}\b", help_of("fit")) for kind in MODELS)
+
+
+def test_every_field_of_a_question_is_an_option_of_recommend() -> None:
+    shown = re.findall(r"^  --?([a-z-]+)", help_of("recommend"), re.MULTILINE)
+    assert {field.name.replace("_", "-") for field in fields(Question)} <= set(shown)
 
 
 # ── fit and info ──────────────────────────────────────────────────────────────────────────────────
@@ -292,13 +272,9 @@ def test_fit_passes_every_option_on(quick: Commands, films: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "kind", "changed"),
     [
-        (["--model", "slim"], "SLIM", {}),
-        (["--model", "SLIM: l1=1, dtype=float64"], "SLIM", {"l1": 1.0, "dtype": "float64"}),
-        (["--model", "SLIM: l2=9", "--l2", "7"], "SLIM", {"l2": 7.0}),
+        (["--model", "SLIM: l2=9, l1=1", "--l2", "7"], "SLIM", {"l1": 1.0, "l2": 7.0}),
         (["--model", "EASE: sparsity=dense", "--threshold", "0.2"], "EASE", {"threshold": 0.2}),
-        (["--model", "item-knn: neighbors=3", "--memory-limit", "1GB"], "ItemKNN", {"neighbors": 3}),
         (["--model", "Popularity", "--threads", "1", "--memory-limit", "1GB"], "Popularity", {}),
-        (["--model", "WMF: factors=3"], "WMF", {"factors": 3}),
         (["--model", "alpha=0.5"], "MRF", {"alpha": 0.5}),
     ],
 )
@@ -310,10 +286,6 @@ def test_fit_learns_any_model_by_name(
     usual = {name: x for name, x in model.defaults().items() if name not in model.machine_parameters}
     assert type(model).__name__ == kind
     assert model.parameters == {**usual, **changed}
-    table = quick("info", "m.mrf", cwd=tmp_path).out
-    assert re.search(rf"^model +{kind}$", table, re.MULTILINE)
-    answer = quick("recommend", "m.mrf", "--history", "i01,i02", "-k", 3, "--format", "json", cwd=tmp_path)
-    assert len(answer.rows) == 3
 
 
 @pytest.mark.slow
@@ -372,7 +344,7 @@ def test_doctor_finds_this_machine_well(quick: Commands, tmp_path: Path) -> None
     assert done.err == ""
     assert re.search(rf"^mrfrec +{re.escape(mrfrec.__version__)} in .* ok$", done.out, re.MULTILINE)
     assert re.search(r"^self-test +dense and sparse fit within .* ok$", done.out, re.MULTILINE)
-    for extra in ("implicit", "torch", "optuna", "matplotlib", "duckdb", "nanoarrow"):
+    for extra in ("implicit", "torch", "matplotlib", "nanoarrow"):
         assert re.search(rf"^{extra} +(\d+\.\d+|not installed \(the extra \w+\)).* ok$", done.out, re.M)
     assert re.search(r"^GPU.* (on the CPU|free) +ok$", done.out, re.MULTILINE)
     assert listing(tmp_path) == []
@@ -381,14 +353,14 @@ def test_doctor_finds_this_machine_well(quick: Commands, tmp_path: Path) -> None
 def test_doctor_finds_a_library_that_cannot_be_imported(
     quick: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "optuna").mkdir()
-    (tmp_path / "optuna" / "__init__.py").write_text("raise ImportError('libfoo.so: no such file')")
+    (tmp_path / "duckdb").mkdir()
+    (tmp_path / "duckdb" / "__init__.py").write_text("raise ImportError('libfoo.so: no such file')")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "optuna", raising=False)
-    monkeypatch.setattr("mrfrec.cli.doctor._libraries", lambda: {"optuna": "tune"})
+    monkeypatch.delitem(sys.modules, "duckdb", raising=False)
+    monkeypatch.setattr("mrfrec.cli.doctor._libraries", lambda: {"duckdb": "sql"})
     monkeypatch.setattr("mrfrec.engines.devices.devices", list)  # imports PyTorch
     done = quick("doctor", cwd=tmp_path, code=2)
-    wanted = r"^optuna +\d\S+ +cannot be imported: libfoo\.so: no such file\. Install it again$"
+    wanted = r"^duckdb +\d\S+ +cannot be imported: libfoo\.so: no such file$"
     assert re.search(wanted, done.out, re.MULTILINE)
     assert done.err == "mrfrec: something needs attention: see the last column.\n"
 
@@ -399,29 +371,13 @@ def test_doctor_finds_a_library_that_cannot_be_imported(
 def test_users_come_by_id_by_file_and_all_together(quick: Commands, shop: Path, tmp_path: Path) -> None:
     ids = ["u07", "u02", "u07"]
     (tmp_path / "users.txt").write_text("\ufeffu07\r\n\r\n  u02\nu07", encoding="utf-8")
-    (tmp_path / "users").write_text("u07\nu02\nu07\n")
     pl.DataFrame({"name": ["x", "y", "z"], "user_id": ids}).write_csv(tmp_path / "users.csv")
-    pl.DataFrame({"user": ids}).write_parquet(tmp_path / "users.parquet")
-    model = shop / "shop.mrf"
-    end = ["-k", 3, "--format", "json"]
-    one, several, *files, everybody = quick.all(
-        [
-            ["recommend", model, "--user", "u07", *end],
-            ["recommend", model, "--user", "u07", "--user", "u02", "--user=u07", *end],
-            *(
-                ["recommend", model, "--users", n, *end]
-                for n in ("users.txt", "users", "users.csv", "users.parquet")
-            ),
-            ["recommend", model, "--all", *end],
-        ],
-        tmp_path,
-    )
-    same(one.rows, expected(shop, "u07", k=3))
-    for done in (several, *files):  # the one who is named twice gets one list
+    base = ["recommend", shop / "shop.mrf", "-k", 3, "--format", "json"]
+    ways = (["--user", "u07", "--user=u02", "--user=u07"], ["--users", "users.txt"], ["--users", "users.csv"])
+    for done in quick.all([[*base, *way] for way in ways], tmp_path):  # who is named twice gets one list
         same(done.rows, expected(shop, ids[:2], k=3))
         assert "note: 1 of 3 user ids are repetitions" in done.err
-    same(everybody.rows, expected(shop, k=3))
-    assert len(everybody.rows) == 180
+    same(quick(*base, "--all", cwd=tmp_path).rows, expected(shop, k=3))
 
 
 def test_histories_come_in_every_form(quick: Commands, shop: Path, tmp_path: Path) -> None:
@@ -431,11 +387,14 @@ def test_histories_come_in_every_form(quick: Commands, shop: Path, tmp_path: Pat
         ["--history", "i05,i00,i01"],
         ["--history", " i05 , i00,,i01,"],
         ["--history", "i05", "--history", "i00", "--history", "i01"],
-        ["--history", "i05,Godfather, The (1972),Good, the Bad and the Ugly, The"],
-        ["--history", '"Good, the Bad and the Ugly, The",i05, "godfather, the (1972)"'],
-        ["--history", "Godfather, The (1972)", "--history", "i05,good, THE bad and the ugly, the"],
+        [
+            "--history",
+            "Godfather, The (1972)",
+            "--history",
+            "good, THE bad and the ugly, the",
+            "--history=i05",
+        ],
         ["--history", "@had.txt"],
-        ["--history", f"@{tmp_path}/had.txt"],
     ]
     commands = [["recommend", shop / "shop-only.mrf", *way, "-k", 4, "--format", "json"] for way in ways]
     for way, done in zip(ways, quick.all(commands, tmp_path), strict=True):
@@ -444,42 +403,22 @@ def test_histories_come_in_every_form(quick: Commands, shop: Path, tmp_path: Pat
 
 
 def test_a_history_file_holds_people_the_model_does_not_know(
-    quick: Commands, shop: Path, tmp_path: Path
+    quick: Commands, shop: Path, films: Path, tmp_path: Path
 ) -> None:
-    people = pl.DataFrame({"user": [9, 9, 4], "item": ["i01", "i02", "i08"]})
-    people.write_csv(tmp_path / "people.csv")
-    people.write_parquet(tmp_path / "people.parquet")
-    wanted = expected(shop, history={4: ["i08"], 9: ["i01", "i02"]}, k=2)
-    for done in quick.all(
+    pl.DataFrame({"who": [9, 9, 4], "what": ["i01", "i02", "i08"]}).write_csv(tmp_path / "people.csv")
+    (tmp_path / "rated.csv").write_text("user,item,rating\n1,10,5\n1,20,1\n")
+    end = ["-k", 2, "--format", "json"]
+    names = ["--user-column", "who", "--item-column", "what"]
+    texts, valued = quick.all(
         [
-            ["recommend", shop / "shop-only.mrf", "--history-file", name, "-k", 2, "--format", "json"]
-            for name in ("people.csv", "people.parquet")
+            ["recommend", shop / "shop-only.mrf", "--history-file", "people.csv", *names, *end],
+            ["recommend", films / "movies.mrf", "--history-file", "rated.csv", *end],
         ],
         tmp_path,
-    ):
-        same(done.rows, wanted)
-
-
-def test_a_history_file_of_digits_fits_a_model_of_texts(quick: Commands, tmp_path: Path) -> None:
-    (tmp_path / "events.csv").write_text("user,item\n1,10\n1,20\n2,10\n2,20\n3,x5\n3,007\n4,x5\n")
-    (tmp_path / "people.csv").write_text("user,item\nann,10\n")
-    quick("fit", "events.csv", "-o", "m.mrf", "--l2", "1", cwd=tmp_path)
-    done = quick(
-        "recommend", "m.mrf", "--history-file", "people.csv", "-k", 1, "--format", "json", cwd=tmp_path
     )
-    assert [(row["user"], row["item"], row["source"]) for row in done.rows] == [("ann", "20", "model")]
-
-
-def test_values_in_a_history_file_count_for_a_model_of_values(
-    quick: Commands, films: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "people.csv").write_text("user,item,rating\n1,10,5\n1,20,1\n")
-    done = quick(
-        "recommend", films / "movies.mrf", "--history-file", "people.csv", "-k", 3, "--format", "json",
-        cwd=tmp_path,
-    )  # fmt: skip
-    wanted = mrfrec.load(films / "movies.mrf").recommend(history={1: {10: 5.0, 20: 1.0}}, k=3).to_dicts()
-    same(done.rows, wanted)
+    same(texts.rows, expected(shop, history={4: ["i08"], 9: ["i01", "i02"]}, k=2))
+    wanted = mrfrec.load(films / "movies.mrf").recommend(history={1: {10: 5.0, 20: 1.0}}, k=2).to_dicts()
+    same(valued.rows, wanted)
 
 
 def test_an_item_may_begin_with_the_sign_of_a_file(quick: Commands, tmp_path: Path) -> None:
@@ -501,28 +440,14 @@ def test_an_item_may_begin_with_the_sign_of_a_file(quick: Commands, tmp_path: Pa
     )
 
 
-def test_integers_are_ids_first_and_titles_second(quick: Commands, films: Path) -> None:
-    by_id, by_title, by_both = quick.all(
-        [
-            ["similar", "movies.mrf", "30", "--format", "json"],
-            ["similar", "movies.mrf", "1984", "--format", "json"],
-            ["recommend", "movies.mrf", "--history", "10,film 2,1984", "-k", 2, "--format", "json"],
-        ],
-        films,
-    )
-    assert by_id.rows == by_title.rows
-    wanted = mrfrec.load(films / "movies.mrf").recommend(history=[10, 20, 30], k=2).to_dicts()
-    same(by_both.rows, wanted)
-
-
 def test_allow_exclude_and_seen_do_what_they_say(quick: Commands, shop: Path, tmp_path: Path) -> None:
-    (tmp_path / "sold-out.txt").write_text("i00\nGood, the Bad and the Ugly, The\n")
+    (tmp_path / "sold-out.txt").write_text("i00\nGood, the Bad and the Ugly, The\ngone\n")
     (tmp_path / "nothing.txt").write_text("")
     base = ["recommend", shop / "shop.mrf", "--user", "u05", "-k", 4, "--format", "json"]
     allowed, excluded, seen, all_of_it = quick.all(
         [
             [*base, "--allow", "i01,i02,i03,i04,i05,i06,i07,i08", "--allow", "i09"],
-            [*base, "--exclude", "@sold-out.txt", "--exclude", "i13,title 14"],
+            [*base, "--exclude", "@sold-out.txt", "--exclude", "i13,title 14,lost"],
             [*base, "--seen"],
             [*base, "--exclude", "@nothing.txt"],
         ],
@@ -530,74 +455,20 @@ def test_allow_exclude_and_seen_do_what_they_say(quick: Commands, shop: Path, tm
     )
     same(allowed.rows, expected(shop, "u05", k=4, allow=[f"i0{i}" for i in range(1, 10)]))
     same(excluded.rows, expected(shop, "u05", k=4, exclude=["i00", "i01", "i13", "i14"]))
+    assert "note: exclude: 2 of 6 items are unknown to the model" in excluded.err
     same(seen.rows, expected(shop, "u05", k=4, exclude_seen=False))
     same(all_of_it.rows, expected(shop, "u05", k=4))
 
 
-def test_unknown_items_to_allow_or_exclude_are_counted_and_passed_over(
-    quick: Commands, shop: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "sold-out.txt").write_text("i00\ngone\ni13\n")
-    base = ["recommend", shop / "shop.mrf", "--user", "u05", "-k", 4, "--format", "json"]
-    excluded, allowed = quick.all(
-        [
-            [*base, "--exclude", "@sold-out.txt", "--exclude", "lost"],
-            [*base, "--allow", "i01,nothing,i02,i03,i04,i05,i06"],
-        ],
-        tmp_path,
-    )
-    same(excluded.rows, expected(shop, "u05", k=4, exclude=["i00", "i13"]))
-    assert "note: --exclude: 2 of 4 items are unknown to the model" in excluded.err
-    assert "'gone'" in excluded.err
-    same(allowed.rows, expected(shop, "u05", k=4, allow=[f"i0{i}" for i in range(1, 7)]))
-    assert "note: --allow: 1 of 7 items are unknown to the model" in allowed.err
-
-
-def test_items_are_excluded_for_each_user_by_a_table(quick: Commands, shop: Path, tmp_path: Path) -> None:
-    model = mrfrec.load(shop / "shop.mrf")
-    best = {user: model.recommend(user, k=2)["item"].to_list() for user in ("u05", "u01")}
-    lines = [f"{user},{item}" for user, items in best.items() for item in items]
-    (tmp_path / "returned.csv").write_text("\n".join(["user,item", *lines, "u02,i01", "u05,gone"]))
-    base = ["recommend", shop / "shop.mrf", "--user", "u05", "--user", "u01", "-k", 4, "--format", "json"]
-    alone, also = quick.all(
-        [
-            [*base, "--exclude-file", "returned.csv"],
-            [*base, "--exclude-file", "returned.csv", "--exclude", "i07"],
-        ],
-        tmp_path,
-    )
-    same(alone.rows, expected(shop, ["u05", "u01"], k=4, exclude=best))
-    assert "note: --exclude-file: 1 of 5 items are unknown to the model" in alone.err
-    same(also.rows, expected(shop, ["u05", "u01"], k=4, exclude={**best, None: ["i07"]}))
-    (tmp_path / "others.csv").write_text("user,item\n1,i01\n")
-    none = quick(*base, "--exclude-file", "others.csv", cwd=tmp_path)
-    assert "note: others.csv names none of the users asked for" in none.err
-    typed = ["recommend", shop / "shop.mrf", "--history", "i01", "--exclude-file", "returned.csv"]
-    assert "--exclude-file is for users" in refusal(quick(*typed, cwd=tmp_path, code=2))
-
-
-def test_what_is_wrong_in_a_table_of_users_and_items_is_told_with_option_and_file(
+def test_what_is_wrong_in_a_table_of_histories_is_told_with_the_file(
     quick: Commands, films: Path, tmp_path: Path
 ) -> None:
-    for name, line in {"text": "1,milk", "gap": "1,", "user": "ann,20", "known": "99,20"}.items():
-        (tmp_path / f"{name}.csv").write_text(f"user,item\n1,10\n{line}\n")
-    everybody = ["recommend", films / "movies.mrf", "--all", "-k", 1, "-o", "x.csv", "--exclude-file"]
-    histories = ["recommend", films / "movies.mrf", "-k", 1, "-o", "x.csv", "--history-file"]
-    for command, name, wrong in (
-        (everybody, "text", "'milk'"),
-        (histories, "text", "'milk'"),
-        (everybody, "user", "'ann'"),
-        (everybody, "gap", "row 2"),
-        (histories, "gap", "row 2"),
-    ):
-        told = refusal(quick(*command, f"{name}.csv", cwd=tmp_path, code=2))
-        assert told.startswith(f"{command[-1]}: {name}.csv")
+    for line, wrong in (("1,milk", "'milk'"), ("1,", "row 2")):
+        (tmp_path / "people.csv").write_text(f"user,item\n1,10\n{line}\n")
+        typed = ["recommend", films / "movies.mrf", "-k", 1, "--history-file", "people.csv"]
+        told = refusal(quick(*typed, cwd=tmp_path, code=2))
+        assert told.startswith("people.csv")
         assert wrong in told
-        assert "skip" not in told
-    strangers = quick(*everybody, "known.csv", cwd=tmp_path).err
-    assert "--exclude-file: 1 of 2 users are unknown to the model" in strangers
-    (tmp_path / "gone.csv").write_text("user,item\n1,10\n1,77\n")
-    assert "--history-file: 1 of 2 items" in quick(*histories, "gone.csv", cwd=tmp_path).err
 
 
 def test_what_is_unknown_or_missing_is_noted(quick: Commands, shop: Path) -> None:
@@ -630,26 +501,15 @@ def from_table(text: str) -> list[list[str]]:
 
 
 def test_every_format_has_the_same_rows(quick: Commands, shop: Path, tmp_path: Path) -> None:
-    base = [
-        "recommend",
-        shop / "shop.mrf",
-        "--user",
-        "u05",
-        "--user",
-        "u01",
-        "-k",
-        "24",
-        "--seen",
-        "--explain",
-    ]
-    outputs = ["o.parquet", "o.csv", "o.json", "o.jsonl", "o.txt", "O.CSV"]
-    as_json, as_csv, as_table, *files = quick.all(
+    who = ["--user", "u05", "--user", "u01"]
+    base = ["recommend", shop / "shop.mrf", *who, "-k", "24", "--seen", "--explain"]
+    outputs = ["o.parquet", "o.csv", "o.json", "o.jsonl", "o.txt"]
+    as_json, as_csv, as_table, *_ = quick.all(
         [
             [*base, "--format", "json"],
             [*base, "--format", "csv"],
             base,
             *([*base, "-o", output] for output in outputs),
-            [*base, "-o", "o.dat", "--format", "parquet"],
         ],
         tmp_path,
     )
@@ -658,48 +518,17 @@ def test_every_format_has_the_same_rows(quick: Commands, shop: Path, tmp_path: P
     assert list(as_json.rows[0]) == [*COLUMNS, "because"]
     same(as_json.rows, wanted)
     same(from_csv(as_csv.out), wanted)
-    for done in files:
-        assert done.out == ""
-        assert re.search(r"^mrfrec: wrote ", done.err, re.MULTILINE)
-    for name in ("o.parquet", "o.dat"):
-        frame = pl.read_parquet(tmp_path / name)
-        assert frame.schema["score"] == pl.Float32
-        same(frame.with_columns(pl.col("source").cast(pl.String)).to_dicts(), wanted)
+    frame = pl.read_parquet(tmp_path / "o.parquet")
+    assert frame.schema["score"] == pl.Float32
+    same(frame.with_columns(pl.col("source").cast(pl.String)).to_dicts(), wanted)
     same(from_csv((tmp_path / "o.csv").read_text(encoding="utf-8")), wanted)
-    assert (tmp_path / "O.CSV").read_bytes() == (tmp_path / "o.csv").read_bytes()
     assert (tmp_path / "o.json").read_text(encoding="utf-8") == as_json.out
     lines = (tmp_path / "o.jsonl").read_text(encoding="utf-8").splitlines()
     same([json.loads(line) for line in lines], wanted)
     assert (tmp_path / "o.txt").read_text(encoding="utf-8") == as_table.out
     header, *rows = from_table(as_table.out)
     assert header == [*COLUMNS, "because"]
-    for row, values in zip(rows, wanted, strict=True):
-        shown = [
-            values["user"], values["item"], (values["title"] or "–").replace("\n", " "),
-            f"{values['score']:.4f}", str(values["rank"]), values["source"], values["because"],
-        ]  # fmt: skip
-        assert row == [text for text in shown if text]
-
-
-def test_scores_have_the_precision_of_the_model_in_every_format(
-    quick: Commands, shop: Path, tmp_path: Path
-) -> None:
-    quick("fit", shop / "events.csv", "-o", "m.mrf", "--dtype", "float64", cwd=tmp_path)
-    base = ["recommend", "m.mrf", "--history", "i01,i02", "-k", 5]
-    as_json, as_csv, *_ = quick.all(
-        [
-            [*base, "--format", "json"],
-            [*base, "--format", "csv"],
-            [*base, "-o", "o.parquet"],
-            [*base, "-o", "o.csv"],
-        ],
-        tmp_path,
-    )
-    wanted = mrfrec.load(tmp_path / "m.mrf").recommend(history=["i01", "i02"], k=5)["score"]
-    assert wanted.dtype == pl.Float64
-    assert pl.read_parquet(tmp_path / "o.parquet")["score"].equals(wanted)
-    for rows in (as_json.rows, from_csv(as_csv.out), from_csv((tmp_path / "o.csv").read_text())):
-        assert [row["score"] for row in rows] == wanted.to_list()
+    assert [row[:2] for row in rows] == [[row["user"], row["item"]] for row in wanted]
 
 
 def test_similar_has_the_same_rows_in_every_format(quick: Commands, shop: Path, tmp_path: Path) -> None:
@@ -709,7 +538,7 @@ def test_similar_has_the_same_rows_in_every_format(quick: Commands, shop: Path, 
             [*base, "--format", "json"],
             [*base, "--format", "csv"],
             base,
-            *([*base, "-o", f"o.{suffix}"] for suffix in ("parquet", "jsonl", "json", "csv", "txt")),
+            *([*base, "-o", f"o.{suffix}"] for suffix in ("json", "csv", "txt")),
         ],
         tmp_path,
     )
@@ -717,8 +546,6 @@ def test_similar_has_the_same_rows_in_every_format(quick: Commands, shop: Path, 
     assert len(wanted) == 6
     same(as_json.rows, wanted)
     same(from_csv(as_csv.out), wanted)
-    same(pl.read_parquet(tmp_path / "o.parquet").to_dicts(), wanted)
-    same([json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()], wanted)
     for name, done in (("o.json", as_json), ("o.csv", as_csv), ("o.txt", as_table)):
         assert (tmp_path / name).read_text(encoding="utf-8") == done.out
     assert from_table(as_table.out)[0] == ["item", "title", "score", "rank"]
@@ -731,19 +558,17 @@ def test_explain_adds_up_in_every_format(quick: Commands, shop: Path, tmp_path: 
             [*base, "--format", "json"],
             base,
             ["explain", shop / "shop.mrf", "--user", "u05", "--item", "i08", "--format", "json"],
-            *([*base, "-o", f"o.{suffix}"] for suffix in ("parquet", "jsonl", "csv")),
-            [*base, "--novelty", "0.4", "-o", "rare.jsonl"],
+            [*base, "-o", "o.csv"],
+            [*base, "--novelty", "0.4", "-o", "rare.json"],
         ],
         tmp_path,
     )
     model = mrfrec.load(shop / "shop.mrf")
     rare = model.explain("i08", history=["i01", "i02", "i07"], novelty=0.4).to_dicts()
-    assert [json.loads(line) for line in (tmp_path / "rare.jsonl").read_text().splitlines()] == rare
+    assert json.loads((tmp_path / "rare.json").read_text()) == rare
     wanted = model.explain("i08", history=["i01", "i02", "i07"]).to_dicts()
     assert as_json.rows == wanted
     assert by_user.rows == model.explain("i08", user="u05").to_dicts()
-    assert pl.read_parquet(tmp_path / "o.parquet").to_dicts() == wanted
-    assert [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()] == wanted
     rows = list(csv.DictReader(io.StringIO((tmp_path / "o.csv").read_text())))
     assert [float(row["contribution"]) for row in rows] == [row["contribution"] for row in wanted]
     last = from_table(as_table.out)[-1]
@@ -764,35 +589,27 @@ def test_no_rows_are_a_result_too(quick: Commands, tmp_path: Path) -> None:
     (tmp_path / "events.csv").write_text("user,item\n1,a\n2,b\n3,c\n")
     (tmp_path / "nobody.txt").write_text("")
     quick("fit", "events.csv", "-o", "m.mrf", "--histories", cwd=tmp_path)
-    similar = ["similar", "m.mrf", "a"]
+    nobody = ["recommend", "m.mrf", "--users", "nobody.txt", "-o"]
     table, as_json, *_ = quick.all(
         [
-            similar,
-            [*similar, "--format", "json"],
-            *([*similar, "-o", f"s.{suffix}"] for suffix in ("parquet", "jsonl", "csv")),
-            *(
-                ["recommend", "m.mrf", "--users", "nobody.txt", "-o", f"r.{suffix}"]
-                for suffix in ("parquet", "csv", "json")
-            ),
+            ["similar", "m.mrf", "a"],
+            ["similar", "m.mrf", "a", "--format", "json"],
+            [*nobody, "r.parquet"],
+            [*nobody, "r.json"],
         ],
         tmp_path,
     )
     assert table.out.split() == ["item", "score", "rank"]
     assert as_json.rows == []
     assert table.err == as_json.err == "mrfrec: no item goes with a, says this MRF\n"
-    assert pl.read_parquet(tmp_path / "s.parquet").columns == ["item", "title", "score", "rank"]
-    assert len(pl.read_parquet(tmp_path / "s.parquet")) == 0
     assert pl.read_parquet(tmp_path / "r.parquet").columns == COLUMNS
     assert json.loads((tmp_path / "r.json").read_text()) == []
-    assert (tmp_path / "s.csv").read_text() == "item,title,score,rank\n"
 
 
-def test_tables_of_databases_have_the_rows_of_files(
-    quick: Commands, shop: Path, tmp_path: Path, database: str
-) -> None:
+def test_tables_of_databases_have_the_rows_of_files(quick: Commands, shop: Path, tmp_path: Path) -> None:
     from mrfrec.io.databases import connect, redacted
 
-    model = shop / "shop.mrf"
+    model, database = shop / "shop.mrf", f"sqlite:///{tmp_path}/shop.db"
     for command, columns in (
         (("recommend", model, "--all", "-k", 4), COLUMNS),
         (("similar", model, "--all", "-k", 4), ["similar_to", "item", "title", "score", "rank"]),
@@ -800,8 +617,7 @@ def test_tables_of_databases_have_the_rows_of_files(
         quick(*command, "-o", "o.parquet", cwd=tmp_path)
         done = quick(*command, "-o", database, "--table", command[0], cwd=tmp_path)
         wanted = pl.read_parquet(tmp_path / "o.parquet")
-        assert f"wrote {len(wanted)} rows for " in done.err
-        assert f" to table {command[0]} of {redacted(database)}\n" in done.err
+        assert f"wrote {len(wanted)} rows to table {command[0]} of {redacted(database)}\n" in done.err
         assert wanted.columns == columns
         with connect(database) as cursor:
             names = ", ".join(f'"{name}"' for name in columns)
@@ -814,92 +630,55 @@ def test_tables_of_databases_have_the_rows_of_files(
 
 REFUSED = r"""
 learn => No such command 'learn'\. See mrfrec --help
-fti => Did you mean 'fit'\? See mrfrec --help
 similar shop.mrf i01 --top 3 => --top.* See mrfrec similar --help
 recommend => Missing argument .*MODEL.* See mrfrec recommend --help
 fit events.csv => Missing option '-o' / '--output'\. See mrfrec fit --help
 similar nope.mrf i01 => there is no model file nope\.mrf\. Relative paths start from /
 info events.csv => events\.csv is not a model of mrfrec, or not a whole one
-info . => \. is a folder, not a model file
 fit nope.csv -o x.mrf => nope\.csv
-fit events.csv -o x.mrf --user-column who => --user-column must be a column of .*; got 'who'
-fit events.csv -o x.mrf --l2 six => --l2 must be a finite number, 0 or more, or \"auto\"; got 'six'
-fit events.csv -o x.mrf --alpha 2 => alpha must be between 0 and 1
-fit events.csv -o x.mrf --sparsity some => --sparsity must be above 0 and at most 1, .*; got 'some'
-fit events.csv -o x.mrf --sparsity 7 => --sparsity must be above 0 and at most 1, .*; got 7
-fit events.csv -o x.mrf --min-value 4 => --min-value must be left out for events\.csv.*; got 4\.0
-evaluate events.csv --split x => --split must be one of strong, leave-out, time; got 'x'
-tune events.csv --model Nope => --model must be .*'Nope'
-tune events.csv --model SLIM => give -o FILE\.json
-fit events.csv -o x.mrf --dtype int8 => --dtype must be one of float32, float64; got 'int8'
-fit events.csv -o x.mrf --model 'SLIN: l1=1' => --model must be of a kind .* Did you mean SLIM\?
-fit events.csv -o x.mrf --model model=SVD => --model must be one of MRF, .*, MultVAE; got 'SVD'
-fit events.csv -o x.mrf --model SLIM --user-weight 0.5 => --user-weight must be left out with SLIM
-fit events.csv -o x.mrf --model Popularity --l2 1 => --l2 must be left out with Popularity.*; got 1
-fit events.csv -o x.mrf --model SLIM --device cpu => --device must be left out .* It is for MRF, EASE
+fit events.csv -o x.mrf --user-column who => user must be a column of .*; got 'who'
+fit events.csv -o x.mrf --l2 six => l2 must be a finite number, 0 or more, or \"auto\"; got 'six'
+fit events.csv -o x.mrf --sparsity 7 => sparsity must be above 0 and at most 1, .*; got 7
+fit events.csv -o x.mrf --min-value 4 => min_value must be left out for events\.csv.*; got 4\.0
+fit events.csv -o x.mrf --dtype int8 => '--dtype'.*'int8' is not one of 'float32', 'float64'
+similar shop.mrf i01 -k ten => '-k'.*integer
+tune events.csv -o x.json --model Nope => --model must be .*'Nope'
+fit events.csv -o x.mrf --model SLIM --user-weight 0.5 => \(SLIM\); got 'user_weight'
 fit events.csv -o x.mrf --params '' => \. cannot be read: Is a directory
-fit events.csv -o x.mrf --model '' => --model must be a model such as SLIM, or left out; got ''
-fit events.csv -o x.mrf --model SLIM --model WMF => --model must be given once; got 'SLIM and WMF'
-fit events.csv -o x.mrf --model SLIM --no-center => --no-center must be left out with SLIM
-fit events.csv -o x.mrf --l2 -1 => --l2 must be a finite number, 0 or more, or \"auto\"; got -1
-evaluate events.csv --model 'MultVAE: hidden=0' => ^--model 'MultVAE: hidden=0': hidden must be
-fit events.csv -o x.mrf --model Popularity --memory-limit foo => --memory-limit must be .*; got 'foo'
-fit events.csv -o x.mrf --model MultVAE --device gpu => --device must be "auto", "cpu", "cuda"
-fit events.csv -o no/x.mrf => --output must be in a folder that exists; got 'no/x\.mrf'
-fit events.csv -o . => --output must be the name of a file
-demo -o no/x.mrf => --output must be in a folder that exists
+fit events.csv -o no/x.mrf => must be in a folder that exists; got 'no/x\.mrf'
+fit events.csv -o . => must be the name of a file
 recommend shop.mrf => give exactly one of --history, --user, --users, --all, --history-file; got none
 recommend shop.mrf --all --history i01 => give exactly one of .*; got --history and --all
 explain shop.mrf --item i01 --user u01 --history i02 => exactly one of --history and --user
-recommend shop.mrf --user u01 -k 0 => -k must be a whole number, 1 or more; got 0
-similar shop.mrf i01 -k ten => -k must be a whole number; got 'ten'
-recommend shop.mrf --all --threads 0 -o x.csv => --threads must be
-similar shop.mrf Ameli => no item has the id or the title 'Ameli'\. Did you mean i08 \(Amélie\)\?
-similar shop.mrf godfather => Did you mean i00 \(Godfather, The \(1972\)\)\?
-similar shop.mrf zzzzzz => no item has the id or the title 'zzzzzz'
-recommend shop.mrf --history i01,twin => several items have the title 'twin': i02 \(Twin\); i03
+recommend shop.mrf --user u01 -k 0 => k must be a whole number, 1 or more; got 0
+similar shop.mrf Ameli => no item has the id or the title 'Ameli'\. Did you mean i08
+recommend shop.mrf --history i01,twin => several items have the title 'twin': i02, i03
 recommend shop.mrf --history ' ,' => ' ,' names no item
-recommend shop.mrf --history x~nobody => title 'x~nobody'
 recommend shop.mrf --history @~nobody/x => ~nobody/x cannot be read: No such file
-recommend shop.mrf --history i01,milk => title 'milk'
-explain shop.mrf --user nobody --item i01 => user 'nobody' is unknown to the model
 recommend shop-only.mrf --user u01 => saved without\. Give histories, or save it with
-recommend shop-only.mrf --all => saved without
 recommend shop.mrf --users no.txt => no\.txt cannot be read: No such
-recommend shop.mrf --users no.csv => no\.csv
 recommend shop.mrf --history-file no.csv => no\.csv
-recommend shop.mrf --history @. => \. cannot be read: Is a directory
 recommend shop.mrf --history @shop.mrf => it is not text in UTF-8
 similar shop.mrf i01 --format parquet => --format must be table, json or csv on the screen; got 'parquet'
-similar shop.mrf i01 -o x.xlsx => --output must be a name that ends in \.parquet, .*; got 'x\.xlsx'
-recommend shop.mrf --all -o no/x.csv => --output must be in a
+similar shop.mrf i01 -o x.xlsx => --output must be a name that ends in \.csv, .*; got 'x\.xlsx'
+similar shop.mrf i01 -o mysql://u:hunter2@h/d => ^(?!.*hunter2)
 similar shop.mrf i01 -o /proc/x.csv => /proc/x\.csv could not be written
-recommend shop.mrf --all -o /proc/x.parquet => /proc/x\.parquet could not be written
-recommend shop.mrf --all -o sqlite:///x.db => --table must be given with a database; got None
-similar shop.mrf --all -o x.csv --table near => --table must be left out without a database; got 'near'
-recommend shop.mrf --all -o sqlite:///x.db --table '' => --table must be a name such as recs
-recommend shop.mrf --all -o sqlite:///x.db --table recs --format csv => --format must be left out
-recommend shop.mrf --all -o sqlite:///no/x.db --table recs => sqlite:///no/x\.db: there is no folder no
+recommend shop.mrf --all -o sqlite:///x.db => table must be the name of a table, with a database; got None
+similar shop.mrf --all -o x.csv --table near => table must be None with a file; got 'near'
+recommend shop.mrf --all -o sqlite:///x.db --table recs --format csv => form must be None with a database
 recommend shop.mrf --all -o postgresql://u:hunter2@127.0.0.1:1/x --table=t => ^postg(?!.*hunter2).*refused
+recommend shop.mrf --all -o x.csv --columns user => --columns must be pairs
 similar shop.mrf => give either an item or --all
-similar shop.mrf i01 --all -o x.csv => give either an item or --all
 similar shop.mrf --all => with --all, give -o FILE\.parquet
-similar shop.mrf i01 -o sqlite:///x.db --table near => give --all with a database
+similar shop.mrf i01 -o sqlite:///x.db --table near => give --all with --table
 serve shop.mrf --host 0.0.0.0 => ^keys must be given where others can reach the service, as at 0\.0\.0\.0
-serve shop.mrf --host no.invalid --no-auth => no\.invalid:8000 is no address
 serve none.mrf --port 0 => none\.mrf
 serve shop.mrf --port 0 --keys none.txt => none\.txt cannot be read as a file
-serve shop.mrf --cors shop.example => --cors must be as https://shop\.example
-serve shop.mrf --queue 0 => --queue must be a whole number, 1 or more; got 0
-serve shop.mrf --workers 0 => --workers must be a whole number, 1 or more; got 0
 serve shop.mrf shop.mrf => MODEL must be models with different names
-serve a/b=shop.mrf --port 0 => name of a model must be up to 64 letters
-serve shop.mrf --demo => MODEL must be a model file, or else --demo
-serve => MODEL must be a model file, or else --demo
+serve => Missing argument .*MODEL
 serve shop.mrf --split shop=x => --split must be shares by model
-serve shop.mrf --port 0 --split x=1 => --split must be shares above 0, and at most 1,000,000, of
 key a:b => name must be up to 64 letters
-recommend shop.mrf --all => 60 users are too many for a table: give -o FILE\.csv, or --format csv
+recommend shop.mrf --all => 60 users are too many for a table: give -o FILE\.csv
 """  # command => pattern of the message
 
 
@@ -917,13 +696,9 @@ def test_a_fit_that_would_not_fit_is_refused_after_the_table_is_read(quick: Comm
     assert not (shop / "x.mrf").exists()
 
 
-def test_integer_ids_are_said_to_be_integers(quick: Commands, films: Path, tmp_path: Path) -> None:
+def test_integer_ids_are_said_to_be_integers(quick: Commands, films: Path) -> None:
     assert "user ids are integers here; got 'ann'" in refusal(
         quick("recommend", "movies.mrf", "--user", "ann", cwd=films, code=2)
-    )
-    (tmp_path / "users.txt").write_text("1\nann\n")
-    assert "user ids are integers here; got 'ann'" in refusal(
-        quick("recommend", "movies.mrf", "--users", tmp_path / "users.txt", cwd=films, code=2)
     )
 
 
@@ -956,12 +731,6 @@ def test_debug_adds_the_traceback_wherever_it_stands(quick: Commands, shop: Path
     assert done.err.splitlines()[-1] == "mrfrec: no item has the id or the title 'qqqq'."
 
 
-def test_debug_after_two_dashes_is_an_argument(quick: Commands, shop: Path) -> None:
-    assert refusal(quick("similar", "shop.mrf", "--", "--debug", cwd=shop, code=2)).startswith(
-        "no item has the id"
-    )
-
-
 def test_a_failure_leaves_the_old_output(quick: Commands, shop: Path, tmp_path: Path) -> None:
     (tmp_path / "old.csv").write_text("old")
     (tmp_path / "old.mrf").write_text("old")
@@ -980,13 +749,8 @@ def in_a_shell(command: str, cwd: Path, **settings: Any) -> Done:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-@pytest.mark.parametrize(
-    ("command", "name"),
-    [("recommend shop.mrf --history i01", "o.parquet"), ("similar shop.mrf i01", "o.csv")],
-)
-def test_a_full_disk_leaves_the_old_output_and_nothing_else(
-    shop: Path, command: str, name: str, tmp_path: Path
-) -> None:
+def test_a_full_disk_leaves_the_old_output_and_nothing_else(shop: Path, tmp_path: Path) -> None:
+    command, name = "recommend shop.mrf --history i01", "o.parquet"
     (tmp_path / name).write_text("old")
     done = in_a_shell(f"ulimit -f 0; mrfrec {command} -o {tmp_path / name}", shop)
     assert (done.code, done.out) == (2, "")
@@ -1039,34 +803,18 @@ def test_progress_is_drawn_on_a_terminal_and_notes_stay_whole(shop: Path, tmp_pa
     assert re.search(r"^(finishing|learning weights) +━+ ", plain, re.MULTILINE)
 
 
-def test_results_go_to_stdout_while_progress_is_drawn_on_stderr(shop: Path) -> None:
-    done = on_a_terminal(["recommend", "shop.mrf", "--all", "-k", 2, "--format", "json"], shop, stdout=False)
-    same(done.rows, expected(shop, k=2))
-    assert "u01" not in done.err
-
-
 @pytest.mark.slow
 def test_results_on_the_terminal_are_not_broken_by_progress(shop: Path) -> None:
     done = on_a_terminal(["recommend", "shop.mrf", "--all", "-k", 2, "--format", "json"], shop, stdout=True)
     # colorama, which numba uses where it is installed, resets the colours of a terminal at exit.
-    shown = "".join(
-        line
-        for line in done.err.removesuffix("\x1b[0m").splitlines()
-        if not line.startswith("mrfrec: compiling")
-    )
+    shown = without_compiling(done.err.removesuffix("\x1b[0m"))
     assert "\x1b" not in shown
     same(json.loads(shown), expected(shop, k=2))
-    table = on_a_terminal(
-        ["recommend", "shop.mrf", "--history", "i01", "-k", 23, "--seen"], shop, stdout=True
-    )
-    plain = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", table.err)
-    assert max(map(len, plain.splitlines())) <= 70
-    assert plain.count("long") == LONG_TITLE.count("long")  # folded, not cut off
 
 
 def test_nothing_is_drawn_where_there_is_no_terminal(quick: Commands, shop: Path, tmp_path: Path) -> None:
     done = quick("recommend", shop / "shop.mrf", "--all", "-o", "o.csv", cwd=tmp_path)
-    assert re.fullmatch(r"mrfrec: wrote 600 rows for 60 users to o\.csv \([\d.]+ KB\)\n", done.err)
+    assert re.fullmatch(r"mrfrec: wrote 600 rows to o\.csv\n", done.err)
 
 
 def test_tables_through_a_pipe_are_not_cut_off_and_titles_are_as_they_are(
@@ -1099,8 +847,8 @@ def test_titles_cannot_move_the_cursor(quick: Commands, tmp_path: Path) -> None:
     assert rows.rows[0]["title"] == "\x1b[31mred\x07"
 
 
-@pytest.mark.parametrize("command", ["fit --help", "recommend shop.mrf --history i01 --format csv"])
-def test_a_reader_that_has_gone_is_no_error(shop: Path, command: str) -> None:
+def test_a_reader_that_has_gone_is_no_error(shop: Path) -> None:
+    command = "recommend shop.mrf --history i01 --format csv"
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
@@ -1229,7 +977,6 @@ def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
     "command",
     [
         "recommend shop.mrf --history i01,i02 --explain",
-        "recommend shop.mrf --user u01 --exclude i03 --format json",
         "similar shop.mrf i01 --format csv",
     ],
 )
@@ -1249,7 +996,7 @@ def demo(
     """Run `mrfrec demo` on the smaller data."""
     folder = tmp_path_factory.mktemp("demo of all")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mrfrec.datasets._tables", lambda *_: nullcontext((str(often_used_packages), None)))
+        patch.setattr("mrfrec.datasets._tables", lambda *_: (str(often_used_packages), None))
         return folder, quick("demo", "-o", "it's [red].mrf", cwd=folder)
 
 
@@ -1296,15 +1043,3 @@ def test_output_over_the_input_is_refused(quick: Commands, shop: Path, tmp_path:
         done = quick(*arguments, cwd=tmp_path, code=2)
         assert "another file than the input" in refusal(done)
     assert table.read_text().startswith("user,item")
-
-
-def test_columns_of_a_table_of_histories_can_be_named(quick: Commands, shop: Path, tmp_path: Path) -> None:
-    (tmp_path / "who.csv").write_text("who,what\nann,i01\nann,i02\nbob,i03\n")
-    model = shop / "shop.mrf"
-    refused = quick("recommend", model, "--history-file", "who.csv", cwd=tmp_path, code=2)
-    assert "--user-column" in refusal(refused)
-    names = ["--user-column", "who", "--item-column", "what"]
-    done = quick(
-        "recommend", model, "--history-file", "who.csv", *names, "-k", 1, "--format", "csv", cwd=tmp_path
-    )
-    assert [line.split(",")[0] for line in done.out.splitlines()] == ["user", "ann", "bob"]

@@ -10,16 +10,15 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from mrfrec import MRF, Interactions, MrfrecError, MrfrecWarning, ParameterError
+from mrfrec import MRF, Interactions, MrfrecWarning, ParameterError
 from mrfrec.core import blocks, closed_form
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids
 from mrfrec.evaluation import climb, compare, splits, study, tuning
-from mrfrec.evaluation.climbing import Ladder
+from mrfrec.evaluation.climbing import value_at
 from mrfrec.evaluation.report import of_comparison, of_tuning
 from mrfrec.evaluation.splits import Questions, Split, popularity_differs
 from mrfrec.models import EASE, Popularity, mrf
-from mrfrec.models.axes import Range
 from mrfrec.models.registry import build
 
 from conftest import random_matrix
@@ -81,12 +80,6 @@ def test_a_climb_starts_from_the_defaults_and_ends_where_no_step_is_better(split
     }  # fmt: skip; without a low-rank part, its weight does not matter
 
 
-def test_a_hill_without_a_top_is_left_after_a_few_steps(split: Split, valued: Any) -> None:
-    tried = valued(lambda x: float(x["l2"]))
-    climb(split, "ndcg@10", model="EASE", minutes=None)
-    assert len(tried) < 15
-
-
 def test_l2_keeps_its_place_when_alpha_changes(split: Split, valued: Any) -> None:
     tried = valued(lambda x: (x["l2"] != "auto") + float(x["alpha"]))
     climb(split, "ndcg@10", fixed={"sparsity": None}, vary={"novelty": [0.0], "user_weight": [0.0]})
@@ -103,14 +96,14 @@ def test_a_grid_is_tried_whole_and_then_left_where_it_ends(split: Split, valued:
 
 
 def test_values_beyond_an_end_keep_ratio_step_and_type() -> None:
-    assert [Ladder((1.0, 3.0)).at(i) for i in (-2, -1, 0, 2, 3)] == [0.111, 0.333, 1.0, 9.0, 27.0]
-    assert [Ladder((0.0, 0.1, 0.2)).at(i) for i in (-1, 3)] == [-0.1, 0.4]
-    assert Ladder((64, 128)).at(3) == 512
-    assert isinstance(Ladder((64, 128)).at(3), int)
-    assert [Ladder(values).at(len(values)) for values in ((), (1.0,), (False, True), ("auto", None))] == [
+    assert [value_at((1.0, 3.0), i) for i in (-2, -1, 0, 2, 3)] == [0.111, 0.333, 1.0, 9.0, 27.0]
+    assert [value_at((0.0, 0.1, 0.2), i) for i in (-1, 3)] == [-0.1, 0.4]
+    assert value_at((64, 128), 3) == 512
+    assert isinstance(value_at((64, 128), 3), int)
+    assert [value_at(values, len(values)) for values in ((), (1.0,), (False, True), ("auto", None))] == [
         None
     ] * 4
-    assert Ladder((1.0, 2.0)).at(50) is None
+    assert value_at((1.0, 2.0), 50) is None
 
 
 def test_a_step_that_the_model_refuses_is_no_step(split: Split, valued: Any) -> None:
@@ -136,16 +129,10 @@ def test_a_value_that_the_data_is_too_small_for_is_refused_if_asked_for_and_else
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"model": None}, "model must be one of MRF"),
-    ({"model": MRF}, "model must be one of MRF"),
     ({"vary": {"l2": []}}, "l2 must be a list with at least one value"),
-    ({"vary": {"l2": (x for x in [1.0])}}, "l2 must be a list with at least one value"),
-    ({"vary": {"l2": 3}}, "l2 must be a list with at least one value"),
     ({"vary": ["l2"]}, "vary must be a mapping"),
-    ({"machine": 3}, "machine must be of parameters that change no result"),
     ({"machine": {"l2": 3}}, "machine must be of parameters that change no result"),
-    ({"study": 3}, "study must be a file"),
     ({"study": "."}, "study must be a file"),
-    ({"improved": 3}, "improved must be a function"),
     ({"progress": 3}, "progress must be a function"),
     ({"grid": "no"}, "grid must be True or False"),
     (
@@ -159,21 +146,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 def test_wrong_arguments_are_named(split: Split, wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         climb(split, **{"metric": "ndcg@10", **wrong})
-
-
-def test_the_first_of_values_that_are_all_zero_is_told(split: Split, valued: Any) -> None:
-    valued(lambda _: 0.0)
-    told: list[study.Tuning] = []
-    climb(split, "ndcg@10", model="EASE", improved=told.append)
-    assert len(told) == 1
-
-
-def test_what_a_fit_would_do_is_known_of_whatever_it_takes(split: Split) -> None:
-    for data in (split.training, split.training.matrix):
-        plan = MRF(sparsity=0.5, rank=3).planned(data)
-        assert (plan.kind, plan.sparsity, plan.rank, plan.l2) == ("sparse", 0.5, 3, "auto")
-    with pytest.raises(MrfrecError):
-        MRF().planned(None)
 
 
 # ── time ──────────────────────────────────────────────────────────────────────────────────────────
@@ -193,40 +165,15 @@ class _Clock:
         monkeypatch.setattr(study.Study, "_try", one)
 
 
-def test_no_trial_begins_that_is_expected_to_end_too_late(
-    split: Split, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_trial_begins_when_the_time_is_up(split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = _Clock(monkeypatch, lambda _: 50.0)
     found = climb(split, "ndcg@10", model="EASE", minutes=5)
-    assert clock.now == 300.0
+    assert clock.now == 350.0
     assert found.out_of_time
-    clock.now = 0.0
     points = [{"l2": float(x)} for x in range(1, 20)]
-    assert len(tuning.tune(split, points, "ndcg@10", model="EASE", minutes=2).trials) == 2
     assert len(tuning.tune(split, points, "ndcg@10", model="EASE", minutes=0.001).trials) == 1
-    for minutes in (0, -1, float("nan")):
-        with pytest.raises(ParameterError, match="minutes must be above 0"):
-            climb(split, "ndcg@10", minutes=minutes)
-
-
-def test_steps_without_a_fit_are_tried_in_the_time_that_is_too_short_for_another_fit(
-    split: Split, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now, fitted = 0.0, []
-    monkeypatch.setattr("mrfrec.evaluation.study.time.monotonic", lambda: now)
-
-    def one(_: object, parameters: Parameters) -> study.Trial:
-        nonlocal now
-        fit = {name: x for name, x in parameters.items() if name not in ("novelty", "rank_weight")}
-        now += 1.0 if fit in fitted else 50.0
-        fitted.append(fit)
-        return study.Trial(dict(parameters), 0.5, 0.0, 49.0)
-
-    monkeypatch.setattr(study.Study, "_try", one)
-    found = climb(split, "ndcg@10", fixed={"sparsity": 0.4}, minutes=1)
-    assert len({trial.parameters["novelty"] for trial in found.trials}) == 3  # the start, and a step each way
-    assert found.out_of_time
-    assert now < 60.0
+    with pytest.raises(ParameterError, match="minutes must be above 0"):
+        climb(split, "ndcg@10", minutes=0)
 
 
 def test_progress_shows_the_first_fit_and_follows_the_limit_of_time(split: Split) -> None:
@@ -239,14 +186,6 @@ def test_progress_shows_the_first_fit_and_follows_the_limit_of_time(split: Split
     done = [done for _, done, _ in steps]
     assert done == sorted(done)
     assert (done[-2] < 300_000, done[-1]) == (True, 300_000)
-
-
-def test_progress_of_points_counts_them(split: Split) -> None:
-    steps: list[tuple[str, int, int]] = []
-    points = [{"l2": 1.0}, {"l2": 2.0}]
-    tuning.tune(split, points, "ndcg@10", model="EASE", progress=lambda *step: steps.append(step))
-    assert ("trial 2: measuring", 1, 2) in steps
-    assert [step[1:] for step in (steps[0], steps[-1])] == [(0, 2), (2, 2)]
 
 
 def test_the_best_so_far_is_told_before_the_next_trial(split: Split, valued: Any) -> None:
@@ -348,12 +287,9 @@ def test_a_climb_is_measured_as_any_other_tuning(split: Split, tmp_path: Path) -
     assert (found.best.value or 0) >= (start.value or 1)
     resumed = climb(split, "ndcg@10", fixed={"sparsity": 0.4, "r": 0.0}, minutes=None, study=study)
     assert resumed.best == found.best
-    with pytest.raises(ParameterError, match=r"vary must be lists of values.*A range is for a search"):
-        climb(split, "ndcg@10", vary={"l2": Range(1, 2)})
 
 
-@pytest.mark.parametrize("model", ["MRF", "SLIM", "EASE"])
-@pytest.mark.parametrize("grid", [False, True], ids=["climb", "grid"])
+@pytest.mark.parametrize(("model", "grid"), [("MRF", False), ("SLIM", True)])
 def test_the_default_and_the_gain_over_it_are_in_the_table(
     split: Split, valued: Any, model: str, grid: bool
 ) -> None:
@@ -396,8 +332,8 @@ def test_a_comparison_notes_which_models_are_untuned(split: Split) -> None:
         "ridge": EASE(), "another": EASE(l2=7.0), "popular": Popularity(),
     }  # fmt: skip
     report = of_comparison(compare(models, split, "ndcg@10"))
-    assert report.data["untuned"] == ["as it is", "dense", "ridge"]
+    assert report.data["untuned"] == ["as it is", "ridge"]
     (note,) = [note for note in report.notes if note.startswith("Untuned")]
-    assert all(name in note for name in ("as it is", "dense", "ridge"))
+    assert all(name in note for name in ("as it is", "ridge"))
     tuned = compare({name: models[name] for name in ("tuned", "another")}, split, "ndcg@10")
     assert not [note for note in of_comparison(tuned).notes if "ntuned" in note]

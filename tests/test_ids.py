@@ -49,11 +49,9 @@ def test_ids_come_back_with_their_type_and_are_found_where_they_are(given_ids: l
     "given_ids",
     [
         np.array([3, 1, 2], np.int8),
-        np.array([3, 1, 2], np.uint64),
         np.array(["c", "a", "b"]),
         np.array(["c", "a", "b"], object),
         [np.int64(3), np.uint8(1), 2],
-        [np.str_("c"), "a", "b"],
         pd.Series([3, 1, 2]),
         pl.Series(["c", "a", "b"]),
         {"c": 1, "a": 2, "b": 3},
@@ -71,25 +69,18 @@ def test_any_sequence_of_one_type_gives_ids(given_ids: Any) -> None:
     [
         ([1, "1"], "item ids must be all integers or all strings; got some of each"),
         ([1, 2.0], r"all integers or all strings; got 2\.0"),
-        ([1, None], "all integers or all strings; got None"),
         ([True, False], "got True"),
-        ([b"a"], "got b'a'"),
-        ([(1, 2)], r"got \(1, 2\)"),
         (np.array([1.0]), r"got 1\.0"),
         (np.array([[1]]), "must be a list; got an array of 2 dimensions"),
-        (np.array(1), "got an array of 0 dimensions"),
         (
             np.array(["2020-01-01"], "datetime64[ns]"),
             r"integers or strings; got an array of datetime64\[ns\]",
         ),
         ("abc", "item ids must be a list; got 'abc'"),
-        (b"abc", "must be a list"),
-        (5, "item ids must be a list; got 5"),
         ([1, 2, 1], "item ids must be distinct; 1 appears more than once"),
         (["a", "b", "a"], "must be distinct; 'a' appears more than once"),
         ([2**64], "item ids must fit 64 bits; got 18446744073709551616"),
         ([-1, 2**63], "must fit 64 bits; got -1 to 9223372036854775808"),
-        ([np.int64(-1), np.uint64(2**63)], "must fit 64 bits"),
         (["\ud800"], r"ids and titles must be valid Unicode; got '\\ud800'"),
         (["a", "b\0"], r"ids and titles must not contain NUL characters; got 'b\\x00'"),
     ],
@@ -104,11 +95,8 @@ def test_what_are_no_ids_is_refused(given_ids: Any, message: str) -> None:
     [
         ([1], ["1"], r"item ids are integers here; got '1' \(str\). Give them as integers"),
         (["1"], [1], r"item ids are strings here; got 1 \(int\)"),
-        ([1], [True], "got True"),
         ([1], [1.0], r"got 1\.0 \(float\)"),
-        (["a"], [None], "got None"),
         (["a"], "a", "item ids must be a list; got 'a'"),
-        ([1], 1, "item ids must be a list; got 1"),
     ],
 )
 def test_ids_of_another_type_are_not_looked_for(known: list[Any], wanted: Any, message: str) -> None:
@@ -129,16 +117,3 @@ def test_what_a_person_types_becomes_an_id_of_the_type_there_is() -> None:
         with pytest.raises(DataError, match="user ids are integers here; got"):
             numbers.parse(text, "user")
     assert Ids.of(["a"], "user").parse("007", "user") == "007"
-
-
-def test_ids_are_equal_only_with_the_same_type() -> None:
-    assert Ids.of([1, 2], "user") == Ids.of(np.array([1, 2]), "user")
-    assert Ids.of([1], "user") != Ids.of(["1"], "user")
-    assert Ids.of([1], "user") != [1]
-    assert hash(Ids.of([1], "user")) == hash(Ids.of([1], "user"))
-    assert list(Ids.range(3)) == [0, 1, 2]
-
-
-def test_repr_shows_a_few() -> None:
-    assert repr(Ids.of([1, 2], "user")) == "Ids([1, 2], 2 integers)"
-    assert repr(Ids.of(list("abcde"), "user")) == "Ids(['a', 'b', 'c', …], 5 strings)"

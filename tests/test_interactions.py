@@ -24,14 +24,6 @@ MATRIX = sp.csr_array(np.array([[1.0, 0.0, 2.0], [0.0, 0.0, 3.0]]))
 # ── from a matrix ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_matrix_alone_gets_numbers_for_ids() -> None:
-    data = Interactions(MATRIX)
-    assert (list(data.users), list(data.items), data.titles) == ([0, 1], [0, 1, 2], None)
-    assert (data.n_users, data.n_items, len(data), data.popularity.tolist()) == (2, 3, 3, [1, 0, 2])
-    assert repr(data) == "Interactions(2 users × 3 items, 3 pairs)"
-    assert (data.skipped, data.library) == ({}, None)
-
-
 @pytest.mark.parametrize(
     "titles", [["x", None, "z"], ["x", "", "z"], {"a": "x", "c": "z", "d": "w"}, Texts.of(["x", "", "z"])]
 )
@@ -74,28 +66,9 @@ def test_large_unsigned_numbers_do_not_turn_negative(form: str) -> None:
     assert (Interactions(X).matrix.data.astype(np.float64) == 2.0**63).all()
 
 
-@pytest.mark.parametrize("form", ["coo_array", "csr_array"])
-@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
-def test_integers_that_add_up_beyond_what_is_exact_are_refused(form: str, dtype: type) -> None:
-    twice: Any = np.array([2**62, 2**62 + 1], dtype)
-    X = sp.coo_array((twice, ([0, 0], [0, 0])), shape=(1, 1))
-    if form == "csr_array":
-        X = sp.csr_array((twice, [0, 0], [0, 2]), shape=(1, 1))
-    with pytest.raises(DataError, match="several integers for one user and item"):
-        Interactions(X)
-    X.data[:] = 5
-    assert Interactions(X).matrix.data.tolist() == [10]
-
-
-def test_reading_a_matrix_and_fitting_it_use_the_same_values() -> None:
-    for source in (MATRIX, Interactions(MATRIX)):
-        assert read_interactions(source).fingerprint == as_interactions(source).fingerprint
-    assert read_interactions(MATRIX, binary=True).matrix.data.tolist() == [1, 1, 1]
-
-
 def test_changing_the_callers_arrays_changes_nothing() -> None:
     X, users = MATRIX.copy(), np.array([7, 9])
-    data, read = Interactions(X, users), read_interactions(X)
+    data, read = Interactions(X, users), as_interactions(X)
     model = EASE(l2=1.0).fit(X)
     before = model.recommend(k=1, exclude_seen=False)["score"].to_list()
     X.data[:], X.indices[:], X.indptr[1:] = 50.0, 1, 1
@@ -137,25 +110,6 @@ def test_fingerprint_changes_with_any_id_pair_or_value() -> None:
     assert len({data.fingerprint for data in same + others}) == 1 + len(others)
 
 
-def test_reading_a_matrix_keeps_ids_and_drops_what_is_below_the_least() -> None:
-    data = Interactions(MATRIX, ["u", "v"], ["a", "b", "c"], {"c": "third"})
-    assert read_interactions(data, binary=True).matrix.toarray().tolist() == [[1, 0, 1], [0, 0, 1]]
-    assert list(read_interactions(MATRIX).items) == [0, 1, 2]  # also the one that nobody has
-    few = read_interactions(data, min_value=3)
-    assert (list(few.users), list(few.items), list(few.titles or [])) == (["v"], ["c"], ["third"])
-    assert few.matrix.toarray().tolist() == [[3.0]]
-    assert list(read_interactions(MATRIX, min_value=-1).items) == [0, 2]
-    with pytest.raises(DataError, match=r"no interactions are left: all 3 pairs .* below min_value=4"):
-        read_interactions(data, min_value=4)
-
-
-@pytest.mark.parametrize("name", ["user", "item", "value", "title", "separator", "columns"])
-def test_columns_of_a_matrix_are_refused(name: str) -> None:
-    options: dict[str, Any] = {name: ["x"] if name == "columns" else "x"}
-    with pytest.raises(ParameterError, match=f"{name} must be left out for a matrix; got"):
-        read_interactions(MATRIX, **options)
-
-
 @pytest.mark.parametrize("limits", [(None, 0, 0), (12, 0, 0), (None, 13, 6), (15, 8, 4)])
 def test_filters_equal_naive_for_interactions_and_events(limits: tuple[int | None, int, int]) -> None:
     rng = np.random.default_rng(3)
@@ -168,19 +122,6 @@ def test_filters_equal_naive_for_interactions_and_events(limits: tuple[int | Non
         assert {(data.users[u], data.items[i]) for u, i in zip(*pairs, strict=True)} == expected
         assert data.n_users == len({user for user, _ in expected})
         assert len(data.left_out) == sum(limit not in (None, 0) for limit in limits)
-
-
-def test_giant_history_is_left_out_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    frame = pl.DataFrame({"user": [1] * 5 + [2, 3], "item": [*range(5), 0, 1]})
-    with caplog.at_level("INFO", "mrfrec"):
-        data = read_interactions(frame, max_history=4)
-    assert (list(data.users), list(data.items)) == ([2, 3], [0, 1])
-    assert data.left_out == {"users with more than 4 items": 1}
-    assert caplog.messages == ["left out 1 users with more than 4 items"]
-    with pytest.raises(DataError, match="no interactions are left without users with fewer than 9 items"):
-        read_interactions(frame, min_items=9)
-    with pytest.raises(ParameterError, match="max_history must be a whole number, 1 or more; got 0"):
-        read_interactions(frame, max_history=0)
 
 
 # ── several rows of one pair ──────────────────────────────────────────────────────────────────────

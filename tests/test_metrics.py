@@ -18,7 +18,7 @@ import scipy.stats
 from mrfrec import MRF, DataError, ParameterError
 from mrfrec.data.interactions import Interactions
 from mrfrec.evaluation import protocol
-from mrfrec.evaluation.metrics import DEFAULTS, NAMES, Lists, Metric, long_tail, mean_of, paired, parse
+from mrfrec.evaluation.metrics import NAMES, Lists, Metric, long_tail, mean_of, paired, parse
 from mrfrec.evaluation.protocol import Evaluation, compare, evaluate, fit_and_measure, measure
 from mrfrec.evaluation.splits import Split, leave_out, strong_generalisation
 from mrfrec.io.tables import read_events
@@ -212,25 +212,21 @@ def test_names_of_metrics(text: str, metric: Metric) -> None:
     assert parse(metric) is metric
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("ndgc@10", r"metrics must be among ndcg, .*; got 'ndgc@10'\. Did you mean ndcg@10\?"),
-        ("coverag", r"Did you mean coverage@"),
-        ("auc@10", r"metrics must be among .*; got 'auc@10'\.$"),
-        ("", "metrics must be among"),
-        ("ndcg 10", "metrics must be among"),
-        *[
-            (f"ndcg{places}", "followed by the number of places, as ndcg@20")
-            for places in ("", "@", "@0", "@-1", "@1.5", "@ten", "@10@20", "@1e2", "@007", "@ 10", "@²", "@٣")
-        ],
-        (10, "names such as"),
-        (None, "names such as"),
-    ],
-)
-def test_names_of_no_metric_are_refused(name: Any, message: str) -> None:
-    with pytest.raises(ParameterError, match=message):
-        parse(name)
+def test_names_of_no_metric_are_refused() -> None:
+    for name in (
+        "ndgc@10",
+        "",
+        "ndcg 10",
+        "ndcg",
+        "ndcg@0",
+        "ndcg@1.5",
+        "ndcg@10@20",
+        "ndcg@²",
+        "ndcg@٣",
+        None,
+    ):
+        with pytest.raises(ParameterError, match=r"metrics must be such as ndcg@20.*; got"):
+            parse(name)  # type: ignore[arg-type]
 
 
 # Users without targets.
@@ -241,16 +237,6 @@ def test_a_user_without_target_is_refused() -> None:
         Case([[0, 1], [1, 0]], [{1}, set()], [1, 1]).lists()
 
 
-def test_no_users_are_refused() -> None:
-    with pytest.raises(DataError):
-        Lists(np.empty((0, 2), np.int32), sp.csr_array((0, 2)), np.ones(2, np.int64))
-
-
-def test_lists_of_other_users_are_refused() -> None:
-    with pytest.raises(DataError, match="there are 2 lists but 1 users"):
-        Lists(np.zeros((2, 1), np.int32), sp.csr_array(np.ones((1, 2))), np.ones(2, np.int64))
-
-
 # Means and differences.
 
 
@@ -259,12 +245,6 @@ def test_means_and_errors_equal_naive(n: int) -> None:
     values = np.random.default_rng(n).random(n)
     np.testing.assert_allclose(mean_of(values), naive.mean_and_error(values.tolist()), rtol=1e-12)
     np.testing.assert_allclose(mean_of(values).error, scipy.stats.sem(values), rtol=1e-12)
-
-
-def test_one_user_has_no_error() -> None:
-    mean, error = mean_of(np.array([0.25]))
-    assert mean == 0.25
-    assert math.isnan(error)
 
 
 @pytest.mark.parametrize("n", [2, 3, 10, 500])
@@ -282,35 +262,9 @@ def test_paired_differences_equal_scipy(n: int, shift: float) -> None:
     np.testing.assert_allclose(found.difference / found.error, expected.statistic, rtol=1e-9)
 
 
-def test_tiny_p_values_do_not_vanish() -> None:
-    rng = np.random.default_rng(0)
-    first = rng.random(100)
-    second = first - 1.0 - 0.5 * rng.random(100)
-    found = paired(first, second)
-    assert 0 < found.p < 1e-50
-    np.testing.assert_allclose(found.p, scipy.stats.ttest_rel(first, second).pvalue, rtol=1e-6)
-
-
 def test_no_difference_is_no_evidence() -> None:
     values = np.random.default_rng(2).random(20)
     assert tuple(paired(values, values.copy())) == (0.0, 0.0, 1.0)
-
-
-def test_the_same_difference_for_all_users_is_certain() -> None:
-    found = paired(np.array([1.0, 0.5, 0.75]), np.array([0.5, 0.0, 0.25]))
-    assert tuple(found) == (0.5, 0.0, 0.0)
-
-
-def test_one_user_shows_nothing() -> None:
-    found = paired(np.array([1.0]), np.array([0.5]))
-    assert found.difference == 0.5
-    assert math.isnan(found.error)
-    assert math.isnan(found.p)
-
-
-def test_users_that_do_not_match_cannot_be_paired() -> None:
-    with pytest.raises(DataError, match="3 users cannot be paired with 2"):
-        paired(np.ones(3), np.ones(2))
 
 
 # Through models.
@@ -407,16 +361,6 @@ def test_ties_by_index_are_measured_where_asked_for() -> None:
     assert found.mean("ndcg@10").mean < evaluate(model, split, ["ndcg@10"]).mean("ndcg@10").mean
 
 
-def test_nothing_that_was_shown_is_recommended() -> None:
-    split = split_of()
-    model = MRF.paper(l2=2.0).fit(split.training)
-    ranked = protocol.rank(model, split.test, split.training.n_items)
-    for row, seen in zip(ranked.tolist(), sets_of(split.test.shown), strict=True):
-        best = [item for item in row if item >= 0]
-        assert sorted(best) == sorted(set(range(split.training.n_items)) - seen)
-        assert row[len(best) :] == [-1] * len(seen)
-
-
 def test_users_are_ranked_in_parts_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     split = split_of()
     model = MRF.paper(l2=2.0).fit(split.training)
@@ -428,15 +372,6 @@ def test_users_are_ranked_in_parts_with_the_same_result(monkeypatch: pytest.Monk
     np.testing.assert_array_equal(parts, whole)
     n = len(split.test)
     assert calls == [("measuring", min(done, n), n) for done in range(8, n + 8, 8)]
-
-
-def test_the_defaults_are_those_of_the_paper() -> None:
-    assert DEFAULTS == ("ndcg@100", "recall@20", "recall@50")
-
-
-def test_a_metric_asked_for_twice_is_measured_once() -> None:
-    found = evaluate(MRF.paper(l2=2.0), split_of(), "ndcg@10, NDCG@10,recall-all@5")
-    assert [str(metric) for metric in found.values] == ["ndcg@10", "recall_all@5"]
 
 
 def test_fitted_models_are_measured_without_fitting() -> None:
@@ -467,6 +402,9 @@ def test_models_are_compared_user_by_user() -> None:
     split = split_of()
     makes = {name: MODELS[name]() for name in ("dense", "sparse", "all scores equal")}
     found = compare(makes, split, ["ndcg@10", "recall@5"])
+    assert list(found) == list(makes)
+    assert [evaluation.model for evaluation in found.values()] == list(makes)
+    assert "other" not in found
     assert [str(metric) for metric in found.metrics] == ["ndcg@10", "recall@5"]
     for name in makes:
         alone = evaluate(MODELS[name](), split, ["ndcg@10", "recall@5"])
@@ -495,7 +433,7 @@ def test_more_places_than_items_are_refused_before_the_fit() -> None:
         ParameterError, match=rf"at most the {n_items} items there are; got 'ndcg@{n_items + 1}'"
     ):
         evaluate(model, split, ["recall@1", f"ndcg@{n_items + 1}"])
-    assert not hasattr(model, "timings_")
+    assert not model.timings_
     assert len(evaluate(model, split, [f"ndcg@{n_items}"]).values) == 1
 
 

@@ -3,7 +3,6 @@
 import fcntl
 import json
 import os
-import re
 import shutil
 import signal
 import sqlite3
@@ -26,7 +25,6 @@ from mrfrec import (
     MRF,
     BusyError,
     DataError,
-    ModelFileError,
     MrfrecWarning,
     ParameterError,
     RefusedError,
@@ -114,7 +112,7 @@ def test_model_is_that_of_a_fit_on_all_events(folder: Path) -> None:
     assert record["value"] > 0.1
     assert report_of(folder) == [record]
     assert model.notes_["value"] == record["value"]
-    assert set(record["seconds"]) == {"read", "tune", "measure", "fit", "compare", "publish", "total"}
+    assert set(record["seconds"]) == {"read", "measure", "fit", "publish", "total"}
 
 
 def test_tables_are_published_together_with_the_model(folder: Path) -> None:
@@ -141,25 +139,13 @@ def test_earlier_models_are_kept_up_to_a_number(folder: Path) -> None:
     os.utime(folder / "shop.mrf", (1e9 + 86400 * 3,) * 2)
     nightly.run(folder / "job.toml")
     kept = sorted(path.name for path in folder.glob("shop.2*.mrf"))
-    assert kept == ["shop.20010911T014640Z.mrf", "shop.20010912T014640Z.mrf"]
+    assert kept == ["shop.20010911T014640Z.mrf", "shop.20010912T014640.000000Z.mrf"]
     mrfrec.load(folder / kept[1])
-    os.utime(folder / "shop.mrf", (1e9 + 86400 * 3,) * 2)  # the second of that second
-    nightly.run(folder / "job.toml", keep=4)
-    assert len(list(folder.glob("shop.2*.mrf"))) == 3
-    nightly.run(folder / "job.toml", keep=0)
+    shutil.copy2(folder / kept[1], folder / "shop.mrf")  # put back, it is not kept twice
+    nightly.run(write_job(folder, ("keep = 2", "keep = 4")))
+    assert len(list(folder.glob("shop.2*.mrf"))) == 2
+    nightly.run(write_job(folder, ("keep = 2", "keep = 0")))
     assert [path.name for path in folder.glob("shop.*.mrf")] == ["shop.other.mrf"]
-
-
-def test_model_that_was_put_back_is_not_kept_twice(folder: Path) -> None:
-    nightly.run(folder / "job.toml")
-    os.utime(folder / "shop.mrf", (1e9, 1e9))
-    nightly.run(folder / "job.toml")
-    (kept,) = folder.glob("shop.*.mrf")
-    for copy in (shutil.copy2, shutil.copyfile):  # with the time of the file, and without
-        copy(kept, folder / "new.mrf")
-        (folder / "new.mrf").replace(folder / "shop.mrf")
-        nightly.run(folder / "job.toml", keep=1)
-        assert list(folder.glob("shop.*.mrf")) == [kept]
 
 
 def test_update_adds_each_batch_once(folder: Path) -> None:
@@ -189,23 +175,6 @@ def few_items_a_day() -> list[pl.DataFrame]:
     return [table.filter(day == number) for number in range(4)]
 
 
-def test_update_begins_with_days_on_which_nothing_can_be_measured(folder: Path) -> None:
-    more = "\n[tune]\nminutes = 0.01\n"
-    source = ('data = "events.csv"', 'data = "{date}.csv"\nmode = "update"\nbatch = "{date}"')
-    days = [f"2026-11-{day}" for day in (11, 12, 13)]
-    for day, table in zip(days, few_items_a_day(), strict=False):
-        table.write_csv(folder / f"{day}.csv")
-    job = write_job(folder, source, ("heldout", "min_metric = 0.01\nheldout"), more=TABLES + more)
-    with pytest.raises(RefusedError, match="nothing can be measured"):  # nobody knows whether it is that good
-        nightly.run(job, day=days[0])
-    job = write_job(folder, source, more=TABLES + more)
-    records = [nightly.run(job, day=day) for day in days]
-    assert [record["pairs"] for record in records] == [800, 1600, 2400]
-    assert ["value" in record for record in records] == [False, False, True]
-    assert "nothing can be measured" in records[1]["reasons"][0]
-    assert mrfrec.load(folder / "shop.mrf").batches_ == tuple(days)
-
-
 def test_night_that_cannot_be_measured_is_refused_unless_accepted(folder: Path) -> None:
     nightly.run(folder / "job.toml")
     few_items_a_day()[0].write_csv(folder / "events.csv")
@@ -213,41 +182,11 @@ def test_night_that_cannot_be_measured_is_refused_unless_accepted(folder: Path) 
     with pytest.raises(RefusedError, match="nothing can be measured"):
         nightly.run(job)
     assert "value" not in nightly.run(job, accept=True)
-    assert "it has not been measured before" in "\n".join(steps(nightly.read_job(job)))
     events().write_csv(folder / "events.csv")
     assert nightly.run(job)["value"] > 0.1
 
 
-@pytest.mark.slow
-def test_parameters_are_tuned_and_used_until_it_is_time_to_tune_again(folder: Path) -> None:
-    tune = '\n[tune]\nminutes = 0.05\nevery = "7d"\n'
-    job = write_job(folder, ("heldout", "max_drop = 1\nheldout"), more=tune)
-    first, second = nightly.run(job), nightly.run(job)
-    assert first["parameters"]["sparsity"] == 0.2
-    assert len(first["parameters"]) > 1
-    assert second["parameters"] == first["parameters"]
-    assert second["tuned"] == first["tuned"]
-    assert second["seconds"]["tune"] < 0.1
-    model = mrfrec.load(folder / "shop.mrf")
-    assert first["parameters"].items() <= model.fitted_parameters_.items()
-    job = write_job(
-        folder, ("heldout", "max_drop = 1\nheldout"), ("sparsity = 0.2", "sparsity = 0.3"), more=tune
-    )
-    assert nightly.run(job)["tuned"] != first["tuned"]  # something else is fixed
-
-
 # ── the guard ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_metric_of_few_items_is_compared_though_there_is_one_more(folder: Path) -> None:
-    job = write_job(folder, ('metric = "ndcg@5"\n', ""))
-    assert nightly.run(job)["metric"] == "ndcg@100"
-    table = pl.concat(
-        [events(), pl.DataFrame([("u0", "new", 1)], schema=["user", "item", "time"], orient="row")]
-    )
-    table.with_columns(item=table["item"].shuffle(seed=1)).unique().write_csv(folder / "events.csv")
-    with pytest.raises(RefusedError, match=r"ndcg@100 .* is \d+\.\d% below"):
-        nightly.run(job)
 
 
 def test_nothing_to_publish_is_refused(folder: Path) -> None:
@@ -299,9 +238,9 @@ def test_bad_days_are_refused_and_leave_what_was_published(published: Path) -> N
     runs = report_of(published)
     assert "value" not in runs[1]  # it was not fitted
     text = (published / "shop.report.html").read_text()  # which has the reasons before the numbers
-    row = text[text.index("<tbody>", text.index("class='runs'")) :]
+    row = text[text.index("<tbody>") :]
     assert row.index("200 users are") < row.index(">1,600<")
-    assert text.index("55 items are") < text.index("<svg")
+    assert text.index("55 items are") < text.index("<table")
 
 
 def test_refused_day_can_be_accepted_and_is_then_compared_with(folder: Path) -> None:
@@ -322,9 +261,7 @@ def test_good_day_after_a_robot_was_published_is_not_refused(folder: Path) -> No
     for _ in range(2):
         assert nightly.run(job)["items"] == 70
     events().write_csv(folder / "events.csv")  # 43 % fewer items than the last time
-    record = nightly.run(job)
-    assert record["reasons"] == []
-    assert record["limits"]["items"] == [32, None]
+    assert nightly.run(job)["reasons"] == []
 
 
 def test_size_is_compared_with_seven_published_runs_and_no_more(folder: Path) -> None:
@@ -378,16 +315,14 @@ def test_drift_is_half_the_sum_of_differences(folder: Path) -> None:
     p = {item: count / 3200 for item, count in zip(before.items, before.popularity.tolist(), strict=True)}
     q = {item: count / len(other) for item, count in zip(other.items, other.popularity.tolist(), strict=True)}
     wanted = sum(abs(p.get(item, 0) - q.get(item, 0)) for item in {*p, *q}) / 2
-    found = drift(before, other)
-    assert found["drift"] == pytest.approx(wanted, abs=1e-6)
-    assert (found["new_items"], found["gone_items"]) == (1, 1)
+    assert drift(before, other) == pytest.approx(wanted, abs=1e-6)
     numbers = read_interactions(events().with_columns(item=pl.col("item").str.slice(1).cast(int)))
     texts = LastModel(
         before.size,
         read_interactions(events().with_columns(item=pl.col("item").str.slice(1))).items,
         before.popularity,
     )
-    assert drift(texts, numbers)["drift"] < 0.2
+    assert drift(texts, numbers) < 0.2
 
 
 # ── the job ───────────────────────────────────────────────────────────────────────────────────────
@@ -396,48 +331,31 @@ def test_drift_is_half_the_sum_of_differences(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('data = "events.csv"', "", r"job\.toml: source\.data must be given"),
-        ('data = "events.csv"', "data = 3", r"source\.data must be a valid list; got 3"),
-        ('data = "events.csv"', "data = []", r"source\.data must be .*at least 1 item"),
+        ('data = "events.csv"', "", r"job\.toml: source\.data: Field required"),
+        ('data = "events.csv"', "data = 3", r"source\.data: .* a valid list; got 3"),
         ('data = "events.csv"', 'data = [""]', r"source\.data\.0 must be the name of a file"),
-        ("[guard]", "[gard]", r"gard must be one of the keys guard.*got 'gard'. Did you mean guard"),
-        ("metric =", "metrik =", r"guard\.metrik must be one of the keys .*Did you mean metric"),
+        ("[guard]", "[gard]", r"gard must be one of the keys guard.*got 'gard'"),
+        ("metric =", "metrik =", r"guard\.metrik must be one of the keys"),
         ('metric = "ndcg@5"', 'metric = "ndgc@5"', r"guard\.metric must be .*ndcg"),
-        ('metric = "ndcg@5"', "metric = 5", r"guard\.metric must be"),
         ("[guard]", '[machine]\nthreads = "x"\n[guard]', r"machine\.threads must be a whole number"),
         ('data = "events.csv"', 'data = "events.csv"\nhalf_life = "5 years"', r"source\.half_life must be"),
-        ('data = "events.csv"', 'data = "events.csv"\nmin_items = "x"', r"source\.min_items must be"),
-        ('data = "events.csv"', 'data = "x.csv"\nmode = "update"\nmin_items = 2', r"min_items must be left"),
-        ('data = "events.csv"', 'data = "x.csv"\nmode = "update"\nhalf_life = "2d"', r"now must be given"),
+        ('data = "events.csv"', 'data = "x.csv"\nmode = "update"\nmin_items = 2', "min_items, which"),
+        ('data = "events.csv"', 'data = "x.csv"\nmode = "update"\nhalf_life = "2d"', "goes by the latest"),
         ('data = "events.csv"', 'data = "events.csv"\nbatch = "x"', r"batch must be a name, with mode"),
-        ('data = "events.csv"', 'data = "events.csv"\nmode = "add"', r"mode must be 'fit' or 'update'"),
         ("keep = 2", 'recommendations = {to = "x.pdf"}', r"publish\.recommendations\.to must be a name that"),
         ("keep = 2", 'recommendations = {to = "no/x.csv"}', r"in a folder that exists"),
-        ("keep = 2", 'similar = {to = "x.csv", explain = 3}', r"publish\.similar\.explain must be one of"),
         ("keep = 2", 'recommendations = {to = "x.csv", novelty = 7}', r"novelty must be .* 1; got 7"),
         ("keep = 2", 'recommendations = {to = "events.csv"}', r"a place of its own.*source\.data is there"),
         ("keep = 2", 'recommendations = {to = "a.csv"}\nsimilar = {to = "a.csv"}', r"publish\.similar must"),
         ("keep = 2", 'similar = {to = "sqlite:///shop.mrf", table = "t"}', r"its own.*publish\.model"),
         ("keep = 2", 'similar = {to = "x.csv", columns = {x = "y"}}', r"publish\.similar\.columns must be"),
-        ("keep = 2", 'report = "shop.mrf/x"', r"in a folder that exists"),
-        ("keep = 2", 'recommendations = "x.csv"', r"publish\.recommendations must be a section"),
+        ("keep = 2", 'recommendations = "x.csv"', r"publish\.recommendations: "),
         ("keep = 2", 'recommendations = {to = "sqlite:///x.db"}', r"table must be given with a database"),
-        ("keep = 2", 'recommendations = {to = "x.csv", table = "t"}', r"table must be given with a database"),
-        ("keep = 2", 'similar = {to = "x.csv", k = 0}', r"publish\.similar\.k must be .* 1; got 0"),
-        ("keep = 2", "samples = -1", r"publish\.samples must be .* 0; got -1"),
-        ("keep = 2", "keep = true", r"publish\.keep must be a valid integer"),
-        ('model = "shop.mrf"', 'model = "shop-{date}.mrf"', r"publish\.model must be the same every night"),
-        ('model = "shop.mrf"', "", r"publish\.model must be given"),
-        ('model = "shop.mrf"', 'model = "no/shop.mrf"', r"in a folder that exists"),
-        ("heldout = 0.2", "heldout = 0.7", r"guard\.heldout must be less than 0\.5; got 0\.7"),
-        ("heldout = 0.2", "max_growth = nan", r"guard\.max_growth must be .* 0; got nan"),
-        ("heldout = 0.2", 'max_drop = "5%"', r"guard\.max_drop must be a valid number"),
+        ("keep = 2", "keep = true", r"publish\.keep: .* a valid integer"),
+        ("heldout = 0.2", "heldout = 0.7", r"guard\.heldout: .* less than 0\.5; got 0\.7"),
+        ("heldout = 0.2", "max_growth = nan", r"guard\.max_growth: .* 0; got nan"),
         ("sparsity = 0.2", "sparsity = 2", r"model\.sparsity"),
-        ("sparsity = 0.2", "spasity = 2", r"Did you mean sparsity"),
         ("sparsity = 0.2", 'kind = "MFR"', r"model\.kind must be one of MRF, EASE"),
-        ("[guard]", "[tune]\nminutes = 0\n[guard]", r"tune\.minutes must be greater than 0"),
-        ("[guard]", '[tune]\nminutes = 1\nevery = "often"\n[guard]', r"tune\.every must be"),
-        ("[guard]", "[guard", "is not a TOML file"),
         ("[guard]", f"x = {'[' * 100_000}{']' * 100_000}\n[guard]", "is not a TOML file"),
         ("sparsity = 0.2", f"l2.{'a.' * 2000}a = 1", "nested too deeply"),
     ],
@@ -464,10 +382,8 @@ def test_report_that_is_damaged_stops_the_job(folder: Path) -> None:
     record = nightly.run(folder / "job.toml")
     before = (folder / "shop.mrf").read_bytes()
     wrong: list[dict[str, Any]] = [
-        {"error": "x"}, {"seconds": {"total": "x"}}, {"peak_memory": "x"}, {"users": 0},
-        {"value": float("nan")}, {"value": None}, {"reasons": [3]}, {"status": "<b>"}, {"metric": ""},
-        {"metric": "x@"}, {"started": "today"}, {"limits": {"users": ["x", None]}},
-        {"samples": [{"history": 3}]},
+        {"error": "x"}, {"seconds": {"total": "x"}}, {"users": 0}, {"value": None}, {"reasons": [3]},
+        {"started": "today"},
     ]  # fmt: skip
     texts = [json.dumps({"runs": [record | each]}) for each in wrong]
     for text in (*texts, '{"runs": {}}', "[" * 100_000, ""):
@@ -475,15 +391,6 @@ def test_report_that_is_damaged_stops_the_job(folder: Path) -> None:
         with pytest.raises(DataError, match="not the report of a nightly job"):
             nightly.run(folder / "job.toml")
     assert (folder / "shop.mrf").read_bytes() == before
-
-
-def test_damaged_model_fails_until_it_is_accepted_that_there_is_none(folder: Path) -> None:
-    nightly.run(folder / "job.toml")
-    (folder / "shop.mrf").write_bytes(b"x" * 1000)
-    with pytest.raises(ModelFileError):
-        nightly.run(folder / "job.toml")
-    assert report_of(folder)[-1]["status"] == "failed"
-    assert nightly.run(folder / "job.toml", accept=True)["status"] == "published"
 
 
 def test_link_and_its_file_have_one_lock(folder: Path) -> None:
@@ -498,14 +405,6 @@ def test_link_and_its_file_have_one_lock(folder: Path) -> None:
     nightly.run(job)
     assert (folder / "link.mrf").is_symlink()
     assert (folder / "shop.mrf").stat().st_ino != before
-
-
-def test_folder_with_signs_of_a_pattern_is_a_folder(folder: Path) -> None:
-    odd = folder / "sh[op]*x"
-    odd.mkdir()
-    events().write_csv(odd / "events1.csv")
-    (odd / "job.toml").write_text(JOB.replace("events.csv", "events*.csv"))
-    assert nightly.run(odd / "job.toml")["pairs"] == 3200
 
 
 def test_old_model_is_copied_where_it_cannot_be_linked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -533,17 +432,11 @@ def test_failed_run_is_in_the_report_and_leaves_what_was_published(folder: Path)
     assert "no item id" in last["reasons"][0]
 
 
-def test_empty_table_is_named_with_its_query(folder: Path) -> None:
-    with sqlite3.connect(folder / "x.db") as database:
-        database.execute('create table events ("user" text, item text)')
-    database.close()
-    source = 'data = "sqlite:///x.db"\nquery = "select * from events where {date} > 0"'
-    with pytest.raises(DataError, match=r"x\.db: .*no interactions.*from events where 2026-11-14 > 0"):
-        nightly.run(write_job(folder, ('data = "events.csv"', source)), day="2026-11-14")
-
-
-def test_report_keeps_the_last_published_run_however_many_fail(folder: Path) -> None:
-    job = write_job(folder, ("keep = 2", "runs = 3"))
+def test_report_keeps_the_last_published_run_however_many_fail(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mrfrec.nightly.history._KEPT", 3)
+    job = folder / "job.toml"
     first = nightly.run(job)
     (folder / "events.csv").write_text("nonsense\n")
     for _ in range(5):
@@ -560,7 +453,7 @@ def test_dry_run_says_what_would_be_done_and_writes_nothing(folder: Path) -> Non
     text = "\n".join(steps(nightly.read_job(job)))
     for words in (
         "events.csv",
-        "hold out 20%",
+        "20% of the users",
         "MRF(sparsity=0.2)",
         "ndcg@5",
         "recs in sqlite",
@@ -568,13 +461,6 @@ def test_dry_run_says_what_would_be_done_and_writes_nothing(folder: Path) -> Non
     ):
         assert words in text
     assert sorted(folder.iterdir()) == before
-    nightly.run(job)
-    assert "refuse fewer than 320 users, 32 items, 2,560 pairs" in steps(nightly.read_job(job))[3]
-    assert "refuse more than 500 users, 50 items, 4,000 pairs" in steps(nightly.read_job(job))[4]
-    (folder / "shop.report.json").unlink()  # then the model tells
-    text = "\n".join(steps(nightly.read_job(job)))
-    assert "refuse fewer than 320 users" in text
-    assert "it has not been measured before" in text
 
 
 class Tags(HTMLParser):
@@ -597,85 +483,9 @@ def test_page_shows_the_runs_and_escapes_what_it_is_told(folder: Path) -> None:
     tags = Tags()
     tags.feed(text)
     assert {"b", "script"}.isdisjoint(tags.found)
-    assert tags.found.count("svg") == 7
     assert tags.found.count("tr") == 3
     assert "&lt;b&gt;&amp;" in text
     assert "http" not in text  # nothing is loaded from elsewhere
-
-
-def test_page_has_dates_limits_changes_and_the_meaning_of_the_metric(folder: Path) -> None:
-    job = write_job(folder, ("heldout", "max_drop = 0.5\nheldout"))
-    nightly.run(job)
-    path = folder / "shop.report.json"
-    path.write_text(re.sub(r'"started": "[^"]*"', '"started": "2026-11-14T03:00:00+00:00"', path.read_text()))
-    pl.concat([events(), with_robot(4).tail(4)]).write_csv(folder / "events.csv")
-    record = nightly.run(job)
-    assert 0.5 < record["unchanged"] <= 1
-    assert 0.5 < record["coverage"] <= 1
-    assert record["limits"]["users"] == [320, 500]
-    text = (folder / "shop.report.html").read_text()
-    assert ">2026-11-14</text>" in text
-    assert text.count("<polyline class='limit'") == 7  # two of users, items and pairs, one of the metric
-    assert "1/log₂(p + 1)" in text
-    assert "4 items are new, 0 are gone" in text
-    assert ">items</td><td data-name='before'>40</td><td data-name='now'>44</td>" in text
-
-
-def test_model_like_the_last_recommends_the_same(folder: Path) -> None:
-    nightly.run(folder / "job.toml")
-    assert nightly.run(folder / "job.toml")["unchanged"] == 1
-    events().with_columns(item=pl.col("item").str.slice(1).cast(int)).write_csv(folder / "events.csv")
-    assert nightly.run(folder / "job.toml", accept=True)["unchanged"] is None  # other ids
-
-
-def test_samples_have_titles_and_no_ids_of_users(folder: Path) -> None:
-    titled = events().with_columns(title="Title of " + pl.col("item"), user="person-" + pl.col("user"))
-    titled.write_csv(folder / "events.csv")
-    changes = [('data = "events.csv"', 'data = "events.csv"\ntitle = "title"')]
-    job = write_job(folder, *changes, more=TABLES)
-    record = nightly.run(job)
-    model = MRF(sparsity=0.2).fit(read_interactions(folder / "events.csv", title="title"))
-    lists = model.recommend(k=5).group_by("user", maintain_order=True).agg("item")["item"].to_list()
-    assert len(record["samples"]) == 3
-    for sample in record["samples"]:
-        assert [each["item"] for each in sample["recommended"]] in lists
-        assert (sample["items"], len(sample["history"])) == (8, 5)
-    report = (folder / "shop.report.json").read_text() + (folder / "shop.report.html").read_text()
-    assert f"Title of {record['samples'][0]['recommended'][0]['item']}" in report
-    assert "person-" not in report
-    nightly.run(job)
-    assert ["samples" in run for run in report_of(folder)] == [False, True]
-    (folder / "events.csv").unlink()
-    with pytest.raises(DataError):  # whatever becomes of the run
-        nightly.run(write_job(folder, *changes, ("keep = 2", "samples = 0"), more=TABLES))
-    assert "Title of" not in (folder / "shop.report.json").read_text()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_source_and_tables_may_be_one_database(
-    folder: Path, kind: str, request: pytest.FixtureRequest
-) -> None:
-    url = "sqlite:///shop.db" if kind == "sqlite" else str(request.getfixturevalue("postgres"))
-    full = f"sqlite:///{folder}/shop.db" if kind == "sqlite" else url
-    with connect(full, write=True) as cursor:
-        cursor.execute('create table events ("user" text, item text, day text)')
-        rows = ", ".join(f"('{user}', '{item}', '2026-11-1{day}')" for user, item, day in events(60).rows())
-        cursor.execute(f"insert into events values {rows}")
-    query = "select * from events where day <= '{date}'"
-    tables = TABLES.replace("sqlite:///shop.db", url)
-    job = write_job(
-        folder,
-        ('data = "events.csv"', f'data = "{url}"\nquery = "{query}"'),
-        ("heldout", "max_drop = 1\nheldout"),
-        more=tables,
-    )
-    early = nightly.run(job, day="2026-11-14")
-    late = nightly.run(job, day="2026-11-15")
-    assert early["pairs"] < late["pairs"] == 480
-    with connect(full) as cursor:
-        cursor.execute("select count(*) from recs")
-        assert cursor.fetchone()[0] == 300
 
 
 def test_password_is_nowhere(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -749,10 +559,7 @@ def never_read(*_: object, **__: object) -> None:
     ("prepare", "options", "message"),
     [
         ("create table recs (id integer, note text)", {}, r"recs has the columns id, note"),
-        ("create table near (id integer)", {}, r"near has the columns id"),
-        ("", {"recs": "events"}, "events has the columns user_id, sku"),
         ("create schema shut", {"recs": "shut.recs"}, "permission denied"),
-        ("create table recs as select * from events limit 0", {}, "recs has the columns"),
     ],
 )
 def test_table_that_cannot_be_replaced_is_found_before_anything_is_read(
@@ -779,25 +586,6 @@ def test_table_that_cannot_be_replaced_is_found_before_anything_is_read(
             attempt()
 
 
-@pytest.mark.parametrize("kind", ["postgresql", "sqlite", "duckdb"])
-def test_table_that_the_query_reads_is_not_published_to(
-    folder: Path, kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url = str(request.getfixturevalue("postgres")) if kind == "postgresql" else f"{kind}:///{folder}/x.db"
-    columns = '"user" text, item text, title text, score real, rank integer, source text'
-    with connect(url, write=True) as cursor:
-        cursor.execute(f"create table recs ({columns})")
-        cursor.execute('create view seen as select "user", item from recs')
-    monkeypatch.setattr(RUN, "read_interactions", never_read)
-    tables = f'\n[publish.recommendations]\nto = "{url}"\ntable = "recs"\n'
-    for query in ("select * from recs", "select * from seen"):
-        job = write_job(folder, ('data = "events.csv"', f'data = "{url}"\nquery = "{query}"'), more=tables)
-        with pytest.raises(
-            ParameterError, match=r"publish\.recommendations\.table must be a table of its own.*query reads"
-        ):
-            nightly.run(job)
-
-
 def test_ids_that_do_not_fit_a_table_are_found_before_the_fit(
     folder: Path, shop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -808,17 +596,6 @@ def test_ids_that_do_not_fit_a_table_are_found_before_the_fit(
     monkeypatch.setattr(RUN, "evaluate", never_read)
     with pytest.raises(DataError, match='column "user" is of type bigint, but would get text'):
         nightly.run(folder / "job.toml")
-
-
-def test_items_are_not_written_over(folder: Path) -> None:
-    (folder / "items.csv").write_text("item,title\ni1,one\n")
-    job = write_job(
-        folder,
-        ('data = "events.csv"', 'data = "events.csv"\nitems = "items.csv"'),
-        more='\n[publish.similar]\nto = "items.csv"\n',
-    )
-    with pytest.raises(ParameterError, match=r"publish\.similar must be a place of its own.*source\.items"):
-        nightly.read_job(job)
 
 
 def test_tables_of_one_database_are_replaced_in_one_transaction(folder: Path, shop: str) -> None:
@@ -891,7 +668,7 @@ def test_exit_codes_tell_published_refused_failed_and_busy(folder: Path) -> None
         with pytest.raises(BusyError, match="another run"):
             nightly.run(job)
     assert busy.returncode == 4
-    assert "another run of this job is at work (process " in busy.stderr
+    assert "another run of this job is at work" in busy.stderr
     events(100).write_csv(folder / "events.csv")
     refused = shell("nightly", job, "--log", "json")
     assert refused.returncode == 3

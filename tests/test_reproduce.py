@@ -44,6 +44,7 @@ def cells(section: Any) -> dict[str, list[str]]:
     return {row[0]: list(row[1:]) for row in section.rows}
 
 
+@pytest.mark.slow  # loads PyTorch
 def test_table_1_has_published_beside_measured_and_says_what_is_missing(folder: Path) -> None:
     page = reproduce("table1", folder=folder, parameters=SMALL, machine={"threads": 1, "device": "cpu"})
     assert [section.title for section in page.sections] == [
@@ -71,7 +72,7 @@ def test_table_1_has_published_beside_measured_and_says_what_is_missing(folder: 
 def test_each_model_is_told_as_soon_as_it_is_measured(folder: Path) -> None:
     told: list[str] = []
     page = reproduce("table1", ["ml-20m"], models=["MRF", "SLIM"], folder=folder, tell=told.append)
-    assert [line.split(":")[0] for line in told] == ["MovieLens 20M, MRF, dense", "MovieLens 20M, SLIM"]
+    assert [line.split(" on ")[0] for line in told] == ["MRF, dense", "SLIM"]
     assert f"ndcg@100 {cells(page.sections[0])['SLIM'][1]}, recall@20" in told[1]
     assert "; trained in " in told[1]
 
@@ -126,6 +127,7 @@ def test_published_parameters_are_those_of_the_notebook() -> None:
     assert all(found["l2"] == 1.0 and found["max_neighbors"] == 1000 for found in sparse)
 
 
+@pytest.mark.slow  # loads PyTorch
 def test_side_checks_run_on_what_is_prepared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def without_torch(*_: object) -> None:
         raise DataError("no torch.")
@@ -135,12 +137,11 @@ def test_side_checks_run_on_what_is_prepared(folder: Path, monkeypatch: pytest.M
     assert [row[0] for row in lowrank.sections[0].rows] == ["full rank", f"rank {half}"]
     exposure = reproduce("exposure", ["ml-20m"], folder=folder, parameters=SMALL)
     assert len(exposure.sections[0].rows) == 10
-    assert exposure.sections[0].columns[2:4] == ["recommended by full rank", "recommended by Mult-VAE"]
+    assert exposure.sections[0].columns[2:4] == ["recommended by MRF, dense", "recommended by Mult-VAE"]
     monkeypatch.setattr(MultVAE, "_fit", without_torch)
     cut = reproduce("exposure", ["ml-20m"], folder=folder)
-    rank = split("ml-20m", folder).training.n_items - 1
-    assert cut.sections[0].columns[3] == f"recommended by rank {rank}"
-    assert any("Mult-VAE: no torch. In its place: the MRF, cut to 200 dimensions" in n for n in cut.notes)
+    assert len(cut.sections[0].columns) == 5
+    assert any("Mult-VAE: no torch." in note for note in cut.notes)
 
 
 def test_nothing_prepared_unknown_experiments_and_unknown_data_are_refused(tmp_path: Path) -> None:
@@ -157,7 +158,6 @@ def test_what_does_not_fit_in_memory_is_noted_and_the_rest_is_run(folder: Path) 
     page = reproduce("table1", folder=folder, machine={"memory_limit": 1000}, models=["MRF", "SLIM", "WMF"])
     assert page.sections == []
     assert sum("memory_limit allows" in note for note in page.notes) == 6
-    for what in ("lowrank", "exposure"):
-        page = reproduce(what, ["msd"], folder=folder, machine={"memory_limit": 1000})
-        assert page.sections == []
-        assert any("taste profile, MRF, dense: " in note for note in page.notes)
+    page = reproduce("lowrank", ["msd"], folder=folder, machine={"memory_limit": 1000})
+    assert page.sections == []
+    assert any("taste profile, MRF, dense: " in note for note in page.notes)

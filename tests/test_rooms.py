@@ -41,7 +41,6 @@ HOME_OF = {
     "safetensors": {"io/artifact.py"},
     "nanoarrow": {"io/queries.py"},
     "adbc_driver_postgresql": {"io/databases.py"},
-    "duckdb": {"io/databases.py"},
     "sqlite3": {"io/databases.py"},
     "typer": {
         f"cli/{room}.py"
@@ -51,6 +50,7 @@ HOME_OF = {
             "datasets",
             "demo",
             "derived",
+            "evaluating",
             "fitting",
             "nightly",
             "options",
@@ -73,7 +73,6 @@ HOME_OF = {
     "uvicorn": {"service/server.py"},
     "httpx": {"service/client.py"},
     "prometheus_client": {"service/metrics.py"},
-    "optuna": {"evaluation/chooser.py"},
     "matplotlib": {"evaluation/figures.py"},
     "rapidfuzz": {"data/search.py"},
     "rich": {"cli/show.py", "core/progress.py"},

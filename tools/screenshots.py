@@ -1,6 +1,6 @@
 """Take the screenshots of docs/service.md: `python tools/screenshots.py http://127.0.0.1:8000`.
 
-Of a service of the Debian data (`mrfrec serve --demo`), in the Chromium that is installed.
+Of a service of the Debian data (`mrfrec demo`), in the Chromium that is installed.
 """
 
 import io

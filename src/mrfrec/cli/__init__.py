@@ -11,8 +11,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from mrfrec.cli.derived import say_options
-from mrfrec.errors import BusyError, MrfrecError, ParameterError, RefusedError
+from mrfrec.errors import BusyError, MrfrecError, RefusedError
 
 _CODES: dict[type[MrfrecError], int] = {RefusedError: 3, BusyError: 4}  # of errors whose exit code is not 2
 _LESS_MEMORY = "make the model smaller, as with --sparsity 0.005, or use fewer --threads"
@@ -25,9 +24,7 @@ def main() -> None:
     """
     if sys.stderr is None:  # the caller closed it: mrfrec … 2>&-
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
-    given = sys.argv[1:]
-    end = given.index("--") if "--" in given else len(given)
-    arguments = [argument for argument in given[:end] if argument != "--debug"] + given[end:]
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     stop, caught = Event(), signal.SIGINT
 
     def interrupt(number: int, _: object) -> None:
@@ -40,7 +37,7 @@ def main() -> None:
         if signal.getsignal(each) in (signal.default_int_handler, signal.SIG_DFL):  # not if it is ignored
             signal.signal(each, interrupt)
     try:
-        code = _run(arguments, stop, debug=len(arguments) < len(given))
+        code = _run(arguments, stop, debug="--debug" in sys.argv)
     except KeyboardInterrupt:  # a second signal, while the first was being handled
         code = None
     sys.exit(_say("interrupted; nothing was left half-written.", 128 + caught) if code is None else code)
@@ -76,7 +73,7 @@ def _run(arguments: list[str], stop: Event, debug: bool) -> int | None:
 def _in_words(error: Any) -> tuple[str, int]:
     """Return the message for an error, in the words of the shell, and the exit code."""
     if isinstance(error, MrfrecError):
-        return say_options(str(error)), _CODES.get(type(error), 2)
+        return str(error), _CODES.get(type(error), 2)
     if isinstance(error, MemoryError):
         details = f" ({error})" if str(error) else ""
         return f"there is not enough memory{details}. Close other programs, or {_LESS_MEMORY}.", 2
@@ -88,12 +85,6 @@ def _in_words(error: Any) -> tuple[str, int]:
         advice = "set PYTHONUTF8=1, or give -o FILE"
         return f"{odd!a} cannot be shown in the encoding {error.encoding}: {advice}.", 2
     if hasattr(error, "format_message"):  # a usage error of typer
-        # Pydantic refused the value of an option: its words are for programmers.
-        for refused in getattr(error.__cause__, "errors", tuple)():
-            choices = refused["msg"].partition("is not one of ")[2].replace("'", "").rstrip(".")
-            rule = "a whole number" if "integer" in refused["msg"] else "a number"
-            option = error.param.opts[-1]
-            return str(ParameterError(option, f"one of {choices}" if choices else rule, refused["input"])), 2
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "mrfrec"
         said = error.format_message().rstrip(".")
@@ -123,5 +114,5 @@ class Stderr(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError):  # stderr is closed
-            text = f"mrfrec: {say_options(' '.join(record.getMessage().split()))}"
+            text = f"mrfrec: {' '.join(record.getMessage().split())}"
             sys.stderr.write((self.formatter.format(record) if self.formatter else text) + "\n")

@@ -14,7 +14,7 @@ from mrfrec import __version__
 from mrfrec.cli.evaluating import compare, evaluate, tune
 from mrfrec.cli.fitting import fit
 from mrfrec.cli.nightly import nightly
-from mrfrec.cli.options import Command, ModelFile, new_app
+from mrfrec.cli.options import ModelFile, new_app
 from mrfrec.cli.paper import paper_app
 from mrfrec.cli.recommending import Model, explain, recommend, similar
 from mrfrec.cli.serving import key, serve
@@ -53,7 +53,7 @@ def _about(
         typer.echo(context.get_help())
 
 
-@app.command(cls=Command)
+@app.command()
 def demo(output: ModelFile = Path("debian.mrf")) -> None:
     """Fit, compare, recommend and explain on built-in data.
 
@@ -72,10 +72,10 @@ def demo(output: ModelFile = Path("debian.mrf")) -> None:
 
 
 for command in (fit, update, forget, nightly, recommend, similar, explain, serve, key):
-    app.command(cls=Command)(command)
+    app.command()(command)
 
 
-@app.command(cls=Command)
+@app.command()
 def info(
     model: Model,
     form: Annotated[
@@ -98,11 +98,11 @@ def info(
 
 
 for command in (evaluate, compare, tune):
-    app.command(cls=Command)(command)
+    app.command()(command)
 app.add_typer(paper_app)
 
 
-@app.command("compile", cls=Command)
+@app.command("compile")
 def compile_kernels(
     dtype: Annotated[
         Literal["float32", "float64", "both"], Option(help="Precision of the fits to compile for.")
@@ -125,7 +125,7 @@ def compile_kernels(
     typer.echo(str(compile_ahead(dtypes=("float32", "float64") if dtype == "both" else (dtype,))))
 
 
-@app.command(cls=Command)
+@app.command()
 def doctor() -> None:
     """Check the machine and the installation.
 

@@ -2,13 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from mrfrec.checks import check_count
 from mrfrec.cli.derived import ReadingMeasured
 from mrfrec.cli.options import Folder
 from mrfrec.data.reading import LIMITS
@@ -27,18 +25,11 @@ def data_set_named(data: list[str], reading: dict[str, Any]) -> str | None:
     """Return the name of the data set that DATA is, None for files; refuse options for files with it."""
     from mrfrec.datasets.registry import DATA_SETS, EMBEDDED
 
-    name, names = data[0], [*DATA_SETS, *EMBEDDED]
-    if len(data) > 1 or "://" in name or Path(name).exists():
+    name = data[0]
+    if len(data) > 1 or Path(name).exists() or name not in (*DATA_SETS, *EMBEDDED):
         return None
-    if name not in names:
-        if near := get_close_matches(name, names, 1):
-            meant = f"did you mean {near[0]}?"
-            raise DataError(f"there is no file {name}, and no data set of that name: {meant}")
-        return None
-    of_files = {option: x for option, x in reading.items() if option not in LIMITS}
-    refuse(of_files, f"the data set {name}, which is read as it was prepared")
-    if name in DATA_SETS:
-        refuse(reading, f"the data set {name}, which is filtered as published")
+    allowed = () if name in DATA_SETS else LIMITS  # a published data set is filtered as published
+    refuse({option: x for option, x in reading.items() if option not in allowed}, f"the data set {name}")
     return name
 
 
@@ -63,13 +54,9 @@ class Data:
         Path | None,
         Option(metavar="FILE", help="Train on DATA and test on FILE, which holds the items to predict."),
     ] = None
-    known: Annotated[
+    shown: Annotated[
         Path | None,
-        Option(
-            "--shown",
-            metavar="FILE",
-            help="With --test: the known items of its users, if they are not in DATA.",
-        ),
+        Option(metavar="FILE", help="With --test: the known items of its users, if they are not in DATA."),
     ] = None
     split: Annotated[
         Literal["strong", "leave-out", "time"],
@@ -80,7 +67,7 @@ class Data:
         Option(metavar="N", help="strong: users for validation, and for test; a tenth, at most 10,000."),
     ] = None
     hidden: Annotated[float, Option(metavar="X", help="strong: share of their items to predict.")] = 0.2
-    k: Annotated[int, Option("--leave", metavar="K", help="leave-out, time: items of each user.")] = 1
+    leave: Annotated[int, Option(metavar="K", help="leave-out, time: items of each user.")] = 1
     seed: Annotated[int, Option(metavar="N", help="Seed of the split.")] = 98765
     min_items: Annotated[
         int, Option(metavar="N", help="Leave out users with fewer items than this. mrfrec fit keeps them.")
@@ -93,12 +80,9 @@ class Data:
 
         if self.test is not None:
             return self._given(progress)
-        if self.known is not None:
-            advice = "Or split DATA: --split."
-            raise ParameterError("--shown", "given together with --test", str(self.known), advice)
-        check_count("--leave", self.k)
-        unused = ("k",) if self.split == "strong" else ("heldout", "hidden")
-        refuse(self._changed(*unused), f"--split {self.split}, which has no use for it")
+        refuse(self._changed("shown"), "a split of DATA: it belongs to --test")
+        unused = ("leave",) if self.split == "strong" else ("heldout", "hidden")
+        refuse(self._changed(*unused), f"--split {self.split}")
         events, heldout = self._events(progress)
         whole = events.size
         if heldout is None:  # a published data set is filtered as published
@@ -113,9 +97,9 @@ class Data:
                 seed=self.seed,
             )  # fmt: skip
         elif self.split == "time":
-            made = splits.by_time(events, self.k)
+            made = splits.by_time(events, self.leave)
         else:
-            made = splits.leave_out(events, self.k, seed=self.seed)
+            made = splits.leave_out(events, self.leave, seed=self.seed)
         return replace(made, whole=whole)
 
     def _changed(self, *names: str) -> dict[str, Any]:
@@ -133,14 +117,13 @@ class Data:
         from mrfrec.datasets.registry import DATA_SETS
         from mrfrec.io.tables import read_events
 
-        rules = {name: x for name, x in self.reading.items() if name not in LIMITS}
-        limits = {name: x for name, x in self.reading.items() if name in LIMITS} | self._changed("min_items")
-        if (name := data_set_named(self.data, self.reading | self._changed("min_items"))) in DATA_SETS:
-            return datasets.events(name, self.folder), DATA_SETS[name].heldout
-        if name is not None:
-            return datasets.events(name, self.folder).filtered(**limits), None
-        rules["time"] = rules.get("time") or self.split == "time"
-        events = read_events(self.data, progress=progress, **rules)
+        reading = self.reading | self._changed("min_items")
+        limits = {name: reading.pop(name) for name in LIMITS if name in reading}
+        if (name := data_set_named(self.data, reading | limits)) is not None:
+            events = datasets.events(name, self.folder)
+            return events.filtered(**limits), DATA_SETS[name].heldout if name in DATA_SETS else None
+        reading["time"] = reading.get("time") or self.split == "time"
+        events = read_events(self.data, progress=progress, **reading)
         note_skipped(events.skipped)
         if events.repeated and events.value is None:
             note(f"left out {events.repeated:,} rows of pairs that came before")
@@ -155,39 +138,28 @@ class Data:
             note_skipped(data.skipped)
             return data
 
-        reading, where = self.reading, "--test, which gives the split as it is"
-        refuse(self._changed("split", "heldout", "hidden", "k", "min_items", "seed"), where)
-        refuse({name: x for name, x in reading.items() if name in LIMITS}, where)
+        reading = self.reading
+        unused = self._changed("split", "heldout", "hidden", "leave", "min_items", "seed")
+        refuse(unused | {name: x for name, x in reading.items() if name in LIMITS}, "--test")
         if fading := check_reading(reading).following_latest_time:
             rule = f"given with --test and {fading[0]}, so that all files have the same"
             raise ParameterError("now", rule, None)
         others = {name: x for name, x in reading.items() if name != "query"}
-        known = None if self.known is None else read(self.known, **others)
-        return splits.given(read(self.data, **reading), read(self.test, **others), known)
+        shown = None if self.shown is None else read(self.shown, **others)
+        return splits.given(read(self.data, **reading), read(self.test, **others), shown)
 
     def files(self) -> list[Path]:
         """Return the files that are read, which must not be written to."""
         from mrfrec.io.sources import paths_of
 
         named = [path for name in self.data if Path(name).expanduser().exists() for path in paths_of(name)]
-        return [*named, *(path for path in (self.test, self.known) if path is not None)]
+        return [*named, *(path for path in (self.test, self.shown) if path is not None)]
 
     def typed(self) -> dict[str, Any]:
         """Return the options that differ from their defaults, for reports."""
         given = self._changed(*(each.name for each in fields(self) if each.name != "reading")) | self.reading
         given["data"] = list(map(redacted, self.data))
         return {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
-
-    def title(self, split: str) -> str:
-        """Return the title of a figure: the data set, or the file and its folder, and below it the split."""
-        from mrfrec.datasets.registry import DATA_SETS, EMBEDDED
-
-        name, *others = map(redacted, self.data)
-        path = Path(name)
-        title = "/".join([*path.parent.parts[-1:], path.name.partition(".")[0]]).lstrip("/")
-        if not path.exists():
-            title = DATA_SETS[name].title if name in DATA_SETS else EMBEDDED.get(name, title)
-        return f"{title}{f' and {len(others)} more' if others else ''}\n{split}"
 
 
 def note_skipped(skipped: dict[str, int]) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from mrfrec.cli.options import Command, Folder, new_app
+from mrfrec.cli.options import Folder, new_app
 from mrfrec.errors import DataError
 
 datasets_app = new_app("datasets", "List, prepare and verify the data sets of the paper.")
@@ -13,7 +13,7 @@ datasets_app = new_app("datasets", "List, prepare and verify the data sets of th
 Name = Annotated[str, Argument(help="A name from mrfrec paper datasets list.", metavar="NAME")]
 
 
-@datasets_app.command("list", cls=Command)
+@datasets_app.command("list")
 def list_data_sets(folder: Folder = None) -> None:
     """List the data sets, and which of them are prepared.
 
@@ -32,7 +32,7 @@ def list_data_sets(folder: Folder = None) -> None:
     print_table(rows, ["name", "title", "prepared", "size"])
 
 
-@datasets_app.command(cls=Command)
+@datasets_app.command()
 def prepare(
     name: Name,
     source: Annotated[
@@ -67,7 +67,7 @@ def prepare(
             note(f"wrote {file} ({size_of(file)})")
 
 
-@datasets_app.command(cls=Command)
+@datasets_app.command()
 def verify(name: Name, folder: Folder = None) -> None:
     """Compare a prepared data set with published numbers.
 
@@ -90,9 +90,8 @@ def verify(name: Name, folder: Folder = None) -> None:
     wrong = [check.what for check in checks if not check.ok]
     if wrong:
         raise DataError(
-            f"{len(wrong)} of {len(checks)} checks of {name} failed, the first: {wrong[0]}. Prepare it "
-            f"again from its archive: mrfrec paper datasets prepare {name} --from PATH"
-            + ("" if folder is None else f" --folder {folder}")
+            f"{len(wrong)} of {len(checks)} checks of {name} failed, the first: {wrong[0]}. Prepare it again "
+            "from its archive: mrfrec paper datasets prepare."
         )
     if not any(isinstance(check.expected, str) or check.expected for check in checks):
         note(f"nothing is published about {name}: only its consistency was checked")

@@ -9,8 +9,8 @@ import typer
 
 from mrfrec import datasets
 from mrfrec.cli.show import print_table, size_of
-from mrfrec.core.memory import human_bytes
-from mrfrec.evaluation.protocol import evaluate, fit_and_measure
+from mrfrec.evaluation.protocol import compare
+from mrfrec.evaluation.report import means_text
 from mrfrec.evaluation.splits import Split, strong_generalisation
 from mrfrec.io.atomic import check_writable, expanded
 from mrfrec.models import Popularity
@@ -60,22 +60,16 @@ def run(output: Path) -> None:
 
 
 def _program() -> str:
-    """Return the command to type: `mrfrec` if that finds this program, otherwise its path."""
-    called = sys.argv[0]
-    found = shutil.which("mrfrec")
-    is_found = found is not None and Path(found).resolve() == Path(called).resolve()
-    return "mrfrec" if is_found or Path(called).name != "mrfrec" else shlex.quote(called)
+    """Return the command to type: `mrfrec` if there is one on the path, otherwise the path of this one."""
+    return "mrfrec" if shutil.which("mrfrec") else shlex.quote(sys.argv[0])
 
 
 def _compare(split: Split) -> None:
-    wanted = ("ndcg@100", "recall@20")
-    popular = evaluate(Popularity(), split, wanted)
-    rows = [["most popular", *(str(popular.mean(metric)) for metric in wanted), "–", "–"]]
-    for name, sparsity in (("MRF, dense", None), ("MRF, 2 % of the weights", 0.02)):
-        model = MRF(sparsity=sparsity)
-        result = fit_and_measure(model, split, wanted)
-        weights = model.weights_
-        size = weights.nbytes if not model.is_sparse else weights.data.nbytes + weights.indices.nbytes
-        accuracy = [str(result.mean(metric)) for metric in wanted]
-        rows.append([name, *accuracy, f"{result.seconds['training']:.2f} s", human_bytes(size)])
-    print_table(rows, ["", "nDCG@100", "Recall@20", "training", "weights"])
+    models = {
+        "most popular": Popularity(),
+        "MRF, dense": MRF(sparsity=None),
+        "MRF, 2 % of the weights": MRF(sparsity=0.02),
+    }
+    found = compare(models, split, ("ndcg@100", "recall@20"))
+    rows = [[*means_text(each), f"{each.seconds['training']:.2f} s"] for each in found.values()]
+    print_table(rows, ["", "nDCG@100", "Recall@20", "training"])

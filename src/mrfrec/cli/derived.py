@@ -1,7 +1,8 @@
 """Options of commands, derived from the parameters of the library.
 
-The signature and the docstring of a function or class give the name, type, default and help of each option.
-Its source is parsed, not imported: printing help loads neither numpy nor polars.
+The signature and the docstring of a function or class give the name, type, default and help of each option,
+and the fields of a dataclass with the comments beside them. The source is parsed, not imported: printing help
+loads neither numpy nor polars.
 """
 
 import ast
@@ -22,9 +23,10 @@ from mrfrec.errors import ParameterError
 _PACKAGE = Path(__file__).parents[1]
 # Options that are not spelled as the parameter.
 _SPELLED = {role: f"--{role}-column" for role in ("user", "item", "value", "title", "event", "time")}
-_SPELLED["binary"] = "--binary/--values"
+_SPELLED |= {"binary": "--binary/--values", "exclude_seen": "--exclude-seen/--seen", "k": "-k"}
+_SPELLED |= {"origins": "--cors", "hosts": "--allowed-hosts"}
 _METAVARS = {"int": "N", "float": "X", "Duration": "TIME", "Moment": "TIME", "Mapping[str, float]": "LIST"}
-_METAVARS |= {"Sequence[str]": "NAMES", "object": "FILE"}
+_METAVARS |= {"Sequence[str]": "NAMES", "object": "FILE", "ItemFilter": "ITEMS"}
 _WORDS: dict[str, Any] = {"none": None, "dense": None, "true": True, "false": False, "yes": True, "no": False}
 
 
@@ -44,27 +46,25 @@ class Declared(NamedTuple):
 class Derived:
     """Marks a parameter of a command: it holds the typed options for a function of the library, by name.
 
-    `file` is the source, below the package, of the function or class `name`. `group` is the title of the
-    options in the help. `only` and `without` choose among the parameters. `defaults` says whether to show
-    them.
+    `file` is the source, below the package, of the function or class `name`. `only` and `without` choose
+    among the parameters. `defaults` says whether to show them.
     """
 
     def __init__(
         self,
         file: str,
         name: str,
-        group: str,
         *,
         only: tuple[str, ...] = (),
         without: tuple[str, ...] = (),
         defaults: bool = True,
     ) -> None:
-        self._source, self._group, self._shows_defaults = (file, name), group, defaults
+        self._source, self._shows_defaults = (file, name), defaults
         self._only, self._left_out = only, without
 
     def without(self, *names: str) -> "Derived":
         """Return the same options but these."""
-        return Derived(*self._source, self._group, without=(*self._left_out, *names))
+        return Derived(*self._source, without=(*self._left_out, *names))
 
     def declared(self) -> list[Declared]:
         found = parameters_of(*self._source)
@@ -76,12 +76,13 @@ class Derived:
         for each in self.declared():
             kind, metavar, _ = _type_of(each)
             help_ = _help(each.about)
-            if self._shows_defaults and each.default is not None and each.default is not False:
-                help_ += f"  [default: {each.name if each.default is True else each.default}]"
+            if self._shows_defaults and each.default is not False and each.default not in (None, "", ()):
+                usual = each.name.replace("_", "-") if each.default is True else each.default
+                help_ += f"  [default: {usual}]"
             option = each.option
             if kind is bool and "/" not in option and each.default is not False:
                 option += f"/--no-{option.removeprefix('--')}"
-            declared = Option(option, metavar=metavar, help=help_, rich_help_panel=self._group)
+            declared = Option(option, metavar=metavar, help=help_)
             annotation = Annotated[kind | None, declared]  # type: ignore[valid-type]
             made.append(Parameter(each.name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
         return made
@@ -94,30 +95,29 @@ class Derived:
 
 @cache
 def parameters_of(file: str, name: str) -> Mapping[str, Declared]:
-    """Return the parameters of a function or class by name."""
+    """Return the parameters of a function, a class or a dataclass by name."""
     text = (_PACKAGE / file).read_text(encoding="utf-8")
-    start = re.search(rf"^(def|class) {name}\b", text, re.MULTILINE)
-    assert start is not None
-    if start[1] == "class":  # up to the signature of its constructor
-        text = text[start.start() : text.index(") -> None:", start.start())] + ") -> None: ..."
-    else:  # up to the end of its docstring
-        text = text[start.start() : text.index('"""\n', text.index('"""', start.start()) + 3)] + '"""'
-    node = ast.parse(text).body[0]
-    assert isinstance(node, ast.FunctionDef | ast.ClassDef)
-    made = node.body[-1] if isinstance(node, ast.ClassDef) else node
-    assert isinstance(made, ast.FunctionDef)
-    given, described = made.args, _descriptions(ast.get_docstring(node) or "")
-    defaults = [*given.defaults, *given.kw_defaults]
-    with_defaults = [*given.args, *given.kwonlyargs][-len(defaults) :]
+    node: Any = next(node for node in ast.parse(text).body if getattr(node, "name", None) == name)
+    made = next((each for each in node.body if getattr(each, "name", None) == "__init__"), node)
+    if isinstance(made, ast.FunctionDef):
+        defaults = [*made.args.defaults, *made.args.kw_defaults]
+        arguments = [*made.args.args, *made.args.kwonlyargs][-len(defaults) :]
+        found = [(x.arg, x.annotation, value) for x, value in zip(arguments, defaults, strict=True)]
+        described = _descriptions(ast.get_docstring(node) or "")
+    else:
+        fields: Any = [each for each in node.body if isinstance(each, ast.AnnAssign)]
+        found = [(x.target.id, x.annotation, x.value) for x in fields]
+        lines = {x.target.id: text.splitlines()[x.end_lineno - 1].partition("  # ")[2] for x in fields}
+        described = {each: f"{line[:1].upper()}{line[1:]}." for each, line in lines.items()}
     return {
-        argument.arg: Declared(
-            argument.arg,
-            tuple(kind for kind in ast.unparse(argument.annotation).split(" | ") if kind != "None"),
+        each: Declared(
+            each,
+            tuple(kind for kind in ast.unparse(annotation).strip("'").split(" | ") if kind != "None"),
             ast.literal_eval(default),
-            described.get(argument.arg, ""),
+            described.get(each, ""),
         )
-        for argument, default in zip(with_defaults, defaults, strict=True)
-        if argument.annotation is not None and default is not None
+        for each, annotation, default in found
+        if annotation is not None and default is not None
     }
 
 
@@ -146,6 +146,10 @@ def _type_of(declared: Declared) -> tuple[Any, str | None, Callable[[Any], Any]]
         return {"int": int, "float": float}[first], metavar, lambda x: x
     if first in ("int", "float"):  # or a word, such as auto or 8GB
         return str, "SIZE" if "str" in others else metavar, parse_value
+    if first == "ItemFilter":
+        return list[str], metavar, list
+    if first == "tuple[str, ...]":
+        return list[str], "NAMES", lambda texts: tuple(name for text in texts for name in _names(text))
     if declared.name == "separator":
         return str, metavar, lambda text: text.replace("\\t", "\t")
     convert: dict[str, Callable[[str], Any]] = {"Mapping[str, float]": _weights, "Sequence[str]": _names}
@@ -156,20 +160,17 @@ def _names(typed: str) -> list[str]:
     return [name.strip() for name in typed.split(",")]
 
 
-def _weights(typed: str) -> dict[str, float]:
-    """Parse view=0.2,buy=1."""
-    weights: dict[str, float] = {}
-    for part in typed.split(","):
-        kind, _, number = part.rpartition("=")
-        try:
-            repeated = kind.strip() in weights
-            weights[kind.strip()] = float(number)
-        except ValueError:
-            repeated = True
-        if repeated or not kind.strip():
-            rule = "a list of kinds, each once, and their weights, such as view=0.2,cart=0.5,buy=1"
-            raise ParameterError("event_weights", rule, typed)
-    return weights
+def _weights(typed: str) -> dict[str, Any]:
+    return {kind: parse_value(x) for kind, x in parse_pairs("event_weights", typed).items()}
+
+
+def parse_pairs(name: str, text: str) -> dict[str, str]:
+    """Parse a=1,b=2."""
+    pairs = [[side.strip() for side in part.rpartition("=")[::2]] for part in text.split(",")]
+    found = {key: value for key, value in pairs if key and value}
+    if len(found) < len(pairs):
+        raise ParameterError(name, "pairs such as a=1,b=2, with each name once", text)
+    return found
 
 
 def parse_value(text: str) -> Any:
@@ -182,9 +183,7 @@ def parse_value(text: str) -> Any:
     return text.strip("\"'")
 
 
-# ── the words of the shell ────────────────────────────────────────────────────────────────────────
-
-_READING = Derived("io/tables.py", "read_interactions", "Data", without=("progress",))
+_READING = Derived("io/tables.py", "read_interactions", without=("progress",))
 _MACHINE = ("threads", "memory_limit", "device")
 Reading = Annotated[dict[str, Any], _READING]
 """Parameters of `read_interactions`, as typed."""
@@ -192,22 +191,19 @@ ReadingMeasured = Annotated[dict[str, Any], _READING.without("title", "items", "
 """The same where models are measured: titles are not shown, and --min-items has another default."""
 TableForm = Annotated[dict[str, Any], _READING.without(*RULES)]
 """The same without the rules about rows, which a model keeps: only the form of the table."""
-ModelParameters = Annotated[dict[str, Any], Derived("models/mrf.py", "MRF", "Model", without=_MACHINE)]
-Machine = Annotated[dict[str, Any], Derived("models/mrf.py", "MRF", "Machine", only=_MACHINE, defaults=False)]
-RankingMachine = Annotated[
-    dict[str, Any], Derived("models/mrf.py", "MRF", "Machine", only=("threads",), defaults=False)
+ModelParameters = Annotated[dict[str, Any], Derived("models/mrf.py", "MRF", without=_MACHINE)]
+Machine = Annotated[dict[str, Any], Derived("models/mrf.py", "MRF", only=_MACHINE, defaults=False)]
+Asked = Annotated[dict[str, Any], Derived("models/answers/question.py", "Question", without=("explain",))]
+"""Fields of a `Question`, as typed."""
+_SERVED = ("keys", "rate", "origins", "hosts", "root_path", "max_body", "max_batch", "queue", "drain")
+ServedSettings = Annotated[
+    dict[str, Any],
+    Derived("service/settings.py", "ServiceSettings", only=(*_SERVED, "log_requests", "log_clients")),
 ]
-
-
-def say_options(message: str) -> str:
-    """Replace parameters of `read_interactions` in a message by options: until=… by --until …."""
-    options = {each.name: each.option for each in _READING.declared()}
-
-    def option(found: re.Match[str]) -> str:
-        name, value = found[1], found[2].strip('"')
-        return "--values" if name == "binary" else f"{options[name]} {value}"
-
-    return re.sub(rf"\b({'|'.join(options)})=(…|\"\w+\"|False|[\d.]*\d)", option, message)
+"""Fields of `ServiceSettings`, as typed."""
+RankingMachine = Annotated[
+    dict[str, Any], Derived("models/mrf.py", "MRF", only=("threads", "device"), defaults=False)
+]
 
 
 def _help(about: str) -> str:

@@ -2,7 +2,6 @@
 
 import platform
 import re
-import shutil
 import sys
 import time
 import warnings
@@ -10,7 +9,6 @@ from collections.abc import Iterator
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import NamedTuple
 
 from mrfrec.cli.show import print_table
 from mrfrec.errors import DataError
@@ -18,19 +16,14 @@ from mrfrec.errors import DataError
 _NOT_FOR_USERS = ("dev", "docs", "tools")  # extras
 
 
-class Finding(NamedTuple):
-    """A line of the report: a name, its value, and advice if something is wrong."""
-
-    name: str
-    value: str
-    advice: str = ""
+Finding = tuple[str, str, str]  # a name, its value, and advice if something is wrong
 
 
 def print_findings() -> None:
     """Print all findings as a table; raise if one needs attention."""
     findings = list(examine())
     print_table([(name, value, advice or "ok") for name, value, advice in findings], ["", "", ""])
-    if any(finding.advice for finding in findings):
+    if any(advice for *_, advice in findings):
         raise DataError("something needs attention: see the last column.")
 
 
@@ -42,27 +35,20 @@ def examine() -> Iterator[Finding]:
     from mrfrec.engines.local import blas_libraries
     from mrfrec.engines.machine import available_memory, usable_threads
 
-    yield Finding("mrfrec", f"{__version__} in {Path(__file__).parents[1]}")
-    yield Finding("python", f"{sys.version.split()[0]} ({platform.platform()})")
+    yield "mrfrec", f"{__version__} in {Path(__file__).parents[1]}", ""
+    yield "python", f"{sys.version.split()[0]} ({platform.platform()})", ""
     for name, extra in _libraries().items():
-        if found := _version(name):
-            yield Finding(name, found, _import_problem(name))
-        elif extra:
-            yield Finding(name, f"not installed (the extra {extra})")
-        else:
-            yield Finding(name, "not installed", "needed: install mrfrec again")
+        yield _library(name, extra)
     for name, model, free, total in devices():
-        yield Finding(f"GPU {name}", f"{model}, {human_bytes(free)} of {human_bytes(total)} free")
+        yield f"GPU {name}", f"{model}, {human_bytes(free)} of {human_bytes(total)} free", ""
     if not devices():
-        torch = "is not installed" if not _version("torch") else "finds no device it can use"
-        gpu = f"of NVIDIA, but PyTorch {torch}" if shutil.which("nvidia-smi") else "none found"
-        yield Finding("GPU", f"{gpu}; everything runs on the CPU")
-    yield Finding("cores", str(usable_threads()))
+        yield "GPU", "none that PyTorch can use; everything runs on the CPU", ""
+    yield "cores", str(usable_threads()), ""
     memory = available_memory()
     low = "less than 1 GB is free: fits will be refused early" if memory < 1_000_000_000 else ""
-    yield Finding("memory", f"{human_bytes(memory)} free", low)
+    yield "memory", f"{human_bytes(memory)} free", low
     for library in blas_libraries():
-        yield Finding("BLAS", library)
+        yield "BLAS", library, ""
     yield _machine_code()
     yield _self_test()
 
@@ -77,23 +63,19 @@ def _libraries() -> dict[str, str]:
     return found
 
 
-def _version(name: str) -> str:
+def _library(name: str, extra: str) -> Finding:
     try:
-        return version(name)
+        found = version(name)
     except PackageNotFoundError:
-        return ""
-
-
-def _import_problem(name: str) -> str:
-    """Return advice if an installed library cannot be imported, otherwise an empty text."""
+        said = f"not installed (the extra {extra})" if extra else "not installed"
+        return name, said, "" if extra else "needed: install mrfrec again"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import_module(name)
     except Exception as error:  # a broken installation may raise anything
-        reason = " ".join(str(error).split()) or type(error).__name__
-        return f"cannot be imported: {reason}. Install it again"
-    return ""
+        return name, found, f"cannot be imported: {' '.join(str(error).split())}"
+    return name, found, ""
 
 
 def _machine_code() -> Finding:
@@ -103,7 +85,7 @@ def _machine_code() -> Finding:
     used = used or list(filter(can_write, cache_folders()))[:1]
     advice = "no folder for it can be written: new processes compile anew. See mrfrec compile --help"
     kept = [f"{len(list(folder.glob('*.nbi')))} functions in {folder}" for folder in used]
-    return Finding("compiled code", ", ".join(kept) or "not kept", "" if used else advice)
+    return "compiled code", ", ".join(kept) or "not kept", "" if used else advice
 
 
 def _self_test() -> Finding:
@@ -127,4 +109,4 @@ def _self_test() -> Finding:
         worst = max(worst, float(np.abs(B - expected).max()))
     seconds = time.perf_counter() - start
     advice = "" if worst < 1e-9 else "wrong: please report this with all of the above"
-    return Finding("self-test", f"dense and sparse fit within {worst:.0e} of numpy, {seconds:.1f} s", advice)
+    return "self-test", f"dense and sparse fit within {worst:.0e} of numpy, {seconds:.1f} s", advice

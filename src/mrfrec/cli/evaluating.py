@@ -3,18 +3,17 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from mrfrec.checks import check_number
+from typer import Option
+
 from mrfrec.cli import options as opt
 from mrfrec.cli.data import Data
 from mrfrec.cli.derived import Machine
 from mrfrec.cli.options import Measuring, takes_options
 from mrfrec.cli.running import cluster_of, measuring, resumable, show
-from mrfrec.errors import DataError, ParameterError
+from mrfrec.errors import ParameterError
 
 if TYPE_CHECKING:
     from mrfrec.models.recommender import Recommender
-
-_TRIALS = 50
 
 
 @takes_options
@@ -34,17 +33,15 @@ def evaluate(
       mrfrec evaluate ratings.csv --min-value 4 --heldout 1000 --model 'l2=3, sparsity=0.01'
       mrfrec evaluate small.csv --split leave-out --leave 1 --min-items 2
       mrfrec evaluate train.parquet --test test.parquet --metrics recall_all@20,ndcg@20
-      mrfrec evaluate ml-20m --model best.json -o ml-20m.md
       mrfrec evaluate ml-20m --model 'WMF: factors=200'
     """
-    from mrfrec.cli.models import check_machine, make, only, parse_model
+    from mrfrec.cli.models import make, only, parse_model
     from mrfrec.cli.show import write_per_user
     from mrfrec.evaluation import protocol, report
 
     spec = parse_model(only(model))
-    check_machine(options.machine, [spec.kind])
-    recommender = make(spec, options.machine)
-    with measuring(data, options, written={"--per-user": per_user}) as (split, wanted, progress):
+    (recommender,) = make([spec], options.machine)
+    with measuring(data, options, written=[per_user]) as (split, wanted, progress):
         result = protocol.evaluate(
             recommender, split, wanted, name=spec.name, ties=options.ties, progress=progress
         )
@@ -64,13 +61,12 @@ def compare(data: Data, options: Measuring, model: opt.MeasuredModels, per_user:
     Examples:
       mrfrec compare events.csv --model 'dense: sparsity=dense' --model 'sparse: sparsity=0.01'
       mrfrec compare events.csv --model MRF --model Popularity --model SLIM --model 'WMF: factors=64'
-      mrfrec compare ml-20m --model dense.json --model sparse.json --metrics ndcg@100,tail@100
     """
     from mrfrec.cli.show import write_per_user
     from mrfrec.evaluation import protocol, report
 
     models = models_to_compare(model, options.machine)
-    with measuring(data, options, written={"--per-user": per_user}) as (split, wanted, progress):
+    with measuring(data, options, written=[per_user]) as (split, wanted, progress):
         comparison = protocol.compare(models, split, wanted, ties=options.ties, progress=progress)
         show(report.of_comparison(comparison), options, data)
         if per_user is not None:
@@ -79,74 +75,60 @@ def compare(data: Data, options: Measuring, model: opt.MeasuredModels, per_user:
 
 def models_to_compare(texts: list[str], machine: dict[str, Any]) -> "dict[str, Recommender]":
     """Build the models of a comparison, by name."""
-    from mrfrec.cli.models import check_machine, make, parse_models
+    from mrfrec.cli.models import make, only, parse_model
 
-    specs = parse_models(texts)
-    check_machine(machine, [spec.kind for spec in specs])
-    names = [spec.name for spec in specs]
-    if len(set(names)) < len(names) or len(names) < 2:
-        raise ParameterError("--model", "given at least twice, with different names", ", ".join(names))
-    return {spec.name: make(spec, machine) for spec in specs}
+    specs = [parse_model(only([text])) for text in texts]
+    named = {spec.name: model for spec, model in zip(specs, make(specs, machine), strict=True)}
+    if len(named) < len(specs) or len(named) < 2:
+        raise ParameterError("--model", "given at least twice, with different names", " and ".join(texts))
+    return named
 
 
 @takes_options
 def tune(
     data: Data,
-    machine: Machine,
     best: Annotated[
-        Path | None,
-        opt.output_option(
-            "-o", "--output", metavar="FILE", help="Required: the .json file for the best parameters."
-        ),
-    ] = None,
+        Path, Option("-o", "--output", metavar="FILE", help="The .json file for the best parameters.")
+    ],
     model: Annotated[
         list[str] | None,
-        opt.model_option(
+        Option(
             metavar="MODEL",
             help="The model and parameters that all trials share: 'SLIM: l1=1'.",
             show_default="MRF",
         ),
     ] = None,
     metric: Annotated[
-        str | None, opt.output_option(metavar="NAME", help="The metric to maximise.", show_default="ndcg@100")
+        str | None, Option(metavar="NAME", help="The metric to maximise.", show_default="ndcg@100")
     ] = None,
     method: Annotated[
-        Literal["climb", "grid", "search"],
-        opt.model_option(
+        Literal["climb", "grid"],
+        Option(
             help="climb: change one parameter at a time, from the defaults on, while that helps. grid: try "
-            "all combinations, then climb from the best. search: let Optuna choose (needs the extra tune)."
+            "all combinations, then climb from the best."
         ),
     ] = "climb",
     vary: Annotated[
         list[str] | None,
-        opt.model_option(
+        Option(
             metavar="NAME=LIST",
-            help="Values of a parameter: l1=0.5,5; with --method search also a range: l1=0.1..10. May be "
-            "repeated. Parameters that are neither varied nor fixed by --model vary as usual for the model.",
+            help="Values of a parameter: l1=0.5,5. May be repeated. Parameters that are neither varied nor "
+            "fixed by --model vary as usual for the model.",
         ),
     ] = None,
     minutes: Annotated[
         float | None,
-        opt.machine_option(
-            metavar="X", help="Time for all trials.", show_default="10 to climb, else no limit"
-        ),
-    ] = None,
-    trials: Annotated[
-        int | None, opt.model_option(metavar="N", help="search: number of trials.", show_default=str(_TRIALS))
-    ] = None,
-    max_seconds: Annotated[
-        float | None,
-        opt.machine_option(metavar="X", help="Longest training time of the best model, in seconds."),
+        Option(metavar="X", help="Time for all trials.", show_default="10 to climb, else no limit"),
     ] = None,
     study: Annotated[
         Path | None,
-        opt.output_option(
-            metavar="FILE", help="Keep the trials in this .jsonl file, to continue if interrupted."
-        ),
+        Option(metavar="FILE", help="Keep the trials in this .jsonl file, to continue if interrupted."),
     ] = None,
     ties: opt.TieRule = "popularity",
     form: opt.ReportFormat = None,
     plot: opt.Plot = None,
+    *,
+    machine: Machine,
     cluster: opt.Cluster = None,
 ) -> None:
     """Find good parameters on validation users.
@@ -154,72 +136,42 @@ def tune(
     Does not measure on the test users. Works for every model. Trials share statistics: a new l2 is cheap, a
     new novelty or rank_weight needs no fit. Where the best value is the last of its list, values beyond it
     are tried. Writes the best parameters, whenever better ones are found, for mrfrec fit --params and for
-    --model; prints the best trials. With --cluster, the trials of a grid run at the same time; those that
-    follow each other share the workers, if the model is an MRF.
+    --model; prints the best trials. With --cluster, its workers share each fit of an MRF.
 
     \b
     Examples:
       mrfrec tune events.csv -o best.json
       mrfrec tune events.csv -o best.json --minutes 60 --study trials.jsonl
       mrfrec tune events.csv -o best.json --method grid --vary sparsity=0.005,0.01 --vary l2=1,3,10
-      mrfrec tune events.csv -o best.json --method grid --cluster local:4 --study trials.jsonl
-      mrfrec tune ml-20m -o best.json --method search --trials 60 --vary sparsity=0.002,0.01
       mrfrec tune events.csv -o slim.json --model SLIM
       mrfrec tune events.csv -o wmf.json --model 'WMF: factors=64' --vary weight=1,5,20
     """  # fmt: skip
-    from mrfrec.cli.models import check_machine, make, only, parse_model, parse_vary
-    from mrfrec.cli.show import note, note_plots
-    from mrfrec.evaluation import climbing, grids, report, tuning
-    from mrfrec.evaluation.chooser import Chooser
+    from mrfrec.cli.models import make, only, parse_model, parse_vary
+    from mrfrec.cli.show import note
+    from mrfrec.evaluation import climbing, grids, report
 
     spec = parse_model(only(model))
     settings = Measuring(metrics=metric, ties=ties, form=form)
-    check_machine(machine, [spec.kind])
-    made = make(spec, machine)
-    searched = method == "search"
-    varied = parse_vary(vary or (), spec, searched=searched)
-    try:
-        axes = grids.axes_of(spec.kind, varied, spec.parameters, searched=searched)
-    except ParameterError as error:
-        raise error.named("--vary") from None
-    if axes and searched:
-        Chooser(grids.space_of(axes), seed=0)  # raises if Optuna is not installed
-    if not axes and searched:
-        raise ParameterError("--method", f"climb with {spec.kind}, which has nothing to vary", method)
-    if plot is not None and not grids.has_numbers(axes):
-        raise ParameterError("--plot", "left out where no number varies", str(plot))
-    if trials is not None and not searched:
-        raise ParameterError("--trials", f"left out with --method {method}", trials)
-    if minutes is not None:
-        check_number("--minutes", minutes, "above 0", lambda x: x > 0)
-    if best is None:
-        raise DataError("give -o FILE.json, where the best parameters are written.")
-    if study is not None and study.resolve() == best.resolve():
-        raise ParameterError("--study", "another file than --output", str(study))
-    if best.suffix.lower() != ".json":
-        raise ParameterError("--output", "a name that ends in .json", str(best))
-    written = {"--output": best, "--study": study}
-    checked = measuring(data, settings, plot, aim="ndcg@100", written=written)
-    workers = cluster_of(cluster, None if method == "grid" else made)
-    with workers as on_cluster, checked as (split, (aim, *_), progress):
-        shared: dict[str, Any] = {
-            "model": spec.kind, "fixed": spec.parameters, "minutes": minutes, "max_seconds": max_seconds,
-            "study": study, "improved": lambda found: found.save(best), "ties": ties, "machine": machine,
-            "progress": progress, **on_cluster,
-        }  # fmt: skip
-        with resumable(study, best):
-            if searched:
-                count = _TRIALS if trials is None else trials
-                result = tuning.search(split, grids.space_of(axes), count, aim, **shared)
-            else:
-                if minutes is None and method == "climb":
-                    shared["minutes"] = climbing.MINUTES
-                result = climbing.climb(split, aim, vary=varied, grid=method == "grid", **shared)
+    (made,) = make([spec], machine)
+    varied = parse_vary(vary or (), spec.kind)
+    for name, axis in grids.axes_of(spec.kind, varied, spec.parameters).items():
+        grids.check_values(spec.kind, name, axis, spec.parameters)
+    if best.suffix.lower() != ".json" or (study is not None and study.resolve() == best.resolve()):
+        raise ParameterError("--output", "a .json file, and another one than --study", str(best))
+    if minutes is None and method == "climb":
+        minutes = climbing.MINUTES
+    checked = measuring(data, settings, plot, defaults=["ndcg@100"], written=[best, study])
+    workers = cluster_of(cluster, made)
+    with workers as on_cluster, checked as (split, wanted, progress), resumable(study):
+        result = climbing.climb(
+            split, ",".join(wanted), model=spec.kind, fixed=spec.parameters, vary=varied,
+            grid=method == "grid", minutes=minutes, study=study, improved=lambda found: found.save(best),
+            ties=ties, machine=machine, progress=progress, **on_cluster,
+        )  # fmt: skip
         show(report.of_tuning(result), settings, data)
         result.save(best)
         note(f"wrote the best parameters to {best}; use them with mrfrec fit --params {best}")
         if plot is not None:
             from mrfrec.evaluation.plots import plot_tuning
 
-            tried = list(tuning.points_of(result.trials))
-            note_plots(plot_tuning(tried, result.metric, plot, title=data.title(result.split)))
+            plot_tuning(result, plot)

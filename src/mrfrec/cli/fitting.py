@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument
+from typer import Argument, Option
 
 from mrfrec.cli.data import data_set_named, note_skipped
 from mrfrec.cli.derived import Machine, ModelParameters, Reading
@@ -12,8 +12,6 @@ from mrfrec.cli.options import (
     Cluster,
     Folder,
     ModelFile,
-    model_option,
-    output_option,
     takes_options,
 )
 
@@ -24,7 +22,7 @@ def fit(
         list[str],
         Argument(
             help="Files, or patterns in quotes: CSV, TSV, JSON lines (also .gz, .zst), Parquet, Arrow; a "
-            "database with --query: postgresql://, sqlite:/// or duckdb:///; or the name of a data set "
+            "database with --query: postgresql:// or sqlite:///; or the name of a data set "
             "(mrfrec paper datasets list).",
             metavar="DATA",
         ),
@@ -35,7 +33,7 @@ def fit(
     folder: Folder = None,
     model: Annotated[
         list[str] | None,
-        model_option(
+        Option(
             metavar="MODEL",
             help="MRF, EASE, EDLAE, Popularity, ItemKNN, SLIM, FsSLIM, WMF, CDAE, MultDAE or MultVAE, also "
             "with parameters: 'SLIM: l1=1'.",
@@ -44,18 +42,14 @@ def fit(
     ] = None,
     params: Annotated[
         Path | None,
-        model_option(
-            metavar="FILE", help="Model and parameters from mrfrec tune; other options override them."
-        ),
+        Option(metavar="FILE", help="Model and parameters from mrfrec tune; other options override them."),
     ] = None,
     parameters: ModelParameters,
     machine: Machine,
     cluster: Cluster = None,
     histories: Annotated[
         bool,
-        output_option(
-            "--histories", help="Store the users' histories: recommend --user and --all need them."
-        ),
+        Option("--histories", help="Store the users' histories: recommend --user and --all need them."),
     ] = False,
 ) -> None:
     """Fit a model to a table of users and items.
@@ -68,35 +62,28 @@ def fit(
     \b
     Examples:
       mrfrec fit events.csv -o shop.mrf
-      mrfrec fit debian -o debian.mrf
       mrfrec fit ratings.csv -o movies.mrf --min-value 4 --items movies.csv --histories
       mrfrec fit 'logs/*.parquet' -o songs.mrf --sparsity 0.005 --memory-limit 8GB
       mrfrec fit clicks.csv -o shop.mrf --event-weights view=0.2,cart=0.5,buy=1 --half-life 30d
-      mrfrec fit triplets.txt -o songs.mrf --columns user,song,plays
       mrfrec fit postgresql://db/shop --query 'select user_id, sku from orders' -o shop.mrf
       mrfrec fit events.csv -o shop.mrf --params best.json
-      mrfrec fit events.csv -o paper.mrf --model 'preset=paper, l2=3'
       mrfrec fit events.csv -o shop.mrf --model 'SLIM: l1=1, l2=50'
-      mrfrec fit events.csv -o shop.mrf --sparsity 0.005 --cluster tcp://scheduler:8786
       mrfrec fit events.csv -o shop.mrf --model MultVAE --device cuda
     """
     from mrfrec import datasets
-    from mrfrec.cli.models import check_machine, make, only, parse_model, with_options
-    from mrfrec.cli.running import READING, cluster_of
+    from mrfrec.cli.models import make, only, parse_model, with_options
+    from mrfrec.cli.running import READING, check_output, cluster_of
     from mrfrec.cli.show import note, progress_bar, size_of
     from mrfrec.core.progress import part_of
-    from mrfrec.io.atomic import check_writable, refuse_own_input
     from mrfrec.io.sources import paths_of
     from mrfrec.io.tables import read_interactions
 
-    check_writable(output)
     name = data_set_named(data, reading)
     files = [] if name is not None else [path for source in data for path in paths_of(source)]
     files += [Path(reading["items"])] if "items" in reading else []
-    refuse_own_input(output, files)
+    check_output(output, files)
     spec = with_options(parse_model(only(model), params), parameters)
-    check_machine(machine, [spec.kind])
-    recommender = make(spec, machine)
+    (recommender,) = make([spec], machine)
     with cluster_of(cluster, recommender) as workers, progress_bar() as progress:
         if name is not None:
             interactions = datasets.load(name, folder).filtered(**reading)

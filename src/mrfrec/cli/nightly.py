@@ -22,16 +22,12 @@ def nightly(
         str | None,
         Option(metavar="DAY", help="Date to put in place of {date} in the job.", show_default="today, UTC"),
     ] = None,
-    keep: Annotated[
-        int | None,
-        Option(metavar="N", help="Number of earlier models to keep.", show_default="as the job says, or 7"),
-    ] = None,
     log: Annotated[Literal["lines", "json"], Option(help="Form of the messages on stderr.")] = "lines",
 ) -> None:
     """Read, fit, measure, and publish a model if it is good enough.
 
-    JOB names the source of events, the parameters of the model or minutes for tuning, the limits of the
-    guard, and the places to publish to: a model file, tables of recommendations and similar items, a report.
+    JOB names the source of events, the parameters of the model, the limits of the guard, and the places to
+    publish to: a model file, tables of recommendations and similar items, a report.
     A new model is measured on held-out users, the same every night. If it is worse than the guard allows, or
     data is missing, nothing is published.
 
@@ -46,13 +42,12 @@ def nightly(
     """
     from mrfrec.cli.show import progress_bar
     from mrfrec.nightly.job import read_job
-    from mrfrec.nightly.places import check_tables
-    from mrfrec.nightly.run import run, steps
+    from mrfrec.nightly.run import check_tables, run, steps
 
     if log == "json":
         for handler in logging.getLogger("mrfrec").handlers:
             handler.setFormatter(JsonLines())
-    planned = read_job(job, date).keeping(keep)
+    planned = read_job(job, date)
     if dry_run:
         check_tables(planned)
         sys.stdout.write("".join(f"{line}\n" for line in steps(planned)))

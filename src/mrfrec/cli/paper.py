@@ -10,7 +10,7 @@ from mrfrec.cli.data import Data
 from mrfrec.cli.datasets import datasets_app
 from mrfrec.cli.derived import Machine
 from mrfrec.cli.evaluating import models_to_compare
-from mrfrec.cli.options import Command, Measuring, new_app, takes_options
+from mrfrec.cli.options import Measuring, new_app, takes_options
 from mrfrec.cli.running import check_output, measuring, show
 from mrfrec.errors import ParameterError
 
@@ -22,7 +22,7 @@ paper_app = new_app("paper", _ABOUT)
 paper_app.add_typer(datasets_app)
 
 
-@paper_app.command(cls=Command)
+@paper_app.command()
 @takes_options
 def reproduce(
     what: Annotated[
@@ -37,9 +37,7 @@ def reproduce(
     folder: opt.Folder = None,
     model: Annotated[
         list[str] | None,
-        opt.model_option(
-            "--model", metavar="KIND", help="Tables: only this model, such as SLIM. May be repeated."
-        ),
+        Option("--model", metavar="KIND", help="Tables: only this model, such as SLIM. May be repeated."),
     ] = None,
     form: opt.ReportFormat = None,
     output: opt.ReportFile = None,
@@ -67,32 +65,30 @@ def reproduce(
 
     check_machine(machine, MODELS)
     kind = kind_of(form, output, REPORT_FORMATS)
-    check_output("--output", output)
+    check_output(output)
     logging.getLogger("mrfrec").setLevel(logging.WARNING)
     with progress_bar() as progress:
         page = run(what, data, models=model, folder=folder, machine=machine, progress=progress, tell=note)
         show_report(page, kind, output)
 
 
-@paper_app.command(cls=Command)
+@paper_app.command()
 @takes_options
 def tradeoff(
     data: Data,
     options: Measuring,
     sparsity: Annotated[
         str | None,
-        opt.model_option(metavar="LIST", help="Shares of the weights to keep.", show_default="0.001,0.005"),
+        Option(metavar="LIST", help="Shares of the weights to keep.", show_default="0.001,0.005"),
     ] = None,
-    r: Annotated[str, opt.model_option(metavar="LIST", help="Values of r.")] = "0,0.1,0.5",
+    r: Annotated[str, Option(metavar="LIST", help="Values of r.")] = "0,0.1,0.5",
     dense: Annotated[
         str,
-        opt.model_option(
-            metavar="MODEL", help="Parameters of the dense model, or a .json file; none leaves it out."
-        ),
+        Option(metavar="MODEL", help="Parameters of the dense model, or a .json file; none leaves it out."),
     ] = "",
     sparse: Annotated[
         str,
-        opt.model_option(
+        Option(
             metavar="MODEL",
             help="Parameters of the sparse models, or a .json file; its sparsity and r are ignored.",
         ),
@@ -114,20 +110,19 @@ def tradeoff(
 
     check_machine(options.machine, ["MRF"])
     with_dense = dense.strip().lower() != "none"
-    reference = {**_mrf_parameters("--dense", dense), **options.machine} if with_dense else {}
-    others = {**_mrf_parameters("--sparse", sparse), **options.machine}
+    reference = {**_mrf_parameters(dense), **options.machine} if with_dense else {}
+    others = {**_mrf_parameters(sparse), **options.machine}
     levels = numbers("--sparsity", sparsity)
     with measuring(data, options, plot) as (split, wanted, progress):
         result = run(
-            split, levels or _levels(split.training.n_items), numbers("--r", r) or [], dense=reference,
+            split, levels or _levels(split.training.n_items), numbers("--r", r), dense=reference,
             sparse=others, with_dense=with_dense, metrics=wanted, ties=options.ties, progress=progress,
         )  # fmt: skip
         show(of_tradeoff(result), options, data)
         if plot is not None:
-            from mrfrec.cli.show import note_plots
             from mrfrec.paper.plots import plot_tradeoff
 
-            note_plots(plot_tradeoff(result, wanted[0], plot, title=data.title(split.name)))
+            plot_tradeoff(result, wanted[0], plot)
 
 
 def _levels(m: int) -> list[float]:
@@ -136,30 +131,28 @@ def _levels(m: int) -> list[float]:
     return usual or sorted({max(0.1, min(2 / m, 1.0)), max(0.3, min(3 / m, 1.0))})
 
 
-def _mrf_parameters(option: str, text: str) -> dict[str, Any]:
+def _mrf_parameters(text: str) -> dict[str, Any]:
     """Return the parameters of an MRF except sparsity and r; refuse other models."""
-    from mrfrec.cli.models import make, parse_model
+    from mrfrec.cli.models import parse_model
 
-    spec = parse_model(text, option=option)
+    spec = parse_model(text)
     if spec.kind != "MRF":
-        raise ParameterError(option, "an MRF, since models of several sparsities are compared", text)
-    shared = {n: x for n, x in spec.parameters.items() if n not in ("sparsity", "r")}
-    make(spec._replace(parameters=shared), {})
-    return shared
+        raise ParameterError("model", "an MRF, since models of several sparsities are compared", text)
+    return {n: x for n, x in spec.parameters.items() if n not in ("sparsity", "r")}
 
 
-@paper_app.command(cls=Command)
+@paper_app.command()
 @takes_options
 def lowrank(
     data: Data,
     options: Measuring,
     ranks: Annotated[
         str | None,
-        opt.model_option(metavar="LIST", help="Ranks to cut the weights to.", show_default="200,1000,3000"),
+        Option(metavar="LIST", help="Ranks to cut the weights to.", show_default="200,1000,3000"),
     ] = None,
     model: Annotated[
         list[str] | None,
-        opt.model_option(metavar="MODEL", help=opt.MEASURED_MODEL, show_default="the paper's, dense"),
+        Option(metavar="MODEL", help=opt.MEASURED_MODEL, show_default="the paper's, dense"),
     ] = None,
 ) -> None:
     """Measure the accuracy of weights cut to a low rank.
@@ -170,16 +163,15 @@ def lowrank(
     Examples:
       mrfrec paper lowrank events.csv --ranks 50,200
     """  # fmt: skip
-    from mrfrec.cli.models import check_machine, make, numbers, only, parse_model
+    from mrfrec.cli.models import make, numbers, only, parse_model
     from mrfrec.core.progress import part_of
     from mrfrec.models.mrf import MRF
     from mrfrec.paper.side_checks import low_rank
     from mrfrec.paper.tables import of_low_rank
 
     text = only(model) or "preset=paper, sparsity=dense"
-    check_machine(options.machine, ["MRF"])
-    cuts: list[Any] = [int(x) if x == int(x) else x for x in numbers("--ranks", ranks) or []]
-    recommender = make(parse_model(text), options.machine)
+    cuts: list[Any] = [int(x) if x.is_integer() else x for x in numbers("--ranks", ranks)]
+    (recommender,) = make([parse_model(text)], options.machine)
     if not isinstance(recommender, MRF):
         raise ParameterError("--model", "an MRF, EASE or EDLAE, whose weights can be cut", text)
     with measuring(data, options) as (split, wanted, progress):
@@ -191,7 +183,7 @@ def lowrank(
         show(of_low_rank(comparison, split.name), options, data)
 
 
-@paper_app.command(cls=Command)
+@paper_app.command()
 @takes_options
 def exposure(data: Data, options: Measuring, model: opt.MeasuredModels, plot: opt.Plot = None) -> None:
     """Compare how often models recommend popular and rare items.
@@ -212,7 +204,6 @@ def exposure(data: Data, options: Measuring, model: opt.MeasuredModels, plot: op
         shares = shares_of(comparison, split.test)
         show(of_exposure(comparison, shares), options, data)
         if plot is not None:
-            from mrfrec.cli.show import note_plots
             from mrfrec.paper.plots import plot_exposure
 
-            note_plots(plot_exposure(shares, plot, title=data.title(split.name)))
+            plot_exposure(shares, plot)

@@ -3,33 +3,30 @@
 import logging
 import signal
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 from typer import Argument, Option
 
+from mrfrec.cli.derived import ServedSettings, parse_pairs
+from mrfrec.cli.options import takes_options
 from mrfrec.errors import ParameterError
 
 LogForm = Literal["lines", "json", "off"]
 
 
+@takes_options
 def serve(
     models: Annotated[
-        list[str] | None, Argument(help="Model files, also with names: shop=shop.mrf.", metavar="MODEL")
-    ] = None,
+        list[str], Argument(help="Model files, also with names: shop=shop.mrf.", metavar="MODEL")
+    ],
     host: Annotated[str, Option(metavar="ADDRESS", help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, Option(metavar="N", help="Port to listen at; a free one if 0.")] = 8000,
     uds: Annotated[
         Path | None,
         Option(metavar="FILE", help="Unix socket to listen at, in place of an address and a port."),
     ] = None,
-    root_path: Annotated[
-        str, Option(metavar="PATH", help="Prefix of all addresses behind a proxy: /recs.")
-    ] = "",
     workers: Annotated[int, Option(metavar="N", help="Number of processes.")] = 1,
     default: Annotated[
         str | None,
@@ -42,47 +39,14 @@ def serve(
         str,
         Option(metavar="TEXT", help="Name of the experiment: another name splits the visitors anew."),
     ] = "",
-    keys: Annotated[Path | None, Option(metavar="FILE", help="File of API keys; see mrfrec key.")] = None,
     no_auth: Annotated[
         bool, Option("--no-auth", help="Need no keys, although others can reach the address.")
     ] = False,
-    rate: Annotated[
-        float,
-        Option(metavar="N", help="Requests per second of a key, or of an address without keys; 0 for any."),
-    ] = 0.0,
-    cors: Annotated[
-        list[str] | None,
-        Option(metavar="ORIGIN", help="Web origin whose pages may ask: https://shop.example. Repeatable."),
-    ] = None,
-    allowed_hosts: Annotated[
-        str | None,
-        Option(
-            metavar="NAMES",
-            help="Names by which requests may call this host, with commas between them.",
-            show_default="any",
-        ),
-    ] = None,
-    max_body: Annotated[int, Option(metavar="N", help="Bytes of a request.")] = 4_000_000,
-    max_batch: Annotated[int, Option(metavar="N", help="Histories of a request.")] = 1000,
-    queue: Annotated[
-        int, Option(metavar="N", help="Requests at once in a process; more are refused with 503.")
-    ] = 64,
-    drain: Annotated[
-        float,
-        Option(
-            metavar="SECONDS", help='Time between "not ready" and the end of connections, when told to stop.'
-        ),
-    ] = 0.3,
+    *,
+    limits: ServedSettings,
     log: Annotated[
         LogForm, Option(help="Form of the messages on stderr; off leaves out the line of each request.")
     ] = "lines",
-    log_requests: Annotated[
-        bool, Option("--log-requests", help="Log histories, ids and searches, too.")
-    ] = False,
-    log_clients: Annotated[bool, Option("--log-clients", help="Log the addresses of clients, too.")] = False,
-    demo: Annotated[
-        bool, Option("--demo", help="Fit a model of the built-in Debian data, and serve it.")
-    ] = False,
 ) -> None:
     """Serve models over HTTP: an API and a page.
 
@@ -92,7 +56,6 @@ def serve(
     \b
     Examples:
       mrfrec serve shop.mrf
-      mrfrec serve --demo
       mrfrec serve a=shop.mrf b=new.mrf --split a=0.9,b=0.1 --workers 2
       mrfrec serve shop.mrf --host 0.0.0.0 --keys keys.txt --rate 50 --log json
     """
@@ -103,20 +66,16 @@ def serve(
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if split_salt and split is None:
         raise ParameterError("--split-salt", "given with --split", split_salt)
-    if demo == bool(models):
-        raise ParameterError("MODEL", "a model file, or else --demo", " ".join(models or ()) or None)
-    settings = ServiceSettings(
-        keys=keys, rate=rate, origins=tuple(cors or ()), max_body=max_body, max_batch=max_batch, queue=queue,
-        access_log=log != "off", log_requests=log_requests, log_clients=log_clients, root_path=root_path,
-        hosts=tuple(name.strip() for name in (allowed_hosts or "").split(",") if name.strip()), drain=drain,
-    )  # fmt: skip
+    named = dict(_named(model) for model in models)
+    if len(named) < len(models):
+        raise ParameterError("MODEL", "models with different names", " ".join(models), "Say name=FILE.")
+    settings = ServiceSettings(**limits, access_log=log != "off")
     prepare = partial(set_up_log, log)
     prepare()
-    with _demo_model() if demo else _given(models or []) as named:
-        run(
-            named, host=host, port=port, uds=uds, workers=workers, default=default, split=_shares(split),
-            salt=split_salt, settings=settings, no_auth=no_auth, prepare=prepare,
-        )  # fmt: skip
+    run(
+        named, host=host, port=port, uds=uds, workers=workers, default=default, split=_shares(split),
+        salt=split_salt, settings=settings, no_auth=no_auth, prepare=prepare,
+    )  # fmt: skip
 
 
 def key(
@@ -157,26 +116,6 @@ def set_up_log(form: LogForm) -> None:
         log.addHandler(handler)
 
 
-@contextmanager
-def _demo_model() -> Iterator[dict[str, Path]]:
-    """Fit a model of the Debian data, and save it for as long as it is served."""
-    from mrfrec import datasets
-    from mrfrec.models.mrf import MRF
-
-    with tempfile.TemporaryDirectory(prefix="mrfrec-") as folder:
-        path = Path(folder) / "debian.mrf"
-        MRF().fit(datasets.load("debian")).save(path, include_histories=True)
-        yield {"debian": path}
-
-
-@contextmanager
-def _given(models: list[str]) -> Iterator[dict[str, Path]]:
-    named = dict(_named(model) for model in models)
-    if len(named) < len(models):
-        raise ParameterError("MODEL", "models with different names", " ".join(models), "Say name=FILE.")
-    yield named
-
-
 def _named(text: str) -> tuple[str, Path]:
     name, mark, path = text.partition("=")
     return (name, Path(path)) if mark and name and path else (Path(text).stem, Path(text))
@@ -185,11 +124,7 @@ def _named(text: str) -> tuple[str, Path]:
 def _shares(text: str | None) -> dict[str, float] | None:
     if text is None:
         return None
-    parts = [part.partition("=") for part in text.split(",")]
     try:
-        shares = {name: float(share) for name, _, share in parts}
+        return {name: float(share) for name, share in parse_pairs("--split", text).items()}
     except ValueError:
-        shares = {}
-    if len(shares) < len(parts):
-        raise ParameterError("--split", "shares by model, each once, such as a=0.9,b=0.1", text)
-    return shares
+        raise ParameterError("--split", "shares by model, such as a=0.9,b=0.1", text) from None

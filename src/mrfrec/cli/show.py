@@ -23,6 +23,7 @@ from mrfrec.data.catalogue import Catalogue, Recommendations, rows_of
 from mrfrec.data.ids import Id
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import expanded, writing
+from mrfrec.io.databases import refuse_url
 from mrfrec.models.answers.explaining import explanation
 from mrfrec.models.answers.similar import nearest
 from mrfrec.models.recommender import Recommender
@@ -32,28 +33,26 @@ if TYPE_CHECKING:
     from mrfrec.evaluation.report import Report
 
 _BY_NAME = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".txt": "table"}
+ONE_FORMATS = {".csv": "csv", ".json": "json", ".txt": "table"}
 REPORT_FORMATS = {".json": "json", ".md": "markdown", ".txt": "table"}
 
 
-def kind_of(form: str | None, output: Path | None, by_name: Mapping[str, str] = _BY_NAME) -> str:
+def kind_of(form: str | None, output: "str | Path | None", by_name: Mapping[str, str] = _BY_NAME) -> str:
     """Return the format that was requested, or the one of the output file's suffix."""
+    refuse_url(output)  # shows no password
     if output is None and form == "parquet":
         rule, advice = "table, json or csv on the screen", "Give -o FILE for Parquet."
         raise ParameterError("--format", rule, form, advice)
-    found = form or ("table" if output is None else by_name.get(output.suffix.lower()))
-    if found is None:
+    found = form or ("table" if output is None else by_name.get(Path(output).suffix.lower()))
+    if found not in by_name.values():
         rule = f"a name that ends in {', '.join(by_name)}"
         raise ParameterError("--output", rule, str(output), "Or give --format.")
-    return found
+    return str(found)
 
 
 def note(message: str) -> None:
     """Write a line to stderr, above a progress bar if there is one."""
     sys.stderr.write(f"mrfrec: {message}\n")
-
-
-def note_plots(paths: Iterable[Path]) -> None:
-    note(f"drew {' and '.join(str(path) for path in paths)}")
 
 
 def size_of(path: Path) -> str:
@@ -67,9 +66,6 @@ def progress_bar(results: bool = False) -> AbstractContextManager[Progress | Non
     `results` says that results are written to stdout meanwhile: bars on the same terminal would break them.
     """
     return showing(sys.stderr.isatty() and not (results and sys.stdout.isatty()))
-
-
-# ── answers ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def show_recommendations(
@@ -92,7 +88,7 @@ def show_similar(model: Recommender, item: Id, k: int, kind: str, output: Path |
     columns = model.catalogue.neighbor_columns(*found)
     if not columns["item"]:
         note(f"no item goes with {item}, says this {type(model).__name__}")
-    _write_columns(columns, model, kind, output)
+    _write(rows_of(columns), list(columns), set(), model.catalogue, kind, output)
 
 
 def show_explanation(
@@ -106,20 +102,7 @@ def show_explanation(
             columns["item"][-1], columns["title"][-1] = columns["title"][-1], None
         last = {"item": "(score)", "contribution": fsum([base, *(c.amount for c in found)])}
         columns = {name: [*values, last.get(name)] for name, values in columns.items()}
-    _write_columns(columns, model, kind, output)
-
-
-def _write_columns(columns: dict[str, Any], model: Recommender, kind: str, output: Path | None) -> None:
-    if output is None or kind not in ("parquet", "jsonl"):
-        _write(rows_of(columns), list(columns), set(), model.catalogue, kind, output)
-        return
-    from mrfrec.io.frames import frame
-
-    table = frame([columns], columns, model.column_types, None)
-    content = io.BytesIO()
-    table.write_parquet(content) if kind == "parquet" else table.write_ndjson(content)
-    with _file(output) as file:
-        file.buffer.write(content.getvalue())
+    _write(rows_of(columns), list(columns), set(), model.catalogue, kind, output)
 
 
 def show_facts(facts: dict[str, Any], name: str, kind: str) -> None:
@@ -165,9 +148,6 @@ def write_per_user(evaluations: "Sequence[Evaluation]", path: Path) -> None:
             writer.writerows(
                 [found.model, user, *values] for user, *values in zip(found.users, *columns, strict=True)
             )
-
-
-# ── writing ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _write(

@@ -46,27 +46,20 @@ def update(
       mrfrec update shop.mrf today.csv
       mrfrec update shop.mrf 'logs/2026-11-16-*.parquet' --batch 2026-11-16 -o new.mrf
     """
-    from mrfrec.cli.running import READING
+    from mrfrec.cli.running import READING, check_output
     from mrfrec.cli.show import note, progress_bar
     from mrfrec.core.progress import part_of
-    from mrfrec.io.atomic import check_writable, refuse_own_input
     from mrfrec.io.sources import paths_of
     from mrfrec.models.storage.updating import read_more
 
-    check_writable(output or model)
     items = [Path(reading["items"])] if "items" in reading else []
-    refuse_own_input(output or model, [*(path for name in data for path in paths_of(name)), *items])
+    check_output(output or model, [*(path for name in data for path in paths_of(name)), *items])
     opened = _opened(model, "update", machine)
-    before = opened.data_size_
     with progress_bar() as progress:
         events = read_more(opened, data, progress=part_of(progress, 0, READING), **reading)
         note_skipped(events.skipped)
         opened.update(events, batch=batch, again=again, progress=part_of(progress, READING, 1))
-    after = opened.data_size_
-    grown = (
-        f"{new - old:+,} {name}" for name, old, new in zip(after._fields[:3], before, after, strict=False)
-    )
-    note(f"added {opened.batches_[-1]}: {', '.join(grown)}")
+    note(f"added {opened.batches_[-1]}: now {opened.data_size_}")
     _saved(opened, output or model)
 
 
@@ -90,11 +83,10 @@ def forget(
       mrfrec forget shop.mrf --users erased.csv -o new.mrf
     """
     from mrfrec.cli.names import find_users
+    from mrfrec.cli.running import check_output
     from mrfrec.cli.show import note, progress_bar
-    from mrfrec.io.atomic import check_writable, refuse_own_input
 
-    check_writable(output or model)
-    refuse_own_input(output or model, [users])
+    check_output(output or model, [users])
     opened = _opened(model, "forget", machine)
     known = opened.users_
     assert known is not None
@@ -106,8 +98,7 @@ def forget(
         )
     with progress_bar() as progress:
         opened.forget(erased, progress=progress)
-    count = len(known) - opened.data_size_.users
-    note(f"forgot {count:,} {'user' if count == 1 else 'users'}")
+    note(f"forgot {len(known) - opened.data_size_.users:,} users")
     _saved(opened, output or model)
 
 

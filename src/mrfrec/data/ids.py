@@ -49,10 +49,6 @@ class Texts(Sequence[str]):
     def __len__(self) -> int:
         return len(self.ptr) - 1
 
-    def __repr__(self) -> str:
-        shown = ", ".join(repr(text) for text in self[:3]) + (", …" if len(self) > 3 else "")
-        return f"Texts([{shown}], {len(self):,} strings)"
-
     @overload
     def __getitem__(self, index: int) -> str: ...
     @overload

@@ -18,8 +18,6 @@ from mrfrec.errors import DataError
 
 _log = logging.getLogger("mrfrec")
 
-_EXACT = 2**53  # below this, sums of whole numbers are exact in double precision
-
 
 class Interactions:
     """The interactions of users with items: a CSR matrix, the ids of its users and items, and titles.
@@ -106,9 +104,6 @@ class Interactions:
 
         First users with more than `max_history` items go, then items with fewer than `min_users` users, then
         users with fewer than `min_items` items; one pass each.
-
-        Giant histories, of robots and shared accounts, cost the square of their length each and say little
-        about anybody's taste.
         """
         if max_history is None and not min_users and not min_items:
             return self
@@ -182,7 +177,7 @@ def as_histories(X: Any, name: str) -> sp.csr_array:
         raise DataError(f"{name} must have two dimensions, users × items; got {X.ndim}.")
     if X.dtype.kind not in "buif":
         raise DataError(f"{name} must hold real numbers or booleans; got {X.dtype}.")
-    stored, whole = X.nnz, X.dtype.kind in "iu"
+    whole = X.dtype.kind in "iu"
     try:
         if hasattr(X, "check_format"):
             X.check_format(full_check=True)  # before anything follows its indices
@@ -195,11 +190,6 @@ def as_histories(X: Any, name: str) -> sp.csr_array:
     if not matrix.has_canonical_format:
         matrix = matrix.astype(np.float64 if whole else matrix.dtype, copy=True)
         matrix.sum_duplicates()
-    if whole and matrix.nnz < stored and float(np.abs(matrix.data).max(initial=0)) >= _EXACT:
-        raise DataError(
-            f"{name} has several integers for one user and item, and some add up to 2**53 or more, which is "
-            "not exact. Scale them, or combine them first."
-        )
     if matrix.dtype.kind == "f" and not np.isfinite(matrix.data).all():
         row = int(np.searchsorted(matrix.indptr, np.flatnonzero(~np.isfinite(matrix.data))[0], "right")) - 1
         raise DataError(f"{name} must be finite; row {row} holds NaN or infinity. Drop or fill such entries.")
@@ -238,15 +228,6 @@ def only(
         matrix, items = matrix[:, used], items.subset(used)
         titles = None if titles is None else Texts.of(titles.take(used))
     return matrix, users, items, titles
-
-
-def log_several_titles(items: Ids, places: Iterable[int]) -> None:
-    """Say how many items had several titles, if any."""
-    if found := sorted(set(places)):
-        _log.info(
-            "%s items have several titles, such as %r; the first in alphabetical order is taken",
-            f"{len(found):,}", items[found[0]],
-        )  # fmt: skip
 
 
 def filter_pairs(

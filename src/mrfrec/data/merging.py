@@ -11,7 +11,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.data.ids import Ids, Texts
-from mrfrec.data.interactions import Interactions, log_several_titles, only
+from mrfrec.data.interactions import Interactions, only
 from mrfrec.data.pairs import combine, last_times
 from mrfrec.data.provenance import Origin, Sums
 from mrfrec.errors import DataError
@@ -210,11 +210,8 @@ def _titles(
     both: tuple[Interactions, Interactions], places: tuple[npt.NDArray[np.int32], ...], items: Ids
 ) -> Texts | None:
     """Return the title of each item, of several the first in alphabetical order."""
-    texts, several = [""] * len(items), list[int]()
+    texts = [""] * len(items)
     for data, place in zip(both, places, strict=True):
         for where, title in zip(place.tolist(), data.titles or (), strict=False):
-            if title and texts[where] not in ("", title):
-                several.append(where)
             texts[where] = min(texts[where] or title, title or texts[where])
-    log_several_titles(items, several)
     return Texts.of(texts) if any(texts) else None

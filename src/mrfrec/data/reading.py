@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal, get_args
@@ -10,7 +11,7 @@ from typing import Any, Literal, get_args
 from mrfrec.checks import check_count, check_flag, check_number, is_unicode
 from mrfrec.errors import ParameterError
 
-Moment = str | int | float | date | datetime
+Moment = str | date | datetime
 Duration = str | timedelta
 Duplicates = Literal["sum", "max", "last", "first", "error"]
 OnBad = Literal["refuse", "skip"]
@@ -23,13 +24,10 @@ PARSING = ("on_bad", "separator", "columns", "input_format", "query")
 """Options about the form of a table, which may differ from one table to the next."""
 
 _CHOICES = {"duplicates": get_args(Duplicates), "on_bad": get_args(OnBad)}
-_OF_MATRIX = ("min_value", "binary", "duplicates", "on_bad", *LIMITS)
 _SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _MOMENTS, _DURATIONS = ("now", "since", "until"), ("half_life", "window")
 _LONGEST = 1e6 * 86400  # seconds
 _EPOCH = datetime(1970, 1, 1)
-MILLISECONDS_FROM = 1e11  # times that are numbers: as seconds, this is the year 5138; as milliseconds, 1973
-LARGEST_TIME = 1e14
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,12 +132,6 @@ class ReadingOptions:
         """Return the options that drop users and items."""
         return {name: getattr(self, name) for name in LIMITS}
 
-    def check_matrix(self) -> None:
-        """Refuse options that need rows and columns."""
-        for name, value in self.given().items():
-            if name not in _OF_MATRIX:
-                raise ParameterError(name, "left out for a matrix", value, "It has no columns to name.")
-
 
 RULES = tuple(each.name for each in fields(ReadingOptions) if each.name not in PARSING)
 """Options that are kept with the data: more rows must be read by the same."""
@@ -174,30 +166,13 @@ def duration(name: str, given: object) -> int:
 
 def moment(name: str, given: object) -> int:
     """Return a time in microseconds since 1970, UTC."""
-    rule = "a date, 2026-11-16, a time, 2026-11-16T10:30:00, or seconds or milliseconds since 1970"
     value = given
     if isinstance(value, str):
-        text = value.strip()
-        try:
-            value = float(text) if re.fullmatch(r"-?\d+(\.\d+)?", text) else datetime.fromisoformat(text)
-        except ValueError:
-            raise ParameterError(name, rule, given) from None
+        with suppress(ValueError):
+            value = datetime.fromisoformat(value.strip()) if "-" in value else None
     if isinstance(value, datetime):
         plain = value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
         return (plain - _EPOCH) // timedelta(microseconds=1)
     if isinstance(value, date):
         return (value - _EPOCH.date()) // timedelta(microseconds=1)
-    number = check_number(name, value, rule, lambda x: abs(x) < LARGEST_TIME)
-    if look_like_dates(number) or look_like_years(number, number):
-        raise ParameterError(name, rule, given, "A date has hyphens: 2026-11-16.")
-    return round(number * (1e3 if abs(number) >= MILLISECONDS_FROM else 1e6))
-
-
-def look_like_dates(latest: float) -> bool:
-    """Return whether a number is more likely 20261116 than a time of the year 1970."""
-    return 19000101 <= latest <= 20991231
-
-
-def look_like_years(first: float, last: float) -> bool:
-    """Return whether numbers are more likely 2026, or 202611, than times of January 1970."""
-    return any(least <= first and last <= most for least, most in ((1900, 2100), (190001, 210012)))
+    raise ParameterError(name, "a date, 2026-11-16, or a time, 2026-11-16T10:30:00", given)

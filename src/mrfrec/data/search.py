@@ -1,9 +1,8 @@
-"""Find items by id or title: whole names, beginnings, words, parts of words, and near spellings."""
+"""Find items by id or title: whole names, beginnings, words, and near spellings."""
 
 import re
 from bisect import bisect_left
 from functools import cached_property
-from itertools import accumulate
 from unicodedata import combining, normalize
 
 import numpy as np
@@ -14,7 +13,6 @@ from mrfrec.data.ids import Ids, Texts
 # Bounds on the work for one query.
 _MOST_QUERY_WORDS = 10
 _MOST_CANDIDATES = 5_000  # items with one word of the query, the most popular, to look for the others
-_MOST_WORDS = 200  # words of the index that hold a part of a word
 _MOST_SPELLINGS = 3  # of a misspelt word that are tried
 _LEAST_ALIKE = 60  # percent of letters that a misspelt word has in common with the right one
 _WORD = re.compile(r"[^\W_]+")
@@ -34,10 +32,10 @@ class NameIndex:
         self._items = np.argsort(by_popularity)
 
     def search(self, text: str, k: int) -> list[int]:
-        """Return up to k items by position: whole names first, then beginnings, words, and parts of words.
+        """Return up to k items by position: whole names first, then beginnings, then those with all words.
 
-        All words of the query must be in the name, in any order. Of equal matches the more popular item
-        comes first. If nothing matches, unknown words are replaced by those spelt most like them.
+        Words may be in any order, and cut short at their ends. Of equal matches the more popular item comes
+        first. If nothing matches, unknown words are replaced by those spelt most like them.
         """
         words = _words(text).split()[:_MOST_QUERY_WORDS]
         found = self._matching(words, k)
@@ -91,13 +89,6 @@ class NameIndex:
         ptr = np.searchsorted(token[order], np.arange(len(numbers) + 1))
         return vocabulary, ptr, np.array(owners, np.int32)[order]
 
-    @cached_property
-    def _letters(self) -> tuple[str, npt.NDArray[np.int64]]:
-        """All words as one text, and where each begins in it."""
-        words = self._index[0]
-        starts = np.array(list(accumulate((len(word) + 1 for word in words), initial=0)), np.int64)
-        return " ".join(words), starts
-
     # ── matching ──────────────────────────────────────────────────────────────────────────────────
 
     def _matching(self, words: list[str], k: int) -> list[int]:
@@ -110,12 +101,10 @@ class NameIndex:
         found = np.unique(lines[first : bisect_left(names, phrase + "\0", first)])[:k].tolist()
         if len(found) < k:
             found += _first(lines[first : bisect_left(names, phrase + "\U0010ffff", first)], k + len(found))
-        for part in (False, True):
-            if len(dict.fromkeys(found)) < k:
-                before = "" if part else " "
-                candidates = self._with_part(max(words, key=len)) if part else self._with_beginning(words)
-                have = [x for x in candidates if all(before + word in self._lines[x] for word in words)]
-                found += sorted(have, key=lambda line: (phrase not in self._lines[line], line))
+        if len(dict.fromkeys(found)) < k:
+            candidates = self._with_beginning(words)
+            have = [x for x in candidates if all(f" {word}" in self._lines[x] for word in words)]
+            found += sorted(have, key=lambda line: (phrase not in self._lines[line], line))
         return list(dict.fromkeys(found))[:k]
 
     def _with_beginning(self, words: list[str]) -> list[int]:
@@ -125,18 +114,6 @@ class NameIndex:
         lasts = [bisect_left(vocabulary, word + "\U0010ffff") for word in words]
         spans = [slice(int(ptr[a]), int(ptr[b])) for a, b in zip(firsts, lasts, strict=True)]
         return _first(lines[min(spans, key=lambda span: span.stop - span.start)], _MOST_CANDIDATES)
-
-    def _with_part(self, part: str) -> list[int]:
-        """Return the most popular items with a word that holds this part."""
-        _, ptr, lines = self._index
-        text, starts = self._letters
-        found: list[Lines] = []
-        at = text.find(part)
-        while at >= 0 and len(found) < _MOST_WORDS:
-            place = int(np.searchsorted(starts, at, side="right")) - 1
-            found.append(lines[ptr[place] : ptr[place + 1]])
-            at = text.find(part, int(starts[place + 1]))
-        return _first(np.concatenate(found), _MOST_CANDIDATES) if found else []
 
     def _frequency(self, word: str) -> int:
         vocabulary, ptr, _ = self._index

@@ -4,14 +4,11 @@ The latter are filtered once and stored as Parquet; then they can be loaded, spl
 """
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib import resources
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from mrfrec.datasets.registry import DATA_SETS, EMBEDDED, DataSet, find
+from mrfrec.datasets.registry import DATA_SETS, EMBEDDED, find
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import check_writable, expanded, writing
 
@@ -59,14 +56,11 @@ class Check(NamedTuple):
 
 def available(folder: Folder = None) -> list[Listed]:
     """List the data sets: those included in the package and those that can be prepared."""
+    titles = EMBEDDED | {name: data_set.title for name, data_set in DATA_SETS.items()}
     listed = []
-    for name, title in EMBEDDED.items():
-        with _tables(name, folder) as (table, _):
-            listed.append(Listed(name, title, True, table.stat().st_size))
-    for name, data_set in DATA_SETS.items():
-        path, _ = _paths(data_set, folder)
-        prepared = path.is_file()
-        listed.append(Listed(name, data_set.title, prepared, path.stat().st_size if prepared else None))
+    for name, title in titles.items():
+        path, _ = _paths(name, folder)
+        listed.append(Listed(name, title, path.is_file(), path.stat().st_size if path.is_file() else None))
     return listed
 
 
@@ -85,19 +79,18 @@ def prepare(
     folder
         Where prepared data sets are stored; ~/.cache/mrfrec/datasets if None. Created if missing.
     progress
-        Called as `progress("downloading", bytes_done, bytes_total)` and `progress("reading", rows_done,
-        rows_total)`.
+        Called as `progress("reading", rows_done, rows_total)`.
     """
     from mrfrec.datasets.files import download
     from mrfrec.datasets.originals import read_original, write_events
 
     data_set = find(name)
-    path, titles = _paths(data_set, folder)
+    path, titles = _paths(name, folder)
     if source is None and path.is_file():
         return path
     _make(path.parent, "folder")
     check_writable(path)
-    original = download(data_set, path.parent, progress) if source is None else expanded(source)
+    original = download(data_set, path.parent) if source is None else expanded(source)
     read = read_original(data_set, original, progress)
     write_events(read.filtered(min_users=data_set.min_users, min_items=data_set.min_items), path, titles)
     return path
@@ -107,8 +100,8 @@ def events(name: str, folder: Folder = None) -> "Events":
     """Load a data set as `Events`, with rows in the order of the original."""
     from mrfrec.io.tables import read_events
 
-    with _tables(name, folder) as (table, titles):
-        return read_events(table, time=name not in EMBEDDED and find(name).has_times, items=titles)
+    table, titles = _tables(name, folder)
+    return read_events(table, time=name not in EMBEDDED and find(name).has_times, items=titles)
 
 
 def load(name: str, folder: Folder = None) -> "Interactions":
@@ -120,8 +113,8 @@ def load(name: str, folder: Folder = None) -> "Interactions":
     """
     from mrfrec.io.tables import read_interactions
 
-    with _tables(name, folder) as (table, titles):
-        return read_interactions(table, items=titles)
+    table, titles = _tables(name, folder)
+    return read_interactions(table, items=titles)
 
 
 def split(name: str, folder: Folder = None) -> "Split":
@@ -173,26 +166,22 @@ def write_vae_cf(name: str, target: str | PathLike[str], folder: Folder = None) 
     return [place / file for file in contents]
 
 
-def _paths(data_set: DataSet, folder: Folder) -> tuple[Path, Path]:
-    """Return the paths of the prepared events and of their titles."""
+def _paths(name: str, folder: Folder) -> tuple[Path, Path]:
+    """Return the paths of the events of a data set and of their titles."""
     place = Path.home() / ".cache" / "mrfrec" / "datasets" if folder is None else expanded(folder)
-    return place / f"{data_set.name}.parquet", place / f"{data_set.name}.items.parquet"
+    place = Path(__file__).parent if name in EMBEDDED else place
+    return place / f"{name}.parquet", place / f"{name}.items.parquet"
 
 
-@contextmanager
-def _tables(name: str, folder: Folder) -> Iterator[tuple[Path, Path | None]]:
-    """Yield the paths of the tables of events and of titles; None if there is no separate table of titles."""
+def _tables(name: str, folder: Folder) -> tuple[Path, Path | None]:
+    """Return the tables of events and of titles; None if there is no separate table of titles."""
     from mrfrec.datasets.files import advice
 
-    if name in tuple(EMBEDDED):
-        with resources.as_file(resources.files("mrfrec.datasets") / f"{name}.parquet") as path:
-            yield path, None
-        return
-    data_set = find(name)
-    path, titles = _paths(data_set, folder)
+    title = EMBEDDED[name] if name in tuple(EMBEDDED) else find(name).title
+    path, titles = _paths(name, folder)
     if not path.is_file():
-        raise DataError(f"{data_set.title} is not prepared: there is no {path}. {advice(data_set, folder)}")
-    yield path, titles if titles.is_file() else None
+        raise DataError(f"{title} is not prepared: there is no {path}. {advice(find(name), folder)}")
+    return path, titles if titles.is_file() else None
 
 
 def _make(folder: Path, parameter: str) -> None:

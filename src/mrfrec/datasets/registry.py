@@ -5,7 +5,6 @@ follows. The other MovieLens sets are treated like ML-20M.
 """
 
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from typing import Any, Literal
 
 from mrfrec.errors import ParameterError
@@ -33,11 +32,10 @@ class DataSet:
     md5: str | None  # of the archive, if published
     form: Form
     ratings: tuple[str, ...]  # file names of the ratings; * stands for numbers
-    titles: tuple[str, ...] = ()  # file names of the titles, relative to the ratings
+    titles: tuple[str, ...] = ()  # file names of the titles, in the same folder or the one above
     encoding: str = "utf-8"  # of the titles
-    folders: tuple[str, ...] = ()  # folders of the files inside the archive
     inner: tuple[str, ...] = ()  # archives inside the archive
-    above: float | None = None  # keep only rows with a larger value
+    min_value: float | None = None  # keep only rows with at least this value
     min_users: int = 0  # drop items with fewer users,
     min_items: int = 5  # then users with fewer items
     heldout: int = 10_000  # users for validation, and as many for test
@@ -59,17 +57,11 @@ EMBEDDED = {"debian": "Debian 12: source packages and what they are built with"}
 def find(name: str) -> DataSet:
     """Return a data set that can be prepared, by name."""
     if name in tuple(EMBEDDED):
-        raise ParameterError(
-            "name",
-            f"one of {', '.join(DATA_SETS)}",
-            name,
-            "It is included in the package and needs no preparation.",
-        )
+        advice = "It is included in the package and needs no preparation."
+        raise ParameterError("name", f"one of {', '.join(DATA_SETS)}", name, advice)
     found = DATA_SETS.get(name) if isinstance(name, str) else None
     if found is None:
-        near = get_close_matches(str(name).lower(), DATA_SETS, 1)
-        hint = f"Did you mean {near[0]!r}?" if near else ""
-        raise ParameterError("name", f"one of {', '.join([*EMBEDDED, *DATA_SETS])}", name, hint)
+        raise ParameterError("name", f"one of {', '.join([*EMBEDDED, *DATA_SETS])}", name)
     return found
 
 
@@ -81,7 +73,7 @@ def _movielens(size: str, md5: str, **more: Any) -> DataSet:
         page=f"https://grouplens.org/datasets/movielens/{size}/",
         url=f"https://files.grouplens.org/datasets/movielens/{name}.zip",
         archive=f"{name}.zip", md5=md5, form="csv",
-        ratings=("ratings.csv",), titles=("movies.csv",), folders=(name,), above=3.5,
+        ratings=("ratings.csv",), titles=("movies.csv",), min_value=4,
     )  # fmt: skip
     return replace(usual, **more)
 
@@ -97,7 +89,7 @@ _ALL = (
     ),
     _movielens(
         "10m", "ce571fd55effeba0271552578f2648bd", form="dat",
-        ratings=("ratings.dat",), titles=("movies.dat",), folders=("ml-10M100K",),
+        ratings=("ratings.dat",), titles=("movies.dat",),
         heldout=5_000, rows=10_000_054,
     ),
     _movielens(
@@ -124,9 +116,8 @@ _ALL = (
         page="https://www.kaggle.com/datasets/netflix-inc/netflix-prize-data",
         url=None, archive="nf_prize_dataset.tar.gz", md5=None, form="netflix",
         ratings=("mv_*.txt", "combined_data_*.txt"),
-        titles=("movie_titles.txt", "movie_titles.csv", "../movie_titles.txt"), encoding="latin-1",
-        folders=("training_set", "download", "download/training_set"), inner=("training_set.tar",),
-        above=3.5, heldout=40_000, rows=100_480_507, events=56_880_037, users=463_435, items=17_769,
+        titles=("movie_titles.txt", "movie_titles.csv"), encoding="latin-1", inner=("training_set.tar",),
+        min_value=4, heldout=40_000, rows=100_480_507, events=56_880_037, users=463_435, items=17_769,
     ),
 )  # fmt: skip
 

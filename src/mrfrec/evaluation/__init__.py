@@ -22,9 +22,8 @@ from mrfrec.evaluation.splits import (
     strong_generalisation,
 )
 from mrfrec.evaluation.study import Trial, Tuning
-from mrfrec.evaluation.tuning import search, tune
+from mrfrec.evaluation.tuning import tune
 from mrfrec.io.tables import read_events
-from mrfrec.models.axes import Range
 
 __all__ = [
     "Comparison",
@@ -33,7 +32,6 @@ __all__ = [
     "Metric",
     "Paired",
     "Questions",
-    "Range",
     "Split",
     "Trial",
     "Tuning",
@@ -49,7 +47,6 @@ __all__ = [
     "paired",
     "read_events",
     "ridges",
-    "search",
     "strong_generalisation",
     "tune",
     "usual_points",

@@ -8,8 +8,8 @@ import numpy as np
 
 from mrfrec.checks import check_number
 from mrfrec.errors import ParameterError
-from mrfrec.evaluation.splits import Split, check_split
-from mrfrec.models.axes import RIDGES, Axis, Range, Ridges
+from mrfrec.evaluation.splits import Split, check_type
+from mrfrec.models.axes import RIDGES, Axis, Ridges
 from mrfrec.models.registry import build, model_class
 
 Parameters = Mapping[str, Any]
@@ -36,13 +36,11 @@ def axes_of(
     vary: Mapping[str, Axis] | None = None,
     fixed: Parameters | None = None,
     *,
-    searched: bool = False,
     usual: Mapping[str, Axis] | None = None,
 ) -> dict[str, Axis]:
     """Return the parameters to vary: `usual` ones, updated by `vary`, without those that are `fixed`.
 
-    The usual ones are those of the class's `tuning_grid`. With `searched`, they are joined by those of
-    `search_space`, and lists of numbers become ranges.
+    The usual ones are by default those of the class's `tuning_grid`.
     """
     for what, mapping in (("vary", vary), ("fixed", fixed)):
         if mapping is not None and not isinstance(mapping, Mapping):
@@ -54,14 +52,9 @@ def axes_of(
             free = ", ".join(n for n in known if n not in made.machine_parameters and n not in shared)
             rule = f"of parameters of {made.__name__} that are not fixed: {free or 'there are none'}"
             raise ParameterError("vary", rule, name)
-        if isinstance(axis, Range) and not searched:
-            raise ParameterError("vary", "lists of values on a grid", axis, "A range is for a search.")
-        if not isinstance(axis, Range | Ridges):
+        if not isinstance(axis, Ridges):
             _check_list(name, axis)
     usual = {name: axis for name, axis in (usual or made.tuning_grid).items() if name in known}
-    if searched:
-        usual = {name: _between(axis) for name, axis in usual.items()}
-        usual |= {name: axis for name, axis in made.search_space.items() if name in known}
     axes = {name: axis for name, axis in given.items() if name not in usual}
     axes |= {name: given.get(name, axis) for name, axis in usual.items() if name not in shared}
     if "r" in axes and not _is_sparse(axes, shared):
@@ -74,8 +67,7 @@ def axes_of(
 
 def check_values(model: str, name: str, axis: Axis, fixed: Parameters | None = None) -> None:
     """Raise for values that the model would refuse, before any trial runs."""
-    values = (axis.low, axis.high) if isinstance(axis, Range) else () if isinstance(axis, Ridges) else axis
-    for value in values:
+    for value in () if isinstance(axis, Ridges) else axis:
         build(model, plain({**(fixed or {}), name: value}))
 
 
@@ -83,27 +75,9 @@ def _is_sparse(axes: Mapping[str, Axis], fixed: Parameters) -> bool:
     """Return whether all models will be sparse, as r requires."""
     levels, thresholds = (axes.get(n, [fixed.get(n)]) for n in ("sparsity", "threshold"))
     return any(
-        isinstance(of, Range) or (isinstance(of, Sequence) and all(isinstance(level, float) for level in of))
+        isinstance(of, Sequence) and all(isinstance(level, float) for level in of)
         for of in (levels, thresholds)
     )
-
-
-def has_numbers(axes: Mapping[str, Axis]) -> bool:
-    """Return whether a numeric parameter is varied, to plot over."""
-    return any(
-        isinstance(axis, Range | Ridges) or all(type(value) in (int, float) for value in axis)
-        for axis in axes.values()
-    )
-
-
-def _between(axis: Axis) -> Axis:
-    """Replace a list of numbers by the range between them."""
-    if isinstance(axis, Range | Ridges) or len(axis) < 2:
-        return axis
-    for kind in (int, float):
-        if all(type(value) is kind for value in axis):
-            return Range.between(min(axis), max(axis), whole=kind is int)
-    return axis
 
 
 def usual_points(
@@ -128,17 +102,6 @@ def usual_points(
     return points
 
 
-def space_of(axes: Mapping[str, Axis]) -> dict[str, Range | Sequence[Any]]:
-    """Return the space for `search`."""
-    space: dict[str, Range | Sequence[Any]] = {}
-    for name, axis in axes.items():
-        if isinstance(axis, Ridges):
-            space["ridge"] = Range(*axis.searched, log=True)
-        else:
-            space[name] = axis
-    return space
-
-
 def scale_exponent(model: str, parameters: Parameters) -> float:
     """Return α, which determines the scale of l2; 0 if the item-item matrix is not rescaled."""
     return float({**model_class(model).defaults(), **parameters}.get("alpha", 0.0))
@@ -147,11 +110,10 @@ def scale_exponent(model: str, parameters: Parameters) -> float:
 def ridges(split: Split, alpha: float, multiples: "Iterable[float] | Ridges" = RIDGES) -> list[Any]:
     """Return values of l2 to try: `multiples` of a typical diagonal entry of S, v^(1 − α), to two digits.
 
-    A ridge scales with the diagonal it is added to: 100 for covariances corresponds to 1 for correlations.
     `Ridges` may be multiples of what "auto" stands for, and "auto" itself.
     """
     alpha = check_number("alpha", alpha, "between 0 and 1", lambda x: 0 <= x <= 1)
-    data = check_split(split).training
+    data = check_type("split", split, Split).training
     of = multiples if isinstance(multiples, Ridges) else Ridges(tuple(multiples))
     checked = [check_number("multiples", multiple, "above 0", lambda x: x > 0) for multiple in of.multiples]
     if of.of_auto:

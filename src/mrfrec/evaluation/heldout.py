@@ -40,7 +40,7 @@ def by_hash(
     validation
         Hold out as many again, to tune on.
     """
-    check_type("data", data, Interactions, "as read_interactions gives them")
+    check_type("data", data, Interactions)
     limit = 0.5 if validation else 1.0
     heldout = check_number("heldout", heldout, f"above 0 and below {limit:g}", lambda x: 0 < x < limit)
     hidden = check_number("hidden", hidden, "above 0 and below 1", lambda x: 0 < x < 1)

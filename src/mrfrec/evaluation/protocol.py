@@ -1,7 +1,7 @@
 """Evaluate one model on a split, or compare several: fit, rank, measure."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -15,11 +15,10 @@ from mrfrec.data.ids import Ids
 from mrfrec.errors import DataError, MemoryPlanError, ParameterError
 from mrfrec.evaluation import metrics as measures
 from mrfrec.evaluation.metrics import DEFAULTS, Mean, Metric, Numbers, Paired, parse_all
-from mrfrec.evaluation.splits import Questions, Split, check_split, check_type
+from mrfrec.evaluation.splits import Questions, Split, check_type
 from mrfrec.models.recommender import Recommender
 
 _USERS_AT_ONCE = 4096
-
 _TRAINING = 0.8  # share of the time that is not spent on measuring, about
 
 Ties = Literal["index", "popularity"]
@@ -57,9 +56,9 @@ class Evaluation:
         return f"Evaluation({self.model}: {found}; {len(self.users):,} users)"
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The results of several models on the same users; the first is the reference."""
+@dataclass(frozen=True, eq=False)
+class Comparison(Mapping[str, Evaluation]):
+    """The results of several models on the same users, by name; the first is the reference."""
 
     evaluations: tuple[Evaluation, ...]
 
@@ -73,10 +72,13 @@ class Comparison:
         return measures.paired(self[model].per_user(metric), other.per_user(metric))
 
     def __getitem__(self, model: str) -> Evaluation:
-        named = {evaluation.model: evaluation for evaluation in self.evaluations}
-        if model not in named:
-            raise ParameterError("model", f"among {', '.join(named)}", model)
-        return named[model]
+        return {evaluation.model: evaluation for evaluation in self.evaluations}[model]
+
+    def __iter__(self) -> Iterator[str]:
+        return (evaluation.model for evaluation in self.evaluations)
+
+    def __len__(self) -> int:
+        return len(self.evaluations)
 
 
 @shows_progress
@@ -132,7 +134,7 @@ def fit_and_measure(
     **options: Any,
 ) -> Evaluation:
     """Do what `evaluate` does, but fit the model itself, with further `options` of its `fit`."""
-    wanted = parse_all(metrics, check_split(split).training.n_items)
+    wanted = parse_all(metrics, check_type("split", split, Split).training.n_items)
     warn_of_another_plan(model, split)
     model.warm_up()  # exclude compiling from the training time
     start = time.perf_counter()
@@ -178,7 +180,7 @@ def measure(
     """Measure a fitted model; the columns of the questions must be its items."""
     assert not isinstance(progress, bool)
     m = len(model.items_)
-    check_type("questions", questions, Questions, "as split.test is")
+    check_type("questions", questions, Questions)
     if questions.shown.shape[1] != m:
         raise DataError(
             f"the questions are about {questions.shown.shape[1]:,} items, but the model was fitted on {m:,}. "
@@ -242,7 +244,7 @@ def compare(
 ) -> Comparison:
     """Evaluate several models on one split, for comparison user by user. The models are not changed."""
     assert not isinstance(progress, bool)
-    check_split(split)
+    check_type("split", split, Split)
     named = dict(models) if isinstance(models, Mapping) else {model.call: model for model in models}
     if len(named) < 2 or len(named) < len(models):
         raise ParameterError("models", "at least two, with different names", list(named))

@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from mrfrec import __version__
-from mrfrec.evaluation.metrics import Mean, Metric, Paired, p_text
+from mrfrec.evaluation.metrics import Mean
 from mrfrec.evaluation.protocol import Comparison, Evaluation
 from mrfrec.evaluation.study import Trial, Tuning
-from mrfrec.models.axes import Range, Ridges
 from mrfrec.models.registry import kind_named, model_class
 
 
@@ -66,15 +65,8 @@ def seconds_text(seconds: float | None) -> str:
 
 
 def means_text(evaluation: Evaluation) -> list[str]:
-    """Return the name of a model and its means with their errors; a mean popularity gets one decimal."""
-    means = {metric: evaluation.mean(metric) for metric in evaluation.values}
-    return [
-        evaluation.model,
-        *(
-            f"{mean.mean:,.1f} ± {mean.error:,.1f}" if metric.kind == "popularity" else str(mean)
-            for metric, mean in means.items()
-        ),
-    ]
+    """Return the name of a model and its means with their errors."""
+    return [evaluation.model, *(str(evaluation.mean(metric)) for metric in evaluation.values)]
 
 
 def of_evaluations(evaluations: Sequence[Evaluation]) -> Report:
@@ -98,13 +90,10 @@ def of_evaluations(evaluations: Sequence[Evaluation]) -> Report:
 
 
 def _legend(evaluation: Evaluation) -> str:
-    """Describe a model by name, kind, parameters and plan; a name that only repeats these is left out."""
-    name, kind = evaluation.model, str(evaluation.facts.get("kind", ""))
-    parameters = parameters_text(evaluation.parameters, kind)
-    text = f"{kind}, {parameters}" if kind else parameters
-    is_redundant = name in (kind, parameters) or name.startswith((f"{kind}:", f"{kind}("))
-    plan = evaluation.facts.get("plan")
-    return (text if is_redundant else f"{name}: {text}") + (f". Fitted: {plan}" if plan else "")
+    """Describe a model by name, kind, parameters and plan."""
+    kind, plan = str(evaluation.facts.get("kind", "")), evaluation.facts.get("plan")
+    text = f"{evaluation.model}: {kind}, {parameters_text(evaluation.parameters, kind)}"
+    return text + (f". Fitted: {plan}" if plan else "")
 
 
 def of_comparison(comparison: Comparison) -> Report:
@@ -115,7 +104,7 @@ def of_comparison(comparison: Comparison) -> Report:
     rows, differences = [], []
     for other in others:
         pairs = {metric: comparison.paired(other.model, metric) for metric in metrics}
-        rows.append([other.model, *(_difference_text(metric, pair) for metric, pair in pairs.items())])
+        rows.append([other.model, *map(str, pairs.values())])
         found = {
             str(metric): {name: _or_none(x) for name, x in pair._asdict().items()}
             for metric, pair in pairs.items()
@@ -126,59 +115,47 @@ def of_comparison(comparison: Comparison) -> Report:
     untuned = [each.model for each in comparison.evaluations if _is_untuned(each)]
     notes = [*report.notes]
     if untuned:
-        notes.append(f"Untuned, all that mrfrec tune varies being at its default: {', '.join(untuned)}.")
+        notes.append(f"Untuned, with their default parameters: {', '.join(untuned)}.")
     data = {**report.data, "differences": differences, "untuned": untuned}
     return replace(report, sections=[*report.sections, section], data=data, notes=notes)
 
 
 def _is_untuned(evaluation: Evaluation) -> bool:
-    """Return whether no parameter that tuning varies differs from its default."""
+    """Return whether all parameters that change results have their defaults."""
     kind = str(evaluation.facts.get("kind", ""))
     if not kind_named(kind):
         return False
-    model = model_class(kind)
-    axes = {**model.tuning_grid, **model.search_space}
-    varied = {name for name, axis in axes.items() if isinstance(axis, Range | Ridges) or len(axis) > 1}
-    defaults = {name: value for name, value in model.defaults().items() if name in varied}
-    return bool(defaults) and all(evaluation.parameters[name] == x for name, x in defaults.items())
+    defaults = {n: x for n, x in model_class(kind).defaults().items() if n in evaluation.parameters}
+    return bool(defaults) and evaluation.parameters == defaults
 
 
 def of_tuning(tuning: Tuning, most: int = 10) -> Report:
     """Report the best trials, the best first, and by how much they are better than the default."""
     names = list(dict.fromkeys(name for trial in tuning.trials for name in trial.parameters))
-    tried = {json.dumps(trial.parameters, sort_keys=True): trial for trial in tuning.trials}.values()
+    tried = tuning.trials
     ranked = sorted((t for t in tried if t.value is not None), key=lambda t: -(t.value or 0.0))
     failed = [trial for trial in tried if trial.value is None]
     default = tuning.default
     shown = ranked[:most]
-    if default is not None and default.parameters not in [trial.parameters for trial in shown]:
+    if default is not None and default not in shown:
         shown.append(default)
     rows = [
         [
             *(_parameter_text(name, trial.parameters.get(name, "")) for name in names),
             str(Mean(trial.value or 0.0, float("nan") if trial.error is None else trial.error)),
             *([] if default is None else [_gain_text(trial, default)]),
-            seconds_text(trial.seconds) + ("" if tuning.is_eligible(trial) else " (too long)"),
+            seconds_text(trial.seconds),
         ]
         for trial in shown
     ]
     about = [
         f"split: {tuning.split}",
-        f"{tuning.model}: {len(tried):,} point{'s' * (len(tried) != 1)} tried"
-        + (f", of which {len(failed):,} could not be fitted" if failed else "")
-        + (f"; shown: the best {most}" if len(ranked) > most else ""),
+        f"{tuning.model}: {len(tried):,} points tried, of which {len(failed):,} could not be fitted",
     ]
-    trials = [
-        {
-            "parameters": trial.parameters, "value": trial.value, "error": trial.error,
-            "training_seconds": trial.seconds, "plan": trial.plan, "failure": trial.failure,
-        }
-        for trial in tried
-    ]  # fmt: skip
     data = {
         "model": tuning.model, "metric": str(tuning.metric), "split": tuning.split,
         "best": tuning.best.parameters, "default": None if default is None else default.parameters,
-        "trials": trials,
+        "trials": [asdict(trial) for trial in tried],
     }  # fmt: skip
     gain = [] if default is None else ["over the default"]
     columns = [*names, f"{tuning.metric.title} (validation)", *gain, "training"]
@@ -219,11 +196,6 @@ def _parameter_text(name: str, value: object) -> str:
     if value is None:
         return "dense" if name == "sparsity" else "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _difference_text(metric: Metric, pair: Paired) -> str:
-    is_count = metric.kind == "popularity"
-    return f"{pair.difference:+,.1f} ± {pair.error:,.1f} (p {p_text(pair.p)})" if is_count else str(pair)
 
 
 def _as_data(evaluation: Evaluation) -> dict[str, Any]:

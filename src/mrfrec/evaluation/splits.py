@@ -24,6 +24,7 @@ from mrfrec.errors import DataError
 T = TypeVar("T")
 
 SEED = 98765  # of the published splits
+_HIDDEN = 0.1  # share of the items that are hidden to tune on, where a split is given
 FEWEST = 5  # rows a user needs for some of them to be hidden
 LEAVE_ONE = "--split leave-out --leave 1 --min-items 2"  # works with fewer items per user
 
@@ -63,15 +64,13 @@ class Split:
             asked += f", {len(self.validation):,} for validation"
         return f"{X.n_users:,} users × {X.n_items:,} items, {len(X):,} pairs to train on; {asked}"
 
-    def for_tuning(self, *, hidden: float = 0.1, seed: int = SEED) -> "Split":
+    def for_tuning(self) -> "Split":
         """Return a split to tune on, which does not contain the targets of the test users.
 
         Its test users are the validation users. If there are none, the training data is split once more in
-        the same way. For a given split, a random share of each training user's items is hidden instead: of
+        the same way. For a given split, a random tenth of each training user's items is hidden instead: of
         two items or more, at least one.
         """
-        hidden = check_number("hidden", hidden, "above 0 and below 1", lambda x: 0 < x < 1)
-        seed = check_seed(seed)
         if self.validation is not None:
             # Keeps `validation`: early stopping then looks at the same users as in the final training.
             return replace(self, test=self.validation, name=f"validation of: {self.name}")
@@ -80,20 +79,18 @@ class Split:
                 self.inner(), inner=None, whole=self.whole, name=f"the training data of: {self.name}"
             )
         X = self.training.matrix
-        random = np.random.default_rng(seed)
+        random = np.random.default_rng(SEED)
         hide = np.zeros(X.nnz, np.bool_)
         for start, stop in zip(X.indptr[:-1], X.indptr[1:], strict=True):
             if stop - start >= 2:
-                count = max(int(hidden * (stop - start)), 1)
+                count = max(int(_HIDDEN * (stop - start)), 1)
                 hide[start + random.choice(stop - start, count, replace=False)] = True
-        if not hide.any():
-            raise DataError("there is nothing to tune on: no training user has two items.")
-        shown, targets = _only(X, ~hide), _ones(_only(X, hide))
+        nothing = "there is nothing to tune on: no training user has two items."
+        questions = hidden_questions(self.training.users, X, hide, nothing)
         training = Interactions(
-            shown, self.training.users, self.training.items, self.training.titles, copy=False
+            _only(X, ~hide), self.training.users, self.training.items, self.training.titles, copy=False
         )
-        questions = _questions(self.training.users, shown, targets)
-        name = f"{hidden:.0%} of the training data hidden; {self.name}"
+        name = f"{_HIDDEN:.0%} of the training data hidden; {self.name}"
         return Split(training, questions, None, name, whole=self.whole)
 
 
@@ -125,9 +122,6 @@ def popularity_differs(tuned: Split, final: Split) -> str | None:
     return None
 
 
-# ── strong generalisation: test users are not trained on ──────────────────────────────────────────
-
-
 def strong_generalisation(
     events: Events,
     heldout: int,
@@ -144,7 +138,7 @@ def strong_generalisation(
     the validation users. Held-out users lose the items that no training user has. A share of the items of a
     user with five or more is hidden, rounded down; the others show all they have, and so have no target.
     """
-    whole = check_events(events).size
+    whole = check_type("events", events, Events).size
     events = events.filtered(min_users=min_users, min_items=min_items)
     rows = strong_rows(events, heldout, hidden=hidden, seed=seed)
     items = np.unique(events.item[rows["training"]])
@@ -155,10 +149,9 @@ def strong_generalisation(
         shown = events.matrix(rows[f"{part} shown"], users, items)
         targets = events.matrix(rows[f"{part} targets"], users, items, binary=True)
         nothing = (
-            f"there is nothing to ask the {heldout:,} {part} users: of those with {FEWEST} items of the "
-            "training data or more, the share to be guessed, rounded down, is none. Hold out more users or a "
-            "larger share (heldout, hidden; --heldout, --hidden). If few users have so many items, hide one "
-            f"item of each user instead: leave_out(events), or {LEAVE_ONE} at the command line."
+            f"there is nothing to ask the {heldout:,} {part} users: none of those with {FEWEST} items "
+            "or more has one to be guessed. Raise heldout or hidden, or hide one item of each user instead: "
+            f"leave_out(events), {LEAVE_ONE} at the command line."
         )
         asked.append(_questions(events.users.subset(users), shown, targets, nothing))
     name = f"strong generalisation, {heldout:,} + {heldout:,} users held out"
@@ -167,14 +160,14 @@ def strong_generalisation(
 
 def strong_rows(events: Events, heldout: int, *, hidden: float = 0.2, seed: int = SEED) -> dict[str, Places]:
     """Return the rows of each part, and under "users" all users in the order in which they were drawn."""
-    check_events(events)
+    check_type("events", events, Events)
     heldout, seed = check_count("heldout", heldout), check_seed(seed)
     hidden = check_number("hidden", hidden, "above 0 and below 1", lambda x: 0 < x < 1)
     present = np.unique(events.user)
     if 2 * heldout >= len(present):
         raise DataError(
             f"2 × {heldout:,} users cannot be held out of {len(present):,}: none would be left to train on. "
-            "Hold out fewer (heldout=…, --heldout at the command line)."
+            "Lower heldout."
         )
     drawn = present[np.random.RandomState(seed).permutation(len(present))]
     part_of = np.zeros(events.n_users, np.int8)
@@ -212,12 +205,9 @@ def _by_user(events: Events, rows: Places) -> Iterator[Places]:
     return (group for group in np.split(order, borders) if len(group))
 
 
-# ── weak generalisation: questions about training users ────────────────────────────────────────────
-
-
 def leave_out(events: Events, k: int = 1, *, seed: int = SEED) -> Split:
     """Hide k random items of every user with more than k; train on the rest, and show it."""
-    check_events(events)
+    check_type("events", events, Events)
     random = np.random.default_rng(check_seed(seed))
     name = f"{k} random items of each user left out"
     return _last_of_each(events, k, random.permutation, name, lambda rest: leave_out(rest, k, seed=seed))
@@ -225,12 +215,9 @@ def leave_out(events: Events, k: int = 1, *, seed: int = SEED) -> Split:
 
 def by_time(events: Events, k: int = 1) -> Split:
     """Hide the k latest items of every user with more than k; of equal times, the later rows."""
-    time = check_events(events).time
+    time = check_type("events", events, Events).time
     if time is None:
-        raise DataError(
-            "a split by time needs times: read them with read_events(…, time=True), or time= the name of "
-            "their column (--time-column at the command line)."
-        )
+        raise DataError("a split by time needs times: read_events(…, time=True), or the name of a column.")
 
     def by_age(group: Places) -> Places:
         return group[np.argsort(time[group], kind="stable")]
@@ -259,9 +246,6 @@ def _last_of_each(
     return Split(training, questions, None, name, lambda: again(events.take(rows)), events.size)
 
 
-# ── a split that is given ─────────────────────────────────────────────────────────────────────────
-
-
 def given(training: Interactions, targets: Interactions, shown: Interactions | None = None) -> Split:
     """Use a split as it is given.
 
@@ -271,15 +255,12 @@ def given(training: Interactions, targets: Interactions, shown: Interactions | N
     Targets that nobody has in the training data stay targets, as items without users.
     """
     for name, data in (("training", training), ("targets", targets), ("shown", shown)):
-        if name == "shown" and data is None:
+        if data is None and name == "shown":
             continue
-        check_type(name, data, Interactions, "as read_interactions gives them")
+        check_type(name, data, Interactions)
         for kind in ("users", "items"):
             if getattr(data, kind).is_text != getattr(training, kind).is_text:
-                raise DataError(
-                    f"the ids of {kind} are strings in one of training and {name} and integers in the other. "
-                    "Make them the same."
-                )
+                raise DataError(f"the ids of {kind} must be strings, or integers, in training and in {name}.")
     whole, training = training.size, _with_items(training, targets)
     asked = training if shown is None else shown
     place = asked.users.find(list(targets.users), "user")
@@ -288,8 +269,7 @@ def given(training: Interactions, targets: Interactions, shown: Interactions | N
         where = "the training data" if shown is None else "what is shown"
         raise DataError(
             f"{int((place < 0).sum()):,} of {len(place):,} test users are not in {where}, the first "
-            f"{stranger!r}: there is nothing to ask from. Drop them, or give what they are shown (shown=…, "
-            "--shown at the command line)."
+            f"{stranger!r}: there is nothing to ask from. Drop them, or give what they are shown (shown)."
         )
     if shown is not None:
         known = np.flatnonzero(training.users.find(list(shown.users), "user") >= 0)
@@ -297,7 +277,7 @@ def given(training: Interactions, targets: Interactions, shown: Interactions | N
             raise DataError(
                 f"{len(known):,} of {shown.n_users:,} test users are also training users, the first "
                 f"{shown.users[int(known[0])]!r}: a model would be asked what it was told. Take them out of "
-                "the training data, or give no shown (--shown) to ask about training users."
+                "the training data, or give no shown."
             )
     history = _over(training.items, asked)[place]
     wanted = _ones(_over(training.items, targets))
@@ -339,23 +319,11 @@ def _over(items: Ids, data: Interactions) -> sp.csr_array:
     ).tocsr()
 
 
-def check_type(name: str, value: object, kind: type[T], source: str) -> T:
-    """Return a value if it is of this type, otherwise say where to get one."""
+def check_type(name: str, value: object, kind: type[T]) -> T:
+    """Return a value if it is of this type."""
     if not isinstance(value, kind):
-        raise DataError(f"{name} must be {kind.__name__}, {source}; got {type(value).__name__}.")
+        raise DataError(f"{name} must be {kind.__name__}; got {type(value).__name__}.")
     return value
-
-
-def check_split(split: object) -> Split:
-    return check_type("split", split, Split, "as evaluation.strong_generalisation(…) gives it")
-
-
-def check_events(events: object) -> Events:
-    source = "as evaluation.read_events(…) or datasets.events(…) gives them"
-    return check_type("events", events, Events, source)
-
-
-# ── parts ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _training(events: Events, rows: Places, items: Places) -> Interactions:

@@ -35,7 +35,6 @@ class Source:
     batches: Callable[[Roles, Types], Iterator[pl.DataFrame]]
     is_text: bool = False  # without types: ids are integers if all of them look like integers
     library: str | None = None  # the data frame library it came from
-    rows: Callable[[], int | None] = lambda: None  # about how many there are, if that can be known
 
 
 @contextmanager
@@ -67,19 +66,6 @@ def check_text(path: Path, name: str) -> None:
         raise DataError(f"{name} is text in UTF-16. Convert it to UTF-8: iconv -f utf-16 -t utf-8.")
     if b"\0" in head and not head.startswith(PACKED):
         raise DataError(f"{name} is not a text file: it contains NUL bytes.")
-
-
-def rows_of_text(path: Path) -> int | None:
-    """Estimate the lines of a text from its bytes, and those of pieces evenly spaced in it."""
-    size, piece, lines, looked_at = path.stat().st_size, 1 << 16, 0, 0
-    with path.open("rb") as file:
-        if file.read(4).startswith(PACKED):
-            return None
-        for start in range(0, size, max(size // 16, piece)):
-            file.seek(start)
-            part = file.read(piece)
-            lines, looked_at = lines + part.count(b"\n"), looked_at + len(part)
-    return max(lines * size // max(looked_at, 1), 1)
 
 
 def stream(name: str, rows: pl.LazyFrame) -> Iterator[pl.DataFrame]:

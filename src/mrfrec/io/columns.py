@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from itertools import pairwise
 
 from mrfrec.errors import DataError, ParameterError
@@ -33,32 +32,15 @@ def find_roles(
 ) -> dict[str, str]:
     """Return the column of each role: as named, or else as its name tells."""
     roles = {role: _named(table, role, name) for role in _NAMES if (name := named.get(role)) is not None}
-    for role in _NAMES:
-        if role not in roles:
-            fitting = _recognised(table, role, taken=set(roles.values()))
-            if len(fitting) == 1 and not (role == "title" and _letters(fitting[0]) == "name"):
-                roles[role] = fitting[0]
-            elif role in needed:
-                taken = next(
-                    (other for other, name in roles.items() if _letters(name) in _NAMES[role].split()), ""
-                )
-                if table.is_text and all(re.match(r"[-+.\d]+( \(|$)", name) for name in table.columns):
-                    line = [re.sub(r" \(column \d+\)$", "", name) for name in table.columns]
-                    raise DataError(
-                        f"{table.name}: the first line, {_listed(line)}, looks like data. Name the "
-                        'columns: columns=…, such as "user,item,rating,timestamp".'
-                    )
-                which = (
-                    f"{roles[taken]!r} is taken for the {taken}s"
-                    if taken and not fitting
-                    else f"It may be any of {_listed(fitting)}"
-                    if fitting
-                    else f"No name of {_listed(table.columns)} is recognised"
-                )
-                raise DataError(
-                    f"{table.name}: which column holds the {role}s? {which}. Name it: {role}=…; a file "
-                    "without a header line also needs columns=…."
-                )
+    for role in (role for role in _NAMES if role not in roles):
+        fitting = _recognised(table, role, taken=set(roles.values()))
+        if len(fitting) == 1 and not (role == "title" and _letters(fitting[0]) == "name"):
+            roles[role] = fitting[0]
+        elif role in needed:
+            raise DataError(
+                f"{table.name}: which column holds the {role}s? The columns are {_listed(table.columns)}. "
+                f"Name it: {role}=…; a file without a header line needs names for all: columns=…."
+            )
     for (role, name), (other, same) in pairwise(sorted(roles.items(), key=lambda pair: pair[1])):
         if name == same:
             raise ParameterError(role, f"another column than {other}", name)
@@ -67,9 +49,7 @@ def find_roles(
 
 def _named(table: Source, role: str, name: str) -> str:
     if name not in table.columns:
-        near = get_close_matches(str(name), table.columns, 1)
-        advice = f"Did you mean {near[0]!r}?" if near else ""
-        raise ParameterError(role, f"a column of {table.name}: {_listed(table.columns)}", name, advice)
+        raise ParameterError(role, f"a column of {table.name}: {_listed(table.columns)}", name)
     return name
 
 

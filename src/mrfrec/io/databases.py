@@ -1,8 +1,7 @@
-"""Connect to PostgreSQL, SQLite and DuckDB by URL, without ever showing a password.
+"""Connect to PostgreSQL and SQLite by URL, without ever showing a password.
 
     postgresql://user:password@host:5432/database
     sqlite:///relative/file.db        sqlite:////absolute/file.db
-    duckdb:///relative/file.duckdb    duckdb:////absolute/file.duckdb
 
 libpq finds what the URL of a PostgreSQL does not say where it always does: PGHOST, PGUSER, PGPASSWORD,
 ~/.pgpass, PGPASSFILE, service files.
@@ -23,9 +22,8 @@ from urllib.parse import quote, unquote
 
 from mrfrec.errors import DataError, MissingLibraryError, ParameterError
 
-_FILES = ("sqlite", "duckdb")
-_SCHEMES = ("postgresql", "postgres", *_FILES)
-_TARGETS = "a file, or the URL of a database: postgresql://…, sqlite:///… or duckdb:///…"
+_SCHEMES = ("postgresql", "postgres", "sqlite")
+_TARGETS = "a file, or the URL of a database: postgresql://… or sqlite:///…"
 _LIMITS = {"connect_timeout": 10.0, "answer_timeout": 1800.0}  # seconds
 # A machine that is gone is noticed after two minutes, whatever the limits.
 _KEEPALIVES = {"keepalives_idle": "60", "keepalives_interval": "15", "tcp_user_timeout": "120000"}
@@ -48,13 +46,13 @@ def is_database(source: object) -> bool:
 def database_file(url: str) -> Path | None:
     """Return the file of a database in a file, without links; None for a server."""
     scheme, _, rest = url.partition("://")
-    return Path(rest[1:]).resolve() if scheme in _FILES else None
+    return Path(rest[1:]).resolve() if scheme == "sqlite" else None
 
 
 def redacted(url: str) -> str:
     """Return a URL as it may be shown: without its password, its query, or anything if it is malformed."""
     scheme, mark, rest = url.partition("://")
-    if not mark or scheme in _FILES:
+    if not mark or scheme == "sqlite":
         return url
     if scheme in _SCHEMES:
         parts = _POSTGRES.fullmatch(url)
@@ -78,18 +76,18 @@ def connect(url: str, *, write: bool = False, autocommit: bool = False) -> Itera
     passwords. Only with `write` may files be changed, or created if they are missing. SQLite creates an empty
     file when it connects; one into which nothing was written is removed.
     """
-    file = database_file(url) if url.startswith("sqlite") else None
+    file = database_file(url)
     is_new = file is not None and not file.exists()
     driver, connection, cursor = _opened(url, write, autocommit)
     try:
         with ExitStack() as open_:
-            if file is not None and is_new:
-                open_.callback(_remove_empty, file)
-            if url.startswith(_FILES):
+            if file is not None:
+                if is_new:
+                    open_.callback(_remove_empty, file)
                 open_.callback(connection.close)
             open_.callback(cursor.close)
-            if url.startswith(_FILES) and not autocommit:
-                cursor.execute("begin immediate" if write and url.startswith("sqlite") else "begin")
+            if file is not None and not autocommit:
+                cursor.execute("begin immediate" if write else "begin")
             elif not (write or autocommit):
                 cursor.execute("set transaction read only")
             yield cursor
@@ -172,10 +170,10 @@ class _ServerCursor:
 def _opened(url: str, write: bool, autocommit: bool) -> tuple[Any, Any, Any]:
     """Return the driver, an open connection and its cursor."""
     scheme, _, rest = url.partition("://")
-    if scheme in _FILES:
+    if scheme == "sqlite":
         path = Path(rest[1:])
         if not rest.startswith("/") or rest == "/":
-            rule = f"{scheme}:///file.db, or with a fourth slash an absolute path"
+            rule = "sqlite:///file.db, or with a fourth slash an absolute path"
             raise ParameterError("the URL of the database", rule, url)
         if not (path.is_file() or (write and path.parent.is_dir())):
             raise DataError(
@@ -194,10 +192,6 @@ def _opened(url: str, write: bool, autocommit: bool) -> tuple[Any, Any, Any]:
             import sqlite3
 
             driver = sqlite3
-        elif scheme == "duckdb":
-            import duckdb
-
-            driver = duckdb
         else:
             from adbc_driver_postgresql import dbapi
 
@@ -214,11 +208,6 @@ def _opened(url: str, write: bool, autocommit: bool) -> tuple[Any, Any, Any]:
                 attach = driver.SQLITE_ATTACH  # creates files
                 connection.set_authorizer(lambda action, *_: int(action == attach))
             return driver, connection, connection.cursor()
-        if scheme == "duckdb":
-            connection = driver.connect(str(path), read_only=not write)
-            connection.execute("set enable_progress_bar = false")  # it would be printed
-            # Its cursor would be another connection, with its own transaction.
-            return driver, connection, connection
         full, limit = _limited(url)
         cursor = _ServerCursor(url, limit)
         connection = cursor.ask(partial(driver.connect, full, autocommit=autocommit))
@@ -227,11 +216,7 @@ def _opened(url: str, write: bool, autocommit: bool) -> tuple[Any, Any, Any]:
         cursor.closing.callback(cursor.cursor.close)
         return driver, connection, cursor
     except driver.Error as error:
-        reason = failure(url, error)
-        if "timeout expired" in str(error):
-            advice = "To wait longer, add connect_timeout=… to the URL, in seconds"
-            reason = DataError(f"{reason} {advice} ({_LIMITS['connect_timeout']:g} by default).")
-        raise reason from None
+        raise failure(url, error) from None
 
 
 def _limited(url: str) -> tuple[str, float]:

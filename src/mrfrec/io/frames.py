@@ -22,7 +22,7 @@ from mrfrec.checks import check_threads
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import writing
 from mrfrec.io.databases import is_database, refuse_url
-from mrfrec.io.staging import Staging, check_table, parse_table, staged
+from mrfrec.io.staging import Staging, check_table, open_staging, parse_table
 
 FILE_FORMATS = (".parquet", ".csv", ".jsonl")
 
@@ -129,8 +129,8 @@ def writing_rows(
         yield path.stage(table, schema, frames(), rank)
         return
     if is_database(path):
-        with staged(str(path), table, schema, frames(), rank) as count:
-            yield count
+        with open_staging(str(path)) as database:
+            yield database.stage(table, schema, frames(), rank)
         return
     of_caller: BaseException | None = None
     try:
@@ -215,11 +215,11 @@ def check_place(
     names: Iterable[str],
     kinds: Mapping[str, str],
     columns: Mapping[str, str] | None = None,
-) -> tuple[str, str]:
-    """Raise if `writing_rows` could not replace a table of a database; return its schema and its name."""
+) -> None:
+    """Raise if `writing_rows` could not replace a table of a database."""
     renamed = new_names(columns, names)
     schema = {renamed[name]: kind for name, kind in _schema(renamed, kinds).items()}
-    return check_table(url, table, schema, renamed["rank"])
+    check_table(url, table, schema, renamed["rank"])
 
 
 def check_target(path: str | PathLike[str] | Staging, form: str | None, table: str | None) -> None:

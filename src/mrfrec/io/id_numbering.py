@@ -24,7 +24,6 @@ class IdNumbering:
         self.rank: npt.NDArray[np.int32]
         self._as_text = as_text  # some tables have no types: ids are kept as text until all are read
         self._types: dict[str, str] = {}  # type of ids → the first column that has it
-        self._untyped: list[str] = []  # columns of tables without types
         # polars numbers strings itself, and forgets the numbers with the last column that has the type.
         self.texts = pl.Series(dtype=pl.Categorical(pl.Categories.random()))
         self._numbers = pl.DataFrame(schema={"id": pl.Int64, "code": pl.UInt32})
@@ -33,9 +32,7 @@ class IdNumbering:
         """Return the number of each id, given the table and the name of its column."""
         is_integer = ids.dtype.is_integer()
         where = f"column {name!r} of {table.name}"
-        if table.is_text:
-            self._untyped.append(where)
-        else:
+        if not table.is_text:
             self._types.setdefault("integers" if is_integer else "strings", where)
             if len(self._types) == 2:
                 self._refuse(self._types["strings"])
@@ -78,15 +75,13 @@ class IdNumbering:
                     ids = numbers
                     break
             else:
-                where = " or ".join(dict.fromkeys(self._untyped))
+                odd = ids.filter(~fit)
                 if "integers" in self._types:
-                    odd = ids.filter(numbers.is_null())[0]
-                    self._refuse(f"{where}, such as {odd!r}")
-                count = len(ids) - int(fit.sum())
-                if 0 < 2 * count < len(ids):
+                    self._refuse(f"a text file, such as {odd.first()!r}")
+                if 0 < 2 * len(odd) < len(ids):
                     _log.info(
-                        "%s ids in %s are strings, since %s of %s are not integers; the first is %r",
-                        self.role, where, f"{count:,}", f"{len(ids):,}", ids.filter(~fit)[0],
+                        "%s ids are strings, since %s of %s are not integers; the first is %r",
+                        self.role, f"{len(odd):,}", f"{len(ids):,}", odd[0],
                     )  # fmt: skip
         order = ids.arg_sort()
         self.rank = np.full(len(used), -1, np.int32)

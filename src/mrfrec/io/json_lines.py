@@ -20,7 +20,6 @@ from mrfrec.io.batches import (
     Source,
     Types,
     batch_of,
-    rows_of_text,
     stream,
 )
 
@@ -56,7 +55,7 @@ def open_json(path: Path, label: str) -> Source:
                 rows = rows.with_columns(pl.when(blank).then(pl.lit(BLANK)).otherwise(fault).alias(FAULT))
             yield rows
 
-    return Source(label, tuple(names), batches, rows=lambda: rows_of_text(path))
+    return Source(label, tuple(names), batches)
 
 
 def _json_kind(values: list[Any]) -> type[pl.DataType]:

@@ -3,10 +3,10 @@
 Of each row only two small integers, a value and a time are kept, in the order of the table.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import date
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,16 @@ import scipy.sparse as sp
 from mrfrec.core.engine import Progress
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Texts
-from mrfrec.data.interactions import log_several_titles
 from mrfrec.data.pairs import combine, combine_in_ranges
 from mrfrec.data.provenance import Sums
-from mrfrec.data.reading import ReadingOptions, look_like_years
+from mrfrec.data.reading import ReadingOptions
 from mrfrec.errors import DataError, EmptyTableError
 from mrfrec.io.batches import BLANK, FAULT, INT64_MAX, Roles, Source, Types, reading
 from mrfrec.io.growing_columns import GrowingColumns
 from mrfrec.io.id_numbering import IdNumbering
-from mrfrec.io.weighting import Weighting, from_numbers, utc_text
+from mrfrec.io.weighting import Weighting, from_numbers
+
+_log = logging.getLogger("mrfrec")
 
 _EXACT = {"Float16": 2**11, "Float32": 2**24, "Float64": 2**53}  # below, whole numbers are all distinct
 _RULES = {
@@ -37,9 +38,7 @@ _RULES = {
     "event": "kinds of events must be text or integers",
 }
 _DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f%z")
-_ROLES = ("user", "item", "value", "time")
 OR_SKIP = ', or give on_bad="skip" to leave such rows out'
-_BEYOND = "beyond the years 1 to 9999"
 _MIXED_TIMES = "times are numbers in some rows and dates in others. Make them the same."
 
 
@@ -56,15 +55,13 @@ class RowReader:
         self.users, self.items = IdNumbering("user", as_text), IdNumbering("item", as_text)
         self.is_binary = not self.options.weighs  # whether every pair counts 1
         self.skipped: dict[str, int] = {}  # reason → rows
-        self.read_rows = self.expected = 0  # rows; expected is 0 if it is not known
+        self.read_rows = 0
         self._are_dates: bool | None = None
         self._time_scale: int | None = None  # microseconds in one of the numbers that are times
-        self._span = INT64_MAX, -INT64_MAX  # the first and the last time
-        self._latest = self._last_left_out = -INT64_MAX  # times that since and until keep
-        self._left_out = 0  # rows that are older than the window
+        self._latest = -INT64_MAX  # of the times that since and until keep
         self._rows = GrowingColumns()
-        # Of each item, the first and the last title in alphabetical order.
-        self._titles = pl.DataFrame(schema={"code": pl.Int32, "title": pl.String, "last": pl.String})
+        # Of each item, the first title in alphabetical order.
+        self._titles = pl.DataFrame(schema={"code": pl.Int32, "title": pl.String})
 
     def read(self, table: Source, roles: Roles, progress: Progress | None) -> None:
         types = {"user": self.users.texts.dtype, "item": self.items.texts.dtype}
@@ -89,15 +86,13 @@ class RowReader:
                 user = self.users.encode(batch["user"], table, roles["user"])
                 item = self.items.encode(batch["item"], table, roles["item"])
                 if "title" in roles:
-                    named = pl.DataFrame({"code": item, "title": batch["title"], "last": batch["title"]})
+                    named = pl.DataFrame({"code": item, "title": batch["title"]})
                     named = pl.concat([self._titles, named.filter(pl.col("title") != "")])
-                    self._titles = named.group_by("code").agg(pl.min("title"), pl.max("last"))
+                    self._titles = named.group_by("code").agg(pl.min("title"))
                 rows = {"user": user, "item": item, "value": values, "time": times}
                 self._append({role: column for role, column in rows.items() if column is not None})
             if progress is not None:
-                # The number of rows is an estimate, and may be too small.
-                most = self.expected and max(self.expected, self.read_rows + 1)
-                progress("reading", self.read_rows, most)
+                progress("reading", self.read_rows, 0)
 
     def _append(self, rows: dict[str, npt.NDArray[Any]]) -> None:
         """Keep rows, unless the window leaves them out whatever comes later."""
@@ -105,10 +100,7 @@ class RowReader:
             times = rows["time"]
             self._latest = max(self._latest, int(times.max()))
             recent = self.weighting.is_recent(times, self._latest)
-            if not recent.all():
-                self._left_out += int((~recent).sum())
-                self._last_left_out = max(self._last_left_out, int(times[~recent].max()))
-                rows = {role: column[recent] for role, column in rows.items()}
+            rows = rows if recent.all() else {role: column[recent] for role, column in rows.items()}
         self._rows.append(rows)
 
     def _times(self, column: pl.Series, table: Source) -> npt.NDArray[Any]:
@@ -127,8 +119,6 @@ class RowReader:
                     "files. Make them the same."
                 )
             self._time_scale = scale or self._time_scale
-            first, last = int(times.min()), int(times.max())
-            self._span = min(first, self._span[0]), max(last, self._span[1])
         return times
 
     def good(
@@ -149,12 +139,9 @@ class RowReader:
             bad = (why != BLANK).fill_null(False)
             if bad.any() and self.options.on_bad == "refuse":
                 place = int(bad.arg_true()[0])
-                fault = why[place]
-                if fault in faults:
-                    named = [role for role in roles if f"{{{role}}}" in faults[fault][1]]
-                    texts = {role: batch[role][place : place + 1].cast(pl.String)[0] for role in named}
-                    fault = faults[fault][1].format_map(texts)
-                raise DataError(f"{table.name}, row {row + place + 1:,}: {fault}. Correct it{OR_SKIP}.")
+                fault, role = why[place], faults.get(why[place], (None, None))[1]
+                got = f", {batch[role][place]!r}" if role is not None else ""
+                raise DataError(f"{table.name}, row {row + place + 1:,}: {fault}{got}. Correct it{OR_SKIP}.")
             for reason, count in Counter(why.filter(bad).to_list()).items():
                 self.skipped[prefix + reason] = self.skipped.get(prefix + reason, 0) + count
             row += len(batch)
@@ -163,31 +150,19 @@ class RowReader:
 
     def finish(self) -> None:
         """Number the ids in ascending order, once all tables are read."""
-        if self._time_scale == 1_000_000 and look_like_years(*(moment / 1e6 for moment in self._span)):
-            first, last = (moment // 1_000_000 for moment in self._span)
-            raise DataError(
-                f"times are numbers from {first} to {last}, which look like years or months. Write them as "
-                "dates, 2026-11-16, or as seconds or milliseconds since 1970."
-            )
         if not self._rows.size:
             raise self._nothing_left()
         rows = self._rows
-        if self.weighting.goes_by_age:
-            times = (rows["time"][some] for some in rows.slices())
-            self.weighting.check_latest(
-                times, (self._span[0], self._latest), self._left_out, self._last_left_out
-            )
+        if self.weighting.goes_by_age and self.weighting.now is None:
+            _log.info("now is %s, the latest time that was read", str(np.datetime64(self._latest, "us"))[:19])
         if self.weighting.window is not None:
             rows.keep(lambda some: self.weighting.is_recent(rows["time"][some], self._latest))
         if self.weighting.half_life is not None:
             if "value" not in rows:
                 rows.fill("value", np.float32)
-            faded = 0
             for some in rows.slices():
-                ages, are_faded = self.weighting.of_ages(rows["time"][some], self._latest)
+                ages = self.weighting.of_ages(rows["time"][some], self._latest)
                 rows["value"][some] = _product(rows["value"][some], ages, "the table")
-                faded += int(are_faded.sum())
-            self.weighting.note_faded(faded, rows.size)
         if "value" not in rows:
             rows.fill("value", np.bool_ if self.is_binary else np.float32)
         self.users.finish(rows["user"])
@@ -200,19 +175,9 @@ class RowReader:
             skipped = f", of which {self.read_rows:,} were bad" if self.skipped else ""
             error = DataError if self.read_rows else EmptyTableError
             return error(f"the table has no interactions: {self.read_rows:,} rows{skipped}.")
-        options, reasons = self.options, []
-        if options.min_value is not None:
-            reasons.append(f"a value below min_value={options.min_value:g}")
-        if options.event_weights is not None:
-            reasons.append("a kind of event that counts 0")
-        rules = [name for name in ("since", "until") if getattr(options, name) is not None]
-        if self._left_out:
-            after = utc_text((self.weighting.now or 0) - (self.weighting.window or 0))
-            rules.append(f"window, which keeps rows after {after}")
-        if rules:
-            span = " to ".join(map(utc_text, self._span))
-            reasons.append(f"a time outside of {' and '.join(rules)} (the times are from {span})")
-        return DataError(f"no interactions are left: all {good:,} rows have {' or '.join(reasons)}.")
+        names = ("min_value", "event_weights", "since", "until", "window")
+        rules = [f"{name}={given!r}" for name in names if (given := getattr(self.options, name)) is not None]
+        return DataError(f"no interactions are left: none of {good:,} rows passes {' and '.join(rules)}.")
 
     def to_matrix(self, duplicates: str) -> tuple[sp.csr_array, Sums, npt.NDArray[np.int64] | None]:
         """Return users × items, the exact sums, and the latest time of each pair if the window moves.
@@ -244,14 +209,10 @@ class RowReader:
 
     def titles(self) -> Texts | None:
         """Return the title of each item, of several the first in alphabetical order."""
-        texts, several = [""] * len(self.items.ids), list[int]()
-        rank = self.items.rank
-        for code, text, last in self._titles.iter_rows():
+        texts, rank = [""] * len(self.items.ids), self.items.rank
+        for code, text in self._titles.iter_rows():
             if code < len(rank) and rank[code] >= 0:  # not of rows that were left out
                 texts[rank[code]] = text
-                if text != last:
-                    several.append(int(rank[code]))
-        log_several_titles(self.items.ids, several)
         return Texts.of(texts) if any(texts) else None
 
 
@@ -268,10 +229,10 @@ def _product(
 
 def _typed(
     batch: pl.DataFrame, table: Source, roles: Roles, types: Types
-) -> tuple[pl.DataFrame, dict[str, tuple[pl.Series, str]]]:
-    """Return the columns in their final types; and by reason, which rows are bad, and the message."""
+) -> tuple[pl.DataFrame, dict[str, tuple[pl.Series, str | None]]]:
+    """Return the columns in their final types; and by reason, which rows are bad, and the role to show."""
     columns: dict[str, pl.Series] = {}
-    faults: dict[str, tuple[pl.Series, str]] = {}
+    faults: dict[str, tuple[pl.Series, str | None]] = {}
     for role, name in roles.items():
         raw = batch[role]
         is_numbered = role in types and raw.dtype == types[role]
@@ -303,10 +264,9 @@ def _typed(
         elif role == "time":
             moment = _moments(raw, table) if is_text else raw
             if moment.dtype.is_temporal():
-                beyond = _is_beyond(moment)
-                # A time that is no text may be beyond all calendars: it cannot be shown.
-                what = f"time{' {time}' if is_text else ''} is {_BEYOND}"
-                faults[f"time {_BEYOND}"] = beyond, what
+                # The infinities of PostgreSQL have no year, and cannot be shown.
+                beyond = ~moment.dt.year().is_between(1, 9999).fill_null(moment.is_null())
+                faults["time beyond the years 1 to 9999"] = beyond, "time" if is_text else None
                 moment = pl.select(pl.when(~beyond).then(moment)).to_series().cast(pl.Datetime("us"))
                 odd = moment.is_null()
             else:
@@ -324,9 +284,8 @@ def _typed(
                     (raw.abs() >= _EXACT[str(kind)], "too large for a float to be exact"),
                 ]
             wrong.append((columns[role].is_null(), "not a whole number of 64 bits"))
-        faults[f"no {noun}"] = missing.fill_null(False), f"no {noun}"
-        for where, what in wrong:
-            faults[f"{noun} {what}"] = where.fill_null(False), f"{noun} {{{role}}} is {what}"
+        faults[f"no {noun}"] = missing.fill_null(False), None
+        faults |= {f"{noun} {what}": (where.fill_null(False), role) for where, what in wrong}
     return pl.DataFrame(columns), faults
 
 
@@ -348,13 +307,3 @@ def _moments(raw: pl.Series, table: Source) -> pl.Series:
     if number.null_count() < len(number):
         raise DataError(f"{table.name}: {_MIXED_TIMES}")
     return dates
-
-
-def _is_beyond(moments: pl.Series) -> pl.Series:
-    """Return which dates are beyond the years 1 to 9999, such as the infinities of PostgreSQL."""
-    in_second = {"ms": 10**3, "us": 10**6, "ns": 10**9}
-    kind = moments.dtype
-    in_day = 86_400 * in_second[str(kind.time_unit)] if isinstance(kind, pl.Datetime) else 1
-    days = moments.to_physical() // in_day
-    first, last = ((day - date(1970, 1, 1)).days for day in (date.min, date.max))
-    return ~days.is_between(first, last)

@@ -12,12 +12,8 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
-from urllib.parse import urlsplit
-from urllib.request import urlopen
 
 import narwhals as nw
 import polars as pl
@@ -49,10 +45,8 @@ _SUFFIXES: dict[str, Format] = {
     ".parquet": "parquet", ".pq": "parquet",
     ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
 }  # fmt: skip
-_WEB = ("http", "https")
 _CLOUDS = ("s3", "gs", "az", "abfs", "abfss")
 _RETRIES = {"max_retries": 2, "retry_timeout_ms": 30_000}
-_SECONDS = 30  # to wait for an answer
 _OF_TEXT = ("separator", "columns")
 
 
@@ -63,9 +57,10 @@ def open_sources(source: object, options: ReadingOptions | None = None) -> list[
     given: Any = source if isinstance(source, list | tuple) else [source]
     for one in given:
         scheme, mark, _ = one.partition("://") if isinstance(one, str) else ("", "", "")
-        if mark and not is_database(one) and scheme.lower() not in (*_WEB, *_CLOUDS):
-            known = "postgresql, sqlite, duckdb, " + ", ".join((*_WEB, *_CLOUDS))
-            raise DataError(f"{redacted(one)}: {scheme}:// is not known. Known are {known}.")
+        if mark and not is_database(one) and scheme.lower() not in _CLOUDS:
+            known = ", ".join(("postgresql", "sqlite", *_CLOUDS))
+            advice = 'Fetch the file by other means; "-" reads standard input.'
+            raise DataError(f"{redacted(one)}: {scheme}:// is not known. Known are {known}. {advice}")
     if options.query is not None or any(map(is_database, given)):
         _check_query(given, options)
         return [open_query(url, str(options.query)) for url in given]
@@ -92,8 +87,8 @@ def open_sources(source: object, options: ReadingOptions | None = None) -> list[
         frame: Any = nw.from_native(source)
     except TypeError:
         raise DataError(
-            "the data must be a path, a list of paths, a file object, a data frame (pandas, polars, pyarrow, "
-            f"…), a scipy.sparse matrix or Interactions; got {type(source).__name__}."
+            "the data must be a path, a list of paths, a file object or a data frame (pandas, polars, "
+            f"pyarrow, …); got {type(source).__name__}. A matrix becomes Interactions(matrix)."
         ) from None
     except ValueError as error:
         raise DataError(f"the data frame cannot be read: {error}") from error
@@ -159,21 +154,10 @@ def _open_stream(stream: Any, name: str, options: ReadingOptions) -> Source:
 
 
 def _open_url(url: str, options: ReadingOptions) -> list[Source]:
-    """Open files in a cloud, also by a pattern; text files, and files that come by HTTP, are copied first."""
-    name, scheme = redacted(url), url.partition("://")[0].lower()
+    """Open files in a cloud, also by a pattern; text files are copied first."""
+    name = redacted(url)
     form = _format_of(name, options)
     options = replace(options, input_format=form)
-    if scheme in _WEB:
-        if "@" in urlsplit(url).netloc:
-            raise DataError(
-                f"{name}: a user and a password in the URL are not supported. Fetch the file by other means; "
-                '"-" reads standard input.'
-            )
-        with _fetching(name), urlopen(url, timeout=_SECONDS) as answer:
-            source = _open_stream(answer, name, options)
-            if answer.length:
-                raise DataError(f"{name} ended {answer.length:,} bytes too early. Try again.")
-        return [source]
     found_by: dict[str, Any] = {"glob": any(mark in url for mark in "*?["), "storage_options": _RETRIES}
     if form in ("parquet", "arrow"):
         _refuse(options, f"{form.capitalize()} files", *_OF_TEXT)
@@ -208,21 +192,14 @@ def _fetching(name: str) -> Iterator[None]:
     """Say why something was not fetched, without the URL, which may hold a password or a signature."""
     try:
         yield
-    except (MrfrecError, HTTPException, ValueError, *UNREADABLE) as error:
+    except (MrfrecError, *UNREADABLE) as error:
         cause = error.__cause__ if isinstance(error, MrfrecError) else error
         if isinstance(error, MrfrecError) and "://" not in str(cause):
             raise
         status = re.search(r"status code: (\d+ [A-Z][A-Za-z ]+)", str(cause))
-        reason: object = getattr(cause, "reason", None) or (status and status[1]) or type(cause).__name__
-        if isinstance(cause, HTTPError):
-            reason = f"{cause.code} {cause.reason}"
-            cause.close()
-        elif isinstance(cause, FileNotFoundError):
+        reason = status[1] if status else type(cause).__name__
+        if isinstance(cause, FileNotFoundError) or "expanded paths were empty" in str(cause):
             reason = "there is no such file"
-        elif isinstance(reason, OSError):
-            reason = reason.strerror or type(reason).__name__
-        elif "expanded paths were empty" in str(cause):
-            reason = "no file matches the pattern"
         raise DataError(f"{name} cannot be read: {reason}.") from None
 
 
@@ -266,8 +243,7 @@ def _open_columns(path: Path, label: str, form: str) -> Source:
         columns = pl.read_ipc_stream(path, n_rows=0).columns
         return _lazy(label, columns, lambda names: pl.read_ipc_stream(path, columns=names).lazy())
     rows = pl.scan_parquet(path, glob=False) if form == "parquet" else pl.scan_ipc(path, glob=False)
-    found = _lazy(label, rows.collect_schema().names(), lambda _: rows)
-    return replace(found, rows=lambda: int(rows.select(pl.len()).collect().item()))  # the file says so
+    return _lazy(label, rows.collect_schema().names(), lambda _: rows)
 
 
 def _lazy(
@@ -307,7 +283,7 @@ def _open_frame(frame: "nw.DataFrame[Any] | nw.LazyFrame[Any]") -> Source:
                 batch = batch_of(series, [None] * len(part), name)
             yield batch
 
-    return Source(name, tuple(columns), batches, library=library, rows=lambda: len(eager))
+    return Source(name, tuple(columns), batches, library=library)
 
 
 def _series(column: "nw.Series[Any]") -> pl.Series | list[Any]:

@@ -2,7 +2,7 @@
 
 The rows are loaded into temporary tables, which vanish with the connection, however that ends. Then one
 transaction deletes the old rows and inserts the new ones. Its readers see all old rows or all new ones,
-whatever their isolation level, and those of PostgreSQL, DuckDB and SQLite in WAL mode never wait. A table
+whatever their isolation level, and those of PostgreSQL and SQLite in WAL mode never wait. A table
 stays the same table, with its indexes, grants, comments, triggers and views.
 
 Swapping the names of two tables would be faster, but then transactions with an older snapshot find the new
@@ -43,7 +43,6 @@ class _Dialect(NamedTuple):
     begin: tuple[str, ...]
     claim: str = ""  # keeps other writers of ours from a table, also if there is none yet
     lock: str = ""  # keeps other writers from a table, but no readers
-    has_key: bool = True
 
 
 _POSTGRES = _Dialect(
@@ -69,16 +68,6 @@ _SQLITE = _Dialect(
         where 'main' = lower(?) and lower(t.name) = lower(?)""",
     begin=("pragma busy_timeout = {wait}", "begin immediate"),
 )
-_DUCKDB = _Dialect(
-    temporary="temp",
-    schema="select current_schema() where ? is not null",
-    columns="""select c.column_name, c.data_type, t.table_type = 'BASE TABLE' from information_schema.tables t
-        join information_schema.columns c using (table_catalog, table_schema, table_name)
-        where table_catalog = current_catalog() and lower(table_schema) = lower(?)
-        and lower(table_name) = lower(?)""",
-    begin=("begin",),
-    has_key=False,  # its tables are scanned fast, and inserting into an index takes long
-)
 
 
 @contextmanager
@@ -90,32 +79,13 @@ def open_staging(url: str) -> Iterator["Staging"]:
         together.replace()
 
 
-@contextmanager
-def staged(
-    url: str,
-    table: str | None,
-    schema: Mapping[str, Any],
-    frames: Iterable[pl.DataFrame],
-    rank: str = "rank",
-) -> Iterator[int]:
-    """Load frames beside a table of a database, and yield the number of rows.
-
-    They replace the rows of the table when the block ends; if it raises, nothing changes.
-    """
-    with open_staging(url) as database:
-        yield database.stage(table, schema, frames, rank)
-
-
-def check_table(url: str, table: str, schema: Mapping[str, Any], rank: str = "rank") -> tuple[str, str]:
-    """Raise if the rows of a table could not be replaced; return its schema and its name.
+def check_table(url: str, table: str, schema: Mapping[str, Any], rank: str = "rank") -> None:
+    """Raise if the rows of a table could not be replaced.
 
     Types that are not known yet are None in `schema`. Nothing is changed.
     """
     with connect(url, write=True, autocommit=True) as cursor:
-        database = Staging(cursor, url)
-        target = _Target(cursor, url, table, schema, rank)
-        database.rehearse(target)
-        return target.names
+        Staging(cursor, url).rehearse(_Target(cursor, url, table, schema, rank))
 
 
 def parse_table(table: object) -> tuple[str | None, str]:
@@ -214,8 +184,7 @@ class _Target:
     ) -> None:
         of, name = parse_table(table)
         self._cursor, self._schema, self._rank, self._staging = cursor, schema, rank, staging
-        scheme = url.partition(":")[0]
-        self.dialect = {"sqlite": _SQLITE, "duckdb": _DUCKDB}.get(scheme, _POSTGRES)
+        self.dialect = _SQLITE if url.startswith("sqlite") else _POSTGRES
         self.shown = f"table {table}"
         self._shown = f"{redacted(url)}: {self.shown}"
         if of is None:
@@ -244,10 +213,6 @@ class _Target:
             raise DataError(f"{self._shown}: ids above 2⁶³ − 1 do not fit a bigint.") from None
         if self.dialect is _POSTGRES:
             self._cursor.adbc_ingest(self._staging, frame, mode="append", temporary=True)
-        elif self.dialect is _DUCKDB:
-            self._cursor.register("mrfrec_batch", _ArrowStream(frame))
-            self._cursor.execute(f"insert into temp.{self._staging} select * from mrfrec_batch")
-            self._cursor.unregister("mrfrec_batch")
         else:
             self._cursor.execute("begin")
             places = ", ".join("?" * len(frame.columns))
@@ -262,9 +227,8 @@ class _Target:
         if rehearse:
             self.prepare()
         if not self._exists():
-            columns = f"{_quoted(next(iter(self._schema)))}, {_quoted(self._rank)}"
-            key = f", primary key ({columns})" if self.dialect.has_key else ""
-            self._cursor.execute(f"create table {self._table} ({self._types}{key})")
+            key = f"primary key ({_quoted(next(iter(self._schema)))}, {_quoted(self._rank)})"
+            self._cursor.execute(f"create table {self._table} ({self._types}, {key})")
         elif self.dialect.lock and not rehearse:
             self._cursor.execute(self.dialect.lock.replace("{table}", self._table))
         self._cursor.execute(f"delete from {self._table}{' where false' if rehearse else ''}")
@@ -309,21 +273,9 @@ class _Target:
         return ask(self._cursor, pl.DataFrame, self._cursor.fetch_arrow()).rows()  # type: ignore[no-any-return]
 
 
-class _ArrowStream:
-    """A frame as a stream of Arrow, which DuckDB reads without pyarrow."""
-
-    def __init__(self, frame: pl.DataFrame) -> None:
-        self._frame = frame
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return self._frame.__arrow_c_stream__(requested_schema)
-
-
 def _is_busy(error: Exception) -> bool:
     """Return whether another writer is in the way: a lock was not given in time, or rows have changed."""
     code = getattr(error, "sqlstate", None) or getattr(error, "sqlite_errorname", None)
-    if type(error).__name__ == "TransactionException":  # of DuckDB, which has no codes
-        return "conflict" in str(error).lower()
     return code in ("55P03", "40P01", "SQLITE_BUSY")
 
 

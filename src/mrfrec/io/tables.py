@@ -18,7 +18,7 @@ from mrfrec.core.engine import Progress
 from mrfrec.core.progress import shows_progress
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Id, Ids, Texts
-from mrfrec.data.interactions import Interactions, log_several_titles, only
+from mrfrec.data.interactions import Interactions, only
 from mrfrec.data.merging import retyped
 from mrfrec.data.provenance import Origin
 from mrfrec.data.reading import Duplicates, Duration, Format, Moment, OnBad, ReadingOptions
@@ -42,7 +42,7 @@ def read_interactions(
     *,
     items: object = None,
     min_value: float | None = None,
-    binary: bool | None = None,
+    binary: bool = True,
     event: str | None = None,
     event_weights: Mapping[str, float] | None = None,
     time: str | None = None,
@@ -64,23 +64,18 @@ def read_interactions(
 ) -> Interactions:
     """Read a table with a row for each time a user used an item.
 
-    Users and items are returned in ascending order of their ids, whatever the order of the rows. Bad rows are
-    refused or skipped first, then `min_value`, kinds of weight 0 and times drop rows, then `duplicates`
-    combines the rows of each pair, then `max_history`, `min_users` and `min_items` drop users and items.
+    Users and items are returned in ascending order of their ids. The guide describes each step.
 
     Parameters
     ----------
     source
         A path or a pattern such as "logs/*.parquet", or a list of them: CSV, TSV and JSON lines (plain,
-        .gz or .zst), Parquet, Arrow and Feather; "-" is standard input. Or an open file. Or a data frame of
-        pandas, polars, pyarrow or another library. Or a `scipy.sparse` matrix of users × items. Or, with
-        `query`, the URL of a database: "postgresql://user@host/shop", "sqlite:///shop.db" or
-        "duckdb:///shop.duckdb". Paths may also be URLs: http(s)://, s3://, gs://, az://.
+        .gz or .zst), Parquet, Arrow and Feather; "-" is standard input. Or a URL (s3, gs, az), an open file,
+        a data frame, or with `query` the URL of a database.
     user
-        Column of the users, if its name does not tell. Names such as user_id are recognised. Ids are integers
-        or strings and keep their type; in text files a column is integers if all of it is.
+        Column of the users, if its name does not tell. Ids are integers or strings and keep their type.
     item
-        Column of the items, if its name does not tell. Names such as movieId are recognised.
+        Column of the items, if its name does not tell.
     value
         Column of the values: ratings, counts, plays. Values are kept in single precision.
     title
@@ -90,30 +85,22 @@ def read_interactions(
     min_value
         Leave out rows with a value below this: 4 for ratings of 4 and more.
     binary
-        Let every pair count 1, or its value. True is the default for tables. With False a pair counts its
-        value, or its number of rows if the table has users and items only, and a pair whose value is 0 is no
-        interaction; this is the default for a matrix and `Interactions`.
+        Let every pair count 1, or its value. With False, a pair of a table of users and items only counts its
+        rows, and a value of 0 is no interaction.
     event
         Column of the kinds of events, if its name does not tell.
     event_weights
-        What an event of each kind counts: {"view": 0.2, "cart": 0.5, "buy": 1}. A row counts the weight, or
-        its value times the weight with `binary=False`. Kinds without a weight are refused, unless there is a
-        weight for "other"; a weight of 0 leaves the rows out.
+        What an event of each kind counts: {"view": 0.2, "cart": 0.5, "buy": 1}. "other" names all other
+        kinds. A weight of 0 leaves the rows out.
     time
-        Column of the times, for the options that need them. Times are dates, texts such as
-        2019-12-08T10:30:00, or seconds or milliseconds since 1970. Times without a zone are taken as UTC.
+        Column of the times, for the options that need them. Times are dates, texts in ISO 8601, or seconds or
+        milliseconds since 1970; UTC if they name no zone.
     half_life
-        Let rows count half after this time: "30d", "12h", "2w". They count a quarter after twice this time,
-        and so on; a `timedelta` is allowed, too. The factor multiplies the other weights of a row. After
-        20 half-lives, at a millionth, rows fade no more, so that an old purchase is not recommended again;
-        `window` leaves old rows out.
+        Let rows count half after this time: "30d", "12h", "2w". A `timedelta` is allowed, too.
     now
         Time from which ages are measured, by default the latest time in the data. Later rows count in full.
-        The default is the latest time that `since` and `until` keep, so that the same table gives the same
-        result on any day.
     since
-        Leave out rows before this time: "2026-11-16", "2026-11-16T10:30:00". A `datetime`, or seconds or
-        milliseconds since 1970, are allowed, too.
+        Leave out rows before this time: "2026-11-16", "2026-11-16T10:30:00". A `datetime` is allowed, too.
     until
         Leave out rows at this time and later.
     window
@@ -127,66 +114,46 @@ def read_interactions(
     min_users
         Then leave out items with fewer users than this.
     min_items
-        Then leave out users with fewer items than this. Each limit is applied once, as by `Events.filtered`.
+        Then leave out users with fewer items than this. Each limit is applied once.
     on_bad
-        Bad rows, without ids or without a number as value: "refuse" the table, or "skip" the rows. The error
-        names the first bad row; `Interactions.skipped` counts the rows that were skipped. A row with too many
-        fields is bad, too.
+        Bad rows, without ids or without a number as value: "refuse" the table, or "skip" the rows. The rows
+        that were skipped are counted in `Interactions.skipped`.
     separator
-        Text between the columns of a text file, detected by default. It has one character or more; with more,
-        quotation marks mean nothing.
+        Text between the columns of a text file, detected by default. With several characters, quotation marks
+        mean nothing.
     columns
         Names of the columns of a text file without a header: ["user", "item", "plays"].
     input_format
         Format of the data, if the names of the files do not tell. Standard input needs it.
     query
-        SQL that reads from a database: "select user_id, sku, ts from orders". Rows count in the order in
-        which they come, which databases fix only by `order by`: it matters for `duplicates` "first" and
-        "last". The query cannot change anything. A password is best left to PGPASSWORD or ~/.pgpass.
+        SQL that reads from a database: "select user_id, sku, ts from orders". It cannot change anything.
     progress
-        True draws a bar on stderr. A function is called as `progress(stage, rows, total)`; the total is
-        estimated from the bytes of text files, and 0 where it is not known.
+        True draws a bar on stderr. A function is called as `progress("reading", rows, 0)`, and at the end
+        with the total.
     """
     given = dict(locals())
     assert not isinstance(progress, bool)
-    has_columns = not (isinstance(source, Interactions) or sp.issparse(source))
-    given["binary"] = has_columns if binary is None else binary
     options = _options(given)
     named = {role: given[role] for role in _COLUMNS} | {"title": title if items is None else None}
-    if not has_columns:
-        for role, name in named.items():
-            if name is not None:
-                raise ParameterError(role, "left out for a matrix", name, "It has no columns to name.")
-        options.check_matrix()
-        data = source if isinstance(source, Interactions) else Interactions(source)
-        rows, library, origin, binary = RowReader(options), data.library, None, options.binary
-        parts = data.matrix, data.users, data.items, data.titles
-        keep = None if options.min_value is None else data.matrix.data >= options.min_value
-    else:
-        if time is not None and not options.uses_times:
-            rule = "left out without half_life, window, since or until"
-            raise ParameterError("time", rule, time, "Nothing else needs times here.")
-        rows, library = _read(source, named, items, options, progress)
-        binary = rows.is_binary
-        matrix, sums, times = rows.to_matrix(duplicates)
-        origin = Origin(options.rules(), rows.users.kind, rows.items.kind, sums, times)
-        parts = matrix, rows.users.ids, rows.items.ids, rows.titles()
-        keep = None if binary else matrix.data != 0
-    if keep is not None and not (rows.read_rows and keep.all()):
+    if time is not None and not options.uses_times:
+        rule = "left out without half_life, window, since or until"
+        raise ParameterError("time", rule, time, "Nothing else needs times here.")
+    rows, library = _read(source, named, items, options, progress)
+    matrix, sums, times = rows.to_matrix(duplicates)
+    origin = Origin(options.rules(), rows.users.kind, rows.items.kind, sums, times)
+    users, known, titles = rows.users.ids, rows.items.ids, rows.titles()
+    if rows.is_binary:
+        matrix = matrix.astype(np.float32)
+    elif not (keep := matrix.data != 0).all():
         if not keep.any():
-            what = "0" if min_value is None or rows.read_rows else f"below min_value={min_value:g}"
-            raise DataError(f"no interactions are left: all {len(keep):,} pairs have a value that is {what}.")
-        parts = only(*parts, keep)
-        origin = origin and replace(origin.only(keep), sets_to_zero=True)
-    matrix, users, known, titles = parts
-    if binary:
-        ones = np.ones(matrix.nnz, np.float32)
-        matrix = sp.csr_array((ones, matrix.indices, matrix.indptr), shape=matrix.shape)
+            raise DataError(f"no interactions are left: all {len(keep):,} pairs have a value that is 0.")
+        matrix, users, known, titles = only(matrix, users, known, titles, keep)
+        origin = replace(origin.only(keep), sets_to_zero=True)
     if items is not None:
         titles = _titles_from(items, known, item, title, rows)
     out = Interactions(matrix, users, known, titles, copy=False)
     out.skipped, out.library, out.origin = rows.skipped, library, origin
-    out = retyped(out) if origin is not None and origin.sets_to_zero else out
+    out = retyped(out) if origin.sets_to_zero else out
     kept = out.filtered(**options.limits())
     if kept is out and out.origin is not None:  # later events may exceed the limits
         limits = {name: int(limit) for name, limit in options.limits().items() if limit}
@@ -289,8 +256,6 @@ def _read(
         raise DataError(f"{without[0]} has no column of values, but other files have. Read them apart.")
     as_text = any(table.is_text for table in sources)
     rows = RowReader(options, as_text=as_text)
-    expected = [table.rows() for table in sources] if progress is not None else []
-    rows.expected = 0 if None in expected else sum(count or 0 for count in expected)
     for table, roles in tables:
         rows.read(table, roles, progress)
     rows.finish()
@@ -322,17 +287,12 @@ def read_users(path: Path, known: Ids) -> list[Id]:
 def _titles_from(table: object, items: Ids, item: str | None, title: str | None, rows: RowReader) -> Texts:
     """Look up the titles of these items in a table of items, comparing ids as text."""
     places = {str(name): place for place, name in enumerate(items)}
-    texts, several = [""] * len(items), list[int]()
+    texts = [""] * len(items)
     for source in open_sources(table):
         for batch in rows.good(source, find_titles(source, item, title), prefix="items: "):
             named = batch.select(pl.col("item").cast(pl.String), "title").filter(pl.col("title") != "")
-            for name, text in named.iter_rows():
-                place = places.get(name)
-                if place is not None:
-                    if texts[place] not in ("", text):
-                        several.append(place)
-                    texts[place] = min(texts[place] or text, text)
-    log_several_titles(items, several)
+            for name, text in named.filter(pl.col("item").is_in(places.keys())).iter_rows():
+                texts[places[name]] = min(texts[places[name]] or text, text)
     if not any(texts):
         raise DataError("the table of items names none of the items that were used: are the ids the same?")
     return Texts.of(texts)

@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.io.batches import BLANK, FAULT, ID_ROLES, PACKED, Roles, Source, Types, rows_of_text, stream
+from mrfrec.io.batches import BLANK, FAULT, ID_ROLES, PACKED, Roles, Source, Types, stream
 
 _SPARE = 4  # columns beyond the last, to notice rows with too many fields
 _LONGEST = 100_000  # characters in the first line; lines in one quoted field
@@ -23,17 +23,10 @@ def open_text(path: Path, label: str, separator: str | None, columns: list[str] 
     if not len(first):
         raise DataError(f"{label} is empty.")
     head = str(first.item()).removeprefix("\ufeff")
-    for is_wrong, what in (
-        (
-            "\r" in head,
-            " holds a carriage return. If lines end in carriage returns alone, convert them: tr '\\r' '\\n'.",
-        ),
-        (len(head) > _LONGEST, f" has {len(head):,} characters: is this a table, with a row to a line?"),
-        (head.count('"') % 2, ": a quotation mark is not closed."),
-        (not head.strip() and columns is None, " is blank: it must name the columns, such as user,item."),
-    ):
-        if is_wrong:
-            raise DataError(f"{label}, line 1{what}")
+    is_blank = not head.strip() and columns is None
+    if is_blank or "\r" in head or len(head) > _LONGEST or head.count('"') % 2:
+        rule = "must name the columns, without line breaks, and have a row for each line below it"
+        raise DataError(f"{label}, line 1: it {rule}; got {head[:80]!r}.")
     mark = separator or max(
         (",", "\t", ";", "|", "::"), key=lambda mark: (len(_fields(head, mark)), mark == ",")
     )
@@ -76,7 +69,7 @@ def open_text(path: Path, label: str, separator: str | None, columns: list[str] 
         fields |= {role: pl.when(fields[role] != "").then(fields[role]).cast(types[role]) for role in types}
         yield from stream(label, rows.select(**fields, **{FAULT: fault}))
 
-    return Source(label, tuple(names), batches, is_text=True, rows=lambda: rows_of_text(path))
+    return Source(label, tuple(names), batches, is_text=True)
 
 
 def _fields(line: str, separator: str) -> list[str]:

@@ -67,7 +67,7 @@ class EDLAE(MRF):
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {
         "dropout": (0.2, 0.33, 0.5, 0.7),
-        "l2": Ridges((0.01, 0.1, 1.0), (0.001, 10.0)),
+        "l2": Ridges((0.01, 0.1, 1.0)),
     }
 
     def __init__(

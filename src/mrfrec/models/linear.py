@@ -35,7 +35,7 @@ class Linear(Recommender):
     _few: int = scorers.FEW  # users, up to which numpy is used
 
     def set_weights(self, weights: Any, base: Any = 0.0) -> None:
-        """Keep what was learned.
+        """Keep the weights and base scores that were learned.
 
         Parameters
         ----------

@@ -23,7 +23,7 @@ from mrfrec.core.plan import Plan, Settings, Sizes, decide
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.errors import ParameterError
 from mrfrec.models.answers import scorers
-from mrfrec.models.axes import Axis, Range, Ridges, Route
+from mrfrec.models.axes import Axis, Ridges, Route
 from mrfrec.models.fit_context import FitContext
 from mrfrec.models.linear import Linear
 from mrfrec.models.storage.arrays import shaped
@@ -138,15 +138,8 @@ class MRF(Linear):
     machine_parameters: ClassVar[tuple[str, ...]] = ("threads", "memory_limit", "device")
     tuning_grid: ClassVar[Mapping[str, Axis]] = {
         "sparsity": ("auto",), "r": (0.0,), "alpha": (0.0, 0.25, 0.5, 0.75, 1.0),
-        "l2": Ridges((0.25, 0.5, 1.0, 2.0, 4.0), (0.1, 10.0), of_auto=True),
+        "l2": Ridges((0.25, 0.5, 1.0, 2.0, 4.0), of_auto=True),
     }  # fmt: skip
-    search_space: ClassVar[Mapping[str, Axis]] = {
-        "r": (0.0, 0.1, 0.25, 0.5),
-        "alpha": Range(0.0, 1.0, step=0.125),
-        "user_weight": Range(0.0, 1.0, step=0.125),
-        "novelty": Range(0.0, 0.3, step=0.025),
-        "rank_weight": Range(0.1, 1.0, log=True),
-    }
     plan_: Plan
     pattern_: "sp.csc_array | None"
     n_blocks_: int | None
@@ -296,7 +289,6 @@ class MRF(Linear):
             {name: value for name, value in start.items() if name in own},
             {name: value for name, value in stand_in.items() if name in own},
             needs={"rank_weight": "rank"},
-            free={"novelty", "rank_weight"},
         )
 
     def _fit(self, data: "Interactions", given: FitContext) -> None:

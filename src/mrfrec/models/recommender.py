@@ -60,10 +60,8 @@ class Recommender(ABC):
     use `fitted_parameters_`.
     """
 
-    # The values that `tune` tries, the last parameter varying fastest. A search uses the ranges between them,
-    # unless `search_space` overrides them.
+    # The values that `tune` tries, the last parameter varying fastest.
     tuning_grid: ClassVar[Mapping[str, Axis]] = {}
-    search_space: ClassVar[Mapping[str, Axis]] = {}
     machine_parameters: ClassVar[tuple[str, ...]] = ("threads", "memory_limit")  # they change no result
     scales_scores: ClassVar[bool] = False  # whether a score may be multiplied, as `novelty` does
     explains: ClassVar[bool] = True  # whether a score is a sum over the items of a history
@@ -498,10 +496,10 @@ class Recommender(ABC):
         The name of a file tells its form (.parquet, .csv, .jsonl), or `form` does. The file appears when it
         is whole. A few thousand users at a time are held in memory.
 
-        With the URL of a database (postgresql://, sqlite:///, duckdb:///) the rows replace those of `table`,
-        such as "recs" or "shop.recs", in one transaction. A missing table is created, with user and rank as
-        its primary key (not in DuckDB); one with other columns is refused. `columns` gives columns other
-        names, in files too: {"user": "user_id"}. `options` are those of `recommend`.
+        With the URL of a database (postgresql://, sqlite:///) the rows replace those of `table`, such as
+        "recs" or "shop.recs", in one transaction. A missing table is created, with user and rank as its
+        primary key; one with other columns is refused. `columns` gives columns other names, in files too:
+        {"user": "user_id"}. `options` are those of `recommend`.
 
         With a `distributed.Client` the workers recommend, and `path` is a new folder: part-00000.parquet and
         so on, with up to 20,000 users each and the same rows in the same order. It appears when it is whole.

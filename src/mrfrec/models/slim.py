@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mrfrec.data.interactions import Interactions
 
 # Liang et al. (2018) try 0.1, 0.5, 1 and 5 for both penalties; for most items such an l2 changes nothing.
-_RIDGES = Ridges((0.003, 0.03, 0.3), (0.001, 3.0))
+_RIDGES = Ridges((0.003, 0.03, 0.3))
 
 
 class SLIM(Linear):

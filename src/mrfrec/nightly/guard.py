@@ -1,6 +1,5 @@
 """The guard of a nightly job: find faults of new data or a new model, in words and numbers."""
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,47 +33,28 @@ class LastModel(NamedTuple):
         return cls(size, model.items_, np.array(model.popularity_))
 
 
-def drift(before: LastModel, data: Interactions) -> dict[str, Any]:
-    """Return the share of the interactions that moved to other items, and the numbers of items new and gone.
+def drift(before: LastModel, data: Interactions) -> float:
+    """Return the share of the interactions that moved to other items.
 
-    The share is ½ Σ |p − q|, where p and q are the shares of each item before and now. It is near 1 if the
-    ids of items are no longer the same.
+    It is ½ Σ |p − q|, where p and q are the shares of each item before and now. It is near 1 if the ids of
+    items are no longer the same.
     """
     q = data.popularity / max(data.popularity.sum(), 1)
     p = before.popularity / max(before.popularity.sum(), 1)
-    if data.items.is_text == before.items.is_text:
-        place = data.items.find(list(before.items), "item")
-    else:  # numbers became texts, or the other way round: 7 and "7" are the same
-        places = {str(item): place for place, item in enumerate(data.items)}
-        place = np.array([places.get(str(item), -1) for item in before.items])
+    places = {str(item): place for place, item in enumerate(data.items)}  # 7 and "7" are the same
+    place = np.array([places.get(str(item), -1) for item in before.items])
     both = place >= 0
-    shared = np.minimum(p[both], q[place[both]]).sum()
-    kept = int(both.sum())
-    return {
-        "drift": round(float(1 - shared), 6),
-        "new_items": data.n_items - kept,
-        "gone_items": len(place) - kept,
-    }
-
-
-def size_limits(guard: Guard, recent: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
-    """Return the least and the largest allowed number of users, items and pairs; None: there is no largest.
-
-    Smaller data is compared with the smallest of the recent runs, larger data with the largest. So the night
-    after an odd one that was published is not refused for being as usual.
-    """
-    limits: dict[str, list[float | None]] = {}
-    for name in _SIZES if recent else ():
-        counts = [run[name] for run in recent]
-        most = max(counts) * (1 + guard.max_growth)
-        limits[name] = [min(counts) * (1 - guard.max_shrink), most if math.isfinite(most) else None]
-    return limits
+    return round(float(1 - np.minimum(p[both], q[place[both]]).sum()), 6)
 
 
 def data_faults(
     guard: Guard, recent: Sequence[Mapping[str, Any]], size: Mapping[str, int], moved: float | None
 ) -> list[str]:
-    """Return the faults of new data, compared with the runs published recently."""
+    """Return the faults of new data, compared with the runs published recently.
+
+    Smaller data is compared with the smallest of these runs, larger data with the largest. So the night after
+    an odd one that was published is not refused for being as usual.
+    """
     faults = []
     for name in _SIZES if recent else ():
         least, most = min(run[name] for run in recent), max(run[name] for run in recent)
@@ -89,13 +69,6 @@ def data_faults(
             f"{moved:.1%} of the interactions have moved to other items (max_drift = {guard.max_drift:g})"
         )
     return faults
-
-
-def metric_floor(guard: Guard, before: Mapping[str, Any] | None) -> float:
-    """Return the least value of the metric that is published."""
-    if before is None or before.get("metric") != guard.metric:
-        return guard.min_metric
-    return max(guard.min_metric, float(before["value"]) * (1 - guard.max_drop))
 
 
 def metric_faults(guard: Guard, before: Mapping[str, Any] | None, metric: str, found: Mean) -> list[str]:

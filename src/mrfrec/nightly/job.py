@@ -2,23 +2,23 @@
 
 import inspect
 import math
+import re
 import tomllib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from datetime import UTC, date, datetime, timedelta
-from difflib import get_close_matches
 from glob import escape
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
+import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 from pydantic import model_validator as check_section
 
-from mrfrec.checks import check_count
 from mrfrec.data.catalogue import RECOMMENDATION_COLUMNS, SIMILAR_COLUMNS
-from mrfrec.data.reading import ReadingOptions, duration
+from mrfrec.data.provenance import Origin
 from mrfrec.errors import DataError, MrfrecError, ParameterError
 from mrfrec.evaluation.metrics import parse
 from mrfrec.io.atomic import check_writable, expanded
@@ -33,26 +33,15 @@ from mrfrec.models.registry import build
 # ── types of values ───────────────────────────────────────────────────────────────────────────────
 
 
-class Context(NamedTuple):
-    """The file of a job, and the texts that dates stand for in it."""
-
-    file: Path
-    dates: Mapping[str, str]
-
-
-def _context(info: ValidationInfo) -> Context:
-    assert isinstance(info.context, Context)
-    return info.context
-
-
 def _place(name: object, info: ValidationInfo) -> str:
     """Return a path relative to the folder of the job; URLs and standard input stay as they are."""
     if not isinstance(name, str) or not name:
         raise ParameterError("", "the name of a file or the URL of a database", name)
-    folder = _context(info).file.parent
+    file: Any = info.context
+    folder = file.parent
     scheme, mark, rest = name.partition("://")
-    if scheme in ("sqlite", "duckdb") and mark and rest[:2] != "//":
-        return f"{scheme}:///{folder.resolve() / rest.lstrip('/')}"
+    if scheme == "sqlite" and mark and rest[:2] != "//":
+        return f"sqlite:///{folder.resolve() / rest.lstrip('/')}"
     path = expanded(name)
     if mark or name == "-" or path.is_absolute():
         return name if mark or name == "-" else str(path)
@@ -61,17 +50,7 @@ def _place(name: object, info: ValidationInfo) -> str:
 
 
 def _file(name: object, info: ValidationInfo) -> Path:
-    if not isinstance(name, str) or not name:
-        raise ParameterError("", "the name of a file", name)
-    if "{date}" in name or "{yesterday}" in name:
-        advice = "The models before it are kept under their times."
-        raise ParameterError("", "the same every night", name, advice)
     return Path(_place(name, info))
-
-
-def _duration(text: Any) -> Any:
-    duration("", text)
-    return text
 
 
 def _metric(name: Any) -> Any:
@@ -101,9 +80,7 @@ class JobSection(BaseModel):
         known = sorted(cls.model_fields.keys() | cls.further_keys)
         for name in given if isinstance(given, dict) else ():
             if name not in known:
-                near = get_close_matches(name, known, 1)
-                advice = f"Did you mean {near[0]}?" if near else ""
-                raise ParameterError(name, f"one of the keys {', '.join(known)}", name, advice)
+                raise ParameterError(name, f"one of the keys {', '.join(known)}", name)
         return given
 
 
@@ -125,18 +102,11 @@ class SourceRules(JobSection):
     @check_section(mode="before")
     @classmethod
     def _fill(cls, given: Any, info: ValidationInfo) -> Any:
-        """Put in the dates, and the folder of the job before the file of items."""
-        if not isinstance(given, dict):
-            return given
-        given, dates = dict(given), _context(info).dates
-        if isinstance(given.get("data"), str):
+        """Make a list of the data, and put the folder of the job before the file of items."""
+        given = dict(given) if isinstance(given, dict) else given
+        if isinstance(given, dict) and isinstance(given.get("data"), str):
             given["data"] = [given["data"]]
-        if isinstance(given.get("data"), list):
-            given["data"] = [_filled(name, dates) for name in given["data"]]
-        for name in ("query", "batch"):
-            if name in given:
-                given[name] = _filled(given[name], dates)
-        if isinstance(given.get("items"), str):
+        if isinstance(given, dict) and isinstance(given.get("items"), str):
             given["items"] = _place(given["items"], info)
         return given
 
@@ -146,7 +116,10 @@ class SourceRules(JobSection):
             raise ParameterError("batch", 'a name, with mode = "update"', self.batch)
         options = check_reading(self.reading)
         if self.mode == "update":
-            _check_grows(options)
+            # A moving window needs the times of the pairs, which binary data has.
+            times = None if options.weighs else np.empty(0, np.int64)
+            limits = {name: limit for name, limit in options.limits().items() if limit}
+            Origin({**options.rules(), **limits}, times=times).check_can_grow()
         return self
 
 
@@ -221,15 +194,6 @@ class Publishing(JobSection):
     recommendations: RecommendationSink | None = None
     similar: Sink | None = None
     report: File | None = None  # beside the model by default; .json and .html are appended
-    runs: Positive = 100  # of the report
-    samples: Count = 3  # users whose recommendations are shown in the report, without their ids
-
-
-class TuningRules(JobSection):
-    """How long parameters are looked for, and how often."""
-
-    minutes: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    every: Annotated[str, BeforeValidator(_duration)] | None = None  # how long the parameters are used
 
 
 class Machine(JobSection):
@@ -245,7 +209,6 @@ class Job(JobSection):
 
     source: SourceRules
     model: dict[str, Any] = {}
-    tune: TuningRules | None = None
     guard: Guard = Guard()
     publish: Publishing
     machine: Machine = Machine()
@@ -253,7 +216,7 @@ class Job(JobSection):
 
     def model_post_init(self, context: Any) -> None:
         """Note the file of the job."""
-        self._path = context.file
+        self._path = context
 
     @check_section(mode="before")
     @classmethod
@@ -286,22 +249,10 @@ class Job(JobSection):
     def kind(self) -> str:
         return self.model.get("kind", "MRF")  # type: ignore[no-any-return]  # `build` checks it
 
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """The parameters of the model."""
-        return {name: value for name, value in self.model.items() if name != "kind"}
-
-    def build(self, parameters: Mapping[str, Any] | None = None) -> Recommender:
-        """Build the model, with these parameters or those of the job."""
-        chosen = self.parameters if parameters is None else parameters
-        return build(self.kind, chosen, self.machine.model_dump())
-
-    def keeping(self, count: int | None) -> "Job":
-        """Return the job with another number of earlier models to keep, if one is given."""
-        if count is None:
-            return self
-        publish = self.publish.model_copy(update={"keep": check_count("keep", count, least=0)})
-        return self.model_copy(update={"publish": publish})
+    def build(self) -> Recommender:
+        """Build the model."""
+        parameters = {name: value for name, value in self.model.items() if name != "kind"}
+        return build(self.kind, parameters, self.machine.model_dump())
 
     @property
     def report(self) -> Path:
@@ -322,18 +273,19 @@ class Job(JobSection):
 def read_job(path: "str | PathLike[str]", day: str | None = None) -> Job:
     """Read a job from a TOML file, and check all that can be checked without reading data.
 
-    Relative paths start from the folder of the file. In `data`, `query` and `batch`, {date} is replaced by
-    `day` (today, UTC) and {yesterday} by the day before.
+    Relative paths start from the folder of the file. {date} is replaced by `day` (today, UTC), {yesterday} by
+    the day before.
     """
-    file = expanded(path)
+    file, dates = expanded(path), _dates(day)
     try:
-        content = tomllib.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        content = tomllib.loads(re.sub(r"\{date\}|\{yesterday\}", lambda found: dates[found[0]], text))
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(f"{file} is not a TOML file: {error}.") from error
     try:
-        return Job.model_validate(content, context=Context(file, _dates(day)))
+        return Job.model_validate(content, context=file)
     except ValidationError as error:
         raise _refusal(file, error) from None
     except RecursionError:
@@ -350,12 +302,8 @@ def _refusal(file: Path, error: ValidationError) -> MrfrecError:
         return reason.named(f"{file}: {'.'.join(filter(None, parts))}")
     if isinstance(reason, MrfrecError):
         return reason
-    if found["type"] == "missing":
-        return ParameterError(f"{file}: {name}", "given", None)
-    is_section = found["type"] in ("model_type", "dict_type")
-    _, mark, rule = found["msg"].partition("Input should be ")
-    rule = "a section of keys and values" if is_section else rule if mark else f"valid ({found['msg']})"
-    return ParameterError(f"{file}: {name}", rule, value)
+    got = "" if found["type"] == "missing" else f"; got {value!r}"
+    return DataError(f"{file}: {name}: {found['msg']}{got}.")
 
 
 @contextmanager
@@ -380,56 +328,24 @@ def _dates(day: str | None) -> dict[str, str]:
     return {"{date}": str(today), "{yesterday}": str(today - timedelta(days=1))}
 
 
-def _filled(text: Any, dates: Mapping[str, str]) -> Any:
-    for name, day in dates.items() if isinstance(text, str) else ():
-        text = text.replace(name, day)
-    return text
-
-
-def _check_grows(options: ReadingOptions) -> None:
-    """Refuse to read new events in a way in which nothing can be added later."""
-    for name, limit in options.limits().items():
-        if limit:
-            advice = "Later events may bring back users or items that it leaves out."
-            raise ParameterError(name, 'left out with mode = "update"', limit, advice)
-    fading = options.following_latest_time
-    if fading and (options.weighs or fading != ["window"]):
-        advice = "Then the weight of an event is the same every night."
-        raise ParameterError("now", f'given with {fading[0]} and mode = "update"', None, advice)
-
-
 def _check_apart(job: Job) -> None:
     """Refuse a job that would write two things to one place, or over its own source."""
     places: dict[str, str] = {}
+    items = job.source.reading.get("items")
     read = [("source.data", name) for name in job.source.data]
-    if isinstance(items := job.source.reading.get("items"), str):
-        read.append(("source.items", items))
-    for what, name in read:
-        places |= dict.fromkeys(_files(name), what)
+    for what, name in [*read, *([("source.items", items)] if isinstance(items, str) else [])]:
+        with suppress(DataError):  # the file may come until the job reads it
+            files = [database_file(name)] if is_database(name) else paths_of(name)
+            places |= dict.fromkeys((str(file.resolve()) for file in files if file is not None), what)
     written: list[tuple[str, str, str | None]] = [("publish.model", str(job.publish.model), None)]
     written += [("publish.report", f"{job.report}{suffix}", None) for suffix in (".json", ".html")]
     written += [(f"publish.{what.split()[0]}", sink.to, sink.table) for what, sink in job.sinks.items()]
     for what, target, table in written:
-        where = f"{target} {table}" if table is not None else _file_of(target)
-        # Tables may lie in the database that is read, but a database in no other file.
-        own = _file_of(target) if is_database(target) else where
-        other = places.get(where) or places.get(own)
-        if other is not None and not (is_database(target) and other == "source.data"):
-            advice = f"{other} is there, too."
-            raise ParameterError(what, "a place of its own", redacted(target), advice)
+        file = Path(target).resolve() if table is None else database_file(target)
+        where = f"{target} {table}" if table is not None else str(file)
+        other = places.get(where) or places.get(str(file))
+        if other is not None and not (table is not None and other == "source.data"):
+            raise ParameterError(what, "a place of its own", redacted(target), f"{other} is there, too.")
         places[where] = what
         if table is None:
             check_writable(target)
-
-
-def _file_of(target: str) -> str:
-    """Return the file of a path or of a database in a file, without links; a URL as it is."""
-    file = database_file(target) if "://" in target else Path(target).resolve()
-    return target if file is None else str(file)
-
-
-def _files(name: str) -> list[str]:
-    try:
-        return [str(path.resolve()) for path in paths_of(name)] or [_file_of(name)]
-    except DataError:  # the file may come until the job reads it
-        return [_file_of(name)]

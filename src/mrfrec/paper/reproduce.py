@@ -7,7 +7,6 @@ Mult-DAE from Liang et al.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -17,7 +16,7 @@ from mrfrec.datasets.files import advice
 from mrfrec.datasets.registry import DATA_SETS
 from mrfrec.errors import DataError, MemoryPlanError, MissingLibraryError, NumericalError, ParameterError
 from mrfrec.evaluation.metrics import DEFAULTS, Mean
-from mrfrec.evaluation.protocol import Comparison, Evaluation, evaluate, fit_and_measure
+from mrfrec.evaluation.protocol import Comparison, Evaluation, evaluate
 from mrfrec.evaluation.report import Report, Section, of_evaluations, seconds_text
 from mrfrec.evaluation.splits import Split
 from mrfrec.models.mrf import MRF, PAPER
@@ -182,21 +181,13 @@ def reproduce(
     sections, data = [], {}
     for name in (name for name in chosen if name in prepared):
         title = DATA_SETS[name].title
-        page, failures = run(
-            rows[name], split(name, folder), build_row, progress, partial(_tell, tell, title)
-        )
+        page, failures = run(rows[name], split(name, folder), build_row, progress, tell)
         notes += [f"{title}, {failure}" for failure in failures]
         if page is not None:
             sections += [replace(section, title=title) for section in page.sections]
             data[name] = page.data
     return Report([], sections, {"experiment": what, "data_sets": data, "notes": notes}, notes=notes)
 
-
-def _tell(tell: Callable[[str], None], title: str, line: str) -> None:
-    tell(f"{title}, {line}")
-
-
-# ── the experiments on one data set ───────────────────────────────────────────────────────────────
 
 Outcome = tuple[Report | None, list[str]]  # a report, and the models that failed, with reasons
 Build = Callable[[Published], Recommender]
@@ -218,7 +209,7 @@ def _table(
             measured[row.model] = evaluation
             values = ", ".join(f"{metric} {_short(evaluation.mean(metric))}" for metric in evaluation.values)
             seconds = seconds_text(evaluation.seconds["training"])
-            tell(f"{row.model}: {values}; trained in {seconds}")
+            tell(f"{row.model} on {data.training.n_items:,} items: {values}; trained in {seconds}")
     if not measured:
         return None, failures
     page = of_evaluations(list(measured.values()))
@@ -242,22 +233,16 @@ def _low_rank(
 def _exposure(
     rows: Sequence[Published], data: Split, build_row: Build, progress: Progress | None, tell: Tell
 ) -> Outcome:
-    """Compare the MRF with Mult-VAE or, if that cannot be trained, with the MRF cut to its dimensions."""
-    model, failures = build_row(rows[0]), []
-    assert isinstance(model, MRF)
-    try:
-        full = fit_and_measure(model, data, name="full rank", **_PROTOCOL, progress=progress)
-        row = next(row for row in rows if row.kind == "MultVAE")
+    """Compare the MRF with Mult-VAE."""
+    found, failures = [], []
+    for row in (row for row in rows if row.kind in ("MRF", "MultVAE")):
         try:
-            other = evaluate(build_row(row), data, name=row.model, **_PROTOCOL, progress=progress)
+            found.append(evaluate(build_row(row), data, name=row.model, **_PROTOCOL, progress=progress))
         except _FAILURES as error:
-            failures.append(f"{row.model}: {error} In its place: the MRF, cut to 200 dimensions.")
-            rank = min(200, data.training.n_items - 1)
-            cut = low_rank(model, data.test, [rank], **_PROTOCOL, progress=progress)
-            other = replace(cut.evaluations[-1], split=data.name)
-    except MemoryPlanError as error:
-        return None, [*failures, f"{rows[0].model}: {error}"]
-    comparison = Comparison((full, other))
+            failures.append(f"{row.model}: {error}")
+    if not found:
+        return None, failures
+    comparison = Comparison(tuple(found))
     page = of_exposure(comparison, exposure(comparison, data.test))
     return replace(page, sections=page.sections[-1:]), failures
 

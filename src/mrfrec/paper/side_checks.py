@@ -14,9 +14,9 @@ from mrfrec.checks import check_count
 from mrfrec.core.engine import Progress
 from mrfrec.core.progress import part_of
 from mrfrec.engines.machine import memory_budget, usable_threads
-from mrfrec.errors import DataError, ParameterError
+from mrfrec.errors import ParameterError
 from mrfrec.evaluation.metrics import DEFAULTS, Lists, Metric, Numbers
-from mrfrec.evaluation.protocol import Comparison, Evaluation, Ties, measure
+from mrfrec.evaluation.protocol import Comparison, Ties, measure
 from mrfrec.evaluation.splits import Questions
 from mrfrec.models.answers import scorers, selection
 from mrfrec.models.mrf import MRF
@@ -26,9 +26,6 @@ _PASSES = 2  # power iterations; each squares the ratio of the leading to the tr
 _USERS_AT_ONCE = 1000
 
 Array = npt.NDArray[Any]
-
-
-# ── low rank ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def low_rank(
@@ -55,11 +52,9 @@ def low_rank(
     m = len(model.items_)
     if model.plan_.rank:
         raise ParameterError("model", "an MRF without a low-rank part, fitted with rank=0", model)
-    given = [ranks] if isinstance(ranks, int) else list(ranks)
-    cuts = sorted(check_count("ranks", rank) for rank in given)
-    if not cuts or len(set(cuts)) < len(cuts) or cuts[-1] > m:
-        rule = f"at least one, none of them twice, each at most the {m:,} items"
-        raise ParameterError("ranks", rule, given)
+    cuts = sorted({check_count("ranks", rank) for rank in ranks})
+    if not cuts or cuts[-1] > m:
+        raise ParameterError("ranks", f"at least one, each at most the {m:,} items", cuts)
     columns = 8 * m if m <= _EXACT else 4 * _width(cuts[-1], m)  # includes LAPACK's copies
     needed = np.dtype(model.dtype).itemsize * m * (columns + 2 * _USERS_AT_ONCE)
     plan = memory_budget(model.memory_limit)
@@ -172,9 +167,6 @@ def _rank(
     return lists
 
 
-# ── exposure ──────────────────────────────────────────────────────────────────────────────────────
-
-
 @dataclass(frozen=True)
 class Exposure:
     """Shares of groups of items, the most popular group first; the shares of a line sum to 1."""
@@ -187,7 +179,7 @@ class Exposure:
     targets: Numbers | None  # shares of the test users' targets
 
 
-def exposure(results: Evaluation | Comparison, questions: Questions | None = None) -> Exposure:
+def exposure(comparison: Comparison, questions: Questions | None = None) -> Exposure:
     """Count how often models recommend popular items and rare ones.
 
     Items are put into groups of equal size by popularity (of equally popular items the lower index first):
@@ -195,22 +187,9 @@ def exposure(results: Evaluation | Comparison, questions: Questions | None = Non
     `questions`, the shares of the test users' targets are given too. The paper explains its lead on MSD by
     the long-tail items that the full-rank model recommends more often.
     """
-    evaluations = results.evaluations if isinstance(results, Comparison) else (results,)
-    first = evaluations[0]
+    first = comparison.evaluations[0]
     m = len(first.popularity)
     groups = min(10, m)
-    places = first.facts["places"]
-    for other in evaluations[1:]:
-        if not np.array_equal(other.popularity, first.popularity) or other.facts["places"] != places:
-            raise DataError(
-                f"{other.model} and {first.model} cannot be compared: they were measured on other data, or "
-                "with lists of another length. Evaluate both on one split, with the same metrics."
-            )
-    if questions is not None and questions.targets.shape[1] != m:
-        raise DataError(
-            f"the questions are about {questions.targets.shape[1]:,} items, the models about {m:,}. Give the "
-            "questions they were measured on."
-        )
     group = np.empty(m, np.int64)
     group[np.argsort(-first.popularity, kind="stable")] = np.arange(m) * groups // m
 
@@ -220,9 +199,9 @@ def exposure(results: Evaluation | Comparison, questions: Questions | None = Non
 
     return Exposure(
         split=first.split,
-        places=places,
+        places=first.facts["places"],
         items=np.bincount(group, minlength=groups),
-        models={evaluation.model: shares(evaluation.recommended) for evaluation in evaluations},
+        models={name: shares(found.recommended) for name, found in comparison.items()},
         training=shares(first.popularity),
         targets=None if questions is None else shares(np.bincount(questions.targets.indices, minlength=m)),
     )

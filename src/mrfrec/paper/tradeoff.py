@@ -74,8 +74,6 @@ def tradeoff(
         Values of `r`: 0 is the most accurate, 1 the fastest.
     dense, sparse
         Further parameters of the dense model and of the sparse ones, such as {"l2": 6.0}.
-    with_dense
-        Whether to fit the dense model.
     """
     least = 1 / split.training.n_items
     rule = f"at least 1/items, {round_up(least):g} for this data (the diagonal is always kept), and at most 1"
@@ -116,18 +114,14 @@ def tradeoff(
 
 
 def _levels(name: str, values: Iterable[float], rule: str, holds: Callable[[float], bool]) -> list[float]:
-    given = [values] if isinstance(values, float | int) else list(values)
-    levels = sorted(check_number(name, value, rule, holds) for value in given)
-    if not levels or len(set(levels)) < len(levels):
-        raise ParameterError(name, "at least one number, and none of them twice", given)
+    levels = sorted({check_number(name, value, rule, holds) for value in values})
+    if not levels:
+        raise ParameterError(name, "at least one number", levels)
     return levels
 
 
 def _model(name: str, parameters: Mapping[str, Any] | None, **varied: Any) -> MRF:
     given = dict(parameters or {})
-    for parameter in given:
-        if parameter in ("sparsity", "threshold", "r"):
-            raise ParameterError(name, f"without {parameter}, which the trade-off itself sets", given)
-        if parameter not in MRF.defaults():
-            raise ParameterError(name, "parameters of MRF", given, f"It has no {parameter!r}.")
+    if not given.keys() <= MRF.defaults().keys() - {"sparsity", "threshold", "r"}:
+        raise ParameterError(name, "parameters of MRF other than sparsity, threshold and r", given)
     return MRF.paper(**given, **varied)

@@ -116,9 +116,10 @@ def _make(folder: Path) -> None:
     folder.parent.parent.mkdir(parents=True, exist_ok=True)
     for part in (folder.parent, folder):
         part.mkdir(mode=0o755, exist_ok=True)
-    is_shared = str(folder.parent) == config.CACHE_DIR  # type: ignore[attr-defined]
+    if folder.parent == Path(config.CACHE_DIR):  # type: ignore[attr-defined]
+        return  # other installations may share it
     for other in folder.parent.glob(_PREFIX + "*"):
-        if other != folder and not is_shared:  # by other installations
+        if other != folder:
             shutil.rmtree(other, ignore_errors=True)
 
 

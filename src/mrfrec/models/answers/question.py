@@ -14,15 +14,15 @@ ItemFilter = Iterable[Id] | Mapping[Any, Iterable[Id]] | None
 class Question:
     """How many items to recommend, which ones, and how to rank and explain them.
 
-    The fields are the parameters of `Recommender.recommend`.
+    The fields are the parameters of `Recommender.recommend`, and options of the command line.
     """
 
-    k: int = 10
-    exclude_seen: bool = True
-    allow: ItemFilter = None
-    exclude: ItemFilter = None
-    novelty: float | None = None
-    explain: int = 0
+    k: int = 10  # number of items
+    exclude_seen: bool = True  # leave out the items of the history
+    allow: ItemFilter = None  # recommend only these items
+    exclude: ItemFilter = None  # never recommend these items
+    novelty: float | None = None  # above 0, rarer items score higher; below, popular ones
+    explain: int = 0  # number of reasons to give for each item
 
     def __post_init__(self) -> None:
         checked = {
