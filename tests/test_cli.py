@@ -353,14 +353,14 @@ def test_doctor_finds_this_machine_well(quick: Commands, tmp_path: Path) -> None
 def test_doctor_finds_a_library_that_cannot_be_imported(
     quick: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "duckdb").mkdir()
-    (tmp_path / "duckdb" / "__init__.py").write_text("raise ImportError('libfoo.so: no such file')")
+    (tmp_path / "nanoarrow").mkdir()
+    (tmp_path / "nanoarrow" / "__init__.py").write_text("raise ImportError('libfoo.so: no such file')")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "duckdb", raising=False)
-    monkeypatch.setattr("mrfrec.cli.doctor._libraries", lambda: {"duckdb": "sql"})
+    monkeypatch.delitem(sys.modules, "nanoarrow", raising=False)
+    monkeypatch.setattr("mrfrec.cli.doctor._libraries", lambda: {"nanoarrow": "sql"})
     monkeypatch.setattr("mrfrec.engines.devices.devices", list)  # imports PyTorch
     done = quick("doctor", cwd=tmp_path, code=2)
-    wanted = r"^duckdb +\d\S+ +cannot be imported: libfoo\.so: no such file$"
+    wanted = r"^nanoarrow +\d\S+ +cannot be imported: libfoo\.so: no such file$"
     assert re.search(wanted, done.out, re.MULTILINE)
     assert done.err == "mrfrec: something needs attention: see the last column.\n"
 

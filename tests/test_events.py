@@ -42,7 +42,7 @@ def test_rows_below_the_least_value_go_before_repeated_ones_are_counted() -> Non
     events = read_events(ROWS, min_value=3)
     assert pairs(events) == [("b", 30), ("b", 20), ("a", 10), ("c", 10)]
     assert events.repeated == 0
-    with pytest.raises(DataError, match="all 6 rows have a value below min_value=9"):
+    with pytest.raises(DataError, match="none of 6 rows passes min_value=9"):
         read_events(ROWS, min_value=9)
 
 
