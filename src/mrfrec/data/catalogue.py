@@ -111,7 +111,7 @@ class Catalogue:
         }
         if batch.base is not None and batch.reasons is not None and batch.amounts is not None:
             bases, reasons, amounts = (
-                _as_python(batch.base[there]),
+                as_python(batch.base[there]),
                 batch.reasons[there],
                 batch.amounts[there],
             )
@@ -173,11 +173,12 @@ def shortened(text: str, most: int) -> str:
 
 def rows_of(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Turn columns into rows of plain Python values, for JSON and for people."""
-    lists = [_as_python(values) for values in columns.values()]
+    lists = [as_python(values) for values in columns.values()]
     return (dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True))
 
 
-def _as_python(values: Any) -> list[Any]:
+def as_python(values: Any) -> list[Any]:
+    """Return a column as a list of plain Python values."""
     if not isinstance(values, np.ndarray):
         return list(values)
     # The shortest digits of a 32-bit number, 0.1, instead of those of the same 64-bit number, 0.10000000149.

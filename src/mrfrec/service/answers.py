@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mrfrec.data.catalogue import Recommendations, rows_of
+from mrfrec.data.catalogue import Recommendations, as_python, rows_of
 from mrfrec.data.ids import Id, Ids
 from mrfrec.models.answers import recommending
 from mrfrec.models.answers.explaining import explanation
-from mrfrec.models.answers.histories import Query, query_of
+from mrfrec.models.answers.histories import Query, query_of, query_of_values
 from mrfrec.models.answers.question import Question
 from mrfrec.models.answers.similar import nearest
 from mrfrec.models.recommender import Recommender
@@ -35,11 +35,13 @@ def recommend(
         {item: usual if x is None else x for item, x in history.items() if type(item) is kind}
         for history in histories
     ]
-    query = query_of(model, None, values)
+    query = query_of_values(model.items_, values)
     missing = {item for each in query.unknown for item in each.ids}
     unknown = [
-        [item for item in history if type(item) is not kind or item in missing] for history in histories
-    ]
+        [item for item in history if type(item) is not kind or item in missing]
+        if missing or len(known) < len(history) else []
+        for history, known in zip(histories, values, strict=True)
+    ]  # fmt: skip
     return _answers(model, query, asked, unknown)
 
 
@@ -52,7 +54,7 @@ def _answers(model: Recommender, query: Query, asked: Question, unknown: list[li
     allow = None if asked.allow is None else _known(model.items_, asked.allow)
     exclude = _known(model.items_, asked.exclude) if asked.exclude else ({}, [])
     others = [*(allow[1] if allow else ()), *exclude[1]]
-    if allow is not None or asked.exclude or asked.k > len(model.items_):
+    if allow is not None or asked.exclude is not None or asked.k > len(model.items_):
         asked = replace(
             asked, k=min(asked.k, len(model.items_)), allow=None if allow is None else list(allow[0]),
             exclude=list(exclude[0]) or None,
@@ -68,25 +70,33 @@ def _rows(model: Recommender, batch: Recommendations) -> Iterable[list[Row]]:
     for user in range(len(batch.users)):
         items = batch.items[user]
         items = items[items >= 0]  # the first ones
-        count = len(items)
-        columns: Row = {
-            **catalogue.columns(items),
-            "score": batch.scores[user, :count],
-            "rank": range(1, count + 1),
-            "source": ["model" if known else "popular" for known in batch.evidence[user, :count].tolist()],
-        }
+        named, count = catalogue.columns(items), len(items)
+        columns = (
+            named["item"], named["title"], as_python(batch.scores[user, :count]), range(1, count + 1),
+            batch.evidence[user, :count].tolist(),
+        )  # fmt: skip
+        rows: list[Row] = [
+            {
+                "item": item,
+                "title": title,
+                "score": x,
+                "rank": rank,
+                "source": "model" if known else "popular",
+            }
+            for item, title, x, rank, known in zip(*columns, strict=True)
+        ]
         if batch.base is not None and batch.reasons is not None and batch.amounts is not None:
             because = batch.reasons[user, :count].tolist(), batch.amounts[user, :count].tolist()
-            named = {
+            reasons = {
                 item: {"item": catalogue.items[item], "title": catalogue.short_title(item)}
                 for item in {item for each in because[0] for item in each if item >= 0}
             }
-            columns["base"] = batch.base[user, :count]
-            columns["reasons"] = [
-                [{**named[item], "contribution": x} for item, x in zip(*each, strict=True) if item >= 0]
-                for each in zip(*because, strict=True)
-            ]
-        yield list(rows_of(columns))
+            for row, base, *each in zip(rows, as_python(batch.base[user, :count]), *because, strict=True):
+                row["base"] = base
+                row["reasons"] = [
+                    {**reasons[item], "contribution": x} for item, x in zip(*each, strict=True) if item >= 0
+                ]
+        yield rows
 
 
 def _known(items: Ids, given: Iterable[Id]) -> tuple[dict[Id, Any], list[Id]]:

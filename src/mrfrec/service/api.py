@@ -62,7 +62,7 @@ def create_router(
             raise ProblemError(422, "give either history or user.")
         served, history = choice.served, _history(body.history or (), settings)
         length = len(history) if body.user is None else _length(served, body.user)
-        cost = _check_cost(asked, [length], settings)
+        is_large = length + _check_cost(asked, [length], settings) > _LARGE
 
         def work() -> tuple[Counts, Response]:
             if body.user is None:
@@ -70,9 +70,10 @@ def create_router(
             else:
                 found = answers.recommend_to_user(served.model, body.user, asked)
             counts = _counts([found], len(history))
-            return counts, _reply(choice, {"items": _rows(found.items), "unknown": found.unknown})
+            items = _rows(found.items) if is_large else found.items
+            return counts, _reply(choice, {"items": items, "unknown": found.unknown})
 
-        if length + cost > _LARGE:
+        if is_large:
             [(counts, reply)] = await _done(large.run_in_thread(work))
         else:
             counts, reply = await _done(usual.run(work))

@@ -1,9 +1,10 @@
 """Queues of bounded length for the work that requests ask for, which is done one piece at a time.
 
 A usual answer takes a millisecond of Python and numpy. It is made in the thread of the event loop, with which
-another thread would fight for the interpreter. Every 20 milliseconds the loop has a turn: it sends answers,
-reads requests, and refuses those for which there is no room. If that takes longer, as in a flood of requests,
-the next answers have as long, up to 50 milliseconds. Work that takes longer is done in other threads.
+another thread would fight for the interpreter. Every 2 milliseconds the loop has a turn: it sends answers,
+reads requests, and refuses those for which there is no room. If that takes long, as in a flood of requests,
+the next answers have twice as long, up to 50 milliseconds: they get two thirds of the time. Work that takes
+longer is done in other threads.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_SLICE, _LONGEST_SLICE = 0.02, 0.05  # seconds of answers in a row, on the processor
+_SLICE, _LONGEST_SLICE = 0.002, 0.05  # seconds of answers in a row, on the processor
 
 
 class QueueFullError(Exception):
@@ -57,7 +58,7 @@ class WorkQueue:
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         """Do the work of the first request, and of as many more as a slice of time allows."""
         start = time.thread_time()
-        end = start + min(max(_SLICE, start - self._ended), _LONGEST_SLICE)
+        end = start + min(max(_SLICE, 2 * (start - self._ended)), _LONGEST_SLICE)
         while self._waiting:
             done, work, latest = self._waiting.popleft()
             if done.done():  # the request was cancelled

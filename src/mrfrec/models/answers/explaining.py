@@ -123,7 +123,8 @@ def reasons(
 
     Both are users × k × `most`, the largest first; item −1 where nothing more adds anything.
     """
-    found, amounts = np.full((*items.shape, most), -1, np.int32), np.zeros((*items.shape, most))
+    found, amounts = np.empty((*items.shape, most), np.int32), np.zeros((*items.shape, most))
+    found.fill(-1)
     for u, recommended in enumerate(items):
         span = slice(int(histories.ptr[u]), int(histories.ptr[u + 1]))
         had, values, there = histories.items[span], histories.values[span], recommended[recommended >= 0]

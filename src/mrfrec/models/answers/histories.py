@@ -1,6 +1,6 @@
 """Read for whom to recommend: user ids, item ids, mappings, tables or matrices become rows of histories."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -140,32 +140,35 @@ def _query_lists(
     names: Ids, histories: list[Any], items: Ids, usual: float, library: str | None = None
 ) -> Query:
     """Ask for histories given as item ids, or as mappings from these to values."""
-    ids: list[Any] = []
-    values: list[float] = []
-    ptr = [0]
+    given: list[Any] = []
     for history in histories:
         if isinstance(history, str | bytes) or not isinstance(history, Iterable):
             raise ParameterError("history", "a sequence of item ids", history)
         try:
-            given = history if isinstance(history, Mapping) else dict.fromkeys(_as_list(history), usual)
+            is_mapping = isinstance(history, Mapping)
+            given.append(history if is_mapping else dict.fromkeys(_as_list(history), usual))
         except TypeError:  # something in it cannot be an id
             raise ParameterError("history", "a sequence of item ids", history) from None
-        ids += given
-        values += given.values()
-        ptr.append(len(ids))
+    return replace(query_of_values(items, given), names=names, library=library)
+
+
+def query_of_values(items: Ids, histories: Sequence[Mapping[Any, float]]) -> Query:
+    """Ask for histories given as mappings from item ids to values."""
+    ids = [item for history in histories for item in history]
     try:
-        x = np.asarray(values, np.float64)
+        x = np.array([value for history in histories for value in history.values()], np.float64)
     except (TypeError, ValueError):
         x = np.array([np.nan])
-    if not (np.abs(x) <= LARGEST_VALUE).all():
+    if not (abs(x) <= LARGEST_VALUE).all():
         raise DataError(
             f"the values of a history must be finite numbers from -{LARGEST_VALUE:g} to {LARGEST_VALUE:g}."
         )
     owners = np.zeros(len(ids), np.int64)
     if len(histories) > 1:
-        owners = np.repeat(np.arange(len(histories)), np.diff(ptr))
+        owners = np.repeat(np.arange(len(histories)), [len(history) for history in histories])
     found, unknown = find_ids(ids, items, "item", "history")
-    return Query(names, None, rows_of_pairs(owners, found, x, len(histories), items), library, unknown)
+    rows = rows_of_pairs(owners, found, x, len(histories), items)
+    return Query(Ids.range(len(histories)), None, rows, None, unknown)
 
 
 def _query_table(table: Any, items: Ids, binary: bool) -> Query:
@@ -200,7 +203,7 @@ def find_ids(
     ids: Iterable[Any], known: Ids, kind: str, parameter: str
 ) -> tuple[npt.NDArray[np.int64], tuple[UnknownIds, ...]]:
     """Return the positions of ids, −1 for unknown ones, and which these are."""
-    wanted = _as_list(ids)
+    wanted = ids if type(ids) is list else _as_list(ids)
     found = known.find(wanted, kind)
     missing = [wanted[i] for i in (found < 0).nonzero()[0].tolist()]
     return found, (UnknownIds(parameter, missing, len(wanted)),) if missing else ()
@@ -211,7 +214,8 @@ def rows_of_pairs(
 ) -> Rows:
     """Return `count` rows of items in ascending order, without unknown items (−1) and values of 0."""
     keep = (places >= 0) & (values != 0)
-    owners, places, values = owners[keep], places[keep], values[keep]
+    if not keep.all():
+        owners, places, values = owners[keep], places[keep], values[keep]
     if count == 1:  # as in nearly every request to a service
         order, ptr = places.argsort(kind="stable"), np.array([0, len(places)])
     else:

@@ -160,8 +160,13 @@ def top_k(
     Places that nothing fills hold item −1 and score −∞.
     """
     n = len(scorer)
-    items, best = np.full((n, k), -1, np.int32), np.full((n, k), -np.inf, base.scores.dtype)
-    evidence = np.zeros((n, k), bool)
+    items, best, evidence = (
+        np.empty((n, k), np.int32),
+        np.empty((n, k), base.scores.dtype),
+        np.zeros((n, k), bool),
+    )
+    items.fill(-1)
+    best.fill(-np.inf)
     few, allowed = n <= scorer.few, allowed or {}
     hide = Rows.empty(n, len(base.scores)) if hidden is None else hidden
     selection = None if allowed else Selection(k, hide)
