@@ -799,7 +799,7 @@ def test_progress_is_drawn_on_a_terminal_and_notes_stay_whole(shop: Path, tmp_pa
     assert "\x1b[" in done.err
     plain = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", done.err).replace("\r", "\n")
     assert re.search(r"^mrfrec: 60 users × 24 items, \d+ pairs$", plain, re.MULTILINE)
-    assert re.search(r"^reading +━+ ", plain, re.MULTILINE)
+    assert re.search(r"^reading( \(\d+\))? +━+ ", plain, re.MULTILINE)
     assert re.search(r"^(finishing|learning weights) +━+ ", plain, re.MULTILINE)
 
 
