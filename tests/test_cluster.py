@@ -270,8 +270,13 @@ def test_a_scheduler_that_goes_away_ends_the_fit_with_one_error(
                 scheduler.kill()
                 began.append(time.monotonic())
 
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", int(at)), 1):
+                break
+            time.sleep(0.1)
         quick = dask.config.set({"distributed.comm.timeouts.connect": "2s"})
-        with quick, Client(address, timeout="60s") as lone:
+        with quick, Client(address, timeout="10s") as lone:  # which it takes to look for it again, too
             lone.wait_for_workers(1, timeout=60)
             with pytest.raises(ClusterError, match=rf"^the cluster at {address} has had no scheduler"):
                 MRF(sparsity=0.1, rank=0).fit(table, client=lone, progress=kill)
