@@ -176,7 +176,8 @@ def test_latest_time_is_now_and_the_log_says_so(caplog: pytest.LogCaptureFixture
     assert caplog.messages == ["now is 1970-02-10T00:00:00, the latest time that was read"] * 2
 
 
-def test_faded_pairs_stay_seen() -> None:
+def test_faded_pairs_stay_seen_and_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "mrfrec")
     recent = [(user, item, 1100) for user in range(20) for item in range(6) if (user + item) % 3]
     old = [(0, "a", 0), (0, "b", 1), (1, "b", 2)]  # three years ago
     rows = [(user, str(item), DAY * (18_000 + day)) for user, item, day in (*recent, *old)]
@@ -185,6 +186,7 @@ def test_faded_pairs_stay_seen() -> None:
     )
     assert len(data) == len(rows)
     assert data.matrix.data.min() == np.float32(2**-20)
+    assert [text for text in caplog.messages if f"3 of {len(rows)} rows are older than 20 half" in text]
     model = MRF(rank=2, rank_weight=1.0, sparsity=None).fit(data)  # no overflow by tiny counts
     with pytest.warns(MrfrecWarning, match="fewer than k"):
         again = model.recommend([0], k=8)["item"].to_list()

@@ -24,7 +24,7 @@ from mrfrec.errors import DataError, EmptyTableError
 from mrfrec.io.batches import BLANK, FAULT, INT64_MAX, Roles, Source, Types, reading
 from mrfrec.io.growing_columns import GrowingColumns
 from mrfrec.io.id_numbering import IdNumbering
-from mrfrec.io.weighting import Weighting, from_numbers
+from mrfrec.io.weighting import OLDEST, Weighting, from_numbers
 
 _log = logging.getLogger("mrfrec")
 
@@ -160,9 +160,17 @@ class RowReader:
         if self.weighting.half_life is not None:
             if "value" not in rows:
                 rows.fill("value", np.float32)
+            faded = 0
             for some in rows.slices():
                 ages = self.weighting.of_ages(rows["time"][some], self._latest)
                 rows["value"][some] = _product(rows["value"][some], ages, "the table")
+                faded += int((ages == 2.0**-OLDEST).sum())
+            if faded:
+                _log.info(
+                    "%s of %s rows are older than %d half-lives: they count a millionth, and their items are "
+                    "not recommended again. Give window=… to leave such rows out.",
+                    f"{faded:,}", f"{rows.size:,}", OLDEST,
+                )  # fmt: skip
         if "value" not in rows:
             rows.fill("value", np.bool_ if self.is_binary else np.float32)
         self.users.finish(rows["user"])

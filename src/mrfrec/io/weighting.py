@@ -11,7 +11,7 @@ from mrfrec.data.reading import ReadingOptions
 from mrfrec.errors import DataError
 
 OTHER = "other"  # the name under which a weight counts for all kinds that are not named
-_OLDEST = 20  # half-lives after which a row fades no more: it counts a millionth, and its item stays seen
+OLDEST = 20  # half-lives after which a row fades no more: it counts a millionth, and its item stays seen
 # Times that are numbers: as seconds, this is the year 5138; as milliseconds, 1973.
 _MILLISECONDS_FROM, _LARGEST = 1e11, 1e14
 
@@ -69,7 +69,7 @@ class Weighting:
         """
         now = latest if self.now is None else self.now
         ages = np.maximum(now - times, 0) / (self.half_life or math.inf)
-        return np.exp2(-np.minimum(ages, _OLDEST))
+        return np.exp2(-np.minimum(ages, OLDEST))
 
 
 def from_numbers(times: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], int | None]:
