@@ -586,6 +586,25 @@ def test_table_that_cannot_be_replaced_is_found_before_anything_is_read(
             attempt()
 
 
+@pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
+def test_table_that_the_query_reads_is_not_published_to(
+    folder: Path, kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = str(request.getfixturevalue("postgres")) if kind == "postgresql" else f"{kind}:///{folder}/x.db"
+    columns = '"user" text, item text, title text, score real, rank integer, source text'
+    with connect(url, write=True) as cursor:
+        cursor.execute(f"create table recs ({columns})")
+        cursor.execute('create view seen as select "user", item from recs')
+    monkeypatch.setattr(RUN, "read_interactions", never_read)
+    tables = f'\n[publish.recommendations]\nto = "{url}"\ntable = "recs"\n'
+    for query in ("select * from recs", "select * from seen"):
+        job = write_job(folder, ('data = "events.csv"', f'data = "{url}"\nquery = "{query}"'), more=tables)
+        with pytest.raises(
+            ParameterError, match=r"publish\.recommendations\.table must be a table of its own.*query reads"
+        ):
+            nightly.run(job)
+
+
 def test_ids_that_do_not_fit_a_table_are_found_before_the_fit(
     folder: Path, shop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

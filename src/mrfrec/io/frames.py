@@ -215,11 +215,11 @@ def check_place(
     names: Iterable[str],
     kinds: Mapping[str, str],
     columns: Mapping[str, str] | None = None,
-) -> None:
-    """Raise if `writing_rows` could not replace a table of a database."""
+) -> tuple[str, str]:
+    """Raise if `writing_rows` could not replace a table of a database; return its schema and its name."""
     renamed = new_names(columns, names)
     schema = {renamed[name]: kind for name, kind in _schema(renamed, kinds).items()}
-    check_table(url, table, schema, renamed["rank"])
+    return check_table(url, table, schema, renamed["rank"])
 
 
 def check_target(path: str | PathLike[str] | Staging, form: str | None, table: str | None) -> None:

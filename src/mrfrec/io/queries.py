@@ -12,7 +12,7 @@ import polars as pl
 from mrfrec.errors import DataError, MissingLibraryError
 from mrfrec.io import batches as tables
 from mrfrec.io.batches import ID_ROLES, POLARS_ERRORS, Roles, Source, Types, batch_of
-from mrfrec.io.databases import ask, connect, failure, redacted
+from mrfrec.io.databases import ask, connect, database_file, failure, is_database, redacted
 
 _SQLITE_ROWS = 50_000  # rows in a batch while they are Python objects
 _COPY = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/)*copy\b", re.DOTALL | re.IGNORECASE)
@@ -41,6 +41,47 @@ def open_query(url: str, query: str) -> Source:
             yield from result.batches({role: columns.index(name) for role, name in roles.items()})
 
     return Source(redacted(url), tuple(columns), batches)
+
+
+def reads_table(url: str, query: str, other: str, names: tuple[str, str]) -> bool:
+    """Return whether a query reads a table (schema and name) of a database, which may have another URL.
+
+    The query is planned, and not run. It is refused if it cannot be, such as for a missing grant.
+    """
+    found = _tables_read(url, query.rstrip("; \t\r\n"))
+    if url.startswith("postgres") and other.startswith("postgres"):
+        return names in found and _server_of(url) == _server_of(other)
+    same = is_database(url) and database_file(url) == database_file(other)
+    return same and tuple(name.lower() for name in names) in found
+
+
+def _tables_read(url: str, query: str) -> set[tuple[str, str]]:
+    """Return the schemas and names of the tables that a query reads, also through views."""
+    with connect(url) as cursor:
+        if url.startswith("sqlite"):
+            found: set[tuple[str, str]] = set()
+
+            def note(action: int, name: str | None, *_: object) -> int:
+                if action == 20:  # SQLITE_READ
+                    found.add(("main", str(name).lower()))
+                return 0
+
+            cursor.connection.set_authorizer(note)
+            cursor.execute(f"explain {query}")
+            return found
+        cursor.execute(f"select * from ({query}\n) as query limit 0")
+        # Planning has locked the tables that will be read.
+        cursor.execute("""select n.nspname::text, c.relname::text from pg_locks l
+            join pg_class c on c.oid = l.relation join pg_namespace n on n.oid = c.relnamespace
+            where l.pid = pg_backend_pid() and l.locktype = 'relation'""")
+        return set(ask(cursor, pl.DataFrame, cursor.fetch_arrow()).rows())
+
+
+def _server_of(url: str) -> object:
+    """Return values that identify a database and its server."""
+    with connect(url) as cursor:
+        cursor.execute("select pg_postmaster_start_time()::text, current_database()::text")
+        return ask(cursor, pl.DataFrame, cursor.fetch_arrow()).rows()
 
 
 class _SqliteResult:

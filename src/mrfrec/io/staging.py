@@ -79,13 +79,15 @@ def open_staging(url: str) -> Iterator["Staging"]:
         together.replace()
 
 
-def check_table(url: str, table: str, schema: Mapping[str, Any], rank: str = "rank") -> None:
-    """Raise if the rows of a table could not be replaced.
+def check_table(url: str, table: str, schema: Mapping[str, Any], rank: str = "rank") -> tuple[str, str]:
+    """Raise if the rows of a table could not be replaced; return its schema and its name.
 
     Types that are not known yet are None in `schema`. Nothing is changed.
     """
     with connect(url, write=True, autocommit=True) as cursor:
-        Staging(cursor, url).rehearse(_Target(cursor, url, table, schema, rank))
+        target = _Target(cursor, url, table, schema, rank)
+        Staging(cursor, url).rehearse(target)
+        return target.names
 
 
 def parse_table(table: object) -> tuple[str | None, str]:

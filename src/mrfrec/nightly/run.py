@@ -23,14 +23,15 @@ from typing import TYPE_CHECKING, Any
 from mrfrec import __version__
 from mrfrec.checks import check_flag
 from mrfrec.data.merging import add, origin_of_data
-from mrfrec.errors import BusyError, DataError, EmptyTableError, RefusedError
+from mrfrec.errors import BusyError, DataError, EmptyTableError, ParameterError, RefusedError
 from mrfrec.evaluation.heldout import by_hash
 from mrfrec.evaluation.metrics import parse
 from mrfrec.evaluation.protocol import evaluate
 from mrfrec.evaluation.splits import Split
 from mrfrec.io.atomic import check_writable, writing
-from mrfrec.io.databases import database_file, redacted
+from mrfrec.io.databases import database_file, is_database, redacted
 from mrfrec.io.frames import check_place
+from mrfrec.io.queries import reads_table
 from mrfrec.io.staging import open_staging
 from mrfrec.io.tables import read_interactions
 from mrfrec.models.registry import load
@@ -98,20 +99,24 @@ def steps(job: Job) -> list[str]:
 
 
 def check_tables(job: Job, users: str | None = None, items: str | None = None) -> None:
-    """Raise if a table could not be published. Nothing is changed.
+    """Raise if a table could not be published, or is read by the query. Nothing is changed.
 
     `users` and `items` are the kinds of their ids, once these are known.
     """
     item = items or "unknown"
     kinds = {"user": users or "unknown", "item": item, "similar_to": item}
-    for sink in job.sinks.values():
+    source, query = job.source.data[0], job.source.reading.get("query")
+    for what, sink in job.sinks.items():
         if sink.table is None:
             continue
         file = database_file(sink.to)
         if file is not None and not file.exists():  # opening it would create it
             check_writable(file)
-        else:
-            check_place(sink.to, sink.table, sink.names, kinds, sink.columns)
+            continue
+        names = check_place(sink.to, sink.table, sink.names, kinds, sink.columns)
+        if users is None and is_database(source) and query and reads_table(source, query, sink.to, names):
+            name = f"{job.path}: publish.{what.split()[0]}.table"
+            raise ParameterError(name, "a table of its own", sink.table, "source.query reads it.")
 
 
 class _Night:
