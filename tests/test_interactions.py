@@ -66,6 +66,19 @@ def test_large_unsigned_numbers_do_not_turn_negative(form: str) -> None:
     assert (Interactions(X).matrix.data.astype(np.float64) == 2.0**63).all()
 
 
+@pytest.mark.parametrize("form", ["coo_array", "csr_array"])
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_integers_that_add_up_beyond_what_is_exact_are_refused(form: str, dtype: type) -> None:
+    twice: Any = np.array([2**62, 2**62 + 1], dtype)
+    X = sp.coo_array((twice, ([0, 0], [0, 0])), shape=(1, 1))
+    if form == "csr_array":
+        X = sp.csr_array((twice, [0, 0], [0, 2]), shape=(1, 1))
+    with pytest.raises(DataError, match="several integers for one user and item"):
+        Interactions(X)
+    X.data[:] = 5
+    assert Interactions(X).matrix.data.tolist() == [10]
+
+
 def test_changing_the_callers_arrays_changes_nothing() -> None:
     X, users = MATRIX.copy(), np.array([7, 9])
     data, read = Interactions(X, users), as_interactions(X)

@@ -132,7 +132,7 @@ def url(folder: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def client(url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=url) as client:
+    with httpx.Client(base_url=url, timeout=60) as client:
         yield client
 
 
@@ -298,7 +298,7 @@ def test_a_full_queue_is_a_page_that_says_so(folder: Path, monkeypatch: pytest.M
     monkeypatch.setattr("mrfrec.service.app._MOST_LOOKUPS", 0)
     with (
         serving(create_app(folder / "shop.mrf", settings=ServiceSettings(poll=0))) as url,
-        httpx.Client(base_url=url) as client,
+        httpx.Client(base_url=url, timeout=60) as client,
     ):
         page = get(client, "/", 503)
         assert "Too many requests at once" in "".join(page.text)
@@ -314,7 +314,11 @@ def test_requests_are_answered_while_a_page_is_made(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(page, "_rendered", slow)
     app = create_app(save_shop(tmp_path / "shop.mrf"), settings=ServiceSettings(poll=0))
-    with serving(app) as url, httpx.Client(base_url=url) as client, ThreadPoolExecutor(1) as other:
+    with (
+        serving(app) as url,
+        httpx.Client(base_url=url, timeout=60) as client,
+        ThreadPoolExecutor(1) as other,
+    ):
         try:
             visit = other.submit(httpx.get, f"{url}/item", params={"item": "milk"})
             assert begun.wait(20)
@@ -335,12 +339,12 @@ def test_what_was_noted_of_the_training_is_on_the_page_of_the_model(folder: Path
         "fit_seconds": 2.5,
     }
     mrfrec.load(folder / "shop.mrf").save(path, notes={**notes, "asked": 1200, "by": "<me>"})
-    with serving(create_app(path)) as url, httpx.Client(base_url=url) as client:
+    with serving(create_app(path)) as url, httpx.Client(base_url=url, timeout=60) as client:
         text = " ".join(" ".join(get(client, "/model").text).split())
         for words in ("2026-11-16 02:00 UTC", "2.5 s", "ndcg@10 0.5000 ± 0.0100", "1,200 users", "by <me>"):
             assert words in text
     mrfrec.load(folder / "shop.mrf").save(path, notes={"started": None})
-    with serving(create_app(path)) as url, httpx.Client(base_url=url) as client:
+    with serving(create_app(path)) as url, httpx.Client(base_url=url, timeout=60) as client:
         assert "Trained" not in "".join(get(client, "/model").text)
 
 
@@ -350,7 +354,7 @@ def test_behind_a_proxy_all_addresses_have_its_prefix(folder: Path) -> None:
     async def outer(scope: Any, receive: Any, send: Any) -> None:
         await inner({**scope, "root_path": "/recs"} if scope["type"] == "http" else scope, receive, send)
 
-    with serving(outer) as url, httpx.Client(base_url=url) as client:
+    with serving(outer) as url, httpx.Client(base_url=url, timeout=60) as client:
         for path, status in (("/recs/", 200), ("/recs/item?item=milk", 200), ("/recs/none", 404)):
             page = get(client, path, status)
             assert all(link.startswith(("/recs/", "#")) for link in page.links)

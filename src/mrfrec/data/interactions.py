@@ -18,6 +18,8 @@ from mrfrec.errors import DataError
 
 _log = logging.getLogger("mrfrec")
 
+_EXACT = 2**53  # below this, sums of whole numbers are exact in double precision
+
 
 class Interactions:
     """The interactions of users with items: a CSR matrix, the ids of its users and items, and titles.
@@ -177,7 +179,7 @@ def as_histories(X: Any, name: str) -> sp.csr_array:
         raise DataError(f"{name} must have two dimensions, users × items; got {X.ndim}.")
     if X.dtype.kind not in "buif":
         raise DataError(f"{name} must hold real numbers or booleans; got {X.dtype}.")
-    whole = X.dtype.kind in "iu"
+    stored, whole = X.nnz, X.dtype.kind in "iu"
     try:
         if hasattr(X, "check_format"):
             X.check_format(full_check=True)  # before anything follows its indices
@@ -190,6 +192,11 @@ def as_histories(X: Any, name: str) -> sp.csr_array:
     if not matrix.has_canonical_format:
         matrix = matrix.astype(np.float64 if whole else matrix.dtype, copy=True)
         matrix.sum_duplicates()
+    if whole and matrix.nnz < stored and float(np.abs(matrix.data).max(initial=0)) >= _EXACT:
+        raise DataError(
+            f"{name} has several integers for one user and item, and some add up to 2**53 or more, which is "
+            "not exact. Scale them, or combine them first."
+        )
     if matrix.dtype.kind == "f" and not np.isfinite(matrix.data).all():
         row = int(np.searchsorted(matrix.indptr, np.flatnonzero(~np.isfinite(matrix.data))[0], "right")) - 1
         raise DataError(f"{name} must be finite; row {row} holds NaN or infinity. Drop or fill such entries.")

@@ -18,10 +18,11 @@ from starlette.responses import JSONResponse, Response
 
 from mrfrec import __version__
 from mrfrec.io.atomic import expanded
+from mrfrec.service.admission import AccessControl
 from mrfrec.service.api import create_router
 from mrfrec.service.keys import KeyFile
 from mrfrec.service.metrics import CONTENT_TYPE, Metrics
-from mrfrec.service.middleware import AccessControl, OverloadGuard, ProcessLoad, RequestLimits, RequestLog
+from mrfrec.service.middleware import OverloadGuard, ProcessLoad, RequestLimits, RequestLog
 from mrfrec.service.page import create_pages, error_page, is_page
 from mrfrec.service.problems import ProblemError, problem_response
 from mrfrec.service.queue import WorkQueue

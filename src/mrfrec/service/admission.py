@@ -1,0 +1,99 @@
+"""ASGI middleware that decides who may ask: allowed hosts, keys, rates."""
+
+import base64
+import math
+import re
+
+from mrfrec.service.keys import KeyFile
+from mrfrec.service.middleware import INFO, App, Message, Receive, RequestInfo, Send, refuse
+from mrfrec.service.problems import ProblemError
+from mrfrec.service.rates import Rates
+from mrfrec.service.settings import ServiceSettings
+
+_OPEN = {"/health", "/ready"}  # for load balancers, without a key and under any name
+_ADDRESS = re.compile(r"[0-9.]+|\[[0-9a-f:.]+\]")  # an IP address: unlike a name, nobody else can own it
+_MOST_LETTERS = 8000  # of a query string
+
+
+class AccessControl:
+    """Refuses requests for other hosts, without a valid key, or beyond the rate of their caller."""
+
+    def __init__(self, app: App, settings: ServiceSettings, keys: KeyFile | None) -> None:
+        self._app, self._keys = app, keys
+        self._rates = Rates(settings.rate) if settings.rate else None
+        self._hosts = {host.lower() for host in settings.hosts}
+        self._origins = set(settings.origins)
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] == "http":
+            try:
+                self._check(scope, scope[INFO])
+            except ProblemError as problem:
+                await refuse(problem, scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _check(self, scope: Message, info: RequestInfo) -> None:
+        if sum(name == b"host" for name, _ in scope["headers"]) > 1:
+            raise ProblemError(400, "a request must have one Host.")
+        host = info.headers.get(b"host", b"").decode("latin-1")
+        if self._hosts and info.path not in _OPEN and _name_of(host) not in self._hosts:
+            raise ProblemError(421, f"{host!r} is not one of the allowed hosts of this service.")
+        if len(scope["query_string"]) > _MOST_LETTERS:
+            raise ProblemError(414, f"the query of an address must have at most {_MOST_LETTERS:,} letters.")
+        if b"upgrade" in info.headers and not info.is_read:  # a body that the server does not read
+            raise ProblemError(400, "a request with a body must not have the header Upgrade.")
+        if info.path in _OPEN:
+            return
+        if self._keys is None:
+            info.may_manage = self._is_from_here(scope, host, info.headers.get(b"origin"))
+        else:
+            self._check_key(info, self._keys)
+        if self._rates is not None:
+            client = scope.get("client")
+            wait = self._rates.wait(info.key or (client[0] if client else ""))
+            if wait:
+                headers = {"Retry-After": str(math.ceil(wait))}
+                raise ProblemError(429, "too many requests; see Retry-After.", headers)
+
+    def _is_from_here(self, scope: Message, host: str, origin: bytes | None) -> bool:
+        """Return whether a request without a key may reload models.
+
+        A page of another site must not send it: neither openly (`Origin`) nor by a domain name that the site
+        has made a name of this host (`Host`).
+        """
+        name = _name_of(host)
+        is_here = name in self._hosts or name == "localhost" or _ADDRESS.fullmatch(name) is not None
+        given = None if origin is None else origin.decode("latin-1")
+        own = f"{scope.get('scheme', 'http')}://{host}"
+        return is_here and (given is None or given == own or given in self._origins - {"*"})
+
+    def _check_key(self, info: RequestInfo, keys: KeyFile) -> None:
+        """Find the key of a request, and whether it may manage."""
+        may_manage, secret = True, info.headers.get(b"x-api-key")
+        if secret is None:
+            kind, _, secret = info.headers.get(b"authorization", b"").partition(b" ")
+            if kind.lower() == b"basic":
+                # Browsers send this one on their own, also for a form of another site: it may only read.
+                may_manage = False
+                try:
+                    secret = base64.b64decode(secret, validate=True).partition(b":")[2]
+                except ValueError:
+                    secret = b""
+            elif kind.lower() != b"bearer":
+                secret = b""
+        key = keys.find(secret.strip())
+        if key is None:
+            # Browsers ask for a password if challenged by Basic: wanted on the page, not in the API.
+            challenge = "Bearer" if info.path.startswith("/v1/") else "Basic"
+            raise ProblemError(
+                401, "a key is needed, as Authorization: Bearer KEY or X-API-Key: KEY.",
+                {"WWW-Authenticate": f'{challenge} realm="mrfrec"'},
+            )  # fmt: skip
+        info.key, info.may_manage = key.name, may_manage and key.may_manage
+
+
+def _name_of(host: str) -> str:
+    """Return the name or address in a Host header, without the port."""
+    return (host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]).lower()
