@@ -10,7 +10,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from mrfrec import MRF
+from mrfrec import MRF, RefusedError, nightly
 from mrfrec.service import ServiceSettings, create_app
 from mrfrec.service.keys import new_key
 from test_page import ODD, TITLES, fitted
@@ -257,3 +257,26 @@ def test_text_ids_are_shown_by_their_titles(browser: Browser, url: str) -> None:
         bar = page.locator(".reasons tbody th").first
         expect(bar).to_have_text("the milk [milk]")
         expect(bar.get_by_role("link")).to_have_attribute("title", "the milk [milk]")
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 360)])
+def test_the_report_of_a_nightly_job_fits_a_phone(
+    browser: Browser, tmp_path: Path, scheme: Any, width: int
+) -> None:
+    rows = [(user, item) for user in range(40) for item in range(8) if (user + item) % 3]
+    lines = [f"{user},{item},{'endless' * 20}{item}" for user, item in rows]
+    (tmp_path / "events.csv").write_text("\n".join(["user,item,title", *lines]))
+    job = tmp_path / f"{'shop' * 20}.toml"
+    job.write_text('[source]\ndata = "events.csv"\n[guard]\nheldout = 0.4\n[publish]\nmodel = "shop.mrf"\n')
+    nightly.run(job)
+    nightly.run(job)
+    (tmp_path / "events.csv").write_text("\n".join(["user,item,title", *lines[:100]]))
+    with pytest.raises(RefusedError):
+        nightly.run(job)
+    with opened(browser, "file://", viewport={"width": width, "height": 740}, color_scheme=scheme) as page:
+        page.goto((tmp_path / "shop.report.html").as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        expect(page.locator("figure svg")).to_have_count(6)
+        expect(page.locator("ul.why")).to_be_in_viewport()  # the reasons come first
+        found = Axe().run(page)
+        assert found.violations_count == 0, found.generate_report()

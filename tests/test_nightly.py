@@ -112,7 +112,7 @@ def test_model_is_that_of_a_fit_on_all_events(folder: Path) -> None:
     assert record["value"] > 0.1
     assert report_of(folder) == [record]
     assert model.notes_["value"] == record["value"]
-    assert set(record["seconds"]) == {"read", "measure", "fit", "publish", "total"}
+    assert set(record["seconds"]) == {"read", "measure", "fit", "compare", "publish", "total"}
 
 
 def test_tables_are_published_together_with_the_model(folder: Path) -> None:
@@ -238,7 +238,7 @@ def test_bad_days_are_refused_and_leave_what_was_published(published: Path) -> N
     runs = report_of(published)
     assert "value" not in runs[1]  # it was not fitted
     text = (published / "shop.report.html").read_text()  # which has the reasons before the numbers
-    row = text[text.index("<tbody>") :]
+    row = text[text.rindex("<tbody>") :]
     assert row.index("200 users are") < row.index(">1,600<")
     assert text.index("55 items are") < text.index("<table")
 
@@ -315,14 +315,15 @@ def test_drift_is_half_the_sum_of_differences(folder: Path) -> None:
     p = {item: count / 3200 for item, count in zip(before.items, before.popularity.tolist(), strict=True)}
     q = {item: count / len(other) for item, count in zip(other.items, other.popularity.tolist(), strict=True)}
     wanted = sum(abs(p.get(item, 0) - q.get(item, 0)) for item in {*p, *q}) / 2
-    assert drift(before, other) == pytest.approx(wanted, abs=1e-6)
+    found = drift(before, other)
+    assert found == {"drift": pytest.approx(wanted, abs=1e-6), "new_items": 1, "gone_items": 1}
     numbers = read_interactions(events().with_columns(item=pl.col("item").str.slice(1).cast(int)))
     texts = LastModel(
         before.size,
         read_interactions(events().with_columns(item=pl.col("item").str.slice(1))).items,
         before.popularity,
     )
-    assert drift(texts, numbers) < 0.2
+    assert drift(texts, numbers)["drift"] < 0.2
 
 
 # ── the job ───────────────────────────────────────────────────────────────────────────────────────
@@ -352,6 +353,7 @@ def test_drift_is_half_the_sum_of_differences(folder: Path) -> None:
         ("keep = 2", 'recommendations = "x.csv"', r"publish\.recommendations: "),
         ("keep = 2", 'recommendations = {to = "sqlite:///x.db"}', r"table must be given with a database"),
         ("keep = 2", "keep = true", r"publish\.keep: .* a valid integer"),
+        ("keep = 2", "samples = 21", r"publish\.samples: .* equal to 20; got 21"),
         ("heldout = 0.2", "heldout = 0.7", r"guard\.heldout: .* less than 0\.5; got 0\.7"),
         ("heldout = 0.2", "max_growth = nan", r"guard\.max_growth: .* 0; got nan"),
         ("sparsity = 0.2", "sparsity = 2", r"model\.sparsity"),
@@ -383,7 +385,8 @@ def test_report_that_is_damaged_stops_the_job(folder: Path) -> None:
     before = (folder / "shop.mrf").read_bytes()
     wrong: list[dict[str, Any]] = [
         {"error": "x"}, {"seconds": {"total": "x"}}, {"users": 0}, {"value": None}, {"reasons": [3]},
-        {"started": "today"},
+        {"started": "today"}, {"limits": {"users": 3}}, {"metric": "luck"}, {"coverage": "x"},
+        {"samples": [{"history": 3}]},
     ]  # fmt: skip
     texts = [json.dumps({"runs": [record | each]}) for each in wrong]
     for text in (*texts, '{"runs": {}}', "[" * 100_000, ""):
@@ -486,6 +489,63 @@ def test_page_shows_the_runs_and_escapes_what_it_is_told(folder: Path) -> None:
     assert tags.found.count("tr") == 3
     assert "&lt;b&gt;&amp;" in text
     assert "http" not in text  # nothing is loaded from elsewhere
+
+
+def test_page_has_dates_limits_changes_and_the_meaning_of_the_metric(folder: Path) -> None:
+    job = write_job(folder, ("heldout", "max_drop = 0.5\nheldout"))
+    first = nightly.run(job)
+    path = folder / "shop.report.json"
+    path.write_text(path.read_text().replace(first["started"], "2026-11-14T03:00:00+00:00"))
+    kept = events().with_columns(item=pl.col("item").replace("i7", "i8")).unique(maintain_order=True)
+    pl.concat([kept, with_robot(4).tail(4)]).write_csv(folder / "events.csv")
+    record = nightly.run(job)
+    assert record["limits"]["users"] == [320, 500]
+    assert record["limits"]["value"] == [first["value"] / 2, None]
+    assert 0.5 < record["coverage"] <= 1
+    text = (folder / "shop.report.html").read_text()
+    assert ">2026-11-14</text>" in text
+    assert f">{record['started'][:10]}</text>" in text
+    assert text.count("<figure>") == 6
+    assert text.count("<polyline class='limit'") == 7  # two of users, items and pairs, one of the metric
+    assert "A hit at place p counts 1/log₂(p + 1)" in text
+    assert "4 items are new, 1 are gone" in text
+    assert f"{record['unchanged']:.1%} of the first 10 recommendations" in text
+    assert "<td>items</td><td>40</td><td>43</td><td>+7.5%</td>" in text
+
+
+def test_model_like_the_last_recommends_the_same(folder: Path) -> None:
+    assert nightly.run(folder / "job.toml")["unchanged"] is None  # there was none before
+    assert nightly.run(folder / "job.toml")["unchanged"] == 1
+    fewer = events().filter((pl.col("item") != "i3") | (pl.col("time") > 1))  # from some users
+    fewer.write_csv(folder / "events.csv")
+    assert 0.5 < nightly.run(folder / "job.toml", accept=True)["unchanged"] < 1
+    events().with_columns(item=pl.col("item").str.slice(1).cast(int)).write_csv(folder / "events.csv")
+    assert nightly.run(folder / "job.toml", accept=True)["unchanged"] is None  # other ids
+
+
+def test_samples_have_titles_and_no_ids_of_users(folder: Path) -> None:
+    long = "Title & <i>all</i> of " + "very " * 20 + "long "
+    events().with_columns(title=long + pl.col("item"), user="person-" + pl.col("user")).write_csv(
+        folder / "events.csv"
+    )
+    titled = ('data = "events.csv"', 'data = "events.csv"\ntitle = "title"')
+    record = nightly.run(write_job(folder, titled, more=TABLES))
+    assert len(record["samples"]) == 3
+    model = MRF(sparsity=0.2).fit(read_interactions(folder / "events.csv", title="title"))
+    lists = model.recommend(k=5).group_by("user", maintain_order=True).agg("item")["item"].to_list()
+    for sample in record["samples"]:
+        assert [name.rpartition("[")[2].rstrip("]") for name in sample["recommended"]] in lists
+        assert {len(name.rpartition(" [")[0]) for name in sample["recommended"]} == {80}
+        assert (sample["items"], len(sample["history"])) == (8, 5)
+    page = (folder / "shop.report.html").read_text()
+    assert "<li>Title &amp; &lt;i&gt;all&lt;/i&gt; of very" in page
+    assert "person-" not in (folder / "shop.report.json").read_text() + page
+    nightly.run(folder / "job.toml")
+    assert ["samples" in run for run in report_of(folder)] == [False, True]
+    (folder / "events.csv").unlink()
+    with pytest.raises(DataError):  # whatever becomes of the run
+        nightly.run(write_job(folder, titled, ("keep = 2", "samples = 0"), more=TABLES))
+    assert "Title" not in (folder / "shop.report.json").read_text()
 
 
 def test_password_is_nowhere(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,6 +1,7 @@
 """Progress: one bar that never goes backwards, the time left, words, `progress=True`, and Ctrl-C."""
 
 import contextlib
+import gzip
 import io
 import logging
 import os
@@ -133,10 +134,33 @@ def test_the_plan_is_the_first_thing_a_fit_says(caplog: pytest.LogCaptureFixture
     assert caplog.messages[1].startswith("l2=")
 
 
-def test_reading_has_no_total_until_the_end(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("user,item\n1,2\n3,4\n")
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "arrow", "polars"])
+def test_reading_has_a_total_where_it_can_be_known(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mrfrec.io.batches.BATCH_ROWS", 5000)
+    n = 40_000  # ids get longer, so that the first lines are shorter than the others
+    table = pl.DataFrame({"user": np.arange(n) // 4, "item": np.arange(n) % 100})
+    writers: dict[str, Any] = {
+        "csv": table.write_csv, "jsonl": table.write_ndjson, "parquet": table.write_parquet,
+        "arrow": table.write_ipc,
+    }  # fmt: skip
+    source: Any = table
+    if form in writers:
+        source = tmp_path / f"t.{form}"
+        writers[form](source)
     steps: Steps = []
-    mrfrec.read_interactions(tmp_path / "t.csv", progress=lambda *step: steps.append(step))
+    mrfrec.read_interactions(source, progress=lambda *step: steps.append(step))
+    assert len(steps) > 2
+    assert all(abs(total - n) < 0.02 * n for _, _, total in steps)
+    assert all(done < total for _, done, total in steps[:-1])
+    assert steps[-1] == ("reading", n, n)
+
+
+def test_reading_of_packed_text_has_no_total_until_the_end(tmp_path: Path) -> None:
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"user,item\n1,2\n3,4\n"))
+    steps: Steps = []
+    mrfrec.read_interactions(tmp_path / "t.csv.gz", progress=lambda *step: steps.append(step))
     assert steps == [("reading", 2, 0), ("reading", 2, 2)]
 
 

@@ -74,12 +74,17 @@ class ItemNames:
         return items[matches[0]] if matches else None
 
 
+def users_of(model: Recommender) -> Ids:
+    """Return the ids of the training users; raise if the model has none."""
+    if model.users_ is None:
+        query_of(model)  # raises
+    assert model.users_ is not None
+    return model.users_
+
+
 def find_users(model: Recommender, users: list[str] | None, path: Path | None) -> list[Id]:
     """Return user ids given one by one, or in a file: one per line, or as a column of a table."""
-    ids = model.users_
-    if ids is None:
-        query_of(model)  # raises if histories are missing
-    assert ids is not None
+    ids = users_of(model)
     if path is None or path.suffix.lower() in (".txt", ""):
         found = [ids.parse(text, "user") for text in (users or [] if path is None else _lines(path))]
     else:
@@ -105,6 +110,22 @@ def read_histories(
     for text in data.items if data.items.is_text and not items.is_text else ():
         items.parse(str(text), f"{path}: item")  # raises for the first that is no integer
     return data
+
+
+def read_exclusions(
+    path: Path, users: Ids, asked: Iterable[Id], items: Ids, user_column: str | None, item_column: str | None
+) -> dict[Id | None, list[Id]]:
+    """Read a table of items not to recommend, for each of the users asked for; `users` tells their type."""
+    data = read_histories(path, items, True, user_column, item_column)
+    wanted, ptr, places = set(asked), data.matrix.indptr, data.matrix.indices
+    found: dict[Id | None, list[Id]] = {}
+    for row, user in enumerate(data.users):
+        name = users.parse(str(user), f"{path}: user")
+        if name in wanted:
+            found[name] = data.items.take(places[ptr[row] : ptr[row + 1]])
+    if others := data.n_users - len(found):
+        warn(f"{path}: {others:,} of {data.n_users:,} users are not among those asked for; ignored.")
+    return found
 
 
 def _lines(path: Path) -> list[str]:

@@ -51,8 +51,8 @@ History = Annotated[
     Option(
         "--history",
         metavar="ITEMS",
-        help="Items a user has used, by id or title: a,b,c or @FILE, one per line. May be repeated, as it "
-        "must be for several names that contain commas.",
+        help="Items a user has used, by id or title: a,b,c or @FILE, one per line. May be repeated; a "
+        "title that contains a comma is given alone: --history 'Alien, the Film' --history b.",
     ),
 ]
 
@@ -76,6 +76,10 @@ def recommend(
     item_column: Annotated[str | None, Option(metavar="NAME", help="Column of items in tables.")] = None,
     *,
     asking: Asked,
+    exclude_file: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="A table of users and items, by id, never to recommend to them."),
+    ] = None,
     explain: Annotated[
         bool,
         Option(
@@ -112,8 +116,10 @@ def recommend(
       mrfrec recommend shop.mrf --all -o sqlite:///shop.db --table recs --columns user=user_id,item=sku
       mrfrec recommend shop.mrf --all -k 20 -o recommendations --cluster tcp://scheduler:8786
       mrfrec recommend shop.mrf --users newsletter.txt --exclude @sold-out.txt -o today.csv
+      mrfrec recommend shop.mrf --all --exclude-file returned.csv -o today.csv
+      mrfrec recommend films.mrf --history 'Good, the Bad and the Ugly, The' --history Alien
     """
-    from mrfrec.cli.names import ItemNames, find_users, read_histories
+    from mrfrec.cli.names import ItemNames, find_users, read_exclusions, read_histories, users_of
     from mrfrec.cli.running import cluster_of
     from mrfrec.cli.show import kind_of, note, progress_bar, show_recommendations
     from mrfrec.models.answers import recommending
@@ -128,7 +134,10 @@ def recommend(
     given = [name for name, value in ways.items() if value]
     if len(given) != 1:
         raise DataError(f"give exactly one of {', '.join(ways)}; got {' and '.join(given) or 'none'}.")
-    target = _target(form, output, table, columns, [model, users, history_file], folder=cluster is not None)
+    if history and exclude_file:
+        raise DataError("--exclude-file is for users by their ids: give --exclude with --history.")
+    inputs = [model, users, history_file, exclude_file]
+    target = _target(form, output, table, columns, inputs, folder=cluster is not None)
     opened = load(model)
     opened.threads = check_count("threads", machine["threads"]) if "threads" in machine else None
     if "device" in machine:
@@ -142,8 +151,16 @@ def recommend(
         whose["history"] = read_histories(history_file, opened.items_, binary, user_column, item_column)
     elif not all_users:
         whose["users"] = find_users(opened, user, users)
-    lists = {name: names.find_known(x, name) for name, x in asking.items() if isinstance(x, list)}
-    question = Question(**(asking | lists), explain=_REASONS if explain else 0)
+    chosen: dict[str, Any] = {
+        name: names.find_known(x, name) for name, x in asking.items() if isinstance(x, list)
+    }
+    if exclude_file:
+        ids = whose["history"].users if history_file else users_of(opened)
+        by_user = read_exclusions(
+            exclude_file, ids, whose.get("users", ids), opened.items_, user_column, item_column
+        )
+        chosen["exclude"] = {**by_user, None: chosen.get("exclude")}
+    question = Question(**(asking | chosen), explain=_REASONS if explain else 0)
     with progress_bar(results=output is None) as progress:
         if target is not None:
             with cluster_of(cluster) as workers:

@@ -55,7 +55,7 @@ class RowReader:
         self.users, self.items = IdNumbering("user", as_text), IdNumbering("item", as_text)
         self.is_binary = not self.options.weighs  # whether every pair counts 1
         self.skipped: dict[str, int] = {}  # reason → rows
-        self.read_rows = 0
+        self.read_rows = self.expected = 0  # rows; 0 are expected if that is not known
         self._are_dates: bool | None = None
         self._time_scale: int | None = None  # microseconds in one of the numbers that are times
         self._latest = -INT64_MAX  # of the times that since and until keep
@@ -92,7 +92,8 @@ class RowReader:
                 rows = {"user": user, "item": item, "value": values, "time": times}
                 self._append({role: column for role, column in rows.items() if column is not None})
             if progress is not None:
-                progress("reading", self.read_rows, 0)
+                # What is expected is an estimate, and may be too small.
+                progress("reading", self.read_rows, self.expected and max(self.expected, self.read_rows + 1))
 
     def _append(self, rows: dict[str, npt.NDArray[Any]]) -> None:
         """Keep rows, unless the window leaves them out whatever comes later."""

@@ -31,6 +31,7 @@ from mrfrec.io.batches import (
     Types,
     batch_of,
     check_text,
+    lines_of,
     reading,
     stream,
 )
@@ -227,9 +228,10 @@ def _open_file(path: Path, name: str, options: ReadingOptions) -> Source:
             check_text(path, name)
         if form in ("csv", "tsv"):
             mark = options.separator or ("\t" if form == "tsv" else None)
-            return open_text(path, name, mark, None if options.columns is None else list(options.columns))
+            names = None if options.columns is None else list(options.columns)
+            return replace(open_text(path, name, mark, names), rows=lambda: lines_of(path))
         if form == "jsonl":
-            return open_json(path, name)
+            return replace(open_json(path, name), rows=lambda: lines_of(path))
         try:
             return _open_columns(path, name, form)
         except POLARS_ERRORS as error:
@@ -243,7 +245,8 @@ def _open_columns(path: Path, label: str, form: str) -> Source:
         columns = pl.read_ipc_stream(path, n_rows=0).columns
         return _lazy(label, columns, lambda names: pl.read_ipc_stream(path, columns=names).lazy())
     rows = pl.scan_parquet(path, glob=False) if form == "parquet" else pl.scan_ipc(path, glob=False)
-    return _lazy(label, rows.collect_schema().names(), lambda _: rows)
+    found = _lazy(label, rows.collect_schema().names(), lambda _: rows)
+    return replace(found, rows=lambda: int(rows.select(pl.len()).collect().item()))  # the file says so
 
 
 def _lazy(
@@ -283,7 +286,7 @@ def _open_frame(frame: "nw.DataFrame[Any] | nw.LazyFrame[Any]") -> Source:
                 batch = batch_of(series, [None] * len(part), name)
             yield batch
 
-    return Source(name, tuple(columns), batches, library=library)
+    return Source(name, tuple(columns), batches, library=library, rows=lambda: len(eager))
 
 
 def _series(column: "nw.Series[Any]") -> pl.Series | list[Any]:

@@ -23,7 +23,7 @@ from mrfrec.data.merging import retyped
 from mrfrec.data.provenance import Origin
 from mrfrec.data.reading import Duplicates, Duration, Format, Moment, OnBad, ReadingOptions
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.io.batches import Source
+from mrfrec.io.batches import Source, reading
 from mrfrec.io.columns import check_that_rows_may_be_counted, find_roles, find_titles
 from mrfrec.io.row_reader import RowReader
 from mrfrec.io.sources import open_sources
@@ -128,8 +128,8 @@ def read_interactions(
     query
         SQL that reads from a database: "select user_id, sku, ts from orders". It cannot change anything.
     progress
-        True draws a bar on stderr. A function is called as `progress("reading", rows, 0)`, and at the end
-        with the total.
+        True draws a bar on stderr. A function is called as `progress("reading", rows, total)`. The total of
+        text is an estimate. It is 0 until the end where it is not known: for compressed text and databases.
     """
     given = dict(locals())
     assert not isinstance(progress, bool)
@@ -192,14 +192,14 @@ def read_events(
     assert not isinstance(progress, bool)
     if not isinstance(time, str | bool):
         raise ParameterError("time", "the name of a column, True or False", time)
-    reading = ReadingOptions(**options)
-    for name, limit in reading.limits().items():
+    read_by = ReadingOptions(**options)
+    for name, limit in read_by.limits().items():
         if limit:
             raise ParameterError(name, "left out for events", limit, "Use Events.filtered.")
     named = {"user": user, "item": item, "value": value, "title": title if items is None else None}
     named |= {"event": event, "time": time if isinstance(time, str) else None}
-    rows, library = _read(source, named, items, reading, progress, timed=bool(time))
-    events = rows.to_events(reading.duplicates)
+    rows, library = _read(source, named, items, read_by, progress, timed=bool(time))
+    events = rows.to_events(read_by.duplicates)
     titles = events.titles if items is None else _titles_from(items, events.items, item, title, rows)
     return replace(events, titles=titles, skipped=rows.skipped, library=library)
 
@@ -256,12 +256,23 @@ def _read(
         raise DataError(f"{without[0]} has no column of values, but other files have. Read them apart.")
     as_text = any(table.is_text for table in sources)
     rows = RowReader(options, as_text=as_text)
+    if progress is not None:
+        rows.expected = _count(sources)
     for table, roles in tables:
         rows.read(table, roles, progress)
     rows.finish()
     if progress is not None:
         progress("reading", rows.read_rows, rows.read_rows)
     return rows, sources[0].library
+
+
+def _count(tables: Sequence[Source]) -> int:
+    """Return about how many rows there are, 0 if that is not known."""
+    counts = []
+    for table in tables:
+        with reading(table.name):
+            counts.append(table.rows())
+    return sum(counts) if all(counts) else 0
 
 
 def as_interactions(data: object) -> Interactions:

@@ -1,5 +1,6 @@
 """The guard of a nightly job: find faults of new data or a new model, in words and numbers."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,18 +34,33 @@ class LastModel(NamedTuple):
         return cls(size, model.items_, np.array(model.popularity_))
 
 
-def drift(before: LastModel, data: Interactions) -> float:
-    """Return the share of the interactions that moved to other items.
+def drift(before: LastModel, data: Interactions) -> dict[str, Any]:
+    """Return the share of the interactions that moved to other items, and how many items are new and gone.
 
-    It is ½ Σ |p − q|, where p and q are the shares of each item before and now. It is near 1 if the ids of
-    items are no longer the same.
+    The share is ½ Σ |p − q|, where p and q are the shares of each item before and now. It is near 1 if
+    the ids of items are no longer the same.
     """
     q = data.popularity / max(data.popularity.sum(), 1)
     p = before.popularity / max(before.popularity.sum(), 1)
     places = {str(item): place for place, item in enumerate(data.items)}  # 7 and "7" are the same
     place = np.array([places.get(str(item), -1) for item in before.items])
     both = place >= 0
-    return round(float(1 - np.minimum(p[both], q[place[both]]).sum()), 6)
+    moved = round(float(1 - np.minimum(p[both], q[place[both]]).sum()), 6)
+    kept = int(both.sum())
+    return {"drift": moved, "new_items": data.n_items - kept, "gone_items": len(place) - kept}
+
+
+def limits(
+    guard: Guard, recent: Sequence[Mapping[str, Any]], before: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return the least and the largest value that `data_faults` and `metric_faults` allow; None: no limit."""
+    found: dict[str, list[float | None]] = {}
+    for name in _SIZES if recent else ():
+        counts = [run[name] for run in recent]
+        most = max(counts) * (1 + guard.max_growth)
+        found[name] = [min(counts) * (1 - guard.max_shrink), most if math.isfinite(most) else None]
+    last = before["value"] if before is not None and before.get("metric") == guard.metric else 0
+    return {**found, "value": [max(guard.min_metric, last * (1 - guard.max_drop)) or None, None]}
 
 
 def data_faults(

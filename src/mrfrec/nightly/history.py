@@ -22,6 +22,7 @@ class RunHistory:
     def __init__(self, job: Job) -> None:
         """Read the report of a job; it is empty before the first run."""
         self.path, self._title = Path(f"{job.report}.json"), job.path.stem
+        self._samples = job.publish.samples
         self.runs: list[dict[str, Any]] = []
         if self.path.exists():
             try:
@@ -61,6 +62,9 @@ class RunHistory:
         """Write the report and its page. The last published run always stays."""
         last, latest = self.last_published, self.runs[-_KEPT:]
         self.runs = latest if last is None or last in latest else [last, *latest]
+        sampled = [run for run in self.runs if "samples" in run]
+        for run in sampled[:-1] if self._samples else sampled:  # what people had is not kept for long
+            del run["samples"]
         content = json.dumps({"job": self._title, "runs": self.runs}, indent=2, ensure_ascii=False)
         drawn = page(self._title, self.runs)
         for path, text in ((self.path, content), (self.path.with_suffix(".html"), drawn)):

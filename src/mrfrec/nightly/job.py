@@ -193,6 +193,7 @@ class Publishing(JobSection):
     keep: Count = 7  # earlier models
     recommendations: RecommendationSink | None = None
     similar: Sink | None = None
+    samples: Annotated[int, Field(ge=0, le=20)] = 3  # users whose recommendations are in the report
     report: File | None = None  # beside the model by default; .json and .html are appended
 
 

@@ -36,9 +36,10 @@ from mrfrec.io.staging import open_staging
 from mrfrec.io.tables import read_interactions
 from mrfrec.models.registry import load
 from mrfrec.models.storage.updating import training_data
-from mrfrec.nightly.guard import LastModel, data_faults, drift, metric_faults
+from mrfrec.nightly.guard import LastModel, data_faults, drift, limits, metric_faults
 from mrfrec.nightly.history import RunHistory
 from mrfrec.nightly.job import Job, read_job
+from mrfrec.nightly.samples import samples_of
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
@@ -162,18 +163,25 @@ class _Night:
             data = self._data()
         check_tables(job, data.users.kind, data.items.kind)
         size = {"users": data.n_users, "items": data.n_items, "pairs": len(data)}
-        moved = None if published is None else drift(published, data)
+        moved = {"drift": None} if published is None else drift(published, data)
         recent = self.report.recent or ([] if published is None else [published.size])
-        self.record |= {**size, "drift": moved, "data": data.fingerprint}
+        self.record |= {**size, **moved, "data": data.fingerprint}
+        self.record["limits"] = limits(job.guard, recent, self.before)
         _log.info("%s users, %s items, %s pairs", *(f"{count:,}" for count in size.values()))
-        self._guard(data_faults(job.guard, recent, size, moved), accept)
+        self._guard(data_faults(job.guard, recent, size, moved["drift"]), accept)
         split = self._split(data, accept)
         if split is not None:
             with self._stage("measure"):
                 self._measure(split, accept)
-            del split
+        users = data.users if split is None else split.test.users
+        del split
         with self._stage("fit"):
             model = job.build().fit(data, progress=self.progress)
+        with self._stage("compare"):
+            before = None if published is None else job.publish.model
+            options = {} if job.publish.recommendations is None else job.publish.recommendations.options
+            options.pop("explain", None)
+            self.record |= samples_of(model, data, users, job.publish.samples, before, **options)
         with self._stage("publish"):
             self._publish(model, accept)
 
@@ -189,9 +197,13 @@ class _Night:
         """Measure a model that is fitted to the users who are not held out, and guard the metric."""
         guard, metric = self.job.guard, parse(self.job.guard.metric)
         measured = f"{metric.kind}@{min(metric.k, split.training.n_items)}"  # of all items if there are fewer
-        found = evaluate(self.job.build(), split, [measured], progress=self.progress).mean(measured)
+        tabled = self.job.publish.recommendations
+        coverage = f"coverage@{min(20 if tabled is None else tabled.k, split.training.n_items)}"
+        results = evaluate(self.job.build(), split, [measured, coverage], progress=self.progress)
+        found = results.mean(measured)
         error = found.error if found.error == found.error else None  # of one user there is none
         self.record |= {"metric": guard.metric, "value": found.mean, "error": error, "asked": len(split.test)}
+        self.record["coverage"] = results.mean(coverage).mean
         _log.info("%s %s on %s held-out users", guard.metric, found, f"{len(split.test):,}")
         self._guard(metric_faults(guard, self.before, guard.metric, found), accept)
 
