@@ -86,14 +86,14 @@ def dense(
 
 
 def auto_l2(X: Matrix, alpha: float, center: bool = True, user_weight: float = 0.0) -> float:
-    """37·q^(1−α)·n̄^(¼−α): q is the mean square of an entry, n̄·q the mean of v where it is not 0."""
+    """25·q^(1−α)·n̄^(½−α): q is the mean square of an entry, n̄·q the mean of v where it is not 0."""
     found = moments(X, alpha, center, user_weight)
     lengths = (X != 0).sum(axis=1)
     w = np.array([max(length, 1) ** -user_weight for length in lengths])
     w = w * lengths.sum() / (w * lengths).sum()
     q = float((w @ X**2).sum() / (X != 0).sum())
     users = found.v[found.active].mean() / q
-    return float(37 * q ** (1 - alpha) * users ** (0.25 - alpha))
+    return float(25 * q ** (1 - alpha) * users ** (0.5 - alpha))
 
 
 def low_rank(X: Matrix, rank: int) -> Matrix:
@@ -119,6 +119,42 @@ def novelty_factors(users_of_items: Matrix, novelty: float) -> Matrix:
     """(p/p̄)^(−γ), where p̄ is the number of users of the item of a typical interaction."""
     p = np.maximum(users_of_items, 1.0)
     return np.asarray((p / ((p**2).sum() / p.sum())) ** -novelty)
+
+
+def measured_ndcg(
+    X: Matrix,
+    shown: Matrix,
+    hidden: Matrix,
+    rank: int,
+    places: int,
+    *,
+    l2: float,
+    user_weight: float,
+    novelty: float,
+    rank_weight: float,
+) -> Matrix:
+    """The nDCG of users who are not in X, by a dense model with α = ½ and a low-rank part.
+
+    An item that ties with another comes after it. The scale of the low-rank part is that of about 256 users.
+    """
+    B, mu = dense(X, l2, 0.5, user_weight=user_weight), moments(X, 0.5, True, user_weight).mu
+    L, base = low_rank(X, rank), mu - mu @ B
+    lengths = (X != 0).sum(axis=1)
+    sample = X[(lengths > 0) & (lengths < X.shape[1])]
+    sample = sample[:: max(1, len(sample) // 256)]
+    scale = low_rank_scale(sample @ B + base, sample @ L, sample)
+    factors = novelty_factors((X != 0).sum(axis=0), novelty)
+    found = []
+    for had, wanted in zip(shown, hidden, strict=True):
+        scores = (had @ B + base + rank_weight * scale * (had @ L)) * factors
+        scores[had != 0] = -np.inf
+        gain = 0.0
+        for item in np.flatnonzero(wanted):
+            place = int((scores >= scores[item]).sum())
+            gain += 1 / math.log2(place + 1) if place <= places else 0.0
+        best = sum(1 / math.log2(place + 2) for place in range(min(int((wanted != 0).sum()), places)))
+        found.append(gain / best)
+    return np.array(found)
 
 
 def ranked_neighbors(S: Matrix, i: int) -> list[int]:

@@ -15,10 +15,10 @@ from mrfrec.core import blocks, closed_form
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids
 from mrfrec.evaluation import climb, compare, splits, study, tuning
-from mrfrec.evaluation.climbing import value_at
 from mrfrec.evaluation.report import of_comparison, of_tuning
 from mrfrec.evaluation.splits import Questions, Split, popularity_differs
-from mrfrec.models import EASE, Popularity, mrf
+from mrfrec.models import EASE, Popularity, measuring
+from mrfrec.models.climbing import value_at
 from mrfrec.models.registry import build
 
 from conftest import random_matrix
@@ -66,8 +66,8 @@ def test_a_climb_starts_from_the_defaults_and_ends_where_no_step_is_better(split
     tried = valued(lambda _: 1.0)
     climb(split, "ndcg@10", fixed={"sparsity": None})
     assert tried[0] == {
-        "sparsity": None, "novelty": 0.1, "rank_weight": 0.3, "l2": "auto", "user_weight": 0.25, "alpha": 0.5,
-        "rank": 0,
+        "sparsity": None, "measure": False, "novelty": 0.1, "rank_weight": 0.3, "l2": "auto",
+        "user_weight": 0.25, "alpha": 0.5, "rank": 0,
     }  # fmt: skip
     for point in tried[1:]:  # one step along one axis
         assert sum(point[name] != x for name, x in tried[0].items()) <= 2  # l2 follows alpha
@@ -207,8 +207,8 @@ def test_the_best_so_far_is_told_before_the_next_trial(split: Split, valued: Any
 def test_a_dense_model_of_many_items_is_tuned_through_a_sparse_one(
     split: Split, valued: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mrf, "_STAND_IN_FROM", 10)
-    monkeypatch.setattr(mrf, "_STAND_IN_NEIGHBORS", 9)
+    monkeypatch.setattr(measuring, "DENSE_UP_TO", 10)
+    monkeypatch.setattr(measuring, "NEIGHBORS", 9)
     tried = valued(lambda x: 5.0 + x["novelty"] + 4.0 * (x["sparsity"] is not None))
     found = climb(split, "ndcg@10", fixed={"sparsity": None})
     kinds = [point["sparsity"] for point in tried]
@@ -222,8 +222,8 @@ def test_a_dense_model_of_many_items_is_tuned_through_a_sparse_one(
 def test_a_stand_in_that_errs_does_no_harm(
     split: Split, valued: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mrf, "_STAND_IN_FROM", 10)
-    monkeypatch.setattr(mrf, "_STAND_IN_NEIGHBORS", 9)
+    monkeypatch.setattr(measuring, "DENSE_UP_TO", 10)
+    monkeypatch.setattr(measuring, "NEIGHBORS", 9)
     tried = valued(lambda x: 5.0 + x["alpha"] * (-1 if x["sparsity"] is None else 1))
     found = climb(split, "ndcg@10", fixed={"sparsity": None})
     assert found.best.parameters["alpha"] == 0.0
@@ -295,7 +295,7 @@ def test_the_default_and_the_gain_over_it_are_in_the_table(
 ) -> None:
     usual = build(model, {}).parameters
     start = {} if grid else build(model, {}).tuning_route(split.for_tuning().training).start
-    default = {**usual, **start}
+    default = {**usual, **start, **({"measure": False} if "measure" in usual else {})}
 
     def value(x: Parameters) -> float:  # the default is the worst of many
         return 0.2 if {**default, **x} == default else 0.25 + (crc32(json.dumps(x).encode()) % 100) / 1e6

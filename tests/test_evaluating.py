@@ -342,7 +342,8 @@ def test_tune_writes_what_fit_evaluate_and_compare_take(run: Any, folder: Path) 
     )  # fmt: skip
     found = json.loads(out)
     tried = [trial["parameters"] for trial in found["trials"]]
-    assert tried[:8] == grid(sparsity=[0.2], r=[0.0, 0.5], alpha=[0.5, 1.0], l2=[1.0, 4.0])
+    points = grid(measure=[False], sparsity=[0.2], r=[0.0, 0.5], alpha=[0.5, 1.0], l2=[1.0, 4.0])
+    assert tried[:8] == points
     assert {point["l2"] for point in tried[8:]} >= {16.0} or found["best"]["l2"] != 4.0
     best = max(found["trials"], key=lambda trial: trial["value"] or 0.0)
     assert json.loads((folder / "best.json").read_text())["parameters"] == best["parameters"]

@@ -7,9 +7,9 @@ import pytest
 import scipy.sparse as sp
 
 from mrfrec import DataError, Interactions, ParameterError
+from mrfrec.data.heldout import hashed
 from mrfrec.data.ids import Ids
 from mrfrec.evaluation import Questions, by_hash
-from mrfrec.evaluation.heldout import hashed
 
 import naive_evaluation as naive
 

@@ -115,6 +115,24 @@ def test_model_is_that_of_a_fit_on_all_events(folder: Path) -> None:
     assert set(record["seconds"]) == {"read", "measure", "fit", "compare", "publish", "total"}
 
 
+def test_values_are_measured_once_and_then_every_few_nights(folder: Path) -> None:
+    write_job(folder, ("sparsity = 0.2", "sparsity = 0.2\nmeasure_every = 2"))
+    kept = []
+    for night in range(4):
+        events(users=700 + night).write_csv(folder / "events.csv")
+        record = nightly.run(folder / "job.toml", accept=True)
+        model = mrfrec.load(folder / "shop.mrf")
+        assert model.measured_ is not None
+        assert record["values"] == str(model.measured_)
+        assert str(model.measured_) in (folder / "shop.report.html").read_text()
+        kept.append((record["measured"], model.measured_))
+    assert [measured for measured, _ in kept] == [True, False, True, False]
+    assert kept[0][1] == kept[1][1] != kept[2][1]
+    job = write_job(folder, ("sparsity = 0.2", "sparsity = 0.2\nmeasure_every = 0"))
+    with pytest.raises(MrfrecError, match="measure_every"):
+        nightly.run(job)
+
+
 def test_tables_are_published_together_with_the_model(folder: Path) -> None:
     write_job(folder, more=TABLES)
     record = nightly.run(folder / "job.toml")
@@ -672,7 +690,7 @@ def test_ids_that_do_not_fit_a_table_are_found_before_the_fit(
         cursor.execute(
             'create table recs ("user" bigint, item text, title text, score real, rank integer, source text)'
         )
-    monkeypatch.setattr(RUN, "evaluate", never_read)
+    monkeypatch.setattr(RUN, "fit_and_measure", never_read)
     with pytest.raises(DataError, match='column "user" is of type bigint, but would get text'):
         nightly.run(folder / "job.toml")
 

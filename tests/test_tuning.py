@@ -30,6 +30,7 @@ from mrfrec.models.registry import MODELS, build, model_class
 from conftest import random_matrix
 
 POINTS = grids.grid(alpha=[0.5, 1.0], l2=[1.0, 4.0])
+UNMEASURED = [{**point, "measure": False} for point in POINTS]
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +107,7 @@ def test_what_is_known_of_other_data_is_not_taken() -> None:
 
 def test_every_point_of_a_grid_is_measured_on_the_validation_users(split: Split) -> None:
     found = tuning.tune(split, POINTS, "ndcg@10")
-    assert [trial.parameters for trial in found.trials] == POINTS
+    assert [trial.parameters for trial in found.trials] == UNMEASURED
     assert split.validation is not None
     asked = replace(split, test=split.validation)
     for trial in found.trials:
@@ -145,7 +146,7 @@ def test_a_point_that_cannot_be_fitted_is_no_end(split: Split) -> None:
     points = [{"l2": 0.0, "alpha": 0.0}, {"l2": 1.0, "alpha": 0.5}]
     found = tuning.tune(split, points, "recall@5")  # twins among the items: singular without a ridge
     assert "not positive definite" in str(found.trials[0].failure)
-    assert found.best.parameters == points[1]
+    assert found.best.parameters == {**points[1], "measure": False}
     with pytest.raises(DataError, match=r"no trial succeeded: the item-item matrix .* raise l2"):
         _ = tuning.tune(split, points[:1], "recall@5").best
 
@@ -257,7 +258,7 @@ def test_a_study_goes_on_where_it_was(split: Split, tmp_path: Path, monkeypatch:
     whole = tuning.tune(split, POINTS, "ndcg@10", study=study)
     assert len(tried) == 2
     assert whole.trials[:2] == first.trials
-    assert [trial.parameters for trial in whole.trials] == POINTS
+    assert [trial.parameters for trial in whole.trials] == UNMEASURED
     tuning.tune(split, POINTS, "ndcg@10", study=study)
     assert len(tried) == 2
 

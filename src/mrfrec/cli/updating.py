@@ -34,12 +34,16 @@ def update(
     again: Annotated[
         bool, Option("--again", help="Add the batch even if one of that name was added before.")
     ] = False,
+    measure_again: Annotated[
+        bool, Option("--measure-again", help="Measure the parameters anew that are auto.")
+    ] = False,
 ) -> None:
     """Add new events to a model, and fit it again.
 
-    Gives the same model, to the bit, as a fit on all events, with the parameters of MODEL. The events are
-    read by the rules of its data (values, weights, duplicates, since, until); users and items may be new. A
-    batch that was added before is refused. The model file is replaced when the new one is whole.
+    Gives the same model, to the bit, as a fit on all events, with the parameters of MODEL and the values that
+    were measured for it. The events are read by the rules of its data (values, weights, duplicates, since,
+    until); users and items may be new. A batch that was added before is refused. The model file is replaced
+    when the new one is whole.
 
     \b
     Examples:
@@ -58,7 +62,13 @@ def update(
     with progress_bar() as progress:
         events = read_more(opened, data, progress=part_of(progress, 0, READING), **reading)
         note_skipped(events.skipped)
-        opened.update(events, batch=batch, again=again, progress=part_of(progress, READING, 1))
+        opened.update(
+            events,
+            batch=batch,
+            again=again,
+            measure_again=measure_again,
+            progress=part_of(progress, READING, 1),
+        )
     note(f"added {opened.batches_[-1]}: now {opened.data_size_}")
     _saved(opened, output or model)
 

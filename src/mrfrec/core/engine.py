@@ -23,6 +23,7 @@ report has all of it done. `total` may change when the call learns how much ther
 """
 
 WORDS = {
+    "measure": "measuring parameters",
     "low rank": "finding shared tastes", "statistics": "counting", "pattern": "finding related items",
     "schedule": "finding related items", "kinds": "finding related items", "gather": "comparing items",
     "neighbors": "comparing items", "matrix": "comparing items", "mirror": "comparing items",

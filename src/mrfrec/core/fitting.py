@@ -230,7 +230,7 @@ class _Keys:
         self.pattern: Hashable = (*scaling, settings.threshold, settings.sparsity, settings.max_neighbors)
         self.schedule: Hashable = (self.pattern, settings.r)
         self.gathered: Hashable = (self.schedule, settings.dtype)
-        self.solved: Hashable = replace(settings, rank=0)
+        self.solved: Hashable = replace(settings, rank=0, rank_weight=0.0)
 
 
 class Reuse:

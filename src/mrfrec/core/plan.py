@@ -23,7 +23,7 @@ _NEIGHBORS = 200  # per item, on average: 0.5 % of the Million Song data, the mo
 # there is no difference.
 _FEW_NEIGHBORS, _FEW_ITEMS, _FEW_PAIRS = 100, 1000, 30
 
-_RANK = 256  # what `rank="auto"` stands for in a sparse model,
+_RANK = 256  # what `rank="auto"` stands for, in a dense model only with a rank_weight above 0,
 _RANK_ITEMS = 16_000_000  # if that many numbers hold its vectors: they are all read for every answer
 
 TRANSPOSE_PARTS = 8  # ranges of users that are transposed at one time, each with a count for every item
@@ -53,6 +53,7 @@ class Settings:
     mean_constraint: bool
     dtype: Literal["float32", "float64"]
     rank: int | Literal["auto"] = 0
+    rank_weight: float | Literal["auto"] = "auto"  # if 0, there is no low-rank part
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,8 @@ def decide(settings: Settings, sizes: Sizes, memory: Budget, *, ranked: bool = F
     if settings.rank == "auto":
         plan = decide(replace(settings, rank=0), sizes, memory, ranked=True)
         auto = min(_RANK, _RANK_ITEMS // sizes.items, min(sizes.users, sizes.items) // 4)
-        if plan.kind == "dense" or auto < 1:
+        without = (0, "auto") if plan.kind == "dense" else (0,)
+        if auto < 1 or settings.rank_weight in without:
             return plan
         try:
             return decide(replace(settings, rank=auto), sizes, memory, ranked=True)

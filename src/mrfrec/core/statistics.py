@@ -23,7 +23,7 @@ from mrfrec.errors import NumericalError
 # Two passes over the values give v to about 1e-15 of the sum of squares; what is below this share is
 # rounding.
 _NO_VARIANCE = 1e-12
-_RIDGE = 37.0  # of `l2="auto"`; experiments/results/defaults.md tells how it was chosen
+_RIDGE = 25.0  # where `l2="auto"` starts; experiments/results/defaults.md tells how it was chosen
 _LARGEST = 1e36  # two orders below the range of float32, for sums of a few products
 _ROW_TASKS = 512  # ranges of items of equal cost: enough for any number of threads to finish together
 
@@ -69,12 +69,12 @@ class Statistics:
 
 
 def typical_ridge(alpha: float, v: npt.NDArray[np.float64], q: float) -> float:
-    """Return the ridge 37·q^(1−α)·(v̄/q)^(¼−α), given the v of all items that have one.
+    """Return the ridge 25·q^(1−α)·(v̄/q)^(½−α), given the v of all items that have one.
 
     v̄ is their mean, and q the mean square of an entry, 1 if all are ones. For items that few users have, v̄/q
     is about the number of users of an average item.
     """
-    return float(_RIDGE * q ** (1 - alpha) * (v.mean() / q) ** (0.25 - alpha)) if len(v) else _RIDGE
+    return float(_RIDGE * q ** (1 - alpha) * (v.mean() / q) ** (0.5 - alpha)) if len(v) else _RIDGE
 
 
 @dataclass(frozen=True)

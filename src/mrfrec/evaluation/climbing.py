@@ -9,19 +9,18 @@ from mrfrec.checks import check_flag
 from mrfrec.core.engine import Progress
 from mrfrec.core.progress import shows_progress
 from mrfrec.errors import ParameterError
-from mrfrec.evaluation.grids import Parameters, axes_of, check_values, plain, ridges, rounded, scale_exponent
+from mrfrec.evaluation.grids import Parameters, axes_of, check_values, plain, ridges, scale_exponent
 from mrfrec.evaluation.protocol import Ties
 from mrfrec.evaluation.splits import Split
 from mrfrec.evaluation.study import Improved, Study, Trial, Tuning
 from mrfrec.models.axes import Axis, Ridges
+from mrfrec.models.climbing import Place, value_at
+from mrfrec.models.climbing import climb as climb_along
 from mrfrec.models.registry import build
 
 MINUTES = 10.0
-_BEYOND = 8  # steps beyond either end of an axis, at most
 _GAIN = 1.001  # by which the next place must be better to go there: less is chance, and costs time
 _ROUNDS = 5  # over all axes, at most; one without a better value is the last
-
-Place = dict[str, int]  # the position on each axis; below 0 and above the last value is beyond its ends
 
 
 @shows_progress
@@ -94,19 +93,6 @@ def climb(
     return run.finish()
 
 
-def value_at(values: Sequence[Any], place: int) -> Any:
-    """Return a value of an axis, also beyond its ends, in equal ratios or steps; None if there is none."""
-    last = len(values) - 1
-    if 0 <= place <= last:
-        return values[place]
-    steps, ends = (-place, values[:2]) if place < 0 else (place - last, values[:-3:-1])
-    if len(ends) < 2 or steps > _BEYOND or not all(type(x) in (int, float) for x in ends):
-        return None
-    end, inner = ends
-    beyond = end * (end / inner) ** steps if min(ends) > 0 else end + (end - inner) * steps
-    return round(beyond) if type(end) is int else rounded(beyond, 3)
-
-
 class _Climber:
     """Moves over the axes of one model. Trials of a stand-in, with parameters `instead`, do not compete."""
 
@@ -158,7 +144,7 @@ class _Climber:
             return None
         return point
 
-    def trial(self, place: Place, *, is_step: bool = False) -> Trial | None:
+    def trial(self, place: Place) -> Trial | None:
         """Try a place; None if there is no such place or no time."""
         point = self.parameters(place)
         if point is None:
@@ -166,7 +152,7 @@ class _Climber:
         try:
             return self._run.value_of(point, competes=not self._instead, budget=self._budget)
         except ParameterError:  # a value beyond the end is too much for this data
-            if not is_step:
+            if place == self.start:
                 raise
             return None
 
@@ -182,26 +168,15 @@ class _Climber:
     def climbed_from(self, place: Place) -> Place:
         """Return the place where no step along any axis is better, or the best when the time is up."""
         place = {name: place[name] for name in self._axes}
-        value = _worth(self.trial(place))
-        for _ in range(_ROUNDS):
-            before = value
-            for name in self._axes:
-                needed = self._needs.get(name)
-                if needed is not None and not (self.parameters(place) or {}).get(needed, 1):
-                    continue
-                for direction in (1, -1):
-                    moved = False
-                    while True:
-                        step = {**place, name: place[name] + direction}
-                        found = self.trial(step, is_step=True)
-                        if found is None or _worth(found) <= _GAIN * value:
-                            break
-                        place, value, moved = step, _worth(found), True
-                    if moved:
-                        break
-            if value <= before:
-                break
-        return place
+
+        def is_better(found: Trial, here: Trial | None) -> bool:
+            return _worth(found) > _GAIN * _worth(here)
+
+        return climb_along(list(self._axes), place, self.trial, is_better, _ROUNDS, skip=self._is_useless)[0]
+
+    def _is_useless(self, name: str, place: Place) -> bool:
+        needed = self._needs.get(name)
+        return needed is not None and not (self.parameters(place) or {}).get(needed, 1)
 
 
 def _worth(trial: Trial | None) -> float:

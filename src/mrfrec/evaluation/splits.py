@@ -17,6 +17,7 @@ import scipy.sparse as sp
 from mrfrec.checks import check_count, check_number, check_seed
 from mrfrec.data.catalogue import DataSize
 from mrfrec.data.events import Events
+from mrfrec.data.heldout import FEWEST
 from mrfrec.data.ids import Ids, Places
 from mrfrec.data.interactions import Interactions
 from mrfrec.errors import DataError
@@ -25,7 +26,7 @@ T = TypeVar("T")
 
 SEED = 98765  # of the published splits
 _HIDDEN = 0.1  # share of the items that are hidden to tune on, where a split is given
-FEWEST = 5  # rows a user needs for some of them to be hidden
+
 LEAVE_ONE = "--split leave-out --leave 1 --min-items 2"  # works with fewer items per user
 
 

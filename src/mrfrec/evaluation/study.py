@@ -116,13 +116,16 @@ class Study:
             (self.metric,) = parse_all(wanted, split.training.n_items)
         except ParameterError as error:
             raise error.named("metric") from None
-        made = build(model, fixed or {}, machine)
+        fixed = dict(fixed or {})
+        if "measure" in build(model, fixed, machine).parameters:
+            fixed.setdefault("measure", False)  # the trials are the measurement
+        made = build(model, fixed, machine)
         if client is not None:
             made.check_client(client)
         self.usual = made.parameters  # a climb replaces "auto" by its starting values
         self.model, self._ties, self._client = type(made).__name__, ties, client
         # Parameters that change no result do not identify a trial.
-        given = plain(fixed or {})
+        given = plain(fixed)
         self.fixed = {name: value for name, value in given.items() if name not in made.machine_parameters}
         self.machine = {name: given[name] for name in given.keys() - self.fixed.keys()} | dict(machine or {})
         self._progress, self._improved = progress, improved

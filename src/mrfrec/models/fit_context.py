@@ -7,6 +7,7 @@ from mrfrec.errors import DataError
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
+    from mrfrec.models.measured import Measured
 
 
 class FitContext(NamedTuple):
@@ -17,6 +18,7 @@ class FitContext(NamedTuple):
     reuse: dict[str, Any] | None
     validation: tuple[Rows, Rows] | None  # shown and hidden items of validation users
     client: Any = None  # of a cluster
+    measured: "Measured | None" = None  # values of an earlier fit, to keep
 
 
 def validation_rows(validation: object, m: int) -> tuple[Rows, Rows]:

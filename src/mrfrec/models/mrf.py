@@ -2,9 +2,10 @@
 
 import logging
 import time
-from collections.abc import Mapping
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,14 +19,14 @@ from mrfrec.checks import (
     check_number,
     warn,
 )
-from mrfrec.core.low_rank import LowRank
 from mrfrec.core.plan import Plan, Settings, Sizes, decide
-from mrfrec.core.sparse import DenseRows, Rows
-from mrfrec.errors import ParameterError
+from mrfrec.core.progress import part_of
+from mrfrec.errors import MemoryPlanError, ParameterError
 from mrfrec.models.answers import scorers
 from mrfrec.models.axes import Axis, Ridges, Route
 from mrfrec.models.fit_context import FitContext
 from mrfrec.models.linear import Linear
+from mrfrec.models.measured import Measured
 from mrfrec.models.storage.arrays import shaped
 
 if TYPE_CHECKING:
@@ -45,10 +46,10 @@ PAPER: dict[str, Any] = {
 }  # fmt: skip
 """The parameters of `MRF` that the paper has, where they differ from the defaults."""
 
-# A sparse model in place of a dense one while that is tuned, and from how many items on it takes less time.
-_STAND_IN_NEIGHBORS, _STAND_IN_FROM = 100, 3000
 _OF_MACHINE = ("needed", "least", "limit", "in_use")  # what a plan says of memory, which is not saved
-_SAMPLED_USERS = 256  # whose scores tell how much these spread
+# Where the values that are "auto" start. A dense model starts without a low-rank part.
+_START = {"user_weight": 0.25, "novelty": 0.1, "rank_weight": 0.3}
+_MEASURING = 0.5  # share of the time of a fit that measures, about
 _log = logging.getLogger("mrfrec")
 
 
@@ -61,8 +62,7 @@ class MRF(Linear):
     Parameters
     ----------
     l2
-        Ridge on the rescaled item-item matrix: "auto", or a number, larger for less data. `plan_.l2` is the
-        number that "auto" stands for.
+        Ridge on the rescaled item-item matrix: a number, or "auto" to measure it.
     alpha
         Exponent of the rescaling, from 0 (covariances) to 1 (correlations).
     l2_flat
@@ -73,7 +73,7 @@ class MRF(Linear):
         diagonal of S, as in `EDLAE`.
     user_weight
         Above 0, long histories count less. A user with a history of length h gets the weight h^(−β), for this
-        number β.
+        number β; "auto" to measure it.
     center
         Subtract the mean of each item.
     sparsity
@@ -93,14 +93,17 @@ class MRF(Linear):
         Appendix), for all items with variance.
     novelty
         Above 0, rarer items score higher; below 0, popular items. For γ, the score of an item with p users is
-        divided by (p/p̄)^γ, where p̄ is the p of a typical interaction.
+        divided by (p/p̄)^γ, where p̄ is the p of a typical interaction; "auto" to measure it.
     rank
         Number of vectors of a low-rank part beside the weights: "auto", or 0 for none. With the part L the
-        score is x·(B + λ·L). "auto": 256 for a sparse model, fewer where that would be more than 16 million
-        numbers; 0 for a dense one.
+        score is x·(B + λ·L). "auto": 256, fewer where that would be more than 16 million numbers, and 0 where
+        `rank_weight` is.
     rank_weight
         How much the low-rank part counts, where the weights count 1. It is the ratio of the spreads of both
-        scores over the items a user has not.
+        scores over the items a user has not; "auto" to measure it.
+    measure
+        Measure the parameters that are "auto" on up to 2,000 held-out users, then fit to everybody. False
+        fits at once, with the values at which measuring starts.
     offset
         Add the intercept of the conditional mean. The score is μ + (x − μ)·B instead of x·B; an empty history
         scores μ.
@@ -125,6 +128,10 @@ class MRF(Linear):
     pattern_
         A, the entries that may be non-zero, diagonal included (`csc_array` of booleans); None if dense or
         loaded.
+    values_
+        The numbers that the fit used for l2, user_weight, novelty and rank_weight.
+    measured_
+        The gain of each value that was measured, with its standard error; None if nothing was measured.
     rank_weight_
         λ; 0 without a low-rank part.
     n_blocks_
@@ -147,6 +154,7 @@ class MRF(Linear):
     mean_: npt.NDArray[np.float64]
     scale_: npt.NDArray[np.float64]
     rank_weight_: float
+    values_: dict[str, Any]
     _shift: npt.NDArray[Any]  # μ − μ·B with the offset, else zero
 
     def __init__(
@@ -156,7 +164,7 @@ class MRF(Linear):
         alpha: float = 0.5,
         l2_flat: float = 0.0,
         dropout: float = 0.0,
-        user_weight: float = 0.25,
+        user_weight: float | Literal["auto"] = "auto",
         center: bool = True,
         sparsity: float | Literal["auto", "dense"] | None = "auto",
         threshold: float | None = None,
@@ -164,21 +172,20 @@ class MRF(Linear):
         r: float = 0.0,
         mean_constraint: bool = False,
         offset: bool = True,
-        novelty: float = 0.1,
+        novelty: float | Literal["auto"] = "auto",
         rank: int | Literal["auto"] = "auto",
-        rank_weight: float = 0.3,
+        rank_weight: float | Literal["auto"] = "auto",
+        measure: bool = True,
         dtype: Literal["float32", "float64"] = "float32",
         threads: int | None = None,
         memory_limit: int | str | None = None,
         device: str = "cpu",
     ) -> None:
-        self.l2: float | Literal["auto"] = "auto"
-        if l2 != "auto":
-            self.l2 = check_number("l2", l2, 'a finite number, 0 or more, or "auto"', lambda x: x >= 0)
+        self.l2 = _auto_or("l2", l2)
         self.alpha = check_number("alpha", alpha, "between 0 and 1", lambda x: 0 <= x <= 1)
         self.l2_flat = check_nonnegative("l2_flat", l2_flat)
         self.dropout = check_number("dropout", dropout, "at least 0 and below 1", lambda x: 0 <= x < 1)
-        self.user_weight = check_nonnegative("user_weight", user_weight)
+        self.user_weight = _auto_or("user_weight", user_weight)
         self.center = check_flag("center", center)
         self.sparsity: float | Literal["auto"] | None = None
         if sparsity == "auto":
@@ -194,9 +201,10 @@ class MRF(Linear):
         self.r = check_number("r", r, "between 0 and 1", lambda x: 0 <= x <= 1)
         self.mean_constraint = check_flag("mean_constraint", mean_constraint)
         self.offset = check_flag("offset", offset)
-        self.novelty = check_number("novelty", novelty, "between -1 and 1", lambda x: -1 <= x <= 1)
+        self.novelty = _auto_or("novelty", novelty, "between -1 and 1", lambda x: -1 <= x <= 1)
         self.rank: int | Literal["auto"] = "auto" if rank == "auto" else check_count("rank", rank, least=0)
-        self.rank_weight = check_nonnegative("rank_weight", rank_weight)
+        self.rank_weight = _auto_or("rank_weight", rank_weight)
+        self.measure = check_flag("measure", measure)
         self.dtype = check_dtype(dtype)
         self._limit(threads, memory_limit)
         self.device = check_device_name(device)
@@ -221,7 +229,7 @@ class MRF(Linear):
     # ── fitting ───────────────────────────────────────────────────────────────────────────────────
 
     def planned(self, data: object) -> Plan:
-        """Return what a fit to this data would do and the memory it would need; l2="auto" stays."""
+        """Return what a fit to this data would do before it measures; l2="auto" stays."""
         from mrfrec.core import fitting
         from mrfrec.io.tables import as_interactions
 
@@ -262,25 +270,39 @@ class MRF(Linear):
 
     @property
     def _settings(self) -> Settings:
-        return Settings(**{field.name: getattr(self, field.name) for field in fields(Settings)})
+        """The settings that a fit starts from; l2 and rank_weight may be "auto"."""
+        own = {field.name: getattr(self, field.name) for field in fields(Settings)}
+        return Settings(**{**own, "user_weight": self._started("user_weight")})
+
+    def _started(self, name: str) -> float:
+        given = getattr(self, name)
+        return _START[name] if given == "auto" else float(given)
+
+    @property
+    def _free(self) -> list[str]:
+        """The parameters that a fit may measure."""
+        names = [name for name in ("l2", *_START) if getattr(self, name) == "auto"]
+        return [name for name in names if name != "rank_weight" or self.rank != 0]
 
     def tuning_route(self, data: "Interactions") -> Route:
         """Return the axes of a climb: γ and λ need no fit, a new l2 no statistics, a new rank no weights."""
+        from mrfrec.models.measuring import AXES, DENSE_UP_TO, MOST_NEIGHBORS, NEIGHBORS
+
         plan, m = self.planned(data), data.n_items
         most = min(256, min(data.n_users, m) // 4)
         ranks = {0, most // 4, most // 2, most, plan.rank}
         axes: dict[str, Axis] = {
-            "novelty": (0.0, 0.05, 0.1, 0.15, 0.2), "rank_weight": (0.1, 0.2, 0.3, 0.45, 0.6), "l2": (),
-            "user_weight": (0.0, 0.25, 0.5, 0.75), "alpha": (), "rank": sorted(ranks),
+            "novelty": AXES["novelty"], "rank_weight": AXES["rank_weight"][1:], "l2": (),
+            "user_weight": AXES["user_weight"], "alpha": (), "rank": sorted(ranks),
         }  # fmt: skip
         axes |= self.tuning_grid
-        start: dict[str, Any] = {"rank": plan.rank}
+        start: dict[str, Any] = {"rank": plan.rank, **_START}
         if plan.sparsity is not None:
             start["sparsity"] = s = float(f"{plan.sparsity:.3g}")
             axes["sparsity"] = [x * s for x in (0.25, 0.5, 1.0, 2.0, 4.0) if x * s <= 1]
         stand_in = (
-            {"sparsity": _STAND_IN_NEIGHBORS / m, "rank": 0}
-            if plan.kind == "dense" and m > _STAND_IN_FROM
+            {"sparsity": NEIGHBORS / m, "max_neighbors": min(MOST_NEIGHBORS, self.max_neighbors), "rank": 0}
+            if plan.kind == "dense" and m > DENSE_UP_TO
             else {}
         )
         own = self.defaults().keys()
@@ -294,32 +316,44 @@ class MRF(Linear):
     def _fit(self, data: "Interactions", given: FitContext) -> None:
         # numba loads when something is fitted, not to answer from a file.
         from mrfrec.core import fitting
+        from mrfrec.models.measuring import relative_spread
 
         start = time.perf_counter()
         self._on_device = None  # the device may need its memory
-        with self._engine(given.progress, given.client) as engine:
+        found = self._measured(data, given)
+        chosen: dict[str, Any] = {} if found.measured is None else found.measured.values
+        chosen = {name: chosen[name] for name in self._free if name in chosen}
+        settings = replace(self._settings, **{name: x for name, x in chosen.items() if name != "novelty"})
+        progress = part_of(given.progress, _MEASURING, 1) if found.stages else given.progress
+        with self._engine(progress, given.client) as engine:
             fitted = fitting.fit(
                 data.matrix,
-                self._settings,
+                settings,
                 engine,
                 copied=given.copied,
-                announce=lambda plan: _log.info(
-                    "%s%s", plan, f", on {engine.accelerator.name}" if engine.accelerator else ""
-                ),
+                announce=lambda plan: _announce(plan, engine) if plan != found.announced else None,
                 reuse=None if given.reuse is None else given.reuse.setdefault("mrf", fitting.Reuse()),
             )
-        if self.l2 == "auto":
-            _log.info("l2=%.3g suits this data", fitted.plan.l2)
+            shift = np.zeros(data.n_items, self.dtype)
+            if self.offset:
+                shift[:] = fitted.mean - fitted.mean.astype(self.dtype) @ fitted.weights.matrix()
+            values = {name: chosen.get(name, self._started(name)) for name in _START}
+            low_rank, rank_weight = fitted.low_rank, 0.0
+            if low_rank is None:
+                values["rank_weight"] = 0.0
+            else:
+                spread = relative_spread(data.matrix, fitted.weights, shift, low_rank)
+                rank_weight = values["rank_weight"] * spread
         timings = {**engine.timings, "total": time.perf_counter() - start + engine.saved}
-        shift = np.zeros(data.n_items, self.dtype)
-        if self.offset:
-            shift[:] = fitted.mean - fitted.mean.astype(self.dtype) @ fitted.weights.matrix()
-        low_rank, rank_weight = fitted.low_rank, 0.0
-        if low_rank is not None:
-            rank_weight = self.rank_weight * _relative_spread(data, fitted.weights, shift, low_rank)
-        weights = fitted.weights
-        factors = scorers.novelty_factors(data.popularity, self.novelty).astype(self.dtype)
-        if self.novelty:
+        if found.stages:
+            timings["measure"] = found.seconds
+        plan, weights = fitted.plan, fitted.weights
+        if found.said:
+            needed = max(plan.needed, *found.stages.values(), 0)
+            plan = replace(plan, reason=f"{plan.reason}; {found.said}", needed=needed)
+        values["l2"] = float(plan.l2)
+        factors = scorers.novelty_factors(data.popularity, values["novelty"]).astype(self.dtype)
+        if values["novelty"]:
             weights, shift = weights.scaled(factors), shift * factors
         if low_rank is not None:
             low_rank = low_rank.scaled(factors * rank_weight) if rank_weight else None
@@ -328,10 +362,55 @@ class MRF(Linear):
         engine.finish()
         # Everything is there: from here on nothing can fail.
         self._weights, self._shift, self._low_rank = weights, shift, low_rank
-        self.rank_weight_ = rank_weight
-        self.plan_, self.timings_, self.memory_plan_ = fitted.plan, timings, engine.memory.stages
+        self.rank_weight_, self.values_, self.measured_ = rank_weight, values, found.measured
+        self.plan_, self.timings_ = plan, timings
+        self.memory_plan_ = {**found.stages, **engine.memory.stages}
         self.pattern_, self.threshold_, self.n_blocks_ = fitted.pattern, fitted.threshold, fitted.n_blocks
         self.mean_, self.scale_ = fitted.mean, fitted.scale
+
+    def _measured(self, data: "Interactions", given: FitContext) -> "_Beforehand":
+        """Measure the parameters that are free, or say why not."""
+        from mrfrec.core import costs, fitting
+        from mrfrec.models import measuring
+
+        free, began = self._free, time.perf_counter()
+        if given.measured is not None:
+            return _Beforehand(given.measured, f"kept what was {given.measured}")
+        if not free or not self.measure:
+            return _Beforehand()
+        asked = measuring.held_out(data)
+        if asked is None:
+            few = f"nothing measured, which takes {measuring.FEWEST_USERS} users and some with 5 items"
+            return _Beforehand(said=few)
+        report = part_of(given.progress, 0, _MEASURING)
+        with self._engine(None, given.client) as engine:
+            try:
+                limit, held = engine.memory.limit, given.copied + asked.nbytes(np.dtype(self.dtype).itemsize)
+                sizes = [
+                    fitting.sizes_of(data.matrix, self._settings, limit, given.copied),
+                    fitting.sizes_of(asked.training, self._settings, limit, held),
+                ]
+                plans = [decide(self._settings, sizes[0], engine.memory)]
+                _announce(plans[0], engine)
+                trial = measuring.stand_in(self._settings, plans[0], data.n_items)
+                plans.append(decide(trial, sizes[1], engine.memory))
+                additions = float((np.diff(data.matrix.indptr).astype(np.float64) ** 2).sum())
+                work = [
+                    costs.of_fit(plan, of, size, additions, engine.accelerator is not None)
+                    for plan, of, size in zip(plans, (self._settings, trial), sizes, strict=True)
+                ]
+                start = {name: self._started(name) for name in _START}
+                if not plans[0].rank:
+                    start["rank_weight"] = 0.0
+                measured = measuring.measure(
+                    asked, {"l2": self.l2, **start}, measuring.affordable(free, *work), trial, self.offset,
+                    engine, held, report,
+                )  # fmt: skip
+            except MemoryPlanError:
+                return _Beforehand(said="nothing measured, for which memory is too small")
+        _log.info("%s, in %.1f s", measured, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        return _Beforehand(measured, str(measured), seconds, engine.memory.stages, plans[0])
 
     def _alike(self) -> "list[Recommender]":
         shared: dict[str, Any] = {"l2": 1.0, "dtype": self.dtype, "threads": 1}
@@ -342,15 +421,14 @@ class MRF(Linear):
         # Nothing is given, so that the conditional mean is the mean.
         if not self.fitted_parameters_.get("offset", self.offset):
             return self._shift
-        novelty = self.fitted_parameters_.get("novelty", self.novelty)
-        scores = self.mean_ * scorers.novelty_factors(self.popularity_, novelty)
+        scores = self.mean_ * scorers.novelty_factors(self.popularity_, self.fitted_novelty)
         return np.asarray(scores.astype(self._shift.dtype))
 
     def _neighbors(self, item: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Row j of B' + λ·L', where all items have one scale: popular items are not near to everything."""
         others, weights = super()._neighbors(item)
-        novelty = self.fitted_parameters_.get("novelty", self.novelty)
-        scale = self.scale_[others] * scorers.novelty_factors(self.popularity_, novelty, others)
+        factors = scorers.novelty_factors(self.popularity_, self.fitted_novelty, others)
+        scale = self.scale_[others] * factors
         return others, np.divide(
             weights * self.scale_[item], scale, out=np.zeros(len(scale)), where=scale > 0
         )
@@ -361,7 +439,8 @@ class MRF(Linear):
         arrays, _ = super()._state()
         plan = {name: value for name, value in vars(self.plan_).items() if name not in _OF_MACHINE}
         facts: dict[str, Any] = {"plan": plan, "threshold": self.threshold_, "blocks": self.n_blocks_}
-        facts["rank_weight"] = self.rank_weight_
+        facts |= {"rank_weight": self.rank_weight_, "values": self.values_}
+        facts["measured"] = None if self.measured_ is None else self.measured_.facts()
         return {"mean": self.mean_, "scale": self.scale_, **arrays}, facts
 
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
@@ -373,8 +452,13 @@ class MRF(Linear):
         if self.plan_.kind != ("dense" if "weights" in arrays else "sparse"):
             raise KeyError("plan")
         self.threshold_, self.n_blocks_ = facts["threshold"], facts["blocks"]
-        self.rank_weight_ = facts["rank_weight"]
+        self.rank_weight_, self.values_ = facts["rank_weight"], _numbers(facts["values"])
+        self.measured_ = None if facts["measured"] is None else Measured.of_facts(facts["measured"])
         self.pattern_ = None
+
+
+def _announce(plan: Plan, engine: "LocalEngine") -> None:
+    _log.info("%s%s", plan, f", on {engine.accelerator.name}" if engine.accelerator else "")
 
 
 def _warn_of_a_giant(data: "Interactions") -> None:
@@ -388,29 +472,27 @@ def _warn_of_a_giant(data: "Interactions") -> None:
         )
 
 
-def _relative_spread(
-    data: "Interactions", weights: Rows | DenseRows, shift: npt.NDArray[Any], low_rank: LowRank
-) -> float:
-    """Return how much more the scores of B spread than those of L, over the items that users have not.
+class _Beforehand(NamedTuple):
+    """The values that a fit measures before it begins, and what its plan says of them."""
 
-    The users are a sample, evenly spaced; the spread is the root of the mean variance of a user's scores.
-    """
-    lengths = np.diff(data.matrix.indptr)
-    users = np.flatnonzero((lengths > 0) & (lengths < data.n_items))
-    users = users[:: max(1, len(users) // _SAMPLED_USERS)]
-    histories = Rows.of(data.matrix).take(users)
-    nothing = scorers.WeightScorer(histories, Rows.empty(data.n_items, data.n_items), shift.dtype)
-    spreads = []
-    for scorer, base in (
-        (scorers.WeightScorer(histories, weights, shift.dtype), shift),
-        (scorers.LowRankScorer(histories, nothing, low_rank), np.zeros_like(shift)),
-    ):
-        variances = []
-        for first in range(0, len(users), scorer.users_at_once):
-            last = min(first + scorer.users_at_once, len(users))
-            scored = scorers.as_array(scorer.scores(first, last, base), base)
-            for u, scores in enumerate(scored, first):
-                others = np.delete(scores.astype(np.float64), scorers.items_of(histories, u))
-                variances.append(others.var())
-        spreads.append(np.mean(variances) ** 0.5 if variances else 0.0)
-    return float(spreads[0] / spreads[1]) if spreads[1] > 0 else 0.0
+    measured: Measured | None = None
+    said: str = ""
+    seconds: float = 0.0
+    stages: Mapping[str, int] = MappingProxyType({})  # planned bytes
+    announced: Plan | None = None
+
+
+def _auto_or(
+    name: str,
+    value: Any,
+    rule: str = "a finite number, 0 or more",
+    holds: Callable[[float], bool] = lambda x: x >= 0,
+) -> float | Literal["auto"]:
+    return "auto" if value == "auto" else check_number(name, value, f'{rule}, or "auto"', holds)
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    found = {name: float(values[name]) for name in ("l2", *_START)}
+    if not np.isfinite([*found.values()]).all():
+        raise ValueError("values")
+    return found

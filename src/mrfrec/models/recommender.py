@@ -31,6 +31,7 @@ from mrfrec.models.answers.recommending import Form, WriteOptions
 from mrfrec.models.answers.scorers import Scorer
 from mrfrec.models.axes import Axis, Route
 from mrfrec.models.fit_context import FitContext, validation_rows
+from mrfrec.models.measured import Measured
 from mrfrec.models.storage import files, updating
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class Recommender(ABC):
     timings_: Mapping[str, float] = MappingProxyType({})
     memory_plan_: Mapping[str, int] = MappingProxyType({})
     fitted_parameters_: dict[str, Any]  # `parameters` at the time of the fit
+    measured_: Measured | None = None  # values that the fit has measured
     notes_: dict[str, Any]  # of a loaded model: the notes it was saved with
     file_hash_: str = ""  # of a loaded model: a hash of everything in its file
     _catalogue: Catalogue
@@ -212,6 +214,7 @@ class Recommender(ABC):
         reuse: dict[str, Any] | None = None,
         validation: object = None,
         client: Any = None,
+        measured: "Measured | None" = None,
     ) -> Self:
         """Fit the model. A fit that fails or is interrupted leaves the model as it was.
 
@@ -231,10 +234,14 @@ class Recommender(ABC):
         client
             A `distributed.Client`: its workers do the large parts of the fit of a sparse `MRF`, with the same
             result to the bit.
+        measured
+            The `measured_` of an earlier fit of an `MRF`: keep these values, and measure nothing.
         """
         assert not isinstance(progress, bool)
         from mrfrec.io.tables import as_interactions
 
+        if measured is not None and not isinstance(measured, Measured):
+            raise ParameterError("measured", "the measured_ of a model, or None", measured)
         if client is not None:
             self.check_client(client)
         interactions = as_interactions(data)
@@ -257,7 +264,7 @@ class Recommender(ABC):
             facts["mean_value"] = float(np.abs(matrix.data).mean(dtype=np.float64))
         asked = None if validation is None else validation_rows(validation, size.items)
         parameters, before, start = self.parameters, self.timings_, time.perf_counter()
-        self._fit(interactions, FitContext(copied, progress, reuse, asked, client))
+        self._fit(interactions, FitContext(copied, progress, reuse, asked, client, measured))
         if self.timings_ is before:  # a model that counts no stages
             self.timings_, self.memory_plan_ = {"total": time.perf_counter() - start}, {}
         self.fitted_parameters_ = parameters
@@ -393,6 +400,16 @@ class Recommender(ABC):
     def score_type(self) -> str:
         """The dtype of scores, from the last fit."""
         return str(self.fitted_parameters_.get("dtype", self.dtype))
+
+    @property
+    def used_parameters(self) -> dict[str, Any]:
+        """The parameters of the last fit, with the numbers that "auto" has stood for."""
+        return {**self.fitted_parameters_, **getattr(self, "values_", {})}
+
+    @property
+    def fitted_novelty(self) -> float:
+        """The novelty that the scores have by the fit."""
+        return float(self.used_parameters.get("novelty", 0.0))
 
     @property
     def column_types(self) -> dict[str, str]:
@@ -646,11 +663,13 @@ class Recommender(ABC):
         *,
         batch: str | None = None,
         again: bool = False,
+        measure_again: bool = False,
         progress: "Progress | bool | None" = None,
     ) -> Self:
         """Add a batch of events to the training data, and fit again with the same parameters.
 
-        Gives the same model, to the bit, as a fit on all events at once. A loaded model must have been saved
+        Gives the same model, to the bit, as a fit with these parameters on all events at once; values that
+        the first fit has measured are among them. A loaded model must have been saved
         with `include_histories=True`. Data that was read with `half_life`, `max_history`, `min_users` or
         `min_items`, or with values and `window`, may take no more events: see the guide.
 
@@ -664,11 +683,13 @@ class Recommender(ABC):
             hash of its ids, pairs and values.
         again
             Add the batch even if one of that name was added before.
+        measure_again
+            Measure the values anew that are "auto".
         progress
             As in `fit`.
         """
         assert not isinstance(progress, bool)
-        updating.update(self, new_events, batch, again, progress)
+        updating.update(self, new_events, batch, again, measure_again, progress)
         return self
 
     @shows_progress

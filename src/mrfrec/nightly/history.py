@@ -46,6 +46,13 @@ class RunHistory:
         """The run that new ones are compared with."""
         return next(iter(self.recent[-1:]), None)
 
+    @property
+    def nights_since_measuring(self) -> int:
+        """How many runs were published since one that has measured the parameters, that one included."""
+        published = [run for run in self.runs if run["status"] == "published"]
+        nights = (night for night, run in enumerate(reversed(published), 1) if run.get("measured"))
+        return next(nights, len(published))
+
     def begin(self, run: dict[str, Any]) -> None:
         """Append a run that has started, so that the report has it even if it is killed.
 

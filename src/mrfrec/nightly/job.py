@@ -17,6 +17,7 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 from pydantic import model_validator as check_section
 
+from mrfrec.checks import check_count
 from mrfrec.data.catalogue import RECOMMENDATION_COLUMNS, SIMILAR_COLUMNS
 from mrfrec.data.provenance import Origin
 from mrfrec.errors import DataError, MrfrecError, ParameterError
@@ -239,6 +240,7 @@ class Job(JobSection):
             build(self.kind, {}, self.machine.model_dump())
         with _prefixed("model"):
             self.build().check_ready()
+            _ = self.measure_every
         _check_apart(self)
         return self
 
@@ -250,9 +252,15 @@ class Job(JobSection):
     def kind(self) -> str:
         return self.model.get("kind", "MRF")  # type: ignore[no-any-return]  # `build` checks it
 
+    @property
+    def measure_every(self) -> int | None:
+        """After how many published nights the parameters are measured again; None for never."""
+        nights = self.model.get("measure_every")
+        return None if nights is None else check_count("measure_every", nights)
+
     def build(self) -> Recommender:
         """Build the model."""
-        parameters = {name: value for name, value in self.model.items() if name != "kind"}
+        parameters = {name: x for name, x in self.model.items() if name not in ("kind", "measure_every")}
         return build(self.kind, parameters, self.machine.model_dump())
 
     @property

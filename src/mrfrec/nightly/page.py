@@ -51,6 +51,7 @@ def page(title: str, runs: Sequence[Run]) -> str:
         _changes(runs),
         "<h2>Runs</h2>", f"<div class='grid'>{''.join(_plot(name, drawn) for name in _PLOTS)}</div>",
         _explained(drawn),
+        _parameters(runs),
         _samples(runs),
         _runs(drawn),
     ]  # fmt: skip
@@ -59,6 +60,11 @@ def page(title: str, runs: Sequence[Run]) -> str:
         f"<meta name='viewport' content='width=device-width'>\n<title>{escape(title)}: nightly</title>\n"
         f"<style>{_STYLE}</style>\n<main>" + "\n".join(part for part in parts if part) + "</main>\n</html>"
     )
+
+
+def _parameters(runs: Sequence[Run]) -> str:
+    values = next((run["values"] for run in reversed(runs) if "values" in run), None)
+    return "" if values is None else f"<p class='dim'>Parameters: {escape(values)}.</p>"
 
 
 def _changes(runs: Sequence[Run]) -> str:

@@ -26,7 +26,7 @@ from mrfrec.data.merging import add, origin_of_data
 from mrfrec.errors import BusyError, DataError, EmptyTableError, ParameterError, RefusedError
 from mrfrec.evaluation.heldout import by_hash
 from mrfrec.evaluation.metrics import parse
-from mrfrec.evaluation.protocol import evaluate
+from mrfrec.evaluation.protocol import fit_and_measure
 from mrfrec.evaluation.splits import Split
 from mrfrec.io.atomic import check_writable, writing
 from mrfrec.io.databases import database_file, is_database, redacted
@@ -34,6 +34,7 @@ from mrfrec.io.frames import check_place
 from mrfrec.io.queries import reads_table
 from mrfrec.io.staging import open_staging
 from mrfrec.io.tables import read_interactions
+from mrfrec.models.measured import Measured
 from mrfrec.models.registry import load
 from mrfrec.models.storage.updating import training_data
 from mrfrec.nightly.guard import LastModel, data_faults, drift, limits, metric_faults
@@ -169,14 +170,17 @@ class _Night:
         self.record["limits"] = limits(job.guard, recent, self.before)
         _log.info("%s users, %s items, %s pairs", *(f"{count:,}" for count in size.values()))
         self._guard(data_faults(job.guard, recent, size, moved["drift"]), accept)
+        measured = self._kept()
         split = self._split(data, accept)
         if split is not None:
             with self._stage("measure"):
-                self._measure(split, accept)
+                measured = self._measure(split, accept, measured)
         users = data.users if split is None else split.test.users
         del split
         with self._stage("fit"):
-            model = job.build().fit(data, progress=self.progress)
+            model = job.build().fit(data, progress=self.progress, measured=measured)
+        if model.measured_ is not None:
+            self.record["values"] = str(model.measured_)
         with self._stage("compare"):
             before = None if published is None else job.publish.model
             options = {} if job.publish.recommendations is None else job.publish.recommendations.options
@@ -193,19 +197,29 @@ class _Night:
             self._guard([f"nothing can be measured: {str(error).rstrip('.')}"], accept)
             return None
 
-    def _measure(self, split: Split, accept: bool) -> None:
-        """Measure a model that is fitted to the users who are not held out, and guard the metric."""
+    def _kept(self) -> Measured | None:
+        """Return the values that the published model has measured, unless it is time to measure again."""
+        published, every = self.job.publish.model, self.job.measure_every
+        if not published.exists() or (every is not None and self.report.nights_since_measuring >= every):
+            return None
+        return load(published).measured_
+
+    def _measure(self, split: Split, accept: bool, kept: Measured | None) -> Measured | None:
+        """Guard the metric of a model that is fitted to the users who are not held out; return its values."""
         guard, metric = self.job.guard, parse(self.job.guard.metric)
-        measured = f"{metric.kind}@{min(metric.k, split.training.n_items)}"  # of all items if there are fewer
+        name = f"{metric.kind}@{min(metric.k, split.training.n_items)}"  # of all items if there are fewer
         tabled = self.job.publish.recommendations
         coverage = f"coverage@{min(20 if tabled is None else tabled.k, split.training.n_items)}"
-        results = evaluate(self.job.build(), split, [measured, coverage], progress=self.progress)
-        found = results.mean(measured)
+        model = self.job.build()
+        results = fit_and_measure(model, split, [name, coverage], progress=self.progress, measured=kept)
+        found = results.mean(name)
         error = found.error if found.error == found.error else None  # of one user there is none
         self.record |= {"metric": guard.metric, "value": found.mean, "error": error, "asked": len(split.test)}
         self.record["coverage"] = results.mean(coverage).mean
         _log.info("%s %s on %s held-out users", guard.metric, found, f"{len(split.test):,}")
         self._guard(metric_faults(guard, self.before, guard.metric, found), accept)
+        self.record["measured"] = kept is None
+        return model.measured_
 
     def _guard(self, faults: list[str], accept: bool) -> None:
         """Refuse to go on if there are faults, unless they are accepted."""

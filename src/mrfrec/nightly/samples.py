@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from mrfrec.data.catalogue import name_with_id, rows_of, shortened
+from mrfrec.data.heldout import hashed
 from mrfrec.data.ids import Ids
 from mrfrec.data.interactions import Interactions
 from mrfrec.errors import MrfrecError
-from mrfrec.evaluation.heldout import hashed
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import load
 

@@ -141,7 +141,7 @@ def about(model: Recommender) -> Row:
     """Describe a model: its kind, parameters and training data."""
     return {
         "kind": type(model).__name__,
-        "parameters": model.fitted_parameters_,
+        "parameters": model.used_parameters,
         "data": model.data_size_._asdict(),
         "item_ids": "strings" if model.items_.is_text else "integers",
         "types": {"item": model.items_.kind, "score": model.score_type},

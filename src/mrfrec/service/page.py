@@ -300,7 +300,7 @@ def _history(visit: PageVisit) -> tuple[str, Content]:
         named = dict(zip(places, history, strict=True))
         for row, reasons in zip(rows, bars_of(model, ids, targets, novelty, named), strict=True):
             row["reasons"] = reasons
-    fitted = float(model.fitted_parameters_.get("novelty", 0.0))
+    fitted = model.fitted_novelty
     return "history.html", {
         "history": history,
         "ids": ids,

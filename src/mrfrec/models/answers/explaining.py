@@ -42,7 +42,7 @@ def added_novelty(model: "Recommender", novelty: float | None) -> float:
             f"a {type(model).__name__} takes no novelty: its scores are no sums of weights, and dividing "
             "them by popularity means nothing. MRF, EASE, EDLAE, SLIM, FsSLIM and ItemKNN do."
         )
-    return novelty - float(model.fitted_parameters_.get("novelty", 0.0))
+    return novelty - model.fitted_novelty
 
 
 def explanation(

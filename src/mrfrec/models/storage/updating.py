@@ -12,19 +12,26 @@ from mrfrec.errors import DataError, ParameterError
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
     from mrfrec.data.interactions import Interactions
+    from mrfrec.models.measured import Measured
     from mrfrec.models.recommender import Recommender
 
 _FIT_AGAIN = "Fit it again, and save it with"
 
 
 def update(
-    model: "Recommender", new_events: object, batch: str | None, again: bool, progress: "Progress | None"
+    model: "Recommender",
+    new_events: object,
+    batch: str | None,
+    again: bool,
+    measure_again: bool,
+    progress: "Progress | None",
 ) -> None:
     """Add a batch of events to the training data of a model, and fit it again."""
     from mrfrec.data.interactions import Interactions
     from mrfrec.data.merging import add
 
     check_flag("again", again)
+    check_flag("measure_again", measure_again)
     if batch is not None and (not isinstance(batch, str) or not batch.strip()):
         raise ParameterError("batch", "a name or None", batch)
     origin_of(model, "update").check_can_grow()
@@ -43,7 +50,7 @@ def update(
     old = training_data(model, "update")
     data = add(old, new_events)
     _check_window(old.origin, data.origin)
-    _refit(model, data, (*known, name), progress)
+    _refit(model, data, (*known, name), progress, None if measure_again else model.measured_)
 
 
 def forget(model: "Recommender", users: object, progress: "Progress | None") -> None:
@@ -57,16 +64,20 @@ def forget(model: "Recommender", users: object, progress: "Progress | None") -> 
     if (places < 0).any():
         warn(f"{int((places < 0).sum()):,} of {len(places):,} users are not in the training data")
     if (places >= 0).any():
-        _refit(model, without_users(data, places[places >= 0]), batches(model), progress)
+        _refit(model, without_users(data, places[places >= 0]), batches(model), progress, model.measured_)
 
 
 def _refit(
-    model: "Recommender", data: "Interactions", batches: tuple[str, ...], progress: "Progress | None"
+    model: "Recommender",
+    data: "Interactions",
+    batches: tuple[str, ...],
+    progress: "Progress | None",
+    measured: "Measured | None",
 ) -> None:
     from mrfrec.data.merging import origin_of_data
 
     data.origin = replace(origin_of_data(data), batches=batches)
-    model.fit(data, progress=progress)
+    model.fit(data, progress=progress, measured=measured)
 
 
 def batches(model: "Recommender") -> tuple[str, ...]:

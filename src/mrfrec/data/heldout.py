@@ -1,0 +1,70 @@
+"""Choose users by a hash of their ids, and some of their items: the same every day, on every machine.
+
+A random draw changes with every new user. This one does not, so that the results of two days differ by
+changes in the data, and not by the draw.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from mrfrec.data.ids import Ids, Texts
+
+FEWEST = 5  # items a user needs for some of them to be hidden
+_BASE = np.uint64(0x9E3779B97F4A7C15)  # of the polynomial in the bytes of a text
+_AT_ONCE = 1 << 20  # texts, so that a few bytes of working memory per byte of text are no concern
+
+Hashes = npt.NDArray[np.uint64]
+
+
+def hashed(ids: Ids, positions: npt.NDArray[np.int64]) -> Hashes:
+    """Return a hash of the ids at these positions, the same for 7 and "7"."""
+    out = np.empty(len(positions), np.uint64)
+    for start in range(0, len(positions), _AT_ONCE):
+        part = positions[start : start + _AT_ONCE]
+        texts = Texts.of(str(x) for x in ids.take(part))
+        length = np.diff(texts.ptr)
+        place = np.arange(len(texts.data)) - np.repeat(texts.ptr[:-1], length)
+        powers = np.cumprod(np.full(length.max(initial=0) + 1, _BASE), dtype=np.uint64)
+        total = np.zeros(len(texts.data) + 1, np.uint64)
+        np.cumsum((texts.data + np.uint64(1)) * powers[place], out=total[1:])
+        out[start : start + len(part)] = _mixed(total[texts.ptr[1:]] - total[texts.ptr[:-1]])
+    return out
+
+
+def by_lowest_hash(
+    users: Ids, lengths: npt.NDArray[np.integer], share: float, most: int, parts: int = 1, *, draw: int = 0
+) -> list[npt.NDArray[np.int64]]:
+    """Return the positions of users with `FEWEST` items or more whose hashes lie in the first shares.
+
+    Of each part, the next `share` of all hashes, at most so many users with the lowest hashes are returned.
+    Another `draw` is another hash: the users of one are spread over those of the other.
+    """
+    long = np.flatnonzero(lengths >= FEWEST)
+    hashes = hashed(users, long)
+    for _ in range(draw):
+        hashes = _mixed(hashes + _BASE)
+    long, hashes = long[np.argsort(hashes)], np.sort(hashes)
+    ends = np.searchsorted(hashes, np.arange(parts + 1) * share * 2.0**64)
+    return [np.sort(long[ends[i] : ends[i + 1]][:most]) for i in range(parts)]
+
+
+def hidden_entries(
+    X: sp.csr_array, of_user: Hashes, of_item: Hashes, count: npt.NDArray[np.integer]
+) -> npt.NDArray[np.bool_]:
+    """Mark `count` entries of each row of X: those whose hashes of user and item are lowest."""
+    lengths = np.diff(X.indptr)
+    owner = np.repeat(np.arange(X.shape[0]), lengths)
+    pair = _mixed(of_user[owner] + _BASE * of_item[X.indices])
+    order = np.lexsort((pair, owner))
+    place = np.arange(len(owner)) - np.repeat(X.indptr[:-1], lengths)  # within the user's items
+    hide = np.empty(len(owner), np.bool_)
+    hide[order] = place < count[owner]
+    return hide
+
+
+def _mixed(x: Hashes) -> Hashes:
+    """Spread all bits over all bits, as splitmix64 does."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

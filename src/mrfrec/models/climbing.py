@@ -1,0 +1,76 @@
+"""Climb: change one value at a time while that helps. `MRF.fit` and `mrfrec tune` both go this way."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+Place = dict[str, int]
+"""The position on each axis; below 0 and above the last value is beyond its ends."""
+
+Found = TypeVar("Found")
+
+_BEYOND = 8  # steps beyond either end of an axis, at most
+
+
+class Move(NamedTuple):
+    """A step that helped: the axis, and what was found before and after it."""
+
+    name: str
+    before: Any
+    after: Any
+
+
+def climb(
+    axes: Sequence[str],
+    place: Place,
+    find: Callable[[Place], Found | None],
+    is_better: Callable[[Found, Found | None], bool],
+    rounds: int,
+    *,
+    skip: Callable[[str, Place], bool] = lambda name, place: False,
+) -> tuple[Place, list[Move]]:
+    """Return the place where no step along any axis is better, and the steps there.
+
+    Parameters
+    ----------
+    find
+        Returns what is found at a place, or None if there is no such place.
+    is_better
+        Whether the first of two findings is better than the second by enough to go there.
+    rounds
+        The most rounds over all axes; a round without a step is the last.
+    skip
+        Whether steps along an axis are useless at a place.
+    """
+    here, moves = find(place), list[Move]()
+    for _ in range(rounds):
+        before = len(moves)
+        for name in axes:
+            if skip(name, place):
+                continue
+            for direction in (1, -1):
+                moved = False
+                while True:
+                    step = {**place, name: place[name] + direction}
+                    found = find(step)
+                    if found is None or not is_better(found, here):
+                        break
+                    moves.append(Move(name, here, found))
+                    place, here, moved = step, found, True
+                if moved:
+                    break
+        if len(moves) == before:
+            break
+    return place, moves
+
+
+def value_at(values: Sequence[Any], place: int) -> Any:
+    """Return a value of an axis, also beyond its ends, in equal ratios or steps; None if there is none."""
+    last = len(values) - 1
+    if 0 <= place <= last:
+        return values[place]
+    steps, ends = (-place, values[:2]) if place < 0 else (place - last, values[:-3:-1])
+    if len(ends) < 2 or steps > _BEYOND or not all(type(x) in (int, float) for x in ends):
+        return None
+    end, inner = ends
+    beyond = end * (end / inner) ** steps if min(ends) > 0 else end + (end - inner) * steps
+    return round(beyond) if type(end) is int else float(f"{beyond:.3g}")

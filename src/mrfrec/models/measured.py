@@ -1,0 +1,50 @@
+"""What a fit has measured: values, their gains, and how these are said and saved."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+
+class MeasuredValue(NamedTuple):
+    """A parameter that was measured; the gain is the mean over users of the nDCG@100 it adds."""
+
+    name: str
+    start: float
+    value: float
+    gain: float
+    error: float  # standard error of the gain
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The values that a fit has measured, and on how many users; as a string, part of a sentence."""
+
+    users: int
+    trials: int
+    ndcg: float  # of the stand-in with these values
+    choices: tuple[MeasuredValue, ...]
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The value of each parameter that was measured."""
+        return {choice.name: choice.value for choice in self.choices}
+
+    def __str__(self) -> str:
+        moved = [
+            f"{name}={value:.3g} (not {start:.3g}, nDCG@100 {gain:+.4f} ± {error:.4f})"
+            for name, start, value, gain, error in self.choices
+            if value != start
+        ]
+        stayed = [
+            f"{choice.name}={choice.value:.3g}" for choice in self.choices if choice.value == choice.start
+        ]
+        found = ", ".join([*moved, *([f"{' and '.join(stayed)} as at the start"] if stayed else [])])
+        return f"measured on {self.users:,} held-out users: {found}"
+
+    def facts(self) -> dict[str, Any]:
+        """Return it in the form that `of_facts` reads and JSON can hold."""
+        return asdict(self)
+
+    @classmethod
+    def of_facts(cls, facts: Mapping[str, Any]) -> "Measured":
+        return cls(**{**facts, "choices": tuple(MeasuredValue(*choice) for choice in facts["choices"])})

@@ -1,0 +1,336 @@
+"""Measure parameters of an MRF: which values rank the hidden items of held-out users best?
+
+The model that is tried is a stand-in with few neighbours per item: values that suit it suit the final model.
+Trials share all stages that a value does not change; a new `rank_weight` or `novelty` needs no fit. The
+nDCG@100 of two trials is compared user by user, and a value changes only if the gain exceeds its standard
+error. The number of trials is bounded, and no decision looks at a clock: the result is that of the data.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from mrfrec.core import fitting, statistics
+from mrfrec.core.engine import WORDS, Engine, Progress
+from mrfrec.core.low_rank import LowRank
+from mrfrec.core.plan import Plan, Settings
+from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.data.heldout import by_lowest_hash, hashed, hidden_entries
+from mrfrec.data.interactions import Interactions
+from mrfrec.models.answers.scorers import novelty_factors
+from mrfrec.models.climbing import Move, Place, climb
+from mrfrec.models.measured import Measured, MeasuredValue
+
+Array = npt.NDArray[Any]
+Numbers = npt.NDArray[np.float64]
+
+FEWEST_USERS = 500
+_SHARE, _MOST_USERS, _HIDDEN = 0.1, 2000, 0.2  # of the users, and of each user's items
+_ITEMS = 8192  # among which hidden items are ranked, drawn by hash where there are more
+_PLACES = 100  # of the lists, if all items are ranked
+_USERS_AT_ONCE = 64
+_SAMPLED_USERS = 256  # whose scores tell how much these spread
+_KEPT = 3  # fits whose scores are kept: the present one, and one on either side
+
+DENSE_UP_TO, NEIGHBORS, MOST_NEIGHBORS = 3000, 100, 200  # of the stand-in
+AXES: dict[str, tuple[float, ...]] = {
+    "l2": tuple(2.0**power for power in range(-4, 5)),  # times where it starts
+    "rank_weight": (0.0, 0.1, 0.2, 0.3, 0.45, 0.6, 0.9, 1.3, 1.9),
+    "novelty": (-0.1, -0.05, 0.0, 0.05, 0.1, 0.15, 0.2, 0.3),
+    "user_weight": (0.0, 0.25, 0.5, 1.0, 1.5),
+}  # fmt: skip
+NAMES = tuple(AXES)
+_L2_TRIALS, _USER_TRIALS, _TRIALS = 5, 3, 16  # that a climb takes, mostly
+_SOLVING = ("solve", "rows", "factorise", "invert factor", "multiply factor", "weights")
+_LEAST_BUDGET = 20.0  # seconds of one core
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Users to ask, who are not trained on, and the items among which their hidden ones are ranked."""
+
+    training: sp.csr_array  # the other users × all items
+    shown: sp.csr_array  # users × all items
+    seen: sp.csr_array  # users × ranked items, of those shown
+    hidden: sp.csr_array  # users × ranked items
+    ranked: npt.NDArray[np.int64]
+
+    @property
+    def places(self) -> int:
+        """As many places as are a hundred of all items, and at least ten."""
+        k = round(_PLACES * len(self.ranked) / int(self.shown.shape[1]))
+        return min(max(k, 10), len(self.ranked))
+
+    def nbytes(self, itemsize: int) -> int:
+        """Return the bytes of these matrices, and of the scores that are kept of a few fits."""
+        arrays = [a for X in (self.training, self.shown) for a in (X.data, X.indices, X.indptr)]
+        scores = int(self.shown.shape[0]) * len(self.ranked)
+        return sum(int(a.nbytes) for a in arrays) + (_KEPT + 3) * itemsize * scores
+
+
+def held_out(data: Interactions) -> HeldOut | None:
+    """Hold out a tenth of the users by hash, up to 2,000; None if there are too few."""
+    X, m = data.matrix, data.n_items
+    if data.n_users < FEWEST_USERS:
+        return None
+    # Another draw than that of evaluations, which may have taken their users out already.
+    (users,) = by_lowest_hash(data.users, np.diff(X.indptr), _SHARE, _MOST_USERS, draw=1)
+    trains = np.ones(data.n_users, np.bool_)
+    trains[users] = False
+    training = X[trains]
+    of_item = hashed(data.items, np.arange(m))
+    ranked = np.sort(np.argsort(of_item, kind="stable")[:_ITEMS])
+    known = np.zeros(m, np.bool_)
+    known[ranked] = np.bincount(training.indices, minlength=m)[ranked] > 0
+    # Hide known items that are ranked: a fifth of all that the user has, or as many as there are.
+    asked = X[users]
+    can = known[asked.indices]
+    wanted = np.maximum((_HIDDEN * np.diff(asked.indptr)).astype(np.int64), 1)
+    hide = np.zeros(asked.nnz, np.bool_)
+    hide[can] = hidden_entries(_only(asked, can), hashed(data.users, users), of_item, wanted)
+    hidden, shown = _only(asked, hide)[:, ranked], _only(asked, ~hide)
+    able = np.flatnonzero((np.diff(hidden.indptr) > 0) & (np.diff(shown.indptr) > 0))
+    if not len(able) or not training.nnz:
+        return None
+    shown = shown[able]
+    return HeldOut(training, shown, shown[:, ranked], hidden[able], ranked)
+
+
+def _only(X: sp.csr_array, keep: npt.NDArray[np.bool_]) -> sp.csr_array:
+    ptr = np.concatenate([[0], np.cumsum(keep)])[X.indptr]
+    return sp.csr_array((X.data[keep], X.indices[keep], ptr), shape=X.shape)
+
+
+def scores(
+    histories: sp.csr_array, weights: Rows | DenseRows, low_rank: LowRank | None, items: npt.NDArray[np.int64]
+) -> tuple[Array, Array | None]:
+    """Return x·B and x·L of users for some items, users × items."""
+    B = weights.matrix()
+    found = histories.astype(B.dtype) @ B[:, items]
+    base = found if isinstance(found, np.ndarray) else found.toarray()
+    if low_rank is None:
+        return base, None
+    low = (histories * low_rank.left[None, :]).astype(B.dtype) @ low_rank.vectors @ low_rank.vectors[items].T
+    column = np.full(len(low_rank.left), -1)
+    column[items] = np.arange(len(items))
+    owner = np.repeat(np.arange(histories.shape[0]), np.diff(histories.indptr))
+    place = column[histories.indices]
+    own = place >= 0
+    low[owner[own], place[own]] -= histories.data[own] * low_rank.own[histories.indices[own]]
+    return base, low
+
+
+def ndcg(scores: Array, hidden: sp.csr_array, places: int) -> npt.NDArray[np.float64]:
+    """Return the nDCG of each user: a hidden item has as many before it as have its score or a higher one."""
+    counts = np.diff(hidden.indptr)
+    owner = np.repeat(np.arange(len(counts)), counts)
+    score = scores[owner, hidden.indices]
+    least = np.partition(scores, -places, axis=1)[:, -places]
+    found = np.flatnonzero(score >= least[owner])
+    place = np.empty(len(found), np.int64)
+    for i, entry in enumerate(found):
+        place[i] = np.count_nonzero(scores[owner[entry]] >= score[entry])
+    gain = np.where(place <= places, 1.0 / np.log2(1.0 + np.maximum(place, 1)), 0.0)
+    best = np.concatenate([[0.0], np.cumsum(1.0 / np.log2(np.arange(2, places + 2)))])
+    return np.asarray(np.bincount(owner[found], gain, len(counts)) / best[np.minimum(counts, places)])
+
+
+def relative_spread(X: sp.csr_array, weights: Rows | DenseRows, shift: Array, low_rank: LowRank) -> float:
+    """Return how much more the scores of B spread than those of L, over the items that users have not.
+
+    The users and items are samples, evenly spaced; the spread is the root of the mean variance of a user's
+    scores.
+    """
+    m = X.shape[1]
+    lengths = np.diff(X.indptr)
+    users = np.flatnonzero((lengths > 0) & (lengths < m))
+    histories = X[users[:: max(1, len(users) // _SAMPLED_USERS)]]
+    items = np.arange(0, m, max(1, m // _ITEMS))
+    base, low = scores(histories, weights, low_rank, items)
+    others = histories[:, items].toarray() == 0
+    assert low is not None
+    variances = [
+        np.mean([own[mask].var(dtype=np.float64) for own, mask in zip(of, others, strict=True) if mask.any()])
+        for of in (base + shift[items], low)
+        if len(of)
+    ]
+    return float(np.sqrt(variances[0] / variances[1])) if variances and variances[1] > 0 else 0.0
+
+
+class _Trials:
+    """The values that were tried, and the nDCG of each held-out user with them."""
+
+    def __init__(self, asked: HeldOut, settings: Settings, offset: bool, engine: Engine, held: int) -> None:
+        self._asked, self._settings, self._offset, self._engine = asked, settings, offset, engine
+        self._held = held
+        self._reuse = fitting.Reuse()
+        self._low: Array | None = None  # x·L, which no value changes
+        self._scored: dict[tuple[float, float], tuple[Array, float]] = {}
+        self._popularity = np.bincount(asked.training.indices, minlength=asked.shown.shape[1])
+        self.found: dict[tuple[float, ...], Numbers] = {}
+
+    def ndcg(self, point: Mapping[str, float]) -> Numbers:
+        """Return the nDCG of each user with these values."""
+        key = tuple(point[name] for name in NAMES)
+        if key not in self.found:
+            base, spread = self._scores(point["l2"], point["user_weight"])
+            factors = novelty_factors(self._popularity, point["novelty"], self._asked.ranked)
+            self.found[key] = self._ranked(base, point["rank_weight"] * spread, factors.astype(base.dtype))
+        return self.found[key]
+
+    def _ranked(self, base: Array, weight: float, factors: Array) -> Numbers:
+        asked, low = self._asked, self._low
+
+        def of_users(first: int) -> Numbers:
+            part = slice(first, first + _USERS_AT_ONCE)
+            total = base[part] if low is None else base[part] + base.dtype.type(weight) * low[part]
+            total = total * factors
+            total[asked.seen[part].nonzero()] = -np.inf
+            return ndcg(total, asked.hidden[part], asked.places)
+
+        return np.concatenate(self._engine.run(of_users, range(0, len(base), _USERS_AT_ONCE)))
+
+    def _scores(self, l2: float, user_weight: float) -> tuple[Array, float]:
+        """Return x·B of the held-out users for the ranked items, and how much more that spreads than x·L."""
+        kept = self._scored.pop((l2, user_weight), None)
+        if kept is None:
+            kept = self._fitted(replace(self._settings, l2=l2, user_weight=user_weight))
+        while len(self._scored) >= _KEPT:
+            self._scored.pop(next(iter(self._scored)))
+        self._scored[l2, user_weight] = kept  # the latest is the last
+        return kept
+
+    def _fitted(self, settings: Settings) -> tuple[Array, float]:
+        asked = self._asked
+        fitted = fitting.fit(asked.training, settings, self._engine, copied=self._held, reuse=self._reuse)
+        B, low_rank = fitted.weights, fitted.low_rank
+        shift = np.zeros(len(fitted.mean), settings.dtype)
+        if self._offset:
+            shift[:] = fitted.mean - fitted.mean.astype(settings.dtype) @ B.matrix()
+        wanted = low_rank if self._low is None else None
+
+        def of_users(first: int) -> tuple[Array, Array | None]:
+            return scores(asked.shown[first : first + _USERS_AT_ONCE], B, wanted, asked.ranked)
+
+        parts = self._engine.run(of_users, range(0, asked.shown.shape[0], _USERS_AT_ONCE))
+        base = np.concatenate([part for part, _ in parts])
+        base += shift[asked.ranked]
+        if wanted is not None:
+            self._low = np.concatenate([low for _, low in parts if low is not None])
+        spread = 0.0 if low_rank is None else relative_spread(asked.training, B, shift, low_rank)
+        return base, spread
+
+
+def stand_in(settings: Settings, plan: Plan, items: int) -> Settings:
+    """Return the settings of the model that is tried in place of the final one."""
+    rank_weight = 0.0 if settings.rank_weight == 0 else 1.0  # any that has a low-rank part
+    if items <= DENSE_UP_TO:
+        sparsity, constraint = plan.sparsity, settings.mean_constraint
+        return replace(settings, sparsity=sparsity, rank_weight=rank_weight, mean_constraint=constraint)
+    return replace(
+        settings,
+        sparsity=min(NEIGHBORS / items, plan.sparsity or 1.0),
+        threshold=None,
+        max_neighbors=min(MOST_NEIGHBORS, settings.max_neighbors),
+        mean_constraint=False,
+        rank_weight=rank_weight,
+    )
+
+
+def affordable(free: Sequence[str], final: Mapping[str, float], trial: Mapping[str, float]) -> list[str]:
+    """Leave out user_weight where trying it would take longer than the final fit, by the costs of both."""
+    solving = sum(cost for stage, cost in trial.items() if stage in _SOLVING)
+    again = sum(cost for stage, cost in trial.items() if stage not in ("low rank", "finish"))
+    total = trial.get("low rank", 0.0) + (1 + _USER_TRIALS) * again + _L2_TRIALS * solving
+    dear = total > max(sum(final.values()), _LEAST_BUDGET)
+    return [name for name in free if name != "user_weight" or not dear]
+
+
+def measure(
+    asked: HeldOut,
+    start: Mapping[str, float | Literal["auto"]],
+    free: Sequence[str],
+    settings: Settings,
+    offset: bool,
+    engine: Engine,
+    held: int,
+    progress: Progress | None = None,
+) -> Measured:
+    """Climb from the start along the free parameters.
+
+    Parameters
+    ----------
+    start
+        A value for each of `NAMES`; l2 may be "auto", which is then where it starts.
+    settings
+        Those of the `stand_in`.
+    held
+        Bytes that the process holds for the trials, those of `asked` among them.
+    """
+    trials = _Trials(asked, settings, offset, engine, held)
+    first = {name: value for name, value in start.items() if value != "auto"}
+    if "l2" not in first:
+        moments = statistics.moments(asked.training, first["user_weight"], engine)
+        first["l2"] = float(f"{moments.typical_ridge(settings.alpha, settings.center):.3g}")
+    axes = {name: axis for name, axis in AXES.items() if name in free}
+    if "l2" in axes:
+        axes["l2"] = tuple(factor * first["l2"] for factor in axes["l2"])
+
+    def point(place: Place) -> dict[str, float]:
+        return {**first, **{name: axes[name][index] for name, index in place.items()}}
+
+    def find(place: Place) -> Numbers | None:
+        if any(not 0 <= index < len(axes[name]) for name, index in place.items()):
+            return None
+        if progress is not None:
+            progress(WORDS["measure"], len(trials.found), max(_TRIALS, len(trials.found) + 1))
+        return trials.ndcg(point(place))
+
+    place = {name: axis.index(first[name]) for name, axis in axes.items()}
+    at_first = find(place)
+    assert at_first is not None
+    place, moves = climb(list(axes), place, find, _is_better, 1)
+    # A new user_weight is a new pass over the data: once is enough.
+    place, more = climb([name for name in axes if name != "user_weight"], place, find, _is_better, 1)
+    last, found = find(place), point(place)
+    assert last is not None
+    moves += more
+    if "l2" in axes:
+        half, twice = (find({**place, "l2": place["l2"] + step}) for step in (-1, 1))
+        between = {**found, "l2": _summit(found["l2"], half, last, twice)}
+        values = trials.ndcg(between)
+        if values.mean() > last.mean():
+            moves.append(Move("l2", last, values))
+            last, found = values, between
+    gains = {name: np.zeros_like(at_first) for name in axes}
+    for move in moves:
+        gains[move.name] += move.after - move.before
+    choices = (MeasuredValue(name, first[name], found[name], *mean_and_error(gains[name])) for name in axes)
+    return Measured(len(last), len(trials.found), float(last.mean()), tuple(choices))
+
+
+def _summit(l2: float, half: Numbers | None, here: Numbers, twice: Numbers | None) -> float:
+    """Return where a parabola through the values at l2/2, l2 and 2·l2 is highest: at most √2 away."""
+    if half is None or twice is None:
+        return l2
+    low, middle, high = (float(values.mean()) for values in (half, here, twice))
+    bend = 2 * middle - low - high
+    step = min(max((high - low) / (2 * bend), -0.5), 0.5) if bend > 0 else 0.0
+    return float(f"{l2 * 2.0**step:.3g}")
+
+
+def _is_better(found: Numbers, here: Numbers | None) -> bool:
+    """Return whether the gain is larger than its standard error."""
+    assert here is not None
+    gain, error = mean_and_error(found - here)
+    return gain > error
+
+
+def mean_and_error(values: Numbers) -> tuple[float, float]:
+    """Return the mean over users, and its standard error; infinite for a single user."""
+    error = values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.inf
+    return float(values.mean()), float(error)
