@@ -18,6 +18,7 @@ import polars as pl
 import pytest
 
 import mrfrec.datasets
+from mrfrec.io.databases import connect
 
 Matrix = npt.NDArray[np.float64]
 
@@ -57,6 +58,14 @@ def real_valued() -> Matrix:
 
 
 @pytest.fixture(scope="session")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of a few groceries, to be served."""
+    from servers import save_shop  # loads uvicorn
+
+    return save_shop(tmp_path_factory.mktemp("shop") / "shop.mrf")
+
+
+@pytest.fixture(scope="session")
 def often_used_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Debian data without the items of fewer than 20 users: 1,528 items of 5,178."""
     events = pl.read_parquet(mrfrec.datasets._tables("debian", None)[0])
@@ -88,6 +97,12 @@ def postgres_server() -> Iterator[Any]:
             # At once, without writing out all databases first.
             os.kill(int((Path(folder) / "data" / "postmaster.pid").read_text().split()[0]), signal.SIGQUIT)
             server.cleanup()
+
+
+def fetch(url: str, query: str) -> list[Any]:
+    """Return the rows of a query."""
+    with connect(url) as cursor:
+        return list(cursor.execute(query).fetchall())
 
 
 _databases = itertools.count()

@@ -7,11 +7,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
-from types import TracebackType
 from typing import Any, Self
 
 import polars as pl
@@ -70,7 +69,7 @@ class Command:
         self.url = re.findall(r"listening at (http://[^\s\"]+)", self.log)[0]
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.terminate()
             self.process.wait(20)
@@ -96,6 +95,13 @@ class Command:
         """Send a signal; returns the exit code."""
         self.process.send_signal(how)
         return self.process.wait(20)
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def is_running(pid: int) -> bool:

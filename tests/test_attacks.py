@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,20 +22,15 @@ import scipy.sparse as sp
 from fastapi import FastAPI
 
 from mrfrec import MRF
-from mrfrec.errors import DataError, ModelFileError, MrfrecWarning, ParameterError
+from mrfrec.errors import DataError, ModelFileError, MrfrecWarning
 from mrfrec.service import ServiceSettings, answers, create_app, metrics, schemas, serve
 from mrfrec.service.app import reload
 from mrfrec.service.keys import new_key
 
-from servers import Command, save_shop, serving
+from servers import Command, eventually, save_shop, serving
 
 ASK = {"history": ["milk"], "k": 3}
 JSON = {"Content-Type": "application/json"}
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_shop(tmp_path_factory.mktemp("attacks") / "shop.mrf")
 
 
 # ── prefixes ──────────────────────────────────────────────────────────────────────────────────────
@@ -102,19 +97,12 @@ def test_keys_roles_metrics_links_and_hot_swaps_are_the_same_under_a_prefix(
         assert [link for link in _links(page) if not link.startswith(("/recs/", "#"))] == []
         save_shop(tmp_path / "new.mrf", l2=50.0).replace(model)
         before = client.get(f"{url}/v1/models/shop").json()["fingerprint"]
-        _eventually(lambda: client.get(f"{url}/v1/models/shop").json()["fingerprint"] != before)
+        eventually(lambda: client.get(f"{url}/v1/models/shop").json()["fingerprint"] != before)
 
 
 def _links(page: str) -> list[str]:
     parts = page.replace('src="', 'href="').replace('action="', 'href="').split('href="')[1:]
     return [part.partition('"')[0] for part in parts]
-
-
-def _eventually(holds: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 # ── the cost of a request ─────────────────────────────────────────────────────────────────────────
@@ -174,9 +162,7 @@ def test_values_of_a_body_are_counted_before_it_is_parsed(
         monkeypatch.setattr(json, "loads", parses)
         for many in (b"1," * 700_000, b"[]" * 100_001, b"{}" * 100_001):
             content = b'{"history": [%b' % many
-            found = httpx.post(
-                f"{url}/v1/recommend", content=content, headers={"Content-Type": "application/json"}
-            )
+            found = httpx.post(f"{url}/v1/recommend", content=content, headers=JSON)
             assert found.status_code == 413
             assert b"at most 100,000 values" in found.content
 
@@ -198,10 +184,10 @@ def test_work_for_a_batch_stops_when_its_client_leaves(large: Path, monkeypatch:
         with socket.create_connection((host, int(port)), timeout=20) as connection:
             head = f"POST /v1/recommend/batch HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
             connection.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
-            _eventually(lambda: len(calls) == 2)
+            eventually(lambda: len(calls) == 2)
         left.set()
         name = 'mrfrec_requests_total{model="",route="/v1/recommend/batch",status="499"} 1.0'
-        _eventually(lambda: name in httpx.get(f"{url}/metrics").text)
+        eventually(lambda: name in httpx.get(f"{url}/metrics").text)
     assert len(calls) == 2
     assert sum(calls) < 500
 
@@ -303,11 +289,13 @@ def test_body_of_another_kind_is_415_whatever_its_parameters(shop: Path) -> None
     with serving(create_app(shop)) as url:
         for kind, status in (
             ("text/plain; x=application/json", 415),
+            ("application/x-www-form-urlencoded", 415),
             ("application/json; charset=utf-8", 200),
             ("Application/JSON", 200),
         ):
             found = httpx.post(f"{url}/v1/recommend", content=json.dumps(ASK), headers={"Content-Type": kind})
             assert found.status_code == status
+            assert status == 200 or "Content-Type: application/json" in found.json()["detail"]
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names")
@@ -347,7 +335,7 @@ def test_client_that_takes_no_answer_is_cut_off(large: Path, caplog: pytest.LogC
     app = create_app(large, settings=ServiceSettings(write_seconds=0.5))
     with serving(app) as url, caplog.at_level(logging.WARNING, "mrfrec.service"):
         with _stuck(url, json.dumps(LONG).encode()) as connection:
-            _eventually(lambda: "takes no more of the answer" in caplog.text, 60)
+            eventually(lambda: "takes no more of the answer" in caplog.text, 60)
             assert app.state.load.held == 0
             taken = 0
             while piece := connection.recv(1_000_000):  # until the service closes it
@@ -360,10 +348,10 @@ def test_long_answers_that_are_not_taken_leave_room_for_short_ones(large: Path) 
     body = json.dumps(LONG).encode()
     with serving(app) as url:
         with _stuck(url, body):
-            _eventually(lambda: app.state.load.held > 6_000_000, 60)
+            eventually(lambda: app.state.load.held > 6_000_000, 60)
             assert httpx.post(f"{url}/v1/recommend/batch", json=LONG, timeout=60).status_code == 503
             assert httpx.post(f"{url}/v1/recommend", json={"history": [1]}).status_code == 200
-        _eventually(lambda: app.state.load.held == 0)
+        eventually(lambda: app.state.load.held == 0)
         assert httpx.post(f"{url}/v1/recommend/batch", json=LONG, timeout=60).status_code == 200
 
 
@@ -397,22 +385,6 @@ def test_hosts_are_those_that_are_allowed(shop: Path) -> None:
             assert httpx.get(f"{url}/health", headers={"Host": host}).status_code == 200
         reload = httpx.post(f"{url}/v1/models/shop/reload", headers={"Host": "shop.example"})
         assert reload.status_code == 200
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"root_path": "recs"},
-        {"root_path": "/recs/"},
-        {"root_path": "/a b"},
-        {"hosts": ("a:80",)},
-        {"drain": -1.0},
-    ],
-    ids=str,
-)
-def test_bad_prefixes_hosts_and_times_are_refused(bad: dict[str, Any]) -> None:
-    with pytest.raises(ParameterError, match=next(iter(bad))):
-        ServiceSettings(**bad)
 
 
 # ── what the service says of itself ───────────────────────────────────────────────────────────────
@@ -469,20 +441,10 @@ def test_two_workers_start_where_the_file_system_is_read_only(
         "serve(sys.argv[1], port=0, workers=2)\n"
     )
     with Command(tmp_path, shop, code=code) as service:
-        _eventually(lambda: httpx.get(f"{service.url}/ready").status_code == 200)
-        assert httpx.post(f"{service.url}/v1/recommend", json=ASK).status_code == 200
-        _eventually(
-            lambda: f"\nmrfrec_workers {1 + has_memory}.0" in httpx.get(f"{service.url}/metrics").text
-        )
+        eventually(lambda: httpx.get(f"{service.url}/ready", timeout=60).status_code == 200)
+        assert httpx.post(f"{service.url}/v1/recommend", json=ASK, timeout=60).status_code == 200
+        eventually(lambda: f"\nmrfrec_workers {1 + has_memory}.0" in httpx.get(f"{service.url}/metrics").text)
         assert ("tells of one worker" in service.log) != has_memory
-
-
-def test_metrics_tell_of_processes_and_versions(shop: Path) -> None:
-    with serving(create_app(shop)) as url:
-        found = httpx.get(f"{url}/metrics").text
-    assert "mrfrec_workers 1.0" in found
-    assert 'mrfrec_build_info{python="' in found
-    assert f'process_resident_memory_bytes{{pid="{os.getpid()}"}}' in found
 
 
 # ── starting ──────────────────────────────────────────────────────────────────────────────────────

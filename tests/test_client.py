@@ -24,11 +24,6 @@ from servers import save_shop, serving
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_shop(tmp_path_factory.mktemp("client") / "shop.mrf")
-
-
-@pytest.fixture(scope="module")
 def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Integers with titles, values, scores of 64 bits."""
     X = random_matrix(3, real=True)
@@ -133,21 +128,16 @@ def test_info_describes_the_model(url: str) -> None:
         (lambda c: c.recommend(history=["milk"], k=51), DataError, "k must be at most 50"),
         (lambda c: c.recommend(history=["milk"], exclude={"a": ["b"]}), DataError, "exclude"),
         (lambda c: c.recommend(history={"milk": float("nan")}), DataError, "finite"),
-        (lambda c: c.recommend(history={"ann": {"milk": "x"}}), DataError, "valid number"),
-        (lambda c: c.recommend(history=[["milk"], [1.5]]), DataError, "must be an id"),
         (lambda c: c.recommend(history=[b"milk"]), DataError, "must be an id"),
         (lambda c: c.recommend(history=[object()]), DataError, "cannot be sent"),
         (lambda c: c.recommend(history=[10**5000]), DataError, "cannot be sent"),
         (lambda c: c.recommend(history={"ann": ["milk"], 3: ["tea"]}), DataError, "got some of each"),
         (lambda c: c.recommend([1.5]), DataError, "user"),
-        (lambda c: c.recommend(["4"]), DataError, "user ids are integers here"),
         (lambda c: c.recommend(history=["milk"], novelty=2), ParameterError, "novelty must be between"),
         (lambda c: c.explain("tea", history=["milk"], novelty="x"), DataError, "novelty"),
-        (lambda c: c.recommend(history=["milk"], visitor=1.5), DataError, "visitor"),
         (lambda c: c.similar_items("caviar"), DataError, "does not know this item"),
         (lambda c: c.explain("milk"), ParameterError, "user must be given, or else a history"),
         (lambda c: c.explain("milk", history=[["tea"], []]), ParameterError, "history must be of one person"),
-        (lambda c: c.explain("caviar", history=["milk"]), DataError, "does not know this item"),
         (lambda c: c.explain("milk", user=99), DataError, "does not know this user"),
     ],
 )
@@ -294,40 +284,33 @@ ASKS: list[Callable[[Client], Any]] = [
 ]
 
 
+ODD = '{"model": {}, "models": [3], "items": 3, "answers": [1], "unknown": 7, "contributions": null}'
+
+
+@pytest.mark.parametrize("kind", ["application/problem+json", "application/json"])
 @pytest.mark.parametrize(
-    "answer",
+    ("status", "body"),
     [
-        (200, b"<html>"),
-        (200, b"3"),
-        (200, b"{}"),
-        (200, b"[" * 100_000),
-        (
-            200,
-            b'{"model": {}, "models": [3], "items": 3, "answers": [1], "unknown": 7, "contributions": null}',
-        ),
-        (200, b'{"model": 1, "models": 2, "item": 1, "items": 3, "answers": 2, "unknown": []}'),
-        (500, b"oops"),
-        (404, b"[]"),
-        (404, b'{"detail": "there is nothing at this address."}'),
-        (301, b""),
+        (200, "<html>"),
+        (200, "3"),
+        (200, "{}"),
+        (200, "[" * 100_000),
+        (200, ODD),
+        (200, '{"model": 1, "models": 2, "item": 1, "items": 3, "answers": 2, "unknown": []}'),
+        (500, "oops"),
+        (404, "[]"),
+        (404, '{"detail": "there is nothing at this address."}'),
+        (301, ""),
     ],
     ids=range(10),
 )
-def test_what_is_no_service_is_an_error(answer: tuple[int, bytes]) -> None:
-    with _answering(answer) as (url, _), Client(url) as client:
+def test_what_is_no_service_is_an_error(status: int, body: str, kind: str) -> None:
+    with _answering((status, body.encode()), kind=kind) as (url, _), Client(url) as client:
         for ask in ASKS:
             with pytest.raises(ServiceError, match=f"{url} .*check the URL") as error:
                 ask(client)
             assert not str(error.value).endswith("..")
-
-
-def test_another_service_does_not_find_it() -> None:
-    foreign = (404, b'{"detail": "Not Found"}')
-    with _answering(foreign, kind="application/json") as (url, _), Client(url) as client:
-        for ask in ASKS:
-            with pytest.raises(ServiceError, match=f"{url} answers 404, .* check the URL") as error:
-                ask(client)
-            assert error.value.status == 404
+            assert error.value.status in (status, None)
 
 
 @pytest.mark.parametrize("path", ["/foo", "/v1"])

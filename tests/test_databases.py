@@ -28,13 +28,11 @@ from mrfrec.io.databases import connect, redacted
 from mrfrec.io.queries import open_query
 from mrfrec.io.tables import read_events
 
+from conftest import fetch
+from servers import eventually
+
 SECRET = "se/cr@t%"  # of the role guest
 ENCODED = "se%2Fcr%40t%25"
-
-
-def fetch(url: str, query: str) -> list[Any]:
-    with connect(url) as cursor:
-        return list(cursor.execute(query).fetchall())
 
 
 def as_guest(url: str, password: str = "", parameters: str = "") -> str:
@@ -201,10 +199,7 @@ def test_statement_that_takes_too_long_is_stopped_on_the_server(postgres: str) -
     running = (
         "select count(*) from pg_stat_activity where query like '%pg_sleep%' and pid <> pg_backend_pid()"
     )
-    deadline = time.monotonic() + 10
-    while fetch(postgres, running) != [(0,)]:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually(lambda: fetch(postgres, running) == [(0,)])
 
 
 ORDERS = """create table orders (user_id bigint, sku varchar(20), ts timestamp{zone}, amount {number},
@@ -399,10 +394,7 @@ def test_abandoned_reading_lets_the_database_go(postgres: str, is_begun: bool) -
     gc.collect()
     running = "query like '%generate_series%' and pid <> pg_backend_pid()"
     query = f"select count(*) from pg_stat_activity where {running}"
-    deadline = time.monotonic() + 10
-    while fetch(postgres, query) != [(0,)]:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually(lambda: fetch(postgres, query) == [(0,)])
 
 
 @pytest.mark.slow

@@ -129,7 +129,7 @@ def test_values_are_measured_once_and_then_every_few_nights(folder: Path) -> Non
     assert [measured for measured, _ in kept] == [True, False, True, False]
     assert kept[0][1] == kept[1][1] != kept[2][1]
     job = write_job(folder, ("sparsity = 0.2", "sparsity = 0.2\nmeasure_every = 0"))
-    with pytest.raises(MrfrecError, match="measure_every"):
+    with pytest.raises(mrfrec.MrfrecError, match="measure_every"):
         nightly.run(job)
 
 

@@ -61,13 +61,11 @@ def test_replaced_file_answers_and_a_damaged_one_does_not(
     replace_by(path, files["a"])
     models = ServedModels({"m": path})
     first = models.get("m")
-    assert first is not None
     models.follow()
     assert models.get("m") is first
     replace_by(path, files["b"])
     models.follow()
     second = models.get("m")
-    assert second is not None
     assert second.fingerprint != first.fingerprint
     content = bytearray(files["a"].read_bytes())
     content[-5] ^= 255
@@ -87,7 +85,6 @@ def test_replaced_file_answers_and_a_damaged_one_does_not(
     replace_by(path, files["a"])
     models.follow()
     third = models.get("m")
-    assert third is not None
     assert third.fingerprint == first.fingerprint
     assert first.model.answer(history=[1]).rows == third.model.answer(history=[1]).rows  # still answers
 

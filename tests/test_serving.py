@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
@@ -21,26 +20,12 @@ import httpx
 import pytest
 
 import mrfrec
-from mrfrec.cli import serving as serving_commands
-from mrfrec.errors import ParameterError
 from mrfrec.service import ServiceSettings, create_app
 from mrfrec.service.keys import new_key
 
-from servers import Command, is_running, save_shop, serving
+from servers import Command, eventually, is_running, save_shop, serving
 
 ASK = {"history": ["milk", "tea"], "k": 3}
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_shop(tmp_path_factory.mktemp("serving") / "shop.mrf")
-
-
-def _eventually(holds: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def _count(url: str) -> float:
@@ -60,7 +45,7 @@ def test_killed_workers_are_replaced_while_others_answer_and_end_with_their_pare
         first, second = service.workers
         file.rename(tmp_path / "elsewhere")
         os.kill(first, signal.SIGKILL)
-        _eventually(lambda: not is_running(first))
+        eventually(lambda: not is_running(first))
         for _ in range(10):  # connections that the dead one had not accepted, the other accepts
             assert httpx.post(f"{service.url}/v1/recommend", json=ASK).status_code == 200
         service.wait_for("waits: ", seconds=120)  # the supervisor may wait for a sign of life of the dead one
@@ -70,20 +55,20 @@ def test_killed_workers_are_replaced_while_others_answer_and_end_with_their_pare
         assert "mrfrec_workers 1.0" in httpx.get(f"{service.url}/metrics").text
         assert _count(service.url) >= 69  # those of the dead one, too; it may have died before the last
         (tmp_path / "elsewhere").rename(file)
-        _eventually(lambda: "mrfrec_workers 2.0" in httpx.get(f"{service.url}/metrics").text, 60)
+        eventually(lambda: "mrfrec_workers 2.0" in httpx.get(f"{service.url}/metrics").text, 60)
         service.wait_for("starts", 3)
         assert is_running(second)
         assert is_running(service.workers[2])
         assert "Traceback" not in service.log
         service.process.kill()
         service.process.wait()
-        _eventually(lambda: not any(is_running(pid) for pid in service.workers))
+        eventually(lambda: not any(is_running(pid) for pid in service.workers))
 
 
 @pytest.mark.slow
 def test_sighup_while_it_starts_is_no_end(shop: Path, tmp_path: Path) -> None:
     service = Command(tmp_path, shop, "--workers", 2)
-    _eventually(lambda: _ignores(service.process.pid, signal.SIGHUP))
+    eventually(lambda: _ignores(service.process.pid, signal.SIGHUP))
     while "opened" not in service.log:
         service.process.send_signal(signal.SIGHUP)
         time.sleep(0.02)
@@ -171,7 +156,7 @@ def test_sighup_reloads_models_and_keys_in_all_workers(shop: Path, tmp_path: Pat
         file.write_text(other)
         service.process.send_signal(signal.SIGHUP)
         service.wait_for(" replaces ", 2)
-        _eventually(lambda: (statuses(old), statuses(new)) == ({401}, {200}))
+        eventually(lambda: (statuses(old), statuses(new)) == ({401}, {200}))
         assert len(service.workers) == 2
         for entry in map(json.loads, service.log.splitlines()):
             assert {"time", "level"} <= entry.keys()
@@ -226,7 +211,7 @@ def _wait_for_workers(url: str, count: int) -> None:
         return len(_workers_of(answers)) == count
 
     with httpx.Client(headers={"Connection": "close"}, timeout=60) as client:
-        _eventually(all_have, 60)
+        eventually(all_have, 60)
 
 
 def _workers_of(answers: list[httpx.Response]) -> set[str]:
@@ -317,7 +302,7 @@ def test_models_are_exchanged_under_load_without_a_failed_or_mixed_answer(tmp_pa
                     assert client.post("/v1/models/shop/reload").status_code == 200
                 else:
                     fingerprint = list(wanted)[number % 2]
-                    _eventually(
+                    eventually(
                         lambda f=fingerprint: client.get("/v1/models/shop").json()["fingerprint"] == f  # type: ignore[misc]
                     )
                 models.append(weakref.ref(served.get("shop").model))
@@ -338,7 +323,7 @@ def test_the_model_of_the_night_answers_from_then_on(shop: Path, tmp_path: Path)
     with serving(create_app(file, settings=ServiceSettings(poll=0.05))) as url:
         before = httpx.get(f"{url}/v1/models/shop").json()
         save_shop(file, l2=9.0)
-        _eventually(lambda: httpx.get(f"{url}/v1/models/shop").json()["fingerprint"] != before["fingerprint"])
+        eventually(lambda: httpx.get(f"{url}/v1/models/shop").json()["fingerprint"] != before["fingerprint"])
         assert httpx.get(f"{url}/v1/models/shop").json()["parameters"]["l2"] == 9.0
 
 
@@ -394,7 +379,7 @@ def test_it_serves_though_nobody_listens_to_its_messages(shop: Path) -> None:
     command = [sys.executable, "-m", "mrfrec", "serve", str(shop), "--port", str(port)]
     process = subprocess.Popen(["sh", "-c", 'exec "$@" 2>&-', "sh", *command])
     try:
-        _eventually(lambda: _answers(f"http://127.0.0.1:{port}/ready"))
+        eventually(lambda: _answers(f"http://127.0.0.1:{port}/ready"))
         process.terminate()
         assert process.wait(20) == 0
     finally:
@@ -406,10 +391,3 @@ def _answers(url: str) -> bool:
         return httpx.get(url).status_code == 200
     except httpx.HTTPError:
         return False
-
-
-def test_shares_are_given_once() -> None:
-    assert serving_commands._shares("a=0.9,b=.1") == {"a": 0.9, "b": 0.1}
-    for text in ("a=0.9,a=0.1", "a", "a=x", ""):
-        with pytest.raises(ParameterError, match="--split must be shares by model"):
-            serving_commands._shares(text)

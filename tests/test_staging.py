@@ -21,13 +21,10 @@ from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.databases import connect
 from mrfrec.io.staging import open_staging, parse_table
 
+from conftest import fetch, random_matrix
+
 SCHEMA = {"user": pl.Int64, "item": pl.String, "rank": pl.Int32}
 QUERY = 'select "user", item, rank from recs order by "user", rank'
-
-
-def fetch(url: str, query: str) -> list[Any]:
-    with connect(url) as cursor:
-        return list(cursor.execute(query).fetchall())
 
 
 def execute(url: str, *statements: str) -> None:
@@ -61,8 +58,6 @@ def stage(url: str, frames: Iterable[pl.DataFrame], table: str = "recs") -> None
 
 @pytest.fixture(scope="module")
 def model() -> mrfrec.MRF:
-    from conftest import random_matrix
-
     return mrfrec.MRF().fit(sparse.csr_matrix(random_matrix(1)))
 
 
@@ -93,9 +88,6 @@ def test_columns_get_other_names(database: str, model: mrfrec.MRF, tmp_path: Pat
 def test_names_that_columns_cannot_have_are_refused(tmp_path: Path, model: mrfrec.MRF, columns: Any) -> None:
     with pytest.raises(ParameterError, match="columns"):
         model.recommend_to(tmp_path / "x.csv", columns=columns)
-    for text in ("user", "user=", "user=a,user=b"):
-        with pytest.raises(ParameterError, match="--columns must be"):
-            run_command(["recommend", "m.mrf", "--all", "-o", "x.csv", "--columns", text], threading.Event())
 
 
 def test_table_of_similar_items_holds_what_similar_items_returns(

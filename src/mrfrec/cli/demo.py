@@ -11,7 +11,7 @@ from mrfrec import datasets
 from mrfrec.cli.show import print_table, size_of
 from mrfrec.evaluation.protocol import compare
 from mrfrec.evaluation.report import means_text
-from mrfrec.evaluation.splits import Split, strong_generalisation
+from mrfrec.evaluation.splits import strong_generalisation
 from mrfrec.io.atomic import check_writable, expanded
 from mrfrec.models import Popularity
 from mrfrec.models.mrf import MRF
@@ -33,7 +33,15 @@ def run(output: Path) -> None:
         f"For {_HELD_OUT:,} packages that the models were not trained on, how well is a fifth of their "
         "build dependencies\npredicted from the rest?"
     )
-    _compare(strong_generalisation(datasets.events("debian"), _HELD_OUT))
+    models = {
+        "most popular": Popularity(),
+        "MRF, dense": MRF(sparsity=None),
+        "MRF, 2 % of the weights": MRF(sparsity=0.02),
+    }
+    split = strong_generalisation(datasets.events("debian"), _HELD_OUT)
+    found = compare(models, split, ("ndcg@100", "recall@20"))
+    rows = [[*means_text(each), f"{each.seconds['training']:.2f} s"] for each in found.values()]
+    print_table(rows, ["", "nDCG@100", "Recall@20", "training"])
 
     model = MRF().fit(data)
     typer.echo(f"\nA package is built with {', '.join(_HISTORY)}. What else will it need?")
@@ -62,14 +70,3 @@ def run(output: Path) -> None:
 def _program() -> str:
     """Return the command to type: `mrfrec` if there is one on the path, otherwise the path of this one."""
     return "mrfrec" if shutil.which("mrfrec") else shlex.quote(sys.argv[0])
-
-
-def _compare(split: Split) -> None:
-    models = {
-        "most popular": Popularity(),
-        "MRF, dense": MRF(sparsity=None),
-        "MRF, 2 % of the weights": MRF(sparsity=0.02),
-    }
-    found = compare(models, split, ("ndcg@100", "recall@20"))
-    rows = [[*means_text(each), f"{each.seconds['training']:.2f} s"] for each in found.values()]
-    print_table(rows, ["", "nDCG@100", "Recall@20", "training"])

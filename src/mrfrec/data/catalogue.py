@@ -76,7 +76,8 @@ class Catalogue:
         wanted = list(items)
         places = self.items.find(wanted, "item")
         if (places < 0).any():
-            raise unknown_item(wanted[int(np.argmax(places < 0))])
+            item = wanted[int(np.argmax(places < 0))]
+            raise DataError(f"item {item!r} is unknown to the model. Find items by id or title: search(…).")
         return places
 
     def title(self, item: int) -> str | None:
@@ -110,11 +111,8 @@ class Catalogue:
             "source": ["model" if known else "popular" for known in batch.evidence[there].tolist()],
         }
         if batch.base is not None and batch.reasons is not None and batch.amounts is not None:
-            bases, reasons, amounts = (
-                as_python(batch.base[there]),
-                batch.reasons[there],
-                batch.amounts[there],
-            )
+            bases = as_python(batch.base[there])
+            reasons, amounts = batch.reasons[there], batch.amounts[there]
             names = {
                 item: name_with_id(self.items[item], self.short_title(item))
                 for item in np.unique(reasons[reasons >= 0]).tolist()
@@ -147,11 +145,6 @@ class Catalogue:
             last = {"title": "(base score)", "contribution": base}
             columns = {name: [*values, last.get(name)] for name, values in columns.items()}
         return columns
-
-
-def unknown_item(item: object) -> DataError:
-    """Return the error about an item that has to be known."""
-    return DataError(f"item {item!r} is unknown to the model. Find items by id or title: search(…).")
 
 
 def name_with_id(item: Id, title: str | None) -> str:

@@ -3,6 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -117,9 +118,10 @@ class Interactions:
             return self
         data = Interactions(*only(self.matrix, self.users, self.items, self.titles, keep), copy=False)
         data.skipped, data.left_out, data.library = self.skipped, left_out, self.library
-        limits = {"max_history": max_history, "min_users": min_users, "min_items": min_items}
+        given = {"max_history": max_history, "min_users": min_users, "min_items": min_items}
+        limits = {name: int(limit) for name, limit in given.items() if limit}
         origin = self.origin or Origin.of_matrix(self.matrix.data, self.users, self.items)
-        data.origin = origin.limited({name: int(limit) for name, limit in limits.items() if limit}, keep)
+        data.origin = replace(origin.only(keep), rules={**origin.rules, **limits})
         return data
 
     @cached_property

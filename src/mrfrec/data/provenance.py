@@ -101,10 +101,6 @@ class Origin:
         """Whether every pair counts 1."""
         return not ReadingOptions(**self.rules).weighs
 
-    def limited(self, limits: Mapping[str, int], keep: npt.NDArray[np.bool_]) -> "Origin":
-        """Return the origin of some of the pairs, which these limits have kept."""
-        return replace(self.only(keep), rules={**self.rules, **limits})
-
     def only(self, keep: npt.NDArray[Any]) -> "Origin":
         """Return the origin of some of the pairs, in the order given if `keep` are positions."""
         times = None if self.times is None else self.times[keep]

@@ -112,16 +112,12 @@ class ReadingOptions:
         """The options by which a later row changes the weight of earlier rows, or leaves them out."""
         return [] if self.now is not None else [n for n in _DURATIONS if getattr(self, n) is not None]
 
-    def given(self) -> dict[str, Any]:
-        """Return the options that differ from their defaults."""
-        values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
-        return {name: value for name, (value, default) in values.items() if value != default}
-
     def rules(self) -> dict[str, Any]:
         """Return the options by which more rows must be read, as JSON can hold them; without limits."""
         import numpy as np
 
-        rules = {name: x for name, x in self.given().items() if name not in (*LIMITS, *PARSING)}
+        kept = [each for each in fields(self) if each.name not in (*LIMITS, *PARSING)]
+        rules = {each.name: x for each in kept if (x := getattr(self, each.name)) != each.default}
         for name in rules.keys() & {*_MOMENTS}:
             rules[name] = str(np.datetime64(self.microseconds(name), "us"))
         for name in rules.keys() & {*_DURATIONS}:

@@ -101,7 +101,8 @@ def events(name: str, folder: Folder = None) -> "Events":
     from mrfrec.io.tables import read_events
 
     table, titles = _tables(name, folder)
-    return read_events(table, time=name not in EMBEDDED and find(name).has_times, items=titles)
+    has_times = name not in EMBEDDED and find(name).form != "triplets"
+    return read_events(table, time=has_times, items=titles)
 
 
 def load(name: str, folder: Folder = None) -> "Interactions":

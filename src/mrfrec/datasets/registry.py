@@ -46,10 +46,6 @@ class DataSet:
     training_items: int | None = None  # of the training users
     split: dict[str, SplitFile] = field(default_factory=dict)  # files of vae_cf's notebook
 
-    @property
-    def has_times(self) -> bool:
-        return self.form != "triplets"
-
 
 EMBEDDED = {"debian": "Debian 12: source packages and what they are built with"}
 

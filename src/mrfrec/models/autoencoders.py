@@ -95,31 +95,41 @@ def _refuse_negative(kind: str, name: str, rows: Rows) -> None:
         )
 
 
+@dataclass(kw_only=True, repr=False, eq=False)
 class Autoencoder(Latent):
-    """What the three models have in common; their constructors and `networks.Recipe` differ."""
+    """What the three models have in common, their parameters among it; `networks.Recipe` differs."""
 
     explains: ClassVar[bool] = False
     extra: ClassVar[str | None] = "torch"
     machine_parameters: ClassVar[tuple[str, ...]] = ("device", "threads", "memory_limit")
     _trained_by: ClassVar[tuple[str, str]] = ("mrfrec.models.networks", "PyTorch")
-    history_: list[dict[str, Any]]
-    best_epoch_: int
 
-    def _keep(
-        self, *, hidden: int, dropout: float, l2: float, learning_rate: float, batch: int, epochs: int,
-        patience: int | None, validation: float, seed: int, device: str,
-    ) -> None:  # fmt: skip
-        """Check and keep the parameters that all three models have."""
-        for name, count in (("hidden", hidden), ("batch", batch), ("epochs", epochs)):
-            setattr(self, name, check_count(name, count))
-        for name, share in (("dropout", dropout), ("validation", validation)):
-            setattr(self, name, check_number(name, share, "0 or more and below 1", lambda x: 0 <= x < 1))
-        self.l2 = check_nonnegative("l2", l2)
+    hidden: int = 200
+    dropout: float = 0.5
+    l2: float = 0.01
+    learning_rate: float = 1e-3
+    batch: int = 500
+    epochs: int = 200
+    patience: int | None = 20
+    validation: float = 0.05
+    seed: int = 98765
+    device: str = "auto"
+    threads: int | None = None
+    memory_limit: int | str | None = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        for name in ("hidden", "batch", "epochs"):
+            setattr(self, name, check_count(name, getattr(self, name)))
+        for name in ("dropout", "validation"):
+            rule = "0 or more and below 1"
+            setattr(self, name, check_number(name, getattr(self, name), rule, lambda x: 0 <= x < 1))
+        self.l2 = check_nonnegative("l2", self.l2)
         rule = "a finite number above 0"
-        self.learning_rate = check_number("learning_rate", learning_rate, rule, lambda x: x > 0)
-        self.patience = None if patience is None else check_count("patience", patience)
-        self.seed = check_seed(seed)
-        self.device = check_device_name(device)
+        self.learning_rate = check_number("learning_rate", self.learning_rate, rule, lambda x: x > 0)
+        self.patience = None if self.patience is None else check_count("patience", self.patience)
+        self.seed = check_seed(self.seed)
+        self.device = check_device_name(self.device)
+        self._limit(self.threads, self.memory_limit)
 
     def _fit(self, data: "Interactions", given: FitContext) -> None:
         self.check_ready()
@@ -134,7 +144,7 @@ class Autoencoder(Latent):
             _refuse_negative(kind, "validation", part)
         recipe = networks.Recipe(kind=kind, **self.parameters)
         device = chosen_device(self.device)
-        plan = memory_budget(self.memory_limit)
+        plan = memory_budget(self.memory_limit)  # type: ignore[arg-type]  # a number by now
         if device == "cpu":
             needed = networks.needed_bytes(recipe, (data.n_users, data.n_items), len(data))
             plan.require("training", needed + given.copied, "Use a smaller hidden or batch, or fewer items.")
@@ -173,6 +183,7 @@ class Autoencoder(Latent):
         self.history_, self.best_epoch_ = history, best_epoch
 
 
+@dataclass(kw_only=True, repr=False, eq=False)
 class MultVAE(Autoencoder):
     """The variational autoencoder with a multinomial likelihood of Liang et al. (2018), Mult-VAE^PR.
 
@@ -224,35 +235,20 @@ class MultVAE(Autoencoder):
         "kl_cap": (0.2, 1.0, 2.0),
     }
 
-    def __init__(
-        self,
-        *,
-        hidden: int = 600,
-        latent: int = 200,
-        dropout: float = 0.5,
-        kl_cap: float = 0.2,
-        kl_epochs: float = 20.0,
-        l2: float = 0.0,
-        learning_rate: float = 1e-3,
-        batch: int = 500,
-        epochs: int = 200,
-        patience: int | None = 20,
-        validation: float = 0.05,
-        seed: int = 98765,
-        device: str = "auto",
-        threads: int | None = None,
-        memory_limit: int | str | None = None,
-    ) -> None:
-        self.latent = check_count("latent", latent)
-        for name, value in (("kl_cap", kl_cap), ("kl_epochs", kl_epochs)):
-            setattr(self, name, check_nonnegative(name, value))
-        self._keep(
-            hidden=hidden, dropout=dropout, l2=l2, learning_rate=learning_rate, batch=batch,
-            epochs=epochs, patience=patience, validation=validation, seed=seed, device=device,
-        )  # fmt: skip
-        self._limit(threads, memory_limit)
+    hidden: int = 600
+    latent: int = 200
+    kl_cap: float = 0.2
+    kl_epochs: float = 20.0
+    l2: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.latent = check_count("latent", self.latent)
+        self.kl_cap = check_nonnegative("kl_cap", self.kl_cap)
+        self.kl_epochs = check_nonnegative("kl_epochs", self.kl_epochs)
 
 
+@dataclass(kw_only=True, repr=False, eq=False)
 class MultDAE(Autoencoder):
     """The denoising autoencoder with a multinomial likelihood of Liang et al. (2018), Mult-DAE.
 
@@ -270,29 +266,8 @@ class MultDAE(Autoencoder):
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {"dropout": (0.3, 0.5, 0.7), "l2": (0.001, 0.01, 0.1)}
 
-    def __init__(
-        self,
-        *,
-        hidden: int = 200,
-        dropout: float = 0.5,
-        l2: float = 0.01,
-        learning_rate: float = 1e-3,
-        batch: int = 500,
-        epochs: int = 200,
-        patience: int | None = 20,
-        validation: float = 0.05,
-        seed: int = 98765,
-        device: str = "auto",
-        threads: int | None = None,
-        memory_limit: int | str | None = None,
-    ) -> None:
-        self._keep(
-            hidden=hidden, dropout=dropout, l2=l2, learning_rate=learning_rate, batch=batch,
-            epochs=epochs, patience=patience, validation=validation, seed=seed, device=device,
-        )  # fmt: skip
-        self._limit(threads, memory_limit)
 
-
+@dataclass(kw_only=True, repr=False, eq=False)
 class CDAE(Autoencoder):
     """The collaborative denoising autoencoder of Wu et al. (2016), with a weighted square loss.
 
@@ -317,32 +292,13 @@ class CDAE(Autoencoder):
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {"weight": (1.0, 10.0, 50.0), "l2": (0.001, 0.01, 0.1)}
 
-    def __init__(
-        self,
-        *,
-        hidden: int = 200,
-        weight: float = 10.0,
-        activation: Literal["sigmoid", "tanh"] = "tanh",
-        user_vectors: bool = True,
-        dropout: float = 0.5,
-        l2: float = 0.01,
-        learning_rate: float = 1e-3,
-        batch: int = 500,
-        epochs: int = 200,
-        patience: int | None = 20,
-        validation: float = 0.05,
-        seed: int = 98765,
-        device: str = "auto",
-        threads: int | None = None,
-        memory_limit: int | str | None = None,
-    ) -> None:
-        self.weight = check_nonnegative("weight", weight)
-        if activation not in ("sigmoid", "tanh"):
-            raise ParameterError("activation", '"sigmoid" or "tanh"', activation)
-        self.activation = activation
-        self.user_vectors = check_flag("user_vectors", user_vectors)
-        self._keep(
-            hidden=hidden, dropout=dropout, l2=l2, learning_rate=learning_rate, batch=batch,
-            epochs=epochs, patience=patience, validation=validation, seed=seed, device=device,
-        )  # fmt: skip
-        self._limit(threads, memory_limit)
+    weight: float = 10.0
+    activation: Literal["sigmoid", "tanh"] = "tanh"
+    user_vectors: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.weight = check_nonnegative("weight", self.weight)
+        if self.activation not in ("sigmoid", "tanh"):
+            raise ParameterError("activation", '"sigmoid" or "tanh"', self.activation)
+        self.user_vectors = check_flag("user_vectors", self.user_vectors)

@@ -20,7 +20,15 @@ import numpy.typing as npt
 from mrfrec.checks import check_count, check_flag, check_frames
 from mrfrec.core.progress import showing, shows_progress
 from mrfrec.core.sparse import Rows
-from mrfrec.data.catalogue import REASON_COLUMNS, SEARCH_COLUMNS, Catalogue, DataSize, Training, rows_of
+from mrfrec.data.catalogue import (
+    REASON_COLUMNS,
+    SEARCH_COLUMNS,
+    SIMILAR_COLUMNS,
+    Catalogue,
+    DataSize,
+    Training,
+    rows_of,
+)
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.engines.machine import usable_threads
 from mrfrec.errors import DataError, NotFittedError, ParameterError
@@ -483,9 +491,14 @@ class Recommender(ABC):
         items have the source "popular" and their base score; equal scores are ranked by popularity. A history
         without a known item gets the most popular items. The table is of the library that `frames` tells.
         """
+        from mrfrec.io.frames import frame
+
         assert not isinstance(progress, bool)
         question = Question(k, exclude_seen, allow, exclude, novelty, explain)
-        return recommending.table(self, query_of(self, users, history), question, progress)
+        query = query_of(self, users, history)
+        batches = recommending.recommend(self, query, question, progress=progress)
+        table = recommending.as_table(self, query, question, batches)
+        return frame(*table, library=self._frame_library(query.library))
 
     def answer(self, users: object = None, *, history: object = None, **options: Any) -> Answer:
         """Recommend, with the options of `recommend`; return rows of plain values and the unknown ids."""
@@ -555,15 +568,15 @@ class Recommender(ABC):
         Yields the number of rows once all of them are written beside the file or the table. If the block
         raises, nothing changes.
         """
-        from mrfrec.io.frames import check_target
+        from mrfrec.io.frames import check_target, writing_rows
 
         check_target(path, form, table)
         query, question = query_of(self, users, history), Question(**options)
-        target, explain = WriteOptions(form=form, table=table, columns=columns), bool(question.explain)
         with showing(progress) as report:
             batches = recommending.recommend(self, query, question, progress=report)
-            with recommending.staged(self, batches, query, path, explain=explain, **target) as rows:
-                yield rows
+            rows = recommending.as_table(self, query, question, batches)
+            with writing_rows(*rows, path, form, table, columns) as count:
+                yield count
 
     def similar_items(self, item: Id | Iterable[Id], k: int = 10) -> Any:
         """Return the items that go with an item most strongly: a table of item, title, score and rank.
@@ -601,13 +614,13 @@ class Recommender(ABC):
         **target: Unpack[WriteOptions],
     ) -> Iterator[int]:
         """Write as `similar_items_to` does, but let the rows appear when the block ends."""
-        from mrfrec.io.frames import check_target
+        from mrfrec.io.frames import check_target, writing_rows
 
         check_target(path, target.get("form"), target.get("table"))
         with showing(progress) as report:
             batches = similar.neighbor_batches(self, k, items, report)
-            with similar.staged(self, batches, path, **target) as rows:
-                yield rows
+            with writing_rows(batches, SIMILAR_COLUMNS, self.column_types, path, **target) as count:
+                yield count
 
     def explain(
         self, item: Id, *, user: Id | None = None, history: object = None, novelty: float | None = None

@@ -1,6 +1,7 @@
 """SLIM and fsSLIM: sparse linear methods, fitted by coordinate descent."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _RIDGES = Ridges((0.003, 0.03, 0.3))
 
 
+@dataclass(kw_only=True, repr=False, eq=False)
 class SLIM(Linear):
     """Ning & Karypis, *SLIM: Sparse Linear Methods for Top-N Recommender Systems*, ICDM 2011.
 
@@ -56,25 +58,22 @@ class SLIM(Linear):
     """
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {"l1": (0.1, 0.5, 1.0, 5.0), "l2": _RIDGES}
-    unsettled_: int
 
-    def __init__(
-        self,
-        *,
-        l1: float = 1.0,
-        l2: float = 100.0,
-        tolerance: float = 1e-3,
-        passes: int = 1000,
-        dtype: Literal["float32", "float64"] = "float32",
-        threads: int | None = None,
-        memory_limit: int | str | None = None,
-    ) -> None:
-        self.l1 = check_nonnegative("l1", l1)
-        self.l2 = check_nonnegative("l2", l2)
-        self.tolerance = check_number("tolerance", tolerance, "above 0 and below 1", lambda x: 0 < x < 1)
-        self.passes = check_count("passes", passes)
-        self.dtype = check_dtype(dtype)
-        self._limit(threads, memory_limit)
+    l1: float = 1.0
+    l2: float = 100.0
+    tolerance: float = 1e-3
+    passes: int = 1000
+    dtype: Literal["float32", "float64"] = "float32"
+    threads: int | None = None
+    memory_limit: int | str | None = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        self.l1 = check_nonnegative("l1", self.l1)
+        self.l2 = check_nonnegative("l2", self.l2)
+        self.tolerance = check_number("tolerance", self.tolerance, "above 0 and below 1", lambda x: 0 < x < 1)
+        self.passes = check_count("passes", self.passes)
+        self.dtype = check_dtype(self.dtype)
+        self._limit(self.threads, self.memory_limit)
 
     def _fit(self, data: "Interactions", given: FitContext) -> None:
         """Regress each item on all others, or on the `neighbors` nearest."""
@@ -113,6 +112,7 @@ class SLIM(Linear):
         self.unsettled_ = unsettled
 
 
+@dataclass(kw_only=True, repr=False, eq=False)
 class FsSLIM(SLIM):
     """SLIM with feature selection: each item is regressed only on its `neighbors` nearest items.
 
@@ -129,20 +129,8 @@ class FsSLIM(SLIM):
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {"neighbors": (50, 200), "l1": (0.1, 1.0), "l2": _RIDGES}
 
-    def __init__(
-        self,
-        *,
-        neighbors: int = 200,
-        l1: float = 1.0,
-        l2: float = 100.0,
-        tolerance: float = 1e-3,
-        passes: int = 1000,
-        dtype: Literal["float32", "float64"] = "float32",
-        threads: int | None = None,
-        memory_limit: int | str | None = None,
-    ) -> None:
-        self.neighbors = check_count("neighbors", neighbors)
-        super().__init__(
-            l1=l1, l2=l2, tolerance=tolerance, passes=passes, dtype=dtype, threads=threads,
-            memory_limit=memory_limit,
-        )  # fmt: skip
+    neighbors: int = 200
+
+    def __post_init__(self) -> None:
+        self.neighbors = check_count("neighbors", self.neighbors)
+        super().__post_init__()

@@ -3,16 +3,20 @@
 import base64
 import math
 import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable
 
 from mrfrec.service.keys import KeyFile
 from mrfrec.service.middleware import INFO, App, Message, Receive, RequestInfo, Send, refuse
 from mrfrec.service.problems import ProblemError
-from mrfrec.service.rates import Rates
 from mrfrec.service.settings import ServiceSettings
 
 _OPEN = {"/health", "/ready"}  # for load balancers, without a key and under any name
 _ADDRESS = re.compile(r"[0-9.]+|\[[0-9a-f:.]+\]")  # an IP address: unlike a name, nobody else can own it
 _MOST_LETTERS = 8000  # of a query string
+_MOST_CALLERS = 16_384  # remembered at once; the one that was silent for longest is forgotten first
+_ROUNDING = 1e-6  # seconds
 
 
 class AccessControl:
@@ -91,9 +95,33 @@ class AccessControl:
                 401, "a key is needed, as Authorization: Bearer KEY or X-API-Key: KEY.",
                 {"WWW-Authenticate": f'{challenge} realm="mrfrec"'},
             )  # fmt: skip
-        info.key, info.may_manage = key.name, may_manage and key.may_manage
+        info.key, info.may_manage = key.name, may_manage and key.role == "manage"
 
 
 def _name_of(host: str) -> str:
     """Return the name or address in a Host header, without the port."""
     return (host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]).lower()
+
+
+class Rates:
+    """A token bucket for each caller: `rate` requests per second, and as many at once.
+
+    A bucket is stored as the time at which it will be full again, which each request puts off by 1/rate
+    seconds (the generic cell rate algorithm).
+    """
+
+    def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._step = clock, 1 / rate
+        self._most = (max(rate, 1.0) - 1) / rate  # seconds until a bucket is full that has one token
+        self._full_at: OrderedDict[str, float] = OrderedDict()
+
+    def wait(self, caller: str) -> float:
+        """Take a token and return 0, or return the seconds until there is one."""
+        now = self._clock()
+        full_at = max(self._full_at.pop(caller, now), now)
+        wait = full_at - now - self._most
+        is_allowed = wait <= _ROUNDING
+        self._full_at[caller] = full_at + self._step if is_allowed else full_at
+        if len(self._full_at) > _MOST_CALLERS:
+            self._full_at.popitem(last=False)
+        return 0.0 if is_allowed else wait

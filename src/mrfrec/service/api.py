@@ -56,7 +56,7 @@ def create_router(
 
     @router.post("/recommend", response_model=schemas.RecommendResponse, summary="Recommend items")
     async def recommend(body: schemas.RecommendRequest, request: Request) -> Response:
-        choice = _chosen(models, body.model, body.visitor if body.user is None else body.user)
+        choice = chosen(models, body.model, body.visitor if body.user is None else body.user)
         asked = _question(body, settings)
         if (body.history is None) == (body.user is None):
             raise ProblemError(422, "give either history or user.")
@@ -74,15 +74,15 @@ def create_router(
             return counts, _reply(choice, {"items": items, "unknown": found.unknown})
 
         if is_large:
-            [(counts, reply)] = await _done(large.run_in_thread(work))
+            [(counts, reply)] = await done(large.run_in_thread(work))
         else:
-            counts, reply = await _done(usual.run(work))
+            counts, reply = await done(usual.run(work))
         metrics.count_answer(served.name, counts)
         return reply
 
     @router.post("/recommend/batch", response_model=schemas.BatchResponse, summary="Recommend to several")
     async def recommend_batch(body: schemas.BatchRequest, request: Request) -> Response:
-        choice = _chosen(models, body.model, body.visitor)
+        choice = chosen(models, body.model, body.visitor)
         if not 1 <= len(body.histories) <= settings.max_batch:
             raise ProblemError(
                 422, f"histories must be 1 to {settings.max_batch:,}; got {len(body.histories):,}."
@@ -103,25 +103,25 @@ def create_router(
             return not await request.is_disconnected()
 
         pieces = [partial(work, first) for first in range(0, len(histories), step)]
-        done = await _done(batches.run_in_thread(*pieces, is_wanted=is_wanted))
-        for counts, _ in done:
+        answered = await done(batches.run_in_thread(*pieces, is_wanted=is_wanted))
+        for counts, _ in answered:
             metrics.count_answer(choice.served.name, counts)
-        joined = (one for _, replies in done for one in replies)
+        joined = (one for _, replies in answered for one in replies)
         return await asyncio.to_thread(lambda: _reply(choice, {"answers": _joined(joined)}))
 
     @router.get("/similar", response_model=schemas.SimilarResponse, summary="Items that go with an item")
     async def similar(
         item: ItemText, k: Annotated[int, Query(ge=1)] = 10, model: ModelName = None
     ) -> Response:
-        choice = _chosen(models, model, None)
+        choice = chosen(models, model)
         _check_k(k, settings)
-        place = _position(choice.served, item)
-        found = await _done(looks.run_in_thread(partial(answers.similar, choice.served.model, place, k)))
+        place = position(choice.served, item)
+        found = await done(looks.run_in_thread(partial(answers.similar, choice.served.model, place, k)))
         return _reply(choice, {"item": choice.served.model.items_[place], "items": found[0]})
 
     @router.post("/explain", response_model=schemas.ExplainResponse, summary="Why an item has its score")
     async def explain(body: schemas.ExplainRequest, request: Request) -> Response:
-        choice = _chosen(models, body.model, body.visitor if body.user is None else body.user)
+        choice = chosen(models, body.model, body.visitor if body.user is None else body.user)
         if (body.history is None) == (body.user is None):
             raise ProblemError(422, "give either history or user.")
         served, history = choice.served, None
@@ -129,7 +129,7 @@ def create_router(
             _length(served, body.user)
         else:
             history = _history(body.history, settings)
-        found = await _done(
+        found = await done(
             looks.run_in_thread(
                 partial(answers.explain, served.model, body.item, history, body.user, body.novelty)
             )
@@ -144,15 +144,15 @@ def create_router(
         k: Annotated[int, Query(ge=1)] = 10,
         model: ModelName = None,
     ) -> Response:
-        choice = _chosen(models, model, None)
+        choice = chosen(models, model)
         _check_k(k, settings)
-        found = await _done(looks.run_in_thread(partial(answers.search, choice.served.model, q, k)))
+        found = await done(looks.run_in_thread(partial(answers.search, choice.served.model, q, k)))
         return _reply(choice, {"items": found[0]})
 
     @router.get("/item", response_model=schemas.ItemResponse, summary="An item")
     async def item(item: ItemText, model: ModelName = None) -> Response:
-        choice = _chosen(models, model, None)
-        return _reply(choice, answers.item(choice.served.model, _position(choice.served, item)))
+        choice = chosen(models, model)
+        return _reply(choice, answers.item(choice.served.model, position(choice.served, item)))
 
     @router.get("/models", response_model=schemas.ModelsResponse, summary="The models of the service")
     async def list_models() -> Response:
@@ -160,7 +160,7 @@ def create_router(
 
     @router.get("/models/{name}", response_model=schemas.ModelInfo, summary="A model")
     async def model(name: str) -> Response:
-        return _json(info(models, _chosen(models, name, None).served))
+        return _json(info(models, chosen(models, name).served))
 
     @router.post("/models/{name}/reload", response_model=schemas.ModelInfo, summary="Open a model file anew")
     async def reload(name: str, request: Request) -> Response:
@@ -171,8 +171,7 @@ def create_router(
         """
         if not info_of(request).may_manage:
             raise ProblemError(403, NOT_A_MANAGER)
-        if name not in models.names:
-            raise _no_model(name)
+        name = chosen(models, name).served.name
         try:
             served = await asyncio.to_thread(models.reload, name)
         except (MrfrecError, OSError):
@@ -210,15 +209,12 @@ def info(models: ServedModels, served: Served) -> dict[str, Any]:
     return {**facts, "default": served.name == models.default, **answers.about(served.model)}
 
 
-def _chosen(models: ServedModels, name: str | None, visitor: int | str | None) -> Choice:
+def chosen(models: ServedModels, name: str | None, visitor: int | str | None = None) -> Choice:
+    """Return the model of a request, if there is one of that name."""
     choice = models.choose(name, visitor)
     if choice is None:
-        raise _no_model(name)
+        raise ProblemError(404, f"there is no model {name!r}.")
     return choice
-
-
-def _no_model(name: str | None) -> ProblemError:
-    return ProblemError(404, f"there is no model {name!r}.")
 
 
 def _question(body: schemas.Asked, settings: ServiceSettings) -> Question:
@@ -254,7 +250,7 @@ def _history(
 
 def _length(served: Served, user: Any) -> int:
     """Return the number of items of a user, whom the model must know."""
-    if not answers.about(served.model)["histories"]:
+    if not served.model.has_histories:
         raise ProblemError(422, "this model keeps no histories: give history in place of user.")
     try:
         length = length_of_history(served.model, user)
@@ -276,7 +272,8 @@ def _check_cost(asked: Question, lengths: Sequence[int], settings: ServiceSettin
     return cost
 
 
-def _position(served: Served, text: str) -> int:
+def position(served: Served, text: str) -> int:
+    """Return the position of an item whose id is written in a URL, and which the model must know."""
     place = answers.find_item(served.model.items_, text)
     if place is None:
         raise ProblemError(404, "the model does not know this item.")
@@ -289,7 +286,7 @@ def _counts(found: Sequence[answers.Answered], asked: int) -> Counts:
     return Counts(asked, sum(len(one.unknown) for one in found), rows - popular, popular)
 
 
-async def _done(work: Awaitable[T]) -> T:
+async def done(work: Awaitable[T]) -> T:
     """Wait for work in a queue; refuse the request if the queue is full or the model refuses a value."""
     try:
         return await work

@@ -5,18 +5,23 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
 from mrfrec.checks import check_count, check_frames, check_number, warn
-from mrfrec.data.catalogue import RECOMMENDATION_COLUMNS, because_text, name_with_id
+from mrfrec.data.catalogue import (
+    NEIGHBOR_COLUMNS,
+    REASON_COLUMNS,
+    RECOMMENDATION_COLUMNS,
+    SEARCH_COLUMNS,
+    SIMILAR_COLUMNS,
+    because_text,
+    name_with_id,
+)
 from mrfrec.data.ids import Id, Ids
 from mrfrec.errors import DataError, MissingLibraryError, MrfrecError, ParameterError, ServiceError
 from mrfrec.models.answers.question import Question
 
-_NEIGHBOR_COLUMNS = ("item", "title", "score", "rank")
-_REASON_COLUMNS = ("item", "title", "value", "weight", "contribution")
 _LONGEST_PAUSE = 10.0  # seconds to wait at most for a busy service before it is asked again
 
 Answer = dict[str, Any]
@@ -79,9 +84,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -141,7 +144,7 @@ class Client:
                 whose = f"{short:,} of {len(found):,} items have" if several else f"item {item!r} has"
                 warn(f"{whose} fewer than k={k} similar items: the model knows no more.")
             rows = [{"similar_to": each["item"], **row} for each in found for row in each["items"]]
-            names = ("similar_to", *_NEIGHBOR_COLUMNS) if several else _NEIGHBOR_COLUMNS
+            names = SIMILAR_COLUMNS if several else NEIGHBOR_COLUMNS
             return self._table(rows, names, self._about(found[0]["model"]) if found else self.info())
 
     def explain(
@@ -174,13 +177,13 @@ class Client:
         with self._reading():
             answer = self._ask("POST", "explain", _body(asked))
             _warn_of_unknown([answer])
-            return self._table(answer["contributions"], _REASON_COLUMNS, self._about(answer["model"]))
+            return self._table(answer["contributions"], REASON_COLUMNS, self._about(answer["model"]))
 
     def search(self, text: str, k: int = 10) -> Any:
         """Find items by id or title: see `Recommender.search`."""
         with self._reading():
             answer = self._ask("GET", "search", self._query(q=text, k=check_count("k", k)))
-            return self._table(answer["items"], ("item", "title", "users"), self._about(answer["model"]))
+            return self._table(answer["items"], SEARCH_COLUMNS, self._about(answer["model"]))
 
     def info(self) -> Answer:
         """Describe the model: its name, fingerprint, kind, parameters and training data."""

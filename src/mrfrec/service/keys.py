@@ -9,7 +9,6 @@ import hmac
 import logging
 import re
 import secrets
-from collections.abc import Sequence
 from os import PathLike
 from typing import NamedTuple
 
@@ -30,10 +29,6 @@ class Key(NamedTuple):
     name: str
     role: str
     digest: bytes
-
-    @property
-    def may_manage(self) -> bool:
-        return self.role == "manage"
 
 
 def new_key(name: str, role: str = "read") -> tuple[str, str]:
@@ -73,15 +68,6 @@ def read_keys(path: "str | PathLike[str]") -> tuple[Key, ...]:
     return tuple(keys.values())
 
 
-def find_key(keys: Sequence[Key], given: bytes) -> Key | None:
-    """Return the key that was given. Takes the same time whichever it is."""
-    digest, found = _digest(given), None
-    for key in keys:
-        if hmac.compare_digest(key.digest, digest):
-            found = key
-    return found
-
-
 class KeyFile:
     """The keys of a file, which can be read again."""
 
@@ -89,8 +75,12 @@ class KeyFile:
         self._path, self._keys = path, read_keys(path)
 
     def find(self, given: bytes) -> Key | None:
-        """Return the key that was given."""
-        return find_key(self._keys, given)
+        """Return the key that was given. Takes the same time whichever it is."""
+        digest, found = _digest(given), None
+        for key in self._keys:
+            if hmac.compare_digest(key.digest, digest):
+                found = key
+        return found
 
     def reload(self) -> None:
         """Read the file again; the old keys stay if it has none, or a bad line."""

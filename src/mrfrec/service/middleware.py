@@ -257,10 +257,10 @@ class RequestLimits:
                 raise _NoRoomError
 
         try:
-            self._check_room(info, is_bounded)
+            self._check_room(is_bounded)
             if not info.is_read:
                 info.body = await self._read(info, receive, hold)
-                self._check_room(info, is_bounded)
+                self._check_room(is_bounded)
                 receive = _replay(info.body, receive)
             await self._pass_on(scope, receive, self._bounded(send, hold), is_bounded)
         except ProblemError as problem:
@@ -270,7 +270,7 @@ class RequestLimits:
         finally:
             self._load.held -= held
 
-    def _check_room(self, info: RequestInfo, is_bounded: bool) -> None:
+    def _check_room(self, is_bounded: bool) -> None:
         if is_bounded and self._load.requests >= self._settings.queue:
             raise ProblemError(503, NO_ROOM, {"Retry-After": "1"})
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import blake2b
 from importlib.resources import files
 from typing import Any
@@ -22,16 +23,16 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from mrfrec.data.catalogue import shortened
-from mrfrec.errors import MrfrecError
 from mrfrec.models.answers.explaining import weights_between
 from mrfrec.models.answers.question import Question
 from mrfrec.models.answers.similar import neighbors
 from mrfrec.models.recommender import Recommender
 from mrfrec.service import answers
+from mrfrec.service.api import chosen, done, position
 from mrfrec.service.graph import NARROW, WIDE, distinct_names, draw
 from mrfrec.service.middleware import info_of
-from mrfrec.service.problems import NO_ROOM, ProblemError
-from mrfrec.service.queue import QueueFullError, WorkQueue
+from mrfrec.service.problems import ProblemError
+from mrfrec.service.queue import WorkQueue
 from mrfrec.service.reasons import bars_of
 from mrfrec.service.served import Served, ServedModels
 
@@ -137,22 +138,20 @@ def create_pages(models: ServedModels, queue: WorkQueue) -> APIRouter:
     def add(path: str, view: View) -> None:
         async def endpoint(request: Request) -> Response:
             visit = _visit(request, models, request.query_params.get("model"))
-            try:
-                (html,) = await queue.run_in_thread(lambda: _rendered(visit, *view(visit)))
-            except QueueFullError:
-                raise ProblemError(503, NO_ROOM, {"Retry-After": "1"}) from None
-            except MrfrecError as error:
-                raise ProblemError(422, str(error)) from None
+            (html,) = await done(queue.run_in_thread(lambda: _rendered(visit, *view(visit))))
             served = visit.served
             return HTMLResponse(html, 200, {"Mrfrec-Model": f"{served.name}; {served.fingerprint}"})
 
         router.add_api_route(path, endpoint, methods=["GET", "HEAD"])
 
-    for path, view in (
-        ("/", _start), ("/search", _search), ("/suggest", _suggest), ("/item", _item), ("/history", _history),
-        ("/model", _about),
-    ):  # fmt: skip
-        add(path, view)
+    add("/", _start)
+    add("/search", partial(_found, "search.html", _FOUND))
+    # The options of a search box, made here and not by a script from the API, whose integers may be too
+    # large for a script.
+    add("/suggest", partial(_found, "suggestions.html", _SUGGESTED))
+    add("/item", _item)
+    add("/history", _history)
+    add("/model", _about)
 
     @router.api_route("/static/{name}", methods=["GET", "HEAD"])
     async def static(name: str) -> Response:
@@ -181,15 +180,9 @@ def error_page(
 
 
 def _visit(request: Request, models: ServedModels, name: str | None) -> PageVisit:
-    choice = models.choose(name or None, None)
-    if choice is None:
-        raise ProblemError(404, f"there is no model {name!r}.")
-    served, names = choice.served, [each.name for each in models]
-    return PageVisit(_root(request), request.query_params, served, names, served.name == models.default)
-
-
-def _root(request: Request) -> str:
-    return f"{request.scope.get('root_path', '').rstrip('/')}/"
+    served, names = chosen(models, name or None).served, [each.name for each in models]
+    root = f"{request.scope.get('root_path', '').rstrip('/')}/"
+    return PageVisit(root, request.query_params, served, names, served.name == models.default)
 
 
 # ── views ─────────────────────────────────────────────────────────────────────────────────────────
@@ -202,34 +195,21 @@ def _start(visit: PageVisit) -> tuple[str, Content]:
     return "start.html", {"popular": popular, "about": answers.about(visit.model)}
 
 
-def _search(visit: PageVisit) -> tuple[str, Content]:
-    return "search.html", _found(visit, _FOUND)
-
-
-def _suggest(visit: PageVisit) -> tuple[str, Content]:
-    """Return the options of a search box, as a part of a page.
-
-    Made here and not by a script from the API, whose integers may be too large for a script.
-    """
-    return "suggestions.html", _found(visit, _SUGGESTED)
-
-
-def _found(visit: PageVisit, most: int) -> Content:
+def _found(template: str, most: int, visit: PageVisit) -> tuple[str, Content]:
     text, history = visit.query.get("q", "").strip()[:1000], visit.texts()
     places = visit.model.catalogue.search(text, most) if text else []
     found = visit.items(places)
     for row in found:
         row["add"] = visit.link("history", item=[*history, row["id"]], novelty=visit.query.get("novelty"))
-    return {"q": text, "found": found, "history": history, "most": most, "adds": "add" in visit.query}
+    adds = "add" in visit.query
+    return template, {"q": text, "found": found, "history": history, "most": most, "adds": adds}
 
 
 def _item(visit: PageVisit) -> tuple[str, Content]:
     text, model = visit.query.get("item"), visit.model
     if text is None:
         raise ProblemError(422, "say which item: ?item=ID.")
-    place = answers.find_item(model.items_, text)
-    if place is None:
-        raise ProblemError(404, "the model does not know this item.")
+    place = position(visit.served, text)
     others, strengths = neighbors(model, place)
     order = np.lexsort((model.catalogue.by_popularity[others], -strengths))
     order = order[others[order] != place]

@@ -38,8 +38,8 @@ def bars_of(
         bars += last if len(parts) > _MANY else []
         score = fsum([start, *(part.amount for part in parts)])
         each.append({"bars": bars, "base": start, "score": score})
-    amounts = [0.0, *(amount for one in each for amount in _amounts(one))]
-    low, high = min(amounts), max(amounts)
+    amounts = [bar["amount"] for one in each for bar in one["bars"]] + [one["base"] for one in each]
+    low, high = min(0.0, *amounts), max(0.0, *amounts)
     width = high - low or 1.0
     for one in each:
         for bar in one["bars"]:
@@ -49,10 +49,6 @@ def bars_of(
         one["few"], one["rest"] = one["bars"][:_FEW], one["bars"][_FEW:]
         one["rest_amount"] = fsum(bar["amount"] for bar in one["rest"])
     return each
-
-
-def _amounts(one: Mapping[str, Any]) -> list[float]:
-    return [one["base"], *(bar["amount"] for bar in one["bars"])]
 
 
 def _bar(amount: float, low: float, width: float) -> dict[str, float]:

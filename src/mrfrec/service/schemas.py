@@ -55,6 +55,10 @@ class _Bounded(_Strict):
         return data
 
 
+def _example(*bodies: Any) -> ConfigDict:
+    return ConfigDict(json_schema_extra={"examples": list(bodies)})
+
+
 def _shortened(history: list[Any]) -> list[Any]:
     """Return the items of a history without most names that they should not have."""
     if any(type(item) is dict and len(item) > _MOST_NAMES for item in history):
@@ -92,10 +96,7 @@ class RecommendRequest(Asked):
     history: History | None = None
     user: ItemId | None = None
 
-    model_config = ConfigDict(
-        extra="forbid", allow_inf_nan=False,
-        json_schema_extra={"examples": [{"history": ["milk"], "k": 10, "reasons": 3}, {"user": "u17"}]},
-    )  # fmt: skip
+    model_config = _example({"history": ["milk"], "k": 10, "reasons": 3}, {"user": "u17"})
 
 
 def read(kind: type[BaseModel], body: bytes) -> BaseModel | None:
@@ -111,10 +112,7 @@ class BatchRequest(Asked):
 
     histories: Annotated[list[History], Field(fail_fast=True)]
 
-    model_config = ConfigDict(
-        extra="forbid", allow_inf_nan=False,
-        json_schema_extra={"examples": [{"histories": [["milk"], ["bread", "jam"]], "k": 3}]},
-    )  # fmt: skip
+    model_config = _example({"histories": [["milk"], ["bread", "jam"]], "k": 3})
 
 
 class ExplainRequest(_Bounded):
@@ -127,10 +125,7 @@ class ExplainRequest(_Bounded):
     model: str | None = None
     visitor: Visitor | None = None
 
-    model_config = ConfigDict(
-        extra="forbid", allow_inf_nan=False,
-        json_schema_extra={"examples": [{"item": "bread", "history": ["milk", "jam"]}]},
-    )  # fmt: skip
+    model_config = _example({"item": "bread", "history": ["milk", "jam"]})
 
 
 class ModelRef(BaseModel):

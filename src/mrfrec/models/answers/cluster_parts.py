@@ -21,7 +21,7 @@ from mrfrec.io.atomic import file_path, writing
 from mrfrec.models.answers.filters import Filters
 from mrfrec.models.answers.histories import Query
 from mrfrec.models.answers.question import Question
-from mrfrec.models.answers.recommending import check_question, ranked, table_form
+from mrfrec.models.answers.recommending import as_table, check_question, ranked
 
 if TYPE_CHECKING:
     from mrfrec.models.recommender import Recommender
@@ -76,9 +76,7 @@ def _part(
     """Return a Parquet file of the recommendations for a range of users."""
     from mrfrec.io.frames import as_parquet
 
-    batches = ranked(model, query, question, filters, span=span)
-    columns = (model.catalogue.recommendation_columns(batch) for batch in batches)
-    return as_parquet(columns, *table_form(model, query, bool(question.explain)))
+    return as_parquet(*as_table(model, query, question, ranked(model, query, question, filters, span=span)))
 
 
 @contextmanager

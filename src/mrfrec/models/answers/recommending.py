@@ -1,12 +1,10 @@
 """Recommend: turn a query and a question into ranked items, a batch of users at a time."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
-from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from mrfrec.checks import warn
-from mrfrec.data.catalogue import RECOMMENDATION_COLUMNS, Recommendations
+from mrfrec.data.catalogue import RECOMMENDATION_COLUMNS, Columns, Recommendations
 from mrfrec.models.answers.explaining import added_novelty, check_explains, reasons, scaled_weights
 from mrfrec.models.answers.filters import Filters
 from mrfrec.models.answers.histories import Query, UnknownIds
@@ -15,7 +13,6 @@ from mrfrec.models.answers.selection import base_of, rank
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
-    from mrfrec.io.staging import Staging
     from mrfrec.models.recommender import Recommender
 
 Form = Literal["parquet", "csv", "jsonl"] | None
@@ -98,33 +95,10 @@ def ranked(
         )
 
 
-def table(model: "Recommender", query: Query, question: Question, progress: "Progress | None" = None) -> Any:
-    """Return recommendations as a data frame."""
-    from mrfrec.io.frames import frame
-
-    batches = recommend(model, query, question, progress=progress)
+def as_table(
+    model: "Recommender", query: Query, question: Question, batches: Iterable[Recommendations]
+) -> tuple[Iterator[Columns], tuple[str, ...], dict[str, str]]:
+    """Return batches as columns, the names of the columns, and the types that depend on the model."""
     columns = (model.catalogue.recommendation_columns(batch) for batch in batches)
-    form = table_form(model, query, bool(question.explain))
-    return frame(columns, *form, library=model._frame_library(query.library))
-
-
-def staged(
-    model: "Recommender",
-    batches: Iterable[Recommendations],
-    query: Query,
-    path: "str | PathLike[str] | Staging",
-    *,
-    explain: bool,
-    **target: Unpack[WriteOptions],
-) -> AbstractContextManager[int]:
-    """Write batches beside a file or a table, and let them take its place when the block ends."""
-    from mrfrec.io.frames import writing_rows
-
-    pieces = (model.catalogue.recommendation_columns(batch) for batch in batches)
-    return writing_rows(pieces, *table_form(model, query, explain), path, **target)
-
-
-def table_form(model: "Recommender", query: Query, explain: bool) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the columns of a table of recommendations, and the types that depend on the model."""
-    names = (*RECOMMENDATION_COLUMNS, "because") if explain else RECOMMENDATION_COLUMNS
-    return names, {**model.column_types, "user": query.names.kind}
+    names = (*RECOMMENDATION_COLUMNS, "because") if question.explain else RECOMMENDATION_COLUMNS
+    return columns, names, {**model.column_types, "user": query.names.kind}

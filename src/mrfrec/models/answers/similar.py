@@ -1,9 +1,7 @@
 """Find the items that go with an item."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
-from os import PathLike
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,11 +9,9 @@ import numpy.typing as npt
 from mrfrec.checks import check_count, warn
 from mrfrec.data.catalogue import NEIGHBOR_COLUMNS, SIMILAR_COLUMNS, Columns
 from mrfrec.data.ids import Id
-from mrfrec.models.answers.recommending import WriteOptions
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
-    from mrfrec.io.staging import Staging
     from mrfrec.models.recommender import Recommender
 
 _ITEMS_AT_ONCE = 1024  # whose neighbors are written as one batch
@@ -86,15 +82,3 @@ def _batches(
         warn(
             f"{short:,} of {len(items):,} items have fewer than k={k} similar items: the model knows no more."
         )
-
-
-def staged(
-    model: "Recommender",
-    batches: Iterable[Columns],
-    path: "str | PathLike[str] | Staging",
-    **target: Unpack[WriteOptions],
-) -> AbstractContextManager[int]:
-    """Write batches beside a file or a table, and let them take its place when the block ends."""
-    from mrfrec.io.frames import writing_rows
-
-    return writing_rows(batches, SIMILAR_COLUMNS, model.column_types, path, **target)
