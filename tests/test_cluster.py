@@ -93,6 +93,15 @@ def test_a_cluster_gives_the_bits_of_one_machine(
     assert_nothing_is_left(client)
 
 
+def test_a_cluster_measures_as_one_machine_does(client: Client) -> None:
+    X = sp.csr_array(np.hstack([random_matrix(seed, users=600, items=60) for seed in (3, 4, 5)]))
+    found = MRF(sparsity=0.1, rank=8).fit(X, client=client)
+    expected = MRF(sparsity=0.1, rank=8).fit(X)
+    assert found.measured_ is not None
+    assert found.measured_ == expected.measured_
+    assert_same(found, expected)
+
+
 def test_threads_of_one_worker_give_the_bits_of_one_machine(table: sp.csr_array, tmp_path: Path) -> None:
     with (
         LocalCluster(

@@ -8,16 +8,16 @@ error. The number of trials is bounded, and no decision looks at a clock: the re
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec.core import fitting, statistics
+from mrfrec.core import costs, fitting, statistics
 from mrfrec.core.engine import WORDS, Engine, Progress
 from mrfrec.core.low_rank import LowRank
-from mrfrec.core.plan import Plan, Settings
+from mrfrec.core.plan import Plan, Settings, decide
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.data.heldout import by_lowest_hash, hashed, hidden_entries
 from mrfrec.data.interactions import Interactions
@@ -29,19 +29,19 @@ Array = npt.NDArray[Any]
 Numbers = npt.NDArray[np.float64]
 
 FEWEST_USERS = 500
-_SHARE, _MOST_USERS, _HIDDEN = 0.1, 2000, 0.2  # of the users, and of each user's items
+_SHARE, _MOST_USERS, _HIDDEN = 0.1, 4000, 0.2  # of the users, and of each user's items
 _ITEMS = 8192  # among which hidden items are ranked, drawn by hash where there are more
 _PLACES = 100  # of the lists, if all items are ranked
 _USERS_AT_ONCE = 64
 _SAMPLED_USERS = 256  # whose scores tell how much these spread
-_KEPT = 3  # fits whose scores are kept: the present one, and one on either side
+_KEPT = 3  # fits whose scores are kept, the best
 
-DENSE_UP_TO, NEIGHBORS, MOST_NEIGHBORS = 3000, 100, 200  # of the stand-in
+DENSE_UP_TO, NEIGHBORS, MOST_NEIGHBORS = 3000, 64, 128  # of the stand-in
 AXES: dict[str, tuple[float, ...]] = {
     "l2": tuple(2.0**power for power in range(-4, 5)),  # times where it starts
     "rank_weight": (0.0, 0.1, 0.2, 0.3, 0.45, 0.6, 0.9, 1.3, 1.9),
     "novelty": (-0.1, -0.05, 0.0, 0.05, 0.1, 0.15, 0.2, 0.3),
-    "user_weight": (0.0, 0.25, 0.5, 1.0, 1.5),
+    "user_weight": (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5),
 }  # fmt: skip
 NAMES = tuple(AXES)
 _L2_TRIALS, _USER_TRIALS, _TRIALS = 5, 3, 16  # that a climb takes, mostly
@@ -73,7 +73,7 @@ class HeldOut:
 
 
 def held_out(data: Interactions) -> HeldOut | None:
-    """Hold out a tenth of the users by hash, up to 2,000; None if there are too few."""
+    """Hold out a tenth of the users by hash, up to 4,000; None if there are too few."""
     X, m = data.matrix, data.n_items
     if data.n_users < FEWEST_USERS:
         return None
@@ -106,11 +106,10 @@ def _only(X: sp.csr_array, keep: npt.NDArray[np.bool_]) -> sp.csr_array:
 
 
 def scores(
-    histories: sp.csr_array, weights: Rows | DenseRows, low_rank: LowRank | None, items: npt.NDArray[np.int64]
+    histories: sp.csr_array, B: Any, low_rank: LowRank | None, items: npt.NDArray[np.int64]
 ) -> tuple[Array, Array | None]:
-    """Return x·B and x·L of users for some items, users × items."""
-    B = weights.matrix()
-    found = histories.astype(B.dtype) @ B[:, items]
+    """Return x·B and x·L of users for some items, users × items; B has the columns of these items."""
+    found = histories.astype(B.dtype) @ B
     base = found if isinstance(found, np.ndarray) else found.toarray()
     if low_rank is None:
         return base, None
@@ -150,7 +149,7 @@ def relative_spread(X: sp.csr_array, weights: Rows | DenseRows, shift: Array, lo
     users = np.flatnonzero((lengths > 0) & (lengths < m))
     histories = X[users[:: max(1, len(users) // _SAMPLED_USERS)]]
     items = np.arange(0, m, max(1, m // _ITEMS))
-    base, low = scores(histories, weights, low_rank, items)
+    base, low = scores(histories, weights.matrix()[:, items], low_rank, items)
     others = histories[:, items].toarray() == 0
     assert low is not None
     variances = [
@@ -169,7 +168,8 @@ class _Trials:
         self._held = held
         self._reuse = fitting.Reuse()
         self._low: Array | None = None  # x·L, which no value changes
-        self._scored: dict[tuple[float, float], tuple[Array, float]] = {}
+        self._scored: dict[tuple[float, float], tuple[Array, float]] = {}  # by l2 and user_weight
+        self._best: dict[tuple[float, float], float] = {}  # nDCG
         self._popularity = np.bincount(asked.training.indices, minlength=asked.shown.shape[1])
         self.found: dict[tuple[float, ...], Numbers] = {}
 
@@ -180,6 +180,8 @@ class _Trials:
             base, spread = self._scores(point["l2"], point["user_weight"])
             factors = novelty_factors(self._popularity, point["novelty"], self._asked.ranked)
             self.found[key] = self._ranked(base, point["rank_weight"] * spread, factors.astype(base.dtype))
+            of_fit = point["l2"], point["user_weight"]
+            self._best[of_fit] = max(self._best.get(of_fit, 0.0), float(self.found[key].mean()))
         return self.found[key]
 
     def _ranked(self, base: Array, weight: float, factors: Array) -> Numbers:
@@ -196,13 +198,12 @@ class _Trials:
 
     def _scores(self, l2: float, user_weight: float) -> tuple[Array, float]:
         """Return x·B of the held-out users for the ranked items, and how much more that spreads than x·L."""
-        kept = self._scored.pop((l2, user_weight), None)
-        if kept is None:
-            kept = self._fitted(replace(self._settings, l2=l2, user_weight=user_weight))
-        while len(self._scored) >= _KEPT:
-            self._scored.pop(next(iter(self._scored)))
-        self._scored[l2, user_weight] = kept  # the latest is the last
-        return kept
+        key = l2, user_weight
+        if key not in self._scored:
+            while len(self._scored) >= _KEPT:
+                self._scored.pop(min(self._scored, key=lambda other: self._best[other]))
+            self._scored[key] = self._fitted(replace(self._settings, l2=l2, user_weight=user_weight))
+        return self._scored[key]
 
     def _fitted(self, settings: Settings) -> tuple[Array, float]:
         asked = self._asked
@@ -211,10 +212,10 @@ class _Trials:
         shift = np.zeros(len(fitted.mean), settings.dtype)
         if self._offset:
             shift[:] = fitted.mean - fitted.mean.astype(settings.dtype) @ B.matrix()
-        wanted = low_rank if self._low is None else None
+        wanted, ranked = low_rank if self._low is None else None, B.matrix()[:, asked.ranked]
 
         def of_users(first: int) -> tuple[Array, Array | None]:
-            return scores(asked.shown[first : first + _USERS_AT_ONCE], B, wanted, asked.ranked)
+            return scores(asked.shown[first : first + _USERS_AT_ONCE], ranked, wanted, asked.ranked)
 
         parts = self._engine.run(of_users, range(0, asked.shown.shape[0], _USERS_AT_ONCE))
         base = np.concatenate([part for part, _ in parts])
@@ -241,6 +242,34 @@ def stand_in(settings: Settings, plan: Plan, items: int) -> Settings:
     )
 
 
+class Preparation(NamedTuple):
+    """How parameters will be measured."""
+
+    final: Plan  # of the fit that follows, with the memory of measuring
+    settings: Settings  # of the stand-in
+    free: list[str]  # the parameters to measure
+    held: int  # bytes that are held for all trials
+
+
+def prepare(
+    asked: HeldOut, X: sp.csr_array, settings: Settings, free: Sequence[str], engine: Engine, copied: int
+) -> Preparation:
+    """Plan the trials, and limit the engine to the memory that is planned for them and for the final fit."""
+    memory, held = engine.memory, copied + asked.nbytes(np.dtype(settings.dtype).itemsize)
+    sizes = fitting.sizes_of(X, settings, memory.limit, copied)
+    final = decide(settings, sizes, memory)
+    small = fitting.sizes_of(asked.training, settings, memory.limit, held)
+    trial = stand_in(settings, final, sizes.items)
+    plan = decide(trial, small, memory)
+    memory.limit = max(final.needed, plan.needed)
+    additions = float((np.diff(X.indptr).astype(np.float64) ** 2).sum())
+    work = [
+        costs.of_fit(*fit, additions, engine.accelerator is not None)
+        for fit in ((final, settings, sizes), (plan, trial, small))
+    ]
+    return Preparation(replace(final, needed=memory.limit), trial, affordable(free, *work), held)
+
+
 def affordable(free: Sequence[str], final: Mapping[str, float], trial: Mapping[str, float]) -> list[str]:
     """Leave out user_weight where trying it would take longer than the final fit, by the costs of both."""
     solving = sum(cost for stage, cost in trial.items() if stage in _SOLVING)
@@ -252,31 +281,19 @@ def affordable(free: Sequence[str], final: Mapping[str, float], trial: Mapping[s
 
 def measure(
     asked: HeldOut,
+    plan: Preparation,
     start: Mapping[str, float | Literal["auto"]],
-    free: Sequence[str],
-    settings: Settings,
     offset: bool,
     engine: Engine,
-    held: int,
     progress: Progress | None = None,
 ) -> Measured:
-    """Climb from the start along the free parameters.
-
-    Parameters
-    ----------
-    start
-        A value for each of `NAMES`; l2 may be "auto", which is then where it starts.
-    settings
-        Those of the `stand_in`.
-    held
-        Bytes that the process holds for the trials, those of `asked` among them.
-    """
-    trials = _Trials(asked, settings, offset, engine, held)
+    """Climb from the start, a value for each of `NAMES`, along the free parameters."""
+    settings, trials = plan.settings, _Trials(asked, plan.settings, offset, engine, plan.held)
     first = {name: value for name, value in start.items() if value != "auto"}
     if "l2" not in first:
         moments = statistics.moments(asked.training, first["user_weight"], engine)
         first["l2"] = float(f"{moments.typical_ridge(settings.alpha, settings.center):.3g}")
-    axes = {name: axis for name, axis in AXES.items() if name in free}
+    axes = {name: axis for name, axis in AXES.items() if name in plan.free}
     if "l2" in axes:
         axes["l2"] = tuple(factor * first["l2"] for factor in axes["l2"])
 
@@ -296,15 +313,16 @@ def measure(
     place, moves = climb(list(axes), place, find, _is_better, 1)
     # A new user_weight is a new pass over the data: once is enough.
     place, more = climb([name for name in axes if name != "user_weight"], place, find, _is_better, 1)
+    moves += more
     last, found = find(place), point(place)
     assert last is not None
-    moves += more
-    if "l2" in axes:
-        half, twice = (find({**place, "l2": place["l2"] + step}) for step in (-1, 1))
-        between = {**found, "l2": _summit(found["l2"], half, last, twice)}
+    for name in [name for name in axes if name != "user_weight"]:  # between the steps
+        beside = axes[name][max(place[name] - 1, 0) : place[name] + 2]
+        tried = [float(trials.ndcg({**found, name: value}).mean()) for value in beside]
+        between = {**found, name: _summit(beside, tried, found[name], name == "l2")}
         values = trials.ndcg(between)
         if values.mean() > last.mean():
-            moves.append(Move("l2", last, values))
+            moves.append(Move(name, last, values))
             last, found = values, between
     gains = {name: np.zeros_like(at_first) for name in axes}
     for move in moves:
@@ -313,14 +331,19 @@ def measure(
     return Measured(len(last), len(trials.found), float(last.mean()), tuple(choices))
 
 
-def _summit(l2: float, half: Numbers | None, here: Numbers, twice: Numbers | None) -> float:
-    """Return where a parabola through the values at l2/2, l2 and 2·l2 is highest: at most √2 away."""
-    if half is None or twice is None:
-        return l2
-    low, middle, high = (float(values.mean()) for values in (half, here, twice))
-    bend = 2 * middle - low - high
-    step = min(max((high - low) / (2 * bend), -0.5), 0.5) if bend > 0 else 0.0
-    return float(f"{l2 * 2.0**step:.3g}")
+def _summit(values: Sequence[float], found: Sequence[float], here: float, ratios: bool) -> float:
+    """Return where a parabola through three findings is highest, at most halfway to the next value.
+
+    `ratios` says that the values have equal ratios. At an end of an axis, the parabola is not known.
+    """
+    x = np.log2(values) if ratios else np.asarray(values)
+    if len(x) < 3:
+        return here
+    bend, slope, _ = np.polyfit(x - x[1], found, 2)
+    if not bend < 0:
+        return here
+    top = x[1] + min(max(-slope / (2 * bend), (x[0] - x[1]) / 2), (x[2] - x[1]) / 2)
+    return float(f"{2.0**top if ratios else top:.3g}")
 
 
 def _is_better(found: Numbers, here: Numbers | None) -> bool:

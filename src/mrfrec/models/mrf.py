@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
@@ -102,7 +103,7 @@ class MRF(Linear):
         How much the low-rank part counts, where the weights count 1. It is the ratio of the spreads of both
         scores over the items a user has not; "auto" to measure it.
     measure
-        Measure the parameters that are "auto" on up to 2,000 held-out users, then fit to everybody. False
+        Measure the parameters that are "auto" on up to 4,000 held-out users, then fit to everybody. False
         fits at once, with the values at which measuring starts.
     offset
         Add the intercept of the conditional mean. The score is μ + (x − μ)·B instead of x·B; an empty history
@@ -232,11 +233,18 @@ class MRF(Linear):
         """Return what a fit to this data would do before it measures; l2="auto" stays."""
         from mrfrec.core import fitting
         from mrfrec.io.tables import as_interactions
+        from mrfrec.models import measuring
 
+        interactions = as_interactions(data)
+        X = interactions.matrix
         with self._engine(None) as engine:
-            X = as_interactions(data).matrix
             sizes = fitting.sizes_of(X, self._settings, engine.memory.limit)
-            return decide(self._settings, sizes, engine.memory)
+            plan = decide(self._settings, sizes, engine.memory)
+            asked = measuring.held_out(interactions) if self._free and self.measure else None
+            with suppress(MemoryPlanError):  # then nothing is measured
+                if asked is not None:
+                    plan = measuring.prepare(asked, X, self._settings, self._free, engine, 0).final
+        return plan
 
     def planned_for(self, size: "DataSize") -> Plan:
         """Return what a fit to data of this size would do, as `planned` does for the data itself."""
@@ -331,7 +339,7 @@ class MRF(Linear):
                 settings,
                 engine,
                 copied=given.copied,
-                announce=lambda plan: _announce(plan, engine) if plan != found.announced else None,
+                announce=lambda plan: None if found.announced else _announce(plan, engine),
                 reuse=None if given.reuse is None else given.reuse.setdefault("mrf", fitting.Reuse()),
             )
             shift = np.zeros(data.n_items, self.dtype)
@@ -349,8 +357,9 @@ class MRF(Linear):
             timings["measure"] = found.seconds
         plan, weights = fitted.plan, fitted.weights
         if found.said:
-            needed = max(plan.needed, *found.stages.values(), 0)
-            plan = replace(plan, reason=f"{plan.reason}; {found.said}", needed=needed)
+            plan = replace(plan, reason=f"{plan.reason}; {found.said}")
+        if found.announced:
+            plan = replace(plan, needed=max(plan.needed, found.announced.needed))
         values["l2"] = float(plan.l2)
         factors = scorers.novelty_factors(data.popularity, values["novelty"]).astype(self.dtype)
         if values["novelty"]:
@@ -370,7 +379,6 @@ class MRF(Linear):
 
     def _measured(self, data: "Interactions", given: FitContext) -> "_Beforehand":
         """Measure the parameters that are free, or say why not."""
-        from mrfrec.core import costs, fitting
         from mrfrec.models import measuring
 
         free, began = self._free, time.perf_counter()
@@ -385,32 +393,17 @@ class MRF(Linear):
         report = part_of(given.progress, 0, _MEASURING)
         with self._engine(None, given.client) as engine:
             try:
-                limit, held = engine.memory.limit, given.copied + asked.nbytes(np.dtype(self.dtype).itemsize)
-                sizes = [
-                    fitting.sizes_of(data.matrix, self._settings, limit, given.copied),
-                    fitting.sizes_of(asked.training, self._settings, limit, held),
-                ]
-                plans = [decide(self._settings, sizes[0], engine.memory)]
-                _announce(plans[0], engine)
-                trial = measuring.stand_in(self._settings, plans[0], data.n_items)
-                plans.append(decide(trial, sizes[1], engine.memory))
-                additions = float((np.diff(data.matrix.indptr).astype(np.float64) ** 2).sum())
-                work = [
-                    costs.of_fit(plan, of, size, additions, engine.accelerator is not None)
-                    for plan, of, size in zip(plans, (self._settings, trial), sizes, strict=True)
-                ]
-                start = {name: self._started(name) for name in _START}
-                if not plans[0].rank:
+                plan = measuring.prepare(asked, data.matrix, self._settings, free, engine, given.copied)
+                _announce(plan.final, engine)
+                start = {"l2": self.l2, **{name: self._started(name) for name in _START}}
+                if not plan.final.rank:
                     start["rank_weight"] = 0.0
-                measured = measuring.measure(
-                    asked, {"l2": self.l2, **start}, measuring.affordable(free, *work), trial, self.offset,
-                    engine, held, report,
-                )  # fmt: skip
+                measured = measuring.measure(asked, plan, start, self.offset, engine, report)
             except MemoryPlanError:
                 return _Beforehand(said="nothing measured, for which memory is too small")
-        _log.info("%s, in %.1f s", measured, time.perf_counter() - began)
         seconds = time.perf_counter() - began
-        return _Beforehand(measured, str(measured), seconds, engine.memory.stages, plans[0])
+        _log.info("%s, in %.1f s", measured, seconds)
+        return _Beforehand(measured, str(measured), seconds, plan.final, engine.memory.stages)
 
     def _alike(self) -> "list[Recommender]":
         shared: dict[str, Any] = {"l2": 1.0, "dtype": self.dtype, "threads": 1}
@@ -478,8 +471,8 @@ class _Beforehand(NamedTuple):
     measured: Measured | None = None
     said: str = ""
     seconds: float = 0.0
+    announced: Plan | None = None  # of the fit, with the memory of measuring
     stages: Mapping[str, int] = MappingProxyType({})  # planned bytes
-    announced: Plan | None = None
 
 
 def _auto_or(
