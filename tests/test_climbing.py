@@ -17,7 +17,7 @@ from mrfrec.data.ids import Ids
 from mrfrec.evaluation import climb, compare, splits, study, tuning
 from mrfrec.evaluation.report import of_comparison, of_tuning
 from mrfrec.evaluation.splits import Questions, Split, popularity_differs
-from mrfrec.models import EASE, Popularity, measuring
+from mrfrec.models import EASE, Popularity
 from mrfrec.models.climbing import value_at
 from mrfrec.models.registry import build
 
@@ -204,31 +204,17 @@ def test_the_best_so_far_is_told_before_the_next_trial(split: Split, valued: Any
 # ── a stand-in for the dense model ────────────────────────────────────────────────────────────────
 
 
-def test_a_dense_model_of_many_items_is_tuned_through_a_sparse_one(
-    split: Split, valued: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(measuring, "DENSE_UP_TO", 10)
-    monkeypatch.setattr(measuring, "NEIGHBORS", 9)
-    tried = valued(lambda x: 5.0 + x["novelty"] + 4.0 * (x["sparsity"] is not None))
-    found = climb(split, "ndcg@10", fixed={"sparsity": None})
-    kinds = [point["sparsity"] for point in tried]
-    assert kinds[0] is None  # there is a result from the start
-    assert kinds.index(9 / split.training.n_items) == 1
-    assert found.best.parameters["sparsity"] is None  # a stand-in does not win
-    assert found.best.parameters["novelty"] == max(point["novelty"] for point in tried)
-    assert kinds.count(None) < len(kinds) / 2
-
-
-def test_a_stand_in_that_errs_does_no_harm(
-    split: Split, valued: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(measuring, "DENSE_UP_TO", 10)
-    monkeypatch.setattr(measuring, "NEIGHBORS", 9)
-    tried = valued(lambda x: 5.0 + x["alpha"] * (-1 if x["sparsity"] is None else 1))
-    found = climb(split, "ndcg@10", fixed={"sparsity": None})
-    assert found.best.parameters["alpha"] == 0.0
-    after = [x["alpha"] for x in tried if x["sparsity"] is None]
-    assert after[:3] == [0.5, 1.0, 0.5]  # the start, what the stand-in likes, and on from the better of them
+def test_a_climb_starts_from_what_the_model_measures(valued: Any) -> None:
+    X = sp.coo_array(random_matrix(8, users=900))
+    events = Events(Ids.range(900), Ids.range(45), *(where.astype(np.int32) for where in X.coords))
+    split = splits.strong_generalisation(events, 100)
+    measured = MRF().fit(split.training).measured_
+    assert measured is not None
+    tried = valued(lambda _: 1.0)
+    climb(split, "ndcg@10")
+    moved = [choice for choice in measured.choices if choice.value != choice.start]
+    assert moved
+    assert all(tried[0][choice.name] == choice.value for choice in moved)
 
 
 # ── free parameters ───────────────────────────────────────────────────────────────────────────────

@@ -159,6 +159,7 @@ def test_the_plan_and_the_log_tell_what_was_measured(
     assert said.startswith(f"measured on {measured(model).users} held-out users: ")
     assert said in model.plan_.reason
     assert said in str(model.plan_)
+    assert all(f"{name}={value:.3g}" in repr(model) for name, value in model.values_.items())
     with caplog.at_level("INFO", "mrfrec"):
         MRF().fit(data)
     assert said in caplog.text

@@ -40,12 +40,11 @@ def climb(
     progress: "Progress | bool | None" = None,
     client: Any = None,
 ) -> Tuning:
-    """Start from the defaults, or values next to them, and change one parameter at a time while that helps.
+    """Start from what the model measures, or values next to it, and change one parameter while that helps.
 
     The parameters are those of the model's `tuning_route`: for an MRF the novelty exponent and the weight of
     the low-rank part, which need no fit, then l2, user_weight, alpha, rank and, if it is sparse, sparsity.
-    Where the best value is the last of its list, values beyond it are tried. A dense model of many items is
-    first tuned with a sparse one in its place, for half of the time.
+    Where the best value is the last of its list, values beyond it are tried.
 
     Parameters
     ----------
@@ -74,8 +73,9 @@ def climb(
     for name, values in (vary or {}).items():  # refuse values that this data is too small for
         for value in values if isinstance(values, Sequence) else ():
             build(run.model, plain({**run.fixed, name: value}), run.machine).tuning_route(data)
-    start = {} if grid else {name: x for name, x in route.start.items() if name in axes}
-    run.usual |= start
+    if not grid:
+        start = {**route.start, **run.measured()}
+        run.usual |= {name: value for name, value in start.items() if name in axes}
     climber = _Climber(run, axes, run.usual, route.needs)
     if not vary:  # the best is never worse than the default, and its gain is known
         run.value_of(plain({name: run.usual[name] for name in axes}))
@@ -85,16 +85,12 @@ def climb(
     else:
         place = climber.start
         climber.trial(place)
-        if route.stand_in and not route.stand_in.keys() & dict(vary or {}).keys():
-            half = run.elapsed + (run.budget - run.elapsed) / 2
-            stand_in = _Climber(run, axes, climber.defaults, route.needs, route.stand_in, half)
-            place = climber.better(place, {**place, **stand_in.climbed_from(place)})
     climber.climbed_from(place)
     return run.finish()
 
 
 class _Climber:
-    """Moves over the axes of one model. Trials of a stand-in, with parameters `instead`, do not compete."""
+    """Moves over the axes of one model."""
 
     def __init__(
         self,
@@ -102,19 +98,15 @@ class _Climber:
         axes: Mapping[str, Axis],
         defaults: Parameters,
         needs: Mapping[str, str],
-        instead: Parameters | None = None,
-        budget: float | None = None,
     ) -> None:
-        self._run, self.defaults, self._needs = run, defaults, needs
-        self._instead, self._budget = dict(instead or {}), budget
-        self._axes = {name: axis for name, axis in axes.items() if name not in self._instead}
+        self._run, self._defaults, self._needs, self._axes = run, defaults, needs, dict(axes)
         self._ladders: dict[tuple[str, float], tuple[Any, ...]] = {}
         self.start = {name: self._nearest(name, axis) for name, axis in self._axes.items()}
 
     def _nearest(self, name: str, axis: Axis) -> int:
         """Return the place of the default or of the value next to it, or the middle if it is no number."""
-        default, middle = self.defaults.get(name), (_size(axis) - 1) // 2
-        values = [] if isinstance(axis, Ridges) else list(axis)
+        default, middle = self._defaults.get(name), (_size(axis) - 1) // 2
+        values = list(self._ladder(name, scale_exponent(self._run.model, self._defaults)))
         if default in values:
             return values.index(default)
         if type(default) not in (int, float):
@@ -138,7 +130,7 @@ class _Climber:
                 point[name] = value_at(ladder, place[name])
                 if point[name] is None and None not in ladder:
                     return None
-            point = plain({**point, **self._instead})
+            point = plain(point)
             build(self._run.model, {**self._run.fixed, **point})
         except ParameterError:
             return None
@@ -150,7 +142,7 @@ class _Climber:
         if point is None:
             return None
         try:
-            return self._run.value_of(point, competes=not self._instead, budget=self._budget)
+            return self._run.value_of(point)
         except ParameterError:  # a value beyond the end is too much for this data
             if place == self.start:
                 raise

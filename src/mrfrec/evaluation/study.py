@@ -25,6 +25,7 @@ from mrfrec.evaluation.metrics import DEFAULTS, Metric, parse_all, within
 from mrfrec.evaluation.protocol import Ties, evaluate, warn_of_another_plan
 from mrfrec.evaluation.splits import Questions, Split, check_type, popularity_differs
 from mrfrec.io.atomic import expanded, writing
+from mrfrec.models.fit_context import FitContext
 from mrfrec.models.registry import build
 
 _MACHINE = {"threads", "memory_limit", "device"}
@@ -153,23 +154,24 @@ class Study:
         """Seconds since the first trial began."""
         return time.monotonic() - self._start
 
-    def value_of(
-        self, point: dict[str, Any], *, competes: bool = True, budget: float | None = None
-    ) -> Trial | None:
-        """Try a point, or return its earlier trial; None if the time is up, except for the first.
+    def measured(self) -> dict[str, Any]:
+        """Return the values that a fit of the model measures by itself."""
+        fixed = {**self.fixed, "measure": True} if "measure" in self.fixed else self.fixed
+        model = build(self.model, fixed, self.machine)
+        return model.tuning_start(self.split.training, FitContext(0, None, None, None, self._client))
 
-        Points that do not compete are those of a cheaper model. `budget` is a shorter time, in seconds.
-        """
+    def value_of(self, point: dict[str, Any]) -> Trial | None:
+        """Try a point, or return its earlier trial; None if the time is up, except for the first."""
         parameters = {**self.fixed, **point}
         same = next((trial for trial in self.trials if trial.parameters == parameters), None)
         if same is None:
-            if self.trials and self.elapsed > (self.budget if budget is None else budget):
-                self._out_of_time |= competes
+            if self.trials and self.elapsed > self.budget:
+                self._out_of_time = True
                 return None
             same = self._try(parameters)
             self.trials.append(same)
             self._write()
-        if competes and not any(same is trial for trial in self.competing):
+        if not any(same is trial for trial in self.competing):
             best = max((t.value for t in self.competing if t.value is not None), default=-1.0)
             self.competing.append(same)
             if self._improved is not None and same.value is not None and same.value > best:

@@ -24,11 +24,9 @@ Axis = Sequence[Any] | Ridges
 class Route:
     """The axes of a climb, the cheapest first, and its starting point if not the defaults.
 
-    `stand_in` holds parameters of a cheaper model that prefers much the same values; empty for none. `needs`
-    maps an axis to a parameter: while this is 0, a step along the axis changes nothing.
+    `needs` maps an axis to a parameter: while this is 0, a step along the axis changes nothing.
     """
 
     axes: Mapping[str, Axis]
     start: Mapping[str, Any] = field(default_factory=dict)
-    stand_in: Mapping[str, Any] = field(default_factory=dict)
     needs: Mapping[str, str] = field(default_factory=dict)

@@ -294,7 +294,7 @@ class MRF(Linear):
 
     def tuning_route(self, data: "Interactions") -> Route:
         """Return the axes of a climb: γ and λ need no fit, a new l2 no statistics, a new rank no weights."""
-        from mrfrec.models.measuring import AXES, DENSE_UP_TO, MOST_NEIGHBORS, NEIGHBORS
+        from mrfrec.models.measuring import AXES
 
         plan, m = self.planned(data), data.n_items
         most = min(256, min(data.n_users, m) // 4)
@@ -308,18 +308,21 @@ class MRF(Linear):
         if plan.sparsity is not None:
             start["sparsity"] = s = float(f"{plan.sparsity:.3g}")
             axes["sparsity"] = [x * s for x in (0.25, 0.5, 1.0, 2.0, 4.0) if x * s <= 1]
-        stand_in = (
-            {"sparsity": NEIGHBORS / m, "max_neighbors": min(MOST_NEIGHBORS, self.max_neighbors), "rank": 0}
-            if plan.kind == "dense" and m > DENSE_UP_TO
-            else {}
-        )
         own = self.defaults().keys()
         return Route(
             {name: axis for name, axis in axes.items() if name in own},
             {name: value for name, value in start.items() if name in own},
-            {name: value for name, value in stand_in.items() if name in own},
             needs={"rank_weight": "rank"},
         )
+
+    def tuning_start(self, data: "Interactions", given: FitContext) -> dict[str, Any]:
+        measured = self._measured(data, given).measured
+        choices = () if measured is None else measured.choices
+        values: dict[str, Any] = {one.name: one.value for one in choices if one.value != one.start}
+        if values.get("rank_weight") and self.rank == "auto":
+            weighted = type(self)(**{**self.get_params(), "rank_weight": values["rank_weight"]})
+            values["rank"] = weighted.planned_for(data.size).rank
+        return values
 
     def _fit(self, data: "Interactions", given: FitContext) -> None:
         # numba loads when something is fitted, not to answer from a file.

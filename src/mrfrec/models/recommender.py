@@ -139,6 +139,10 @@ class Recommender(ABC):
         """Return how `climb` finds the parameters: the last of the grid costs least."""
         return Route({name: self.tuning_grid[name] for name in reversed(list(self.tuning_grid))})
 
+    def tuning_start(self, data: "Interactions", given: FitContext) -> dict[str, Any]:
+        """Return parameters that a fit to this data would measure, where `climb` starts."""
+        return {}
+
     def planned_for(self, size: DataSize) -> "Plan | None":
         """Return what a fit to data of this size would do; None if there is nothing to decide."""
         return None
@@ -320,7 +324,9 @@ class Recommender(ABC):
         kind = {True: ", sparse", False: ", dense", None: ""}[getattr(self, "is_sparse", None)]
         size = f"{self.data_size_.users:,} users × {self.data_size_.items:,} items"
         changed = "" if self.parameters == self.fitted_parameters_ else ", before parameters were changed"
-        return f"{self.call} fitted on {size}{kind}{changed}"
+        values = {} if self.measured_ is None else self.measured_.values
+        measured = "".join(f", {name}={value:.3g}" for name, value in values.items())
+        return f"{self.call} fitted on {size}{kind}{measured}{changed}"
 
     def __getstate__(self) -> dict[str, Any]:  # without caches
         kept = {name: value for name, value in self.__dict__.items() if name != "_on_device"}
