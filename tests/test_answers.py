@@ -295,7 +295,9 @@ def test_eight_threads_get_the_answers_of_one(kind: tuple[str, dict[str, Any]], 
 def test_a_model_says_what_it_was_fitted_on() -> None:
     assert repr(MRF(l2=2.0)) == "MRF(l2=2.0)"
     data = shop(users=1200)
-    assert repr(MRF(l2=2.0).fit(data)) == "MRF(l2=2.0) fitted on 1,200 users × 30 items, dense"
+    about = "fitted on 1,200 users × 30 items, dense"
+    assert repr(MRF(l2=2.0).fit(data)).startswith(f"MRF(l2=2.0) {about}, rank_weight=")
+    assert repr(MRF(measure=False).fit(data)) == f"MRF(measure=False) {about}"
     assert repr(MRF.paper(threshold=0.5).fit(data)).endswith("items, sparse")
     assert repr(build("WMF", {}).fit(data)) == "WMF() fitted on 1,200 users × 30 items"
 
