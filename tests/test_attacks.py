@@ -403,7 +403,7 @@ def test_description_names_keys_and_the_media_type_of_errors(shop: Path) -> None
     for path, methods in found["paths"].items():
         for operation in methods.values():
             if path.startswith("/v1/"):
-                assert {"401", "403", "408"} <= set(operation["responses"])
+                assert {"401", "403", "408", "414"} <= set(operation["responses"])
             for status, response in operation["responses"].items():
                 if status >= "400":
                     assert list(response["content"]) == ["application/problem+json"]

@@ -32,6 +32,7 @@ import mrfrec.cli
 from mrfrec.io.artifact import describe
 from mrfrec.models.answers.question import Question
 from mrfrec.models.registry import MODELS
+from mrfrec.service import ServiceSettings
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent / "mrfrec"
@@ -240,6 +241,7 @@ def test_fit_says_what_it_does_on_stderr_and_leaves_one_file(
     assert all(line.startswith("mrfrec: ") for line in lines)
     assert re.fullmatch(r"mrfrec: 60 users × 24 items, \d+ pairs", lines[0])
     assert lines[1].startswith("mrfrec: sparse model (l2=2, sparsity=0.3, rank=6)")
+    assert re.search(r"adds up to .+ to the .+ in use with the data \(together .+\)", lines[1])
     assert re.fullmatch(r"mrfrec: fitted MRF in \d+\.\d s; wrote new\.mrf \([\d.]+ KB\)", lines[2])
     assert len(lines) == 3
     assert listing(tmp_path) == ["new.mrf"]
@@ -268,6 +270,33 @@ def test_fit_passes_every_option_on(quick: Commands, films: Path, tmp_path: Path
     assert model.titles_ is not None
     assert model.titles_[3] == "1984"
     assert describe(tmp_path / "m.mrf")["data"]["binary"] is False
+
+
+def test_serve_passes_every_option_on(quick: Commands, shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(
+        "mrfrec.service.server.serve", lambda models, **options: given.update(options, models=models)
+    )
+    monkeypatch.setattr(logging.getLogger("uvicorn.error"), "handlers", [])
+    quick(
+        "serve", "a=shop.mrf", "b=shop-only.mrf", "--host", "::1", "--port", "81", "--uds", "x.sock",
+        "--workers", "3", "--default", "b", "--split", "a=0.9,b=0.1", "--split-salt", "june", "--no-auth",
+        "--keys", "keys.txt", "--rate", "50", "--cors", "https://a.example,https://b.example",
+        "--allowed-hosts", "a.example,localhost", "--root-path", "/recs", "--max-body", "9",
+        "--max-batch", "8", "--queue", "7", "--drain", "3", "--log-requests", "--log-clients",
+        "--log", "off", cwd=shop,
+    )  # fmt: skip
+    assert given.pop("settings") == ServiceSettings(
+        keys="keys.txt", rate=50.0, origins=("https://a.example", "https://b.example"),
+        hosts=("a.example", "localhost"), root_path="/recs", max_body=9, max_batch=8, queue=7, drain=3.0,
+        log_requests=True, log_clients=True, access_log=False,
+    )  # fmt: skip
+    assert callable(given.pop("prepare"))
+    assert given == {
+        "models": {"a": Path("shop.mrf"), "b": Path("shop-only.mrf")}, "host": "::1", "port": 81,
+        "uds": Path("x.sock"), "workers": 3, "default": "b", "split": {"a": 0.9, "b": 0.1}, "salt": "june",
+        "no_auth": True,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -501,15 +530,17 @@ def test_what_is_wrong_in_a_table_of_histories_is_told_with_the_file(
 
 
 def test_what_is_unknown_or_missing_is_noted(quick: Commands, shop: Path) -> None:
-    stranger, few = quick.all(
+    stranger, few, some = quick.all(
         shop,
         ["recommend", "shop.mrf", "--user", "nobody", "--user", "u01", "-k", 2, "--format", "json"],
         ["recommend", "shop.mrf", "--history", "i01", "--allow", "i02,i03", "-k", 5, "--format", "json"],
+        ["recommend", "shop.mrf", "--history", "i01", "--allow", "i02,nope", "-k", 1, "--format", "json"],
     )
     assert "note: 1 of 2 users are unknown to the model" in stranger.err
     assert [row["source"] for row in stranger.rows] == ["popular", "popular", "model", "model"]
     assert len(few.rows) == 2
     assert "note: 1 of 1 users get fewer than k=5 items" in few.err
+    assert "note: allow: 1 of 2 items are unknown to the model; ignored (the first is 'nope')" in some.err
 
 
 # ── formats ───────────────────────────────────────────────────────────────────────────────────────
@@ -649,6 +680,7 @@ def test_tables_of_databases_have_the_rows_of_files(quick: Commands, shop: Path,
 
 REFUSED = r"""
 learn => No such command 'learn'\. See mrfrec --help
+fti => No such command 'fti'\. Did you mean 'fit'\? See mrfrec --help
 similar shop.mrf i01 --top 3 => --top.* See mrfrec similar --help
 recommend => Missing argument .*MODEL.* See mrfrec recommend --help
 fit events.csv => Missing option '-o' / '--output'\. See mrfrec fit --help
@@ -905,8 +937,10 @@ def many(quick: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def interrupt(arguments: Sequence[object], cwd: Path, when: Callable[[str], bool]) -> Done:
-    """Press Ctrl-C as soon as `when`, given what stderr has said so far, holds."""
+def interrupt(
+    arguments: Sequence[object], cwd: Path, when: Callable[[str], bool], seconds: float = 600
+) -> Done:
+    """Press Ctrl-C as soon as `when`, given what stderr has said so far, holds; it ends within `seconds`."""
     process = subprocess.Popen(
         [str(BIN), *map(str, arguments)], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -919,8 +953,10 @@ def interrupt(arguments: Sequence[object], cwd: Path, when: Callable[[str], bool
         said += process.stderr.read() or b""
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)
+    start = time.monotonic()
     os.set_blocking(process.stderr.fileno(), True)
     out, rest = process.communicate(timeout=600)
+    assert time.monotonic() - start < seconds
     return Done(process.returncode, out.decode(), (said + rest).decode())
 
 
@@ -961,6 +997,7 @@ def test_an_interrupted_recommend_leaves_the_old_file(many: Path, name: str) -> 
         ["recommend", "many.mrf", "--all", "--explain", "-o", name],
         many,
         lambda said: bool(list(many.glob(f".{name}.*.unfinished"))),
+        seconds=2,
     )
     assert (done.code, done.out) == (130, ""), done
     assert done.err.splitlines()[-1] == INTERRUPTED  # polars may speak of the exception before

@@ -190,11 +190,14 @@ def test_server_that_falls_silent_between_rows_is_given_up(
             pass
 
 
-def test_statement_that_takes_too_long_is_stopped_on_the_server(postgres: str) -> None:
+def test_statement_that_takes_too_long_is_stopped_on_the_server(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(databases._LIMITS, "answer_timeout", 1.0)
     start = time.monotonic()
     query = "select 1 as user_id, 2 as item_id, pg_sleep(60)::text as nap"
     with pytest.raises(DataError, match="answer_timeout="):
-        read_interactions(f"{postgres}&answer_timeout=1", query=query)
+        read_interactions(postgres, query=query)
     assert time.monotonic() - start < 30
     running = (
         "select count(*) from pg_stat_activity where query like '%pg_sleep%' and pid <> pg_backend_pid()"

@@ -1,5 +1,6 @@
 """What the documentation shows works, and what it names exists."""
 
+import ast
 import os
 import re
 import shutil
@@ -182,6 +183,11 @@ def test_version_is_said_once_and_the_same() -> None:
     assert f"## {mrfrec.__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
 
+def test_readme_names_the_versions_of_python_that_the_package_does() -> None:
+    named = re.findall(r":: Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text())
+    assert sorted(set(re.findall(r"\b3\.1\d\b", (ROOT / "README.md").read_text()))) == named
+
+
 # ── how to run it ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -189,6 +195,26 @@ def test_extras_are_installed_from_a_clone() -> None:
     """The package is in no index: the name with an extra would be looked for there."""
     for page in PAGES:
         assert 'pip install "mrfrec[' not in page.read_text(), page
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, documented):
+                assert 'pip install "mrfrec[' not in (ast.get_docstring(node) or ""), path
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        ("service.md", "mrfrec compile"),
+        ("service.md", "MemoryMax="),
+        ("production.md", "CPUWeight="),
+        ("production.md", "MemoryMax="),
+        ("production.md", "PATH="),
+        ("production.md", "moreutils"),
+    ],
+)
+def test_pages_tell_what_keeps_a_machine_well(page: str, words: str) -> None:
+    assert words in (ROOT / "docs" / page).read_text()
 
 
 def test_nginx_lets_through_what_the_service_takes() -> None:

@@ -485,7 +485,8 @@ def test_tradeoff_has_a_row_for_each_level_and_r_and_the_dense_model(run: Any, f
         (["tradeoff", "--sparse", "l2=-1", "--heldout", "20"], "l2 must be a finite number"),
         (["lowrank", "--model", "SLIM"], "--model must be an MRF, EASE or EDLAE, whose weights can be cut"),
         (["lowrank", "--ranks", "2,x"], "--ranks must be numbers"),
-        (["lowrank", "--ranks", "inf", "--heldout", "20"], "ranks must be"),
+        (["lowrank", "--ranks", "inf"], "--ranks must be a whole number"),
+        (["lowrank", "--ranks", "2,nan"], "--ranks must be a whole number"),
     ],
 )
 def test_what_is_about_mrfs_refuses_other_models(run: Any, command: list[str], message: str) -> None:

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
 from packaging.requirements import Requirement
@@ -44,18 +43,20 @@ def interpreter(kind: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_lowest_versions_fit_recommend_evaluate_and_serve(kind: str, tmp_path: Path) -> None:
+def test_the_lowest_versions_fit_recommend_evaluate_and_serve(
+    kind: str, tmp_path: Path, postgres: str
+) -> None:
     python, program = tmp_path / "env" / "bin" / "python", tmp_path / "env" / "bin" / "mrfrec"
     run(UV, "venv", tmp_path / "env", "--python", interpreter(kind))
     run(UV, "build", "--wheel", ROOT, "--out-dir", tmp_path)
     install = (UV, "pip", "install", "--python", python)
     # Directly required here, not by way of the wheel; and not built from source.
+    extras = ("serve", "sql", "client")
     run(*install, "--resolution", "lowest-direct", "--only-binary", ":all:", "-r", "pyproject.toml",
-        "--extra", "serve")  # fmt: skip
+        *(f"--extra={extra}" for extra in extras))  # fmt: skip
     run(*install, "--no-deps", next(tmp_path.glob("*.whl")))
-    wanted = [
-        Requirement(text) for text in (*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["serve"])
-    ]
+    optional = [text for extra in extras for text in PROJECT["optional-dependencies"][extra]]
+    wanted = [Requirement(text) for text in (*PROJECT["dependencies"], *optional)]
     lowest = {one.name: next(iter(one.specifier)).version for one in wanted}
     listed = json.loads(run(UV, "pip", "list", "--format", "json", "--python", python))
     installed = {package["name"]: package["version"] for package in listed}
@@ -72,11 +73,23 @@ def test_the_lowest_versions_fit_recommend_evaluate_and_serve(kind: str, tmp_pat
                 folder=tmp_path)  # fmt: skip
     here = MRF(sparsity=None).fit(tmp_path / "events.csv").recommend(history=["milk"], k=2)
     assert [row["item"] for row in json.loads(found)] == here["item"].to_list()
+    run(
+        program,
+        "recommend",
+        "shop.mrf",
+        "--all",
+        "-k",
+        "2",
+        "-o",
+        postgres,
+        "--table",
+        "recs",
+        folder=tmp_path,
+    )
+    run(program, "fit", postgres, "--query", 'select "user", item from recs', "-o", "x.mrf", folder=tmp_path)
     options = ("--split", "leave-out", "--min-items", "0", "--metrics", "ndcg@2", "--format", "json")
     found = run(program, "evaluate", "events.csv", *options, folder=tmp_path)
     assert json.loads(found)["models"][0]["metrics"]["ndcg@2"]["mean"] > 0
-    with (
-        Command(tmp_path, tmp_path / "shop.mrf", python=python) as service,
-        urlopen(f"{service.url}/health", timeout=20) as answer,
-    ):
-        assert answer.status == 200
+    code = "import mrfrec, sys; print(mrfrec.Client(sys.argv[1]).recommend(history=['milk'], k=2)['item'][0])"
+    with Command(tmp_path, tmp_path / "shop.mrf", python=python) as service:
+        assert run(python, "-c", code, service.url, folder=tmp_path).strip() == here["item"][0]

@@ -365,6 +365,7 @@ def test_drift_is_half_the_sum_of_differences(folder: Path) -> None:
         ("keep = 2", 'recommendations = {to = "no/x.csv"}', r"in a folder that exists"),
         ("keep = 2", 'recommendations = {to = "x.csv", novelty = 7}', r"novelty must be .* 1; got 7"),
         ("keep = 2", 'recommendations = {to = "events.csv"}', r"a place of its own.*source\.data is there"),
+        ("[model]", 'items = "events.csv"\n[publish.similar]\nto = "events.csv"\n[model]', r"source\.items"),
         ("keep = 2", 'recommendations = {to = "a.csv"}\nsimilar = {to = "a.csv"}', r"publish\.similar must"),
         ("keep = 2", 'similar = {to = "sqlite:///shop.mrf", table = "t"}', r"its own.*publish\.model"),
         ("keep = 2", 'similar = {to = "x.csv", columns = {x = "y"}}', r"publish\.similar\.columns must be"),
@@ -633,6 +634,21 @@ def never_read(*_: object, **__: object) -> None:
     pytest.fail("read the source")
 
 
+def check_refused(job: Path, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that a job is refused, also with --dry-run, before anything is read."""
+    monkeypatch.setattr(RUN, "read_interactions", never_read)
+    for attempt in (
+        lambda: run_command(["nightly", str(job), "--dry-run"], Event()),
+        lambda: nightly.run(job),
+    ):
+        with pytest.raises((DataError, ParameterError), match=message):
+            attempt()
+
+
+def of_guest(url: str) -> str:
+    return url.replace("//postgres:@", "//guest:se%2Fcr%40t%25@")
+
+
 @pytest.mark.parametrize(
     ("prepare", "options", "message"),
     [
@@ -653,15 +669,29 @@ def test_table_that_cannot_be_replaced_is_found_before_anything_is_read(
             cursor.execute(prepare)
         cursor.execute("grant select on joined, events, products to guest")
         cursor.execute("grant create on schema public to guest")
-    guest = shop.replace("//postgres:@", "//guest:se%2Fcr%40t%25@")
-    job = write_shop(folder, guest, **options)
-    monkeypatch.setattr(RUN, "read_interactions", never_read)
-    for attempt in (
-        lambda: run_command(["nightly", str(job), "--dry-run"], Event()),
-        lambda: nightly.run(job),
-    ):
-        with pytest.raises((DataError, ParameterError), match=message):
-            attempt()
+    check_refused(write_shop(folder, of_guest(shop), **options), message, monkeypatch)
+
+
+@pytest.mark.parametrize("sink", ['{to = "near.csv"}', '{to = "sqlite:///new.db", table = "near"}'])
+@pytest.mark.parametrize(
+    ("kind", "message"), [("sqlite", "no such table"), ("postgresql", "permission denied")]
+)
+def test_query_that_fails_is_found_before_anything_is_read(
+    folder: Path,
+    kind: str,
+    message: str,
+    sink: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url = str(request.getfixturevalue("postgres")) if kind == "postgresql" else f"{kind}:///{folder}/x.db"
+    with connect(url, write=True) as cursor:
+        cursor.execute(
+            f"create table {'orders' if kind == 'postgresql' else 'others'} (user_id text, sku text)"
+        )
+    source = f'data = "{of_guest(url)}"\nquery = "select * from orders"'
+    job = write_job(folder, ('data = "events.csv"', source), ("keep = 2", f"similar = {sink}"))
+    check_refused(job, message, monkeypatch)
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
@@ -673,14 +703,10 @@ def test_table_that_the_query_reads_is_not_published_to(
     with connect(url, write=True) as cursor:
         cursor.execute(f"create table recs ({columns})")
         cursor.execute('create view seen as select "user", item from recs')
-    monkeypatch.setattr(RUN, "read_interactions", never_read)
     tables = f'\n[publish.recommendations]\nto = "{url}"\ntable = "recs"\n'
     for query in ("select * from recs", "select * from seen"):
         job = write_job(folder, ('data = "events.csv"', f'data = "{url}"\nquery = "{query}"'), more=tables)
-        with pytest.raises(
-            ParameterError, match=r"publish\.recommendations\.table must be a table of its own.*query reads"
-        ):
-            nightly.run(job)
+        check_refused(job, r"recommendations\.table must be a table of its own.*query reads", monkeypatch)
 
 
 def test_ids_that_do_not_fit_a_table_are_found_before_the_fit(

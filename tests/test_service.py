@@ -124,6 +124,15 @@ def test_what_is_not_json_is_a_problem(client: httpx.Client, body: bytes) -> Non
     _check_problem(client.post("/v1/recommend", content=body, headers=JSON), 400, "the body is not JSON.")
 
 
+@pytest.mark.parametrize("kind", ["application/json", "application/json; charset=utf-8", "Application/JSON"])
+def test_json_is_read_in_one_step_however_it_is_announced(
+    client: httpx.Client, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("starlette.requests.Request.json", None)  # which FastAPI's own steps call
+    found = client.post("/v1/recommend", content=b'{"history": ["milk"]}', headers={"Content-Type": kind})
+    assert found.status_code == 200, found.text
+
+
 def test_compressed_bodies_are_a_problem(client: httpx.Client) -> None:
     body = gzip.compress(b'{"history": ["milk"]}')
     found = client.post("/v1/recommend", content=body, headers={**JSON, "Content-Encoding": "gzip"})

@@ -116,6 +116,17 @@ def test_what_is_under_way_is_finished_when_told_to_stop(
 
 
 @pytest.mark.slow
+def test_it_is_not_ready_but_answers_while_its_connections_drain(shop: Path, tmp_path: Path) -> None:
+    with Command(tmp_path, shop, "--drain", 3) as service:
+        assert httpx.get(f"{service.url}/ready").status_code == 200
+        service.process.send_signal(signal.SIGTERM)
+        service.wait_for("connections end in 3 s")
+        assert httpx.get(f"{service.url}/ready").status_code == 503
+        assert httpx.post(f"{service.url}/v1/recommend", json=ASK).status_code == 200
+        assert service.process.wait(10) == 0
+
+
+@pytest.mark.slow
 def test_nobody_loses_an_answer_on_an_open_connection_when_told_to_stop(shop: Path, tmp_path: Path) -> None:
     """A client that asks while connections stay open, a third of a second; slow machines try again."""
     for attempt in range(4):

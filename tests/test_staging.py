@@ -17,7 +17,7 @@ from scipy import sparse
 
 import mrfrec
 from mrfrec.cli.app import run as run_command
-from mrfrec.errors import DataError, ParameterError
+from mrfrec.errors import DataError, MrfrecWarning, ParameterError
 from mrfrec.io.databases import connect
 from mrfrec.io.staging import open_staging, parse_table
 
@@ -105,6 +105,14 @@ def test_table_of_similar_items_holds_what_similar_items_returns(
     assert done[-1] == ("finding similar items", len(model.items_), len(model.items_))
     found = fetch(database, "select similar_to, item, title, score, rank from near order by similar_to, rank")
     assert_frame_equal(pl.DataFrame(found, expected.schema, orient="row"), expected)
+
+
+def test_who_is_named_twice_counts_once(database: str, model: mrfrec.MRF) -> None:
+    for named, write in (("user", model.recommend_to), ("item", model.similar_items_to)):
+        with pytest.warns(
+            MrfrecWarning, match=f"1 of 3 {named} ids are repetitions; each {named} counts once"
+        ):
+            assert write(database, [1, 1, 2], table=named, k=2) == 4
 
 
 def test_rows_appear_when_the_block_ends_and_not_if_it_raises(database: str, model: mrfrec.MRF) -> None:

@@ -794,16 +794,17 @@ def test_users_of_a_file_are_read_as_the_type_of_the_known_ones(tmp_path: Path) 
         read_users(path, Ids.of([7], "user"))
 
 
+@pytest.mark.parametrize("odd", ["NULL", "007"])
 def test_the_log_names_the_id_that_makes_all_of_them_strings(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, odd: str
 ) -> None:
     caplog.set_level("INFO", "mrfrec")
     path = tmp_path / "a.csv"
-    path.write_text("user,item\n" + "".join(f"{n},{n % 5}\n" for n in range(1, 40)) + "NULL,3\n")
+    path.write_text("user,item\n" + "".join(f"{n},{n % 5}\n" for n in range(1, 40)) + f"{odd},3\n")
     data = read_interactions(path)
     assert (data.users.is_text, data.items.is_text) == (True, False)
     (said,) = [message for message in caplog.messages if "strings" in message]
-    assert all(part in said for part in ("user ids", "1 of 40", "NULL"))
+    assert all(part in said for part in ("user ids", "1 of 40", odd))
 
 
 AFTER_A_FORK = """

@@ -21,7 +21,7 @@ from mrfrec.core import blocks, closed_form, pattern, statistics
 from mrfrec.data.catalogue import DataSize
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids
-from mrfrec.evaluation import grids, splits, tuning
+from mrfrec.evaluation import climb, grids, splits, tuning
 from mrfrec.evaluation.protocol import evaluate
 from mrfrec.evaluation.splits import Split
 from mrfrec.models.axes import Ridges
@@ -38,6 +38,15 @@ def split() -> Split:
     X = sp.coo_array(random_matrix(8, users=160))
     events = Events(Ids.range(160), Ids.range(45), *(where.astype(np.int32) for where in X.coords))
     return splits.strong_generalisation(events, 30)
+
+
+def test_the_usual_metric_has_no_more_places_than_there_are_items(split: Split) -> None:
+    m = split.training.n_items
+    assert m < 50
+    assert str(tuning.tune(split, POINTS[:1]).metric) == f"ndcg@{m}"
+    assert str(climb(split, model="ItemKNN", vary={"neighbors": [9]}).metric) == f"ndcg@{m}"
+    found = evaluate(MRF(), split).values
+    assert [str(metric) for metric in found] == [f"ndcg@{m}", "recall@20", f"recall@{m}"]
 
 
 # ── what fits have in common ──────────────────────────────────────────────────────────────────────

@@ -86,15 +86,10 @@ def find_users(model: Recommender, users: list[str] | None, path: Path | None) -
     """Return user ids given one by one, or in a file: one per line, or as a column of a table."""
     ids = users_of(model)
     if path is None or path.suffix.lower() in (".txt", ""):
-        found = [ids.parse(text, "user") for text in (users or [] if path is None else _lines(path))]
-    else:
-        from mrfrec.io.tables import read_users
+        return [ids.parse(text, "user") for text in (users or [] if path is None else _lines(path))]
+    from mrfrec.io.tables import read_users
 
-        found = read_users(path, ids)
-    if repeated := len(found) - len(dict.fromkeys(found)):
-        found = list(dict.fromkeys(found))
-        warn(f"{repeated:,} of {repeated + len(found):,} user ids are repetitions; each user counts once.")
-    return found
+    return read_users(path, ids)
 
 
 def read_histories(

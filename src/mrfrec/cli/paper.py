@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
+from mrfrec.checks import check_count
 from mrfrec.cli import options as opt
 from mrfrec.cli.data import Data
 from mrfrec.cli.datasets import datasets_app
@@ -170,7 +171,8 @@ def lowrank(
     from mrfrec.paper.tables import of_low_rank
 
     text = only(model) or "preset=paper, sparsity=dense"
-    cuts: list[Any] = [int(x) if x.is_integer() else x for x in numbers("--ranks", ranks)]
+    given = numbers("--ranks", ranks)
+    cuts = [check_count("--ranks", int(x) if x.is_integer() else x) for x in given]
     (recommender,) = make([parse_model(text)], options.machine)
     if not isinstance(recommender, MRF):
         raise ParameterError("--model", "an MRF, EASE or EDLAE, whose weights can be cut", text)

@@ -168,7 +168,7 @@ def recommend(
                 rows = opened.recommend_to(**target, **whose, **vars(question), **workers, progress=report)
             note(f"wrote {rows:,} rows to {_written(target)}")
             return
-        asked = query_of(opened, **whose)
+        asked = query_of(opened, **whose, once=True)
         kind, file = kind_of(form, output), None if output is None else Path(output)
         if kind == "table" and len(asked) > _TABLE_USERS:
             raise DataError(f"{len(asked):,} users are too many for a table: give -o FILE.csv.")

@@ -43,12 +43,17 @@ def open_query(url: str, query: str) -> Source:
     return Source(redacted(url), tuple(columns), batches)
 
 
+def check_query(url: str, query: str) -> None:
+    """Raise if a database refuses a query, as for a missing table or grant. It is planned, and not run."""
+    _tables_read(url, query)
+
+
 def reads_table(url: str, query: str, other: str, names: tuple[str, str]) -> bool:
     """Return whether a query reads a table (schema and name) of a database, which may have another URL.
 
-    The query is planned, and not run. It is refused if it cannot be, such as for a missing grant.
+    The query is planned, and not run.
     """
-    found = _tables_read(url, query.rstrip("; \t\r\n"))
+    found = _tables_read(url, query)
     if url.startswith("postgres") and other.startswith("postgres"):
         return names in found and _server_of(url) == _server_of(other)
     same = is_database(url) and database_file(url) == database_file(other)
@@ -57,6 +62,7 @@ def reads_table(url: str, query: str, other: str, names: tuple[str, str]) -> boo
 
 def _tables_read(url: str, query: str) -> set[tuple[str, str]]:
     """Return the schemas and names of the tables that a query reads, also through views."""
+    query = query.rstrip("; \t\r\n")
     with connect(url) as cursor:
         if url.startswith("sqlite"):
             found: set[tuple[str, str]] = set()

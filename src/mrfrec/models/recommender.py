@@ -530,7 +530,8 @@ class Recommender(ABC):
         """Write what `recommend` returns to a file or a table of a database; returns the number of rows.
 
         The name of a file tells its form (.parquet, .csv, .jsonl), or `form` does. The file appears when it
-        is whole. A few thousand users at a time are held in memory.
+        is whole. A few thousand users at a time are held in memory. A user who is named several times counts
+        once, with a warning.
 
         With the URL of a database (postgresql://, sqlite:///) the rows replace those of `table`, such as
         "recs" or "shop.recs", in one transaction. A missing table is created, with user and rank as its
@@ -552,7 +553,7 @@ class Recommender(ABC):
         for name, value in (("form", form), ("table", table), ("columns", columns)):
             if value is not None:
                 raise ParameterError(name, "None with a client, which writes Parquet files", value)
-        query, question = query_of(self, users, history), Question(**options)
+        query, question = query_of(self, users, history, once=True), Question(**options)
         with showing(progress) as report:
             return recommend_in_parts(self, query, question, path, client, report)
 
@@ -577,7 +578,7 @@ class Recommender(ABC):
         from mrfrec.io.frames import check_target, writing_rows
 
         check_target(path, form, table)
-        query, question = query_of(self, users, history), Question(**options)
+        query, question = query_of(self, users, history, once=True), Question(**options)
         with showing(progress) as report:
             batches = recommending.recommend(self, query, question, progress=report)
             rows = recommending.as_table(self, query, question, batches)
@@ -603,8 +604,9 @@ class Recommender(ABC):
     ) -> int:
         """Write the k nearest of items to a file or a table of a database; returns the number of rows.
 
-        The columns are those of `similar_items` of several items, here all items if None. The other
-        parameters are those of `recommend_to`; the primary key is similar_to and rank.
+        The columns are those of `similar_items` of several items, here all items if None; an item that is
+        named several times counts once. The other parameters are those of `recommend_to`; the primary key is
+        similar_to and rank.
         """
         with self.staged_similar_items(path, items, k=k, progress=progress, **target) as rows:
             return rows
@@ -624,7 +626,7 @@ class Recommender(ABC):
 
         check_target(path, target.get("form"), target.get("table"))
         with showing(progress) as report:
-            batches = similar.neighbor_batches(self, k, items, report)
+            batches = similar.neighbor_batches(self, k, items, report, once=True)
             with writing_rows(batches, SIMILAR_COLUMNS, self.column_types, path, **target) as count:
                 yield count
 

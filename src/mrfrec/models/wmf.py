@@ -31,7 +31,7 @@ class WMF(Latent):
     Minimises  Σ_ui c_ui (p_ui − x_uᵀy_i)² + λ (Σ_u ‖x_u‖² + Σ_i ‖y_i‖²)  over all pairs, where p_ui is 1 for
     items a user has and 0 otherwise, and c_ui = 1 + α·value is the confidence. User vectors are not stored:
     to answer, x_u is solved for the given history, also for training users. Training needs the library
-    implicit (`pip install "mrfrec[wmf]"`); answering does not.
+    implicit (`pip install ".[wmf]"`); answering does not.
 
     Parameters
     ----------

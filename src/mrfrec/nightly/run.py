@@ -31,7 +31,7 @@ from mrfrec.evaluation.splits import Split
 from mrfrec.io.atomic import check_writable, writing
 from mrfrec.io.databases import database_file, is_database, redacted
 from mrfrec.io.frames import check_place
-from mrfrec.io.queries import reads_table
+from mrfrec.io.queries import check_query, reads_table
 from mrfrec.io.staging import open_staging
 from mrfrec.io.tables import read_interactions
 from mrfrec.models.measured import Measured
@@ -101,13 +101,16 @@ def steps(job: Job) -> list[str]:
 
 
 def check_tables(job: Job, users: str | None = None, items: str | None = None) -> None:
-    """Raise if a table could not be published, or is read by the query. Nothing is changed.
+    """Raise if the query fails, or if a table could not be published or is read by it. Nothing is changed.
 
     `users` and `items` are the kinds of their ids, once these are known.
     """
     item = items or "unknown"
     kinds = {"user": users or "unknown", "item": item, "similar_to": item}
-    source, query = job.source.data[0], job.source.reading.get("query")
+    query = job.source.reading.get("query", "")
+    sources = [url for url in job.source.data if is_database(url)] if query and users is None else []
+    for url in sources:
+        check_query(url, query)
     for what, sink in job.sinks.items():
         if sink.table is None:
             continue
@@ -116,7 +119,7 @@ def check_tables(job: Job, users: str | None = None, items: str | None = None) -
             check_writable(file)
             continue
         names = check_place(sink.to, sink.table, sink.names, kinds, sink.columns)
-        if users is None and is_database(source) and query and reads_table(source, query, sink.to, names):
+        if any(reads_table(url, query, sink.to, names) for url in sources):
             name = f"{job.path}: publish.{what.split()[0]}.table"
             raise ParameterError(name, "a table of its own", sink.table, "source.query reads it.")
 

@@ -37,9 +37,9 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
     for status, text in {
         400: "Not JSON.", 401: "No key, or an unknown one.", 403: "A key that may not do this.",
         404: "No such model, item or user.", 408: "The body came too slowly.",
-        413: "The request is too large.", 415: "Not said to be JSON.", 421: "Not a name of this host.",
-        422: "A value is not allowed.", 429: "Too many requests of this key.",
-        503: "Too many requests at once; try again.",
+        413: "The request is too large.", 414: "The query of the address is too long.",
+        415: "Not said to be JSON.", 421: "Not a name of this host.", 422: "A value is not allowed.",
+        429: "Too many requests of this key.", 503: "Too many requests at once; try again.",
     }.items()
 }  # fmt: skip
 ModelName = Annotated[str | None, Query(description="Name of the model.")]
@@ -195,8 +195,8 @@ class _JsonRoute(APIRoute):
 
         async def handle(request: Request) -> Response:
             found = info_of(request)
-            is_json = found.headers.get(b"content-type") == b"application/json"
-            body = schemas.read(kind, found.body) if is_json else None
+            media = found.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+            body = schemas.read(kind, found.body) if media == b"application/json" else None
             answer: Response = await (usual(request) if body is None else endpoint(body, request))
             return answer
 

@@ -66,13 +66,18 @@ class Query:
             yield start, self.names[start:stop], rows
 
 
-def query_of(model: "Recommender", users: object = None, history: object = None) -> Query:
-    """Read the users or histories that a model is asked about; all training users if both are None."""
+def query_of(
+    model: "Recommender", users: object = None, history: object = None, *, once: bool = False
+) -> Query:
+    """Read the users or histories that a model is asked about; all training users if both are None.
+
+    With `once`, a user who is named several times is asked about once, with a warning.
+    """
     if users is not None and history is not None:
         raise ParameterError("history", "None when users are given", history, "One of them says for whom.")
     items = model.items_
     if history is None:
-        return _query_users(users, model._trained_on("recommending by user id"))
+        return _query_users(users, model._trained_on("recommending by user id"), once)
     return _query_histories(history, items, bool(model._facts["binary"]), model.usual_value_)
 
 
@@ -83,7 +88,7 @@ def length_of_history(model: "Recommender", user: Id) -> int | None:
     return int(training.histories.ptr[place + 1] - training.histories.ptr[place]) if place >= 0 else None
 
 
-def _query_users(users: object, training: Training) -> Query:
+def _query_users(users: object, training: Training, once: bool) -> Query:
     """Ask for training users by their ids, for all of them if None."""
     if users is None:
         return Query(training.users, None, training.histories)
@@ -98,12 +103,23 @@ def _query_users(users: object, training: Training) -> Query:
         raise ParameterError("users", "an id or a sequence of ids", users)
     ids = _as_list(users)
     found, unknown = find_ids(ids, training.users, "user", "users")
-    # Names as they were asked for: in that order, and as often.
+    if once and len(ids) > len(different := each_once(ids, "user")):
+        ids = different
+        found, unknown = find_ids(ids, training.users, "user", "users")
+    # Names as they were asked for: in that order, and as often unless `once`.
     try:
         names = Ids(Texts.of(ids) if training.users.is_text else _integers(ids, training.users))
     except OverflowError:
         raise DataError("user ids must fit 64 bits, and not be both below 0 and above 2**63.") from None
     return Query(names, found, training.histories, _library_of(users), unknown)
+
+
+def each_once(ids: list[Any], kind: str) -> list[Any]:
+    """Return ids without repetitions, of which it warns."""
+    found = list(dict.fromkeys(ids))
+    if repeated := len(ids) - len(found):
+        warn(f"{repeated:,} of {len(ids):,} {kind} ids are repetitions; each {kind} counts once.")
+    return found
 
 
 def _integers(ids: list[int], known: Ids) -> npt.NDArray[Any]:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from mrfrec.checks import check_count, warn
 from mrfrec.data.catalogue import NEIGHBOR_COLUMNS, SIMILAR_COLUMNS, Columns
 from mrfrec.data.ids import Id
+from mrfrec.models.answers.histories import each_once
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
@@ -49,14 +50,21 @@ def table(model: "Recommender", item: Id | Iterable[Id], k: int) -> Any:
 
 
 def neighbor_batches(
-    model: "Recommender", k: int, items: Iterable[Id] | None = None, progress: "Progress | None" = None
+    model: "Recommender",
+    k: int,
+    items: Iterable[Id] | None = None,
+    progress: "Progress | None" = None,
+    *,
+    once: bool = False,
 ) -> Iterator[Columns]:
     """Return columns of the k nearest of items, of all by default, a thousand items at a time.
 
-    The column `similar_to` holds each of the items.
+    The column `similar_to` holds each of the items; with `once`, none of them several times.
     """
     k, catalogue = check_count("k", k), model.catalogue
     wanted = np.arange(len(catalogue.items)) if items is None else catalogue.positions(items)
+    if once:
+        wanted = np.array(each_once(wanted.tolist(), "item"), np.int64)
     return _batches(model, wanted, k, progress)
 
 
