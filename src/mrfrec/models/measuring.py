@@ -66,10 +66,10 @@ class HeldOut:
         return min(max(k, 10), len(self.ranked))
 
     def nbytes(self, itemsize: int) -> int:
-        """Return the bytes of these matrices, and of the scores that are kept of a few fits."""
+        """Return the bytes of these matrices, of the scores that are kept of a few fits, and of a sample."""
         arrays = [a for X in (self.training, self.shown) for a in (X.data, X.indices, X.indptr)]
-        scores = int(self.shown.shape[0]) * len(self.ranked)
-        return sum(int(a.nbytes) for a in arrays) + (_KEPT + 3) * itemsize * scores
+        rows = (_KEPT + 3) * int(self.shown.shape[0]) + 4 * _SAMPLED_USERS
+        return sum(int(a.nbytes) for a in arrays) + itemsize * rows * len(self.ranked)
 
 
 def held_out(data: Interactions) -> HeldOut | None:
@@ -123,6 +123,11 @@ def scores(
     return base, low
 
 
+def _columns(weights: Rows | DenseRows, items: npt.NDArray[np.int64]) -> Any:
+    """Return the columns of some items, without a copy if these are all."""
+    return weights.matrix() if len(items) == weights.width else weights.matrix()[:, items]
+
+
 def ndcg(scores: Array, hidden: sp.csr_array, places: int) -> npt.NDArray[np.float64]:
     """Return the nDCG of each user: a hidden item has as many before it as have its score or a higher one."""
     counts = np.diff(hidden.indptr)
@@ -149,7 +154,7 @@ def relative_spread(X: sp.csr_array, weights: Rows | DenseRows, shift: Array, lo
     users = np.flatnonzero((lengths > 0) & (lengths < m))
     histories = X[users[:: max(1, len(users) // _SAMPLED_USERS)]]
     items = np.arange(0, m, max(1, m // _ITEMS))
-    base, low = scores(histories, weights.matrix()[:, items], low_rank, items)
+    base, low = scores(histories, _columns(weights, items), low_rank, items)
     others = histories[:, items].toarray() == 0
     assert low is not None
     variances = [
@@ -212,7 +217,7 @@ class _Trials:
         shift = np.zeros(len(fitted.mean), settings.dtype)
         if self._offset:
             shift[:] = fitted.mean - fitted.mean.astype(settings.dtype) @ B.matrix()
-        wanted, ranked = low_rank if self._low is None else None, B.matrix()[:, asked.ranked]
+        wanted, ranked = low_rank if self._low is None else None, _columns(B, asked.ranked)
 
         def of_users(first: int) -> tuple[Array, Array | None]:
             return scores(asked.shown[first : first + _USERS_AT_ONCE], ranked, wanted, asked.ranked)
