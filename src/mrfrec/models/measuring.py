@@ -41,7 +41,7 @@ AXES: dict[str, tuple[float, ...]] = {
     "l2": tuple(2.0**power for power in range(-4, 5)),  # times where it starts
     "rank_weight": (0.0, 0.1, 0.2, 0.3, 0.45, 0.6, 0.9, 1.3, 1.9),
     "novelty": (-0.1, -0.05, 0.0, 0.05, 0.1, 0.15, 0.2, 0.3),
-    "user_weight": (0.0, 0.25, 0.5, 1.0, 1.5),
+    "user_weight": (0.0, 0.25, 0.5, 0.8, 1.2, 1.8),
 }  # fmt: skip
 NAMES = tuple(AXES)
 _L2_TRIALS, _USER_TRIALS, _TRIALS = 5, 3, 16  # that a climb takes, mostly
