@@ -64,7 +64,7 @@ ROWS = (
     Row("mrfrec", "EASE", {"kind": "EASE", "sparsity": None}, {"l2": _RIDGES}),
     Row("mrfrec", "MRF()", {"kind": "MRF"}),
     Row(
-        "mrfrec", "MRF, tuned", {"kind": "MRF"},
+        "mrfrec", "MRF, tuned", {"kind": "MRF", "measure": False},
         {
             "l2_times": [0.7, 1.0, 1.4, 2.0], "alpha": [0.4, 0.5], "user_weight": [0.25, 0.4],
             "novelty": [0.0, 0.1, 0.15, 0.2], "rank": ["auto", 512], "rank_weight": [0.1, 0.3, 0.6],

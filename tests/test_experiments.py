@@ -161,7 +161,7 @@ def test_l2_times_multiplies_the_automatic_ridge() -> None:
     X = sp.csr_matrix(datasets.load("debian").matrix)
     ridges = []
     for parameters in ({}, {"l2_times": 2.0}):
-        peer = peer_models.Own(kind="MRF", alpha=0.25, user_weight=0.5, **parameters)
+        peer = peer_models.Own(kind="MRF", alpha=0.25, user_weight=0.5, measure=False, **parameters)
         peer.warm_up()
         peer.fit(X)
         ridges.append(peer.model.plan_.l2)
