@@ -63,6 +63,12 @@ def hidden_entries(
     return hide
 
 
+def only_entries(X: sp.csr_array, keep: npt.NDArray[np.bool_]) -> sp.csr_array:
+    """Return a matrix of the same shape with some of the stored entries."""
+    ptr = np.concatenate([[0], np.cumsum(keep)])[X.indptr]
+    return sp.csr_array((X.data[keep], X.indices[keep], ptr), shape=X.shape)
+
+
 def _mixed(x: Hashes) -> Hashes:
     """Spread all bits over all bits, as splitmix64 does."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from mrfrec.checks import check_count, check_number, check_seed
 from mrfrec.data.catalogue import DataSize
 from mrfrec.data.events import Events
-from mrfrec.data.heldout import FEWEST
+from mrfrec.data.heldout import FEWEST, only_entries
 from mrfrec.data.ids import Ids, Places
 from mrfrec.data.interactions import Interactions
 from mrfrec.errors import DataError
@@ -26,7 +26,6 @@ T = TypeVar("T")
 
 SEED = 98765  # of the published splits
 _HIDDEN = 0.1  # share of the items that are hidden to tune on, where a split is given
-
 LEAVE_ONE = "--split leave-out --leave 1 --min-items 2"  # works with fewer items per user
 
 
@@ -89,7 +88,7 @@ class Split:
         nothing = "there is nothing to tune on: no training user has two items."
         questions = hidden_questions(self.training.users, X, hide, nothing)
         training = Interactions(
-            _only(X, ~hide), self.training.users, self.training.items, self.training.titles, copy=False
+            only_entries(X, ~hide), self.training.users, self.training.items, self.training.titles, copy=False
         )
         name = f"{_HIDDEN:.0%} of the training data hidden; {self.name}"
         return Split(training, questions, None, name, whole=self.whole)
@@ -348,12 +347,7 @@ def _questions(users: Ids, shown: sp.csr_array, targets: sp.csr_array, nothing: 
 
 def hidden_questions(users: Ids, X: sp.csr_array, hide: npt.NDArray[np.bool_], nothing: str) -> Questions:
     """Ask for some of the entries of a matrix, and show the others; raise `nothing` if none is hidden."""
-    return _questions(users, _only(X, ~hide), _ones(_only(X, hide)), nothing)
-
-
-def _only(X: sp.csr_array, keep: npt.NDArray[np.bool_]) -> sp.csr_array:
-    ptr = np.concatenate([[0], np.cumsum(keep)])[X.indptr]
-    return sp.csr_array((X.data[keep], X.indices[keep], ptr), shape=X.shape)
+    return _questions(users, only_entries(X, ~hide), _ones(only_entries(X, hide)), nothing)
 
 
 def _ones(X: sp.csr_array) -> sp.csr_array:

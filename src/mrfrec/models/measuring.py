@@ -19,7 +19,7 @@ from mrfrec.core.engine import WORDS, Engine, Progress
 from mrfrec.core.low_rank import LowRank
 from mrfrec.core.plan import Plan, Settings, decide
 from mrfrec.core.sparse import DenseRows, Rows
-from mrfrec.data.heldout import by_lowest_hash, hashed, hidden_entries
+from mrfrec.data.heldout import by_lowest_hash, hashed, hidden_entries, only_entries
 from mrfrec.data.interactions import Interactions
 from mrfrec.models.answers.scorers import novelty_factors
 from mrfrec.models.climbing import Move, Place, climb
@@ -91,18 +91,13 @@ def held_out(data: Interactions) -> HeldOut | None:
     can = known[asked.indices]
     wanted = np.maximum((_HIDDEN * np.diff(asked.indptr)).astype(np.int64), 1)
     hide = np.zeros(asked.nnz, np.bool_)
-    hide[can] = hidden_entries(_only(asked, can), hashed(data.users, users), of_item, wanted)
-    hidden, shown = _only(asked, hide)[:, ranked], _only(asked, ~hide)
+    hide[can] = hidden_entries(only_entries(asked, can), hashed(data.users, users), of_item, wanted)
+    hidden, shown = only_entries(asked, hide)[:, ranked], only_entries(asked, ~hide)
     able = np.flatnonzero((np.diff(hidden.indptr) > 0) & (np.diff(shown.indptr) > 0))
     if not len(able) or not training.nnz:
         return None
     shown = shown[able]
     return HeldOut(training, shown, shown[:, ranked], hidden[able], ranked)
-
-
-def _only(X: sp.csr_array, keep: npt.NDArray[np.bool_]) -> sp.csr_array:
-    ptr = np.concatenate([[0], np.cumsum(keep)])[X.indptr]
-    return sp.csr_array((X.data[keep], X.indices[keep], ptr), shape=X.shape)
 
 
 def scores(
@@ -121,6 +116,12 @@ def scores(
     own = place >= 0
     low[owner[own], place[own]] -= histories.data[own] * low_rank.own[histories.indices[own]]
     return base, low
+
+
+def intercept(fitted: fitting.Fitted, dtype: str) -> Array:
+    """Return μ − μ·B of each item, the part of the conditional mean that no history adds."""
+    mean = fitted.mean
+    return np.asarray(mean - mean.astype(dtype) @ fitted.weights.matrix()).astype(dtype)
 
 
 def _columns(weights: Rows | DenseRows, items: npt.NDArray[np.int64]) -> Any:
@@ -214,9 +215,9 @@ class _Trials:
         asked = self._asked
         fitted = fitting.fit(asked.training, settings, self._engine, copied=self._held, reuse=self._reuse)
         B, low_rank = fitted.weights, fitted.low_rank
-        shift = np.zeros(len(fitted.mean), settings.dtype)
-        if self._offset:
-            shift[:] = fitted.mean - fitted.mean.astype(settings.dtype) @ B.matrix()
+        shift = (
+            intercept(fitted, settings.dtype) if self._offset else np.zeros_like(fitted.mean, settings.dtype)
+        )
         wanted, ranked = low_rank if self._low is None else None, _columns(B, asked.ranked)
 
         def of_users(first: int) -> tuple[Array, Array | None]:
@@ -235,8 +236,7 @@ def stand_in(settings: Settings, plan: Plan, items: int) -> Settings:
     """Return the settings of the model that is tried in place of the final one."""
     rank_weight = 0.0 if settings.rank_weight == 0 else 1.0  # any that has a low-rank part
     if items <= DENSE_UP_TO:
-        sparsity, constraint = plan.sparsity, settings.mean_constraint
-        return replace(settings, sparsity=sparsity, rank_weight=rank_weight, mean_constraint=constraint)
+        return replace(settings, sparsity=plan.sparsity, rank_weight=rank_weight)
     return replace(
         settings,
         sparsity=min(NEIGHBORS / items, plan.sparsity or 1.0),

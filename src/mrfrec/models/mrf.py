@@ -327,7 +327,7 @@ class MRF(Linear):
     def _fit(self, data: "Interactions", given: FitContext) -> None:
         # numba loads when something is fitted, not to answer from a file.
         from mrfrec.core import fitting
-        from mrfrec.models.measuring import relative_spread
+        from mrfrec.models.measuring import intercept, relative_spread
 
         start = time.perf_counter()
         self._on_device = None  # the device may need its memory
@@ -345,9 +345,7 @@ class MRF(Linear):
                 announce=lambda plan: None if found.announced else _announce(plan, engine),
                 reuse=None if given.reuse is None else given.reuse.setdefault("mrf", fitting.Reuse()),
             )
-            shift = np.zeros(data.n_items, self.dtype)
-            if self.offset:
-                shift[:] = fitted.mean - fitted.mean.astype(self.dtype) @ fitted.weights.matrix()
+            shift = intercept(fitted, self.dtype) if self.offset else np.zeros(data.n_items, self.dtype)
             values = {name: chosen.get(name, self._started(name)) for name in _START}
             low_rank, rank_weight = fitted.low_rank, 0.0
             if low_rank is None:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from mrfrec.data.ids import Ids
 from mrfrec.data.interactions import Interactions
 from mrfrec.evaluation.metrics import Mean
+from mrfrec.models.measured import Measured
 from mrfrec.models.registry import load
 from mrfrec.nightly.job import Guard
 
@@ -18,11 +19,12 @@ _SIZES = ("users", "items", "pairs")
 
 
 class LastModel(NamedTuple):
-    """Size and items of the model that is published now."""
+    """Size, items and measured values of the model that is published now."""
 
     size: dict[str, int]
     items: Ids
     popularity: npt.NDArray[np.int64]
+    measured: Measured | None = None
 
     @classmethod
     def open(cls, path: Path) -> "LastModel | None":
@@ -31,7 +33,7 @@ class LastModel(NamedTuple):
             return None
         model = load(path)
         size = {name: getattr(model.data_size_, name) for name in _SIZES}
-        return cls(size, model.items_, np.array(model.popularity_))
+        return cls(size, model.items_, np.array(model.popularity_), model.measured_)
 
 
 def drift(before: LastModel, data: Interactions) -> dict[str, Any]:

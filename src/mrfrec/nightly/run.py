@@ -173,7 +173,8 @@ class _Night:
         self.record["limits"] = limits(job.guard, recent, self.before)
         _log.info("%s users, %s items, %s pairs", *(f"{count:,}" for count in size.values()))
         self._guard(data_faults(job.guard, recent, size, moved["drift"]), accept)
-        measured = self._kept()
+        again = job.measure_every is not None and self.report.nights_since_measuring >= job.measure_every
+        measured = None if published is None or again else published.measured
         split = self._split(data, accept)
         if split is not None:
             with self._stage("measure"):
@@ -199,13 +200,6 @@ class _Night:
         except DataError as error:
             self._guard([f"nothing can be measured: {str(error).rstrip('.')}"], accept)
             return None
-
-    def _kept(self) -> Measured | None:
-        """Return the values that the published model has measured, unless it is time to measure again."""
-        published, every = self.job.publish.model, self.job.measure_every
-        if not published.exists() or (every is not None and self.report.nights_since_measuring >= every):
-            return None
-        return load(published).measured_
 
     def _measure(self, split: Split, accept: bool, kept: Measured | None) -> Measured | None:
         """Guard the metric of a model that is fitted to the users who are not held out; return its values."""
