@@ -9,6 +9,7 @@ import scipy.sparse as sp
 import torch
 
 from mrfrec import MRF, Interactions, MemoryPlanError, MissingLibraryError, NumericalError, ParameterError
+from mrfrec.core.low_rank import leading_directions
 from mrfrec.core.sparse import Rows
 from mrfrec.engines import choice, devices
 from mrfrec.engines.gpu import accelerator, dense, ranking, rows, sparse
@@ -23,8 +24,8 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 # Small enough for several chunks, tiles, strips and batches on small data.
 SMALL = {
     dense: {"_SIDE": 16, "_STRIP": 7},
-    rows: {"_STRIP": 500, "_LISTED": 300},
-    sparse: {"_BATCH": 9000},
+    rows: {"_STRIP": 500, "_LARGEST_STRIP": 900, "LISTED": 300},
+    sparse: {"_BATCH": 9000, "LISTED": 300},
 }
 
 
@@ -116,6 +117,20 @@ def test_a_device_gives_the_sparse_model_of_the_cpu(
         assert np.array_equal(again.weights_.data, found.weights_.data)
 
 
+@TYPES
+def test_a_device_finds_the_directions_of_the_cpu(
+    on_device: str, real: bool, dtype: Any, error: float
+) -> None:
+    X = random_matrix(3, users=400, items=350, real=real)
+    X[:200, :100] += 1.0  # so that some directions stand out
+    both = []
+    for engine in (choice.engine_on("", None, None, None), LocalEngine()):
+        with engine:
+            both.append(leading_directions(sp.csr_array(X), 4, dtype, engine))
+    found, expected = ((L.vectors * L.left[:, None]) @ L.vectors.T for L in both)
+    assert np.abs(found - expected).max() < 30 * error * np.abs(expected).max()
+
+
 def test_counts_are_exact(on_device: str) -> None:
     X = random_matrix(5, users=200, items=41)
     data = Interactions(sp.csr_array(X))
@@ -176,8 +191,8 @@ def test_auto_takes_a_gpu_with_room_where_it_pays(monkeypatch: pytest.MonkeyPatc
         ("dense", 4999, 10**7, False), ("dense", 5000, 10**6, True), ("dense", 10**7, 10**8, False),
         ("sparse", 10**6, 10**6, False), ("sparse", 1000, 5 * 10**6, True),
     ):  # fmt: skip
-        assert careful.takes(kind, m, pairs, False, "float32") == expected
-    assert obedient.takes("dense", 10, 10, True, "float32")
+        assert careful.takes(kind, m, pairs, False, "float32", 0) == expected
+    assert obedient.takes("dense", 10, 10, True, "float32", 0)
     monkeypatch.setattr(choice, "chosen_device", lambda _: "cpu-of-torch")
     monkeypatch.setattr(accelerator, "Device", lambda _: Device("cpu"))
     X = sp.csr_array(random_matrix(3))

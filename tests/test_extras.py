@@ -39,8 +39,8 @@ class Fresh:
         uv("venv", folder / "environment", "--python", sys.executable)
         if extra == "torch":  # the build that the tests run with, which only pip finds (see Makefile)
             uv("pip", "install", "pip", "--python", python)
-            pip = [python, "-m", "pip", "install", "--quiet", "--no-compile", "--no-deps"]
-            subprocess.run([*pip, "--requirement", ROOT / "tests" / "constraints.txt"], check=True)
+            pip = f"{python} -m pip install --quiet --no-compile --no-deps --requirement".split()
+            subprocess.run([*pip, ROOT / "tests" / "constraints.txt"], check=True)
         uv("pip", "install", f"{wheel}[{extra}]" if extra else wheel, "--python", python)
         rows = [(user, item) for user in range(40) for item in range(30) if (user * item + user) % 7 < 3]
         (folder / "events.csv").write_text("user,item\n" + "".join(f"{u},{i}\n" for u, i in rows))

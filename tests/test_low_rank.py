@@ -10,7 +10,9 @@ import pytest
 import scipy.sparse as sp
 
 from mrfrec import MRF, DataError, Interactions, MemoryPlanError, ParameterError, load
-from mrfrec.core.low_rank import basis_size, leading_directions
+from mrfrec.core import lanczos
+from mrfrec.core.lanczos import basis_size
+from mrfrec.core.low_rank import leading_directions
 from mrfrec.core.sparse import Rows
 from mrfrec.engines.local import LocalEngine
 from mrfrec.models import EASE
@@ -72,6 +74,38 @@ def test_directions_do_not_depend_on_threads(dtype: str) -> None:
     one, four = (directions(tastes(), 20, threads, dtype).vectors for threads in (1, 4))
     np.testing.assert_array_equal(one, four)
     assert one.dtype == dtype
+
+
+def test_many_users_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A third of the users tells the directions of all; a rare item that none of them has is left out."""
+    monkeypatch.setattr(lanczos, "_USERS", 100)
+    monkeypatch.setattr(lanczos, "_PAIRS", 1)
+    X, chosen = tastes(), lanczos.sample(300, 3)
+    X[:, 0] = 0.0
+    X[np.setdiff1d(np.arange(300), chosen)[0], 0] = 1.0
+    found, sampled = directions(X, 6), X[chosen]
+    U = found.vectors.T / np.sqrt(X.sum(axis=0))
+    expected = directions_of(sampled, 6)
+    np.testing.assert_allclose(U.T @ U, expected.T @ expected, atol=1e-7)
+    assert np.abs(found.vectors[0]).max() < 1e-6
+    assert lanczos.sample_step(399, 10, 10**6) == 3
+    assert lanczos.sample_step(1000, 1000, 1999) == 1
+
+
+def directions_of(X: Matrix, rank: int) -> Matrix:
+    """The leading right singular vectors of N, as rows."""
+    with np.errstate(divide="ignore"):
+        a = np.where(X.any(axis=0), X.sum(axis=0) ** -0.5, 0.0)
+    return np.asarray(np.linalg.svd(X / np.sqrt(X.sum(axis=1, keepdims=True)) * a)[2][:rank])
+
+
+def test_an_exhausted_space_still_gives_directions() -> None:
+    """With a few kinds of users, products soon lie within the basis, up to rounding."""
+    X = np.repeat(np.kron(np.eye(3), np.ones((1, 120))), 50, axis=0)
+    for dtype in ("float32", "float64"):
+        U = directions(X, 3, dtype=dtype).vectors.T / np.sqrt(50)
+        np.testing.assert_allclose(U @ U.T, np.eye(3), atol=1e-5)
+        np.testing.assert_allclose(U.T @ U, X.T @ X / 50 / 120, atol=1e-6)
 
 
 # ── scores ────────────────────────────────────────────────────────────────────────────────────────

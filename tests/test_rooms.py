@@ -62,7 +62,7 @@ HOME_OF = {
     },
     "implicit": {"models/wmf.py"},
     "torch": {"engines/devices.py", "models/networks.py", "models/training.py"}
-    | {f"engines/gpu/{room}.py" for room in ("dense", "device", "ranking", "rows", "sparse")},
+    | {f"engines/gpu/{room}.py" for room in ("dense", "device", "low_rank", "ranking", "rows", "sparse")},
     "distributed": {"engines/cluster.py"},
     "anyio": {"service/app.py"},  # which Starlette brings
     "fastapi": {f"service/{room}.py" for room in ("api", "app", "page")},

@@ -7,7 +7,7 @@ Gowalla, MTG). Only their ratios matter.
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.core.low_rank import basis_size
+from mrfrec.core.lanczos import basis_size
 from mrfrec.core.plan import Plan, Settings, Sizes
 
 _ADDITION = 1.6e-9  # of a product of two values to an entry of S

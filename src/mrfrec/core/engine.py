@@ -139,11 +139,23 @@ class Accelerator(ABC):
     name: str
 
     @abstractmethod
-    def takes(self, kind: str, m: int, pairs: int, binary: bool, dtype: str) -> bool:
+    def takes(self, kind: str, m: int, pairs: int, binary: bool, dtype: str, rank: int) -> bool:
         """Return whether the device is to fit a dense or sparse model of this size.
 
         Raises `MemoryPlanError` if it must and has no room.
         """
+
+    @abstractmethod
+    def leading_vectors(
+        self,
+        parts: Any,
+        a: npt.NDArray[Any],
+        random: Callable[[int], npt.NDArray[Any]],
+        columns: int,
+        rank: int,
+        engine: Engine,
+    ) -> npt.NDArray[Any]:
+        """Return singular vectors as rows, as `lanczos` does, from both sides of N."""
 
     @abstractmethod
     def dense_weights(

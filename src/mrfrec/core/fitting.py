@@ -73,7 +73,8 @@ def fit(
         reuse.drop_besides(keys)
         return fit(X, settings, engine, copied=copied, announce=announce, reuse=reuse)
     device = engine.accelerator
-    if device and not device.takes(plan.kind, sizes.items, sizes.pairs, sizes.binary, settings.dtype):
+    needs = plan.kind, sizes.items, sizes.pairs, sizes.binary, settings.dtype, plan.rank
+    if device and not device.takes(*needs):
         engine.accelerator = None
     announce(plan)
     additions = float((np.diff(X.indptr).astype(np.float64) ** 2).sum())

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from mrfrec.core.low_rank import basis_size
+from mrfrec.core.lanczos import basis_size, sample_step, users_at_once
 from mrfrec.core.memory import Budget, human_bytes
 from mrfrec.errors import MemoryPlanError, ParameterError
 
@@ -164,10 +164,14 @@ class Sizes:
         return max(self.statistics, self.held + self.scratch + matrix)
 
     def low_rank(self, rank: int) -> int:
-        """The basis, a block of its columns a few times, the values of X, and some users' products."""
-        (block, columns), e = basis_size(rank, self.items), self.itemsize
-        basis = e * self.items * (columns + rank + 6 * block) + 32 * columns * columns
-        return self.other + basis + e * self.pairs + 24 * self.users + self.scratch
+        """The basis, a block of its columns a few times, both sides of the users it takes, and products."""
+        (block, columns), e, m = basis_size(rank, self.items), self.itemsize, self.items
+        basis = e * m * (columns + rank + 6 * block) + 32 * columns * columns
+        step = sample_step(self.users, m, self.pairs)
+        copied = 12 if step > 1 else 0
+        pairs = (6 + copied + (0 if self.binary else 2 * e + 16)) * (self.pairs // step)
+        parts = e * block * users_at_once(self.users // step) + 100 * m + 48 * self.users
+        return self.other + basis + pairs + parts + self.scratch
 
     def sparse_stages(self, max_neighbors: int, r: float) -> dict[str, tuple[int, float]]:
         """For each stage of the sparse model, bytes that it holds in any case and for each entry of A."""

@@ -9,8 +9,9 @@ import numpy.typing as npt
 from mrfrec.core.engine import Accelerator, Engine
 from mrfrec.core.entries import Pairs
 from mrfrec.core.kernels.blocks import Blocks
+from mrfrec.core.lanczos import Half
 from mrfrec.core.statistics import Statistics
-from mrfrec.engines.gpu import dense, rows, sparse
+from mrfrec.engines.gpu import dense, low_rank, rows, sparse
 from mrfrec.engines.gpu.device import LIBRARIES, Device, computing_on
 from mrfrec.engines.gpu.rows import StreamedRows
 
@@ -26,7 +27,7 @@ class TorchAccelerator(Accelerator):
         self.device, self.name, self._if_it_pays = Device(name), name, if_it_pays
         self._rows: StreamedRows | None = None
 
-    def takes(self, kind: str, m: int, pairs: int, binary: bool, dtype: str) -> bool:
+    def takes(self, kind: str, m: int, pairs: int, binary: bool, dtype: str, rank: int) -> bool:
         if self._if_it_pays and (m < _DENSE_FROM if kind == "dense" else pairs < _SPARSE_FROM):
             return False
         needed, itemsize = rows.needed_bytes(pairs, binary), np.dtype(dtype).itemsize
@@ -36,12 +37,24 @@ class TorchAccelerator(Accelerator):
         else:
             needed = max(itemsize * m * m + needed, dense.needed_bytes(m, itemsize))
             advice = f"Use a sparse model, {advice[4:]}"
-        needed += LIBRARIES
+        needed = LIBRARIES + max(needed, low_rank.needed_bytes(pairs, m, rank, itemsize))
         free = self.device.memory
         if self._if_it_pays and needed > free.limit:
             return False
         free.check(f"{kind}, on the device", needed, advice)
         return True
+
+    def leading_vectors(
+        self,
+        parts: list[tuple[Half, Half]],
+        a: npt.NDArray[Any],
+        random: Callable[[int], npt.NDArray[Any]],
+        columns: int,
+        rank: int,
+        engine: Engine,
+    ) -> npt.NDArray[Any]:
+        with computing_on(self.device.torch, "the fit"):
+            return low_rank.leading_vectors(parts, a, random, columns, rank, self.device, engine)
 
     def dense_weights(
         self,

@@ -39,8 +39,9 @@ def dense_weights(
     statistics, m = rows.statistics, rows.statistics.m
     with engine.stage("matrix", m):
         A = torch.empty((m, m), dtype=getattr(torch, dtype), device=device.torch)
-        for i0, i1, S in rows.strips():
-            A[i0:i1, :i1] = S
+        item = torch.arange(m, device=device.torch)
+        for i0, i1, sums in rows.strips():
+            A[i0:i1, :i1] = rows.entries(sums, item[i0:i1, None], item[:i1])
             engine.advance(i1 - i0)
         rows.free()
     A.diagonal().copy_(device.to_device(np.where(statistics.active, statistics.S_diagonal + ridge, 1.0)))

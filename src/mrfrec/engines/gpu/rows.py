@@ -16,14 +16,15 @@ from torch import Tensor
 from mrfrec.core.statistics import Statistics
 from mrfrec.engines.gpu.device import Device
 
-_STRIP = 1 << 25  # numbers of a strip of S
-_LISTED = 1 << 24  # pairs, or other numbers, that are listed at one time
+_STRIP = 1 << 25  # numbers of a strip of S, at least
+_LARGEST_STRIP, _PER_SUM = 1 << 30, 16  # numbers at most, and bytes for each
+LISTED = 1 << 24  # pairs, or other numbers, that are listed at one time
 _PER_NUMBER, _PER_LISTED = 32, 80  # bytes
 
 
 def needed_bytes(pairs: int, binary: bool) -> int:
     """Return the bytes of the data on the device, and of the strips and lists."""
-    return (20 + (0 if binary else 8)) * pairs + _PER_NUMBER * _STRIP + _PER_LISTED * _LISTED
+    return (20 + (0 if binary else 8)) * pairs + _PER_NUMBER * _STRIP + _PER_LISTED * LISTED
 
 
 class StreamedRows:
@@ -43,14 +44,30 @@ class StreamedRows:
         largest = float(np.abs(self.statistics.X.values).max()) ** 2 * float(self.statistics.popularity.max())
         return float(2.0 ** (np.ceil(np.log2(largest)) - 62)) if largest > 0 else 1.0
 
-    def strips(self) -> Iterator[tuple[int, int, Tensor]]:
-        """Yield ranges of rows and S[i0:i1, :i1], valid before the diagonal, in float64."""
-        m, i0 = self.statistics.m, 0
+    def strips(self, numbers: int = 0) -> Iterator[tuple[int, int, Tensor]]:
+        """Yield ranges of rows and sums for S[i0:i1, :i1], before the diagonal; `entries` scales them.
+
+        Strips have so many numbers, or a few.
+        """
+        m, i0, numbers = self.statistics.m, 0, max(numbers, _STRIP)
         while i0 < m:
             # The largest i1 with (i1 − i0)·i1 numbers.
-            i1 = min(max(int((i0 + (i0 * i0 + 4 * _STRIP) ** 0.5) / 2), i0 + 1), m)
+            i1 = min(max(int((i0 + (i0 * i0 + 4 * numbers) ** 0.5) / 2), i0 + 1), m)
             yield i0, i1, self._strip(i0, i1)
             i0 = i1
+
+    def large_strips(self) -> Iterator[tuple[int, int, Tensor]]:
+        """Yield `strips` that take up to a quarter of the device's memory: with many items, few of them."""
+        return self.strips(min(self.device.memory.limit // 4 // _PER_SUM, _LARGEST_STRIP))
+
+    def entries(self, sums: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """Return S_ij in float64, from its sums."""
+        S = sums.double()
+        if self._values is not None:
+            S *= self._unit
+        S *= self._a[i] * self._a[j]
+        S -= self._g[i] * self._g[j]
+        return S
 
     def _strip(self, i0: int, i1: int) -> Tensor:
         item_ptr, device = self.statistics.X.item_ptr, self.device.torch
@@ -73,12 +90,7 @@ class StreamedRows:
                 x = self._values[(self._begin[start:stop] + count).long()]
                 products = (x[own] * self._values[partner]).div_(self._unit).round_()
                 sums.index_add_(0, target, products.long())
-        S = sums.view(i1 - i0, i1).double()
-        if self._values is not None:
-            S *= self._unit
-        S *= self._a[i0:i1, None] * self._a[:i1]
-        S -= self._g[i0:i1, None] * self._g[:i1]
-        return S
+        return sums.view(i1 - i0, i1)
 
     def free(self) -> None:
         """Take the data off the device."""
@@ -90,7 +102,7 @@ def bounded_ranges(before: Tensor, first: int, last: int) -> Iterator[tuple[int,
     """Cut first…last into ranges that list at most so many numbers; `before` says how many come before."""
     if first == last:
         return
-    marks = torch.arange(int(before[first]), int(before[last - 1]) + 1, _LISTED, device=before.device)
+    marks = torch.arange(int(before[first]), int(before[last - 1]) + 1, LISTED, device=before.device)
     cuts = torch.searchsorted(before[first:last], marks)
     cuts = torch.unique(torch.cat([cuts, cuts.new_tensor([0, last - first])]))
     for start, stop in pairwise(cuts.tolist()):

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from mrfrec.core import blocks
 from mrfrec.core.engine import Engine
 from mrfrec.core.entries import Pairs
 from mrfrec.core.kernels.blocks import Blocks
 from mrfrec.engines.gpu.device import dtype_name
-from mrfrec.engines.gpu.rows import StreamedRows, bounded_ranges, owners_and_places
+from mrfrec.engines.gpu.rows import LISTED, StreamedRows, bounded_ranges, owners_and_places
 
 _BATCH = 1 << 26  # numbers in the matrices of a batch of blocks
 _PER_NUMBER = 24  # bytes: of the matrix, its factor, and where its parts lie
@@ -31,19 +32,44 @@ def list_pairs(
     engine: Engine,
 ) -> tuple[list[Pairs], npt.NDArray[np.int64]]:
     """Return the pairs with |S| > threshold, while `may_keep(count)` says yes, and a histogram of |S|."""
-    found, m = [], rows.statistics.m
+    found: list[Pairs] = []
+    m = rows.statistics.m
     histogram = torch.zeros(1 << (31 - shift), dtype=torch.int64, device=rows.device.torch)
-    for i0, i1, S in rows.strips():
-        sizes = S.abs_().float().tril_(i0 - 1)
-        row, item = torch.nonzero(sizes > float(threshold), as_tuple=True)
-        kept = sizes[row, item]
-        histogram += torch.bincount(kept.view(torch.int32) >> shift, minlength=len(histogram))
-        if not may_keep(len(row)):
-            break
-        counts = torch.bincount(row, minlength=i1 - i0).cpu().numpy()
-        found.append(Pairs(np.arange(i0, i1), counts, item.int().cpu().numpy(), kept.cpu().numpy()))
+    # Items that may have |S| > threshold with each other though nobody has both.
+    g = np.abs(rows.statistics.scaling.g)
+    common = rows.device.to_device(np.flatnonzero(g * g.max(initial=0.0) >= 0.999 * threshold))
+    for i0, i1, sums in rows.large_strips():
+        for first, some in _pieces(sums, i0, common):
+            row, item = _candidates(some, first, common)
+            sizes = rows.entries(some[row, item], first + row, item).abs_().float()
+            above = sizes > float(threshold)
+            row, item, kept = row[above], item[above], sizes[above]
+            histogram += torch.bincount(kept.view(torch.int32) >> shift, minlength=len(histogram))
+            if not may_keep(len(row)):
+                return found, histogram.cpu().numpy()
+            counts = torch.bincount(row, minlength=len(some)).cpu().numpy()
+            rows_here = np.arange(first, first + len(some))
+            found.append(Pairs(rows_here, counts, item.int().cpu().numpy(), kept.cpu().numpy()))
         engine.advance(steps * i1 // m - steps * i0 // m)
     return found, histogram.cpu().numpy()
+
+
+def _pieces(sums: Tensor, i0: int, common: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Cut a strip into rows with about `LISTED` candidates at one time."""
+    count = int(torch.count_nonzero(sums)) + int((common >= i0).sum()) * len(common)
+    step = max(len(sums) * LISTED // max(count, 1), 1)
+    for start in range(0, len(sums), step):
+        yield i0 + start, sums[start : start + step]
+
+
+def _candidates(sums: Tensor, first: int, common: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the row and the item of each pair before the diagonal that somebody has, or that is common."""
+    last = first + len(sums)
+    own, others = common[(common >= first) & (common < last)], common[common < last]
+    wanted = sums != 0
+    wanted[(own - first)[:, None], others] = own[:, None] > others
+    row, item = torch.nonzero(wanted, as_tuple=True)
+    return row, item
 
 
 def needed_bytes() -> int:
@@ -111,7 +137,7 @@ class _Part:
         item, block, place = kinds[by_item], block[by_item], place[by_item]
         before = torch.cumsum(place, 0) - place
         source, target = self.kind_ptr[block] - before, self.ptr[block] + place * (place - 1) // 2 - before
-        for i0, i1, S in self.rows.strips():
+        for i0, i1, sums in self.rows.large_strips():
             low, high = torch.searchsorted(item, item.new_tensor([i0, i1])).tolist()
             for start, stop in bounded_ranges(before, low, high):
                 some = slice(start, stop)
@@ -119,7 +145,8 @@ class _Part:
                 own, at = owners_and_places(place[some], int(before[stop - 1] + place[stop - 1]) - origin)
                 at += origin
                 column = kinds[source[some][own] + at]
-                values = S.view(-1)[((item[some] - i0) * i1)[own] + column]
+                i = item[some][own]
+                values = self.rows.entries(sums.view(-1)[(i - i0) * i1 + column], i, column)
                 self.store[target[some][own] + at] = values.to(self.dtype)
 
     def groups(self) -> Iterator[npt.NDArray[np.int64]]:

@@ -1,0 +1,71 @@
+"""The singular vectors of the low-rank part on a GPU: products and projections of block Lanczos."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding_bag
+
+from mrfrec.core.engine import Engine
+from mrfrec.core.lanczos import Half, Operations, basis_size, fill_basis
+from mrfrec.engines.gpu.device import Device
+
+
+def needed_bytes(pairs: int, m: int, rank: int, itemsize: int) -> int:
+    """Return the bytes of both sides of the data, the basis and a few of its blocks; 0 without a rank."""
+    block, columns = basis_size(rank, m) if rank else (0, 0)
+    return (8 + 2 * itemsize) * pairs + itemsize * m * (columns + rank + 8 * block) if rank else 0
+
+
+def leading_vectors(
+    parts: list[tuple[Half, Half]],
+    a: npt.NDArray[Any],
+    random: Callable[[int], npt.NDArray[Any]],
+    columns: int,
+    rank: int,
+    device: Device,
+    engine: Engine,
+) -> npt.NDArray[Any]:
+    """Return the leading right singular vectors of N as rows, on the host; see the core's `lanczos`."""
+    to_device = device.to_device
+    scale = to_device(a)[:, None]
+    sides = [[_side(half, device) for half in part] for part in parts]
+
+    def multiply(Z: Tensor) -> Tensor:
+        Z = Z * scale
+        out = torch.zeros_like(Z)
+        for part in sides:
+            product = Z
+            for ptr, rows, values, weight in part:
+                # A sum over the rows of a bag, one after the other: the same for every run.
+                sums = embedding_bag(rows, product, ptr, mode="sum", per_sample_weights=values)
+                product = sums * weight
+            out += product
+        return out * scale
+
+    def project(basis: Tensor, product: Tensor) -> npt.NDArray[Any]:
+        inside = basis @ product
+        product -= basis.T @ inside
+        product -= basis.T @ (basis @ product)  # the rounding of the first time
+        return np.asarray(inside.cpu().numpy())
+
+    basis = torch.empty((columns, len(a)), dtype=scale.dtype, device=scale.device)
+    operations = Operations(
+        random=lambda seed: to_device(random(seed)),
+        multiply=multiply,
+        project=project,
+        gram=lambda Q: (Q.T.double() @ Q.double()).cpu().numpy(),
+        transform=lambda Q, R: Q @ to_device(R.astype(a.dtype)),
+    )
+    vectors = fill_basis(basis, operations, engine)
+    chosen = to_device(vectors[:, :rank].T.astype(a.dtype))
+    return np.asarray((chosen @ basis).cpu().numpy())
+
+
+def _side(half: Half, device: Device) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    ptr = half.ptr[:-1].astype(np.int32)
+    values = device.to_device(half.values) if len(half.values) else None
+    return device.to_device(ptr), device.to_device(half.rows), values, device.to_device(half.weight)[:, None]
