@@ -25,8 +25,10 @@ from mrfrec.core.kernels.blocks import Blocks
 from mrfrec.core.kernels.intrinsics import lapack
 from mrfrec.core.kernels.pattern import columns_with_diagonal
 from mrfrec.core.memory import Budget
-from mrfrec.core.pattern import Pattern, square_csc
+from mrfrec.core.pattern import Pattern
+from mrfrec.core.plan import TRANSPOSE_PARTS
 from mrfrec.core.schedule import Schedule
+from mrfrec.core.sparse import Rows
 from mrfrec.core.statistics import Statistics, split_evenly
 from mrfrec.errors import NumericalError
 
@@ -114,7 +116,7 @@ def estimate_weights(
     worthwhile: int,
     gathered: Gathered | None = None,
     keep: bool = False,
-) -> tuple[sp.csr_array, Gathered | None]:
+) -> tuple[Rows, Gathered | None]:
     """Return B of the sparse model, from a pattern with sorted columns; `held` bytes are in use already.
 
     A batch of blocks gets `worthwhile` bytes, or what the memory allows.
@@ -145,7 +147,7 @@ def estimate_weights(
     counts = np.min_scalar_type(int(np.bincount(schedule.dependents, minlength=1).max()))
     block_bytes = places * itemsize + members * _PER_MEMBER + kinds * _PER_KIND
     held += (4 + itemsize + counts.itemsize) * len(columns) + 120 * m + 4 * len(schedule.dependents)
-    memory.require("rows", held + 2 * (4 + itemsize) * len(columns), advice)
+    memory.require("rows", held + 2 * (4 + itemsize) * len(columns) + 24 * TRANSPOSE_PARTS * m, advice)
     held += max(engine.scratch, 5 * int(kinds.max()) ** 2 // 4 * itemsize)
     ranges = batches(block_bytes, worthwhile, held, engine, advice)
     additions = 2.0 * float(statistics.X.rank.sum(dtype=np.int64)) + len(statistics.X.items)
@@ -206,9 +208,27 @@ def estimate_weights(
             costs=steps,
         )
     with engine.stage("rows", 1):
-        weights = square_csc(total, columns, column_ptr).tocsr()
-        weights.eliminate_zeros()
-    return weights, gathered
+        return _by_rows(column_ptr, columns, total, engine), gathered
+
+
+def _by_rows(
+    column_ptr: npt.NDArray[np.int64],
+    columns: npt.NDArray[np.int32],
+    values: npt.NDArray[Any],
+    engine: Engine,
+) -> Rows:
+    """Return the entries other than 0 by row instead of column: a counting sort over a few ranges."""
+    m = len(column_ptr) - 1
+    ranges = split_evenly(np.diff(column_ptr) + 1, TRANSPOSE_PARTS)
+    counts = np.zeros((len(ranges), m), np.int64)
+    where = column_ptr, columns, values
+    numbers = range(len(ranges))
+    engine.run(lambda t: kernels.count_in_rows(*ranges[t], *where, counts[t]), numbers)
+    ptr = np.concatenate([[0], np.cumsum(counts.sum(axis=0))])
+    counts = ptr[:-1] + np.cumsum(counts, axis=0) - counts  # where each range begins in each row
+    out = np.empty(ptr[-1], np.int32), np.empty(ptr[-1], values.dtype)
+    engine.run(lambda t: kernels.transpose_columns(*ranges[t], *where, counts[t], *out), numbers)
+    return Rows(ptr, *out, m)
 
 
 def gather_blocks(statistics: Statistics, dtype: str, batch: Blocks, engine: Engine) -> npt.NDArray[Any]:

@@ -183,7 +183,7 @@ def _fit_sparse(
     if reuse is not None and gathered is not None:
         reuse.put("gathered", keys.gathered, gathered)
     return Fitted(
-        weights=Rows.of(weights),
+        weights=weights,
         plan=plan,
         mean=facts.mu,
         scale=facts.s,

@@ -187,7 +187,7 @@ class Sizes:
                 5.0 + e + 8 * r,
             ),
             # B by column and by row, then by row beside A.
-            "rows": (self.held + 60 * m, 4.0 + 2 * (4 + e) + 1),
+            "rows": (self.held + (60 + 24 * TRANSPOSE_PARTS) * m, 4.0 + 2 * (4 + e) + 1),
         }
 
     def sparse(self, entries: float, max_neighbors: int, r: float) -> int:

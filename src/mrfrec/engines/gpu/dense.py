@@ -37,18 +37,20 @@ def dense_weights(
 ) -> npt.NDArray[Any]:
     """Return B, on the host."""
     statistics, m = rows.statistics, rows.statistics.m
-    with engine.stage("matrix", m):
-        A = torch.empty((m, m), dtype=getattr(torch, dtype), device=device.torch)
-        item = torch.arange(m, device=device.torch)
-        for i0, i1, sums in rows.strips():
-            A[i0:i1, :i1] = rows.entries(sums, item[i0:i1, None], item[:i1])
-            engine.advance(i1 - i0)
-        rows.free()
-    A.diagonal().copy_(device.to_device(np.where(statistics.active, statistics.S_diagonal + ridge, 1.0)))
-    _invert(A, engine)
+    with device.host_array(m, dtype, engine.threads) as out:
+        with engine.stage("matrix", m):
+            A = torch.empty((m, m), dtype=getattr(torch, dtype), device=device.torch)
+            item = torch.arange(m, device=device.torch)
+            for i0, i1, sums in rows.strips():
+                A[i0:i1, :i1] = rows.entries(sums, item[i0:i1, None], item[:i1])
+                engine.advance(i1 - i0)
+            rows.free()
+        A.diagonal().copy_(device.to_device(np.where(statistics.active, statistics.S_diagonal + ridge, 1.0)))
+        _invert(A, engine)
+        with engine.stage("weights", m):
+            _weights(A, statistics, mean_constraint, device)
     with engine.stage("weights", m):
-        _weights(A, statistics, mean_constraint, device)
-        return device.to_host(A, engine)
+        return device.to_host(A, out, engine)
 
 
 # ── C ─────────────────────────────────────────────────────────────────────────────────────────────

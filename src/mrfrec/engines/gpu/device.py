@@ -1,6 +1,7 @@
 """One device of PyTorch: its memory, the way to it and back, and the precision of its products."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,11 +42,22 @@ class Device:
             array = array.copy()
         return torch.from_numpy(array).to(self.torch)
 
-    def to_host(self, A: Tensor, engine: Engine) -> npt.NDArray[Any]:
-        """Copy a matrix to ordinary memory, through pinned strips: its pages are touched by all threads."""
+    @contextmanager
+    def host_array(self, m: int, dtype: str, threads: int) -> Iterator[npt.NDArray[Any]]:
+        """Yield an m × m array in ordinary memory; threads touch its pages while the device is at work."""
+        out = np.empty((m, m), dtype)
+        pool = ThreadPoolExecutor(threads)
+        for i0, i1 in ranges(m, _PINNED_ROWS) if self.torch.type != "cpu" else ():
+            pool.submit(out[i0:i1].fill, 0)
+        try:
+            yield out
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def to_host(self, A: Tensor, out: npt.NDArray[Any], engine: Engine) -> npt.NDArray[Any]:
+        """Copy a matrix to ordinary memory, through pinned strips and with all threads."""
         if A.device.type == "cpu":
             return np.asarray(A.numpy())
-        out = np.empty(tuple(A.shape), dtype_name(A))
         pinned = [torch.empty((_PINNED_ROWS, A.shape[1]), dtype=A.dtype, pin_memory=True) for _ in range(2)]
         strips = ranges(len(A), _PINNED_ROWS)
         ready: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
