@@ -1,7 +1,8 @@
 """Measure time and peak memory of the fits in docs/performance.md.
 
     python -m benchmarks.bench                 sparse fits, comparison with a plain implementation, real data
-    python -m benchmarks.bench msd dense       only these groups (dense and beyond take ten minutes each)
+    python -m benchmarks.bench msd dense       only these groups (dense, beyond, million: ten minutes each)
+    python -m benchmarks.bench limits          each stage beside the time that its arithmetic and memory need
     python -m benchmarks.bench gpu gpu-gowalla gpu-mtg                            on a GPU, where there is one
 
 Each fit runs in its own process, on data from `benchmarks/cache`, after a warm-up that loads the compiled
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from benchmarks import gpu
+from benchmarks.limits import fit_beside_limits
 
 CACHE = Path(__file__).parent / "cache"
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -60,6 +63,13 @@ def beyond() -> sp.csr_array:
     return interactions(100_000, 47_000, 3e6)
 
 
+def million() -> sp.csr_array:
+    """Return data with a million items, five million users and eighty million interactions."""
+    from benchmarks.synthetic import interactions
+
+    return interactions(5_000_000, 1_000_000, 80e6)
+
+
 def table(path: Path, shape: tuple[int, int] | None = None) -> sp.csr_array:
     """Read user and item of a Parquet file as a binary matrix; renumber the ids unless `shape` is given."""
     import polars as pl
@@ -85,15 +95,18 @@ def peak_gb() -> float:
 # ── one measurement, in its own process ───────────────────────────────────────────────────────────
 
 
-def measure_fit(X: sp.csr_array, parameters: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def measure_fit(
+    X: sp.csr_array, parameters: dict[str, Any], *, paper: bool = True
+) -> tuple[Any, dict[str, Any]]:
     from mrfrec import MRF
 
+    make: Any = MRF.paper if paper else partial(MRF, measure=False)
     small = X[: min(X.shape[0], 2000)][:, : min(X.shape[1], 1500)]
     warm_up = {**parameters, "sparsity": 0.01} if parameters.get("sparsity") else parameters
-    MRF.paper(**warm_up).fit(small)
+    make(**warm_up).fit(small)
     before = peak_gb()
     start = time.perf_counter()
-    model = MRF.paper(**parameters).fit(X)
+    model = make(**parameters).fit(X)
     seconds = time.perf_counter() - start
     result = {
         "seconds": seconds,
@@ -258,12 +271,22 @@ def groups(data: Path) -> dict[str, list[Case]]:
             ),
             ("mtg-players, 25 dense models", lambda: mtg, gpu.tune_dense, cuda),
         ],
+        "limits": [
+            (
+                "MSD-shaped, 0.5 %, r = 0, beside its limits",
+                msd,
+                fit_beside_limits,
+                {"l2": 1.0, "sparsity": 0.005},
+            ),
+            ("MSD-shaped, MRF() unmeasured, beside its limits", msd, fit_beside_limits, {"paper": False}),
+        ],
+        "million": [("1,000,000 items, α = 0.5, l2 = 3", million, fit, {"l2": 3.0, "alpha": 0.5})],
         "beyond": [("47,000 items, dense", beyond, fit_and_check, {"l2": 3.0, "sparsity": None})],
         "dense": [("MSD-shaped, dense", msd, fit_dense, {"l2": 3.0, "sparsity": None})],
     }
 
 
-USUAL = ("msd", "naive", "book-crossing", "gowalla-sparse")
+USUAL = ("msd", "limits", "naive", "book-crossing", "gowalla-sparse")
 
 
 def run_one(group: str, number: int, data: Path) -> None:
@@ -311,7 +334,7 @@ def main() -> None:
         if folder and not (options.data / folder).exists():
             print(f"| {group} | skipped: no {folder} in {options.data} | | |")
             continue
-        if group in ("msd", "dense", "naive", "gpu"):
+        if group in ("msd", "dense", "limits", "naive", "gpu"):
             subprocess.run(
                 [sys.executable, "-c", "from benchmarks import bench; bench.msd_quarter()"], check=True
             )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from benchmarks import bench, naive_fit
+from benchmarks import bench, limits, naive_fit
 from benchmarks.synthetic import interactions
 from mrfrec import MRF
 
@@ -82,3 +82,16 @@ def test_table_numbers_ids_and_sums_nothing_twice(tmp_path: Path) -> None:
     X = bench.table(path)
     assert isinstance(X, sp.csr_array)
     np.testing.assert_array_equal(X.toarray(), [[1, 0], [1, 1]])
+
+
+def test_stages_stand_beside_their_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = interactions(1500, 300, 40_000, seed=6)
+    kinds = "product", "additions", "copy", "sums of rows"
+    monkeypatch.setattr(limits, "rates", lambda _: dict.fromkeys(kinds, 1e9))
+    sparse = limits.fit_beside_limits(X, l2=1.0, sparsity=0.05)
+    additions = (np.diff(X.indptr).astype(float) ** 2).sum() / 2
+    assert sparse["limits"]["pattern"] == pytest.approx(additions / 1e9, rel=0.01)
+    assert sparse["pattern ÷ limit"] > 0
+    assert 300 * 15**3 / 3e9 < sparse["limits"]["solve"] < 300 * 60**3 / 3e9
+    dense = limits.fit_beside_limits(X, paper=False, sparsity=None, rank=4, rank_weight=0.5)
+    assert {"matrix ÷ limit", "factorise ÷ limit", "low rank ÷ limit"} <= dense.keys()

@@ -138,6 +138,49 @@ def _sort(items, best, held, order):
 
 
 @kernel
+def add_where_best(
+    about, vectors, V, norms, lengths, rounding, factor, hide_ptr, hide_items, order, chosen, top, best, out
+):
+    """Add V·h to `out`, users × items, for all items that may be among the best; the others get −∞.
+
+    `about` has these sums up to rounding, a share of ‖h‖·‖v‖ and of what is in `out`, and −∞ for items that
+    are not compared: their sums are wanted in any case. h are the rows of `vectors`, `norms` and `lengths`
+    are ‖h‖ and ‖v‖. As scratch, `chosen` has a place per item, `top` and `best` one for each of the k best.
+    Terms are added one after the other, as in `add_low_rank`.
+    """
+    for u in range(len(out)):
+        row, sums, h = about[u], out[u], vectors[u]
+        for t in range(hide_ptr[u], hide_ptr[u + 1]):
+            row[hide_items[t]], sums[hide_items[t]] = -np.inf, -np.inf
+        held, count = 0, 0
+        for i in range(len(row)):
+            if row[i] == -np.inf:
+                if sums[i] > -np.inf:
+                    chosen[count] = i
+                    count += 1
+                continue
+            far = rounding * (norms[u] * lengths[i] + abs(sums[i]))
+            if held < len(best) or (row[i] + far) * factor[i] >= best[0]:
+                chosen[count] = i
+                count += 1
+                held = _offer((row[i] - far) * factor[i], i, top, best, held, order)
+        kept = 0
+        for t in range(count):
+            i = chosen[t]
+            far = rounding * (norms[u] * lengths[i] + abs(sums[i]))
+            if row[i] == -np.inf or held < len(best) or (row[i] + far) * factor[i] >= best[0]:
+                total, v = sums[i], V[i]
+                for f in range(len(v)):
+                    total += v[f] * h[f]
+                chosen[kept], row[kept] = i, total
+                kept += 1
+        for i in range(len(sums)):
+            sums[i] = -np.inf
+        for t in range(kept):
+            sums[chosen[t]] = row[t]
+
+
+@kernel
 def select_dense(scores, hide_ptr, hide_items, order, out_items, out_scores):
     """Choose the best items of each row of scores, best first; −∞ is never chosen."""
     for u in range(len(scores)):
@@ -146,7 +189,8 @@ def select_dense(scores, hide_ptr, hide_items, order, out_items, out_scores):
             row[hide_items[t]] = -np.inf
         k, held = len(items), 0
         for i in range(len(row)):
-            if held < k or row[i] >= best[0]:  # most are not, which a call would be slow to tell
+            # Most are not, which a call would be slow to tell.
+            if row[i] > -np.inf and (held < k or row[i] >= best[0]):
                 held = _offer(row[i], i, items, best, held, order)
         _sort(items, best, held, order)
 

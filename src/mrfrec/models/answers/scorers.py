@@ -181,14 +181,13 @@ class WeightScorer(Scorer):
 class LowRankScorer(Scorer):
     """Scores x·(B + λ·L), of which `low_rank` is the second part."""
 
-    uses_blas = False
-
     def __init__(self, histories: Rows, weights: WeightScorer, low_rank: "LowRank") -> None:
         low_rank.verify()
         self._histories, self._weights, self._low_rank = histories, weights, low_rank
         self._values = histories.values.astype(low_rank.vectors.dtype, copy=False)
         self._V = np.asarray(low_rank.vectors)
-        self.users_at_once = min(weights.users_at_once, 16)
+        self.uses_blas = len(histories) > FEW
+        self.users_at_once = max(1, min(_HELD // len(self._V), 64))
 
     def __len__(self) -> int:
         return len(self._histories)
@@ -197,7 +196,7 @@ class LowRankScorer(Scorer):
         """Return base + x·B + V·h, without what an item adds to itself."""
         out = as_array(self._weights.scores(first, last, base), base)
         if len(self) > FEW:
-            self._add(first, last, out)
+            self._add(first, last, out, selection)
         else:
             for u in range(first, last):
                 self._add_one(u, out[u - first], selection)
@@ -207,14 +206,34 @@ class LowRankScorer(Scorer):
         out[user, items[span]] -= self._values[span] * self._low_rank.own[items[span]]
         return out
 
-    def _add(self, first: int, last: int, out: Array) -> None:
-        """Add V·h in compiled code."""
+    def _add(self, first: int, last: int, out: Array, selection: Selection | None) -> None:
+        """Add V·h in compiled code; items whose scores are not selected may get −∞."""
         from mrfrec.core.kernels import ranking as kernels
 
+        V, low = self._V, self._low_rank
         ptr, items, _ = for_kernels(self._histories, out.dtype)
-        h = np.zeros((self.users_at_once, self._V.shape[1]), out.dtype)
-        kernels.embed(ptr, items, self._values, first, last, self._low_rank.left, self._V, h)
-        kernels.add_low_rank(np.ascontiguousarray(h.T), self._V, np.zeros(len(h), out.dtype), out)
+        h = np.zeros((last - first, V.shape[1]), out.dtype)
+        kernels.embed(ptr, items, self._values, first, last, low.left, V, h)
+        if selection is None:
+            kernels.add_low_rank(np.ascontiguousarray(h.T), V, np.zeros(len(h), out.dtype), out)
+            return
+        about = h @ V.T  # quick, but its rounding depends on how many users there are
+        about += out
+        user = np.repeat(np.arange(last - first), np.diff(ptr[first : last + 1]))
+        about[user, items[ptr[first] : ptr[last]]] = -np.inf  # these still hold what they add to themselves
+        factor = np.ones(len(V), out.dtype) if selection.factor is None else selection.factor
+        hide_ptr, hide_items, _ = for_kernels(selection.hidden, out.dtype)
+        kernels.add_where_best(
+            about, h, V, np.linalg.norm(h, axis=1), low.lengths[0].astype(out.dtype), self._rounding, factor,
+            hide_ptr[first : last + 1], hide_items, np.arange(len(V), dtype=np.int32),
+            np.empty(len(V), np.int32), np.empty(selection.k, np.int32), np.empty(selection.k, out.dtype),
+            out,
+        )  # fmt: skip
+
+    @property
+    def _rounding(self) -> Any:
+        """How far a score may be off, as a share of the lengths that are multiplied, however it is added."""
+        return self._V.dtype.type(8 * self._V.shape[1] * np.finfo(self._V.dtype).eps)
 
     def _add_one(self, u: int, out: Array, selection: Selection | None) -> None:
         """Add V·h to the scores of user u, in numpy; items whose scores are not selected may get −∞."""
@@ -243,7 +262,7 @@ class LowRankScorer(Scorer):
         low, lead = self._low_rank, len(self._low_rank.leading)
         start = out.copy()
         start[had] = -np.inf  # their scores still hold what they add to themselves
-        rounding = 8 * len(h) * np.finfo(h.dtype).eps
+        rounding = self._rounding
         rounded = low.lengths[0] * (rounding * np.linalg.norm(h))
 
         def left(about: Array, far: Array, items: Any) -> Array:
