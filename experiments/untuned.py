@@ -57,7 +57,8 @@ def split_of(path: Path) -> Split:
     def questions(letter: str) -> Questions:
         shown, targets = matrix(f"{letter}shown"), matrix(f"{letter}targets")
         asked = np.flatnonzero(np.diff(targets.indptr))
-        return Questions(Ids.range(len(asked)), shown[asked], targets[asked], shown.shape[0] - len(asked))
+        users = Ids.of(map(str, asked.tolist()), "user")  # not those of the training users
+        return Questions(users, shown[asked], targets[asked], shown.shape[0] - len(asked))
 
     training, tuned = Interactions(matrix("train")), Interactions(matrix("vtrain"))
     if len(training) == len(tuned):

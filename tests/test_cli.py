@@ -433,11 +433,17 @@ def test_a_history_file_holds_people_the_model_does_not_know(
     (tmp_path / "rated.csv").write_text("user,item,rating\n1,10,5\n1,20,1\n")
     end = ["-k", 2, "--format", "json"]
     names = ["--user-column", "who", "--item-column", "what"]
-    texts, valued = quick.all(
+    (tmp_path / "clicks.csv").write_text("user,item,did\n1,10,view\n1,20,buy\n2,10,buy\n2,30,view\n")
+    kinds = ["--event-column", "did"]
+    quick("fit", "clicks.csv", "-o", "m.mrf", *kinds, "--event-weights", "view=0.1,buy=1", cwd=tmp_path)
+    texts, valued, weighed = quick.all(
         tmp_path,
         ["recommend", shop / "shop-only.mrf", "--history-file", "people.csv", *names, *end],
         ["recommend", films / "movies.mrf", "--history-file", "rated.csv", *end],
+        ["recommend", "m.mrf", "--history-file", "clicks.csv", *kinds, "-k", 1, "--format", "json"],
     )
+    histories = {1: {10: 0.1, 20: 1.0}, 2: {10: 1.0, 30: 0.1}}
+    same(weighed.rows, mrfrec.load(tmp_path / "m.mrf").recommend(history=histories, k=1).to_dicts())
     same(texts.rows, expected(shop, history={4: ["i08"], 9: ["i01", "i02"]}, k=2))
     wanted = mrfrec.load(films / "movies.mrf").recommend(history={1: {10: 5.0, 20: 1.0}}, k=2).to_dicts()
     same(valued.rows, wanted)

@@ -291,7 +291,7 @@ def test_the_default_and_the_gain_over_it_are_in_the_table(
     assert found.default is not None
     assert {**default, **found.default.parameters} == default
     report = of_tuning(found, most=3)
-    place = report.sections[0].columns.index("over the default")
+    place = report.sections[0].columns.index("over the default, unpaired")
     cells = [row[place] for row in report.sections[0].rows]
     assert len(cells) == 4
     assert cells[-1] == "default"
@@ -305,7 +305,7 @@ def test_a_default_that_was_not_tried_has_no_row(split: Split, valued: Any) -> N
     found = climb(split, "ndcg@10", model="SLIM", vary={"l1": [2.0, 3.0]}, fixed={"l2": 1.0})
     report = of_tuning(found)
     assert found.default is None
-    assert "over the default" not in report.sections[0].columns
+    assert "over the default, unpaired" not in report.sections[0].columns
     assert any("default" in note for note in report.notes)
     fixed = climb(split, "ndcg@10", model="SLIM", vary={"l1": [1.0, 3.0]}, fixed={"l2": 1.0})
     assert fixed.default is not None

@@ -9,7 +9,8 @@ import scipy.sparse as sp
 
 import mrfrec
 from mrfrec import MRF, Interactions, ParameterError
-from mrfrec.evaluation import by_hash, evaluate
+from mrfrec.evaluation import by_hash, compare, evaluate
+from mrfrec.evaluation.report import of_comparison
 from mrfrec.models import EASE, EDLAE, measuring
 from mrfrec.models.measured import Measured
 
@@ -159,11 +160,19 @@ def test_the_plan_and_the_log_tell_what_was_measured(
     assert said.startswith(f"measured on {measured(model).users} held-out users: ")
     assert said in model.plan_.reason
     assert said in str(model.plan_)
+    assert measured(model).places == data.n_items < 100
+    assert f", nDCG@{data.n_items} +" in said
     assert all(f"{name}={value:.3g}" in repr(model) for name, value in model.values_.items())
     with caplog.at_level("INFO", "mrfrec"):
         MRF().fit(data)
     assert said in caplog.text
     assert 0 < model.timings_["measure"] <= model.timings_["total"]
+
+
+def test_a_comparison_says_which_defaults_were_measured(data: Interactions) -> None:
+    found = compare({"a": MRF(), "b": EASE()}, by_hash(data), "ndcg@10")
+    note = "a (which measured l2, rank_weight, novelty, user_weight on training users), b."
+    assert of_comparison(found).notes[-1].endswith(note)
 
 
 def test_updates_keep_the_values_and_measure_again_when_asked(data: Interactions) -> None:

@@ -15,7 +15,7 @@ import pytest
 import scipy.sparse as sp
 import scipy.stats
 
-from mrfrec import MRF, DataError, ParameterError
+from mrfrec import MRF, DataError, MrfrecWarning, ParameterError
 from mrfrec.data.interactions import Interactions
 from mrfrec.evaluation import protocol
 from mrfrec.evaluation.metrics import NAMES, Lists, Metric, long_tail, mean_of, paired, parse
@@ -448,6 +448,18 @@ def test_questions_about_other_items_are_refused() -> None:
     model = MRF.paper(l2=2.0).fit(split.training.matrix[:, :-1])
     with pytest.raises(DataError, match="questions are about"):
         measure(model, split.test, ["ndcg@5"])
+    X, names = split.training.matrix, [f"z{place}" for place in range(split.training.n_items)]
+    with pytest.raises(DataError, match="others or in another order"):
+        measure(MRF.paper().fit(Interactions(X, items=names)), split.test, ["ndcg@5"])
+
+
+def test_a_model_that_was_fitted_to_the_targets_is_measured_with_a_warning() -> None:
+    split = split_of()
+    questions, X = split.test, split.training
+    told = sp.vstack([X.matrix, questions.shown + questions.targets])
+    model = MRF.paper().fit(Interactions(told, [*X.users, *questions.users], X.items))
+    with pytest.warns(MrfrecWarning, match=f"fitted to {questions.targets.nnz} of the .* what it was told"):
+        measure(model, questions, ["ndcg@5"])
 
 
 def test_one_model_or_two_of_one_name_cannot_be_compared() -> None:

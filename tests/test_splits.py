@@ -365,6 +365,17 @@ def test_split_by_time_equals_naive(kind: str, suffix: str | None, tmp_path: Pat
     assert asked.left_out
 
 
+@pytest.mark.parametrize("options", [{"binary": False}, {"half_life": "30s"}])
+def test_split_by_time_refuses_values_from_after_the_cut(options: dict[str, Any]) -> None:
+    rows = [("1", "A", 1, 1.0), ("1", "B", 50, 1.0), ("1", "A", 100, 9.0), ("2", "B", 1, 1.0)]
+    table = pl.DataFrame(rows, ["user", "item", "time", "rating"], orient="row")
+    with pytest.raises(DataError, match="1 pairs have values that include later rows"):
+        by_time(read_events(table, time=True, **options))
+    first = by_time(read_events(table, time=True, duplicates="first", **options))
+    assert first.test.shown.data == pytest.approx([1.0 if "binary" in options else 2 ** (-99 / 30)])
+    assert len(leave_out(read_events(table, time=True, **options)).test)  # which knows no earlier and later
+
+
 # Given.
 
 
@@ -418,6 +429,7 @@ GIVEN: list[tuple[list[Pair], list[Pair] | None, str]] = [
     ([("d", "y"), ("b", "x")], [("d", "x"), ("b", "z")], "1 of 2 test users are also training users, the f"),
     ([("a", "z"), ("c", "y"), ("c", "z")], None, "1 pairs are both shown and to be guessed, the first 'c'"),
     ([("d", "new")], [("d", "new"), ("d", "x")], "1 pairs are both shown and to be guessed, the first 'd'"),
+    ([("d", "y"), ("e", "y")], [("d", "x"), ("e", "odd")], "1 of 2 test users show no item .*first 'e'"),
     ([(2, "z")], None, "the ids of users must be strings, or integers"),
     ([("a", 2)], None, "the ids of items must be strings, or integers"),
     ([("d", "y")], [("d", 2)], "the ids of items must be strings, or integers"),

@@ -188,6 +188,33 @@ def test_new_events_are_read_as_the_first_were() -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "counted"),
+    [
+        ({"half_life": "10d", "now": "1970-01-21", "min_items": 4}, {10: 1.5, 20: 0.5, 30: 1.0}),
+        ({"event_weights": {"view": 0.25, "buy": 1}}, {10: 1.25, 20: 0.25, 30: 0.25}),
+        ({"min_value": 4}, {10: 1.0, 30: 1.0}),
+        ({"binary": False, "duplicates": "last"}, {10: 1.0, 20: 3.0, 30: 5.0}),
+        ({"until": "1970-01-15"}, {10: 1.0, 20: 1.0}),
+    ],
+)
+def test_tables_of_histories_are_read_as_the_first_events_were(
+    options: dict[str, Any], counted: dict[int, float], tmp_path: Path
+) -> None:
+    rows = [(1, 10, 10, 5, "buy"), (1, 20, 10, 3, "view"), (1, 10, 20, 1, "view"), (1, 30, 20, 5, "view")]
+    others = [(user, item, user, 5, "buy") for user in range(2, 8) for item in (10, 20, 30, 40, 50, 60)]
+    others = [row for row in others if row[1] // 10 != row[0] - 1]  # one item each is missing
+    named = ["user", "item", "days", "rating", "event"]
+    both = pl.DataFrame(rows + others, named, orient="row").with_columns(time=86400 * pl.col("days"))
+    MRF().fit(read_interactions(both, **options)).save(tmp_path / "m.mrf")  # without histories
+    model, asked = mrfrec.load(tmp_path / "m.mrf"), both[: len(rows)]
+    wanted = model.recommend(history={1: counted}, k=2)
+    assert model.recommend(history=asked, k=2).equals(wanted)
+    if "min_value" in options:  # all rows of a table without values count
+        wanted = model.recommend(history={1: [10, 20, 30]}, k=2)
+        assert model.recommend(history=asked.select("user", "item"), k=2).equals(wanted)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"half_life": "30d"}, "read with half_life, which goes by the latest time"),
@@ -216,8 +243,16 @@ def test_forged_origin_is_refused(changed: dict[str, Any], tmp_path: Path) -> No
     facts, arrays = open_file(tmp_path / "m.mrf")
     forged = {**facts, "origin": {**facts["origin"], **changed}}
     write_file(tmp_path / "forged.mrf", {name: stored.read() for name, stored in arrays.items()}, forged)
-    with pytest.raises(ModelFileError, match="comes from an unknown origin"):
+    with pytest.raises(ModelFileError, match="origin"):
         mrfrec.load(tmp_path / "forged.mrf").update(table(9, 1))
+
+
+def test_a_file_that_does_not_say_how_its_data_was_read_is_opened(tmp_path: Path) -> None:
+    Popularity().fit(read_interactions(table(), binary=False)).save(tmp_path / "m.mrf")
+    facts, arrays = open_file(tmp_path / "m.mrf")
+    del facts["origin"]
+    write_file(tmp_path / "old.mrf", {name: stored.read() for name, stored in arrays.items()}, facts)
+    assert mrfrec.load(tmp_path / "old.mrf").reading_ == {"binary": False}
 
 
 def test_values_that_cannot_be_added_exactly_are_refused() -> None:

@@ -92,14 +92,10 @@ def find_users(model: Recommender, users: list[str] | None, path: Path | None) -
     return read_users(path, ids)
 
 
-def read_histories(
-    path: Path, items: Ids, binary: bool, user_column: str | None, item_column: str | None
-) -> "Interactions":
-    """Read a table of histories, with item ids of the model's type."""
+def typed_as(items: Ids, data: "Interactions", path: Path) -> "Interactions":
+    """Return what was read from a file, with item ids of the model's type."""
     from mrfrec.data.interactions import Interactions
-    from mrfrec.io.tables import read_interactions
 
-    data = read_interactions(path, user_column, item_column, binary=binary)
     if items.is_text and not data.items.is_text:  # ids of digits alone were read as numbers
         data = Interactions(data.matrix, data.users, [str(item) for item in data.items], copy=False)
     for text in data.items if data.items.is_text and not items.is_text else ():
@@ -111,7 +107,9 @@ def read_exclusions(
     path: Path, users: Ids, asked: Iterable[Id], items: Ids, user_column: str | None, item_column: str | None
 ) -> dict[Id | None, list[Id]]:
     """Read a table of items not to recommend, for each of the users asked for; `users` tells their type."""
-    data = read_histories(path, items, True, user_column, item_column)
+    from mrfrec.io.tables import read_interactions
+
+    data = typed_as(items, read_interactions(path, user_column, item_column), path)
     wanted, ptr, places = set(asked), data.matrix.indptr, data.matrix.indices
     found: dict[Id | None, list[Id]] = {}
     for row, user in enumerate(data.users):

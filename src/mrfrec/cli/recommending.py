@@ -70,10 +70,14 @@ def recommend(
     ] = None,
     all_users: Annotated[bool, Option("--all", help="All users of the training data.")] = False,
     history_file: Annotated[
-        Path | None, Option(metavar="FILE", help="A table of users and items, by id; the users may be new.")
+        Path | None,
+        Option(metavar="FILE", help="A table of users and items, as for mrfrec fit; the users may be new."),
     ] = None,
     user_column: Annotated[str | None, Option(metavar="NAME", help="Column of users in tables.")] = None,
     item_column: Annotated[str | None, Option(metavar="NAME", help="Column of items in tables.")] = None,
+    value_column: Annotated[str | None, Option(metavar="NAME", help="Column of values in histories.")] = None,
+    event_column: Annotated[str | None, Option(metavar="NAME", help="Column of kinds of events.")] = None,
+    time_column: Annotated[str | None, Option(metavar="NAME", help="Column of times.")] = None,
     *,
     asking: Asked,
     exclude_file: Annotated[
@@ -102,6 +106,9 @@ def recommend(
     history says nothing are ranked by popularity and have the source "popular". --allow and --exclude name
     items as --history does; a note counts those that the model does not know.
 
+    --history-file is read by the rules by which the data of the fit was (values, weights of events, times,
+    duplicates), which the model keeps; users without a row that counts are left out.
+
     With a database, the rows replace those of --table in one transaction. A table that is missing is
     created, one with other columns is refused. The columns are user, item, title, score, rank and source.
 
@@ -119,11 +126,11 @@ def recommend(
       mrfrec recommend shop.mrf --all --exclude-file returned.csv -o today.csv
       mrfrec recommend films.mrf --history 'Good, the Bad and the Ugly, The' --history Alien
     """
-    from mrfrec.cli.names import ItemNames, find_users, read_exclusions, read_histories, users_of
+    from mrfrec.cli.names import ItemNames, find_users, read_exclusions, typed_as, users_of
     from mrfrec.cli.running import cluster_of
     from mrfrec.cli.show import kind_of, note, progress_bar, show_recommendations
     from mrfrec.models.answers import recommending
-    from mrfrec.models.answers.histories import query_of
+    from mrfrec.models.answers.histories import query_of, read_histories
     from mrfrec.models.answers.question import Question
     from mrfrec.models.registry import load
 
@@ -147,8 +154,9 @@ def recommend(
     if history:
         whose["history"] = names.find_all(history)
     elif history_file:
-        binary = opened.data_size_.binary
-        whose["history"] = read_histories(history_file, opened.items_, binary, user_column, item_column)
+        columns_read = {"value": value_column, "event": event_column, "time": time_column}
+        read = read_histories(opened, history_file, user=user_column, item=item_column, **columns_read)
+        whose["history"] = typed_as(opened.items_, read, history_file)
     elif not all_users:
         whose["users"] = find_users(opened, user, users)
     chosen: dict[str, Any] = {

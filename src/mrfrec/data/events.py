@@ -28,6 +28,7 @@ class Events:
     time: npt.NDArray[Any] | None = None
     titles: Texts | None = None
     repeated: int = 0  # number of rows whose pair occurred before
+    revised: int = 0  # number of pairs whose value is not that of their first row
     skipped: dict[str, int] = field(default_factory=dict)  # number of bad rows, by reason
     left_out: dict[str, int] = field(default_factory=dict)  # number of users or items, by rule
     library: str | None = None

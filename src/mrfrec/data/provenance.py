@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.data.ids import Ids
-from mrfrec.data.reading import LIMITS, RULES, ReadingOptions
+from mrfrec.data.reading import LIMITS, ReadingOptions
 from mrfrec.errors import DataError
 
 
@@ -45,6 +45,11 @@ def sums_of(data: npt.NDArray[np.float32], bound: float | None = None) -> Sums:
     return Sums(None, grain, float(np.abs(data).max(initial=0.0)) if bound is None else bound)
 
 
+def rules_of_matrix(binary: bool) -> dict[str, Any]:
+    """Return the rules by which rows must be read to be added to a matrix."""
+    return {} if binary else {"binary": False}
+
+
 _KINDS = ("integers", "strings", "untyped")
 
 
@@ -66,7 +71,7 @@ class Origin:
         single = values.astype(np.float32)
         sums = sums_of(single) if np.array_equal(single, values) else Sums(None, None)
         user, item = ("strings" if ids.is_text else "integers" for ids in (users, items))
-        return cls({} if (values == 1).all() else {"binary": False}, user, item, sums)
+        return cls(rules_of_matrix(bool((values == 1).all())), user, item, sums)
 
     @classmethod
     def of_facts(
@@ -79,9 +84,7 @@ class Origin:
         rules, grain, bound, batches = (facts[name] for name in ("rules", "grain", "bound", "batches"))
         kinds = facts["users"], facts["items"]
         if (
-            not isinstance(rules, dict)
-            or rules.keys() - {*RULES}
-            or (times is not None and "window" not in rules)
+            (times is not None and "window" not in rules)
             or not (grain is None or type(grain) is int)
             or type(bound) is not float
             or any(type(batch) is not str for batch in batches)

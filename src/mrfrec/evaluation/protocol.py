@@ -16,6 +16,7 @@ from mrfrec.errors import DataError, MemoryPlanError, ParameterError
 from mrfrec.evaluation import metrics as measures
 from mrfrec.evaluation.metrics import DEFAULTS, Mean, Metric, Numbers, Paired, parse_all
 from mrfrec.evaluation.splits import Questions, Split, check_type
+from mrfrec.models.answers.histories import query_of
 from mrfrec.models.recommender import Recommender
 
 _USERS_AT_ONCE = 4096
@@ -177,15 +178,19 @@ def measure(
     ties: Ties = "popularity",
     progress: "Progress | bool | None" = None,
 ) -> Evaluation:
-    """Measure a fitted model; the columns of the questions must be its items."""
+    """Measure a fitted model; the columns of the questions must be its items.
+
+    Warns if the model was fitted to pairs that are to be guessed, as far as it has its histories.
+    """
     assert not isinstance(progress, bool)
     m = len(model.items_)
     check_type("questions", questions, Questions)
-    if questions.shown.shape[1] != m:
+    if questions.shown.shape[1] != m or questions.items not in (None, model.items_):
         raise DataError(
-            f"the questions are about {questions.shown.shape[1]:,} items, but the model was fitted on {m:,}. "
-            "Fit it on the training data of the same split."
+            f"the questions are about {questions.shown.shape[1]:,} items, but the model was fitted on {m:,}, "
+            "others or in another order. Fit it on the training data of the same split."
         )
+    _warn_of_known_targets(model, questions)
     wanted = parse_all(metrics, m)
     plan = getattr(model, "plan_", None)
     start = time.perf_counter()
@@ -206,8 +211,24 @@ def measure(
             **model.data_size_._asdict(), "kind": type(model).__name__, "test_users": len(questions),
             "places": ranked.shape[1], "ties": ties,
             "plan": None if plan is None else str(plan.without_memory()),
+            "measured": [] if model.measured_ is None else list(model.measured_.values),
         },
     )  # fmt: skip
+
+
+def _warn_of_known_targets(model: Recommender, questions: Questions) -> None:
+    if model.users_ is None or model.users_.is_text != questions.users.is_text:
+        return
+    histories = query_of(model, list(questions.users)).batches()
+    told = sum(
+        rows.matrix().multiply(questions.targets[start : start + len(rows)]).nnz
+        for start, _, rows in histories
+    )
+    if told:
+        warn(
+            f"the model was fitted to {told:,} of the {questions.targets.nnz:,} pairs to be guessed: it is "
+            "measured on what it was told. Fit it on the training data of the same split."
+        )
 
 
 def rank(

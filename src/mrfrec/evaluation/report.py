@@ -112,11 +112,16 @@ def of_comparison(comparison: Comparison) -> Report:
         differences.append({"model": other.model, "against": first.model, "metrics": found})
     columns = ["model", *(metric.title for metric in metrics)]
     section = Section(columns, rows, f"Difference from {first.model}, user by user")
-    untuned = [each.model for each in comparison.evaluations if _is_untuned(each)]
+    untuned = [each for each in comparison.evaluations if _is_untuned(each)]
     notes = [*report.notes]
     if untuned:
-        notes.append(f"Untuned, with their default parameters: {', '.join(untuned)}.")
-    data = {**report.data, "differences": differences, "untuned": untuned}
+        names = [
+            f"{each.model} (which measured {', '.join(own)} on training users)" if own else each.model
+            for each in untuned
+            for own in [each.facts.get("measured")]
+        ]
+        notes.append(f"Untuned, with their default parameters: {', '.join(names)}.")
+    data = {**report.data, "differences": differences, "untuned": [each.model for each in untuned]}
     return replace(report, sections=[*report.sections, section], data=data, notes=notes)
 
 
@@ -157,7 +162,7 @@ def of_tuning(tuning: Tuning, most: int = 10) -> Report:
         "best": tuning.best.parameters, "default": None if default is None else default.parameters,
         "trials": [asdict(trial) for trial in tried],
     }  # fmt: skip
-    gain = [] if default is None else ["over the default"]
+    gain = [] if default is None else ["over the default, unpaired"]
     columns = [*names, f"{tuning.metric.title} (validation)", *gain, "training"]
     notes = [
         f"Not fitted: {parameters_text(trial.parameters, tuning.model)}: {trial.failure}"

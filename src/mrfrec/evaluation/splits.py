@@ -37,6 +37,7 @@ class Questions:
     shown: sp.csr_array
     targets: sp.csr_array  # ones
     left_out: int = 0  # number of users without a target
+    items: Ids | None = None  # of the columns; None if not known
 
     def __len__(self) -> int:
         return len(self.users)
@@ -53,6 +54,12 @@ class Split:
     # Makes the same kind of split of the training data alone, for `for_tuning`.
     inner: "Callable[[], Split] | None" = field(default=None, repr=False, compare=False)
     whole: DataSize | None = None  # of the data before anything was left out or held out, if known
+
+    def __post_init__(self) -> None:
+        for name in ("test", "validation"):
+            questions = getattr(self, name)
+            if questions is not None and questions.items is None:
+                object.__setattr__(self, name, replace(questions, items=self.training.items))
 
     def __repr__(self) -> str:
         return f"Split({self.name}: {self})"
@@ -218,6 +225,12 @@ def by_time(events: Events, k: int = 1) -> Split:
     time = check_type("events", events, Events).time
     if time is None:
         raise DataError("a split by time needs times: read_events(…, time=True), or the name of a column.")
+    if events.revised:
+        raise DataError(
+            f"{events.revised:,} pairs have values that include later rows, which would tell what came after "
+            'the items to be guessed. Let the first row of each pair count alone: duplicates="first" '
+            "(--duplicates first), or read no values."
+        )
 
     def by_age(group: Places) -> Places:
         return group[np.argsort(time[group], kind="stable")]
@@ -280,6 +293,12 @@ def given(training: Interactions, targets: Interactions, shown: Interactions | N
                 "the training data, or give no shown."
             )
     history = _over(training.items, asked)[place]
+    empty = np.flatnonzero(np.diff(history.indptr) == 0)
+    if len(empty):
+        raise DataError(
+            f"{len(empty):,} of {len(place):,} test users show no item of the training data, the first "
+            f"{targets.users[int(empty[0])]!r}: there is nothing to ask from. Drop them."
+        )
     wanted = _ones(_over(training.items, targets))
     twice = history.multiply(wanted).tocoo()
     if twice.nnz:

@@ -203,18 +203,19 @@ class RowReader:
         user, item, value, time = *(columns[role] for role in ("user", "item", "value")), columns.get("time")
         pair = user.astype(np.int64) * len(self.items.ids) + item
         _, first = np.unique(pair, return_index=True)
-        rows, values = np.sort(first), None
+        rows, values, revised = np.sort(first), None, 0
         if not self.is_binary or duplicates == "error":
             matrix, _ = combine(user, item, value, self.users.ids, self.items.ids, duplicates)
             if not self.is_binary:
                 values = np.empty(len(user), np.float32)
                 values[first] = matrix.data  # which are ordered by user and item, too
+                revised = int((values[first] != value[first]).sum())
                 rows = rows[values[rows] != 0]
         events = Events(self.users.ids, self.items.ids, user, item, values, time, self.titles())
         if not len(rows):
             raise DataError(f"no interactions are left: all {len(first):,} pairs have a value that is 0.")
         events = events.take(rows) if len(rows) < len(user) else events
-        return replace(events, repeated=len(user) - len(first))
+        return replace(events, repeated=len(user) - len(first), revised=revised)
 
     def titles(self) -> Texts | None:
         """Return the title of each item, of several the first in alphabetical order."""

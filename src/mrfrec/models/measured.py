@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class MeasuredValue(NamedTuple):
-    """A parameter that was measured; the gain is the mean over users of the nDCG@100 it adds."""
+    """A parameter that was measured; the gain is the mean over users of the nDCG it adds."""
 
     name: str
     start: float
@@ -23,6 +23,7 @@ class Measured:
     trials: int
     ndcg: float  # of the stand-in with these values
     choices: tuple[MeasuredValue, ...]
+    places: int | None = None  # of the lists whose nDCG it is; None in files that do not say
 
     @property
     def values(self) -> dict[str, float]:
@@ -30,8 +31,9 @@ class Measured:
         return {choice.name: choice.value for choice in self.choices}
 
     def __str__(self) -> str:
+        metric = "nDCG" if self.places is None else f"nDCG@{self.places}"
         moved = [
-            f"{name}={value:.3g} (not {start:.3g}, nDCG@100 {gain:+.4f} ± {error:.4f})"
+            f"{name}={value:.3g} (not {start:.3g}, {metric} {gain:+.4f} ± {error:.4f})"
             for name, start, value, gain, error in self.choices
             if value != start
         ]

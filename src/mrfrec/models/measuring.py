@@ -1,9 +1,10 @@
 """Measure parameters of an MRF: which values rank the hidden items of held-out users best?
 
 The model that is tried is a stand-in with few neighbours per item: values that suit it suit the final model.
-Trials share all stages that a value does not change; a new `rank_weight` or `novelty` needs no fit. The
-nDCG@100 of two trials is compared user by user, and a value changes only if the gain exceeds its standard
-error. The number of trials is bounded, and no decision looks at a clock: the result is that of the data.
+Trials share all stages that a value does not change; a new `rank_weight` or `novelty` needs no fit. The nDCG
+of two trials is compared user by user, and a value changes by a step only if the gain exceeds its standard
+error; the last change, between the steps, needs a gain only. The number of trials is bounded, and no decision
+looks at a clock: the result is that of the data.
 """
 
 from collections.abc import Mapping, Sequence
@@ -333,7 +334,7 @@ def measure(
     for move in moves:
         gains[move.name] += move.after - move.before
     choices = (MeasuredValue(name, first[name], found[name], *mean_and_error(gains[name])) for name in axes)
-    return Measured(len(last), len(trials.found), float(last.mean()), tuple(choices))
+    return Measured(len(last), len(trials.found), float(last.mean()), tuple(choices), asked.places)
 
 
 def _summit(values: Sequence[float], found: Sequence[float], here: float, ratios: bool) -> float:

@@ -85,7 +85,7 @@ class MRF(Linear):
         Keep pairs that correlate more than this, instead of `sparsity`. These are the entries with |S| above
         it.
     max_neighbors
-        Sparse model: largest number of weights of an item. The diagonal is included.
+        Sparse model: largest number of entries in an item's column, the diagonal included.
     r
         Sparse model: 0 is most accurate, 1 is fastest. 0 solves one system per item; above 0, each system
         also gives the columns of that share of the item's neighbours.
@@ -93,8 +93,9 @@ class MRF(Linear):
         Dense model: make predictions reproduce the means of the items. The fit is under μᵀB = μᵀ (the
         Appendix), for all items with variance.
     novelty
-        Above 0, rarer items score higher; below 0, popular items. For γ, the score of an item with p users is
-        divided by (p/p̄)^γ, where p̄ is the p of a typical interaction; "auto" to measure it.
+        Above 0, rarer items score higher; below 0, popular items; negative scores move the other way. For γ,
+        the score of an item with p users is divided by (p/p̄)^γ, where p̄ is the p of a typical interaction;
+        "auto" to measure it.
     rank
         Number of vectors of a low-rank part beside the weights: "auto", or 0 for none. With the part L the
         score is x·(B + λ·L). "auto": 256, fewer where that would be more than 16 million numbers, and 0 where

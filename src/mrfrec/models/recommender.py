@@ -30,6 +30,7 @@ from mrfrec.data.catalogue import (
     rows_of,
 )
 from mrfrec.data.ids import Id, Ids, Texts
+from mrfrec.data.provenance import rules_of_matrix
 from mrfrec.engines.machine import usable_threads
 from mrfrec.errors import DataError, NotFittedError, ParameterError
 from mrfrec.models.answers import explaining, recommending, selection, similar
@@ -88,6 +89,7 @@ class Recommender(ABC):
     _catalogue: Catalogue
     _training: "Training | Callable[[], Training] | None" = None
     _facts: dict[str, Any]  # about the training data
+    _rules: dict[str, Any]  # by which tables are read, as the training data was
     _frames: str | None = None
     _interactions: "Interactions"
     _bases: dict[tuple[selection.Ties, bool, float], selection.Base]  # built when first needed
@@ -282,6 +284,7 @@ class Recommender(ABC):
         self.fitted_parameters_ = parameters
         self._catalogue, self._training, self._facts = catalogue, training, facts
         self._interactions, self._bases, self.notes_ = interactions, {}, {}
+        self._rules = rules_of_matrix(size.binary) if training.origin is None else training.origin.rules
         return self
 
     def score(self, X_history: object) -> npt.NDArray[Any]:
@@ -403,7 +406,8 @@ class Recommender(ABC):
     @property
     def reading_(self) -> dict[str, Any]:
         """The parameters of `read_interactions` with which to read more events, where not the defaults."""
-        return dict(updating.origin_of(self, "reading_").rules)
+        self._check_fitted()
+        return dict(self._rules)
 
     @property
     def batches_(self) -> tuple[str, ...]:
@@ -474,7 +478,8 @@ class Recommender(ABC):
         history
             Instead of `users`, the items that a person has used: ids in any iterable, or a mapping from item
             to value. For several people: a mapping from names to histories, a list of histories, a data frame
-            with users and items, or a `scipy.sparse` matrix. The people need not be training users.
+            with users and items, read as the training data was, or a `scipy.sparse` matrix. The people need
+            not be training users.
         k
             Items for each. There are fewer only where no more exist, with a warning.
         exclude_seen

@@ -12,9 +12,11 @@ from mrfrec.checks import warn
 from mrfrec.core.sparse import Rows
 from mrfrec.data.catalogue import Training
 from mrfrec.data.ids import Id, Ids, Texts
+from mrfrec.data.reading import LIMITS
 from mrfrec.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
+    from mrfrec.data.interactions import Interactions
     from mrfrec.models.recommender import Recommender
 
 LARGEST_VALUE = 1e30  # value, of which sums of products are finite in single precision
@@ -75,10 +77,9 @@ def query_of(
     """
     if users is not None and history is not None:
         raise ParameterError("history", "None when users are given", history, "One of them says for whom.")
-    items = model.items_
     if history is None:
         return _query_users(users, model._trained_on("recommending by user id"), once)
-    return _query_histories(history, items, bool(model._facts["binary"]), model.usual_value_)
+    return _query_histories(history, model)
 
 
 def length_of_history(model: "Recommender", user: Id) -> int | None:
@@ -128,17 +129,18 @@ def _integers(ids: list[int], known: Ids) -> npt.NDArray[Any]:
     return np.asarray(ids, np.uint64 if wide or max(ids, default=0) >= 2**63 else np.int64)
 
 
-def _query_histories(history: object, items: Ids, binary: bool, usual: float) -> Query:
-    """Ask for histories in any of the forms `Recommender.recommend` takes, for a model of these items.
+def _query_histories(history: object, model: "Recommender") -> Query:
+    """Ask for histories in any of the forms `Recommender.recommend` takes.
 
-    An item without a value gets the `usual` one. The values of tables are read unless the model is `binary`.
+    An item without a value gets the usual one. Tables are read as the training data was.
     """
+    items, usual = model.items_, model.usual_value_
     if isinstance(history, np.ndarray) and history.ndim == 0:
         history = history.item()
     if isinstance(history, str | bytes | int | float | np.generic):
         raise ParameterError("history", "item ids in a list, not one alone", history, f"Try [{history!r}].")
     if isinstance(history, PathLike) or _is_table(history) or not isinstance(history, Iterable):
-        return _query_table(history, items, binary)
+        return _query_table(history, model)
     if isinstance(history, Mapping):
         if all(isinstance(value, int | float | np.number) for value in history.values()):
             return _query_lists(Ids.range(1), [history], items, usual)
@@ -187,15 +189,31 @@ def query_of_values(items: Ids, histories: Sequence[Mapping[Any, float]]) -> Que
     return Query(Ids.range(len(histories)), None, rows, None, unknown)
 
 
-def _query_table(table: Any, items: Ids, binary: bool) -> Query:
-    """Ask for histories in a data frame or a file, or the rows of a matrix with the model's columns."""
-    from mrfrec.data.interactions import Interactions
+def read_histories(model: "Recommender", source: object, **columns: Any) -> "Interactions":
+    """Read a table as the training data was read, without limits on users and items.
+
+    In a table without values, no row is below a least value.
+    """
     from mrfrec.io.tables import read_interactions
 
+    rules = {name: x for name, x in model.reading_.items() if name not in LIMITS}
+    try:
+        return read_interactions(source, **columns, **rules)
+    except ParameterError as error:
+        if error.name != "min_value":
+            raise
+    return read_interactions(source, **columns, **{**rules, "min_value": None})
+
+
+def _query_table(table: Any, model: "Recommender") -> Query:
+    """Ask for histories in a data frame or a file, or the rows of a matrix with the model's columns."""
+    from mrfrec.data.interactions import Interactions
+
+    items = model.items_
     if hasattr(table, "tocsr"):
         rows = matrix_rows(table, items, "history")
         return Query(Ids.range(len(rows)), None, rows)
-    data = table if isinstance(table, Interactions) else read_interactions(table, binary=binary)
+    data = table if isinstance(table, Interactions) else read_histories(model, table)
     pairs = data.matrix.tocoo()
     places, unknown = find_ids(data.items, items, "item", "history")
     rows = rows_of_pairs(pairs.coords[0], places[pairs.coords[1]], pairs.data, data.n_users, items)

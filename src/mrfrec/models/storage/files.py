@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mrfrec.checks import check_flag
 from mrfrec.data.catalogue import Catalogue
+from mrfrec.data.provenance import rules_of_matrix
+from mrfrec.data.reading import RULES
 from mrfrec.errors import ParameterError
 from mrfrec.models.storage.arrays import (
     catalogue_arrays,
@@ -42,7 +44,7 @@ def save(
     check_flag("include_histories", include_histories)
     arrays, state = model._state()
     arrays |= catalogue_arrays(catalogue)
-    facts: dict[str, Any] = {}
+    facts: dict[str, Any] = {"origin": {"rules": model.reading_}}
     if include_histories:
         arrays |= training_arrays(model._trained_on("include_histories=True"))
         facts["origin"] = origin_of(model, "include_histories=True").facts()
@@ -86,6 +88,9 @@ def restored(kind: type[Restored], facts: Mapping[str, Any], arrays: "StoredArra
     model.fitted_parameters_ = model.parameters
     model._facts, model.file_hash_ = data, arrays.seal
     model.notes_ = dict(facts.get("notes", {}))
+    model._rules = facts["origin"]["rules"] if "origin" in facts else rules_of_matrix(data["binary"])
+    if type(model._rules) is not dict or model._rules.keys() - {*RULES}:
+        raise KeyError("origin")
     titles = None
     if "titles.data" in arrays:
         shaped(arrays, "titles.ptr", len(items) + 1, kind="i")
