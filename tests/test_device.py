@@ -187,12 +187,12 @@ def test_memory_that_others_take_meanwhile_ends_in_one_clear_error(monkeypatch: 
 
 def test_auto_takes_a_gpu_with_room_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     careful, obedient = (accelerator.TorchAccelerator("cpu", if_it_pays=x) for x in (True, False))
-    for kind, m, pairs, expected in (
-        ("dense", 4999, 10**7, False), ("dense", 5000, 10**6, True), ("dense", 10**7, 10**8, False),
-        ("sparse", 10**6, 10**6, False), ("sparse", 1000, 5 * 10**6, True),
+    for kind, m, seconds, expected in (
+        ("dense", 4000, 1.9, False), ("dense", 4000, 2.1, True), ("dense", 10**7, 10**5, False),
+        ("sparse", 10**6, 1.0, False), ("sparse", 10**6, 10.0, True),
     ):  # fmt: skip
-        assert careful.takes(kind, m, pairs, False, "float32", 0) == expected
-    assert obedient.takes("dense", 10, 10, True, "float32", 0)
+        assert careful.takes(kind, m, 10**6, False, "float32", 0, seconds) == expected
+    assert obedient.takes("dense", 10, 10, True, "float32", 0, 0.0)
     monkeypatch.setattr(choice, "chosen_device", lambda _: "cpu-of-torch")
     monkeypatch.setattr(accelerator, "Device", lambda _: Device("cpu"))
     X = sp.csr_array(random_matrix(3))

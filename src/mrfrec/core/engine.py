@@ -139,8 +139,10 @@ class Accelerator(ABC):
     name: str
 
     @abstractmethod
-    def takes(self, kind: str, m: int, pairs: int, binary: bool, dtype: str, rank: int) -> bool:
-        """Return whether the device is to fit a dense or sparse model of this size.
+    def takes(
+        self, kind: str, m: int, pairs: int, binary: bool, dtype: str, rank: int, seconds: float
+    ) -> bool:
+        """Return whether the device is to fit a model of this size, which takes so long without it.
 
         Raises `MemoryPlanError` if it must and has no room.
         """

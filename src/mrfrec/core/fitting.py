@@ -73,11 +73,12 @@ def fit(
         reuse.drop_besides(keys)
         return fit(X, settings, engine, copied=copied, announce=announce, reuse=reuse)
     device = engine.accelerator
+    additions = float((np.diff(X.indptr).astype(np.float64) ** 2).sum())
+    seconds = sum(costs.of_fit(plan, settings, sizes, additions, False).values()) / engine.threads
     needs = plan.kind, sizes.items, sizes.pairs, sizes.binary, settings.dtype, plan.rank
-    if device and not device.takes(*needs):
+    if device and not device.takes(*needs, seconds):
         engine.accelerator = None
     announce(plan)
-    additions = float((np.diff(X.indptr).astype(np.float64) ** 2).sum())
     engine.expect(costs.of_fit(plan, settings, sizes, additions, engine.accelerator is not None))
     low_rank = None
     keys.low_rank = (plan.rank, settings.dtype)

@@ -15,9 +15,8 @@ from mrfrec.engines.gpu import dense, low_rank, rows, sparse
 from mrfrec.engines.gpu.device import LIBRARIES, Device, computing_on
 from mrfrec.engines.gpu.rows import StreamedRows
 
-# Sizes below which "auto" stays on the CPU: a fit takes about as long as it takes to wake a GPU.
-_DENSE_FROM = 5000  # items
-_SPARSE_FROM = 5_000_000  # interactions
+# Seconds of a fit without the device, below which "auto" does not use it: about as long as a GPU takes to wake.
+_WORTH_WAKING = 2.0
 
 
 class TorchAccelerator(Accelerator):
@@ -27,8 +26,10 @@ class TorchAccelerator(Accelerator):
         self.device, self.name, self._if_it_pays = Device(name), name, if_it_pays
         self._rows: StreamedRows | None = None
 
-    def takes(self, kind: str, m: int, pairs: int, binary: bool, dtype: str, rank: int) -> bool:
-        if self._if_it_pays and (m < _DENSE_FROM if kind == "dense" else pairs < _SPARSE_FROM):
+    def takes(
+        self, kind: str, m: int, pairs: int, binary: bool, dtype: str, rank: int, seconds: float
+    ) -> bool:
+        if self._if_it_pays and seconds < _WORTH_WAKING:
             return False
         needed, itemsize = rows.needed_bytes(pairs, binary), np.dtype(dtype).itemsize
         advice = 'Use device="cpu", or a device with more memory.'
