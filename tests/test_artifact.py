@@ -402,6 +402,7 @@ SPARSE_FORGERIES = {
     "a mean too few": shorten("mean"),
     "more users of an item than users": put("popularity", 3, USERS + 1),
     "an item twice": put("items.ids", 3, 6),
+    "a user who is not where the order says": put("users.ids", 3, 10**9),
 }
 DENSE_FORGERIES = {
     "a row of weights too few": shorten("weights"),
@@ -451,14 +452,18 @@ def test_facts_that_are_not_those_of_a_model_are_refused(
         mrfrec.load(tmp_path / "model.mrf")
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"kind": "sparse"}, {"l2": "x"}, {"l2": None}, {"l2": 10**400}, {"sparsity": "x"}, {"threshold": []}],
+)
 def test_a_plan_that_does_not_go_with_the_weights_is_refused(
-    originals: dict[Any, bytes], tmp_path: Path
+    originals: dict[Any, bytes], wrong: dict[str, Any], tmp_path: Path
 ) -> None:
     def change(arrays: dict[str, npt.NDArray[Any]], facts: dict[str, Any]) -> None:
-        facts["state"]["plan"]["kind"] = "sparse"
+        facts["state"]["plan"].update(wrong)
 
     rewrite(originals["dense", False], tmp_path / "model.mrf", change)
-    with pytest.raises(ModelFileError, match="does not know: 'plan'"):
+    with pytest.raises(ModelFileError, match="does not know"):
         mrfrec.load(tmp_path / "model.mrf")
 
 

@@ -11,7 +11,8 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,10 @@ from fastapi import FastAPI
 
 from mrfrec import MRF
 from mrfrec.errors import DataError, ModelFileError, MrfrecWarning
+from mrfrec.io.artifact import open_file, write_file
 from mrfrec.service import ServiceSettings, answers, create_app, metrics, schemas, serve
 from mrfrec.service.app import reload
+from mrfrec.service.connections import Connection
 from mrfrec.service.keys import new_key
 
 from servers import Command, eventually, save_shop, serving
@@ -151,6 +154,18 @@ def test_cost_of_an_answer_is_limited_before_work_begins(
         assert "must be at most 100,000" in found.json()["detail"]
 
 
+def test_unknown_ids_of_the_options_are_told_once_for_a_batch(large: Path) -> None:
+    unknown = [f"x{i}" for i in range(2000)]
+    body = {"histories": [["y", 1]] * 500, "k": 1, "exclude": unknown, "allow": [7, "z"]}
+    with serving(create_app(large)) as url:
+        found = httpx.post(f"{url}/v1/recommend/batch", json=body, timeout=60)
+        one = httpx.post(f"{url}/v1/recommend", json={"history": ["y"], "exclude": unknown[:2]}).json()
+    assert found.json()["unknown"] == ["z", *unknown]
+    assert {tuple(answer["unknown"]) for answer in found.json()["answers"]} == {("y",)}
+    assert len(found.content) < 100_000
+    assert one["unknown"] == ["y", "x0", "x1"]
+
+
 def test_values_of_a_body_are_counted_before_it_is_parsed(
     large: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +213,12 @@ HARD: list[tuple[str, Any]] = [
     ("/v1/explain", {"user": 0, "item": 4500}),
     ("/v1/explain", {"history": list(range(5000)), "item": 4999}),
     ("/v1/recommend", {"history": [{"item": i, "value": 1.5} for i in range(5000)], "k": 900, "reasons": 1}),
+    ("/v1/recommend", {"history": [10**4000 + i for i in range(900)]}),
+    (
+        "/v1/recommend/batch",
+        {"histories": [[1]] * 1000, "k": 1, "exclude": [f"{i:99}" for i in range(8000)]},
+    ),
+    ("/v1/openapi.json", None),
     ("/v1/recommend", {"history": [[1]] * 50_000}),
     ("/v1/recommend", {"history": [{"item": "a", "value": 1, **{f"k{i}": 1 for i in range(49_000)}}]}),
     ("/v1/explain", {"item": 1, "history": [1], **{f"k{i}": 1 for i in range(49_000)}}),
@@ -285,6 +306,17 @@ def test_queries_are_short_and_hosts_are_one(shop: Path) -> None:
         assert "evil" in httpx.get(f"{url}/v1/models", headers={"Host": "evil"}).json()["detail"]
 
 
+@pytest.mark.parametrize("method", ["OPTIONS", "GET"])
+def test_request_for_no_path_is_a_problem(shop: Path, method: str) -> None:
+    with serving(create_app(shop)) as url:
+        place, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((place, int(port)), 20) as connection:
+            connection.sendall(f"{method} * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            found = b"".join(iter(lambda: connection.recv(10_000), b""))
+    assert found.startswith(b"HTTP/1.1 404 ")
+    assert b"application/problem+json" in found
+
+
 def test_body_of_another_kind_is_415_whatever_its_parameters(shop: Path) -> None:
     with serving(create_app(shop)) as url:
         for kind, status in (
@@ -316,15 +348,15 @@ def test_pipe_in_place_of_a_model_or_of_keys_is_refused_at_once(tmp_path: Path) 
 # ── clients that do not read ──────────────────────────────────────────────────────────────────────
 
 
-def _stuck(url: str, body: bytes) -> socket.socket:
-    """Ask for a long answer, and do not read it."""
+def _stuck(url: str, body: bytes, path: str = "/v1/recommend/batch", times: int = 1) -> socket.socket:
+    """Ask for a long answer, or for several, and do not read them."""
     host, port = url.removeprefix("http://").split(":")
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.settimeout(20)
     connection.connect((host, int(port)))
-    head = f"POST /v1/recommend/batch HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
-    connection.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+    connection.sendall((head.encode() + b"Content-Type: application/json\r\n\r\n" + body) * times)
     return connection
 
 
@@ -355,6 +387,52 @@ def test_long_answers_that_are_not_taken_leave_room_for_short_ones(large: Path) 
         assert httpx.post(f"{url}/v1/recommend/batch", json=LONG, timeout=60).status_code == 200
 
 
+SHORT = json.dumps({"history": [1], "k": 800}).encode()  # whose answer has less than 64 KB
+
+
+def test_answers_that_are_not_taken_hold_no_place_in_the_queue(
+    large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full, pause = set(), Connection.pause_writing
+
+    def counted(self: Connection) -> None:
+        full.add(self)
+        pause(self)
+
+    monkeypatch.setattr(Connection, "pause_writing", counted)
+    app = create_app(large, settings=ServiceSettings(queue=2))
+    with ExitStack() as stack:
+        url = stack.enter_context(serving(app, http=partial(Connection, 600.0)))
+        for _ in range(3):
+            stack.enter_context(_stuck(url, SHORT, "/v1/recommend", times=200))
+        eventually(lambda: len(full) == 3)
+        ask = {"history": [1], "k": 1}
+        assert [httpx.post(f"{url}/v1/recommend", json=ask).status_code for _ in range(20)] == [200] * 20
+
+
+@pytest.mark.parametrize("taken", [0, 200], ids=["nothing", "a trickle"])
+def test_client_that_takes_too_little_of_many_answers_is_cut_off(
+    large: Path, taken: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = create_app(large)
+    with (
+        serving(app, http=partial(Connection, 0.5)) as url,
+        _stuck(url, SHORT, "/v1/recommend", times=200) as connection,
+    ):
+
+        def is_cut_off() -> bool:
+            if taken:
+                connection.recv(taken)
+            return "takes no more of its answers" in caplog.text
+
+        eventually(is_cut_off)
+        with suppress(ConnectionResetError):
+            while connection.recv(1_000_000):  # what was sent before
+                pass
+        eventually(lambda: 'status="499"} 1.0' in httpx.get(f"{url}/metrics").text)
+    assert "Traceback" not in caplog.text
+
+
 # ── pages of other sites ──────────────────────────────────────────────────────────────────────────
 
 
@@ -371,6 +449,8 @@ def test_pages_of_other_sites_change_nothing(shop: Path) -> None:
             (None, "evil.example", 403),
             (None, "localhost:1", 200),
             (None, "[::1]:1", 200),
+            (None, "localhost:1@evil.example", 403),
+            (None, "[::1].evil.example", 403),
         ):
             headers = {"Host": host} | ({} if origin is None else {"Origin": origin})
             assert httpx.post(f"{url}/v1/models/shop/reload", headers=headers).status_code == status, headers
@@ -379,7 +459,10 @@ def test_pages_of_other_sites_change_nothing(shop: Path) -> None:
 
 def test_hosts_are_those_that_are_allowed(shop: Path) -> None:
     with serving(create_app(shop, settings=ServiceSettings(hosts=("Shop.example", "[::1]")))) as url:
-        for host, status in (("shop.EXAMPLE:81", 200), ("[::1]:8", 200), ("127.0.0.1", 421), ("evil", 421)):
+        for host, status in (
+            ("shop.EXAMPLE:81", 200), ("[::1]:8", 200), ("127.0.0.1", 421), ("evil", 421),
+            ("shop.example:1@evil", 421), ("[::1].evil", 421),
+        ):  # fmt: skip
             found = httpx.post(f"{url}/v1/recommend", json=ASK, headers={"Host": host})
             assert found.status_code == status
             assert httpx.get(f"{url}/health", headers={"Host": host}).status_code == 200
@@ -508,6 +591,19 @@ def test_hard_link_to_a_served_file_does_not_open_it_again(tmp_path: Path) -> No
     models = create_app(save_shop(tmp_path / "shop.mrf")).state.models
     os.link(tmp_path / "shop.mrf", tmp_path / "kept.mrf")
     assert models.changed() == []
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+def test_forged_numbers_of_a_file_give_valid_answers(tmp_path: Path) -> None:
+    path = save_shop(tmp_path / "shop.mrf")
+    facts, stored = open_file(path)
+    arrays = {name: each.read().copy() for name, each in stored.items()}
+    arrays["weights"][:] = 3e38
+    write_file(path, arrays, {**facts, "notes": {"metric": "m", "value": 10**400, "error": 10**400}})
+    with serving(create_app(path)) as url:
+        found = httpx.post(f"{url}/v1/recommend", json={"history": ["milk", "jam"], "k": 1}).text
+        assert json.loads(found, parse_constant=pytest.fail)["items"][0]["score"] is None
+        assert httpx.get(f"{url}/model").status_code == 200
 
 
 def test_many_requests_at_once_end(large: Path) -> None:

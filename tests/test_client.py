@@ -67,6 +67,7 @@ SHOP: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "allowed": ("recommend", (), {"history": ["milk"], "allow": ["beer", "tea", "none"], "k": 2}),
     "reasons": ("recommend", (), {"history": ["milk", "tea"], "explain": 2, "k": 3}),
     "unknown items": ("recommend", (), {"history": ["milk", "caviar"], "k": 2}),
+    "unknown options": ("recommend", (), {"history": [["milk"], ["tea"]], "exclude": ["caviar"], "k": 2}),
     "too many": ("recommend", (), {"history": ["milk"], "k": 40}),
     "numbers of numpy": (
         "recommend",

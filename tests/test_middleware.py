@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -18,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mrfrec.cli.nightly import JsonLines
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.service import ServiceSettings, answers, create_app, middleware
 from mrfrec.service.admission import Rates
@@ -308,9 +310,10 @@ def test_beyond_the_queue_it_is_503_at_once(
             if scope["path"] == "/v1/models":
                 waiting.append(asyncio.get_running_loop())
                 await gate.wait()
-            await send(*given)
+            await self._app(*given)
 
-        await passes(self, scope, receive, waits, is_bounded)
+        held: Any = SimpleNamespace(**{**vars(self), "_app": waits})
+        await passes(held, scope, receive, send, is_bounded)
 
     monkeypatch.setattr(middleware.RequestLimits, "_pass_on", slow)
     with serving(create_app(shop, settings=ServiceSettings(queue=2))) as url, ThreadPoolExecutor(2) as pool:
@@ -563,6 +566,9 @@ def test_what_is_sent_cannot_look_like_a_line_of_the_log(
     assert all(text.isprintable() for text in texts)
     assert "/v1/sea\\nrch\\x1b[31m\\u2028" in texts[0]
     assert texts[1].endswith('{\\n"history": ["ä"]}')
+    lines = [JsonLines().format(record) for record in caplog.records]
+    assert all(line.isprintable() for line in lines)
+    assert "/v1/sea\nrch\x1b[31m\u2028" in [json.loads(line).get("path") for line in lines]
 
 
 @pytest.mark.slow

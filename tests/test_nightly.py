@@ -379,6 +379,8 @@ def test_drift_is_half_the_sum_of_differences(folder: Path) -> None:
         ("sparsity = 0.2", 'kind = "MFR"', r"model\.kind must be one of MRF, EASE"),
         ("[guard]", f"x = {'[' * 100_000}{']' * 100_000}\n[guard]", "is not a TOML file"),
         ("sparsity = 0.2", f"l2.{'a.' * 2000}a = 1", "nested too deeply"),
+        ("keep = 2", f"keep = {'9' * 5000}", r"job\.toml is not a TOML file: .* digits"),
+        ('model = "shop.mrf"', 'model = "job.toml"', r"publish\.model must be .* its own.*the job is there"),
     ],
 )  # fmt: skip
 def test_bad_job_is_refused_before_anything_is_done(folder: Path, old: str, new: str, message: str) -> None:
@@ -565,6 +567,32 @@ def test_samples_have_titles_and_no_ids_of_users(folder: Path) -> None:
     with pytest.raises(DataError):  # whatever becomes of the run
         nightly.run(write_job(folder, titled, ("keep = 2", "samples = 0"), more=TABLES))
     assert "Title" not in (folder / "shop.report.json").read_text()
+
+
+URL = "postgresql://shop:hunter22@db/shop?password=hunter22"
+SINK = f'[publish.similar]\nto = "{URL}"\ntable = "t"\n'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('[source]\ndata = "events.csv"', f'source = "{URL}"', r"a table; got 'postgresql://db/shop'\."),
+        ("[source]\ndata", f'[[source]]\nitems = "{URL}"\ndata', r"source: .* a table; got 'a list'\."),
+        ('data = "events.csv"', f'data = {{url = "{URL}"}}', r"source\.data: .*; got 'a table'\."),
+        ('data = "events.csv"', f'data = [["{URL}"]]', r"source\.data\.0 must be .*; got 'a list'\."),
+        ('data = "events.csv"', f'data = "x.csv"\nhalf_life = "{URL}"', r"source\.half_life must be"),
+        ("keep = 2", f'recommendations = "{URL}"', r"a table; got 'postgresql://db/shop'\."),
+        ("keep = 2", f'recommendations = {{to = ["{URL}"]}}', r"recommendations\.to must .*; got 'a list'"),
+        ("keep = 2", f'report = "a\\u0000b"\n{SINK}', r"publish\.report must be the name of a file"),
+        ('"shop.mrf"\nkeep = 2', f'"a\\u0000b"\n{SINK}', r"publish\.model must be the name of a file"),
+        ('metric = "ndcg@5"', f'metric = "{URL}"', r"guard\.metric must be"),
+    ],
+)
+def test_malformed_job_shows_no_password(folder: Path, old: str, new: str, message: str) -> None:
+    job = write_job(folder, (old, new))
+    with pytest.raises((ParameterError, DataError), match=message) as caught:
+        nightly.read_job(job)
+    assert "hunter22" not in str(caught.value)
 
 
 def test_password_is_nowhere(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -70,7 +70,7 @@ HOME_OF = {
     "starlette": {f"service/{room}.py" for room in ("api", "app", "middleware", "page", "problems")},
     "pydantic": {"nightly/job.py", "service/schemas.py"},
     "pydantic_core": {"service/api.py"},  # the quickest way to JSON among what FastAPI brings
-    "uvicorn": {"service/server.py"},
+    "uvicorn": {"service/connections.py", "service/server.py"},
     "httpx": {"service/client.py"},
     "prometheus_client": {"service/metrics.py"},
     "matplotlib": {"evaluation/figures.py"},

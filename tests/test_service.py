@@ -88,16 +88,20 @@ def test_ids_of_any_characters_come_back_as_they_were(client: httpx.Client) -> N
         ({"history": ["milk"], "model": "none"}, 404, "no model"),
         ({"user": 99}, 404, "does not know this user"),
         ({"user": "4"}, 422, "user ids are integers"),
-        ({"user": 2**64}, 404, "does not know this user"),
-        ({"user": -(2**64)}, 404, "does not know this user"),
+        ({"user": 2**64 - 1}, 404, "does not know this user"),
+        ({"user": -(2**63)}, 404, "does not know this user"),
+        ({"user": 2**64}, 422, "user: must be an id, an integer of 64 bits or a string."),
+        ({"exclude": [1, -(10**4000)]}, 422, "exclude.1: must be an id, an integer of 64 bits or a string."),
+        ({"visitor": 10**4000}, 422, "visitor: must be an id, an integer of 64 bits or a string."),
         ({"history": [{"item": "milk", "value": 1e308}]}, 422, "finite numbers from -1e+30 to 1e+30"),
         ({"history": ["tea", {"item": "milk", "value": "x"}]}, 422, "history.1.value: Input should be a"),
         ({"history": [{"item": "milk", "value": True}]}, 422, "history.0.value: Input should be a valid"),
         ({"history": [{"item": "milk"}]}, 422, "history.0.value: Field required."),
-        ({"history": [{"item": 1.5, "value": 1}]}, 422, "history.0.item: must be an id, an integer or"),
-        ({"history": [{"item": 1, "value": 1, "int": 1}]}, 422, "history.0.int: Extra inputs are not"),
-        ({"history": [1.5]}, 422, 'an integer or a string, or {"item": …, "value": …}.'),
-        ({"user": 1.5}, 422, "user: must be an id, an integer or a string."),
+        ({"history": [{"item": 1.5, "value": 1}]}, 422, "history.0.item: must be an id, an integer of"),
+        ({"history": [{"item": 1, "value": 1, "str": 1}]}, 422, "history.0.str: Extra inputs are not"),
+        ({"history": [{"item": 1, "value": 1, "constrained-int": 1}]}, 422, "constrained-int: Extra inputs"),
+        ({"history": [1.5]}, 422, 'an integer of 64 bits or a string, or {"item": …, "value": …}.'),
+        ({"user": 1.5}, 422, "user: must be an id, an integer of 64 bits or a string."),
         ([], 422, "the body must be a JSON object."),
     ],
 )
@@ -124,19 +128,29 @@ def test_what_is_not_json_is_a_problem(client: httpx.Client, body: bytes) -> Non
     _check_problem(client.post("/v1/recommend", content=body, headers=JSON), 400, "the body is not JSON.")
 
 
-@pytest.mark.parametrize("kind", ["application/json", "application/json; charset=utf-8", "Application/JSON"])
+JSON_TYPES = ["application/json", "application/json; charset=utf-8", "Application/JSON", "application/x+json"]
+
+
+@pytest.mark.parametrize("kind", JSON_TYPES)
 def test_json_is_read_in_one_step_however_it_is_announced(
     client: httpx.Client, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("starlette.requests.Request.json", None)  # which FastAPI's own steps call
     found = client.post("/v1/recommend", content=b'{"history": ["milk"]}', headers={"Content-Type": kind})
     assert found.status_code == 200, found.text
+    for body, status in (
+        (b'{"history": [%d]}' % 10**4000, 422),
+        (b'{"history": ["%b' % (70_000 * b"a"), 400),
+    ):
+        found = client.post("/v1/recommend", content=body, headers={"Content-Type": kind})
+        assert found.status_code == status, found.text
 
 
 def test_compressed_bodies_are_a_problem(client: httpx.Client) -> None:
-    body = gzip.compress(b'{"history": ["milk"]}')
-    found = client.post("/v1/recommend", content=body, headers={**JSON, "Content-Encoding": "gzip"})
-    _check_problem(found, 415, "send JSON as it is")
+    plain = b'{"history": ["milk"]}'
+    for body in (gzip.compress(plain), plain):
+        found = client.post("/v1/recommend", content=body, headers={**JSON, "Content-Encoding": "gzip"})
+        _check_problem(found, 415, "send JSON as it is")
 
 
 def test_unknown_addresses_and_methods_are_problems(client: httpx.Client) -> None:

@@ -51,9 +51,10 @@ class ParameterError(MrfrecError, ValueError):
         self._given = (name, rule, value, advice)
         super().__init__(f"{name} must be {rule}; got {value!r}." + (f" {advice}" if advice else ""))
 
-    def named(self, name: str) -> "ParameterError":
-        """Return a copy with another parameter name, such as the command-line option."""
-        return ParameterError(name, *self._given[1:])
+    def named(self, name: str, *value: object) -> "ParameterError":
+        """Return a copy with another parameter name, such as the command-line option, and another value."""
+        _, rule, old, advice = self._given
+        return ParameterError(name, rule, value[0] if value else old, advice)
 
     def __reduce__(self) -> tuple[Any, ...]:  # picklable despite its own signature
         return type(self), self._given

@@ -66,4 +66,4 @@ class JsonLines(logging.Formatter):
         content |= getattr(record, "fields", None) or {"message": record.getMessage()}
         if record.exc_info:
             content["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(content, ensure_ascii=False)
+        return json.dumps(content)  # in ASCII: no control character of a request reaches a terminal

@@ -444,6 +444,7 @@ class MRF(Linear):
         if (self.scale_ < 0).any():
             raise arrays["scale"].damaged()
         self.plan_ = Plan(**facts["plan"])
+        str(self.plan_)  # raises if what should be numbers are none
         if self.plan_.kind != ("dense" if "weights" in arrays else "sparse"):
             raise KeyError("plan")
         self.threshold_, self.n_blocks_ = facts["threshold"], facts["blocks"]

@@ -36,7 +36,7 @@ from mrfrec.models.registry import build
 
 def _place(name: object, info: ValidationInfo) -> str:
     """Return a path relative to the folder of the job; URLs and standard input stay as they are."""
-    if not isinstance(name, str) or not name:
+    if not isinstance(name, str) or not name or "\0" in name:
         raise ParameterError("", "the name of a file or the URL of a database", name)
     file: Any = info.context
     folder = file.parent
@@ -291,7 +291,7 @@ def read_job(path: "str | PathLike[str]", day: str | None = None) -> Job:
         content = tomllib.loads(re.sub(r"\{date\}|\{yesterday\}", lambda found: dates[found[0]], text))
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also an integer of more digits than Python reads
         raise DataError(f"{file} is not a TOML file: {error}.") from error
     try:
         return Job.model_validate(content, context=file)
@@ -308,11 +308,19 @@ def _refusal(file: Path, error: ValidationError) -> MrfrecError:
     reason = found.get("ctx", {}).get("error")
     if isinstance(reason, ParameterError):  # of one of the checks above: of a key, or of a whole section
         parts = [name, reason.name] if isinstance(value, dict) else [name]
-        return reason.named(f"{file}: {'.'.join(filter(None, parts))}")
+        return reason.named(f"{file}: {'.'.join(filter(None, parts))}", _shown(reason.value))
     if isinstance(reason, MrfrecError):
         return reason
-    got = "" if found["type"] == "missing" else f"; got {value!r}"
-    return DataError(f"{file}: {name}: {found['msg']}{got}.")
+    rule = "Input should be a table" if found["type"] in ("model_type", "dict_type") else found["msg"]
+    got = "" if found["type"] == "missing" else f"; got {_shown(value)!r}"
+    return DataError(f"{file}: {name}: {rule}{got}.")
+
+
+def _shown(value: object) -> object:
+    """Return a value as an error may show it: the URL of a database, anywhere in it, may hold a password."""
+    if isinstance(value, str):
+        return redacted(value)
+    return "a table" if isinstance(value, dict) else "a list" if isinstance(value, list) else value
 
 
 @contextmanager
@@ -339,7 +347,7 @@ def _dates(day: str | None) -> dict[str, str]:
 
 def _check_apart(job: Job) -> None:
     """Refuse a job that would write two things to one place, or over its own source."""
-    places: dict[str, str] = {}
+    places = {str(job.path.resolve()): "the job"}
     items = job.source.reading.get("items")
     read = [("source.data", name) for name in job.source.data]
     for what, name in [*read, *([("source.items", items)] if isinstance(items, str) else [])]:

@@ -13,6 +13,7 @@ from mrfrec.service.problems import ProblemError
 from mrfrec.service.settings import ServiceSettings
 
 _OPEN = {"/health", "/ready"}  # for load balancers, without a key and under any name
+_HOST = re.compile(r"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]*)?")  # a name or an address, and a port
 _ADDRESS = re.compile(r"[0-9.]+|\[[0-9a-f:.]+\]")  # an IP address: unlike a name, nobody else can own it
 _MOST_LETTERS = 8000  # of a query string
 _MOST_CALLERS = 16_384  # remembered at once; the one that was silent for longest is forgotten first
@@ -99,8 +100,9 @@ class AccessControl:
 
 
 def _name_of(host: str) -> str:
-    """Return the name or address in a Host header, without the port."""
-    return (host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]).lower()
+    """Return the name or address in a Host header, without the port; nothing for anything else."""
+    found = _HOST.fullmatch(host.lower())
+    return found[1] if found else ""
 
 
 class Rates:

@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 
 class Answered(NamedTuple):
-    """Recommended items, best first, and the given ids that are unknown."""
+    """Recommended items, best first, and the ids of the history that are unknown."""
 
     items: list[Row]
     unknown: list[Id]
@@ -28,8 +28,11 @@ class Answered(NamedTuple):
 
 def recommend(
     model: Recommender, histories: Sequence[Mapping[Id, float | None]], asked: Question
-) -> list[Answered]:
-    """Recommend to each history: items and their values, None for the usual one."""
+) -> tuple[list[Answered], list[Id]]:
+    """Recommend to each history: items and their values, None for the usual one.
+
+    Returns the answers, and the unknown ids of `allow` and `exclude`: once, since all answers share them.
+    """
     kind, usual = str if model.items_.is_text else int, model.usual_value_
     values = [
         {item: usual if x is None else x for item, x in history.items() if type(item) is kind}
@@ -45,12 +48,14 @@ def recommend(
     return _answers(model, query, asked, unknown)
 
 
-def recommend_to_user(model: Recommender, user: Id, asked: Question) -> Answered:
-    """Recommend to a training user."""
-    return _answers(model, query_of(model, [user]), asked, [[]])[0]
+def recommend_to_user(model: Recommender, user: Id, asked: Question) -> tuple[list[Answered], list[Id]]:
+    """Recommend to a training user; returns what `recommend` does."""
+    return _answers(model, query_of(model, [user]), asked, [[]])
 
 
-def _answers(model: Recommender, query: Query, asked: Question, unknown: list[list[Id]]) -> list[Answered]:
+def _answers(
+    model: Recommender, query: Query, asked: Question, unknown: list[list[Id]]
+) -> tuple[list[Answered], list[Id]]:
     allow = None if asked.allow is None else _known(model.items_, asked.allow)
     exclude = _known(model.items_, asked.exclude) if asked.exclude else ({}, [])
     others = [*(allow[1] if allow else ()), *exclude[1]]
@@ -61,7 +66,7 @@ def _answers(model: Recommender, query: Query, asked: Question, unknown: list[li
         )  # fmt: skip
     batches = recommending.recommend(model, query, asked, unknown=[])
     found = [rows for batch in batches for rows in _rows(model, batch)]
-    return [Answered(rows, [*missing, *others]) for rows, missing in zip(found, unknown, strict=True)]
+    return [Answered(*each) for each in zip(found, unknown, strict=True)], others
 
 
 def _rows(model: Recommender, batch: Recommendations) -> Iterable[list[Row]]:

@@ -2,14 +2,16 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import fields
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Query
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic_core import to_json
+from pydantic_core import ValidationError, to_json
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -18,7 +20,7 @@ from mrfrec.models.answers.histories import length_of_history
 from mrfrec.models.answers.question import Question
 from mrfrec.service import answers, schemas
 from mrfrec.service.metrics import Counts, Metrics
-from mrfrec.service.middleware import info_of
+from mrfrec.service.middleware import LARGE_BODY, info_of
 from mrfrec.service.problems import NO_ROOM, NOT_A_MANAGER, ProblemError
 from mrfrec.service.queue import QueueFullError, WorkQueue
 from mrfrec.service.served import Choice, Served, ServedModels
@@ -29,6 +31,7 @@ T = TypeVar("T")
 _LARGE = 1000  # items of a history, and of an answer with its reasons, that take more than milliseconds
 
 _OPTIONS = [each.name for each in fields(Question)]  # which have the same names in `schemas.Asked`
+_JSON = re.compile(rb"application/(.*\+)?json")  # media types
 _MOST_BATCHES = 4  # that wait or are answered
 _PIECE = 5000  # cost of the histories of a batch that are answered at once: some hundredths of a second
 
@@ -66,12 +69,12 @@ def create_router(
 
         def work() -> tuple[Counts, Response]:
             if body.user is None:
-                (found,) = answers.recommend(served.model, [history], asked)
+                found, others = answers.recommend(served.model, [history], asked)
             else:
-                found = answers.recommend_to_user(served.model, body.user, asked)
-            counts = _counts([found], len(history))
-            items = _rows(found.items) if is_large else found.items
-            return counts, _reply(choice, {"items": items, "unknown": found.unknown})
+                found, others = answers.recommend_to_user(served.model, body.user, asked)
+            items = _rows(found[0].items) if is_large else found[0].items
+            reply = _reply(choice, {"items": items, "unknown": [*found[0].unknown, *others]})
+            return _counts(found, len(history)), reply
 
         if is_large:
             [(counts, reply)] = await done(large.run_in_thread(work))
@@ -93,21 +96,23 @@ def create_router(
         cost = _check_cost(asked, lengths, settings)
         step = max(1, _PIECE * len(histories) // (cost + sum(lengths)))
 
-        def work(first: int) -> tuple[Counts, list[bytes]]:
+        def work(first: int) -> tuple[Counts, list[bytes], list[int | str]]:
             some = [_history(history, settings) for history in histories[first : first + step]]
-            found = answers.recommend(choice.served.model, some, asked)
+            found, others = answers.recommend(choice.served.model, some, asked)
             replies = [_encoded({"items": _rows(one.items), "unknown": one.unknown}) for one in found]
-            return _counts(found, sum(map(len, some))), replies
+            return _counts(found, sum(map(len, some))), replies, others
 
         async def is_wanted() -> bool:
             return not await request.is_disconnected()
 
         pieces = [partial(work, first) for first in range(0, len(histories), step)]
         answered = await done(batches.run_in_thread(*pieces, is_wanted=is_wanted))
-        for counts, _ in answered:
+        for counts, _, _ in answered:
             metrics.count_answer(choice.served.name, counts)
-        joined = (one for _, replies in answered for one in replies)
-        return await asyncio.to_thread(lambda: _reply(choice, {"answers": _joined(joined)}))
+        joined = (one for _, replies, _ in answered for one in replies)
+        return await asyncio.to_thread(
+            lambda: _reply(choice, {"answers": _joined(joined), "unknown": answered[0][2]})
+        )
 
     @router.get("/similar", response_model=schemas.SimilarResponse, summary="Items that go with an item")
     async def similar(
@@ -185,7 +190,7 @@ def create_router(
 
 
 class _JsonRoute(APIRoute):
-    """A route that reads a valid JSON body in one step; FastAPI's own steps say what is wrong with others."""
+    """A route that reads JSON in one step; FastAPI's own steps read half characters, which JSON may have."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         usual, endpoint = super().get_route_handler(), self.endpoint
@@ -195,9 +200,23 @@ class _JsonRoute(APIRoute):
 
         async def handle(request: Request) -> Response:
             found = info_of(request)
+            if found.headers.get(b"content-encoding", b"identity").lower() != b"identity":
+                detail = "send JSON as it is, neither compressed nor otherwise encoded."
+                raise ProblemError(415, detail, {"Accept-Encoding": "identity"})
             media = found.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-            body = schemas.read(kind, found.body) if media == b"application/json" else None
-            answer: Response = await (usual(request) if body is None else endpoint(body, request))
+            if _JSON.fullmatch(media) is None:
+                return await usual(request)
+            try:
+                body = kind.model_validate_json(found.body)
+            except ValidationError as error:
+                wrong = error.errors(include_url=False, include_context=False, include_input=False)
+                if wrong[0]["type"] != "json_invalid":
+                    wrong = [{**one, "loc": ("body", *one["loc"])} for one in wrong]
+                    raise RequestValidationError(wrong) from None
+                if len(found.body) > LARGE_BODY:  # of which Python's JSON may take a quarter of a second
+                    raise ProblemError(400, "the body is not JSON.") from None
+                return await usual(request)
+            answer: Response = await endpoint(body, request)
             return answer
 
         return handle
@@ -323,6 +342,6 @@ def _joined(values: Iterable[bytes]) -> bytes:
 
 def _one(value: Any) -> bytes:
     try:
-        return to_json(value)
+        return to_json(value, inf_nan_mode="null")  # weights of 1e38 overflow; JSON has no infinity
     except ValueError:  # half a character, of an id that was asked for, cannot be sent but as \ud800
         return json.dumps(value, allow_nan=False).encode()

@@ -31,7 +31,8 @@ from mrfrec.service.served import ServedModels
 from mrfrec.service.settings import ServiceSettings
 
 _MOST_LOOKUPS = 16  # pages, and lookups of the API, that wait or are answered
-_TYPES = ("int", "str", "Used")  # of an item of a history, in the paths of errors
+_NOT_JSON = "the body is not JSON."
+_TYPES = ("constrained-int", "str", "Used")  # of an item of a history, in the paths of errors
 
 _log = logging.getLogger("mrfrec.service")
 
@@ -187,22 +188,18 @@ def _handle_errors(app: FastAPI, error_response: Callable[..., Response]) -> Non
         if kind != "application/json" and not kind.endswith("+json") and errors[0]["loc"][0] == "body":
             return problem_response(415, "send JSON, with the header Content-Type: application/json.")
         if errors[0]["type"] == "json_invalid":
-            return not_json(request)
+            return problem_response(400, _NOT_JSON)
         return problem_response(422, _what_is_wrong(errors))
 
     async def http(request: Request, error: Any) -> Response:
-        if error.status_code == 400:
-            return not_json(request)
-        detail = {404: "there is nothing at this address.", 405: f"{request.method} is not allowed here."}
+        detail = {
+            400: _NOT_JSON,
+            404: "there is nothing at this address.",
+            405: f"{request.method} is not allowed here.",
+        }
         return error_response(
             request, error.status_code, detail.get(error.status_code, str(error.detail)), error.headers
         )
-
-    def not_json(request: Request) -> Response:
-        if request.headers.get("content-encoding", "identity").lower() != "identity":
-            detail = "send JSON as it is, neither compressed nor otherwise encoded."
-            return problem_response(415, detail, {"Accept-Encoding": "identity"})
-        return problem_response(400, "the body is not JSON.")
 
     app.add_exception_handler(ProblemError, refused)
     app.add_exception_handler(RequestValidationError, invalid)
@@ -218,8 +215,8 @@ def _what_is_wrong(errors: Sequence[Mapping[str, Any]]) -> str:
     place, rule = found["loc"], found["msg"].rstrip(".")
     if len(place) == 1:
         return "the body must be a JSON object."
-    if found["type"] == "int_type" and place[-1] == "int":
-        place, rule = place[:-1], "must be an id, an integer or a string"
+    if place[-1] == "constrained-int" and found["type"] != "extra_forbidden":
+        place, rule = place[:-1], "must be an id, an integer of 64 bits or a string"
         if any(error["loc"] == (*place, "Used") for error in errors):
             rule += ', or {"item": …, "value": …}'
     path = [part for part in place[1:-1] if part not in _TYPES] + [place[-1]]

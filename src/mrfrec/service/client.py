@@ -223,6 +223,7 @@ class Client:
         for start in range(0, len(histories), self._batch):
             some = histories[start : start + self._batch]
             answer = self._ask("POST", "recommend/batch", _body({**options, "histories": some}))
+            answer["answers"][0]["unknown"] += answer["unknown"]  # of allow and exclude, once for all
             for each in answer["answers"]:
                 yield {**each, "model": answer["model"]}
 

@@ -48,7 +48,7 @@ class Counts(NamedTuple):
     """Numbers of an answer."""
 
     asked: int  # ids of the histories
-    unknown: int  # ids that the model does not know
+    unknown: int  # those that the model does not know
     by_weights: int  # recommended items
     by_popularity: int
 
@@ -113,7 +113,7 @@ class Metrics(Collector):
             Counter(f"mrfrec_{name}", text, ("model",), **own)
             for name, text in (
                 ("history_items", "Items of the histories asked for."),
-                ("unknown_items", "Ids of requests that the model does not know."),
+                ("unknown_items", "Ids of histories that the model does not know."),
                 ("reload_failures", "Model files that could not be opened."),
             )
         )

@@ -33,7 +33,7 @@ INFO = "mrfrec"  # where the scope of a request has its `RequestInfo`
 _UNBOUNDED = {"/health", "/ready", "/metrics"}  # answered even when the queue is full
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _HELD_BODIES = 16  # times max_body: bytes of all bodies and long answers that are held at once
-_LARGE = 65_536  # bytes of a body that takes more than a millisecond to parse
+LARGE_BODY = 65_536  # bytes of a body that takes more than a millisecond to parse
 _PIECE = 65_536  # bytes of an answer that are handed to the server at once: as many as it buffers
 _CLIENT_LEFT = 499  # status in the log and in the metrics
 _LOGGED = 10_000  # bytes of a path, a query or a body in the log
@@ -61,7 +61,7 @@ _access = logging.getLogger("mrfrec.service.access")
 class ProcessLoad:
     """The requests and bytes that this process holds."""
 
-    requests: int = 0  # that wait or are being answered
+    requests: int = 0  # that wait, or whose answers are being made
     held: int = 0  # bytes of their bodies and long answers
     is_closing: bool = False  # the process was told to stop
 
@@ -125,8 +125,9 @@ class OverloadGuard:
             return
         self._metrics.count_request(route_of(path), 503, 0.0)
         self._tell_of_refusals()
-        await send(dict(self._start))  # middleware of others may change it
-        await send(dict(self._body))
+        with suppress(ClientLeftError):
+            await _deliver(send, dict(self._start))  # middleware of others may change it
+            await _deliver(send, dict(self._body))
 
     def _tell_of_refusals(self) -> None:
         """Say from time to time how many requests were refused without a line of their own."""
@@ -180,7 +181,7 @@ class RequestLog:
                 # the connection ends with the answer.
                 if load.is_closing or not info.is_read or b"upgrade" in info.headers:
                     headers.append((b"connection", b"close"))
-            await send(message)
+            await _deliver(send, message)
 
         try:
             await self._app(scope, receive, send_with_headers)
@@ -280,11 +281,23 @@ class RequestLimits:
             return
         self._load.requests += 1
         self._metrics.set_queue(self._load.requests)
+        has_room = True
+
+        def leave() -> None:
+            nonlocal has_room
+            if has_room:
+                has_room = False
+                self._load.requests -= 1
+                self._metrics.set_queue(self._load.requests)
+
+        async def leave_and_send(message: Message) -> None:
+            leave()  # a client that takes its answer slowly keeps no other one waiting
+            await send(message)
+
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, leave_and_send)
         finally:
-            self._load.requests -= 1
-            self._metrics.set_queue(self._load.requests)
+            leave()
 
     async def _read(self, info: RequestInfo, receive: Receive, hold: Callable[[int], None]) -> bytes:
         """Return the body of a request, within the limits of its size and time."""
@@ -316,7 +329,7 @@ class RequestLimits:
                 413, f"the body must have at most {self._settings.max_values:,} values, counted by its "
                 f"commas, colons and opening brackets; it has {values:,}.",
             )  # fmt: skip
-        if len(body) > _LARGE:  # of several large bodies, one is parsed before other requests have a turn
+        if len(body) > LARGE_BODY:  # of several large bodies, one is parsed before other requests have a turn
             async with self._turn:
                 await asyncio.sleep(0)
         return bytes(body)
@@ -343,6 +356,14 @@ class RequestLimits:
                     raise _StuckError from None
 
         return send_in_pieces
+
+
+async def _deliver(send: Send, message: Message) -> None:
+    """Hand a message to the server, which may not know yet that the connection is closed."""
+    try:
+        await send(message)
+    except (OSError, RuntimeError):
+        raise ClientLeftError from None
 
 
 async def refuse(problem: ProblemError, scope: Message, receive: Receive, send: Send) -> None:

@@ -166,7 +166,8 @@ def create_pages(models: ServedModels, queue: WorkQueue) -> APIRouter:
 
 def is_page(request: Request) -> bool:
     """Whether a request is for a page, and not for the API."""
-    return info_of(request).path.split("/")[1] not in _API
+    path = info_of(request).path  # or *, of OPTIONS
+    return path.startswith("/") and path.split("/")[1] not in _API
 
 
 def error_page(
@@ -266,7 +267,7 @@ def _history(visit: PageVisit) -> tuple[str, Content]:
     k = int(visit.number("k", 1, _MOST_RECOMMENDED) or 10)
     ids = visit.ids(places)
     asked = Question(k=k, novelty=novelty)
-    found = answers.recommend(model, [dict.fromkeys(ids)], asked)[0].items
+    found = answers.recommend(model, [dict.fromkeys(ids)], asked)[0][0].items
     targets = model.items_.find([row["item"] for row in found], "item")
     rows = visit.items(targets)
     given = {"novelty": visit.query.get("novelty"), "k": visit.query.get("k")}
@@ -313,11 +314,11 @@ def _training(notes: Mapping[str, Any]) -> list[tuple[str, Any]]:
     rows = []
     if isinstance(left.get("started"), str):
         rows.append(("Trained", left.pop("started")[:16].replace("T", " ") + " UTC"))
-    if isinstance(left.get("fit_seconds"), int | float):
+    if isinstance(left.get("fit_seconds"), float):
         rows.append(("Training time", f"{left.pop('fit_seconds'):,.1f} s"))
-    if isinstance(left.get("value"), int | float) and "metric" in left:
+    if isinstance(left.get("value"), float) and "metric" in left:
         error = left.pop("error", None)
-        spread = f" ± {error:.4f}" if isinstance(error, int | float) else ""
+        spread = f" ± {error:.4f}" if isinstance(error, float) else ""
         rows.append((str(left.pop("metric")), f"{left.pop('value'):.4f}{spread}"))
     if isinstance(left.get("asked"), int):
         rows.append(("Measured on", f"{left.pop('asked'):,} users held out"))

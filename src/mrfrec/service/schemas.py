@@ -10,12 +10,12 @@ from pydantic import (
     StrictBool,
     StrictInt,
     StrictStr,
-    ValidationError,
     model_validator,
 )
 
-ItemId = StrictInt | StrictStr  # of either type, and never converted
-Visitor = StrictInt | Annotated[StrictStr, Field(min_length=1)]  # an empty one would be everybody's
+_Integer = Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)]
+ItemId = _Integer | StrictStr  # of either type, and never converted
+Visitor = _Integer | Annotated[StrictStr, Field(min_length=1)]  # an empty one would be everybody's
 _MOST_NAMES = 20  # of an object: more than any has
 Count = Annotated[int, Field(ge=1, strict=True)]
 Number = Annotated[float, Field(strict=True)]  # or an integer, but no boolean or text
@@ -99,14 +99,6 @@ class RecommendRequest(Asked):
     model_config = _example({"history": ["milk"], "k": 10, "reasons": 3}, {"user": "u17"})
 
 
-def read(kind: type[BaseModel], body: bytes) -> BaseModel | None:
-    """Read the JSON of a request; None if it is not a valid one of this kind."""
-    try:
-        return kind.model_validate_json(body)
-    except ValidationError:
-        return None
-
-
 class BatchRequest(Asked):
     """Several histories, with the same options for all."""
 
@@ -168,7 +160,7 @@ class BatchAnswer(BaseModel):
     """The answer to one history of a batch."""
 
     items: list[Recommended]
-    unknown: list[ItemId]
+    unknown: list[ItemId] = Field(description="Ids of this history that the model does not know.")
 
 
 class BatchResponse(BaseModel):
@@ -176,6 +168,7 @@ class BatchResponse(BaseModel):
 
     model: ModelRef
     answers: list[BatchAnswer]
+    unknown: list[ItemId] = Field(description="Ids of allow and exclude that the model does not know.")
 
 
 class Neighbor(BaseModel):

@@ -83,6 +83,7 @@ def serve(
         import uvicorn
 
         from mrfrec.service.app import create_app, paths_of
+        from mrfrec.service.connections import Connection
         from mrfrec.service.metrics import shared_folder
         from mrfrec.service.served import ServedModels
     except ImportError:
@@ -90,7 +91,8 @@ def serve(
     paths = paths_of(models)
     make = partial(create_app, paths, default=default, split=split, salt=salt, settings=settings)
     options: Any = {
-        "ws": "none", "lifespan": "on", "log_config": None, "access_log": False,
+        "http": partial(Connection, settings.write_seconds), "ws": "none", "lifespan": "on",
+        "log_config": None, "access_log": False,
         "server_header": False, "proxy_headers": False, "backlog": _BACKLOG, "timeout_keep_alive": 30,
         "timeout_graceful_shutdown": _SECONDS_TO_STOP, "timeout_worker_healthcheck": _SECONDS_OF_SILENCE,
     }  # fmt: skip
@@ -167,6 +169,7 @@ def _opened(make: Callable[[], Any]) -> Any:
 def _prepare_process(app: Any, drain: float) -> None:
     """Let the application hear signals, and keep the event loop from waiting for the interpreter."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the event loop hears it
+    app.openapi()  # made once, in a tenth of a second in which no request should wait
     app.state.on_start.append(partial(_hear_signals, app, drain))
     # Everything made so far stays. Looking through it for garbage takes 80 ms, without an answer.
     gc.collect()

@@ -18,10 +18,10 @@ class ServiceSettings:
     max_cost: int = 100_000  # of one answer: histories × k × (1 + reasons), and more for long histories
     max_body: int = 4_000_000  # bytes of a request
     max_values: int = 100_000  # commas, colons and opening brackets in the JSON of a request, counted unread
-    queue: int = 64  # requests that wait or are answered; others get 503
+    queue: int = 64  # requests that wait or are worked on; others get 503
     seconds: float = 5.0  # from the arrival of a request until its answer begins, else 503
     body_seconds: float = 10.0  # until the body of a request has arrived, else 408
-    write_seconds: float = 10.0  # until a client has taken the next 64 KB of its answer, else it is cut off
+    write_seconds: float = 10.0  # until a client has taken the next 64 KB of its answers, else it is cut off
     drain: float = 0.3  # seconds between "not ready" and the end of connections, when told to stop
     poll: float = 2.0  # seconds between looks whether a model file was replaced; 0 for never
     keys: "str | PathLike[str] | None" = None  # file of API keys; None: everybody may ask

@@ -47,6 +47,9 @@ def read_training(arrays: Mapping[str, Stored], m: int, origin: Any) -> Training
     users, histories = read_ids(arrays, "users"), stored_rows(arrays, "histories", m)
     if len(users) != len(histories):
         raise arrays["histories.ptr"].damaged()
+    # Of millions of strings this would take seconds; one that is out of order is not found, and no more.
+    if not users.is_text and not users.is_ordered():
+        raise arrays["users.ids"].damaged()
     sums, times = (
         shaped(arrays, f"histories.{name}", len(histories.items), kind=kind).read()
         if f"histories.{name}" in arrays
