@@ -15,7 +15,7 @@ from mrfrec.engines.gpu import dense, low_rank, rows, sparse
 from mrfrec.engines.gpu.device import LIBRARIES, Device, computing_on
 from mrfrec.engines.gpu.rows import StreamedRows
 
-# Seconds of a fit without the device, below which "auto" does not use it: about as long as a GPU takes to wake.
+# Seconds of a fit without the device below which "auto" does not use it: a GPU takes about as long to wake.
 _WORTH_WAKING = 2.0
 
 
