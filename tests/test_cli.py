@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -70,6 +70,7 @@ class Commands:
         out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in range(2))
         log, was = logging.getLogger("mrfrec"), sys.argv
         handlers, level = log.handlers[:], log.level
+        signals = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         sys.argv = ["mrfrec", *map(str, arguments)]
         ended: object = None
         with chdir(cwd), redirect_stdout(out), redirect_stderr(err), warnings.catch_warnings():
@@ -81,6 +82,8 @@ class Commands:
             finally:
                 sys.argv, log.handlers = was, handlers
                 log.setLevel(level)
+                for each, handler in signals.items():
+                    signal.signal(each, handler)
         for stream in (out, err):
             stream.seek(0)
         found = Done(int(str(ended or 0)), out.read(), without_compiling(err.read()))
@@ -92,11 +95,8 @@ class Commands:
 
 
 @pytest.fixture(scope="module")
-def quick() -> Iterator[Commands]:
-    signals = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    yield Commands()
-    for each, handler in signals.items():
-        signal.signal(each, handler)
+def quick() -> Commands:
+    return Commands()
 
 
 def refusal(done: Done) -> str:

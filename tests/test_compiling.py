@@ -38,6 +38,26 @@ if len(sys.argv) < 2:
     assert (np.diff(many) >= 0).all()
 print(json.dumps([found.tolist(), compile._compiled, notes]))
 """
+RUNS_A_NIGHT = """
+import json, os, pathlib, sys
+import numpy as np
+sys.prefix = os.environ["PREFIX"]
+import mrfrec
+from mrfrec import nightly
+from mrfrec.core.kernels import compile
+
+folder = pathlib.Path(sys.argv[1])
+rng = np.random.default_rng(0)
+events = [f"{u},{item}" for u in range(900) for item in set(rng.integers(0, 300, 12) % (u % 290 + 9))]
+(folder / "events.csv").write_text("\\n".join(["user,item", *events]))
+places = "\\n".join(f"{table}.to = '{table}.csv'" for table in ("recommendations", "similar"))
+(folder / "job.toml").write_text(f"source.data = 'events.csv'\\n[publish]\\nmodel = 'shop.mrf'\\n{places}")
+mrfrec.compile_ahead()
+ahead = len(compile._compiled)
+for _ in range(2):
+    nightly.run(folder / "job.toml")
+print(json.dumps([ahead, compile._compiled[ahead:]]))
+"""
 
 
 class Installation:
@@ -49,13 +69,15 @@ class Installation:
         ignored = shutil.ignore_patterns("__pycache__", "*.npz", "*.parquet", "*.csv*")
         shutil.copytree(Path(mrfrec.__file__).parent, self.package, ignore=ignored)
 
-    def run(self, *arguments: object, writable: bool = True, **environment: str) -> Any:
+    def run(
+        self, *arguments: object, script: str = SORTS_A_LIST, writable: bool = True, **environment: str
+    ) -> Any:
         """Sort 4, 7 and 2 in a new process; return them, the kernels it compiled and what it logged."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
         paths = {"HOME": self.home, "PREFIX": self.prefix, "PYTHONPATH": self.package.parent}
         no_files = None if writable else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         done = subprocess.run(
-            [sys.executable, "-B", "-c", SORTS_A_LIST, *map(str, arguments)],
+            [sys.executable, "-B", "-c", script, *map(str, arguments)],
             env={**inherited, **{name: str(path) for name, path in paths.items()}, **environment},
             preexec_fn=no_files,
             capture_output=True,
@@ -174,6 +196,16 @@ def test_fits_and_rankings_compile_nothing_after_compiling_ahead() -> None:
             model.top_k(X, 3)
             model.recommend(k=3)
     assert kernels._compiled == before
+
+
+@pytest.mark.slow
+def test_a_night_with_the_defaults_compiles_nothing_after_compiling_ahead(
+    installation: Installation, tmp_path: Path
+) -> None:
+    """In a fresh folder: what other tests have compiled would hide what is not covered."""
+    ahead, later = installation.run(tmp_path, script=RUNS_A_NIGHT)
+    assert ahead > 30
+    assert later == []
 
 
 def test_unknown_types_are_refused() -> None:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from mrfrec.cli.nightly import JsonLines
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.service import ServiceSettings, answers, create_app, middleware
+from mrfrec.service import ServiceSettings, answers, create_app, metrics, middleware
 from mrfrec.service.admission import Rates
 from mrfrec.service.app import reload
 from mrfrec.service.keys import KeyFile, new_key, read_keys
@@ -438,6 +438,21 @@ def test_the_log_has_histories_and_ids_only_if_asked_for(
 def _metrics(url: str) -> dict[str, float]:
     lines = [line for line in httpx.get(f"{url}/metrics").text.splitlines() if not line.startswith("#")]
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def test_folder_of_a_killed_service_is_removed_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "_MEMORY", str(tmp_path))
+    used, abandoned = tmp_path / "mrfrec-workers-1", tmp_path / "mrfrec-workers-2"
+    used.mkdir()
+    abandoned.mkdir()
+    with metrics._locked(used), metrics.shared_folder():
+        mine = Path(os.environ["PROMETHEUS_MULTIPROC_DIR"])
+        assert {*tmp_path.iterdir()} == {used, mine}
+        metrics._remove_abandoned(str(tmp_path))
+        assert mine.exists()
+    assert [*tmp_path.iterdir()] == [used]
 
 
 def test_metrics_count_what_happened(shop: Path, tmp_path: Path) -> None:

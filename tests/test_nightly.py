@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,6 +63,7 @@ k = 5
 to = "similar.parquet"
 k = 3
 """
+COLUMNS = '"user" text, item text, title text, score real, rank integer, source text'
 
 
 def events(users: int = 400, items: int = 40, seed: int = 0) -> pl.DataFrame:
@@ -361,12 +363,13 @@ def test_drift_is_half_the_sum_of_differences(folder: Path) -> None:
         ('data = "events.csv"', 'data = "x.csv"\nmode = "update"\nmin_items = 2', "min_items, which"),
         ('data = "events.csv"', 'data = "x.csv"\nmode = "update"\nhalf_life = "2d"', "goes by the latest"),
         ('data = "events.csv"', 'data = "events.csv"\nbatch = "x"', r"batch must be a name, with mode"),
-        ("keep = 2", 'recommendations = {to = "x.pdf"}', r"publish\.recommendations\.to must be a name that"),
-        ("keep = 2", 'recommendations = {to = "no/x.csv"}', r"in a folder that exists"),
+        ("keep = 2", 'recommendations = {to = "x.pdf"}', r"\.recommendations\.to must .*x\.pdf'\.$"),
+        ("keep = 2", 'recommendations = {to = "no/x.csv"}', r"recommendations\.to must be in a folder that"),
+        ('model = "shop.mrf"', 'model = "no/x.mrf"', r"publish\.model must be in a folder that exists"),
         ("keep = 2", 'recommendations = {to = "x.csv", novelty = 7}', r"novelty must be .* 1; got 7"),
         ("keep = 2", 'recommendations = {to = "events.csv"}', r"a place of its own.*source\.data is there"),
         ("[model]", 'items = "events.csv"\n[publish.similar]\nto = "events.csv"\n[model]', r"source\.items"),
-        ("keep = 2", 'recommendations = {to = "a.csv"}\nsimilar = {to = "a.csv"}', r"publish\.similar must"),
+        ("keep = 2", 'recommendations = {to = "a.csv"}\nsimilar = {to = "a.csv"}', r"similar\.to must"),
         ("keep = 2", 'similar = {to = "sqlite:///shop.mrf", table = "t"}', r"its own.*publish\.model"),
         ("keep = 2", 'similar = {to = "x.csv", columns = {x = "y"}}', r"publish\.similar\.columns must be"),
         ("keep = 2", 'recommendations = "x.csv"', r"publish\.recommendations: "),
@@ -454,6 +457,47 @@ def test_failed_run_is_in_the_report_and_leaves_what_was_published(folder: Path)
     last = report_of(folder)[-1]
     assert last["status"] == "failed"
     assert "no item id" in last["reasons"][0]
+
+
+def test_full_disk_is_an_error_that_names_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", fill)
+    with pytest.raises(OSError, match=r"No space left on device: '.*shop\.report\.json'"):
+        nightly.run(folder / "job.toml")
+
+
+def test_night_whose_publishing_fails_leaves_the_earlier_models(folder: Path) -> None:
+    job = write_job(folder, ("keep = 2", "keep = 1"), more=TABLES)
+    nightly.run(job)
+    nightly.run(job)
+    with sqlite3.connect(folder / "shop.db") as database:
+        database.execute("create trigger t before insert on recs begin select raise(abort, 'full'); end")
+    database.close()
+    before = {path.name: path.read_bytes() for path in folder.glob("*.mrf")}
+    assert len(before) == 2
+    with pytest.raises(DataError, match="full"):
+        nightly.run(job)
+    assert {path.name: path.read_bytes() for path in folder.glob("*.mrf")} == before
+    assert not list(folder.glob(".shop.mrf.[ne]*"))
+
+
+def test_run_killed_after_its_model_was_published_is_compared_with(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = folder / "shop.report.json"
+    with monkeypatch.context() as patch:
+        patch.setattr(RUN, "_remove_old", lambda *_: shutil.copy(report, folder / "then"))
+        nightly.run(folder / "job.toml")
+    (folder / "then").replace(report)  # as if the process had ended there
+    assert report_of(folder)[0]["status"] == "started"
+    events(200).write_csv(folder / "events.csv")
+    with pytest.raises(RefusedError, match=r"200 users are 50\.0% fewer"):
+        nightly.run(folder / "job.toml")
+    first, second = report_of(folder)
+    assert (first["status"], first["users"]) == ("published", 400)
+    assert second["limits"]["value"][0] == pytest.approx(0.95 * first["value"])
 
 
 def test_report_keeps_the_last_published_run_however_many_fail(
@@ -669,7 +713,7 @@ def check_refused(job: Path, message: str, monkeypatch: pytest.MonkeyPatch) -> N
         lambda: run_command(["nightly", str(job), "--dry-run"], Event()),
         lambda: nightly.run(job),
     ):
-        with pytest.raises((DataError, ParameterError), match=message):
+        with pytest.raises((DataError, ParameterError, PermissionError), match=message):
             attempt()
 
 
@@ -682,6 +726,7 @@ def of_guest(url: str) -> str:
     [
         ("create table recs (id integer, note text)", {}, r"recs has the columns id, note"),
         ("create schema shut", {"recs": "shut.recs"}, "permission denied"),
+        (f"create table recs ({COLUMNS}); grant insert on recs to guest", {}, "needs the grant delete"),
     ],
 )
 def test_table_that_cannot_be_replaced_is_found_before_anything_is_read(
@@ -693,11 +738,29 @@ def test_table_that_cannot_be_replaced_is_found_before_anything_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with connect(shop, write=True) as cursor:
-        if prepare:
-            cursor.execute(prepare)
+        for statement in prepare.split("; "):
+            cursor.execute(statement)
         cursor.execute("grant select on joined, events, products to guest")
         cursor.execute("grant create on schema public to guest")
     check_refused(write_shop(folder, of_guest(shop), **options), message, monkeypatch)
+
+
+def test_folder_of_a_sqlite_output_that_cannot_be_written_is_found_before_anything_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with tempfile.TemporaryDirectory() as place:  # which others than root can reach
+        folder, shut = Path(place), Path(place, "shut")
+        shut.mkdir()
+        with connect(f"sqlite:///{shut}/shop.db", write=True) as cursor:
+            cursor.execute(f"create table recs ({COLUMNS})")
+        job = write_job(folder, more=TABLES.replace("shop.db", "shut/shop.db"))
+        for path, mode in ((shut / "shop.db", 0o666), (shut, 0o555), (folder, 0o777)):
+            path.chmod(mode)
+        try:
+            os.seteuid(os.getuid() or 65534)  # root may write anywhere
+            check_refused(job, "Permission denied: .*shop.db", monkeypatch)
+        finally:
+            os.seteuid(os.getuid())
 
 
 @pytest.mark.parametrize("sink", ['{to = "near.csv"}', '{to = "sqlite:///new.db", table = "near"}'])
@@ -727,9 +790,8 @@ def test_table_that_the_query_reads_is_not_published_to(
     folder: Path, kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = str(request.getfixturevalue("postgres")) if kind == "postgresql" else f"{kind}:///{folder}/x.db"
-    columns = '"user" text, item text, title text, score real, rank integer, source text'
     with connect(url, write=True) as cursor:
-        cursor.execute(f"create table recs ({columns})")
+        cursor.execute(f"create table recs ({COLUMNS})")
         cursor.execute('create view seen as select "user", item from recs')
     tables = f'\n[publish.recommendations]\nto = "{url}"\ntable = "recs"\n'
     for query in ("select * from recs", "select * from seen"):
@@ -741,9 +803,7 @@ def test_ids_that_do_not_fit_a_table_are_found_before_the_fit(
     folder: Path, shop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with connect(shop, write=True) as cursor:
-        cursor.execute(
-            'create table recs ("user" bigint, item text, title text, score real, rank integer, source text)'
-        )
+        cursor.execute(f"create table recs ({COLUMNS.replace('text', 'bigint', 1)})")
     monkeypatch.setattr(RUN, "fit_and_measure", never_read)
     with pytest.raises(DataError, match='column "user" is of type bigint, but would get text'):
         nightly.run(folder / "job.toml")
@@ -866,6 +926,23 @@ def test_run_stopped_by_sigterm_is_in_the_report_and_lets_the_next_one_begin(fol
     assert not list(folder.glob(".*.nightly")) + list(folder.glob("*.unfinished"))
     write_job(folder)
     assert nightly.run(folder / "job.toml")["status"] == "published"
+
+
+@pytest.mark.slow
+def test_signal_that_comes_when_all_is_done_changes_no_exit_code(folder: Path) -> None:
+    code = """
+import os, signal, sys
+from mrfrec.cli import main
+class End:
+    def __del__(self, kill=os.kill, pid=os.getpid()):  # when Python takes its modules apart
+        kill(pid, 15)
+end = End()
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, "nightly", str(folder / "job.toml")], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr.count("published in")) == (0, 1)
 
 
 @pytest.mark.slow

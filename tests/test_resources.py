@@ -83,6 +83,19 @@ def test_container_limits_count_with_cache_as_free(tmp_path: Path) -> None:
     assert list(machine._container_memory(tmp_path, membership)) == [1000 - (300 - 50)]
 
 
+def test_limits_of_containers_in_groups_of_version_1_count(tmp_path: Path) -> None:
+    membership = tmp_path / "membership"
+    membership.write_text("9:cpu,cpuacct:/outer\n4:memory:/outer\n0::/\n")
+    for path, limit, used in (("memory", 2**63 - 4096, 500), ("memory/outer", 1000, 300)):
+        folder = tmp_path / path
+        folder.mkdir()
+        (folder / "memory.limit_in_bytes").write_text(f"{limit}\n")
+        (folder / "memory.usage_in_bytes").write_text(f"{used}\n")
+        (folder / "memory.stat").write_text("inactive_file 7\ntotal_inactive_file 50\n")
+    left = sorted(machine._container_memory(tmp_path, membership))
+    assert left == [1000 - (300 - 50), 2**63 - 4096 - 450]
+
+
 def test_no_containers_no_limits(tmp_path: Path) -> None:
     assert list(machine._container_memory(tmp_path, tmp_path / "absent")) == []
 

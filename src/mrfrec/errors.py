@@ -51,10 +51,10 @@ class ParameterError(MrfrecError, ValueError):
         self._given = (name, rule, value, advice)
         super().__init__(f"{name} must be {rule}; got {value!r}." + (f" {advice}" if advice else ""))
 
-    def named(self, name: str, *value: object) -> "ParameterError":
-        """Return a copy with another parameter name, such as the command-line option, and another value."""
-        _, rule, old, advice = self._given
-        return ParameterError(name, rule, value[0] if value else old, advice)
+    def named(self, name: str, *value: object, advice: str | None = None) -> "ParameterError":
+        """Return a copy with another name, such as the command-line option, another value or advice."""
+        _, rule, old, given = self._given
+        return ParameterError(name, rule, value[0] if value else old, given if advice is None else advice)
 
     def __reduce__(self) -> tuple[Any, ...]:  # picklable despite its own signature
         return type(self), self._given

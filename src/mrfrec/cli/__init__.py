@@ -38,6 +38,8 @@ def main() -> None:
             signal.signal(each, interrupt)
     try:
         code = _run(arguments, stop, debug="--debug" in sys.argv)
+        for each in (signal.SIGINT, signal.SIGTERM):  # which would end Python on its way out, with their code
+            signal.signal(each, signal.SIG_IGN)
     except KeyboardInterrupt:  # a second signal, while the first was being handled
         code = None
     sys.exit(_say("interrupted; nothing was left half-written.", 128 + caught) if code is None else code)

@@ -64,8 +64,8 @@ def hidden_entries(
 
 
 def only_entries(X: sp.csr_array, keep: npt.NDArray[np.bool_]) -> sp.csr_array:
-    """Return a matrix of the same shape with some of the stored entries."""
-    ptr = np.concatenate([[0], np.cumsum(keep)])[X.indptr]
+    """Return a matrix of the same shape and types with some of the stored entries."""
+    ptr = np.concatenate([[0], np.cumsum(keep)])[X.indptr].astype(X.indptr.dtype)
     return sp.csr_array((X.data[keep], X.indices[keep], ptr), shape=X.shape)
 
 

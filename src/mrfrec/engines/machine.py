@@ -72,12 +72,20 @@ def _container_memory(root: Path, membership: Path) -> Iterator[int]:
         groups = [line.split(":", 2) for line in membership.read_text().splitlines()]
     except OSError:
         return
-    for inside in (root / path.strip("/") for _, controllers, path in groups if controllers == ""):
-        for group in {root, inside, *(p for p in inside.parents if root in p.parents)}:
-            # A group without a limit says "max".
+    for _, controllers, path in groups:
+        if controllers == "":
+            top, limited, current, cached = root, "memory.max", "memory.current", "inactive_file "
+        elif "memory" in controllers.split(","):  # version 1 of control groups
+            top, cached = root / "memory", "total_inactive_file "
+            limited, current = "memory.limit_in_bytes", "memory.usage_in_bytes"
+        else:
+            continue
+        inside = top / path.strip("/")
+        for group in {top, inside, *(p for p in inside.parents if top in p.parents)}:
+            # A group without a limit says "max", or more bytes than any machine has.
             with suppress(OSError, ValueError):
-                limit = int((group / "memory.max").read_text())
-                used = int((group / "memory.current").read_text())
+                limit = int((group / limited).read_text())
+                used = int((group / current).read_text())
                 statistics = (group / "memory.stat").read_text().splitlines()
-                cache = sum(int(line.split()[1]) for line in statistics if line.startswith("inactive_file "))
+                cache = sum(int(line.split()[1]) for line in statistics if line.startswith(cached))
                 yield limit - max(used - cache, 0)

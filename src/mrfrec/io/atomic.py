@@ -5,6 +5,7 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from errno import EDQUOT, EFBIG, ENOSPC
 from glob import escape
 from io import FileIO, IOBase
 from pathlib import Path
@@ -25,9 +26,14 @@ def writing(path: str | os.PathLike[str]) -> Iterator[Path]:
     with _unfinished(path) as (target, temporary):
         # The mode of the old file, or the default for new ones.
         mode = (target if target.exists() else temporary).stat().st_mode & 0o777
-        yield temporary
-        temporary.chmod(mode)
-        _flush(temporary, os.O_RDWR)
+        try:
+            yield temporary
+            temporary.chmod(mode)
+            _flush(temporary, os.O_RDWR)
+        except OSError as error:
+            if error.errno in (ENOSPC, EDQUOT, EFBIG) and error.filename is None:  # it names none itself
+                error.filename = str(path)
+            raise
         temporary.replace(target)
         with suppress(OSError):  # not every file system can flush a folder
             _flush(target.parent, os.O_RDONLY)

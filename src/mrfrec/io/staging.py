@@ -233,13 +233,22 @@ class _Target:
             self._cursor.execute(f"create table {self._table} ({self._types}, {key})")
         elif self.dialect.lock and not rehearse:
             self._cursor.execute(self.dialect.lock.replace("{table}", self._table))
-        self._cursor.execute(f"delete from {self._table}{' where false' if rehearse else ''}")
+        self._change(f"delete from {self._table}{' where false' if rehearse else ''}")
         rows = f"{self._columns} from {self.dialect.temporary}.{self._staging}"
         if rehearse:  # a value without a type fits any column
             kinds = self._schema.values()
             nulls = ("null" if kind is None else f"cast(null as {_SQL_TYPES[kind]})" for kind in kinds)
             rows = f"{', '.join(nulls)} where false"
-        self._cursor.execute(f"insert into {self._table} ({self._columns}) select {rows}")
+        self._change(f"insert into {self._table} ({self._columns}) select {rows}")
+
+    def _change(self, statement: str) -> None:
+        try:
+            self._cursor.execute(statement)
+        except Exception as error:
+            if "permission denied for table" not in str(error):
+                raise
+            grant = statement.split()[0]  # which PostgreSQL does not say
+            raise DataError(f"{self._shown}: permission denied; the role needs the grant {grant}.") from None
 
     def _exists(self) -> bool:
         """Return whether the table exists, if nothing speaks against replacing its rows."""

@@ -37,7 +37,8 @@ def compile_ahead(*, dtypes: Sequence[Literal["float32", "float64"]] = ("float32
 
 
 def _fit_everything(dtype: Literal["float32", "float64"]) -> None:
-    binary = sp.csr_array((np.arange(300 * 40).reshape(300, 40) % 7 % 3 == 0).astype(np.float32))
+    # More items than a tile of the dense model has.
+    binary = sp.csr_array((np.arange(300 * 130).reshape(300, 130) % 7 % 3 == 0).astype(np.float32))
     for X, user_weight in ((binary, 0.0), (binary * np.float32(2.0), 0.5)):  # counted in integers; in floats
         shared: dict[str, Any] = {"l2": 1.0, "user_weight": user_weight, "threads": 1, "dtype": dtype}
         models: list[Recommender] = [

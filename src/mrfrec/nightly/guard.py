@@ -25,6 +25,7 @@ class LastModel(NamedTuple):
     items: Ids
     popularity: npt.NDArray[np.int64]
     measured: Measured | None = None
+    run: str | None = None  # when the run began that published it
 
     @classmethod
     def open(cls, path: Path) -> "LastModel | None":
@@ -33,7 +34,9 @@ class LastModel(NamedTuple):
             return None
         model = load(path)
         size = {name: getattr(model.data_size_, name) for name in _SIZES}
-        return cls(size, model.items_, np.array(model.popularity_), model.measured_)
+        return cls(
+            size, model.items_, np.array(model.popularity_), model.measured_, model.notes_.get("started")
+        )
 
 
 def drift(before: LastModel, data: Interactions) -> dict[str, Any]:

@@ -65,6 +65,12 @@ class RunHistory:
         self.runs.append(run)
         self.write()
 
+    def settle(self, run: str | None) -> None:
+        """Call a run published that was killed after its model had taken the place of the last one."""
+        for past in self.runs:
+            if past["status"] == "killed" and past["started"] == run and "rows" in past:
+                past["status"] = "published"
+
     def write(self) -> None:
         """Write the report and its page. The last published run always stays."""
         last, latest = self.last_published, self.runs[-_KEPT:]

@@ -167,7 +167,7 @@ class Sink(JobSection):
         try:
             check_target(self.to, None, self.table)
         except ParameterError as error:
-            raise error.named("to" if error.name == "path" else error.name) from None
+            raise (error.named("to", advice="") if error.name == "path" else error) from None
         new_names(self.columns, self.names)
         return self
 
@@ -356,7 +356,7 @@ def _check_apart(job: Job) -> None:
             places |= dict.fromkeys((str(file.resolve()) for file in files if file is not None), what)
     written: list[tuple[str, str, str | None]] = [("publish.model", str(job.publish.model), None)]
     written += [("publish.report", f"{job.report}{suffix}", None) for suffix in (".json", ".html")]
-    written += [(f"publish.{what.split()[0]}", sink.to, sink.table) for what, sink in job.sinks.items()]
+    written += [(f"publish.{what.split()[0]}.to", sink.to, sink.table) for what, sink in job.sinks.items()]
     for what, target, table in written:
         file = Path(target).resolve() if table is None else database_file(target)
         where = f"{target} {table}" if table is not None else str(file)
@@ -364,5 +364,8 @@ def _check_apart(job: Job) -> None:
         if other is not None and not (table is not None and other == "source.data"):
             raise ParameterError(what, "a place of its own", redacted(target), f"{other} is there, too.")
         places[where] = what
-        if table is None:
-            check_writable(target)
+        if file is not None:  # also a database that exists: SQLite puts its journal into the folder
+            try:
+                check_writable(target if table is None else file)
+            except ParameterError as error:
+                raise error.named(what) from None

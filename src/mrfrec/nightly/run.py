@@ -12,7 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from glob import escape
@@ -28,7 +28,7 @@ from mrfrec.evaluation.heldout import by_hash
 from mrfrec.evaluation.metrics import parse
 from mrfrec.evaluation.protocol import fit_and_measure
 from mrfrec.evaluation.splits import Split
-from mrfrec.io.atomic import check_writable, writing
+from mrfrec.io.atomic import writing
 from mrfrec.io.databases import database_file, is_database, redacted
 from mrfrec.io.frames import check_place
 from mrfrec.io.queries import check_query, reads_table
@@ -83,7 +83,8 @@ def run(
         try:
             return _Night(job, RunHistory(job), progress).go(accept)
         finally:
-            _unpublished(_target(job.publish.model)).unlink(missing_ok=True)
+            for name in ("nightly", "earlier"):
+                _beside(_target(job.publish.model), name).unlink(missing_ok=True)
 
 
 def steps(job: Job) -> list[str]:
@@ -116,7 +117,6 @@ def check_tables(job: Job, users: str | None = None, items: str | None = None) -
             continue
         file = database_file(sink.to)
         if file is not None and not file.exists():  # opening it would create it
-            check_writable(file)
             continue
         names = check_place(sink.to, sink.table, sink.names, kinds, sink.columns)
         if any(reads_table(url, query, sink.to, names) for url in sources):
@@ -129,7 +129,7 @@ class _Night:
 
     def __init__(self, job: Job, report: RunHistory, progress: "Progress | None") -> None:
         self.job, self.report, self.progress = job, report, progress
-        self.before = report.last_published
+        self.before: dict[str, Any] | None = None  # the run to compare with
         self.record: dict[str, Any] = {
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "status": "started",
@@ -163,6 +163,9 @@ class _Night:
         job = self.job
         check_tables(job)  # before anything takes time
         published = LastModel.open(job.publish.model)
+        if published is not None:
+            self.report.settle(published.run)
+        self.before = self.report.last_published
         with self._stage("read"):
             data = self._data()
         check_tables(job, data.users.kind, data.items.kind)
@@ -263,7 +266,7 @@ class _Night:
     def _publish(self, model: "Recommender", accept: bool) -> None:
         publish = self.job.publish
         target = _target(publish.model)
-        new = _unpublished(target)
+        new, earlier = _beside(target, "nightly"), _beside(target, "earlier")
         self.record["rows"] = {}
         with ExitStack() as staged:
             # Files first: the block ends with the databases, which may fail, and then renames the files. The
@@ -284,9 +287,14 @@ class _Night:
             noted = {name: self.record[name] for name in names if name in self.record}
             notes = {**noted, "fit_seconds": self.record["seconds"]["fit"]}
             model.save(new, include_histories=publish.histories, notes=notes)
-            _keep_old(target, publish.keep)
-        new.replace(target)  # the tables are the new ones: nothing that may fail comes before this
+            kept = _copy(target, earlier)
+            self.report.write()  # with the numbers, for the case that the process is killed just now
+        # The tables are the new ones: nothing that may fail comes before the new model.
+        if kept is not None:
+            earlier.replace(kept)
+        new.replace(target)
         _log.info("wrote %s", publish.model)
+        _remove_old(target, publish.keep)
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
@@ -302,26 +310,30 @@ def _target(model: Path) -> Path:
     return model.resolve() if model.is_symlink() else model
 
 
-def _unpublished(target: Path) -> Path:
-    """Return the name of a model that is not published yet."""
-    return target.with_name(f".{target.name}.nightly")
+def _beside(target: Path, name: str) -> Path:
+    """Return the file of a model that is not published yet, or is about to be replaced."""
+    return target.with_name(f".{target.name}.{name}")
 
 
-def _keep_old(target: Path, keep: int) -> None:
-    """Give the model that is to be replaced a second name, by its time; remove the oldest of these."""
+def _copy(target: Path, earlier: Path) -> Path | None:
+    """Give the model that is to be replaced a second name; return the one, by its time, to keep it under."""
     if not target.exists():
-        return
+        return None
+    earlier.unlink(missing_ok=True)
+    try:
+        os.link(target, earlier)
+    except OSError:  # a file system without links, or another user's file
+        with writing(earlier) as unfinished:
+            shutil.copyfile(target, unfinished)
     written = datetime.fromtimestamp(target.stat().st_mtime, UTC)
-    kept = target.with_name(f"{target.stem}.{written:%Y%m%dT%H%M%S.%fZ}{target.suffix}")
-    if not kept.exists():
-        try:
-            os.link(target, kept)
-        except OSError:  # a file system without links, or another user's file
-            with writing(kept) as unfinished:
-                shutil.copyfile(target, unfinished)
+    return target.with_name(f"{target.stem}.{written:%Y%m%dT%H%M%S.%fZ}{target.suffix}")
+
+
+def _remove_old(target: Path, keep: int) -> None:
     old = sorted(target.parent.glob(f"{escape(target.stem)}.{'[0-9]' * 8}T*Z*{escape(target.suffix)}"))
     for path in old[: max(len(old) - keep, 0)]:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):  # another user's file, perhaps: the new model is published all the same
+            path.unlink()
 
 
 @contextmanager

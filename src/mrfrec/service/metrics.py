@@ -4,13 +4,15 @@ With PROMETHEUS_MULTIPROC_DIR, which `mrfrec serve` sets for its workers, promet
 in files of that folder, and each process answers with the sums, those of dead processes included.
 """
 
+import fcntl
 import logging
 import os
 import platform
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +35,7 @@ from mrfrec.service.served import ServedModels
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+_PREFIX = "mrfrec-workers-"
 _MEMORY = "/dev/shm"  # a folder of files in memory, on Linux
 ROUTES = (
     "/v1/recommend", "/v1/recommend/batch", "/v1/similar", "/v1/explain", "/v1/search", "/v1/item",
@@ -63,15 +66,35 @@ def shared_folder() -> Iterator[None]:
     with ExitStack() as stack:
         for place in (_MEMORY, None):  # None: the system's folder for temporary files
             try:
-                folder = tempfile.TemporaryDirectory(prefix="mrfrec-metrics-", dir=place)
+                _remove_abandoned(place or tempfile.gettempdir())
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX, dir=place))
+                stack.enter_context(_locked(folder))
             except OSError:
                 continue
-            os.environ[_FOLDER] = stack.enter_context(folder)
+            os.environ[_FOLDER] = folder
             stack.callback(os.environ.pop, _FOLDER)
             break
         else:
             _log.warning("no folder for temporary files can be written: /metrics tells of one worker each")
         yield
+
+
+def _remove_abandoned(place: str) -> None:
+    """Remove the folders of services that were killed."""
+    for folder in Path(place).glob(f"{_PREFIX}*"):
+        with suppress(OSError), _locked(folder):  # else it is in use, or another user's
+            shutil.rmtree(folder)
+
+
+@contextmanager
+def _locked(folder: "str | Path") -> Iterator[None]:
+    """Lock a folder until the block or the process ends; raise an OSError if another process has done so."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def route_of(path: str) -> str:
