@@ -32,7 +32,7 @@ from mrfrec.core.sparse import Rows
 from mrfrec.core.statistics import Statistics, split_evenly
 from mrfrec.errors import NumericalError
 
-_PER_MEMBER, _PER_KIND = 8, 36  # bytes an item, and a kind, of a block takes beside its part of S
+_PER_MEMBER, _PER_KIND = 8, 20  # bytes an item, and a kind, of a block takes beside its part of S
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def estimate_weights(
     engine.expect(expected, (np.interp(marks, ends, spent[ends]) / spent[-1]).tolist())
 
     total, count = np.zeros(len(columns), dtype), np.zeros(len(columns), counts)
-    column_tasks = split_evenly(np.diff(column_ptr) + 1, 4 * engine.threads)  # each looks at all blocks
+    column_tasks = split_evenly(np.diff(column_ptr) + 1, 64)
     steps = [stop - start for start, stop in column_tasks]
 
     def add(batch: Blocks, estimates: npt.NDArray[Any]) -> None:
@@ -242,11 +242,8 @@ def gather_blocks(statistics: Statistics, dtype: str, batch: Blocks, engine: Eng
         of_item = sp.csr_array((place, batch.kinds, starts), (len(starts) - 1, m)).tocsc()
         del place
         where = of_item.indptr.astype(np.int64), of_item.indices, of_item.data, batch
-        of_kinds = statistics.scaling.a[batch.kinds], statistics.scaling.g[batch.kinds]
         engine.run(
-            lambda t, space: kernels.gather(
-                statistics.X, statistics.scaling, *t, *where, *of_kinds, store, *space
-            ),
+            lambda t, space: kernels.gather(statistics.X, statistics.scaling, *t, *where, store, *space),
             tasks,
             scratch=lambda: (statistics.accumulator(), np.empty(m, store.dtype)),
             scratch_bytes=(8 + store.itemsize) * m,

@@ -123,11 +123,8 @@ def find_kinds(batch, twin, first, last, place):
 
 
 @kernel
-def gather(X, scaling, first, last, item_ptr, block, place, batch, kind_a, kind_g, store, accumulator, row):
-    """Rows of S into the blocks that hold the item: the strict lower triangle of each, row by row.
-
-    `kind_a` and `kind_g` are the scaling of `batch.kinds`, in their order: read one after the other.
-    """
+def gather(X, scaling, first, last, item_ptr, block, place, batch, store, accumulator, row):
+    """Rows of S into the blocks that hold the item: the strict lower triangle of each, row by row."""
     a, g, kinds = scaling.a, scaling.g, batch.kinds
     for i in range(first, last):
         wanted = 0
@@ -153,8 +150,8 @@ def gather(X, scaling, first, last, item_ptr, block, place, batch, kind_a, kind_
                     store[target + t] = row[uint64(kinds[source + t])]
             else:
                 for t in range(length):
-                    s_ij = accumulator[uint64(kinds[source + t])] * (ai * kind_a[source + t])
-                    store[target + t] = s_ij - gi * kind_g[source + t]
+                    j = uint64(kinds[source + t])
+                    store[target + t] = accumulator[j] * (ai * a[j]) - gi * g[j]
         if not whole:
             clear_row(X, i, accumulator, cost)
 
