@@ -1,5 +1,6 @@
 """The command line as people and scripts use it: as a process, through its entry point."""
 
+import contextlib
 import csv
 import importlib.util
 import inspect
@@ -241,7 +242,7 @@ def test_fit_says_what_it_does_on_stderr_and_leaves_one_file(
     assert all(line.startswith("mrfrec: ") for line in lines)
     assert re.fullmatch(r"mrfrec: 60 users × 24 items, \d+ pairs", lines[0])
     assert lines[1].startswith("mrfrec: sparse model (l2=2, sparsity=0.3, rank=6)")
-    assert re.search(r"adds up to .+ to the .+ in use with the data \(together .+\)", lines[1])
+    assert re.search(r"; memory: .+ in use with the data, up to .+ more, limit .+B$", lines[1])
     assert re.fullmatch(r"mrfrec: fitted MRF in \d+\.\d s; wrote new\.mrf \([\d.]+ KB\)", lines[2])
     assert len(lines) == 3
     assert listing(tmp_path) == ["new.mrf"]
@@ -693,6 +694,13 @@ fit events.csv => Missing option '-o' / '--output'\. See mrfrec fit --help
 similar nope.mrf i01 => there is no model file nope\.mrf\. Relative paths start from /
 info events.csv => events\.csv is not a model of mrfrec, or not a whole one
 fit nope.csv -o x.mrf => nope\.csv
+fit debain -o x.mrf => no file or data set debain\. Did you mean debian\?
+evaluate events.csv --min-items 99 => Relax min_items=99 \(--min-items\)
+evaluate events.csv --min-items 1 --heldout 99 => Lower heldout \(--heldout\)
+recommend shop.mrf --user u01 -k abc => '-k': 'abc' is not a whole number\. See mrfrec recommend --help
+recommend shop.mrf --user u01 --novelty x => '--novelty': 'x' is not a number\. See
+info shop.mrf --format yaml => '--format': 'yaml' is not one of 'table', 'json'\. See
+recommend shop.mrf --all --format csv -o - => ^the file must be .*; got .-.\. Results go to stdout
 fit events.csv -o x.mrf --user-column who => user must be a column of .*; got 'who'
 fit events.csv -o x.mrf --l2 six => l2 must be a finite number, 0 or more, or \"auto\"; got 'six'
 fit events.csv -o x.mrf --min-value 4 => min_value must be left out for events\.csv.*; got 4\.0
@@ -700,12 +708,12 @@ fit events.csv -o x.mrf --dtype int8 => '--dtype'.*'int8' is not one of 'float32
 tune events.csv -o x.json --model Nope => --model must be .*'Nope'
 fit events.csv -o x.mrf --model SLIM --user-weight 0.5 => \(SLIM\); got 'user_weight'
 fit events.csv -o x.mrf --params '' => \. cannot be read: Is a directory
-fit events.csv -o no/x.mrf => must be in a folder that exists; got 'no/x\.mrf'
+fit events.csv -o no/x.mrf => ^the file must be in a folder that exists; got 'no/x\.mrf'
 fit events.csv -o . => must be the name of a file
 recommend shop.mrf => give exactly one of --history, --user, --users, --all, --history-file; got none
 recommend shop.mrf --all --history i01 => give exactly one of .*; got --history and --all
 explain shop.mrf --item i01 --user u01 --history i02 => exactly one of --history and --user
-similar shop.mrf Ameli => no item has the id or the title 'Ameli'\. Did you mean i08
+similar shop.mrf Ameli => no item has the id or the title 'Ameli'\. Did you mean Amélie \[i08\]
 recommend shop.mrf --history i01,twin => several items have the title 'twin': i02, i03
 recommend shop.mrf --history ' ,' => ' ,' names no item
 recommend shop.mrf --history @~nobody/x => ~nobody/x cannot be read: No such file
@@ -1057,7 +1065,12 @@ def demo(
     folder = tmp_path_factory.mktemp("demo of all")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mrfrec.datasets._tables", lambda *_: (str(often_used_packages), None))
-        return folder, quick("demo", "-o", "it's [red].mrf", cwd=folder)
+        steps: list[Any] = []
+        bar = contextlib.nullcontext(lambda *step: steps.append(step))
+        patch.setattr("mrfrec.cli.demo.progress_bar", lambda: bar)
+        done = quick("demo", "-o", "it's [red].mrf", cwd=folder)
+    assert {"3 of 3, MRF, 2 % of the weights: measuring", "finishing"} <= {stage for stage, *_ in steps}
+    return folder, done
 
 
 def test_demo_shows_accuracy_recommendations_and_what_is_next(demo: tuple[Path, Done]) -> None:

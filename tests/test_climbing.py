@@ -15,9 +15,11 @@ from mrfrec.core import blocks, closed_form
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids
 from mrfrec.evaluation import climb, compare, splits, study, tuning
+from mrfrec.evaluation.grids import ridges
 from mrfrec.evaluation.report import of_comparison, of_tuning
 from mrfrec.evaluation.splits import Questions, Split, popularity_differs
 from mrfrec.models import EASE, Popularity
+from mrfrec.models.axes import Ridges
 from mrfrec.models.climbing import value_at
 from mrfrec.models.registry import build
 
@@ -217,6 +219,17 @@ def test_a_climb_starts_from_what_the_model_measures(valued: Any) -> None:
     assert all(tried[0][choice.name] == choice.value for choice in moved)
 
 
+def test_a_climb_starts_next_to_what_was_measured_where_auto_counts_as_what_it_stands_for(
+    split: Split, valued: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, twice = ridges(split, 0.5, Ridges((0.5, 1.0, 2.0), of_auto=True))
+    for factor, start in ((0.45, "auto"), (0.8, twice)):
+        monkeypatch.setattr(study.Study, "measured", lambda _, x=factor: {"l2": x * twice})
+        tried = valued(lambda _: 1.0)
+        climb(split, "ndcg@10", fixed={"sparsity": None})
+        assert [x["l2"] for x in tried[:2]] == [factor * twice, start]
+
+
 # ── free parameters ───────────────────────────────────────────────────────────────────────────────
 
 
@@ -291,6 +304,8 @@ def test_the_default_and_the_gain_over_it_are_in_the_table(
     assert found.default is not None
     assert {**default, **found.default.parameters} == default
     report = of_tuning(found, most=3)
+    assert report.about[1] == f"{model}: {len(found.trials)} points tried"
+    assert "measure" not in report.sections[0].columns
     place = report.sections[0].columns.index("over the default, unpaired")
     cells = [row[place] for row in report.sections[0].rows]
     assert len(cells) == 4

@@ -34,6 +34,7 @@ PROMISES = {
         "test_ids_are_the_same_in_every_table",
         "ids_and_titles_come_back",
         "test_string_ids_of_typed_formats_stay_strings_even_if_all_are_digits",
+        "test_ids_from_text_keep_their_type_in_updates_and_when_users_are_forgotten",
     ],
     "Memory is planned.": [
         "test_dense_fit_that_does_not_fit_is_refused_with_a_sparsity_that_does",

@@ -28,6 +28,7 @@ def test_texts_come_back_as_they_were(strings: list[str]) -> None:
         assert kept[-1] == strings[-1]
     with pytest.raises(IndexError):
         kept[len(strings)]
+    assert repr(Texts.of("abcd")) == "Texts(['a', 'b', 'c', …], 4)"
 
 
 @given(several)

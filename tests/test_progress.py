@@ -27,6 +27,7 @@ from mrfrec.core.engine import WORDS
 from mrfrec.core.progress import Clock, showing
 from mrfrec.evaluation import compare, given
 from mrfrec.io.frames import writing_rows
+from mrfrec.models import measuring
 
 Steps = list[tuple[str, int, int]]
 
@@ -191,7 +192,7 @@ def test_a_comparison_has_one_bar_and_says_which_model_it_is_at() -> None:
     ],
     ids=lambda command: command[0],
 )
-def test_a_command_has_one_bar_from_reading_to_the_end(
+def test_a_command_has_a_bar_for_reading_and_one_for_the_rest(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -201,10 +202,12 @@ def test_a_command_has_one_bar_from_reading_to_the_end(
     bar = contextlib.nullcontext(lambda *step: steps.append(step))
     monkeypatch.setattr("mrfrec.cli.show.progress_bar", lambda: bar)
     assert CliRunner().invoke(app, command).exit_code == 0
-    shares = [done / total for _, done, total in steps]
-    assert shares == sorted(shares)
-    assert steps[0][0].startswith("reading")
-    assert shares[-1] == 1.0
+    read = sum(stage == "reading" for stage, *_ in steps)  # whose speed says nothing of the rest
+    for bar_steps in (steps[:read], steps[read:]):
+        shares = [done / total for _, done, total in bar_steps]
+        assert shares == sorted(shares)
+        assert shares[-1] == 1.0
+    assert {stage for stage, *_ in steps[:read]} == {"reading"}
 
 
 def test_the_time_left_follows_the_speed_of_the_present_part() -> None:
@@ -213,6 +216,27 @@ def test_the_time_left_follows_the_speed_of_the_present_part() -> None:
     for second in range(2, 12):
         clock.report(19 + second, 100, float(second))  # a percent each
     assert clock.left(11.0) == "1 min 10 s left"
+
+
+def test_a_call_that_takes_longer_than_it_seemed_has_time_left() -> None:
+    clock = Clock(0.0)
+    clock.report(20, 100, 1.0)
+    assert [clock.left(now) for now in (1.0, 5.0, 10.0)] == ["4 s left", "0 s left", "40 s left"]
+
+
+def test_trials_count_what_they_take_and_measuring_its_share_of_a_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shares = []
+    for scored in (1e-8, 1.0):  # beside the second, all else is nothing
+        monkeypatch.setattr(measuring, "_SCORED", scored)
+        steps: Steps = []
+        MRF().fit(data(), progress=lambda *step, steps=steps: steps.append(step))
+        found = [done / total for stage, done, total in steps if stage == WORDS["measure"]]
+        added = np.diff(found)
+        assert added.min() < added.max() / 2  # of a trial without a fit, and of one with
+        shares.append(min(done / total for stage, done, total in steps if stage != WORDS["measure"]))
+    assert 0.1 < shares[0] < 0.99 < shares[1]
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv"])

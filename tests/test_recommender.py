@@ -221,7 +221,7 @@ def test_items_that_take_away_are_in_explain_only() -> None:
     for item, because in table.select("item", "because").iter_rows():
         parts = model.explain(item, history=history)["contribution"].to_list()[:-1]
         takes_away += min(parts) < 0
-        assert because.count("[") == sum(part > 0 for part in parts)
+        assert because.count("[") == sum(part >= 0.005 for part in parts)
     assert takes_away
 
 
@@ -246,7 +246,7 @@ def test_reasons_begin_with_the_base_score(history: list[str], novelty: float | 
     ):
         parts = model.explain(item, history=history, novelty=novelty)["contribution"].to_list()
         assert because.split(", ")[0] == f"base {parts[-1]:+.2f}"
-        assert ("Title" in because) == any(part > 0 for part in parts[:-1])
+        assert ("Title" in because) == any(part >= 0.005 for part in parts[:-1])
 
 
 # ── the caller's frame library ────────────────────────────────────────────────────────────────────

@@ -27,8 +27,9 @@ from hypothesis import strategies as st
 
 from mrfrec import DataError, Interactions, MrfrecError, ParameterError, read_interactions
 from mrfrec.data.ids import Ids
+from mrfrec.evaluation.splits import strong_generalisation
 from mrfrec.io import batches, json_lines
-from mrfrec.io.tables import as_interactions, read_users
+from mrfrec.io.tables import as_interactions, read_events, read_users
 from mrfrec.models import Popularity
 
 Row = tuple[Any, ...]
@@ -342,6 +343,29 @@ def test_any_bytes_give_interactions_or_an_error_of_ours(
     path.write_bytes(magic + content + magic)
     with pytest.raises(MrfrecError):
         read_interactions(path, on_bad="skip")
+
+
+def test_the_columns_that_were_read_are_named_where_others_are_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "mrfrec")
+    (tmp_path / "t.csv").write_text("customer,user,item\n1,2,3\n")
+    data = read_interactions(tmp_path / "t.csv")
+    assert caplog.messages[0].endswith("t.csv: user 'user', item 'item'; not read: 'customer'")
+    assert list(data.users) == [2]
+
+
+def test_a_table_of_bad_rows_only_says_why_they_are_bad() -> None:
+    with pytest.raises(DataError, match=r"2 rows, all of them bad: no user id; no item id\.$"):
+        read_interactions(pl.DataFrame({"user": [None, 1], "item": [1, None]}), on_bad="skip")
+
+
+def test_events_and_interactions_in_the_place_of_the_other_are_refused_with_advice() -> None:
+    rows = pl.DataFrame({"user": [1], "item": [2]})
+    with pytest.raises(DataError, match=r"got Events\. Give events\.interactions\(\)"):
+        Popularity().fit(read_events(rows))
+    with pytest.raises(DataError, match=r"got Interactions\. Read them with evaluation\.read_events"):
+        strong_generalisation(read_interactions(rows), 1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("form", ["csv", "json"])

@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from mrfrec.errors import BusyError, MrfrecError, RefusedError
+from mrfrec.errors import BusyError, MrfrecError, ParameterError, RefusedError
 
 _CODES: dict[type[MrfrecError], int] = {RefusedError: 3, BusyError: 4}  # of errors whose exit code is not 2
 _LESS_MEMORY = "make the model smaller, as with --sparsity 0.005, or use fewer --threads"
@@ -74,6 +74,8 @@ def _run(arguments: list[str], stop: Event, debug: bool) -> int | None:
 
 def _in_words(error: Any) -> tuple[str, int]:
     """Return the message for an error, in the words of the shell, and the exit code."""
+    if isinstance(error, ParameterError) and error.name == "path":
+        error = error.named("the file")
     if isinstance(error, MrfrecError):
         return str(error), _CODES.get(type(error), 2)
     if isinstance(error, MemoryError):
@@ -89,7 +91,10 @@ def _in_words(error: Any) -> tuple[str, int]:
     if hasattr(error, "format_message"):  # a usage error of typer
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "mrfrec"
-        said = error.format_message().rstrip(".")
+        said = error.format_message().rstrip(".").replace("Value error, ", "")
+        for fault in getattr(error.__cause__, "errors", list)():  # of pydantic, which names no value
+            kind = {"int_parsing": "a whole number", "float_parsing": "a number"}.get(fault["type"])
+            said = f"{said.partition(': ')[0]}: {fault['input']!r} is not {kind}" if kind else said
         return f"{said}{'' if said.endswith('?') else '.'} See {command} --help.", 2
     return f"unexpected {type(error).__name__}: {error}. This is a bug in mrfrec; --debug shows where.", 1
 

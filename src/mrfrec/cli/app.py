@@ -57,8 +57,8 @@ def _about(
 def demo(output: ModelFile = Path("debian.mrf")) -> None:
     """Fit, compare, recommend and explain on built-in data.
 
-    Users are the source packages of Debian 12, items the packages they are built with. Takes a few seconds,
-    and about ten seconds more the first time, to compile. Ends with commands to try next.
+    Users are the source packages of Debian 12, items the packages they are built with. Takes half a
+    minute of one core, and about ten seconds more the first time, to compile. Ends with commands to try next.
 
     \b
     Examples:

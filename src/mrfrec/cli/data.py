@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -25,8 +26,10 @@ def data_set_named(data: list[str], reading: dict[str, Any]) -> str | None:
     """Return the name of the data set that DATA is, None for files; refuse options for files with it."""
     from mrfrec.datasets.registry import DATA_SETS, EMBEDDED
 
-    name = data[0]
-    if len(data) > 1 or Path(name).exists() or name not in (*DATA_SETS, *EMBEDDED):
+    name, known = data[0], (*DATA_SETS, *EMBEDDED)
+    if len(data) > 1 or Path(name).exists() or name not in known:
+        if not Path(name).exists() and (near := get_close_matches(name, known, 1, cutoff=0.8)):
+            raise DataError(f"there is no file or data set {name}. Did you mean {near[0]}?")
         return None
     allowed = () if name in DATA_SETS else LIMITS  # a published data set is filtered as published
     refuse({option: x for option, x in reading.items() if option not in allowed}, f"the data set {name}")

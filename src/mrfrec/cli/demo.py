@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from mrfrec import datasets
-from mrfrec.cli.show import print_table, size_of
+from mrfrec.cli.show import print_table, progress_bar, size_of
 from mrfrec.evaluation.protocol import compare
 from mrfrec.evaluation.report import means_text
 from mrfrec.evaluation.splits import strong_generalisation
@@ -39,11 +39,13 @@ def run(output: Path) -> None:
         "MRF, 2 % of the weights": MRF(sparsity=0.02),
     }
     split = strong_generalisation(datasets.events("debian"), _HELD_OUT)
-    found = compare(models, split, ("ndcg@100", "recall@20"))
+    with progress_bar() as progress:
+        found = compare(models, split, ("ndcg@100", "recall@20"), progress=progress)
     rows = [[*means_text(each), f"{each.seconds['training']:.2f} s"] for each in found.values()]
     print_table(rows, ["", "nDCG@100", "Recall@20", "training"])
 
-    model = MRF().fit(data)
+    with progress_bar() as progress:
+        model = MRF().fit(data, progress=progress)
     typer.echo(f"\nA package is built with {', '.join(_HISTORY)}. What else will it need?")
     answer = model.answer(history=_HISTORY, k=8, explain=3)
     names = ["rank", "item", "title", "score", "because"]

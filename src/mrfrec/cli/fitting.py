@@ -72,9 +72,8 @@ def fit(
     """
     from mrfrec import datasets
     from mrfrec.cli.models import make, only, parse_model, with_options
-    from mrfrec.cli.running import READING, check_output, cluster_of
+    from mrfrec.cli.running import check_output, cluster_of
     from mrfrec.cli.show import note, progress_bar, size_of
-    from mrfrec.core.progress import part_of
     from mrfrec.io.sources import paths_of
     from mrfrec.io.tables import read_interactions
 
@@ -88,11 +87,11 @@ def fit(
         if name is not None:
             interactions = datasets.load(name, folder).filtered(**reading)
         else:
-            interactions = read_interactions(data, progress=part_of(progress, 0, READING), **reading)
+            interactions = read_interactions(data, progress=progress, **reading)
         note(f"{interactions.n_users:,} users × {interactions.n_items:,} items, {len(interactions):,} pairs")
         note_skipped(interactions.skipped)
         start = time.perf_counter()
-        recommender.fit(interactions, progress=part_of(progress, READING, 1), **workers)
+        recommender.fit(interactions, progress=progress, **workers)
     seconds = time.perf_counter() - start
     recommender.save(output, include_histories=histories)
     note(f"fitted {spec.kind} in {seconds:.1f} s; wrote {output} ({size_of(output)})")

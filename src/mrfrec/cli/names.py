@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mrfrec.checks import warn
-from mrfrec.data.catalogue import Catalogue
+from mrfrec.data.catalogue import Catalogue, name_with_id
 from mrfrec.data.ids import Id, Ids
 from mrfrec.errors import DataError
 from mrfrec.io.atomic import expanded
@@ -53,8 +53,9 @@ class ItemNames:
         """Return the id of the item that has this id or this title."""
         known = self._known(text)
         if known is None:
-            near = [self._catalogue.items[place] for place in self._catalogue.search(text, _GUESSES)]
-            advice = f" Did you mean {', '.join(map(str, near))}?" if near else ""
+            own = self._catalogue
+            near = [name_with_id(own.items[i], own.short_title(i)) for i in own.search(text, _GUESSES)]
+            advice = f" Did you mean {', '.join(near)}?" if near else ""
             raise DataError(f"no item has the id or the title {text!r}.{advice}")
         return known
 

@@ -22,7 +22,7 @@ Model = Annotated[Path, Argument(help="A model file written by mrfrec fit.", met
 Count = Annotated[int, Option("-k", help="Number of items.", metavar="N")]
 Output = Annotated[
     Path | None,
-    Option("-o", "--output", metavar="FILE", help="A .csv, .json or .txt file."),
+    Option("-o", "--output", metavar="FILE", help="A .csv, .json or .txt file.", show_default="stdout"),
 ]
 Target = Annotated[
     str | None,
@@ -30,6 +30,7 @@ Target = Annotated[
         "-o", "--output",
         metavar="FILE",
         help="A .parquet, .csv, .json, .jsonl or .txt file, or a database such as postgresql://host/shop.",
+        show_default="stdout",
     ),
 ]  # fmt: skip
 Table = Annotated[

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 from mrfrec.cli.data import Data
 from mrfrec.cli.options import Measuring
 
-READING = 0.2  # share of a command's time that is spent on reading, about
-
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
     from mrfrec.evaluation.report import Report
@@ -32,7 +30,6 @@ def measuring(
     `defaults` are the metrics where none is typed, if not the usual ones. `written` are further files.
     """
     from mrfrec.cli.show import REPORT_FORMATS, kind_of, note, progress_bar
-    from mrfrec.core.progress import part_of
     from mrfrec.evaluation.metrics import DEFAULTS, parse, within
 
     kind_of(options.form, options.output, REPORT_FORMATS)
@@ -46,14 +43,14 @@ def measuring(
 
         check_drawable(plot)
     with progress_bar() as progress:
-        split = data.read(part_of(progress, 0, READING))
+        split = data.read(progress)
         note(str(split))
         m = split.training.n_items
         if options.metrics is None and any(parse(name).k > m for name in wanted):  # requests do not adapt
             wanted = within(wanted, m)
             note(f"there are {m:,} items: measuring {', '.join(wanted)}")
         logging.getLogger("mrfrec").setLevel(logging.WARNING)
-        yield split, wanted, part_of(progress, READING, 1)
+        yield split, wanted, progress
 
 
 @contextmanager

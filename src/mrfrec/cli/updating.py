@@ -50,9 +50,8 @@ def update(
       mrfrec update shop.mrf today.csv
       mrfrec update shop.mrf 'logs/2026-11-16-*.parquet' --batch 2026-11-16 -o new.mrf
     """
-    from mrfrec.cli.running import READING, check_output
+    from mrfrec.cli.running import check_output
     from mrfrec.cli.show import note, progress_bar
-    from mrfrec.core.progress import part_of
     from mrfrec.io.sources import paths_of
     from mrfrec.models.storage.updating import read_more
 
@@ -60,15 +59,9 @@ def update(
     check_output(output or model, [*(path for name in data for path in paths_of(name)), *items])
     opened = _opened(model, "update", machine)
     with progress_bar() as progress:
-        events = read_more(opened, data, progress=part_of(progress, 0, READING), **reading)
+        events = read_more(opened, data, progress=progress, **reading)
         note_skipped(events.skipped)
-        opened.update(
-            events,
-            batch=batch,
-            again=again,
-            measure_again=measure_again,
-            progress=part_of(progress, READING, 1),
-        )
+        opened.update(events, batch=batch, again=again, measure_again=measure_again, progress=progress)
     note(f"added {opened.batches_[-1]}: now {opened.data_size_}")
     _saved(opened, output or model)
 

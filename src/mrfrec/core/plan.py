@@ -98,15 +98,12 @@ class Plan:
             kept += f", rank={self.rank}"
         memory = ""
         if self.limit:
-            least = f"needs {human_bytes(self.least)} and " if self.least < self.needed else ""
-            memory = f", {least}adds up to {human_bytes(self.needed)} of the {human_bytes(self.limit)} it may"
-        if self.limit and self.in_use:
-            memory += (
-                f" to the {human_bytes(self.in_use)} in use with the data "
-                f"(together {human_bytes(self.in_use + self.needed)})"
-            )
+            held = f"{human_bytes(self.in_use)} in use with the data, " if self.in_use else ""
+            least = f" (at least {human_bytes(self.least)})" if self.least < self.needed else ""
+            more = f"up to {human_bytes(self.needed)} more{least}, limit {human_bytes(self.limit)}"
+            memory = f"; memory: {held}{more}"
         l2 = self.l2 if self.l2 == "auto" else f"{self.l2:.3g}"
-        return f"{self.kind} model (l2={l2}{kept}){memory}: {self.reason}"
+        return f"{self.kind} model (l2={l2}{kept}): {self.reason}{memory}"
 
 
 def tile_size(m: int) -> int:

@@ -57,7 +57,9 @@ class Clock:
         """Return the time left in words, "" if that is not known."""
         if self._ends is None or self.is_over:
             return ""
-        seconds = max(round(self._ends - now), 0)
+        if now > self._ends:  # it takes longer than it seemed: go by the mean speed
+            self._ends = now + (now - self._start) * (1 - self.share) / self.share
+        seconds = round(self._ends - now)
         minutes, seconds = divmod(seconds, 60)
         hours, minutes = divmod(minutes, 60)
         if hours:

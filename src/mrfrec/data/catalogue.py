@@ -154,9 +154,9 @@ def name_with_id(item: Id, title: str | None) -> str:
 
 
 def because_text(base: float, parts: Iterable[tuple[str, float]]) -> str:
-    """Return the parts of a score as text: "base +0.74, cython3 +0.01"; a base score of 0 is left out."""
-    each = [*([("base", base)] if base else []), *parts]
-    return ", ".join(f"{name} {amount:+.2f}" for name, amount in each)
+    """Return the parts of a score as text: "base +0.74, cython3 +0.01"; 0.00 only where all are."""
+    each = [(name, f"{amount:+.2f}") for name, amount in (("base", base), *parts) if amount]
+    return ", ".join(f"{name} {text}" for name, text in [x for x in each if float(x[1])] or each)
 
 
 def shortened(text: str, most: int) -> str:

@@ -49,6 +49,9 @@ class Texts(Sequence[str]):
     def __len__(self) -> int:
         return len(self.ptr) - 1
 
+    def __repr__(self) -> str:
+        return f"Texts([{', '.join(map(repr, self[:3]))}{', …' if len(self) > 3 else ''}], {len(self):,})"
+
     @overload
     def __getitem__(self, index: int) -> str: ...
     @overload

@@ -267,7 +267,7 @@ def filter_pairs(
             keep &= ~drop[ids]
             if drop.any():
                 left_out[rule.format(limit)] = int(drop.sum())
-                limits.append(f"{name}={limit}")
+                limits.append(f"{name}={limit} (--{name.replace('_', '-')})")
     if not keep.any():
         raise DataError(
             f"no interactions are left without {', '.join(left_out)}. Relax {' or '.join(limits)}."

@@ -71,7 +71,7 @@ def add(old: Interactions, new: Interactions) -> Interactions:
         origin = origin.only(keep)
     out = Interactions(matrix, users, items, titles, copy=False)
     out.library, out.origin = old.library, origin
-    return retyped(out)
+    return out
 
 
 def without_users(data: Interactions, places: npt.NDArray[np.integer[Any]]) -> Interactions:
@@ -92,55 +92,7 @@ def without_users(data: Interactions, places: npt.NDArray[np.integer[Any]]) -> I
         matrix[:, kept], data.users.subset(np.flatnonzero(stays)), data.items.subset(kept), titles, copy=False
     )
     out.library, out.origin = data.library, origin.only(keep)
-    return retyped(out)
-
-
-def retyped(data: Interactions) -> Interactions:
-    """Make integers of ids from text if all that are left look like integers, after pairs were dropped.
-
-    The types of ids then depend only on the pairs that are left, and not on how they came.
-    """
-    origin = origin_of_data(data)
-    users = _as_integers(data.users) if origin.users == "untyped" else None
-    items = _as_integers(data.items) if origin.items == "untyped" else None
-    if users is None and items is None:
-        return data
-    row, column = (
-        np.arange(len(old)) if new is None else np.argsort(new)
-        for old, new in ((data.users, users), (data.items, items))
-    )
-    places = sp.csr_array(
-        (np.arange(1, len(data) + 1), data.matrix.indices, data.matrix.indptr), shape=data.matrix.shape
-    )
-    moved = places[row][:, column]
-    moved.sort_indices()
-    order = moved.data - 1
-    matrix = sp.csr_array((data.matrix.data[order], moved.indices, moved.indptr), shape=moved.shape)
-    out = Interactions(
-        matrix,
-        data.users if users is None else users[row],
-        data.items if items is None else items[column],
-        None if data.titles is None else data.titles.take(column),
-        copy=False,
-    )
-    out.skipped, out.library, out.origin = data.skipped, data.library, origin.only(order)
     return out
-
-
-def _as_integers(ids: Ids) -> npt.NDArray[Any] | None:
-    """Return strings as integers if all are written as such; None if not, or if they are integers already."""
-    numbers: list[int] = []
-    for text in ids if ids.is_text else ():
-        try:
-            number = int(text) if len(str(text)) <= 20 else None
-        except ValueError:
-            return None
-        if number is None or str(number) != text:
-            return None
-        numbers.append(number)
-    if not numbers or min(numbers) < -(2**63) or max(numbers) >= (2**63 if min(numbers) < 0 else 2**64):
-        return None
-    return np.array(numbers, np.uint64 if max(numbers) >= 2**63 else np.int64)
 
 
 def _added(
@@ -173,29 +125,26 @@ def _added(
 def _union(
     old: Ids, new: Ids, old_kind: str, new_kind: str, role: str
 ) -> tuple[Ids, tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]], str]:
-    """Return all ids in ascending order, where those of each are among them, and their type.
+    """Return all ids in ascending order, where those of each are among them, and how they were read.
 
-    Integers from text become strings if the others are strings, as they do in one table.
+    The ids keep the type they have in `old`: of new ones, only integers from text become strings.
     """
     kinds = {old_kind, new_kind}
     kind = "untyped" if kinds == {"untyped"} else next(iter(sorted(kinds - {"untyped"})))
-    sides = [(old, old_kind), (new, new_kind)]
-    values: list[Any] = [list(ids) if ids.is_text else ids.values for ids, _ in sides]
+    values: list[Any] = [list(ids) if ids.is_text else ids.values for ids in (old, new)]
     if old.is_text != new.is_text:
-        if any(not ids.is_text and own != "untyped" for ids, own in sides):
+        if new.is_text or new_kind != "untyped":
             integers, strings = ("new events", "model") if old.is_text else ("model", "new events")
+            odd = "" if old.is_text else f", such as {min(values[1], key=_looks_whole)!r}"
             raise DataError(
-                f"{role} ids are integers in the {integers} and strings in the {strings}. Convert those of "
-                "the new events, or fit again on all events."
+                f"{role} ids are integers in the {integers} and strings in the {strings}{odd}. Correct those "
+                "of the new events, or fit again on all events."
             )
-        values = [[str(x) for x in ids] for ids, _ in sides]
+        values[1] = [str(x) for x in new]
     elif not old.is_text and values[0].dtype != values[1].dtype:
         if any(len(part) and part.min() < 0 for part in values):
-            if kind != "untyped":
-                raise DataError(f"{role} ids are both below 0 and above 2**63. Make them strings.")
-            values = [[str(x) for x in ids] for ids, _ in sides]
-        else:
-            values = [part.astype(np.uint64) for part in values]
+            raise DataError(f"{role} ids are both below 0 and above 2**63. Make them strings.")
+        values = [part.astype(np.uint64) for part in values]
     if isinstance(values[0], list):
         union = Ids(Texts.of(sorted({*values[0], *values[1]})))
         places = [union.find(part, role) for part in values]
@@ -204,6 +153,10 @@ def _union(
         union = Ids(both)
         places = [np.searchsorted(both, part) for part in values]
     return union, (places[0].astype(np.int32), places[1].astype(np.int32)), kind
+
+
+def _looks_whole(text: str) -> bool:
+    return text.isdecimal() and text[0] != "0"
 
 
 def _titles(

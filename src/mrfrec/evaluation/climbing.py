@@ -111,6 +111,9 @@ class _Climber:
             return values.index(default)
         if type(default) not in (int, float):
             return middle
+        if isinstance(axis, Ridges) and "auto" in values:  # count it as what it stands for
+            typical = next(x / by for x, by in zip(values, axis.multiples, strict=True) if x != "auto")
+            values[values.index("auto")] = typical
         distance = {i: abs(x - default) for i, x in enumerate(values) if type(x) in (int, float)}
         return min(distance, key=lambda i: distance[i], default=middle)
 

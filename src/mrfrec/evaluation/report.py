@@ -137,6 +137,7 @@ def _is_untuned(evaluation: Evaluation) -> bool:
 def of_tuning(tuning: Tuning, most: int = 10) -> Report:
     """Report the best trials, the best first, and by how much they are better than the default."""
     names = list(dict.fromkeys(name for trial in tuning.trials for name in trial.parameters))
+    names = [name for name in names if name != "measure"]  # no trial measures
     tried = tuning.trials
     ranked = sorted((t for t in tried if t.value is not None), key=lambda t: -(t.value or 0.0))
     failed = [trial for trial in tried if trial.value is None]
@@ -155,7 +156,8 @@ def of_tuning(tuning: Tuning, most: int = 10) -> Report:
     ]
     about = [
         f"split: {tuning.split}",
-        f"{tuning.model}: {len(tried):,} points tried, of which {len(failed):,} could not be fitted",
+        f"{tuning.model}: {len(tried):,} points tried"
+        + (f", of which {len(failed):,} could not be fitted" if failed else ""),
     ]
     data = {
         "model": tuning.model, "metric": str(tuning.metric), "split": tuning.split,

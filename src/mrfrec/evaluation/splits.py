@@ -174,7 +174,7 @@ def strong_rows(events: Events, heldout: int, *, hidden: float = 0.2, seed: int 
     if 2 * heldout >= len(present):
         raise DataError(
             f"2 × {heldout:,} users cannot be held out of {len(present):,}: none would be left to train on. "
-            "Lower heldout."
+            "Lower heldout (--heldout)."
         )
     drawn = present[np.random.RandomState(seed).permutation(len(present))]
     part_of = np.zeros(events.n_users, np.int8)
@@ -341,7 +341,8 @@ def _over(items: Ids, data: Interactions) -> sp.csr_array:
 def check_type(name: str, value: object, kind: type[T]) -> T:
     """Return a value if it is of this type."""
     if not isinstance(value, kind):
-        raise DataError(f"{name} must be {kind.__name__}; got {type(value).__name__}.")
+        advice = " Read them with evaluation.read_events." if kind is Events else ""
+        raise DataError(f"{name} must be {kind.__name__}; got {type(value).__name__}.{advice}")
     return value
 
 

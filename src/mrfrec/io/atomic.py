@@ -81,6 +81,8 @@ def _unfinished(path: str | os.PathLike[str]) -> Iterator[tuple[Path, Path]]:
     can be removed whenever Ctrl-C comes.
     """
     target = file_path(path)
+    if str(target) == "-":
+        raise ParameterError("path", "the name of a file", "-", "Results go to stdout if there is none.")
     try:
         target = target.resolve() if target.is_symlink() else target
     except RuntimeError:  # links in a circle

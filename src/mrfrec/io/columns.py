@@ -38,8 +38,9 @@ def find_roles(
             roles[role] = fitting[0]
         elif role in needed:
             raise DataError(
-                f"{table.name}: which column holds the {role}s? The columns are {_listed(table.columns)}. "
-                f"Name it: {role}=…; a file without a header line needs names for all: columns=…."
+                f"{table.name}: which column holds the {role}s? The columns are {name_list(table.columns)}. "
+                f"Name it: {role}=… (--{role}-column). A file without a header line needs names for all: "
+                "columns=… (--columns)."
             )
     for (role, name), (other, same) in pairwise(sorted(roles.items(), key=lambda pair: pair[1])):
         if name == same:
@@ -49,7 +50,7 @@ def find_roles(
 
 def _named(table: Source, role: str, name: str) -> str:
     if name not in table.columns:
-        raise ParameterError(role, f"a column of {table.name}: {_listed(table.columns)}", name)
+        raise ParameterError(role, f"a column of {table.name}: {name_list(table.columns)}", name)
     return name
 
 
@@ -61,7 +62,7 @@ def _recognised(table: Source, role: str, taken: set[str]) -> list[str]:
     return plainest if len(plainest) == 1 else fitting
 
 
-def _listed(names: Sequence[str]) -> str:
+def name_list(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:12])) + (", …" if len(names) > 12 else "")
 
 
@@ -71,8 +72,8 @@ def check_that_rows_may_be_counted(table: Source, roles: dict[str, str]) -> None
     others = [name for name in table.columns if name not in roles.values() and _letters(name) not in times]
     if others:
         raise DataError(
-            f"{table.name}: which column holds the values? It may be one of {_listed(others)}: name it by "
-            "value=…."
+            f"{table.name}: which column holds the values? It may be one of {name_list(others)}: name it by "
+            "value=… (--value-column)."
         )
 
 
@@ -86,7 +87,7 @@ def find_titles(table: Source, item: str | None, title: str | None) -> dict[str,
     for role, found in (("item", ids), ("title", titles)):
         if len(found) != 1:
             raise DataError(
-                f"{table.name}: which column holds the {role}s? The columns are {_listed(table.columns)}: "
+                f"{table.name}: which column holds the {role}s? The columns are {name_list(table.columns)}: "
                 "call them item and title."
             )
     if ids == titles:

@@ -242,5 +242,5 @@ def _suffix(path: str | PathLike[str], form: str | None) -> str:
     suffix = Path(path).suffix.lower() if form is None else f".{form}"
     if suffix not in FILE_FORMATS:
         rule = f"a name that ends in {', '.join(FILE_FORMATS)}"
-        raise ParameterError("path", rule, str(path), "Or say which of them with form=….")
+        raise ParameterError("path", rule, str(path), "Or say which of them with form=… (--format).")
     return suffix

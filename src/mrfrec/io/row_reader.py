@@ -38,7 +38,7 @@ _RULES = {
     "event": "kinds of events must be text or integers",
 }
 _DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f%z")
-OR_SKIP = ', or give on_bad="skip" to leave such rows out'
+OR_SKIP = ', or leave such rows out: on_bad="skip" (--on-bad skip)'
 _MIXED_TIMES = "times are numbers in some rows and dates in others. Make them the same."
 
 
@@ -169,7 +169,7 @@ class RowReader:
             if faded:
                 _log.info(
                     "%s of %s rows are older than %d half-lives: they count a millionth, and their items are "
-                    "not recommended again. Give window=… to leave such rows out.",
+                    "not recommended again. Give window=… (--window) to leave such rows out.",
                     f"{faded:,}", f"{rows.size:,}", OLDEST,
                 )  # fmt: skip
         if "value" not in rows:
@@ -181,7 +181,7 @@ class RowReader:
         """Return an error that says why there are no rows."""
         good = self.read_rows - sum(self.skipped.values())
         if not good:
-            skipped = f", of which {self.read_rows:,} were bad" if self.skipped else ""
+            skipped = f", all of them bad: {'; '.join(self.skipped)}" if self.skipped else ""
             error = DataError if self.read_rows else EmptyTableError
             return error(f"the table has no interactions: {self.read_rows:,} rows{skipped}.")
         names = ("min_value", "event_weights", "since", "until", "window")

@@ -212,7 +212,8 @@ def _format_of(name: str, options: ReadingOptions) -> Format:
     form = _SUFFIXES.get(Path(path.stem).suffix if packed else path.suffix)
     if form is None or (packed and form in ("parquet", "arrow")):
         raise DataError(
-            f"{name}: cannot tell the format from the name. Give input_format=…, one of "
+            f"{name}: cannot tell the format from the name. Give input_format=… "
+            f"(--input-format), one of "
             f"{', '.join(FORMATS)}; or use a name that ends in {', '.join(_SUFFIXES)}, text and JSON lines "
             "also with .gz or .zst after that."
         )

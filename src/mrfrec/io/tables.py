@@ -19,12 +19,11 @@ from mrfrec.core.progress import shows_progress
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.data.interactions import Interactions, only
-from mrfrec.data.merging import retyped
 from mrfrec.data.provenance import Origin
 from mrfrec.data.reading import Duplicates, Duration, Format, Moment, OnBad, ReadingOptions
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.batches import Source, reading
-from mrfrec.io.columns import check_that_rows_may_be_counted, find_roles, find_titles
+from mrfrec.io.columns import check_that_rows_may_be_counted, find_roles, find_titles, name_list
 from mrfrec.io.row_reader import RowReader
 from mrfrec.io.sources import open_sources
 
@@ -153,7 +152,6 @@ def read_interactions(
         titles = _titles_from(items, known, item, title, rows)
     out = Interactions(matrix, users, known, titles, copy=False)
     out.skipped, out.library, out.origin = rows.skipped, library, origin
-    out = retyped(out) if origin.sets_to_zero else out
     kept = out.filtered(**options.limits())
     if kept is out and out.origin is not None:  # later events may exceed the limits
         limits = {name: int(limit) for name, limit in options.limits().items() if limit}
@@ -244,13 +242,20 @@ def _read(
             check_that_rows_may_be_counted(table, roles)
             if min_value is not None:
                 rule = f"left out for {table.name}, which has no column of values"
-                raise ParameterError("min_value", rule, min_value, "Or name that column: value=….")
+                advice = "Or name that column: value=… (--value-column)."
+                raise ParameterError("min_value", rule, min_value, advice)
         if "value" in roles and not uses_values and not tables:
             _log.info(
-                "column %r of %s is not used: every %s counts %s. To learn from its values: binary=False.",
+                "column %r of %s is not used: every %s counts %s. To learn from its values: "
+                "binary=False (--values).",
                 roles["value"], table.name, *(("row", "its weight") if options.weighs else ("pair", "1")),
             )  # fmt: skip
-        tables.append((table, {role: name for role, name in roles.items() if wanted.get(role, True)}))
+        read = {role: name for role, name in roles.items() if wanted.get(role, True)}
+        others = [name for name in table.columns if name not in roles.values()]
+        if others and not tables:
+            used = ", ".join(f"{role} {name!r}" for role, name in read.items())
+            _log.info("columns of %s: %s; not read: %s", table.name, used, name_list(others))
+        tables.append((table, read))
     without = [table.name for table, roles in tables if "value" not in roles]
     if without and len(without) < len(tables):
         raise DataError(f"{without[0]} has no column of values, but other files have. Read them apart.")
@@ -281,6 +286,8 @@ def as_interactions(data: object) -> Interactions:
         return data
     if sp.issparse(data) or isinstance(data, np.ndarray):
         return Interactions(data)
+    if isinstance(data, Events):
+        raise DataError("data must be interactions; got Events. Give events.interactions().")
     return read_interactions(data)
 
 

@@ -45,7 +45,8 @@ AXES: dict[str, tuple[float, ...]] = {
     "user_weight": (0.0, 0.25, 0.5, 0.8, 1.2, 1.8),
 }  # fmt: skip
 NAMES = tuple(AXES)
-_L2_TRIALS, _USER_TRIALS, _TRIALS = 5, 3, 16  # that a climb takes, mostly
+_TRIALS = {"l2": 5, "user_weight": 3, "rank_weight": 4, "novelty": 4}  # that a climb takes, mostly
+_SCORED, _RANKED = 3e-8, 1e-8  # seconds of one core, as in `costs`, to score and to rank an item for a user
 _SOLVING = ("solve", "rows", "factorise", "invert factor", "multiply factor", "weights")
 _LEAST_BUDGET = 20.0  # seconds of one core
 
@@ -170,9 +171,13 @@ def relative_spread(X: sp.csr_array, weights: Rows | DenseRows, shift: Array, lo
 class _Trials:
     """The values that were tried, and the nDCG of each held-out user with them."""
 
-    def __init__(self, asked: HeldOut, settings: Settings, offset: bool, engine: Engine, held: int) -> None:
-        self._asked, self._settings, self._offset, self._engine = asked, settings, offset, engine
-        self._held = held
+    def __init__(
+        self, asked: HeldOut, plan: "Preparation", offset: bool, engine: Engine, progress: Progress | None
+    ) -> None:
+        self._asked, self._settings, self._offset, self._engine = asked, plan.settings, offset, engine
+        self._held, self._costs, self._total = plan.held, plan.costs, plan.seconds
+        self._progress, self._done = progress, 0.0
+        self._user_weight: float | None = None  # of the latest fit
         self._reuse = fitting.Reuse()
         self._low: Array | None = None  # x·L, which no value changes
         self._scored: dict[tuple[float, float], tuple[Array, float]] = {}  # by l2 and user_weight
@@ -184,12 +189,24 @@ class _Trials:
         """Return the nDCG of each user with these values."""
         key = tuple(point[name] for name in NAMES)
         if key not in self.found:
+            done = self._done + self._cost(point["l2"], point["user_weight"])
+            if self._progress is not None:
+                units = (max(round(1e6 * x), 1) for x in (self._done, max(self._total, done)))
+                self._progress(WORDS["measure"], *units)
+            self._done = done
             base, spread = self._scores(point["l2"], point["user_weight"])
             factors = novelty_factors(self._popularity, point["novelty"], self._asked.ranked)
             self.found[key] = self._ranked(base, point["rank_weight"] * spread, factors.astype(base.dtype))
             of_fit = point["l2"], point["user_weight"]
             self._best[of_fit] = max(self._best.get(of_fit, 0.0), float(self.found[key].mean()))
         return self.found[key]
+
+    def _cost(self, l2: float, user_weight: float) -> float:
+        """Return about how long it takes to try these values next."""
+        if (l2, user_weight) in self._scored:
+            return self._costs["novelty"]
+        last, self._user_weight = self._user_weight, user_weight
+        return self._costs["first" if last is None else "l2" if last == user_weight else "user_weight"]
 
     def _ranked(self, base: Array, weight: float, factors: Array) -> Numbers:
         asked, low = self._asked, self._low
@@ -255,6 +272,18 @@ class Preparation(NamedTuple):
     settings: Settings  # of the stand-in
     free: list[str]  # the parameters to measure
     held: int  # bytes that are held for all trials
+    costs: Mapping[str, float]  # of the first trial, and of another value of each parameter
+    after: float  # what the fit that follows costs
+
+    @property
+    def seconds(self) -> float:
+        """About how long all trials take, as `core.costs` counts."""
+        return self.costs["first"] + sum(_TRIALS[name] * self.costs[name] for name in self.free)
+
+    @property
+    def share(self) -> float:
+        """Of the time of the whole fit."""
+        return self.seconds / (self.seconds + self.after)
 
 
 def prepare(
@@ -273,14 +302,29 @@ def prepare(
         costs.of_fit(*fit, additions, engine.accelerator is not None)
         for fit in ((final, settings, sizes), (plan, trial, small))
     ]
-    return Preparation(replace(final, needed=memory.limit), trial, affordable(free, *work), held)
+    final = replace(final, needed=memory.limit)
+    free = affordable(free, *work)
+    return Preparation(final, trial, free, held, _of_trials(work[1], asked), sum(work[0].values()))
+
+
+def _of_trials(fit: Mapping[str, float], asked: HeldOut) -> dict[str, float]:
+    """Return the costs of the first trial, and of another value of each parameter."""
+    scored, ranked = (each * asked.shown.shape[0] * len(asked.ranked) for each in (_SCORED, _RANKED))
+    solving, again = _refits(fit)
+    costs = {"l2": solving + scored + ranked, "user_weight": again + scored + ranked}
+    return {**costs, "rank_weight": ranked, "novelty": ranked, "first": sum(fit.values()) + scored + ranked}
+
+
+def _refits(fit: Mapping[str, float]) -> tuple[float, float]:
+    """Return the costs of a fit with another l2, and with another user_weight."""
+    solving = sum(cost for stage, cost in fit.items() if stage in _SOLVING)
+    return solving, sum(cost for stage, cost in fit.items() if stage not in ("low rank", "finish"))
 
 
 def affordable(free: Sequence[str], final: Mapping[str, float], trial: Mapping[str, float]) -> list[str]:
     """Leave out user_weight where trying it would take longer than the final fit, by the costs of both."""
-    solving = sum(cost for stage, cost in trial.items() if stage in _SOLVING)
-    again = sum(cost for stage, cost in trial.items() if stage not in ("low rank", "finish"))
-    total = trial.get("low rank", 0.0) + (1 + _USER_TRIALS) * again + _L2_TRIALS * solving
+    solving, again = _refits(trial)
+    total = trial.get("low rank", 0.0) + (1 + _TRIALS["user_weight"]) * again + _TRIALS["l2"] * solving
     dear = total > max(sum(final.values()), _LEAST_BUDGET)
     return [name for name in free if name != "user_weight" or not dear]
 
@@ -294,7 +338,7 @@ def measure(
     progress: Progress | None = None,
 ) -> Measured:
     """Climb from the start, a value for each of `NAMES`, along the free parameters."""
-    settings, trials = plan.settings, _Trials(asked, plan.settings, offset, engine, plan.held)
+    settings, trials = plan.settings, _Trials(asked, plan, offset, engine, progress)
     first = {name: value for name, value in start.items() if value != "auto"}
     if "l2" not in first:
         moments = statistics.moments(asked.training, first["user_weight"], engine)
@@ -309,8 +353,6 @@ def measure(
     def find(place: Place) -> Numbers | None:
         if any(not 0 <= index < len(axes[name]) for name, index in place.items()):
             return None
-        if progress is not None:
-            progress(WORDS["measure"], len(trials.found), max(_TRIALS, len(trials.found) + 1))
         return trials.ndcg(point(place))
 
     place = {name: axis.index(first[name]) for name, axis in axes.items()}

@@ -50,7 +50,6 @@ PAPER: dict[str, Any] = {
 _OF_MACHINE = ("needed", "least", "limit", "in_use")  # what a plan says of memory, which is not saved
 # Where the values that are "auto" start. A dense model starts without a low-rank part.
 _START = {"user_weight": 0.25, "novelty": 0.1, "rank_weight": 0.3}
-_MEASURING = 0.5  # share of the time of a fit that measures, about
 _log = logging.getLogger("mrfrec")
 
 
@@ -336,7 +335,7 @@ class MRF(Linear):
         chosen: dict[str, Any] = {} if found.measured is None else found.measured.values
         chosen = {name: chosen[name] for name in self._free if name in chosen}
         settings = replace(self._settings, **{name: x for name, x in chosen.items() if name != "novelty"})
-        progress = part_of(given.progress, _MEASURING, 1) if found.stages else given.progress
+        progress = part_of(given.progress, found.share, 1) if found.share else given.progress
         with self._engine(progress, given.client) as engine:
             fitted = fitting.fit(
                 data.matrix,
@@ -392,7 +391,6 @@ class MRF(Linear):
         if asked is None:
             few = f"nothing measured, which takes {measuring.FEWEST_USERS} users and some with 5 items"
             return _Beforehand(said=few)
-        report = part_of(given.progress, 0, _MEASURING)
         with self._engine(None, given.client) as engine:
             try:
                 plan = measuring.prepare(asked, data.matrix, self._settings, free, engine, given.copied)
@@ -400,12 +398,13 @@ class MRF(Linear):
                 start = {"l2": self.l2, **{name: self._started(name) for name in _START}}
                 if not plan.final.rank:
                     start["rank_weight"] = 0.0
+                report = part_of(given.progress, 0, plan.share)
                 measured = measuring.measure(asked, plan, start, self.offset, engine, report)
             except MemoryPlanError:
                 return _Beforehand(said="nothing measured, for which memory is too small")
         seconds = time.perf_counter() - began
         _log.info("%s, in %.1f s", measured, seconds)
-        return _Beforehand(measured, str(measured), seconds, plan.final, engine.memory.stages)
+        return _Beforehand(measured, str(measured), seconds, plan.final, engine.memory.stages, plan.share)
 
     def _alike(self) -> "list[Recommender]":
         shared: dict[str, Any] = {"l2": 1.0, "dtype": self.dtype, "threads": 1}
@@ -476,6 +475,7 @@ class _Beforehand(NamedTuple):
     seconds: float = 0.0
     announced: Plan | None = None  # of the fit, with the memory of measuring
     stages: Mapping[str, int] = MappingProxyType({})  # planned bytes
+    share: float = 0.0  # of the time of the fit, about
 
 
 def _auto_or(

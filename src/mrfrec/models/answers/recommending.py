@@ -91,7 +91,7 @@ def ranked(
     if short and warns:
         warn(
             f"{short:,} of {len(query):,} users get fewer than k={k} items: no more are left that they "
-            "have not seen and that are not excluded."
+            f"have not seen and that are {'allowed' if question.allow is not None else 'not excluded'}."
         )
 
 
