@@ -166,9 +166,11 @@ def test_an_interrupt_frees_everything(client: Client, table: sp.csr_array) -> N
 
 def test_a_task_that_fails_is_named(client: Client) -> None:
     with ClusterEngine(client) as workers, workers.stage("things", 3):
-        assert workers.map("thing", partial(divide, 12), [1, 2, 3]) == [12, 6, 4]
+        found: list[float] = []
+        workers.fold("thing", partial(divide, 12), [1, 2, 3], lambda _, x: found.append(x), [1, 1, 1])
+        assert found == [12, 6, 4]
         with pytest.raises(ClusterError, match=r"^the task thing 2 of 3 failed: ZeroDivisionError"):
-            workers.map("thing", partial(divide, 12), [1, 0, 3])
+            workers.fold("thing", partial(divide, 12), [1, 0, 3], lambda *_: None, [1, 1, 1])
 
 
 def test_a_task_that_kills_its_workers_ends_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,14 +181,14 @@ def test_a_task_that_kills_its_workers_ends_in_an_error(monkeypatch: pytest.Monk
         workers.stage("things", 1),
         pytest.raises(ClusterError, match=r"with their workers.*run out of memory|no workers that run"),
     ):
-        workers.map("thing", vanish, [1])
+        workers.fold("thing", vanish, [1], lambda *_: None, [1])
 
 
-def divide(a: int, b: int) -> float:
+def divide(a: int, b: int, _: object) -> float:
     return a / b
 
 
-def vanish(_: int) -> None:
+def vanish(*_: object) -> None:
     os._exit(1)
 
 

@@ -40,9 +40,9 @@ Result = TypeVar("Result")
 class Engine(ABC):
     """Runs the parts of a fit, and owns its threads, memory and progress.
 
-    There are three ways to run work. `run` loops over many small tasks on the threads of this machine, which
-    share arrays. `fold` and `map` apply a pure function to larger tasks; the function, the tasks and the
-    results can be pickled, so that an engine may run them anywhere. However the tasks are cut, results are
+    There are two ways to run work. `run` loops over many small tasks on the threads of this machine, which
+    share arrays. `fold` applies a pure function to larger tasks; the function, the tasks and the results
+    can be pickled, so that an engine may run them anywhere. However the tasks are cut, results are
     reduced in their order, and none depends on the cuts: the engine cannot change a result.
     """
 
@@ -115,10 +115,6 @@ class Engine(ABC):
         `function` is pure and uses all of the engine it is given, whose progress it reports. Where that is
         another engine, `costs` are the steps of progress that each task counts for. `name` is for people.
         """
-
-    @abstractmethod
-    def map(self, name: str, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
-        """Return `[function(task) for task in tasks]`; each task is work for one thread, and one step."""
 
     def ranges(self, costs: Sequence[int]) -> list[tuple[int, int]]:
         """Cut 0…len(costs) into the ranges that make a task of `fold` each: here, one for all threads."""

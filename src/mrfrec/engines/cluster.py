@@ -11,7 +11,6 @@ import pickle
 import tempfile
 import time
 import uuid
-import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -109,24 +108,14 @@ class ClusterEngine(LocalEngine):
         add: Callable[[Task, Result], None],
         costs: Sequence[int],
     ) -> None:
-        with closing(self._results(name, _with_engine, function, tasks)) as results:
+        with closing(self._results(name, function, tasks)) as results:
             for task, cost, result in zip(tasks, costs, results, strict=True):
                 add(task, result)
                 self.advance(cost)
 
-    def map(self, name: str, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
-        found = []
-        with closing(self._results(name, _alone, function, tasks)) as results:
-            for result in results:
-                found.append(result)
-                self.advance(1)
-        return found
-
     # ── tasks ─────────────────────────────────────────────────────────────────────────────────────
 
-    def _results(
-        self, name: str, perform: Callable[..., Any], function: Callable[..., Any], tasks: Sequence[Any]
-    ) -> Generator[Any]:
+    def _results(self, name: str, function: Callable[..., Any], tasks: Sequence[Any]) -> Generator[Any]:
         """Yield the results of all tasks in order."""
         token, ahead = uuid.uuid4().hex[:8], _AHEAD * self.threads_of_tasks
         waiting: deque[Future] = deque()
@@ -140,7 +129,7 @@ class ClusterEngine(LocalEngine):
                         shared, places = self._share(function), self._places()
                     while len(waiting) < ahead and (number := done + len(waiting)) < len(tasks):
                         key, place = f"{name}-{token}-{number}-{lost}", places[number % len(places)]
-                        waiting.append(self._submit(key, place, perform, tasks[number], shared))
+                        waiting.append(self._submit(key, place, tasks[number], shared))
                     result = self._outcome(f"{name} {done + 1} of {len(tasks)}", waiting[0])
                 except _LostError as error:
                     lost += 1
@@ -181,17 +170,12 @@ class ClusterEngine(LocalEngine):
             source = f"is what the worker {address} may use of its {human_bytes(limit / _SHARE)}"
             Budget(limit, source).check("data on each worker", needed, "Give workers more memory.")
 
-    def _submit(
-        self, key: str, place: str, perform: Callable[..., Any], task: Any, shared: "list[Future]"
-    ) -> "Future":
+    def _submit(self, key: str, place: str, task: Any, shared: "list[Future]") -> "Future":
         """Send a task to a worker: Dask by itself prefers the one that has the data already."""
         try:
-            with warnings.catch_warnings():
-                # A strip of vectors for many items is large, and no other task has the same.
-                warnings.filterwarnings("ignore", message="Sending large graph")
-                return self._client.submit(
-                    perform, task, *shared, key=key, pure=False, workers=[place], allow_other_workers=True
-                )
+            return self._client.submit(
+                _with_engine, task, *shared, key=key, pure=False, workers=[place], allow_other_workers=True
+            )
         except OSError as error:
             raise _LostError(str(error)) from None
 
@@ -269,10 +253,6 @@ class ClusterEngine(LocalEngine):
                         f"the worker {address} has {name} {there[name] or 'not installed'}, this machine "
                         f"{version}. Install the same versions everywhere, for the same results."
                     )
-
-
-def _alone(task: Any, function: Callable[..., Any], *given: Any) -> Any:
-    return function(*given, task)
 
 
 def _with_engine(task: Any, function: Callable[..., Any], *given: Any) -> Any:

@@ -189,9 +189,6 @@ class LocalEngine(Engine):
         for task in tasks:
             add(task, function(task, self))
 
-    def map(self, name: str, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
-        return self.run(function, tasks, costs=[1] * len(tasks))
-
     def release(self) -> None:
         # Threads free what they have found, but the C library keeps it for them.
         with suppress(AttributeError, OSError):  # not glibc

@@ -117,10 +117,9 @@ class MRF(Linear):
         for `score`; a number is in bytes. A fit that needs more raises `MemoryPlanError`. Where "auto"
         decides, the limit may make the model smaller; `plan_` says so.
     device
-        Where to compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU where it pays. That is from 5,000 items
-        on, if sparse from 5 million interactions, where a GPU has room. The device fits, and ranks many users
-        by dense weights. Needs PyTorch. The weights of devices differ by rounding; the lists from the same
-        weights are equal.
+        Where to compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU that has room where the fit would
+        take two seconds or more without it. The device fits, and ranks many users by dense weights. Needs
+        PyTorch. The weights of devices differ by rounding; the lists from the same weights are equal.
 
     Attributes
     ----------
