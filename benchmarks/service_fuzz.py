@@ -67,7 +67,9 @@ def _request(
         )
         # Numbers that JSON does not have go as NaN and Infinity.
         text = st.one_of(right, right, right, wrong, ANYTHING).map(lambda value: json.dumps(value).encode())
-        body = st.one_of(text, text, text, body)
+        body = st.one_of(
+            text, text, text, body, ODD_TEXT.map(lambda text: f"{{{text}".encode(errors="replace"))
+        )
 
     def put_together(method: str, name: str, query: Any, headers: Any, body: bytes | None) -> Sent:
         target = path.replace("{name}", quote(name.encode(errors="replace"), safe=""))

@@ -110,10 +110,10 @@ def test_evaluate_warns_of_the_other_model_that_fit_would_write(
     typed = ("evaluate", "many.csv", "--heldout", "50", "--metrics", "ndcg@10", "--format", "json")
     assert MRF().planned("many.csv").kind == "dense"
     with pytest.warns(MrfrecWarning, match=r"measured is a sparse model.*all the data.*be a dense model"):
-        out = run(*typed)
+        out = run(*typed, "--model", "measure=False")
     assert json.loads(out)["models"][0]["plan"].startswith("sparse model (l2=")
-    for same in (("--min-items", "0"), ("--model", "sparsity=0.1")):
-        run(*typed, *same)  # warnings are errors
+    for least, model in (("0", "measure=False"), ("5", "sparsity=0.1, measure=False")):
+        run(*typed, "--min-items", least, "--model", model)  # warnings are errors
 
 
 def test_the_plan_is_printed(run: Any) -> None:

@@ -74,6 +74,8 @@ def test_the_lowest_versions_fit_recommend_evaluate_and_serve(
                 folder=tmp_path)  # fmt: skip
     here = MRF(sparsity=None).fit(tmp_path / "events.csv").recommend(history=["milk"], k=2)
     assert [row["item"] for row in json.loads(found)] == here["item"].to_list()
+    if kind != KINDS[0]:  # the rest has no more to do with the version of Python
+        return
     run(program, "recommend", "shop.mrf", "--all", "-k", "2", "-o", postgres, "--table", "recs",
         folder=tmp_path)  # fmt: skip
     run(program, "fit", postgres, "--query", 'select "user", item from recs', "-o", "x.mrf", folder=tmp_path)
