@@ -91,7 +91,7 @@ class Moments:
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays that are not those of the matrix."""
-        own = (*self.X[1:], self.popularity, self.mu, self.squares, self.v)
+        own = (*self.X[1:5], self.popularity, self.mu, self.squares, self.v)
         return sum(int(array.nbytes) for array in own)
 
     def typical_ridge(self, alpha: float, center: bool) -> float:
@@ -164,7 +164,9 @@ def moments(X: sp.csr_array, user_weight: float, engine: Engine) -> Moments:
             with np.errstate(over="ignore", invalid="ignore"):  # `check_range` looks at the result
                 v = around + others * mu**2
             kernels.scale_users(user_ptr, np.sqrt(w), values)
-    return Moments(n, kernels.Incidence(items, values, item_ptr, begin, rank), popularity, mu, squares, v)
+    alike = bool((X.data == 1).all())
+    both_sides = kernels.Incidence(items, values, item_ptr, begin, rank, alike)
+    return Moments(n, both_sides, popularity, mu, squares, v)
 
 
 def check_range(diagonal: npt.NDArray[np.float64], ridge: npt.NDArray[np.float64]) -> None:

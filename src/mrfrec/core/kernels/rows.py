@@ -17,6 +17,7 @@ class Incidence(NamedTuple):
     item_ptr: Any  # (m+1) int64: the entries of item i in `begin` and `rank` are item_ptr[i] to item_ptr[i+1]
     begin: Any  # (nnz) start of the history of each user of the item, ascending
     rank: Any  # (nnz) uint32: number of that user's items before item i
+    alike: bool  # each user's values are the same
 
 
 class Scaling(NamedTuple):
@@ -145,6 +146,10 @@ def add_firsts(X, counts, i, accumulator):
         if binary:
             for q in range(start, start + count):
                 accumulator[X.items[q]] += 1
+        elif X.alike:
+            weight = X.values[start] * X.values[start]
+            for q in range(start, start + count):
+                accumulator[X.items[q]] += weight
         else:
             x = X.values[start + uint64(X.rank[t])]
             for q in range(start, start + count):
