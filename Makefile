@@ -28,7 +28,9 @@ help:
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python
 
-PYTEST := $(BIN)/pytest -q --numprocesses=auto --maxprocesses=8 --dist=worksteal
+# One process more than cores: tests of servers and databases often wait.
+PROCESSES := $(shell $(PYTHON) -c "import os; print(min(os.cpu_count() + 1, 8))")
+PYTEST := $(BIN)/pytest -q --numprocesses=$(PROCESSES) --dist=worksteal
 
 # The demo needs the package, its dependencies and those of the service; everything else the development tools.
 install: $(VENV)/dev
