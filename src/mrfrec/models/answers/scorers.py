@@ -273,8 +273,11 @@ class LowRankScorer(Scorer):
 
         far = low.lengths[1] * np.linalg.norm(h[lead:]) + rounded
         items = left(start + np.einsum("f,fi->i", h[:lead], low.leading), far, slice(None))
-        about = start[items] + np.einsum("if,f->i", self._V[items], h)
-        return items[left(about, rounded[items], items)]
+        if 4 * len(items) < len(start):
+            products = np.einsum("if,f->i", self._V[items], h)
+        else:  # multiplying all rows takes less time than copying some
+            products = np.einsum("if,f->i", self._V, h)[items]
+        return items[left(start[items] + products, rounded[items], items)]
 
     def has_evidence(self, first: int, last: int, items: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
         """Take any history as evidence for every item that has users."""
