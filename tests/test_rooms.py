@@ -17,7 +17,7 @@ SOURCE = Path(mrfrec.__file__).parent
 HOME_OF = {
     "numba": {
         f"core/kernels/{room}.py"
-        for room in ("compile", "intrinsics", "rows", "pattern", "blocks", "ranking")
+        for room in ("compile", "intrinsics", "rows", "pattern", "panels", "blocks", "ranking")
     },
     "llvmlite": {"core/kernels/intrinsics.py"},
     "threadpoolctl": {"engines/local.py"},

@@ -148,7 +148,7 @@ def estimate_weights(
     block_bytes = places * itemsize + members * _PER_MEMBER + kinds * _PER_KIND
     held += (4 + itemsize + counts.itemsize) * len(columns) + 120 * m + 4 * len(schedule.dependents)
     memory.require("rows", held + 2 * (4 + itemsize) * len(columns) + 24 * TRANSPOSE_PARTS * m, advice)
-    held += max(engine.scratch, 5 * int(kinds.max()) ** 2 // 4 * itemsize)
+    held += max(engine.scratch, 2 * int(kinds.max()) ** 2 * itemsize)
     ranges = batches(block_bytes, worthwhile, held, engine, advice)
     additions = 2.0 * float(statistics.X.rank.sum(dtype=np.int64)) + len(statistics.X.items)
     expected = costs.of_blocks(kinds, targets, len(ranges) * additions, engine.accelerator is not None)
@@ -266,7 +266,7 @@ def solve_blocks(
     # The time of a block of k kinds grows with k² where it is small (copying) and k³ where it is large
     # (factorising); k^2.5 balances the pieces well enough, and the constant stands for the calls themselves.
     pieces = [by_size[p:q] for p, q in split_evenly(size[by_size] ** 2.5 + 1000.0, 512)]
-    work_size = 5 * largest * largest // 4 + largest
+    work_size = 2 * largest * largest + largest
     with engine.stage("solve", batch.of, (batch.first, batch.last)):
         failed = engine.run(
             lambda piece, space: kernels.solve_blocks(

@@ -7,6 +7,7 @@ from numba import uint64
 
 from mrfrec.core.kernels.compile import kernel
 from mrfrec.core.kernels.intrinsics import fortran
+from mrfrec.core.kernels.panels import factorise, solve_right
 from mrfrec.core.kernels.rows import add_firsts, clear_row, row_cost
 from mrfrec.core.kernels.sorting import first_at_least, sort
 
@@ -156,7 +157,7 @@ def gather(X, scaling, first, last, item_ptr, block, place, batch, store, accumu
             clear_row(X, i, accumulator, cost)
 
 
-_L, _R, _N, _T = ord("L"), ord("R"), ord("N"), ord("T")  # lower or left, right, not transposed, transposed
+_L, _N, _T = ord("L"), ord("N"), ord("T")  # lower, not transposed, transposed
 
 
 @kernel
@@ -167,10 +168,10 @@ def solve_blocks(lapack, blocks, batch, diagonal, ridge, store, L, at):
     inverse over the items is  C_ab = R_gh/(c_g·c_h)  between kinds g ≠ h, and within a kind
     C_ab = R_gg/c² − 1/(λc)  plus 1/λ where a = b  (Woodbury's identity). Then B'_ba = −C_ba/C_aa.
 
-    With the conditioners first and the targets T last, S + λ/c = L·Lᵀ gives the columns T of R without the
-    others:  R_TT = (L_TT·L_TTᵀ)⁻¹,  R_CT = −L_CC⁻ᵀ·L_TCᵀ·R_TT;  one triangular solve for a single target.
+    With the conditioners first and the targets T last, S + λ/c = L·Lᵀ gives the rows T of R without the
+    others:  R_TT = L_TT⁻ᵀ·L_TT⁻¹,  R_TC = −R_TT·L_TC·L_CC⁻¹;  one triangular solve for a single target.
 
-    L and `at` are scratch: with k kinds in the largest block, 5k²/4 + k values and k integers.
+    L and `at` are scratch: with k kinds in the largest block, 2k² + k values and k integers.
     Returns the block that is not positive definite, or −1.
     """
     one, zero = store.dtype.type(1.0), store.dtype.type(0.0)
@@ -206,53 +207,52 @@ def solve_blocks(lapack, blocks, batch, diagonal, ridge, store, L, at):
                 return b
             L[p * k + p] = diagonal[j] + ridge[j] / copies
 
-        if fortran(lapack.potrf, (_L, k, L, k, 0)) != 0:
+        if not factorise(lapack, k, L):
             return b
+        corner, behind = c * k + c, k * k  # of L_TT, later R_TT; of scratch that follows the factor
         if d == 1:
-            last = L[k * k - 1]
-            L[k * k - 1] = one / (last * last)
-            x = c * k  # the column above: R_CT/R_TT with its sign turned
+            last = L[corner]
+            L[corner] = one / (last * last)
             for s in range(c):
-                L[x + s] = L[s * k + c]
+                L[behind + s] = L[s * k + c] * L[corner]
             if c > 0:
-                fortran(lapack.trsv, (_L, _T, _N, c, L, k, (L, x), 1))
-            for s in range(c):
-                L[x + s] *= L[k * k - 1]
+                fortran(lapack.trsv, (_L, _T, _N, c, L, k, (L, behind), 1))
         else:
-            if fortran(lapack.potri, (_L, d, (L, c * k + c), k, 0)) != 0:
-                return b
+            for s in range(d * d):
+                L[behind + s] = s % (d + 1) == 0
+            solve_right(lapack, k, L, corner, d, behind, d)
+            inverse, R_TT = (L, behind), (L, corner)
+            fortran(lapack.gemm, (_T, _N, d, d, d, one, inverse, d, inverse, d, zero, R_TT, k))
             if c > 0:
-                L_TC = k * k  # behind the factor: transposed, c × d, column-major
-                for s in range(c):
-                    for t in range(d):
-                        L[L_TC + t * c + s] = L[s * k + c + t]
-                # The factor's unused corner takes the product.
-                product = (L, c * k)
-                fortran(lapack.symm, (_R, _L, c, d, one, (L, c * k + c), k, (L, L_TC), c, zero, product, k))
-                fortran(lapack.trsm, (_L, _L, _T, _N, c, d, one, L, k, product, k))
+                fortran(lapack.gemm, (_N, _N, d, c, d, one, R_TT, k, (L, c), k, zero, (L, behind), d))
+                solve_right(lapack, k, L, 0, c, behind, d)
 
-        # Column at[t] of L now holds −R_CT above its diagonal, R_TT from there on (lower triangle).
+        # R_TT is in its corner, and −R_TC, d × c, behind the factor: where each kind's column begins there,
+        # and its part in every estimate.
+        share = 2 * k * k
+        for s in range(k):
+            copies = store.dtype.type(batch.copies[base + s])
+            if at[s] < c:
+                at[s], L[share + s] = behind + at[s] * d, one / copies
+            else:
+                at[s], L[share + s] = corner + (at[s] - c) * k, -one / copies
         for t in range(k):
-            if batch.target[base + t] < 0:
+            i = batch.target[base + t]
+            if i < 0:
                 continue
-            i = at[t]
             n = store.dtype.type(batch.copies[base + t])
-            R = L[i * k + i]
+            R = L[corner + i * k + i]
             within = zero
             C = R
             if batch.copies[base + t] > 1:
                 per_copy = one / (store.dtype.type(ridge[batch.kinds[base + t]]) * n)
                 within = R / (n * n) - per_copy
                 C = within + per_copy * n
-            row = batch.store_ptr[b] + batch.target[base + t] * k
+            scale = one / (n * C)
+            row = batch.store_ptr[b] + i * k
             for s in range(k):
-                j = at[s]
-                if j < c:
-                    store[row + s] = L[i * k + j] / (n * batch.copies[base + s] * C)
-                elif j == i:
-                    store[row + s] = -within / C
-                else:
-                    store[row + s] = -L[i * k + j if j > i else j * k + i] / (n * batch.copies[base + s] * C)
+                store[row + s] = L[at[s] + i] * (scale * L[share + s])
+            store[row + t] = -within / C
     return -1
 
 

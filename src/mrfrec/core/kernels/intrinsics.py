@@ -19,11 +19,9 @@ class Lapack(NamedTuple):
     """Addresses of the BLAS and LAPACK routines of one precision, taken from SciPy's own library."""
 
     gemm: int
-    symm: int
     trsm: int
     trsv: int
     potrf: int
-    potri: int
     trtri: int
 
 
@@ -33,7 +31,7 @@ def lapack(dtype: str) -> Lapack:
     letter = {"float32": "s", "float64": "d"}[dtype]
 
     def address(name: str) -> int:
-        module = "cython_blas" if name in ("gemm", "symm", "trsm", "trsv") else "cython_lapack"
+        module = "cython_blas" if name in ("gemm", "trsm", "trsv") else "cython_lapack"
         return int(extending.get_cython_function_address(f"scipy.linalg.{module}", letter + name))
 
     return Lapack(*map(address, Lapack._fields))

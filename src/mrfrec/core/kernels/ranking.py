@@ -143,9 +143,9 @@ def add_where_best(
 ):
     """Add V·h to `out`, users × items, for all items that may be among the best; the others get −∞.
 
-    `about` has these sums up to rounding, a share of ‖h‖·‖v‖ and of what is in `out`, and −∞ for items that
-    are not compared: their sums are wanted in any case. h are the rows of `vectors`, `norms` and `lengths`
-    are ‖h‖ and ‖v‖. As scratch, `chosen` has a place per item, `top` and `best` one for each of the k best.
+    `about` has V·h up to rounding, a share of ‖h‖·‖v‖ and of what is in `out`, and −∞ for items that are not
+    compared: their sums are wanted in any case. h are the rows of `vectors`, `norms` and `lengths` are ‖h‖
+    and ‖v‖. As scratch, `chosen` has a place per item, `top` and `best` one for each of the k best.
     Terms are added one after the other, as in `add_low_rank`.
     """
     for u in range(len(out)):
@@ -159,16 +159,17 @@ def add_where_best(
                     chosen[count] = i
                     count += 1
                 continue
+            total = row[i] + sums[i]
             far = rounding * (norms[u] * lengths[i] + abs(sums[i]))
-            if held < len(best) or (row[i] + far) * factor[i] >= best[0]:
+            if held < len(best) or (total + far) * factor[i] >= best[0]:
                 chosen[count] = i
                 count += 1
-                held = _offer((row[i] - far) * factor[i], i, top, best, held, order)
+                held = _offer((total - far) * factor[i], i, top, best, held, order)
         kept = 0
         for t in range(count):
             i = chosen[t]
             far = rounding * (norms[u] * lengths[i] + abs(sums[i]))
-            if row[i] == -np.inf or held < len(best) or (row[i] + far) * factor[i] >= best[0]:
+            if row[i] == -np.inf or held < len(best) or (row[i] + sums[i] + far) * factor[i] >= best[0]:
                 total, v = sums[i], V[i]
                 for f in range(len(v)):
                     total += v[f] * h[f]

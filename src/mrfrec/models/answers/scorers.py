@@ -24,6 +24,7 @@ FEW = 16  # users, up to which numpy has answered before compiled code has loade
 _BLOCK = 32
 _CACHED = 2**18  # scores of a block of users, which then stay in the processor's cache
 _HELD = 2**22  # sparse scores of a block of users: 32 MB at most
+_MULTIPLIED = 2**23  # scores of a block of users whose vectors are multiplied: 32 MB
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ class LowRankScorer(Scorer):
         self._values = histories.values.astype(low_rank.vectors.dtype, copy=False)
         self._V = np.asarray(low_rank.vectors)
         self.uses_blas = len(histories) > FEW
-        self.users_at_once = max(1, min(_HELD // len(self._V), 64))
+        self.users_at_once = max(1, min(_MULTIPLIED // len(self._V), 256))
 
     def __len__(self) -> int:
         return len(self._histories)
@@ -218,7 +219,6 @@ class LowRankScorer(Scorer):
             kernels.add_low_rank(np.ascontiguousarray(h.T), V, np.zeros(len(h), out.dtype), out)
             return
         about = h @ V.T  # quick, but its rounding depends on how many users there are
-        about += out
         user = np.repeat(np.arange(last - first), np.diff(ptr[first : last + 1]))
         about[user, items[ptr[first] : ptr[last]]] = -np.inf  # these still hold what they add to themselves
         factor = np.ones(len(V), out.dtype) if selection.factor is None else selection.factor
