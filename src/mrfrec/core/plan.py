@@ -28,8 +28,9 @@ _RANK_ITEMS = 16_000_000  # if that many numbers hold its vectors: they are all 
 
 TRANSPOSE_PARTS = 8  # ranges of users that are transposed at one time, each with a count for every item
 # Every batch of blocks costs a pass over the data, so the more interactions there are, the more a batch may
-# hold: a rule of thumb, in bytes, within bounds that leave room for others on an ordinary machine.
-_LEAST_BATCH, _MOST_BATCH = 1_000_000_000, 3_500_000_000
+# hold: a rule of thumb, in bytes, within bounds that leave room for others on an ordinary machine. A machine
+# with much memory may take a part of it.
+_LEAST_BATCH, _MOST_BATCH, _MOST_OF_MEMORY = 1_000_000_000, 3_500_000_000, 1 / 8
 _BATCH_PER_INTERACTION = 100
 
 _SCRATCH = 48_000_000  # bytes for the scratch space of all threads, at least
@@ -195,7 +196,8 @@ class Sizes:
     @property
     def worthwhile_batch(self) -> int:
         """Bytes of the blocks that are solved at one time, where there is room."""
-        return min(max(_LEAST_BATCH, _BATCH_PER_INTERACTION * self.pairs), _MOST_BATCH)
+        most = max(_MOST_BATCH, int(_MOST_OF_MEMORY * self.limit))
+        return min(max(_LEAST_BATCH, _BATCH_PER_INTERACTION * self.pairs), most)
 
     def sparse_at_most(self, entries: float, max_neighbors: int, r: float) -> int:
         """With this many entries in A, as few columns as can hold them, and no lack of memory."""
