@@ -158,7 +158,7 @@ def test_the_weight_of_the_divergence_grows_to_its_cap() -> None:
 
 
 def test_the_published_annealing_is_that_of_the_paper() -> None:
-    from mrfrec.paper.reproduce import TABLE_1
+    from mrfrec.paper.published import TABLE_1
 
     row = next(row for row in TABLE_1["ml-20m"] if row.kind == "MultVAE")
     paper = recipe("MultVAE", **row.parameters)

@@ -312,7 +312,7 @@ def test_the_default_and_the_gain_over_it_are_in_the_table(
     assert cells[-1] == "default"
     gain = (found.best.value or 0.0) - 0.2
     assert cells[0] == f"{gain:+.4f} (+{100 * gain / 0.2:.1f} %)"
-    assert report.data["default"] == found.default.parameters
+    assert report.data["default"] == build(model, found.default.parameters).parameters
 
 
 def test_a_default_that_was_not_tried_has_no_row(split: Split, valued: Any) -> None:

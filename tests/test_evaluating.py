@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+import mrfrec
 from mrfrec import (
     MRF,
     DataError,
@@ -34,6 +35,7 @@ from mrfrec.evaluation import (
     ridges,
     strong_generalisation,
 )
+from mrfrec.models import SLIM, FsSLIM
 from mrfrec.models.registry import build, load
 
 from conftest import random_matrix
@@ -319,7 +321,7 @@ def test_tune_writes_what_fit_evaluate_and_compare_take(run: Any, folder: Path) 
     found = json.loads(run(f"{typed} {varied} --plot tuned.png --format json"))
     tried = [trial["parameters"] for trial in found["trials"]]
     points = grid(measure=[False], sparsity=[0.2], r=[0.0, 0.5], alpha=[0.5, 1.0], l2=[1.0, 4.0])
-    assert tried[:8] == points
+    assert tried[:8] == [MRF(**point).parameters for point in points]
     assert {point["l2"] for point in tried[8:]} >= {16.0} or found["best"]["l2"] != 4.0
     best = max(found["trials"], key=lambda trial: trial["value"] or 0.0)
     assert json.loads((folder / "best.json").read_text())["parameters"] == best["parameters"]
@@ -337,7 +339,7 @@ def test_tune_finds_the_parameters_of_any_model_for_fit(run: Any, folder: Path) 
     tried = [trial["parameters"] for trial in found["trials"]]
     split = strong_generalisation(read_events("events.csv"), 30)
     assert tried[:6] == [
-        {"l1": 0.5, "neighbors": neighbors, "l2": l2}
+        FsSLIM(l1=0.5, neighbors=neighbors, l2=l2).parameters
         for neighbors in (5, 20)
         for l2 in ridges(split, 0.0, [0.003, 0.03, 0.3])
     ]
@@ -355,6 +357,40 @@ def test_tune_finds_the_parameters_of_any_model_for_fit(run: Any, folder: Path) 
         assert fitted.parameters == {**fitted.parameters, **found["best"], **changed}
     with pytest.raises(ParameterError, match="of one kind, not FsSLIM and WMF"):
         run("fit", "events.csv", "-o", "no.mrf", "--params", "slim.json", "--model", "WMF")
+
+
+def test_result_files_have_all_parameters_and_the_version(run: Any, folder: Path) -> None:
+    """So that they mean the same if a default changes."""
+    few = "events.csv --heldout 30"
+    found = {
+        "tune": run(f"tune {few} --metric ndcg@10 --model 'alpha=1' --vary l2=1,4 -o all.json --format json"),
+        "evaluate": run(f"evaluate {few} --metrics ndcg@10 --model SLIM --format json"),
+        "tradeoff": run(f"paper tradeoff {few} --metrics ndcg@10 --sparsity 0.3 --r 0 --format json"),
+        "lowrank": run(f"paper lowrank {few} --metrics ndcg@10 --ranks 2 --format json"),
+    }
+    pages = {name: json.loads(text) for name, text in found.items()}
+    best = json.loads((folder / "all.json").read_text())
+    assert {page["mrfrec"] for page in (*pages.values(), best)} == {mrfrec.__version__}
+    for point in (best["parameters"], pages["tune"]["best"], pages["tune"]["trials"][0]["parameters"]):
+        assert point.keys() == MRF().parameters.keys()
+    assert (best["parameters"]["alpha"], best["parameters"]["max_neighbors"]) == (1.0, 1000)
+    assert pages["evaluate"]["models"][0]["parameters"] == SLIM().parameters
+    for name in ("tradeoff", "lowrank"):
+        assert pages[name]["models"][0]["parameters"] == MRF.paper(sparsity=None).parameters
+    assert pages["lowrank"]["models"][0]["values"]["l2"] == 6.0
+
+
+def test_tradeoff_takes_files_of_tune(run: Any, folder: Path) -> None:
+    tuned = MRF(alpha=1.0, l2=2.0, user_weight=0.5, sparsity=0.2).parameters
+    (folder / "whole.json").write_text(json.dumps({"model": "MRF", "parameters": tuned}))
+    typed = "paper tradeoff events.csv --heldout 30 --metrics ndcg@10 --sparsity 0.3 --r 0 --format json"
+    for page in (
+        json.loads(run(f"{typed} --dense whole.json --sparse whole.json")),
+        json.loads(run(f"{typed} --preset paper --dense whole.json --sparse whole.json")),
+    ):
+        dense, sparse = (model["parameters"] for model in page["models"])
+        assert dense == {**tuned, "sparsity": None}
+        assert sparse == {**tuned, "sparsity": 0.3}
 
 
 def test_typed_sparsity_takes_the_place_of_a_threshold_in_the_file(run: Any, folder: Path) -> None:
@@ -478,6 +514,19 @@ def test_tradeoff_has_a_row_for_each_level_and_r_and_the_dense_model(run: Any, f
     assert "dense" not in run(f"{typed} --sparsity 0.3 --r 0 --dense none")
 
 
+def test_tradeoff_has_the_settings_of_the_paper_as_a_preset(run: Any) -> None:
+    typed = f"paper tradeoff events.csv --heldout 30 --metrics {METRICS} --sparsity 0.3 --r 0"
+    page = json.loads(run(f"{typed} --preset paper --format json"))
+    dense, sparse = (model["parameters"] for model in page["models"])
+    assert dense == MRF.paper(l2=3.0, sparsity=None).parameters
+    assert sparse == MRF.paper(l2=1.0, sparsity=0.3).parameters
+    assert page["ties"] == "index"
+    shown = run(f"{typed} --preset paper --ties popularity --dense l2=6")
+    assert "ties: by popularity" in shown
+    assert re.search(r"^dense: l2=6, alpha=0.75, .*^sparse: l2=1, alpha=0.75, ", shown, re.M | re.S)
+    assert json.loads(run(f"{typed} --format json"))["ties"] == "popularity"
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [
@@ -495,7 +544,9 @@ def test_what_is_about_mrfs_refuses_other_models(run: Any, command: list[str], m
 
 
 def test_lowrank_says_what_is_lost(run: Any) -> None:
-    out = run("paper", "lowrank", "events.csv", "--heldout", "30", "--ranks", "2,20", "--metrics", METRICS)
+    typed = f"paper lowrank events.csv --heldout 30 --ranks 2,20 --metrics {METRICS} --plot lowrank.svg"
+    out = run(typed)
+    assert Path("lowrank.svg").exists()
     assert re.findall(r"^(full rank|rank \d+) ", out, re.MULTILINE) == ["full rank", "rank 20", "rank 2"]
     assert "strong generalisation, 30 + 30 users held out" in out
 

@@ -17,9 +17,9 @@ from mrfrec.data.ids import Ids
 from mrfrec.evaluation.figures import check_drawable
 from mrfrec.evaluation.metrics import parse
 from mrfrec.evaluation.plots import plot_tuning
-from mrfrec.evaluation.protocol import Evaluation
+from mrfrec.evaluation.protocol import Comparison, Evaluation
 from mrfrec.evaluation.study import Trial, Tuning
-from mrfrec.paper.plots import plot_exposure, plot_tradeoff
+from mrfrec.paper.plots import plot_exposure, plot_low_rank, plot_tradeoff
 from mrfrec.paper.side_checks import Exposure
 from mrfrec.paper.tradeoff import Tradeoff, TradeoffPoint
 
@@ -43,6 +43,12 @@ def point(sparsity: float | None, r: float | None, seconds: float) -> TradeoffPo
 TRADEOFF = Tradeoff(
     (point(None, None, 945.0), *(point(s, r, 1e5 * s / (1 + r)) for s in (0.005, 0.001) for r in (0.0, 0.5)))
 )
+LOW_RANK = Comparison(
+    (
+        TRADEOFF.points[0].evaluation,
+        *(replace(point(None, None, 1.0).evaluation, facts={"rank": rank}) for rank in (3000, 200)),
+    )
+)
 EXPOSURE = Exposure(
     split="leave two out",
     places=100,
@@ -61,6 +67,7 @@ def tuned(*points: dict[str, Any]) -> Tuning:
 
 FIGURES: dict[str, Callable[[Path], None]] = {
     "tradeoff": lambda path: plot_tradeoff(TRADEOFF, "ndcg@100", path),
+    "lowrank": lambda path: plot_low_rank(LOW_RANK, "ndcg@100", path),
     "exposure": lambda path: plot_exposure(EXPOSURE, path),
     "tuning": lambda path: plot_tuning(tuned({"l2": 1.0}, {"l2": 100.0}), path),
 }
@@ -128,6 +135,13 @@ def test_a_tradeoff_has_a_line_for_each_sparsity_and_a_label_for_each_r(drawn: A
     assert legend_of(axes) == {"dense", "sparsity 0.5 %", "sparsity 0.1 %"}
     assert [text.get_text() for text in axes.texts] == ["r = 0", "r = 0.5"] * 2
     assert (axes.get_xscale(), axes.get_title()) == ("log", "some users held out")
+
+
+def test_low_rank_has_a_point_for_each_rank_and_a_line_for_all_weights(drawn: Any) -> None:
+    axes = drawn(FIGURES["lowrank"])
+    assert legend_of(axes) == {"cut to a rank", "full rank"}
+    assert list(axes.lines[0].get_xdata()) == [3000, 200]
+    assert axes.get_xscale() == "log"
 
 
 def test_exposure_has_a_line_for_each_model_and_for_what_they_are_compared_with(drawn: Any) -> None:

@@ -277,7 +277,7 @@ def test_the_best_parameters_are_written_for_others_to_take(split: Split, tmp_pa
     found.save(tmp_path / "best.json")
     written = json.loads((tmp_path / "best.json").read_text())
     assert written["model"] == "MRF"
-    assert written["parameters"] == {"sparsity": 0.4, **found.best.parameters}
+    assert written["parameters"] == MRF(**{"sparsity": 0.4, **found.best.parameters}).parameters
     assert written["tuned"]["value"] == found.best.value
     MRF(**written["parameters"])
 

@@ -75,16 +75,24 @@ def parse_model(text: str, file: Path | None = None) -> Spec:
 
 def read_parameters(path: Path) -> tuple[str | None, dict[str, Any]]:
     """Read a file written by mrfrec tune: the kind of model, None if it is not given, and parameters."""
+    content = read_object(path)
+    if not isinstance(content.get("parameters"), dict):
+        raise DataError(f'{path} is not a file of parameters, such as {{"parameters": {{"l2": 6}}}}.')
+    kind = model_class(content["model"]).__name__ if "model" in content else None
+    return kind, content["parameters"]
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object with parameters in it."""
     try:
         content = json.loads(expanded(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not a file of parameters: {error}.") from error
-    if not isinstance(content, dict) or not isinstance(content.get("parameters"), dict):
-        raise DataError(f'{path} is not a file of parameters, such as {{"parameters": {{"l2": 6}}}}.')
-    kind = model_class(content["model"]).__name__ if "model" in content else None
-    return kind, content["parameters"]
+    if not isinstance(content, dict):
+        raise DataError(f"{path} is not a file of parameters: it holds no JSON object.")
+    return content
 
 
 def make(specs: Sequence[Spec], machine: Mapping[str, Any]) -> "list[Recommender]":

@@ -1,9 +1,11 @@
 """`mrfrec paper`: the experiments of the paper. docs/cli.md is generated from the texts here."""
 
 import logging
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
 from mrfrec.checks import check_count
 from mrfrec.cli import options as opt
@@ -40,8 +42,20 @@ def reproduce(
         list[str] | None,
         Option("--model", metavar="KIND", help="Tables: only this model, such as SLIM. May be repeated."),
     ] = None,
+    params: Annotated[
+        list[Path] | None,
+        Option(
+            metavar="FILE",
+            help='Parameters by data set and model: {"ml-20m": {"SLIM": {"l1": 1, "l2": 10}}}; or, with one '
+            "--data, a file from mrfrec tune. May be repeated.",
+        ),
+    ] = None,
     form: opt.ReportFormat = None,
     output: opt.ReportFile = None,
+    plot: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Draw the results of anything but table1, as a .png, .svg or .pdf file."),
+    ] = None,
 ) -> None:
     """Run the paper's experiments on its data.
 
@@ -50,14 +64,16 @@ def reproduce(
     popular and rare items.
 
     Uses the published parameters where there are any, and breaks ties by index, as the published code does.
-    Runs on the data sets that are prepared (mrfrec paper datasets prepare) and says how to get the others. A
-    model that cannot be trained here is skipped with a note.
+    Runs on the data sets that are prepared (mrfrec paper datasets prepare) and says how to get the others. If
+    the counts of a data set are not the published ones, its published numbers are left out. A model that
+    cannot be trained here is skipped with a note.
 
     \b
     Examples:
       mrfrec paper reproduce table1
       mrfrec paper reproduce table1 --data ml-20m --model MRF --model SLIM
-      mrfrec paper reproduce table2 -o table2.md
+      mrfrec paper reproduce table1 --data ml-20m --model WMF --params wmf.json
+      mrfrec paper reproduce table2 -o table2.md --plot table2.png
     """  # fmt: skip
     from mrfrec.cli.models import check_machine
     from mrfrec.cli.show import REPORT_FORMATS, kind_of, note, progress_bar, show_report
@@ -66,16 +82,46 @@ def reproduce(
 
     check_machine(machine, MODELS)
     kind = kind_of(form, output, REPORT_FORMATS)
-    check_output(output)
+    check_output(output, params or ())
     logging.getLogger("mrfrec").setLevel(logging.WARNING)
+    given = _by_data_set(params or (), data or ())
     with progress_bar() as progress:
-        page = run(what, data, models=model, folder=folder, machine=machine, progress=progress, tell=note)
+        page = run(
+            what, data, models=model, parameters=given, folder=folder, machine=machine, plot=plot,
+            progress=progress, tell=note,
+        )  # fmt: skip
         show_report(page, kind, output)
+
+
+_OF_TABLE = ("epochs", "patience")  # parameters of autoencoders that are the same in a whole table
+
+
+def _by_data_set(files: Sequence[Path], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Read parameters by data set and model; those of mrfrec tune belong to the one data set chosen."""
+    from mrfrec.cli.models import read_object, read_parameters
+
+    found: dict[str, dict[str, Any]] = {}
+    for path in files:
+        content = read_object(path)
+        if "parameters" in content:
+            if len(names) != 1:
+                rule = "used with one --data: a file from mrfrec tune is of one data set"
+                raise ParameterError("--params", rule, str(path))
+            kind, parameters = read_parameters(path)
+            tuned = {n: x for n, x in parameters.items() if n not in _OF_TABLE}
+            content = {names[0]: {kind or "MRF": tuned}}
+        for name, models in content.items():
+            if not isinstance(models, dict):
+                rule = 'a file such as {"ml-20m": {"SLIM": {"l1": 1}}}, or one from mrfrec tune'
+                raise ParameterError("--params", rule, str(path))
+            found[name] = {**found.get(name, {}), **models}
+    return found
 
 
 @paper_app.command()
 @takes_options
 def tradeoff(
+    context: Context,
     data: Data,
     options: Measuring,
     sparsity: Annotated[
@@ -94,30 +140,45 @@ def tradeoff(
             help="Parameters of the sparse models, or a .json file; its sparsity and r are ignored.",
         ),
     ] = "",
+    preset: Annotated[
+        Literal["paper"] | None,
+        Option(
+            help="The settings of Table 2: l2=3 for the dense model, l2=1 for the sparse ones, ties by "
+            "index. --dense, --sparse and --ties override them.",
+        ),
+    ] = None,
     plot: opt.Plot = None,
 ) -> None:
     """Measure accuracy against training time, as in Table 2.
 
-    Trains an MRF from scratch for each sparsity and each r, and compares it with the dense model.
+    Trains an MRF from scratch for each sparsity and each r, and compares it with the dense model. The report
+    tells the settings of both.
 
     \b
     Examples:
       mrfrec paper tradeoff events.csv --plot tradeoff.png
+      mrfrec paper tradeoff msd --preset paper
       mrfrec paper tradeoff ml-20m --sparsity 0.002,0.01 --r 0,0.5 --dense l2=6 --sparse l2=3 -o table2.md
     """  # fmt: skip
     from mrfrec.cli.models import check_machine, numbers
     from mrfrec.paper.tables import of_tradeoff
+    from mrfrec.paper.tradeoff import AS_PUBLISHED
     from mrfrec.paper.tradeoff import tradeoff as run
 
     check_machine(options.machine, ["MRF"])
     with_dense = dense.strip().lower() != "none"
-    reference = {**_mrf_parameters(dense), **options.machine} if with_dense else {}
-    others = {**_mrf_parameters(sparse), **options.machine}
+    source = context.get_parameter_source("ties")
+    is_typed = source is not None and source.name != "DEFAULT"
+    settings = dict(AS_PUBLISHED) if preset is not None else {"dense": {}, "sparse": {}}
+    if preset is None or is_typed:
+        settings["ties"] = options.ties
+    for name, text in (("dense", dense if with_dense else ""), ("sparse", sparse)):
+        settings[name] = {**settings[name], **_mrf_parameters(text), **options.machine}
     levels = numbers("--sparsity", sparsity)
     with measuring(data, options, plot) as (split, wanted, progress):
         result = run(
-            split, levels or _levels(split.training.n_items), numbers("--r", r), dense=reference,
-            sparse=others, with_dense=with_dense, metrics=wanted, ties=options.ties, progress=progress,
+            split, levels or _levels(split.training.n_items), numbers("--r", r), with_dense=with_dense,
+            metrics=wanted, progress=progress, **settings,
         )  # fmt: skip
         show(of_tradeoff(result), options, data)
         if plot is not None:
@@ -139,7 +200,8 @@ def _mrf_parameters(text: str) -> dict[str, Any]:
     spec = parse_model(text)
     if spec.kind != "MRF":
         raise ParameterError("model", "an MRF, since models of several sparsities are compared", text)
-    return {n: x for n, x in spec.parameters.items() if n not in ("sparsity", "r")}
+    own = {n: x for n, x in spec.parameters.items() if n not in ("sparsity", "r")}
+    return {n: x for n, x in own.items() if (n, x) != ("threshold", None)}  # tune writes all parameters
 
 
 @paper_app.command()
@@ -155,6 +217,7 @@ def lowrank(
         list[str] | None,
         Option(metavar="MODEL", help=opt.MEASURED_MODEL, show_default="the paper's, dense"),
     ] = None,
+    plot: opt.Plot = None,
 ) -> None:
     """Measure the accuracy of weights cut to a low rank.
 
@@ -162,7 +225,7 @@ def lowrank(
 
     \b
     Examples:
-      mrfrec paper lowrank events.csv --ranks 50,200
+      mrfrec paper lowrank events.csv --ranks 50,200 --plot lowrank.png
     """  # fmt: skip
     from mrfrec.cli.models import make, numbers, only, parse_model
     from mrfrec.core.progress import part_of
@@ -176,13 +239,19 @@ def lowrank(
     (recommender,) = make([parse_model(text)], options.machine)
     if not isinstance(recommender, MRF):
         raise ParameterError("--model", "an MRF, EASE or EDLAE, whose weights can be cut", text)
-    with measuring(data, options) as (split, wanted, progress):
+    with measuring(data, options, plot) as (split, wanted, progress):
         m = split.training.n_items
         cuts = cuts or [rank for rank in (200, 1000, 3000) if rank < m] or [max(m // 2, 1)]
         recommender.fit(split.training, progress=part_of(progress, 0, 0.5))
         rest = part_of(progress, 0.5, 1)
-        comparison = low_rank(recommender, split.test, cuts, wanted, ties=options.ties, progress=rest)
-        show(of_low_rank(comparison, split.name), options, data)
+        comparison = low_rank(
+            recommender, split.test, cuts, wanted, ties=options.ties, split=split.name, progress=rest
+        )
+        show(of_low_rank(comparison), options, data)
+        if plot is not None:
+            from mrfrec.paper.plots import plot_low_rank
+
+            plot_low_rank(comparison, wanted[0], plot)
 
 
 @paper_app.command()

@@ -211,6 +211,7 @@ def measure(
             **model.data_size_._asdict(), "kind": type(model).__name__, "test_users": len(questions),
             "places": ranked.shape[1], "ties": ties,
             "plan": None if plan is None else str(plan.without_memory()),
+            "values": getattr(model, "values_", {}),  # the numbers that "auto" stood for
             "measured": [] if model.measured_ is None else list(model.measured_.values),
         },
     )  # fmt: skip

@@ -31,10 +31,10 @@ class Report:
     notes: Sequence[str] = field(default_factory=tuple)
 
     def on(self, data: dict[str, Any]) -> "Report":
-        """Add the source of the data, as typed, and the version of mrfrec."""
+        """Add the source of the data, as typed."""
         options = "".join(f", {name}={value}" for name, value in data.items() if name != "data")
         about = [f"data: {' '.join(map(str, data.get('data', ())))}{options}", *self.about]
-        return replace(self, about=about, data={"mrfrec": __version__, "data": data, **self.data})
+        return replace(self, about=about, data={"data": data, **self.data})
 
     def markdown(self) -> str:
         parts = ["\n".join(f"- {line}" for line in self.about)] if self.about else []
@@ -50,8 +50,9 @@ class Report:
         return "\n\n".join(parts) + "\n"
 
     def json(self) -> str:
-        """Return the results as JSON, at full precision."""
-        return json.dumps(self.data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        """Return the results and the version of mrfrec as JSON, at full precision."""
+        data = {"mrfrec": __version__, **self.data}
+        return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def seconds_text(seconds: float | None) -> str:
@@ -161,8 +162,9 @@ def of_tuning(tuning: Tuning, most: int = 10) -> Report:
     ]
     data = {
         "model": tuning.model, "metric": str(tuning.metric), "split": tuning.split,
-        "best": tuning.best.parameters, "default": None if default is None else default.parameters,
-        "trials": [asdict(trial) for trial in tried],
+        "best": tuning.complete(tuning.best),
+        "default": None if default is None else tuning.complete(default),
+        "trials": [{**asdict(trial), "parameters": tuning.complete(trial)} for trial in tried],
     }  # fmt: skip
     gain = [] if default is None else ["over the default, unpaired"]
     columns = [*names, f"{tuning.metric.title} (validation)", *gain, "training"]
@@ -211,6 +213,7 @@ def _as_data(evaluation: Evaluation) -> dict[str, Any]:
         "name": evaluation.model,
         "kind": evaluation.facts.get("kind", ""),
         "parameters": evaluation.parameters,
+        "values": evaluation.facts.get("values", {}),
         "plan": evaluation.facts.get("plan"),
         "metrics": {name: {"mean": m.mean, "error": _or_none(m.error)} for name, m in means.items()},
         "test_users": len(evaluation.users),

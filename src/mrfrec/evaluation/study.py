@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from mrfrec import __version__
 from mrfrec.checks import check_number, warn
 from mrfrec.core.engine import Progress
 from mrfrec.errors import DataError, MemoryPlanError, NumericalError, ParameterError
@@ -71,15 +72,23 @@ class Tuning:
             raise DataError(f"no trial succeeded{f': {reasons}' if reasons else '.'}")
         return max(self.trials, key=lambda trial: -1.0 if trial.value is None else trial.value)
 
+    def complete(self, trial: Trial) -> dict[str, Any]:
+        """Return all parameters of the model of a trial, those left at their defaults included."""
+        return build(self.model, trial.parameters).parameters
+
     def save(self, path: "str | os.PathLike[str]") -> None:
-        """Write the best parameters for `mrfrec fit --params` and `--model`."""
+        """Write the best parameters for `mrfrec fit --params` and `--model`.
+
+        The file has all parameters of the model, so that it means the same if a default changes later.
+        """
         best = self.best
         tuned = {
             "metric": str(self.metric), "value": best.value, "error": best.error,
             "training_seconds": best.seconds, "plan": best.plan, "trials": len(self.trials),
             "split": self.split, **self.facts,
         }  # fmt: skip
-        found = {"model": self.model, "parameters": best.parameters, "tuned": tuned}
+        parameters = self.complete(best)
+        found = {"mrfrec": __version__, "model": self.model, "parameters": parameters, "tuned": tuned}
         with writing(Path(path)) as temporary:
             temporary.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 

@@ -36,6 +36,7 @@ def low_rank(
     *,
     ties: Ties = "popularity",
     seed: int = 0,
+    split: str = "",
     progress: Progress | None = None,
 ) -> Comparison:
     """Cut the weights of a fitted model to low rank by a singular value decomposition, and measure the drop.
@@ -45,7 +46,7 @@ def low_rank(
 
     The cut makes the diagonal of B nonzero, which does not matter: it adds only to the scores of shown items,
     which are never recommended. Beyond 3,000 items the decomposition is randomized (Halko et al. 2011) and
-    depends on `seed`.
+    depends on `seed`. `split` is the name of the split, for reports.
     """
     if not isinstance(model, MRF):
         raise ParameterError("model", "an MRF", model)
@@ -61,7 +62,7 @@ def low_rank(
     plan.require("factors of the weights", needed, "Ask for smaller ranks.", who="low_rank")
     at_first, then, at_last = (part_of(progress, part / 3, (part + 1) / 3) for part in range(3))
     full = measure(model, questions, metrics, name="full rank", ties=ties, progress=at_first)
-    wanted = list(full.values)
+    full, wanted = replace(full, split=split), list(full.values)
 
     start = time.perf_counter()
     left, right = _factors(model.weights_, cuts[-1], seed, then)

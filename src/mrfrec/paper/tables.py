@@ -11,7 +11,10 @@ from mrfrec.paper.tradeoff import Tradeoff
 
 
 def of_tradeoff(tradeoff: Tradeoff) -> Report:
-    """Report accuracy and training time as in the paper's Table 2, also relative to the dense model."""
+    """Report accuracy and training time as in the paper's Table 2, also relative to the dense model.
+
+    Tells the parameters of the models, and the order of items with equal scores.
+    """
     page = report.of_evaluations([point.evaluation for point in tradeoff.points])
     metrics = list(tradeoff.points[0].evaluation.values)
     first, dense = metrics[0], tradeoff.dense
@@ -34,12 +37,12 @@ def of_tradeoff(tradeoff: Tradeoff) -> Report:
     columns = ["model", *(metric.title for metric in metrics), "training", *relative, "weights kept", "size"]
     left_out = [f"Left out: {note}" for note in tradeoff.notes]
     notes = [*(f"{kind}: {text}" for kind, text in shared.items()), *left_out]
-    return Report(page.about, [Section(columns, rows)], {**page.data, "notes": left_out}, notes=notes)
+    about = [*page.about, f"ties: by {page.data['ties']}"]
+    return Report(about, [Section(columns, rows)], {**page.data, "notes": left_out}, notes=notes)
 
 
-def of_low_rank(comparison: Comparison, split: str) -> Report:
+def of_low_rank(comparison: Comparison) -> Report:
     """Report the loss of accuracy when the weights are cut to a low rank."""
-    comparison = Comparison(tuple(replace(one, split=split) for one in comparison.evaluations))
     page = report.of_comparison(comparison)
     full, metrics = comparison.evaluations[0], comparison.metrics
     rows = []

@@ -13,6 +13,11 @@ from mrfrec.evaluation.protocol import Evaluation, Ties, fit_and_measure, of_mod
 from mrfrec.evaluation.splits import Split
 from mrfrec.models.mrf import MRF
 
+AS_PUBLISHED: dict[str, Any] = {
+    "dense": {"l2": 3.0}, "sparse": {"l2": 1.0, "max_neighbors": 1000}, "ties": "index"
+}  # fmt: skip
+"""The arguments of `tradeoff` with which its models are those of the paper's Table 2, on MSD."""
+
 
 @dataclass(frozen=True)
 class TradeoffPoint:
@@ -101,16 +106,21 @@ def tradeoff(
             notes.append(f"{name}: {error}")
             refusal = error.with_traceback(None)  # the traceback would keep the fit's arrays alive
             continue
-        B, m = model.weights_, len(model.items_)
+        B, share = model.weights_, share_kept(model)
         if model.is_sparse:
-            size, share = B.data.nbytes + B.indices.nbytes + B.indptr.nbytes, (B.nnz + m) / m**2
-            level = model.parameters["sparsity"]
+            size, level = B.data.nbytes + B.indices.nbytes + B.indptr.nbytes, model.parameters["sparsity"]
             points.append(TradeoffPoint(evaluation, level, model.r, share, model.n_blocks_, size))
         else:
-            points.append(TradeoffPoint(evaluation, None, None, 1.0, None, B.nbytes))
+            points.append(TradeoffPoint(evaluation, None, None, share, None, B.nbytes))
     if not points and refusal is not None:
         raise refusal
     return Tradeoff(tuple(points), tuple(notes))
+
+
+def share_kept(model: MRF) -> float:
+    """Return the share of the m² entries that a fitted model stores, the diagonal included."""
+    m = len(model.items_)
+    return (model.weights_.nnz + m) / m**2 if model.is_sparse else 1.0
 
 
 def _levels(name: str, values: Iterable[float], rule: str, holds: Callable[[float], bool]) -> list[float]:
