@@ -63,7 +63,7 @@ def reproduce(
     MRFs on MSD. lowrank: weights cut to a low rank. exposure: how often the MRF and Mult-VAE recommend
     popular and rare items.
 
-    Uses the published parameters where there are any, and breaks ties by index, as the published code does.
+    Uses the published parameters where there are any, and breaks ties by index.
     Runs on the data sets that are prepared (mrfrec paper datasets prepare) and says how to get the others. If
     the counts of a data set are not the published ones, its published numbers are left out. A model that
     cannot be trained here is skipped with a note.
