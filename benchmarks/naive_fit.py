@@ -1,6 +1,8 @@
 """A plain implementation of the sparse fit: dense covariances, one general inverse per block.
 
-It works like the paper's notebook; `benchmarks.bench` compares against it.
+`benchmarks.bench` compares against it. Like the notebook that was published with the paper, it holds all
+covariances and inverts each block; but in float64, and with the sets D and the order of ties that mrfrec has
+(docs/method.md says where the notebook departs from the paper).
 """
 
 from typing import Any

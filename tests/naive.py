@@ -26,7 +26,7 @@ class Moments:
 
 
 def moments(X: Matrix, alpha: float = 0.75, center: bool = True, user_weight: float = 0.0) -> Moments:
-    """§2.1 and the paragraph on popularity bias: μ, v, s and S."""
+    """S of Eq. 4 (§2.2), and the paragraph on popularity bias (§5): μ, v, s and S."""
     lengths = (X != 0).sum(axis=1)
     w = np.array([max(length, 1) ** -user_weight for length in lengths])
     w = w * lengths.sum() / (w * lengths).sum()

@@ -13,11 +13,14 @@ from typing import Any
 import pytest
 
 import mrfrec
+from experiments.run import EXPERIMENTS
+from mrfrec.models.mrf import PAPER
 from mrfrec.models.registry import MODELS, model_class
 from mrfrec.service import ServiceSettings
+from pages import Typed, check, check_results, commands_in
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("experiments/**/*.md")])
 # What the README promises in bold, and the tests that try to break it.
 PROMISES = {
     "k recommendations.": [
@@ -77,9 +80,13 @@ PROMISES = {
 }
 
 
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_debian")
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_python_in_the_pages_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,7 +96,7 @@ def test_python_in_the_pages_runs(
         exec(block, namespace)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_within_the_project_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         if "://" not in target:
@@ -178,6 +185,13 @@ def test_method_page_names_functions_that_exist() -> None:
         assert f"def {name}(" in source, f"{module}.{name}"
 
 
+def test_method_page_lists_every_parameter_in_which_the_default_is_not_the_papers() -> None:
+    page = (ROOT / "docs" / "method.md").read_text()
+    section = page.split("## Beyond the paper")[1].split("\n## ")[0]
+    assert f"differs in {['no', 'one', 'two', 'three', 'four', 'five', 'six'][len(PAPER)]} ways" in section
+    assert len(re.findall(r"^- \*\*", section, flags=re.MULTILINE)) == len(PAPER)
+
+
 def test_version_is_said_once_and_the_same() -> None:
     project = (ROOT / "pyproject.toml").read_text()
     assert f'version = "{mrfrec.__version__}"' in project
@@ -187,6 +201,126 @@ def test_version_is_said_once_and_the_same() -> None:
 def test_readme_names_the_versions_of_python_that_the_package_does() -> None:
     named = re.findall(r":: Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text())
     assert sorted(set(re.findall(r"\b3\.1\d\b", (ROOT / "README.md").read_text()))) == named
+
+
+# ── what people are told to type ──────────────────────────────────────────────────────────────────
+
+
+def faults(page: str) -> list[str]:
+    """Return what is wrong with the commands and options of a page."""
+    found = []
+    for typed in commands_in(page):
+        try:
+            check(typed)
+        except (ValueError, mrfrec.MrfrecError) as error:
+            found.append(f"{typed}: {error}")
+    return found
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=name_of)
+def test_commands_and_options_in_the_pages_exist(page: Path) -> None:
+    assert not faults(page.read_text())
+
+
+def test_commands_of_the_experiments_exist() -> None:
+    folders = {"data": "data", "results": "results", "cache": "cache"}
+    steps = [step.command.format_map(folders) for each in EXPERIMENTS.values() for step in each.steps]
+    assert not faults("```sh\n" + "\n".join(steps) + "\n```\n")
+
+
+def test_commands_are_found_wherever_they_stand() -> None:
+    page = """
+Run `mrfrec tune e.csv -o
+b.json`, `make bench GROUPS=dense`, `--half-life 30d` or `tune --vary`; not `mrfrec`, `su --now x` or `it's`.
+
+```sh
+curl URL | mrfrec fit - \\
+    -o m.mrf && mrfrec info m.mrf > facts.txt  # a model, and mrfrec info
+5 3 * * *  cd /srv && chronic mrfrec nightly shop.toml
+sudo -u mrfrec env A=/var/mrfrec /opt/mrfrec/bin/mrfrec compile
+python -m experiments.peers $DATA anime
+```
+
+```python
+command = "mrfrec nightly shop.toml --date {{ ds }}"
+```
+
+```text
+Usage: mrfrec fit [OPTIONS]
+
+  mrfrec fit reads
+  Examples:
+    mrfrec fit events.csv -o shop.mrf
+
+Options:
+  --r X  Of --sparsity.
+```
+"""
+    assert [str(typed) for typed in commands_in(page)] == [
+        "mrfrec fit - -o m.mrf",
+        "mrfrec info m.mrf",
+        "mrfrec nightly shop.toml",
+        "/opt/mrfrec/bin/mrfrec compile",
+        "python -m experiments.peers '$DATA' anime",
+        "mrfrec nightly shop.toml --date 2026-11-15",
+        "--r",
+        "--sparsity",
+        "mrfrec fit events.csv -o shop.mrf",
+        "mrfrec tune e.csv -o b.json",
+        "make bench GROUPS=dense",
+        "--half-life 30d",
+        "tune --vary",
+    ]
+    assert not faults(page)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ("mrfrec fitt", "no command fitt"),
+        ("mrfrec paper reproduced table1", "no command reproduced"),
+        ("mrfrec fit e.csv --half-live 30d", "No such option: --half-live"),
+        ("mrfrec tune e.csv --method search", "'search' is not one of"),
+        ("mrfrec recommend m.mrf -k many", "a valid integer"),
+        ("mrfrec evaluate e.csv --model 'SLIM: l3=1'", "l3"),
+        ("mrfrec tune e.csv --vary l3=1,2", "no parameter l3"),
+        ("mrfrec evaluate e.csv --metrics gain@5", "gain@5"),
+        ("tune --trials", "No such option: --trials"),
+        ("--half-live", "no command takes"),
+        ("--method search", "no command takes"),
+        ("--dry-run --rate 5", "no command takes"),  # each exists, but not together
+        ("make tests", "no target tests"),
+        ("make bench GROUP=dense", "no variable GROUP"),
+        ("python -m experiments.gone", "no experiments.gone"),
+        ("python -m experiments.peers data elsewhere", "invalid choice"),
+        ("python -m benchmarks.living --dense", "unrecognized arguments: --dense"),
+    ],
+)
+def test_what_does_not_exist_is_found_in_a_page(wrong: str, reason: str) -> None:
+    (fault,) = faults(f"Try `{wrong}`.")
+    assert reason in fault
+
+
+def test_commands_in_blocks_are_whole() -> None:
+    check(Typed(("mrfrec", "fit", "events.csv"), whole=False))
+    (fault,) = faults("```sh\nmrfrec fit events.csv\n```\n")
+    assert "Missing" in fault or "output" in fault
+
+
+# ── results ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_results_in_the_readme_are_on_the_pages_it_links_to() -> None:
+    readme = (ROOT / "README.md").read_text()
+    check_results(readme)
+    for right, wrong in (
+        ("0.2324 ±", "0.2325 ±"),
+        ("| 42 s", "| 43 s"),
+        ("UltraGCN 0.186", "UltraGCN 0.188"),
+    ):
+        assert right in readme
+        with pytest.raises(AssertionError):
+            check_results(readme.replace(right, wrong))
 
 
 # ── how to run it ─────────────────────────────────────────────────────────────────────────────────

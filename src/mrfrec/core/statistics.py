@@ -1,4 +1,4 @@
-"""§2.1: means, scales, and rows of the centered, rescaled item-item matrix S, streamed.
+"""The S of Eq. 4: means, scales, and rows of the centered, rescaled item-item matrix S, streamed.
 
     S = (XᵀWX − n·μμᵀ) ⊘ (s sᵀ),    s = v^(α/2),    v = n × (weighted) column variance
 

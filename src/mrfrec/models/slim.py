@@ -116,7 +116,7 @@ class SLIM(Linear):
 class FsSLIM(SLIM):
     """SLIM with feature selection: each item is regressed only on its `neighbors` nearest items.
 
-    The nearest items have the largest cosine, as in `ItemKNN` (Ning & Karypis 2011, §4.2). Nothing of size m
+    The nearest items have the largest cosine, as in `ItemKNN` (Ning & Karypis 2011). Nothing of size m
     × m is held.
 
     Parameters

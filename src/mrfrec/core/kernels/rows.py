@@ -1,4 +1,4 @@
-"""§2.1: both sides of X, and rows of XᵀX."""
+"""Both sides of X, and rows of XᵀX (Eq. 4)."""
 
 from typing import Any, NamedTuple
 

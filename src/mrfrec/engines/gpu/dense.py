@@ -1,4 +1,4 @@
-"""The dense model on a GPU: §2.1 and Eq. 4 in one m × m array.
+"""The dense model on a GPU: Eq. 4 in one m × m array.
 
 The lower triangle of the array is S, its Cholesky factor L, W = L⁻¹ and C = Wᵀ·W in turn; at the end both
 triangles are B. All steps work in place, on strips of rows, so that a card takes the largest model that its

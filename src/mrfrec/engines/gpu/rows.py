@@ -1,4 +1,4 @@
-"""Rows of S on a GPU (§2.1), streamed: m × m is never held here.
+"""Rows of S on a GPU (the S of Eq. 4), streamed: m × m is never held here.
 
 Strips of S come from the pairs of items in each history, listed and added up on the device, so that the work
 grows with the pairs and never with m × m. Sums are whole numbers, counts or products in units of 2⁻ᵏ, and so

@@ -1,0 +1,255 @@
+"""What the pages say: commands and options, which are found and parsed, and the numbers of the README."""
+
+import argparse
+import re
+import runpy
+import shlex
+import sys
+from collections.abc import Iterator
+from decimal import ROUND_HALF_UP, Decimal
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import typer
+
+from mrfrec.cli.app import app
+from mrfrec.cli.models import parse_model, parse_vary
+from mrfrec.evaluation.metrics import parse as parse_metric
+from mrfrec.models.registry import build, model_class
+
+ROOT = Path(__file__).parents[1]
+_BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+_EXAMPLE = re.compile(r"^(?:  Try:   |  Then:  | {9}| {4})(?=mrfrec )")  # of a help text
+_MEANT = {"K": "1", "NAME": "SLIM", "PARAMETER=VALUE,VALUE": "l2=1,2"}  # by words that stand for others
+_APP: Any = typer.main.get_command(app)
+
+
+class Typed(NamedTuple):
+    """A command as a page has it. One that is not `whole` may lack required arguments and values."""
+
+    words: tuple[str, ...]
+    whole: bool
+
+    def __str__(self) -> str:
+        return shlex.join(self.words)
+
+
+def commands_in(page: str) -> list[Typed]:
+    """Return the commands of this project in a page, and options that stand alone."""
+    found = []
+    for _, language, block in _BLOCK.findall(page):
+        if language in ("python", "py", "toml"):
+            lines = re.findall(r'"(mrfrec [^"]+)"', block)
+        else:
+            lines = block.replace("\\\n", " ").splitlines()
+            if language == "text":  # a help text
+                options = dict.fromkeys(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", block))
+                found += [Typed((option,), whole=False) for option in options]
+                lines = [line for line in lines if _EXAMPLE.match(line)]
+        for line in lines:
+            words = _EXAMPLE.sub("", line)
+            found += [Typed(words, whole=True) for words in _segments(words) if _kind(words) != "options"]
+    for code in re.findall(r"`([^`]+)`", _BLOCK.sub("", page)):
+        found += [Typed(words, whole=False) for words in _segments(" ".join(code.split()))]
+    return found
+
+
+def _segments(line: str) -> Iterator[tuple[str, ...]]:
+    """Split a line as a shell does, and yield the commands of this project that are in it."""
+    line = re.sub(r"(^|\s)#.*", "", re.sub(r"\{\{.*?\}\}", "2026-11-15", line))
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
+    lexer.whitespace_split, lexer.commenters = True, ""
+    try:
+        words = list(lexer)
+    except ValueError:  # an apostrophe: no command
+        words = []
+    while words:
+        end = next((i for i, word in enumerate(words) if set(word) <= set("|&;<>")), len(words))
+        start = max((i for i in range(end) if words[i].endswith("/bin/mrfrec")), default=0)
+        segment = words[start + (words[0] == "chronic") : end]
+        if segment and _kind(tuple(segment)):
+            yield tuple(segment)
+        words = words[end + 1 :]
+
+
+def _kind(words: tuple[str, ...]) -> str:
+    first, *rest = words
+    if first == "mrfrec" or first.endswith("/bin/mrfrec"):
+        return "mrfrec" if rest and rest[0] != "COMMAND" else ""
+    if first.startswith("python") and re.match(r"(-m )?(benchmarks|experiments|tools)\b", " ".join(rest)):
+        return "python"
+    if first == "make" and rest:
+        return "make"
+    if (first,) in _leaves() and any(word.startswith("--") for word in rest):
+        return "command"  # `tune --vary`
+    return "options" if re.match(r"--[a-z]", first) else ""
+
+
+def check(typed: Typed) -> None:
+    """Parse a command without running it; raise an error that says what is wrong."""
+    kind = _kind(typed.words)
+    if kind == "mrfrec":
+        _parse(typed.words[1:], typed.whole)
+    elif kind == "command":
+        _parse(typed.words, whole=False)
+    elif kind == "options":
+        _parse_by_any(typed.words)
+    elif kind == "python":
+        _parse_module(typed.words[1:])
+    else:
+        _parse_make(typed.words[1:])
+
+
+# ── mrfrec ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@cache
+def _leaves(group: Any = _APP) -> list[tuple[str, ...]]:
+    """Return the words of all commands: fit, …, paper reproduce, …."""
+    found: list[tuple[str, ...]] = []
+    for name, command in group.commands.items():
+        found += [(name, *rest) for rest in _leaves(command)] if hasattr(command, "commands") else [(name,)]
+    return found
+
+
+def _parse(words: tuple[str, ...], whole: bool) -> None:
+    command = _APP
+    given = [word for word in words if word not in ("…", "--help", "--debug")]
+    whole = whole and len(given) == len(words)
+    while given and hasattr(command, "commands") and not given[0].startswith("-"):
+        if given[0] not in command.commands:
+            raise ValueError(f"there is no command {given[0]}")
+        command = command.commands[given.pop(0)]
+    given = [_MEANT.get(word, word) for word in given]
+    try:
+        context = command.make_context(command.name, [*given])  # which empties the list
+    except Exception as error:
+        missing = type(error).__name__ == "MissingParameter" or "requires an argument" in str(error)
+        if whole or not missing:
+            raise ValueError(getattr(error, "message", None) or str(error)) from error
+        context = command.make_context(command.name, given, resilient_parsing=True)
+    _check_values(context.params)
+
+
+@cache
+def _parse_by_any(words: tuple[str, ...]) -> None:
+    """Parse options that stand alone: one command must take all of them."""
+    reasons = set()
+    for command in ((), *_leaves()):
+        try:
+            return _parse((*command, *words), whole=False)
+        except ValueError as error:
+            reasons.add(str(error))
+    raise ValueError(f"no command takes these options: {'; '.join(sorted(reasons))}")
+
+
+def _check_values(given: dict[str, Any]) -> None:
+    """Check models, parameters and metrics, which commands parse themselves."""
+    models = given.get("model")  # of some commands it is a file
+    specs = [parse_model(text) for text in models if ".json" not in text] if isinstance(models, list) else []
+    for spec in specs:
+        build(spec.kind, spec.parameters, {})
+    kind = specs[0].kind if specs else "MRF"
+    for name in parse_vary(given.get("vary") or [], kind):
+        if name not in model_class(kind).defaults():
+            raise ValueError(f"{kind} has no parameter {name}")
+    for metric in (given.get("metrics") or given.get("metric") or "").split(","):
+        if metric:
+            parse_metric(metric)
+
+
+# ── scripts and make ──────────────────────────────────────────────────────────────────────────────
+
+
+class _ParsedError(Exception):
+    """The arguments were parsed; the script goes no further."""
+
+
+def _parse_module(words: tuple[str, ...]) -> None:
+    target, *given = words[1:] if words[0] == "-m" else words
+    path = ROOT / (f"{target.replace('.', '/')}.py" if words[0] == "-m" else target)
+    if not path.exists():
+        raise ValueError(f"there is no {target}")
+    if "argparse" not in path.read_text():
+        if any(word.startswith("-") for word in given):
+            raise ValueError(f"{target} has no options")
+        return
+    parse = argparse.ArgumentParser.parse_args
+
+    def parse_only(self: Any, *arguments: Any) -> None:
+        parse(self, *arguments)
+        raise _ParsedError
+
+    def refuse(self: Any, message: str) -> None:
+        raise ValueError(message)
+
+    with (
+        patch.object(sys, "argv", [str(path), *(word for word in given if word != "--help")]),
+        patch.object(argparse.ArgumentParser, "parse_args", parse_only),
+        patch.object(argparse.ArgumentParser, "error", refuse),
+    ):
+        try:
+            runpy.run_path(str(path), run_name="__main__")
+        except _ParsedError:
+            return
+        except ValueError as error:
+            if "required" in str(error):
+                return
+            raise
+    raise ValueError(f"{target} parses no arguments")
+
+
+def _parse_make(words: tuple[str, ...]) -> None:
+    rules = (ROOT / "Makefile").read_text()
+    for word in words:
+        name, equals, _ = word.partition("=")
+        pattern = rf"\$\({name}\)" if equals else rf"^{re.escape(name)}:"
+        if not re.search(pattern, rules, re.MULTILINE):
+            raise ValueError(f"the Makefile has no {'variable' if equals else 'target'} {name}")
+
+
+# ── results ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _rounded(text: str, page: str) -> bool:
+    """Return whether a page has a number that rounds to this one."""
+    digits = Decimal(text)
+    numbers = (Decimal(number) for number in re.findall(r"(?<![\d.])\d*\.\d+", page))
+    return any(number.quantize(digits, ROUND_HALF_UP) == digits for number in numbers)
+
+
+def _seconds_in(line: str) -> list[Decimal]:
+    return [
+        60 * Decimal(minutes or 0) + Decimal(x)
+        for minutes, x in re.findall(r"(?:(\d+) min )?([\d.]+) s\b", line)
+    ]
+
+
+def check_results(readme: str) -> None:
+    """Look up every number of the README's results in the page that its cell, row or column links to."""
+    section = readme.split("## Results")[1].split("\n## ")[0]
+    lines = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")]
+    pages = {
+        path: (ROOT / path).read_text()
+        for path in re.findall(r"\]\((experiments/results/\S+\.md)\)", section)
+    }
+    head, *rows = lines
+    for row in rows:
+        for place in range(1, len(head), 2):
+            cells = (row[place], row[0], head[place])
+            page = next(
+                pages[link[1]] for cell in cells if (link := re.search(r"\((experiments/\S+)\)", cell))
+            )
+            (number,) = re.findall(r"\d\.\d{4} ± \d\.\d{4}", row[place])
+            found = [line for line in page.splitlines() if number in line]
+            assert found, f"{row[0]}: {number}"
+            if row[place + 1] != "–":
+                (time,) = _seconds_in(row[place + 1])
+                times = chain.from_iterable(map(_seconds_in, found))
+                assert time in [x.quantize(time, ROUND_HALF_UP) for x in times], f"{row[0]}: {time} s"
+    text = "\n".join(line for line in section.splitlines() if not line.startswith("|"))
+    for number in re.findall(r"\b\d\.\d{3,}\b", text):
+        assert any(_rounded(number, page) for page in pages.values()), number
