@@ -83,7 +83,7 @@ def measured(split: Split) -> list[dict[str, Any]]:
 
 def facts(model: Any) -> dict[str, Any]:
     """Return the blocks that were solved and the share of items with as many neighbors as are allowed."""
-    if not isinstance(model, MRF) or not model.is_sparse:
+    if not isinstance(model, MRF) or model.pattern_ is None:
         return {}
     neighbors = np.diff(model.pattern_.indptr) - 1
     return {"blocks": model.n_blocks_, "capped": float((neighbors >= model.max_neighbors).mean())}

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
 from mrfrec.core import costs
 from mrfrec.core.engine import Engine
@@ -147,7 +146,8 @@ def estimate_weights(
     counts = np.min_scalar_type(int(np.bincount(schedule.dependents, minlength=1).max()))
     block_bytes = places * itemsize + members * _PER_MEMBER + kinds * _PER_KIND
     held += (4 + itemsize + counts.itemsize) * len(columns) + 120 * m + 4 * len(schedule.dependents)
-    memory.require("rows", held + 2 * (4 + itemsize) * len(columns) + 24 * TRANSPOSE_PARTS * m, advice)
+    held += 24 * TRANSPOSE_PARTS * m
+    memory.require("rows", held + 2 * (4 + itemsize) * len(columns), advice)
     held += max(engine.scratch, 2 * int(kinds.max()) ** 2 * itemsize)
     ranges = batches(block_bytes, worthwhile, held, engine, advice)
     additions = 2.0 * float(statistics.X.rank.sum(dtype=np.int64)) + len(statistics.X.items)
@@ -208,17 +208,17 @@ def estimate_weights(
             costs=steps,
         )
     with engine.stage("rows", 1):
-        return _by_rows(column_ptr, columns, total, engine), gathered
+        return _by_rows(column_ptr, columns, total, m, engine), gathered
 
 
 def _by_rows(
     column_ptr: npt.NDArray[np.int64],
     columns: npt.NDArray[np.int32],
     values: npt.NDArray[Any],
+    m: int,
     engine: Engine,
 ) -> Rows:
     """Return the entries other than 0 by row instead of column: a counting sort over a few ranges."""
-    m = len(column_ptr) - 1
     ranges = split_evenly(np.diff(column_ptr) + 1, TRANSPOSE_PARTS)
     counts = np.zeros((len(ranges), m), np.int64)
     where = column_ptr, columns, values
@@ -228,7 +228,7 @@ def _by_rows(
     counts = ptr[:-1] + np.cumsum(counts, axis=0) - counts  # where each range begins in each row
     out = np.empty(ptr[-1], np.int32), np.empty(ptr[-1], values.dtype)
     engine.run(lambda t: kernels.transpose_columns(*ranges[t], *where, counts[t], *out), numbers)
-    return Rows(ptr, *out, m)
+    return Rows(ptr, *out, len(column_ptr) - 1)
 
 
 def gather_blocks(statistics: Statistics, dtype: str, batch: Blocks, engine: Engine) -> npt.NDArray[Any]:
@@ -236,12 +236,12 @@ def gather_blocks(statistics: Statistics, dtype: str, batch: Blocks, engine: Eng
     m, tasks = statistics.m, statistics.row_tasks()
     with engine.stage("gather", m * batch.of, (m * batch.first, m * batch.last)):
         store = np.empty(int(batch.store_ptr[-1]), dtype)
-        # For each item, the blocks in which it stands for a kind, and its place there.
+        # For each item, the blocks in which it stands for a kind, and its place there, counted from 1.
         starts = batch.kind_ptr.astype(np.int32)
-        place = np.arange(starts[-1], dtype=np.int32) - np.repeat(starts[:-1], np.diff(starts))
-        of_item = sp.csr_array((place, batch.kinds, starts), (len(starts) - 1, m)).tocsc()
+        place = np.arange(1, starts[-1] + 1, dtype=np.int32) - np.repeat(starts[:-1], np.diff(starts))
+        of_item = _by_rows(batch.kind_ptr, batch.kinds, place, m, engine)
         del place
-        where = of_item.indptr.astype(np.int64), of_item.indices, of_item.data, batch
+        where = of_item.ptr, of_item.items, of_item.values, batch
         engine.run(
             lambda t, space: kernels.gather(statistics.X, statistics.scaling, *t, *where, store, *space),
             tasks,

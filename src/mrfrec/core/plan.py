@@ -181,7 +181,7 @@ class Sizes:
             "pattern": (base + 27_000_000 + 9 * self.pairs, 27.0),
             # Entries of A, their estimates and how many each has; the dependents; one block, and its factor.
             "blocks": (
-                self.held + max(self.scratch, 2 * e * k * k) + 120 * m + one_block,
+                self.held + max(self.scratch, 2 * e * k * k) + (120 + 24 * TRANSPOSE_PARTS) * m + one_block,
                 5.0 + e + 8 * r,
             ),
             # B by column and by row, then by row beside A.

@@ -130,7 +130,7 @@ def gather(X, scaling, first, last, item_ptr, block, place, batch, store, accumu
     for i in range(first, last):
         wanted = 0
         for s in range(item_ptr[i], item_ptr[i + 1]):
-            wanted += place[s]
+            wanted += place[s] - 1
         if wanted == 0:
             continue
         cost = row_cost(X, X.rank, i)
@@ -143,7 +143,7 @@ def gather(X, scaling, first, last, item_ptr, block, place, batch, store, accumu
                 accumulator[j] = 0
         for s in range(uint64(item_ptr[i]), uint64(item_ptr[i + 1])):
             b = block[s]
-            length = uint64(place[s])
+            length = uint64(place[s] - 1)
             source = uint64(batch.kind_ptr[b])
             target = uint64(batch.store_ptr[b]) + length * (length - uint64(1)) // uint64(2)
             if whole:
