@@ -82,17 +82,17 @@ def measured(split: Split) -> list[dict[str, Any]]:
 
 
 def facts(model: Any) -> dict[str, Any]:
-    """Return the blocks that were solved and the share of items with as many neighbors as are allowed."""
+    """Return the number of blocks, and the share of columns with as many entries as are allowed."""
     if not isinstance(model, MRF) or model.pattern_ is None:
         return {}
-    neighbors = np.diff(model.pattern_.indptr) - 1
-    return {"blocks": model.n_blocks_, "capped": float((neighbors >= model.max_neighbors).mean())}
+    entries = np.diff(model.pattern_.indptr)
+    return {"blocks": model.n_blocks_, "capped": float((entries >= model.max_neighbors).mean())}
 
 
 def page(name: str, split: Split, rows: list[dict[str, Any]]) -> str:
     """Assemble the page."""
     titles = ["model", "nDCG@100", "Recall@20", "Recall@50", "difference in nDCG@100", "l2", "training"]
-    titles += ["blocks", "items with 1,000 neighbors"]
+    titles += ["blocks", "columns with 1,000 entries"]
     table = [titles, ["---"] * len(titles)]
     for row in rows:
         edge = "" if row["inside"] else ", at the edge"

@@ -225,7 +225,9 @@ def solve_blocks(lapack, blocks, batch, diagonal, ridge, store, L, at):
             fortran(lapack.gemm, (_T, _N, d, d, d, one, inverse, d, inverse, d, zero, R_TT, k))
             if c > 0:
                 fortran(lapack.gemm, (_N, _N, d, c, d, one, R_TT, k, (L, c), k, zero, (L, behind), d))
-                solve_right(lapack, k, L, 0, c, behind, d)
+                solve_right(
+                    lapack, k, L, np.int64(0), c, behind, d
+                )  # a literal 0 would be compiled for itself
 
         # R_TT is in its corner, and −R_TC, d × c, behind the factor: where each kind's column begins there,
         # and its part in every estimate.

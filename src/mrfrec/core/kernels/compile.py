@@ -169,7 +169,7 @@ class _MachineCode(caching.FunctionCache):
                 if found is not None:
                     return found
         if not _compiled:
-            _log.info("compiling for this machine what it has not run before; up to 10 seconds")
+            _log.info("compiling for this machine what it has not run before; up to 15 seconds")
         _compiled.append(self._py_func.__name__)
         return None
 

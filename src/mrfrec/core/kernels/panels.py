@@ -6,6 +6,7 @@ else is a product of matrices. These lie in one flat array, column by column, at
 unsigned, since code that must expect negative ones is not vectorised.
 """
 
+import numpy as np
 from numba import uint64
 
 from mrfrec.core.kernels.compile import inner
@@ -38,7 +39,7 @@ def factorise(lapack, k, A):
 @inner
 def solve_right(lapack, k, A, L, n, Y, d):
     """Replace the d × n matrix at Y by Y·L⁻¹. The n × n triangle at L is part of a matrix with k rows."""
-    one = A.dtype.type(1.0)
+    one, step = A.dtype.type(1.0), np.int64(1)  # a literal 1 would be compiled for itself
     for start in range((n - 1) // _PANEL * _PANEL, -1, -_PANEL):
         stop = min(start + _PANEL, n)
         if stop < n:
@@ -48,7 +49,7 @@ def solve_right(lapack, k, A, L, n, Y, d):
             )
         for j in range(stop - 1, start - 1, -1):
             diagonal = L + j * k + j
-            _subtract_columns(A, Y + j * d, Y + (j + 1) * d, d, diagonal + 1, 1, stop - 1 - j, d)
+            _subtract_columns(A, Y + j * d, Y + (j + 1) * d, d, diagonal + 1, step, stop - 1 - j, d)
             _divide(A, Y + j * d, d, A[diagonal])
 
 
