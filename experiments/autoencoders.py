@@ -1,19 +1,23 @@
-"""Train CDAE, Mult-DAE and Mult-VAE on a GPU machine that has only numpy, PyTorch and safetensors.
+"""Tune CDAE, Mult-DAE and Mult-VAE on a machine with a GPU that has only numpy, PyTorch and safetensors.
 
-    PYTHONPATH=src python3 experiments/autoencoders.py data.npz results --jobs jobs.json
-    PYTHONPATH=src python3 experiments/autoencoders.py data.npz results --jobs jobs.json --only 0,3
+    PYTHONPATH=src:. python3 -m experiments.autoencoders gowalla.npz results gowalla MultVAE --seconds 300
 
-`export` writes data.npz from a split. jobs.json is a list of {"name", "kind", "parameters"}, where kind is
-MultVAE, MultDAE or CDAE. With "rank": true, the 100 best items of every test user are also written to
-results/NAME.npz. Results are written to results/results.json after every job; with --only 0,3 to
-results/results-0-3.json, so that several processes can share a GPU.
+`export` writes the data of a split. The search moves one parameter after another along its ladder, down and
+up, as long as the validation nDCG@100 grows. It ends where nothing is better, or after `--trials` or
+`--search-seconds`. Trials that are far behind the best one at the same epoch are given up.
+results/gowalla-MultVAE.json has all trials; with that file in place the search goes on from there.
+
+results/gowalla-MultVAE.npz has the 100 best items of every test user. Where validation pairs were hidden from
+the training data, the best trial is trained again on all of it, for as many epochs as were best. Otherwise
+the search compares the first epochs only, and its best trial is trained once more until `--seconds` are over.
 """
 
 import argparse
 import json
-import sys
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +25,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from experiments.dense_training import DEPTH, Course, Verdict, dense, questions, train
 from mrfrec.core.sparse import Rows
 from mrfrec.engines.devices import chosen_device
 from mrfrec.models.networks import DeviceRows, Recipe, ranked
-from mrfrec.models.training import Trained, train
 
-DEPTH = 100
 COMMON = {
     "dropout": 0.5, "learning_rate": 1e-3, "batch": 500, "epochs": 200, "patience": 20, "validation": 0.05,
     "seed": 98765,
@@ -40,26 +43,86 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Defaults of the models, repeated here because the rest of the package is not installed."""
 
+LADDERS: dict[str, tuple[Any, ...]] = {
+    "kl_cap": (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0),
+    "kl_epochs": (0.0, 5.0, 20.0, 50.0, 100.0),
+    "weight": (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0),
+    "dropout": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+    "l2": (0.0, 0.0001, 0.001, 0.01, 0.03, 0.1, 0.3),
+    "hidden": (100, 200, 400, 600, 1000, 1500, 2000),
+    "latent": (100, 200, 400, 600),
+    "learning_rate": (0.0003, 0.0005, 0.001, 0.002, 0.004),
+    "activation": ("tanh", "sigmoid"),
+    "user_vectors": (False, True),
+}
+"""Values of each parameter; a search moves along them."""
+
+SEARCHES: dict[str, dict[str, tuple[dict[str, Any], tuple[str, ...]]]] = {
+    "mtg-players": {
+        "MultVAE": (
+            {"kl_cap": 0.05, "dropout": 0.3, "epochs": 60},
+            ("latent+", "learning_rate+", "kl_cap", "hidden+", "dropout", "l2+"),
+        ),
+        "MultDAE": (
+            {"hidden": 1000, "l2": 0.001, "dropout": 0.4, "epochs": 60},
+            ("learning_rate+", "dropout", "hidden+", "l2"),
+        ),
+        "CDAE": (
+            {"weight": 0.5, "user_vectors": False, "l2": 0.001, "hidden": 400, "epochs": 60},
+            ("hidden+", "dropout", "learning_rate", "weight", "l2", "activation+", "user_vectors+"),
+        ),
+    },
+    "gowalla": {
+        "MultVAE": (
+            {"kl_cap": 1.0, "kl_epochs": 5.0},
+            ("kl_cap", "dropout+", "learning_rate", "hidden+", "latent+", "kl_epochs", "l2+"),
+        ),
+        "MultDAE": ({"l2": 0.01}, ("dropout+", "l2+", "hidden", "learning_rate+")),
+        "CDAE": (
+            {"weight": 50.0, "user_vectors": False, "activation": "sigmoid"},
+            ("weight", "dropout", "l2", "hidden+", "learning_rate+", "activation", "user_vectors+"),
+        ),
+    },
+}
+SEARCHES["yelp2018"] = SEARCHES["gowalla"]
+"""For each data set and model, the parameters to start from and the order in which others are tried:
+"hidden+" begins with larger values, "hidden" with smaller ones."""
+
+_BEHIND = {0.3: 0.02, 0.6: 0.01}
+"""A trial ends after this share of its epochs where it is this far behind the best one at the same epoch."""
+
+_PATIENCE = 40  # where pairs were hidden, a trial ends after so many epochs without a better one
+_LONG = 10  # on validation users, the best trial is trained once more for so many times the epochs
+
 
 def export(split: Any, path: str | Path) -> None:
-    """Write a `mrfrec.evaluation.Split` of binary data."""
+    """Write a `mrfrec.evaluation.Split` of binary data, with what to tune on."""
     from mrfrec.io.atomic import writing
 
-    parts = {"train": split.training.matrix, "test_shown": split.test.shown}
-    if split.validation is not None:
-        parts |= {"validation_shown": split.validation.shown, "validation_targets": split.validation.targets}
+    tuned = split.for_tuning()
+    parts = {"train": split.training.matrix}
+    parts |= {"test_shown": split.test.shown, "test_targets": split.test.targets}
+    parts |= {"tuning_shown": tuned.test.shown, "tuning_targets": tuned.test.targets}
+    if tuned.training is not split.training:
+        parts["tuning_train"] = tuned.training.matrix
     arrays: dict[str, Any] = {"m": np.int64(split.training.n_items)}
     for name, X in parts.items():
         if not (X.data == 1).all():
             raise ValueError(f"{name} must hold ones alone.")
-        arrays |= {f"{name}_ptr": X.indptr.astype(np.int64), f"{name}_items": X.indices.astype(np.int32)}
+        arrays |= {f"{name}_lengths": np.diff(X.indptr).astype(np.int32), f"{name}_items": _small(X.indices)}
     with writing(path) as unfinished, unfinished.open("wb") as file:
         np.savez_compressed(file, **arrays)
 
 
+def _small(items: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return items.astype(np.uint16 if items.max(initial=0) < 2**16 else np.int32)
+
+
 def rows(data: Any, name: str) -> Rows:
-    items = data[f"{name}_items"]
-    return Rows(data[f"{name}_ptr"].astype(np.int64), items, np.ones(len(items), np.float32), int(data["m"]))
+    """Return a matrix that `export` wrote."""
+    items = data[f"{name}_items"].astype(np.int32)
+    ptr = np.concatenate([[0], np.cumsum(data[f"{name}_lengths"], dtype=np.int64)])
+    return Rows(ptr, items, np.ones(len(items), np.float32), int(data["m"]))
 
 
 def top_items(
@@ -71,75 +134,174 @@ def top_items(
     return torch.cat(found).numpy().astype(np.int32)
 
 
-class Report:
-    """Print progress every few seconds."""
+def search(
+    start: Mapping[str, Any], order: Sequence[str], tried: Callable[[dict[str, Any]], float | None]
+) -> dict[str, Any]:
+    """Move one parameter after another along its ladder while the value grows; return the best parameters.
 
-    def __init__(self, name: str) -> None:
-        self.name, self.began, self.next = name, time.monotonic(), time.monotonic() + 5
+    `tried` returns the value of some parameters, or None once nothing more may be tried.
+    """
+    best = dict(start)
+    highest = tried(best)
+    moved = highest is not None
+    while moved:
+        moved = False
+        for name, upwards in ((axis.rstrip("+"), axis.endswith("+")) for axis in order):
+            ladder = LADDERS[name]
+            for step in (1, -1) if upwards else (-1, 1):
+                went = False
+                while 0 <= (place := ladder.index(best[name]) + step) < len(ladder):
+                    value = tried(other := best | {name: ladder[place]})
+                    if value is None or highest is None:
+                        return best
+                    if value <= highest:
+                        break
+                    best, highest, moved, went = other, value, True, True
+                if went:
+                    break
+    return best
 
-    def __call__(self, _: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now >= self.next:
-            self.next = now + 20
-            print(f"{self.name}: step {done:,} of {total:,}, {now - self.began:.0f} s", flush=True)
 
+class Study:
+    """The trials of one model on one data set, kept in a file."""
 
-def figures(job: dict[str, Any], recipe: Recipe, trained: Trained) -> dict[str, Any]:
-    best = trained.history[trained.best_epoch - 1]
-    return {
-        **job,
-        "recipe": vars(recipe),
-        "seconds": round(trained.seconds, 2),
-        "epochs": len(trained.history),
-        "best_epoch": trained.best_epoch,
-        "ndcg@100": best["ndcg"],
-        "history": trained.history,
-        "torch": torch.__version__,
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-    }
+    def __init__(self, path: Path, kind: str, epochs: int, patience: float) -> None:
+        self.path, self.kind, self.epochs, self.patience = path, kind, epochs, patience
+        self.trials: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
+
+    def recipe(self, parameters: Mapping[str, Any]) -> Recipe:
+        settings = DEFAULTS[self.kind] | dict(parameters) | {"patience": None, "validation": 0.0}
+        return Recipe(kind=self.kind, **settings)  # type: ignore[arg-type]
+
+    def value(self, trial: dict[str, Any], epoch: int | None = None) -> float:
+        """Return the best nDCG of a trial up to an epoch: by default, up to the last one of the search."""
+        upto = min(epoch or self.epochs, self.epochs)
+        return max((h["ndcg"] for h in trial["history"] if h["epoch"] <= upto), default=0.0)
+
+    def known(self, parameters: Mapping[str, Any]) -> float | None:
+        wanted = asdict(self.recipe(parameters))
+        same = (t for t in self.trials if t["recipe"] | {"epochs": 0} == wanted | {"epochs": 0})
+        return max((self.value(t) for t in same), default=None)
+
+    def best(self) -> dict[str, Any] | None:
+        return max(self.trials, key=self.value, default=None)
+
+    def most_accurate(self) -> dict[str, Any] | None:
+        whole = (t for t in self.trials if not t["ended"])
+        return max(whole, key=lambda t: t["ndcg@100"], default=None)
+
+    def verdict(self, end: float) -> Callable[[list[dict[str, Any]]], Verdict]:
+        """Return what ends a trial: the time is over, it grows no more, or it is far behind the best one."""
+        best = self.best()
+
+        def asked(history: list[dict[str, Any]]) -> Verdict:
+            here, top = history[-1]["epoch"], max(history, key=lambda h: h["ndcg"])
+            if time.monotonic() > end or here - top["epoch"] >= self.patience:
+                return "enough"
+            margin = min((m for share, m in _BEHIND.items() if here >= share * self.epochs), default=None)
+            if best is None or margin is None or here > self.epochs:
+                return "go on"
+            return "behind" if top["ndcg"] < (1 - margin) * self.value(best, here) else "go on"
+
+        return asked
+
+    def add(
+        self, recipe: Recipe, course: Course | None, history: list[dict[str, Any]], seconds: float
+    ) -> dict[str, Any]:
+        top = max(history, key=lambda h: h["ndcg"])
+        trial = {
+            "kind": self.kind,
+            "recipe": asdict(recipe),
+            "ndcg@100": top["ndcg"] if course is None else course.value,
+            "best_epoch": top["epoch"],
+            "epochs": history[-1]["epoch"],
+            "ended": course is None,  # given up, far behind the best
+            "seconds": round(seconds, 2),
+            "history": history,
+        }
+        self.trials.append(trial)
+        self.path.write_text(json.dumps(self.trials))
+        return trial
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--jobs", type=Path, required=True)
-    parser.add_argument("--only", default="", help="positions of jobs in the list, from 0: 0,3")
+    parser.add_argument("name", choices=SEARCHES)
+    parser.add_argument("kind", choices=DEFAULTS)
+    parser.add_argument("--trials", type=int, default=12)
+    parser.add_argument("--seconds", type=float, default=500.0, help="no training goes on after this time")
+    parser.add_argument("--search-seconds", type=float, default=500.0, help="no trial begins after this time")
+    parser.add_argument("--set", default="{}", help='other values to start from, as JSON: {"epochs": 5}')
     parser.add_argument("--device", default="auto")
-    parser.add_argument(
-        "--tf32", action="store_true", help="faster matrix products with 10 bits of precision"
-    )
     asked = parser.parse_args(arguments)
-    jobs = json.loads(asked.jobs.read_text())
-    chosen = [int(place) for place in asked.only.split(",") if place] or range(len(jobs))
-    if asked.tf32:
-        torch.set_float32_matmul_precision("high")
-    asked.out.mkdir(parents=True, exist_ok=True)
-    results = asked.out / ("results" + (f"-{asked.only.replace(',', '-')}" if asked.only else "") + ".json")
-    with np.load(asked.data) as data:
-        training, test = rows(data, "train"), rows(data, "test_shown")
-        validation = None
-        if "validation_shown_ptr" in data:
-            validation = rows(data, "validation_shown"), rows(data, "validation_targets")
+    torch.set_float32_matmul_precision("high")
     device = chosen_device(asked.device)
-    print(f"{len(training):,} users × {training.width:,} items on {device}", flush=True)
-    done = []
-    for place in chosen:
-        job = jobs[place]
-        recipe = Recipe(kind=job["kind"], **DEFAULTS[job["kind"]] | job.get("parameters", {}))
-        trained = train(training, recipe, validation=validation, device=device, progress=Report(job["name"]))
-        done.append({**figures(job, recipe, trained), "tf32": asked.tf32})
-        results.write_text(json.dumps(done, indent=1))
-        best, last = done[-1], trained.history[-1]
+    asked.out.mkdir(parents=True, exist_ok=True)
+    stem = f"{asked.name}-{asked.kind}"
+    first, order = SEARCHES[asked.name][asked.kind]
+    start = DEFAULTS[asked.kind] | first | json.loads(asked.set)
+    began = time.monotonic()
+    end = began + asked.seconds
+    with np.load(asked.data) as data:
+        hidden = "tuning_train_items" in data
+        training = rows(data, "train")
+        tuned_on = dense(rows(data, "tuning_train") if hidden else training, device)
+        test = rows(data, "test_shown")
+        validation = questions(rows(data, "tuning_shown"), rows(data, "tuning_targets"), device)
+    study = Study(asked.out / f"{stem}.json", asked.kind, start["epochs"], _PATIENCE if hidden else math.inf)
+    m = training.width
+
+    def keep(course: Course, recipe: Recipe) -> None:
+        torch.set_float32_matmul_precision("highest")
+        items = top_items(course.weights, recipe, test, min(DEPTH, m), device)
+        torch.set_float32_matmul_precision("high")
+        facts = {
+            "kind": asked.kind, "recipe": asdict(recipe), "seconds": round(course.seconds, 2),
+            "best_epoch": course.best_epoch, "torch": torch.__version__,
+            "device": torch.cuda.get_device_name() if device != "cpu" else "cpu",
+        }  # fmt: skip
+        np.savez_compressed(asked.out / f"{stem}.npz", ranked=_small(items), facts=json.dumps(facts))
+
+    def trained(parameters: Mapping[str, Any]) -> float:
+        recipe, before = study.recipe(parameters), study.most_accurate()
+        history: list[dict[str, Any]] = []
+        enough, since = study.verdict(end), time.perf_counter()
+
+        def verdict(so_far: list[dict[str, Any]]) -> Verdict:
+            history[:] = so_far
+            return enough(so_far)
+
+        course = train(recipe, tuned_on, m, validation, verdict)
+        trial = study.add(recipe, course, history, time.perf_counter() - since)
+        if course is not None and not hidden and (before is None or trial["ndcg@100"] > before["ndcg@100"]):
+            keep(course, recipe)
+        changed = {k: v for k, v in parameters.items() if v != start[k]}
         print(
-            f"{job['name']}: nDCG@100 {best['ndcg@100'] or 0:.4f} in epoch {best['best_epoch']} of "
-            f"{best['epochs']}, {best['seconds']:.1f} s; last loss {last['loss']:.2f}",
+            f"{stem} {len(study.trials)}: {trial['ndcg@100']:.4f} in epoch {trial['best_epoch']} of "
+            f"{trial['epochs']}{', given up' * trial['ended']}, {trial['seconds']} s {changed}",
             flush=True,
         )
-        if job.get("rank"):
-            best_items = top_items(trained.weights, recipe, test, min(DEPTH, test.width), device)
-            np.savez_compressed(asked.out / f"{job['name']}.npz", ranked=best_items)
+        if device != "cpu":
+            torch.cuda.empty_cache()
+        return study.value(trial)
+
+    def tried(parameters: dict[str, Any]) -> float | None:
+        if (value := study.known(parameters)) is not None:
+            return value
+        over = time.monotonic() > began + asked.search_seconds
+        return None if over or len(study.trials) >= asked.trials else trained(parameters)
+
+    search(start, order, tried)
+    if (chosen := study.best()) and not hidden and time.monotonic() < end:  # the best, for longer
+        trained({name: chosen["recipe"][name] for name in start} | {"epochs": _LONG * study.epochs})
+    if hidden and (chosen := study.most_accurate()):
+        final = replace(study.recipe({}), **chosen["recipe"] | {"epochs": chosen["best_epoch"]})
+        course = train(final, dense(training, device), m, None, lambda _: "go on")
+        assert course is not None
+        keep(course, final)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -3,7 +3,7 @@
     python -m experiments.untuned measure mtg.npz mtg.json EASE EDLAE SLIM --minutes 5
     python -m experiments.untuned page experiments/results/untuned *.json
 
-The data files are those of `experiments.multvae.export`. `measure` tunes each model on the validation
+The data files are those of `experiments.autoencoders.export`. `measure` tunes each model on the validation
 questions as `mrfrec tune` does and asks the test questions once, with the parameters found. `MRF()` is always
 measured; `MRF` among the models is the tuned one.
 """
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from experiments.autoencoders import rows
 from mrfrec.data.ids import Ids
 from mrfrec.data.interactions import Interactions
 from mrfrec.evaluation import metrics
@@ -50,21 +51,19 @@ def split_of(path: Path) -> Split:
     data = np.load(path)
 
     def matrix(name: str) -> sp.csr_array:
-        items = data[f"{name}_idx"].astype(np.int32)
-        parts = np.ones(len(items), np.float32), items, data[f"{name}_ptr"].astype(np.int32)
-        return sp.csr_array(parts, shape=tuple(data[f"{name}_shape"]))
+        return rows(data, name).matrix()
 
-    def questions(letter: str) -> Questions:
-        shown, targets = matrix(f"{letter}shown"), matrix(f"{letter}targets")
+    def questions(name: str) -> Questions:
+        shown, targets = matrix(f"{name}_shown"), matrix(f"{name}_targets")
         asked = np.flatnonzero(np.diff(targets.indptr))
         users = Ids.of(map(str, asked.tolist()), "user")  # not those of the training users
         return Questions(users, shown[asked], targets[asked], shown.shape[0] - len(asked))
 
-    training, tuned = Interactions(matrix("train")), Interactions(matrix("vtrain"))
-    if len(training) == len(tuned):
-        return Split(training, questions("t"), questions("v"), path.stem)
-    inner = Split(tuned, questions("v"), None, path.stem)
-    return Split(training, questions("t"), None, path.stem, inner=lambda: inner)
+    training = Interactions(matrix("train"))
+    if "tuning_train_items" not in data:
+        return Split(training, questions("test"), questions("tuning"), path.stem)
+    inner = Split(Interactions(matrix("tuning_train")), questions("tuning"), None, path.stem)
+    return Split(training, questions("test"), None, path.stem, inner=lambda: inner)
 
 
 def measure(source: Path, target: Path, models: list[str], minutes: float, threads: int | None) -> None:

@@ -1,8 +1,10 @@
 """The autoencoders against dense networks in plain PyTorch; how they are trained and saved."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import torch
 from torch import Tensor
 
 from experiments import autoencoders as script
+from experiments import dense_training, untuned
 from mrfrec import (
     DataError,
     MemoryPlanError,
@@ -456,6 +459,72 @@ def test_data_that_cannot_be_learned_from_is_refused(kind: str) -> None:
 
 def test_the_script_knows_the_parameters_of_the_models() -> None:
     assert {kind: model().parameters for kind, (model, _) in MODELS.items()} == script.DEFAULTS
+
+
+@KINDS
+def test_dense_training_takes_the_same_steps(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "randn", lambda shape, **_: torch.zeros(shape))
+    rows = rows_of(clusters(1, 120))
+    r = recipe(kind, dropout=0.0, batch=30, l2=0.1)
+    usual = networks.Trainer(r, rows, "cpu")
+    dense = dense_training.DenseTrainer(r, dense_training.dense(rows, "cpu"), rows.width)
+    for epoch in (1, 2, 3):
+        loss = usual.epoch(epoch, lambda _: None)
+        assert float(dense.epoch(epoch)) == pytest.approx(loss, rel=1e-6)
+    for name, w in dense.predicting().items():
+        torch.testing.assert_close(w, usual.weights[name].detach(), rtol=1e-5, atol=1e-6)
+    people = clusters(2, 40)
+    shown, targets = rows_of(people), rows_of(clusters(3, 40) * (people == 0))
+    expected = training_loop._Questions((shown, targets), r, "cpu").ndcg(usual.weights)
+    found = dense.ndcg(dense_training.questions(shown, targets, "cpu"))
+    assert float(found) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_search_moves_along_the_ladders_until_nothing_is_better() -> None:
+    asked = []
+
+    def value(parameters: dict[str, Any]) -> float:
+        asked.append(parameters)
+        return -abs(float(parameters["dropout"]) - 0.2) - abs(int(parameters["hidden"]) - 1000)
+
+    best = script.search({"dropout": 0.5, "hidden": 600}, ("dropout", "hidden+"), value)
+    assert best == {"dropout": 0.2, "hidden": 1000}
+    assert {"dropout": 0.1, "hidden": 600} in asked
+    assert {"dropout": 0.2, "hidden": 1500} in asked
+    assert script.search(best, ("dropout",), lambda _: None) == best
+
+
+def test_trials_are_kept_and_the_search_goes_on_from_them(tmp_path: Path) -> None:
+    X, people = clusters(1, 90), clusters(2, 30)
+    hide = np.random.default_rng(3).random(people.shape) < 0.4
+    shown, targets, training = (sp.csr_array(one) for one in (people * ~hide, people * hide, X))
+    tuned = SimpleNamespace(
+        training=SimpleNamespace(matrix=training), test=SimpleNamespace(shown=shown, targets=targets)
+    )
+    split = SimpleNamespace(
+        training=SimpleNamespace(matrix=training, n_items=X.shape[1]),
+        test=SimpleNamespace(shown=shown, targets=targets),
+        for_tuning=lambda: tuned,
+    )
+    script.export(split, tmp_path / "data.npz")
+    read = untuned.split_of(tmp_path / "data.npz")
+    assert (read.training.matrix != training).nnz == 0
+    for asked in (read.test, read.for_tuning().test):
+        assert asked.targets.sum() == targets.sum()
+    small = json.dumps({"batch": 30, "epochs": 4})
+    for trials in (2, 3):
+        script.main(
+            [str(tmp_path / "data.npz"), str(tmp_path), "gowalla", "MultDAE", "--trials", str(trials),
+             "--set", small, "--device", "cpu"]
+        )  # fmt: skip
+        found = json.loads((tmp_path / "gowalla-MultDAE.json").read_text())
+        assert [trial["recipe"]["dropout"] for trial in found][:2] == [0.5, 0.6]
+        assert len(found) == trials
+    with np.load(tmp_path / "gowalla-MultDAE.npz") as file:
+        facts, ranked = json.loads(str(file["facts"])), file["ranked"]
+    best = max((t for t in found if not t["ended"]), key=lambda t: t["ndcg@100"])
+    assert facts["recipe"]["epochs"] == best["best_epoch"]
+    assert ranked.shape == (30, X.shape[1])
 
 
 # ── on a GPU ──────────────────────────────────────────────────────────────────────────────────────
