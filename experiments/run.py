@@ -58,7 +58,7 @@ def _strong(folder: str, title: str, about: str, heldout: int, levels: str, rank
         (
             Step(
                 "tune-dense",
-                "Tuning the dense model: the paper's grid",
+                "Tuning the dense model: a grid of alpha and l2",
                 f"mrfrec tune {data} --method grid {MODEL.format(', sparsity=dense')} "
                 f"-o {dense} --study {{cache}}/{name}-dense.jsonl --plot {{results}}/{name}-tuning.png",
                 f"![Accuracy of the dense model over alpha and l2]({name}-tuning.png)",
@@ -71,7 +71,7 @@ def _strong(folder: str, title: str, about: str, heldout: int, levels: str, rank
             ),
             Step(
                 "table1",
-                "Table 1: the tuned models on the test users",
+                "Table 1: the paper's model, tuned, and the defaults of mrfrec on the test users",
                 f"mrfrec paper exposure {data} --model 'dense: {dense}' --model 'sparse: {sparse}' "
                 f"--model 'defaults: ' --metrics {PAPER},coverage@100,popularity@100,tail@100 "
                 f"--plot {{results}}/{name}-exposure.png",

@@ -97,6 +97,18 @@ def test_a_grid_is_tried_whole_and_then_left_where_it_ends(split: Split, valued:
     assert found.best.parameters["l2"] < 1.0
 
 
+def test_a_grid_has_numbers_alone_beside_the_default(split: Split, valued: Any) -> None:
+    tried = valued(lambda point: 0.5)
+    climb(split, fixed={"sparsity": None, "user_weight": 0.0, "rank": 0}, grid=True)
+    assert sum(point["l2"] == "auto" for point in tried) == 1
+
+
+def test_the_weight_of_a_low_rank_part_is_not_varied_without_one(split: Split, valued: Any) -> None:
+    tried = valued(lambda point: 0.5)
+    climb(split, fixed={"rank": 0}, vary={"l2": [1.0, 10.0], "rank_weight": [0.1, 0.3]})
+    assert len({point["rank_weight"] for point in tried}) == 1
+
+
 def test_values_beyond_an_end_keep_ratio_step_and_type() -> None:
     assert [value_at((1.0, 3.0), i) for i in (-2, -1, 0, 2, 3)] == [0.111, 0.333, 1.0, 9.0, 27.0]
     assert [value_at((0.0, 0.1, 0.2), i) for i in (-1, 3)] == [-0.1, 0.4]

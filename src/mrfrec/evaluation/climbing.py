@@ -76,7 +76,7 @@ def climb(
     if not grid:
         start = {**route.start, **run.measured()}
         run.usual |= {name: value for name, value in start.items() if name in axes}
-    climber = _Climber(run, axes, run.usual, route.needs)
+    climber = _Climber(run, axes, run.usual, route.needs, named=not grid)
     if not vary:  # the best is never worse than the default, and its gain is known
         run.value_of(plain({name: run.usual[name] for name in axes}))
     if grid:
@@ -98,8 +98,11 @@ class _Climber:
         axes: Mapping[str, Axis],
         defaults: Parameters,
         needs: Mapping[str, str],
+        *,
+        named: bool,  # whether l2 may be "auto": beside other numbers, a grid has its number
     ) -> None:
         self._run, self._defaults, self._needs, self._axes = run, defaults, needs, dict(axes)
+        self._named = named
         self._ladders: dict[tuple[str, float], tuple[Any, ...]] = {}
         self.start = {name: self._nearest(name, axis) for name, axis in self._axes.items()}
 
@@ -120,7 +123,8 @@ class _Climber:
     def _ladder(self, name: str, alpha: float) -> tuple[Any, ...]:
         axis = self._axes[name]
         if (name, alpha) not in self._ladders:
-            values = ridges(self._run.split, alpha, axis) if isinstance(axis, Ridges) else axis
+            of_ridges = isinstance(axis, Ridges)
+            values = ridges(self._run.split, alpha, axis, named=self._named) if of_ridges else axis
             self._ladders[name, alpha] = tuple(values)
         return self._ladders[name, alpha]
 
@@ -171,7 +175,7 @@ class _Climber:
 
     def _is_useless(self, name: str, place: Place) -> bool:
         needed = self._needs.get(name)
-        return needed is not None and not (self.parameters(place) or {}).get(needed, 1)
+        return needed is not None and not {**self._run.fixed, **(self.parameters(place) or {})}.get(needed, 1)
 
 
 def _worth(trial: Trial | None) -> float:

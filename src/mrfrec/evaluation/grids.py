@@ -107,10 +107,12 @@ def scale_exponent(model: str, parameters: Parameters) -> float:
     return float({**model_class(model).defaults(), **parameters}.get("alpha", 0.0))
 
 
-def ridges(split: Split, alpha: float, multiples: "Iterable[float] | Ridges" = RIDGES) -> list[Any]:
+def ridges(
+    split: Split, alpha: float, multiples: "Iterable[float] | Ridges" = RIDGES, *, named: bool = True
+) -> list[Any]:
     """Return values of l2 to try: `multiples` of a typical diagonal entry of S, v^(1 − α), to two digits.
 
-    `Ridges` may be multiples of what "auto" stands for, and "auto" itself.
+    `Ridges` may be multiples of what "auto" stands for, and "auto" itself; its number unless `named`.
     """
     alpha = check_number("alpha", alpha, "between 0 and 1", lambda x: 0 <= x <= 1)
     data = check_type("split", split, Split).training
@@ -122,7 +124,7 @@ def ridges(split: Split, alpha: float, multiples: "Iterable[float] | Ridges" = R
         squares = np.asarray(data.matrix.power(2).sum(axis=0), np.float64)
         v = squares - np.asarray(data.matrix.sum(axis=0), np.float64) ** 2 / data.n_users
         scale = typical_ridge(alpha, v[v > 0], float(squares.sum() / data.matrix.nnz))
-        return ["auto" if multiple == 1 else rounded(multiple * scale, 2) for multiple in checked]
+        return ["auto" if named and multiple == 1 else rounded(multiple * scale, 2) for multiple in checked]
     c = data.popularity.astype(np.float64)
     # The mean over interactions of v = n × variance of their item.
     v_typical = float(np.average(c - c * c / data.n_users, weights=c)) or 1.0

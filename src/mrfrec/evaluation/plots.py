@@ -16,14 +16,18 @@ def plot_tuning(tuning: Tuning, path: "str | os.PathLike[str]") -> None:
     """Draw accuracy against l2 or, if that does not vary, the numeric parameter with the most values.
 
     There is a line for each combination of the other parameters that vary; of more than six the best six are
-    drawn. Where no number varies, the trials are drawn in their order. Bars are standard errors.
+    drawn. Trials with "auto" in place of a number are left out. Where no number varies, the
+    trials are drawn in their order. Bars are standard errors.
     """
     best = tuning.best
     tried = [trial for trial in tuning.trials if trial.value is not None]
     values = {name: {trial.parameters.get(name) for trial in tried} for name in best.parameters}
     varying = [name for name in values if len(values[name]) > 1]
-    numeric = [name for name in varying if all(type(x) in (int, float) for x in values[name])]
+    numbers = {name: [x for x in values[name] if type(x) in (int, float)] for name in varying}
+    numeric = [name for name in varying if len(numbers[name]) > 1 and best.parameters[name] in numbers[name]]
     x_name = max(numeric, key=lambda name: (name == "l2", len(values[name])), default="trial")
+    if numeric:
+        tried = [trial for trial in tried if trial.parameters.get(x_name) in numbers[x_name]]
 
     def x_of(trial: Trial) -> Any:
         return trial.parameters[x_name] if numeric else tried.index(trial) + 1
