@@ -123,9 +123,9 @@ class _Climber:
     def _ladder(self, name: str, alpha: float) -> tuple[Any, ...]:
         axis = self._axes[name]
         if (name, alpha) not in self._ladders:
-            of_ridges = isinstance(axis, Ridges)
-            values = ridges(self._run.split, alpha, axis, named=self._named) if of_ridges else axis
-            self._ladders[name, alpha] = tuple(values)
+            if isinstance(axis, Ridges):
+                axis = ridges(self._run.split, alpha, axis, named=self._named)
+            self._ladders[name, alpha] = tuple(axis)
         return self._ladders[name, alpha]
 
     def parameters(self, place: Place) -> dict[str, Any] | None:

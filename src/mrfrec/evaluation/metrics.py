@@ -203,7 +203,14 @@ class Mean(NamedTuple):
     error: float
 
     def __str__(self) -> str:
-        return f"{self.mean:.4f} ± {self.error:.4f}" if np.isfinite(self.error) else f"{self.mean:.4f}"
+        digits = _digits(self.mean)
+        mean = f"{self.mean:,.{digits}f}"
+        return f"{mean} ± {self.error:,.{digits}f}" if np.isfinite(self.error) else mean
+
+
+def _digits(number: float) -> int:
+    """Return the digits after the point: four of a share, one of a count such as the users of items."""
+    return 1 if abs(number) >= 10 else 4
 
 
 def mean_of(values: Numbers) -> Mean:
@@ -225,7 +232,8 @@ class Paired(NamedTuple):
         if np.isnan(self.error):  # a single user
             return f"{self.difference:+.4f}"
         p = "< 0.001" if self.p < 0.001 else f"= {self.p:.3f}"
-        return f"{self.difference:+.4f} ± {self.error:.4f} (p {p})"
+        digits = _digits(self.difference)
+        return f"{self.difference:+,.{digits}f} ± {self.error:,.{digits}f} (p {p})"
 
 
 def paired(values: Numbers, others: Numbers) -> Paired:
