@@ -16,8 +16,8 @@ def plot_tuning(tuning: Tuning, path: "str | os.PathLike[str]") -> None:
     """Draw accuracy against l2 or, if that does not vary, the numeric parameter with the most values.
 
     There is a line for each combination of the other parameters that vary; of more than six the best six are
-    drawn. Trials with "auto" in place of a number are left out. Where no number varies, the
-    trials are drawn in their order. Bars are standard errors.
+    drawn. Trials with "auto" in place of a number are left out. Where no number varies, the trials are drawn
+    in their order. Bars are standard errors.
     """
     best = tuning.best
     tried = [trial for trial in tuning.trials if trial.value is not None]

@@ -125,7 +125,10 @@ def find_kinds(batch, twin, first, last, place):
 
 @kernel
 def gather(X, scaling, first, last, item_ptr, block, place, batch, store, accumulator, row):
-    """Rows of S into the blocks that hold the item: the strict lower triangle of each, row by row."""
+    """Rows of S into the blocks that hold the item: the strict lower triangle of each, row by row.
+
+    An item is number `place` of the kinds of its blocks, counted from 1.
+    """
     a, g, kinds = scaling.a, scaling.g, batch.kinds
     for i in range(first, last):
         wanted = 0
@@ -225,9 +228,8 @@ def solve_blocks(lapack, blocks, batch, diagonal, ridge, store, L, at):
             fortran(lapack.gemm, (_T, _N, d, d, d, one, inverse, d, inverse, d, zero, R_TT, k))
             if c > 0:
                 fortran(lapack.gemm, (_N, _N, d, c, d, one, R_TT, k, (L, c), k, zero, (L, behind), d))
-                solve_right(
-                    lapack, k, L, np.int64(0), c, behind, d
-                )  # a literal 0 would be compiled for itself
+                begin = np.int64(0)  # of L_CC; a literal 0 would be compiled for itself
+                solve_right(lapack, k, L, begin, c, behind, d)
 
         # R_TT is in its corner, and −R_TC, d × c, behind the factor: where each kind's column begins there,
         # and its part in every estimate.
