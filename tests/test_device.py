@@ -229,22 +229,35 @@ def test_devices_are_checked_by_name_and_by_what_there_is(monkeypatch: pytest.Mo
 
 @pytest.fixture
 def ranking_on(on_device: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Rank with PyTorch, a few users at a time, however few they are."""
-    monkeypatch.setattr(choice, "ranker_on", lambda _, B: ranking.DeviceRanker(on_device, B))
+    """Rank with PyTorch, a few users and terms at a time, however few they are."""
+    monkeypatch.setattr(choice, "ranker_on", lambda _, B, L: ranking.DeviceRanker(on_device, B, L))
     monkeypatch.setattr(linear, "_MANY", 1)
     monkeypatch.setattr(ranking, "_SCORES", 300)
+    monkeypatch.setattr(ranking, "_TERMS", 100)
     return on_device
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("real", [False, True])
 @pytest.mark.parametrize("ties", [False, True])
-def test_a_device_gives_the_lists_of_the_cpu(ranking_on: str, dtype: Any, real: bool, ties: bool) -> None:
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"sparsity": None, "rank": 0},
+        {"sparsity": None, "rank": 6, "rank_weight": 0.7},
+        {"sparsity": 0.1, "rank": 6, "rank_weight": 0.7},
+    ],
+    ids=["dense", "dense and low rank", "sparse and low rank"],
+)
+def test_a_device_gives_the_lists_of_the_cpu(
+    ranking_on: str, parameters: Any, dtype: Any, real: bool, ties: bool
+) -> None:
     X = sp.csr_array(random_matrix(3, users=150, items=75, real=real))
-    model = on_the_cpu(MRF(sparsity=None, dtype=dtype), X)
+    model = on_the_cpu(MRF(dtype=dtype, measure=False, **parameters), X)
     if ties:
-        np.round(model.weights_, 1, out=model.weights_)
-        np.round(model._shift, 1, out=model._shift)
+        low_rank = [] if model._low_rank is None else [model._low_rank.vectors, model._low_rank.left]
+        for array in (getattr(model.weights_, "data", model.weights_), model._shift, *low_rank):
+            np.round(np.asarray(array), 1, out=np.asarray(array))
     elsewhere = pickle.loads(pickle.dumps(model)).set_params(device="cuda")
     hidden = np.zeros(75, bool)
     hidden[[3, 9]] = True

@@ -31,12 +31,12 @@ from mrfrec.core.sparse import Rows
 from mrfrec.core.statistics import Statistics, split_evenly
 from mrfrec.errors import NumericalError
 
-_PER_MEMBER, _PER_KIND = 8, 20  # bytes an item, and a kind, of a block takes beside its part of S
+_PER_MEMBER, _PER_KIND = 8, 20  # bytes an item, and a kind, of a block takes beside its part of XᵀX
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """The parts of S of all blocks, kept for further fits that differ in the ridge alone."""
+    """The parts of XᵀX of all blocks, kept for further fits that differ in the ridge alone."""
 
     batch: Blocks
     store: npt.NDArray[Any]
@@ -70,7 +70,7 @@ class Solved:
 
 @dataclass(frozen=True)
 class Layout:
-    """What lays out any range of blocks: everything about them but their parts of S."""
+    """What lays out any range of blocks: everything about them but their parts of XᵀX."""
 
     pattern: Pattern
     schedule: Schedule
@@ -232,7 +232,7 @@ def _by_rows(
 
 
 def gather_blocks(statistics: Statistics, dtype: str, batch: Blocks, engine: Engine) -> npt.NDArray[Any]:
-    """Stream the rows of S into the blocks: return the strict lower triangle of each block's part."""
+    """Stream the rows of XᵀX into the blocks: return the strict lower triangle of each block's part."""
     m, tasks = statistics.m, statistics.row_tasks()
     with engine.stage("gather", m * batch.of, (m * batch.first, m * batch.last)):
         store = np.empty(int(batch.store_ptr[-1]), dtype)
@@ -243,10 +243,10 @@ def gather_blocks(statistics: Statistics, dtype: str, batch: Blocks, engine: Eng
         del place
         where = of_item.ptr, of_item.items, of_item.values, batch
         engine.run(
-            lambda t, space: kernels.gather(statistics.X, statistics.scaling, *t, *where, store, *space),
+            lambda t, accumulator: kernels.gather(statistics.X, *t, *where, store, accumulator),
             tasks,
-            scratch=lambda: (statistics.accumulator(), np.empty(m, store.dtype)),
-            scratch_bytes=(8 + store.itemsize) * m,
+            scratch=statistics.accumulator,
+            scratch_bytes=8 * m,
             costs=_even_steps(m * (batch.last - batch.first), len(tasks)),
         )
     return store
@@ -259,7 +259,7 @@ def solve_blocks(
     store: npt.NDArray[Any],
     engine: Engine,
 ) -> None:
-    """Turn each block's part of S into its estimates, in place, largest blocks first."""
+    """Turn each block's part of XᵀX into its estimates, in place, largest blocks first."""
     size = np.diff(batch.kind_ptr)
     largest = int(size.max())
     by_size = np.argsort(-size, kind="stable")
@@ -270,10 +270,21 @@ def solve_blocks(
     with engine.stage("solve", batch.of, (batch.first, batch.last)):
         failed = engine.run(
             lambda piece, space: kernels.solve_blocks(
-                lapack(store.dtype.name), piece, batch, statistics.S_diagonal, ridge, store, *space
+                lapack(store.dtype.name),
+                piece,
+                batch,
+                statistics.scaling,
+                statistics.S_diagonal,
+                ridge,
+                store,
+                *space,
             ),
             pieces,
-            scratch=lambda: (np.empty(work_size, store.dtype), np.empty(largest, np.int64)),
+            scratch=lambda: (
+                np.empty(work_size, store.dtype),
+                np.empty(largest, np.int64),
+                *np.empty((2, largest)),
+            ),
             scratch_bytes=work_size * store.itemsize,
             costs=_even_steps(batch.last - batch.first, len(pieces)),
         )
@@ -299,7 +310,7 @@ def not_positive_definite(batch: Blocks, block: int, dtype: str) -> NumericalErr
 def lay_out(
     layout: Layout, first: int, last: int, engine: Engine, *, estimates_alone: bool = False
 ) -> Blocks:
-    """Prepare a batch of blocks: everything about them but their parts of S."""
+    """Prepare a batch of blocks: everything about them but their parts of XᵀX."""
     some, schedule, twin = slice(first, last), layout.schedule, layout.twin
     places = layout.places(estimates_alone=estimates_alone)
     member_ptr, kind_ptr, store_ptr = (

@@ -66,6 +66,12 @@ class LowRank:
         parts = (self.vectors, self.vectors[:, _LEADING:])
         return np.sqrt([np.einsum("ik,ik->i", part, part) for part in parts])
 
+    @property
+    def rounding(self) -> Any:
+        """How far V·h may be off, as a share of the lengths that are multiplied, however it is added."""
+        dtype = self.vectors.dtype
+        return dtype.type(8 * self.vectors.shape[1] * np.finfo(dtype).eps)
+
     def scaled(self, factor: Array) -> "LowRank":
         """Multiply the scores of each item by a factor other than 0."""
         dtype = self.vectors.dtype

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mrfrec.engines.gpu.ranking import DeviceRanker
     from mrfrec.io.artifact import Stored
 
-_MANY = 256  # users that are worth bringing dense weights to a device
+_MANY = 256  # users that are worth bringing weights to a device
 
 _log = logging.getLogger("mrfrec")
 
@@ -75,16 +75,15 @@ class Linear(Recommender):
 
     @property
     def _ranker(self) -> "DeviceRanker | None":
-        """Dense weights on a device, where they stay for further rankings; None without a device."""
-        device = getattr(self, "device", "cpu")
-        if device == "cpu" or self._low_rank is not None or not isinstance(self._weights, DenseRows):
+        """Weights on a device, where they stay for further rankings; None where the CPU is as fast."""
+        device, weights, low_rank = getattr(self, "device", "cpu"), self._weights, self._low_rank
+        if device == "cpu" or (low_rank is None and isinstance(weights, Rows)):
             return None
         from mrfrec.engines.choice import ranker_on
 
-        B = self._weights.matrix()
-        if self._on_device is None or self._on_device.source is not B:
+        if self._on_device is None or not self._on_device.holds(weights, low_rank):
             self._on_device = None  # frees the memory of other weights
-            self._on_device = ranker_on(device, B)
+            self._on_device = ranker_on(device, weights, low_rank)
         return self._on_device
 
     # ── using the weights ─────────────────────────────────────────────────────────────────────────

@@ -118,8 +118,9 @@ class MRF(Linear):
         decides, the limit may make the model smaller; `plan_` says so.
     device
         Where to compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU that has room where the fit would
-        take two seconds or more without it. The device fits, and ranks many users by dense weights. Needs
-        PyTorch. The weights of devices differ by rounding; the lists from the same weights are equal.
+        take two seconds or more without it. The device fits, and ranks many users by dense weights or with a
+        low-rank part. Needs PyTorch. The weights of devices differ by rounding; the lists from the same
+        weights are equal.
 
     Attributes
     ----------

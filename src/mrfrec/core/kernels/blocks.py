@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import uint64
 
-from mrfrec.core.kernels.compile import kernel
+from mrfrec.core.kernels.compile import inner, kernel
 from mrfrec.core.kernels.intrinsics import fortran
 from mrfrec.core.kernels.panels import factorise, solve_right
 from mrfrec.core.kernels.rows import add_firsts, clear_row, row_cost
@@ -124,12 +124,13 @@ def find_kinds(batch, twin, first, last, place):
 
 
 @kernel
-def gather(X, scaling, first, last, item_ptr, block, place, batch, store, accumulator, row):
-    """Rows of S into the blocks that hold the item: the strict lower triangle of each, row by row.
+def gather(X, first, last, item_ptr, block, place, batch, store, accumulator):
+    """Rows of XᵀX into the blocks that hold the item: the strict lower triangle of each, row by row.
 
-    An item is number `place` of the kinds of its blocks, counted from 1.
+    An item is number `place` of the kinds of its blocks, counted from 1. Scaling waits until a block is
+    solved, when all it takes is at hand.
     """
-    a, g, kinds = scaling.a, scaling.g, batch.kinds
+    kinds = batch.kinds
     for i in range(first, last):
         wanted = 0
         for s in range(item_ptr[i], item_ptr[i + 1]):
@@ -138,34 +139,29 @@ def gather(X, scaling, first, last, item_ptr, block, place, batch, store, accumu
             continue
         cost = row_cost(X, X.rank, i)
         add_firsts(X, X.rank, i, accumulator)
-        ai, gi = a[i], g[i]
-        whole = wanted > i // 2  # then it is cheaper to compute the row of S once
-        if whole:
-            for j in range(i):
-                row[j] = accumulator[j] * (ai * a[j]) - gi * g[j]
-                accumulator[j] = 0
         for s in range(uint64(item_ptr[i]), uint64(item_ptr[i + 1])):
             b = block[s]
             length = uint64(place[s] - 1)
             source = uint64(batch.kind_ptr[b])
             target = uint64(batch.store_ptr[b]) + length * (length - uint64(1)) // uint64(2)
-            if whole:
-                for t in range(length):
-                    store[target + t] = row[uint64(kinds[source + t])]
-            else:
-                for t in range(length):
-                    j = uint64(kinds[source + t])
-                    store[target + t] = accumulator[j] * (ai * a[j]) - gi * g[j]
-        if not whole:
-            clear_row(X, i, accumulator, cost)
+            for t in range(length):
+                store[target + t] = accumulator[uint64(kinds[source + t])]
+        clear_row(X, i, accumulator, cost)
+
+
+@inner
+def _scale_row(row, a, g, ai, gi):
+    """Turn the beginning of row i of XᵀX into that of S."""
+    for s in range(len(row)):
+        row[s] = row[s] * (ai * a[s]) - gi * g[s]
 
 
 _L, _N, _T = ord("L"), ord("N"), ord("T")  # lower, not transposed, transposed
 
 
 @kernel
-def solve_blocks(lapack, blocks, batch, diagonal, ridge, store, L, at):
-    """Step 3. Turns each block's part of S into its estimates: columns of B' for the kinds in D.
+def solve_blocks(lapack, blocks, batch, scaling, diagonal, ridge, store, L, at, a, g):
+    """Step 3. Turns each block's part of XᵀX into its estimates: columns of B' for the kinds in D.
 
     A kind with c copies and ridge λ enters once, with ridge λ/c: for R = (S + λ/c)⁻¹ over the kinds, the
     inverse over the items is  C_ab = R_gh/(c_g·c_h)  between kinds g ≠ h, and within a kind
@@ -174,7 +170,7 @@ def solve_blocks(lapack, blocks, batch, diagonal, ridge, store, L, at):
     With the conditioners first and the targets T last, S + λ/c = L·Lᵀ gives the rows T of R without the
     others:  R_TT = L_TT⁻ᵀ·L_TT⁻¹,  R_TC = −R_TT·L_TC·L_CC⁻¹;  one triangular solve for a single target.
 
-    L and `at` are scratch: with k kinds in the largest block, 2k² + k values and k integers.
+    L, `at`, a and g are scratch: with k kinds in the largest block, 2k² + k values, and k numbers each.
     Returns the block that is not positive definite, or −1.
     """
     one, zero = store.dtype.type(1.0), store.dtype.type(0.0)
@@ -197,15 +193,17 @@ def solve_blocks(lapack, blocks, batch, diagonal, ridge, store, L, at):
                 at[t] = conditioners
                 conditioners += 1
 
-        # The lower triangle, column-major, from the packed rows.
+        # The lower triangle of S, column-major, from the packed rows of XᵀX.
         source = batch.store_ptr[b]
         for t in range(k):
+            j, copies = batch.kinds[base + t], batch.copies[base + t]
+            a[t], g[t] = scaling.a[j], scaling.g[j]
+            _scale_row(store[source : source + t], a, g, a[t], g[t])
             p = at[t]
             for s in range(t):
                 q = at[s]
                 L[q * k + p if p > q else p * k + q] = store[source + s]
             source += t
-            j, copies = batch.kinds[base + t], batch.copies[base + t]
             if copies > 1 and ridge[j] == 0.0:
                 return b
             L[p * k + p] = diagonal[j] + ridge[j] / copies

@@ -1,7 +1,8 @@
-"""The k best items of many users on a GPU, from dense B: the lists and scores of the CPU, to the bit.
+"""The k best items of many users on a GPU: the lists and scores of the CPU, to the bit.
 
 Rows of B are added one after the other in the order of the history, multiplied and added in separate steps,
-as compiled code does; so sums round alike, and what ties there ties here.
+as compiled code does; so sums round alike, and what ties there ties here. A low-rank part is added up in this
+way for the items that may be among the best alone.
 """
 
 from typing import Any
@@ -11,23 +12,44 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mrfrec.core.sparse import Rows
-from mrfrec.engines.gpu.device import Device, computing_on
+from mrfrec.core.low_rank import LowRank
+from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.engines.gpu.device import Device, computing_on, ranges
+from mrfrec.engines.gpu.rows import owners_and_places
 
 _SCORES = 1 << 27  # scores of the users that are ranked at one time
 _BYTES = 24  # per score: the sums, the rows to add, the keys, and a sort of these
+_MORE_BYTES = 40  # per score, with a low-rank part: bounds, what lies between them, the places of sparse rows
+_TERMS = 1 << 28  # of a low-rank part, that are added up at one time
 _SIGN = 0x7FFFFFFF
 
 
 class DeviceRanker:
-    """Dense B on a device."""
+    """B, dense or sparse, and a low-rank part on a device."""
 
-    def __init__(self, name: str, B: npt.NDArray[Any]) -> None:
-        self._device, self.source = Device(name), B
+    def __init__(self, name: str, weights: Rows | DenseRows, low_rank: LowRank | None = None) -> None:
+        self._device, self._source = Device(name), (weights, low_rank)
+        needed = weights.nbytes + _BYTES * _SCORES
+        if low_rank is not None:
+            needed += low_rank.nbytes + _MORE_BYTES * _SCORES + 8 * _TERMS
         advice = 'Use device="cpu", or a device with more memory.'
-        self._device.memory.check("ranking, on the device", B.nbytes + _BYTES * _SCORES, advice, "ranking")
+        self._device.memory.check("ranking, on the device", needed, advice, "ranking")
+        to_device = self._device.to_device
+        weights.verify()
         with computing_on(self._device.torch, "ranking"):
-            self._B = self._device.to_device(B)
+            self._B: _Matrix = (
+                to_device(weights.array)
+                if isinstance(weights, DenseRows)
+                else (to_device(weights.ptr), to_device(weights.items).long(), to_device(weights.values))
+            )
+            if low_rank is not None:
+                low_rank.verify()
+                self._V = to_device(low_rank.vectors)
+                self._lengths = to_device(low_rank.lengths[0].astype(low_rank.vectors.dtype))
+
+    def holds(self, weights: Rows | DenseRows, low_rank: LowRank | None) -> bool:
+        """Tell whether these are the weights on the device."""
+        return self._source[0] is weights and self._source[1] is low_rank
 
     def top_k(
         self,
@@ -41,7 +63,7 @@ class DeviceRanker:
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
         """Return each user's k best items and their scores, best first; −1 and −∞ where there are fewer.
 
-        Scores are (base + x·B) · factor, and of equal scores the one with the lower `order` comes first.
+        Scores are (base + x·(B + λ·L)) · factor, and of equal scores the one with the lower `order` is first.
         """
         n, to_device = len(histories), self._device.to_device
         items, scores = np.empty((n, k), np.int32), np.empty((n, k), base.dtype)
@@ -54,22 +76,32 @@ class DeviceRanker:
         with computing_on(self._device.torch, "ranking"):
             for first in range(0, n, at_once):
                 users = by_length[first : first + at_once]
-                out = self._sums(histories, weights, users, start)
+                out = start.repeat(len(users), 1)
+                self._add(out, self._B, histories, weights, users)
+                out[self._places(hidden.take(users))] = -torch.inf
+                if self._source[1] is not None:
+                    self._add_low_rank(out, self._source[1], histories, values, users, k, scale)
                 if scale is not None:
                     out *= scale
-                had = hidden.take(users)
-                user = np.repeat(np.arange(len(users)), np.diff(had.ptr))
-                out[to_device(user), to_device(np.asarray(had.items)).long()] = -torch.inf
                 best, value = _best(out, k, rank, item)
                 scores[users] = value.cpu().numpy()
                 items[users] = torch.where(value > -torch.inf, best, -1).int().cpu().numpy()
         return items, scores
 
-    def _sums(
-        self, histories: Rows, weights: npt.NDArray[Any] | None, users: npt.NDArray[Any], start: Tensor
-    ) -> Tensor:
-        """Return start + x·B, added one item of each history after the other; longest histories first."""
-        out = start.repeat(len(users), 1)
+    def _places(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Return the row and the item of each entry."""
+        row = np.repeat(np.arange(len(rows)), np.diff(rows.ptr))
+        return self._device.to_device(row), self._device.to_device(np.asarray(rows.items)).long()
+
+    def _add(
+        self,
+        out: Tensor,
+        matrix: "_Matrix",
+        histories: Rows,
+        weights: npt.NDArray[Any] | None,
+        users: npt.NDArray[Any],
+    ) -> None:
+        """Add x·B to `out`, one item of each history after the other; longest histories first."""
         begin, lengths = histories.ptr[users], np.diff(histories.ptr)[users]
         at_work = len(users) - np.searchsorted(lengths[::-1], np.arange(lengths.max(initial=0)), "right")
         # The first items of all histories, then the second ones, and so on.
@@ -78,12 +110,69 @@ class DeviceRanker:
         x = None if weights is None else self._device.to_device(weights[places])
         done = 0
         for count in at_work.tolist():
-            added = self._B[rows[done : done + count]]
-            if x is not None:
-                added *= x[done : done + count, None]
-            out[:count] += added
+            part = slice(done, done + count)
+            _add_rows(out, matrix, rows[part], None if x is None else x[part])
             done += count
-        return out
+
+    def _add_low_rank(
+        self,
+        out: Tensor,
+        low: LowRank,
+        histories: Rows,
+        values: npt.NDArray[Any],
+        users: npt.NDArray[Any],
+        k: int,
+        scale: Tensor | None,
+    ) -> None:
+        """Add x·λ·L for all items that may be among the k best; the others get −∞."""
+        h = out.new_zeros(len(users), self._V.shape[1])
+        self._add(h, self._V, histories, values * low.left[histories.items], users)
+        total = h @ self._V.T  # up to rounding
+        total += out
+        far = torch.outer(torch.linalg.norm(h, dim=1), self._lengths)
+        far += out.abs()
+        far *= float(low.rounding)
+        factor = 1.0 if scale is None else scale
+        had = histories.take(users)
+        own = self._places(had)
+        lowest = (total - far) * factor
+        lowest[own] = -torch.inf  # these still hold what they add to themselves
+        wanted = (total + far) * factor >= torch.topk(lowest, k, dim=1).values[:, -1:]
+        wanted[own] = True
+        wanted &= out > -torch.inf
+        user, item = wanted.nonzero(as_tuple=True)
+        exact = out[user, item]
+        for first, last in ranges(len(user), _TERMS // h.shape[1]):
+            terms = self._V[item[first:last]] * h[user[first:last]]
+            for f in range(terms.shape[1]):  # one after the other, as compiled code does
+                exact[first:last] += terms[:, f]
+        out.fill_(-torch.inf)
+        out[user, item] = exact
+        itself = had.values.astype(values.dtype, copy=False) * low.own[had.items]
+        out[own] -= self._device.to_device(itself)
+
+
+_Matrix = Tensor | tuple[Tensor, Tensor, Tensor]  # dense, or the arrays of CSR
+
+
+def _add_rows(out: Tensor, matrix: _Matrix, rows: Tensor, x: Tensor | None) -> None:
+    """Add x times some rows of a matrix to as many rows of `out`."""
+    if isinstance(matrix, Tensor):
+        added = matrix[rows]
+        if x is not None:
+            added *= x[:, None]
+        out[: len(rows)] += added
+        return
+    ptr, items, values = matrix
+    lengths = ptr[rows + 1] - ptr[rows]
+    ends = torch.cumsum(lengths, 0)
+    own, place = owners_and_places(lengths, int(ends[-1]))
+    place += (ptr[rows] - ends + lengths)[own]
+    added = values[place]
+    if x is not None:
+        added *= x[own]
+    # No place comes twice, so the order of additions cannot matter.
+    out.view(-1).index_add_(0, own * out.shape[1] + items[place], added)
 
 
 def _best(scores: Tensor, k: int, rank: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:

@@ -224,16 +224,11 @@ class LowRankScorer(Scorer):
         factor = np.ones(len(V), out.dtype) if selection.factor is None else selection.factor
         hide_ptr, hide_items, _ = for_kernels(selection.hidden, out.dtype)
         kernels.add_where_best(
-            about, h, V, np.linalg.norm(h, axis=1), low.lengths[0].astype(out.dtype), self._rounding, factor,
+            about, h, V, np.linalg.norm(h, axis=1), low.lengths[0].astype(out.dtype), low.rounding, factor,
             hide_ptr[first : last + 1], hide_items, np.arange(len(V), dtype=np.int32),
             np.empty(len(V), np.int32), np.empty(selection.k, np.int32), np.empty(selection.k, out.dtype),
             out,
         )  # fmt: skip
-
-    @property
-    def _rounding(self) -> Any:
-        """How far a score may be off, as a share of the lengths that are multiplied, however it is added."""
-        return self._V.dtype.type(8 * self._V.shape[1] * np.finfo(self._V.dtype).eps)
 
     def _add_one(self, u: int, out: Array, selection: Selection | None) -> None:
         """Add V·h to the scores of user u, in numpy; items whose scores are not selected may get −∞."""
@@ -262,7 +257,7 @@ class LowRankScorer(Scorer):
         low, lead = self._low_rank, len(self._low_rank.leading)
         start = out.copy()
         start[had] = -np.inf  # their scores still hold what they add to themselves
-        rounding = self._rounding
+        rounding = low.rounding
         rounded = low.lengths[0] * (rounding * np.linalg.norm(h))
 
         def left(about: Array, far: Array, items: Any) -> Array:
@@ -278,6 +273,12 @@ class LowRankScorer(Scorer):
         else:  # multiplying all rows takes less time than copying some
             products = np.einsum("if,f->i", self._V, h)[items]
         return items[left(start[items] + products, rounded[items], items)]
+
+    def best(
+        self, base: Array, order: Array, selection: Selection
+    ) -> tuple[npt.NDArray[np.int32], Array] | None:
+        """Ask the device, if there is one: it holds the low-rank part as well."""
+        return self._weights.best(base, order, selection)
 
     def has_evidence(self, first: int, last: int, items: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
         """Take any history as evidence for every item that has users."""
