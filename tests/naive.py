@@ -25,8 +25,19 @@ class Moments:
     active: npt.NDArray[np.bool_]
 
 
-def moments(X: Matrix, alpha: float = 0.75, center: bool = True, user_weight: float = 0.0) -> Moments:
-    """S of Eq. 4 (§2.2), and the paragraph on popularity bias (§5): μ, v, s and S."""
+def moments(
+    X: Matrix,
+    alpha: float = 0.75,
+    center: bool = True,
+    user_weight: float = 0.0,
+    F: Matrix | None = None,
+    feature_weight: float = 0.0,
+) -> Moments:
+    """S of Eq. 4 (§2.2), and the paragraph on popularity bias (§5): μ, v, s and S.
+
+    Features F, features × items, are further rows, neither centered nor weighted as users are. Their weight
+    is relative to the root of the mean square of an entry of X.
+    """
     lengths = (X != 0).sum(axis=1)
     w = np.array([max(length, 1) ** -user_weight for length in lengths])
     w = w * lengths.sum() / (w * lengths).sum()
@@ -34,12 +45,17 @@ def moments(X: Matrix, alpha: float = 0.75, center: bool = True, user_weight: fl
     mu = (w @ X) / n
     # Without centering, v is the diagonal of XᵀWX: an item that everybody has takes part, as in EASE.
     v = w @ (X - mu) ** 2 if center else w @ X**2
-    active = v > 1e-9
-    v = np.where(active, v, 0.0)
-    s = v ** (alpha / 2)
+    v = np.where(v > 1e-9, v, 0.0)
     G = X.T @ (w[:, None] * X)
     if center:
         G = G - n * np.outer(mu, mu)
+    if F is not None:
+        further = feature_weight * math.sqrt((w @ X**2).sum() / (X != 0).sum()) * F
+        v = v + (further**2).sum(axis=0)
+        G = G + further.T @ further
+    active = v > 1e-9
+    v = np.where(active, v, 0.0)
+    s = v ** (alpha / 2)
     safe = np.where(active, s, 1.0)
     S = G / np.outer(safe, safe)
     S[~active] = 0.0
@@ -70,9 +86,11 @@ def dense(
     l2_flat: float = 0.0,
     user_weight: float = 0.0,
     mean_constraint: bool = False,
+    F: Matrix | None = None,
+    feature_weight: float = 0.0,
 ) -> Matrix:
     """Eq. 4, and the Appendix."""
-    found = moments(X, alpha, center, user_weight)
+    found = moments(X, alpha, center, user_weight, F, feature_weight)
     m = X.shape[1]
     keep = np.flatnonzero(found.active)
     C = np.linalg.inv(found.S[np.ix_(keep, keep)] + np.diag(ridge(found, l2, l2_flat)[keep]))
@@ -117,8 +135,8 @@ def low_rank_scale(scores: Matrix, low: Matrix, seen: Matrix) -> float:
 
 def novelty_factors(users_of_items: Matrix, novelty: float) -> Matrix:
     """(p/p̄)^(−γ), where p̄ is the number of users of the item of a typical interaction."""
-    p = np.maximum(users_of_items, 1.0)
-    return np.asarray((p / ((p**2).sum() / p.sum())) ** -novelty)
+    p = np.asarray(users_of_items, np.float64)
+    return np.asarray((np.maximum(p, 1.0) / ((p**2).sum() / p.sum())) ** -novelty)
 
 
 def measured_ndcg(
@@ -226,9 +244,11 @@ def sparse(
     center: bool = True,
     l2_flat: float = 0.0,
     user_weight: float = 0.0,
+    F: Matrix | None = None,
+    feature_weight: float = 0.0,
 ) -> tuple[Matrix, npt.NDArray[np.bool_], int, npt.NDArray[np.int64]]:
     """§3: B, A, the number of blocks, and how many estimates each entry had."""
-    found = moments(X, alpha, center, user_weight)
+    found = moments(X, alpha, center, user_weight, F, feature_weight)
     m = X.shape[1]
     A = pattern(found.S, threshold, max_neighbors)
     blocks = schedule(found.S, A, (X != 0).sum(axis=0), r)
@@ -245,6 +265,31 @@ def sparse(
                     count[j, d] += 1
     B = np.where(A & (count > 0), total / np.maximum(count, 1), 0.0)
     return rescale(found, B), A, len(blocks), count
+
+
+def new_column(
+    X: Matrix, F: Matrix, item: int, alpha: float = 0.75, center: bool = True, user_weight: float = 0.0
+) -> Matrix:
+    """The weights in the score of an item as if nobody had used it: one system with the items most like it.
+
+    The numbers are those of `core/new_items.py`: 60 items, features that count 7, 4 times the usual ridge.
+    """
+    m = X.shape[1]
+    last = np.hstack([X, np.zeros((len(X), 1))])
+    wide = np.hstack([F, F[:, [item]]])
+    found = moments(last, alpha, center, user_weight, wide, 7.0)
+    length = np.sqrt((F**2).sum(axis=0))
+    likeness = {
+        j: float(F[:, j] @ F[:, item] / (length[j] * length[item]))
+        for j in range(m)
+        if j != item and X[:, j].any() and (F[:, j] * F[:, item]).any()
+    }
+    N = sorted(likeness, key=lambda j: (-likeness[j], j))[:60]
+    l2 = 4 * auto_l2(X, alpha, center, user_weight)
+    A = found.S[np.ix_(N, N)] + l2 * np.eye(len(N))
+    column = np.zeros(m)
+    column[N] = np.linalg.solve(A, found.S[N, m]) / found.s[N]
+    return column
 
 
 def top_k(scores: Matrix, seen: Matrix, k: int) -> npt.NDArray[np.int64]:

@@ -256,7 +256,7 @@ def test_fit_passes_every_option_on(quick: Commands, films: Path, tmp_path: Path
         "--on-bad", "skip",
         "--l2", "3", "--alpha", "0.5", "--sparsity", "dense", "--max-neighbors", "50", "--l2-flat", "0.1",
         "--dropout", "0.3", "--user-weight", "0.2", "--no-center", "--mean-constraint", "--no-offset",
-        "--novelty", "0.2", "--rank", "3", "--rank-weight", "0.4", "--no-measure",
+        "--novelty", "0.2", "--rank", "3", "--rank-weight", "0.4", "--feature-weight", "0.6", "--no-measure",
         "--dtype", "float64", "--threads", "1", "--memory-limit", "2GB", "--items", films / "movies.csv",
         cwd=tmp_path,
     )  # fmt: skip
@@ -264,7 +264,8 @@ def test_fit_passes_every_option_on(quick: Commands, films: Path, tmp_path: Path
     assert parameters == {
         "l2": 3.0, "alpha": 0.5, "sparsity": None, "threshold": None, "max_neighbors": 50, "r": 0.0,
         "l2_flat": 0.1, "dropout": 0.3, "user_weight": 0.2, "center": False, "mean_constraint": True,
-        "offset": False, "novelty": 0.2, "rank": 3, "rank_weight": 0.4, "measure": False,
+        "offset": False, "novelty": 0.2, "rank": 3, "rank_weight": 0.4, "feature_weight": 0.6,
+        "measure": False,
         "dtype": "float64",
     }  # fmt: skip
     model = mrfrec.load(tmp_path / "m.mrf")

@@ -25,6 +25,7 @@ HOME_OF = {
         f"io/{room}.py"
         for room in (
             "batches",
+            "features",
             "frames",
             "id_numbering",
             "json_lines",

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         RefusedError,
         ServiceError,
     )
+    from mrfrec.io.features import read_item_features
     from mrfrec.io.tables import read_interactions
     from mrfrec.models.compiling import compile_ahead
     from mrfrec.models.mrf import MRF
@@ -70,6 +71,7 @@ __all__ = [
     "nightly",
     "paper",
     "read_interactions",
+    "read_item_features",
     "register",
     "service",
 ]
@@ -84,6 +86,7 @@ _HOMES = {
     "load": "models.registry",
     "register": "models.registry",
     "read_interactions": "io.tables",
+    "read_item_features": "io.features",
 }
 
 

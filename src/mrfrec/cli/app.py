@@ -18,7 +18,7 @@ from mrfrec.cli.options import ModelFile, new_app
 from mrfrec.cli.paper import paper_app
 from mrfrec.cli.recommending import Model, explain, recommend, similar
 from mrfrec.cli.serving import key, serve
-from mrfrec.cli.updating import forget, update
+from mrfrec.cli.updating import add_items, forget, update
 
 _ABOUT = """Learn which items are used together, and recommend items.
 
@@ -71,7 +71,7 @@ def demo(output: ModelFile = Path("debian.mrf")) -> None:
     run_demo(output)
 
 
-for command in (fit, update, forget, nightly, recommend, similar, explain, serve, key):
+for command in (fit, update, add_items, forget, nightly, recommend, similar, explain, serve, key):
     app.command()(command)
 
 

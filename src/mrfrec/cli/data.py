@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from typer import Argument, Option
 
 from mrfrec.cli.derived import ReadingMeasured
-from mrfrec.cli.options import Folder
+from mrfrec.cli.options import Features, Folder
 from mrfrec.data.reading import LIMITS
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.databases import redacted
@@ -76,9 +76,15 @@ class Data:
         int, Option(metavar="N", help="Leave out users with fewer items than this. mrfrec fit keeps them.")
     ] = 5
     folder: Folder = None
+    features: Features = field(default_factory=Features)
     reading: ReadingMeasured = field(default_factory=dict)
 
     def read(self, progress: "Progress | None") -> "Split":
+        features = self.features.read()
+        split = self._split(progress)
+        return split if features is None else split.with_features(features)
+
+    def _split(self, progress: "Progress | None") -> "Split":
         from mrfrec.evaluation import splits
 
         if self.test is not None:
@@ -160,7 +166,10 @@ class Data:
 
     def typed(self) -> dict[str, Any]:
         """Return the options that differ from their defaults, for reports."""
-        given = self._changed(*(each.name for each in fields(self) if each.name != "reading")) | self.reading
+        own = (each.name for each in fields(self) if each.name not in ("reading", "features"))
+        given = self._changed(*own) | self.reading
+        if self.features.item_features is not None:
+            given["item_features"] = redacted(self.features.item_features)
         given["data"] = list(map(redacted, self.data))
         return {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
 

@@ -18,7 +18,18 @@ if TYPE_CHECKING:
 
 @takes_options
 def evaluate(
-    data: Data, options: Measuring, model: opt.MeasuredModel = None, per_user: opt.PerUser = None
+    data: Data,
+    options: Measuring,
+    model: opt.MeasuredModel = None,
+    per_user: opt.PerUser = None,
+    cold_items: Annotated[
+        float | None,
+        Option(
+            metavar="X",
+            help="Make this share of the items new, which nobody is known to have; measure among these, and "
+            "among all.",
+        ),
+    ] = None,
 ) -> None:
     """Measure how well a model predicts held-out items.
 
@@ -34,6 +45,7 @@ def evaluate(
       mrfrec evaluate small.csv --split leave-out --leave 1 --min-items 2
       mrfrec evaluate train.parquet --test test.parquet --metrics recall_all@20,ndcg@20
       mrfrec evaluate ml-20m --model 'WMF: factors=200'
+      mrfrec evaluate events.csv --item-features products.csv --cold-items 0.1
     """
     from mrfrec.cli.models import make, only, parse_model
     from mrfrec.cli.show import write_per_user
@@ -42,12 +54,15 @@ def evaluate(
     spec = parse_model(only(model))
     (recommender,) = make([spec], options.machine)
     with measuring(data, options, written=[per_user]) as (split, wanted, progress):
-        result = protocol.evaluate(
-            recommender, split, wanted, name=spec.name, ties=options.ties, progress=progress
-        )
-        show(report.of_evaluations([result]), options, data)
+        given: dict[str, Any] = {"name": spec.name, "ties": options.ties, "progress": progress}
+        if cold_items is None:
+            results = [protocol.evaluate(recommender, split, wanted, **given)]
+        else:
+            given["seed"] = data.seed
+            results = [*protocol.evaluate_new_items(recommender, split, cold_items, wanted, **given)]
+        show(report.of_evaluations(results), options, data)
         if per_user is not None:
-            write_per_user([result], per_user)
+            write_per_user(results, per_user)
 
 
 @takes_options

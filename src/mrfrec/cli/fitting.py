@@ -10,6 +10,7 @@ from mrfrec.cli.data import data_set_named, note_skipped
 from mrfrec.cli.derived import Machine, ModelParameters, Reading
 from mrfrec.cli.options import (
     Cluster,
+    Features,
     Folder,
     ModelFile,
     takes_options,
@@ -44,6 +45,7 @@ def fit(
         Path | None,
         Option(metavar="FILE", help="Model and parameters from mrfrec tune; other options override them."),
     ] = None,
+    features: Features,
     parameters: ModelParameters,
     machine: Machine,
     cluster: Cluster = None,
@@ -69,6 +71,7 @@ def fit(
       mrfrec fit events.csv -o shop.mrf --params best.json
       mrfrec fit events.csv -o shop.mrf --model 'SLIM: l1=1, l2=50'
       mrfrec fit events.csv -o shop.mrf --model MultVAE --device cuda
+      mrfrec fit events.csv -o shop.mrf --item-features products.csv --histories
     """
     from mrfrec import datasets
     from mrfrec.cli.models import make, only, parse_model, with_options
@@ -91,7 +94,7 @@ def fit(
         note(f"{interactions.n_users:,} users × {interactions.n_items:,} items, {len(interactions):,} pairs")
         note_skipped(interactions.skipped)
         start = time.perf_counter()
-        recommender.fit(interactions, progress=progress, **workers)
+        recommender.fit(interactions, progress=progress, item_features=features.read(), **workers)
     seconds = time.perf_counter() - start
     recommender.save(output, include_histories=histories)
     note(f"fitted {spec.kind} in {seconds:.1f} s; wrote {output} ({size_of(output)})")

@@ -4,12 +4,16 @@ import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 from typer import Option
 
 from mrfrec.cli.derived import Derived, Machine
+from mrfrec.errors import ParameterError
+
+if TYPE_CHECKING:
+    from mrfrec.data.features import ItemFeatures
 
 
 def new_app(name: str | None, about: str) -> typer.Typer:
@@ -109,6 +113,46 @@ Folder = Annotated[
         show_default="~/.cache/mrfrec/datasets",
     ),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """Features of items, as typed."""
+
+    item_features: Annotated[
+        str | None,
+        Option(
+            metavar="FILE",
+            help="A table of items and their features: categories, lists, texts, numbers. An MRF then also "
+            "knows items that nobody has used.",
+        ),
+    ] = None
+    feature_columns: Annotated[
+        str | None,
+        Option(
+            metavar="LIST",
+            help="Columns of that table to use, also with kinds: genre=list,title=words,year=number.",
+            show_default="all",
+        ),
+    ] = None
+    features_query: Annotated[
+        str | None,
+        Option(metavar="SQL", help="Query for the features, if --item-features names a database."),
+    ] = None
+
+    def read(self) -> "ItemFeatures | None":
+        from mrfrec.io.features import read_item_features
+
+        if self.item_features is None:
+            for name in ("feature_columns", "features_query"):
+                if getattr(self, name) is not None:
+                    raise ParameterError(name, "left out without --item-features", getattr(self, name))
+            return None
+        columns: dict[str, Any] | None = None
+        if self.feature_columns is not None:
+            parts = (part.partition("=") for part in self.feature_columns.split(","))
+            columns = {name.strip(): kind.strip() or None for name, _, kind in parts}
+        return read_item_features(self.item_features, columns=columns, query=self.features_query)
 
 
 @dataclass(frozen=True, kw_only=True)

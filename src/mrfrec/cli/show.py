@@ -96,7 +96,7 @@ def show_explanation(
 ) -> None:
     """Show what a history adds to the score of an item."""
     found, base = explanation(model, item, **whose)
-    columns = model.catalogue.reason_columns(found, base)
+    columns = model.catalogue.reason_columns(model.catalogue.position(item), found, base)
     if kind == "table":
         if base:  # its row has no item: show its title there
             columns["item"][-1], columns["title"][-1] = columns["title"][-1], None

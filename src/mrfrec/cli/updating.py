@@ -1,4 +1,4 @@
-"""The commands update and forget. docs/cli.md is generated from the texts here."""
+"""The commands update, forget and add-items. docs/cli.md is generated from the texts here."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,7 +7,7 @@ from typer import Argument, Option
 
 from mrfrec.cli.data import note_skipped
 from mrfrec.cli.derived import Machine, TableForm
-from mrfrec.cli.options import takes_options
+from mrfrec.cli.options import Features, takes_options
 from mrfrec.errors import DataError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def update(
     model: Model,
     data: Annotated[list[str], Argument(help="Files of new events, as for mrfrec fit.", metavar="DATA")],
     reading: TableForm,
+    features: Features,
     machine: Machine,
     output: Updated = None,
     batch: Annotated[
@@ -61,7 +62,10 @@ def update(
     with progress_bar() as progress:
         events = read_more(opened, data, progress=progress, **reading)
         note_skipped(events.skipped)
-        opened.update(events, batch=batch, again=again, measure_again=measure_again, progress=progress)
+        opened.update(
+            events, batch=batch, again=again, measure_again=measure_again, progress=progress,
+            item_features=features.read(),
+        )  # fmt: skip
     note(f"added {opened.batches_[-1]}: now {opened.data_size_}")
     _saved(opened, output or model)
 
@@ -102,6 +106,40 @@ def forget(
     with progress_bar() as progress:
         opened.forget(erased, progress=progress)
     note(f"forgot {len(known) - opened.data_size_.users:,} users")
+    _saved(opened, output or model)
+
+
+@takes_options
+def add_items(
+    model: Model,
+    table: Annotated[str, Argument(help="A table of new items, with the columns of --item-features.")],
+    machine: Machine,
+    output: Updated = None,
+    features_query: Annotated[
+        str | None, Option(metavar="SQL", help="Query for the table, if TABLE names a database.")
+    ] = None,
+) -> None:
+    """Add new items to a model by their features, without a new fit.
+
+    Each new item gets the weights that a fit with it would give it; nothing else changes. Items that the
+    model knows are left as they are. MODEL was fitted with --item-features and --histories.
+
+    \b
+    Examples:
+      mrfrec add-items shop.mrf new.csv
+      mrfrec add-items shop.mrf new.parquet -o shop-today.mrf
+    """
+    from mrfrec.cli.running import check_output
+    from mrfrec.cli.show import note
+    from mrfrec.io.sources import paths_of
+    from mrfrec.models.mrf import MRF
+
+    check_output(output or model, paths_of(table))
+    opened = _opened(model, "add_items", machine)
+    if not isinstance(opened, MRF):
+        raise DataError(f"{model} is a {type(opened).__name__}: only an MRF knows features of items.")
+    count = opened.add_items(table, query=features_query)
+    note(f"added {count:,} items: now {opened.data_size_}")
     _saved(opened, output or model)
 
 

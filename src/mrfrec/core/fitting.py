@@ -50,17 +50,19 @@ def fit(
     settings: Settings,
     engine: Engine,
     *,
+    features: sp.csr_array | None = None,
     copied: int = 0,
     announce: Callable[[Plan], None] = lambda _: None,
     reuse: "Reuse | None" = None,
 ) -> Fitted:
     """Learn B from a canonical CSR matrix, of which `copied` bytes were not the caller's.
 
-    `announce(plan)` is called when it is decided what will be done, before any work; an automatic l2 stays
-    "auto" there. `reuse` saves what later fits to
-    the same matrix need not do again; the timings are those of a fit that does all of it.
+    `features` are those of the items, features × items. `announce(plan)` is called when it is decided what
+    will be done, before any work; an automatic l2 stays "auto" there. `reuse` saves what later fits to the
+    same matrices need not do again; the timings are those of a fit that does all of it.
     """
-    sizes = sizes_of(X, settings, engine.memory.limit, copied)
+    features = features if settings.feature_weight else None
+    sizes = sizes_of(X, settings, engine.memory.limit, copied, features)
     keys = _Keys(settings)
     if reuse is not None:
         sizes = replace(sizes, other=sizes.other + reuse.nbytes_besides(keys))
@@ -71,9 +73,9 @@ def fit(
             raise
         # What earlier fits left stands in the way of this one.
         reuse.drop_besides(keys)
-        return fit(X, settings, engine, copied=copied, announce=announce, reuse=reuse)
+        return fit(X, settings, engine, features=features, copied=copied, announce=announce, reuse=reuse)
     device = engine.accelerator
-    additions = float((np.diff(X.indptr).astype(np.float64) ** 2).sum())
+    additions = additions_of(X, features)
     seconds = sum(costs.of_fit(plan, settings, sizes, additions, False).values()) / engine.threads
     needs = plan.kind, sizes.items, sizes.pairs, sizes.binary, settings.dtype, plan.rank
     if device and not device.takes(*needs, seconds):
@@ -96,7 +98,11 @@ def fit(
     engine.scratch = sizes.scratch
     engine.memory.require("statistics", sizes.statistics, "Use fewer users or items, or more memory.")
     moments = _made(
-        reuse, "moments", keys.moments, engine, lambda: statistics.moments(X, settings.user_weight, engine)
+        reuse,
+        "moments",
+        keys.moments,
+        engine,
+        lambda: statistics.moments(X, settings.user_weight, engine, features, settings.feature_weight),
     )
     facts = moments.scaled(settings.alpha, center=settings.center)
     l2 = moments.typical_ridge(settings.alpha, settings.center) if plan.l2 == "auto" else plan.l2
@@ -122,17 +128,27 @@ def fit(
     return replace(fitted, weights=weights, plan=plan, low_rank=low_rank)
 
 
-def sizes_of(X: sp.csr_array, settings: Settings, limit: int, copied: int = 0) -> Sizes:
+def sizes_of(
+    X: sp.csr_array, settings: Settings, limit: int, copied: int = 0, features: sp.csr_array | None = None
+) -> Sizes:
     """Return the sizes that decide the memory of a fit."""
+    rows, entries = (0, 0) if features is None else (features.shape[0], features.nnz)
+    converted = X.indices.dtype != np.int32 or features is not None  # the indices, in an array of its own
     return Sizes(
-        users=X.shape[0],
+        users=X.shape[0] + rows,
         items=X.shape[1],
-        pairs=X.nnz,
-        binary=statistics.is_binary(X, settings.user_weight),
+        pairs=X.nnz + entries,
+        binary=statistics.is_binary(X, settings.user_weight, features),
         itemsize=np.dtype(settings.dtype).itemsize,
         limit=limit,
-        other=copied + (0 if X.indices.dtype == np.int32 else 4 * X.nnz),
+        other=copied + (4 * (X.nnz + entries) if converted else 0),
     )
+
+
+def additions_of(X: sp.csr_array, features: sp.csr_array | None = None) -> float:
+    """Return Σ|row|², the products that a pass over the data adds up."""
+    parts = (X,) if features is None else (X, features)
+    return sum(float((np.diff(part.indptr).astype(np.float64) ** 2).sum()) for part in parts)
 
 
 def _fit_sparse(
@@ -225,8 +241,9 @@ class _Keys:
     """The settings that decide the result of each stage."""
 
     def __init__(self, settings: Settings) -> None:
-        scaling = (settings.alpha, settings.user_weight, settings.center)
-        self.moments: Hashable = settings.user_weight
+        rows = (settings.user_weight, settings.feature_weight)
+        scaling = (settings.alpha, *rows, settings.center)
+        self.moments: Hashable = rows
         self.low_rank: Hashable = (settings.rank, settings.dtype)
         self.matrix: Hashable = (*scaling, settings.dtype)
         self.pattern: Hashable = (*scaling, settings.threshold, settings.sparsity, settings.max_neighbors)

@@ -55,6 +55,7 @@ class Settings:
     dtype: Literal["float32", "float64"]
     rank: int | Literal["auto"] = 0
     rank_weight: float | Literal["auto"] = "auto"  # if 0, there is no low-rank part
+    feature_weight: float = 0.0
 
 
 @dataclass(frozen=True)

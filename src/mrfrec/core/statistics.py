@@ -1,6 +1,8 @@
 """The S of Eq. 4: means, scales, and rows of the centered, rescaled item-item matrix S, streamed.
 
-    S = (XᵀWX − n·μμᵀ) ⊘ (s sᵀ),    s = v^(α/2),    v = n × (weighted) column variance
+    S = (XᵀWX + ω²·FᵀF − n·μμᵀ) ⊘ (s sᵀ),    s = v^(α/2),    v = n × (weighted) column variance + ω²·ΣF²
+
+F, features × items, are features of the items: further rows under X, which do not count for n and μ.
 
 m × m is never held here. Row i of S comes from both sides of X: the users of item i, and the items of each
 of these users, added up in one accumulator of length m per thread. Counting a row again is cheaper than
@@ -87,11 +89,12 @@ class Moments:
     mu: npt.NDArray[np.float64]
     squares: npt.NDArray[np.float64]  # Σ w·x², the diagonal of XᵀWX
     v: npt.NDArray[np.float64]  # Σ w·(x − μ)²
+    of_features: npt.NDArray[np.float64]  # the diagonal of ω²·FᵀF
 
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays that are not those of the matrix."""
-        own = (*self.X[1:5], self.popularity, self.mu, self.squares, self.v)
+        own = (*self.X[1:5], self.popularity, self.mu, self.squares, self.v, self.of_features)
         return sum(int(array.nbytes) for array in own)
 
     def typical_ridge(self, alpha: float, center: bool) -> float:
@@ -106,7 +109,8 @@ class Moments:
         """
         with np.errstate(over="ignore", invalid="ignore"):  # `check_range` looks at the result
             active = ~(self.v <= _NO_VARIANCE * self.squares) if center else self.squares > 0.0
-            v = np.where(active, self.v if center else self.squares, 0.0)
+            v = np.where(active, self.v if center else self.squares, 0.0) + self.of_features
+            active |= self.of_features > 0.0
             s = v ** (alpha / 2)
             a = np.zeros(len(v))
             np.divide(1.0, s, out=a, where=active)
@@ -132,41 +136,67 @@ def split_evenly(costs: npt.NDArray[Any], parts: int) -> list[tuple[int, int]]:
     return list(pairwise(cuts))
 
 
-def is_binary(X: sp.csr_array, user_weight: float) -> bool:
+def is_binary(X: sp.csr_array, user_weight: float, features: sp.csr_array | None = None) -> bool:
     """Return whether every entry is 1 and counts as 1, so that integers do."""
-    return user_weight == 0.0 and bool((X.data == 1).all())
+    return user_weight == 0.0 and features is None and bool((X.data == 1).all())
 
 
-def moments(X: sp.csr_array, user_weight: float, engine: Engine) -> Moments:
-    """Transpose X and add up its columns."""
+def moments(
+    X: sp.csr_array,
+    user_weight: float,
+    engine: Engine,
+    features: sp.csr_array | None = None,
+    feature_weight: float = 0.0,
+) -> Moments:
+    """Transpose X and add up its columns; with features, X and these.
+
+    ω² is `feature_weight`² times the mean square of an entry of X, so that it has no unit.
+    """
     n_users, m = X.shape
     user_ptr = X.indptr.astype(np.int64, copy=False)
     items = X.indices.astype(np.int32, copy=False).view(np.uint32)
+    alike, of_features, further = bool((X.data == 1).all()), np.zeros(m), np.zeros(m, np.int64)
     with engine.stage("statistics", 1):
+        if features is not None:
+            user_ptr = np.concatenate([user_ptr, user_ptr[-1] + features.indptr[1:]])
+            items = np.concatenate([items, features.indices.astype(np.uint32)])
+            further = np.bincount(features.indices, minlength=m)
+            alike = alike and _rows_are_even(features)
         item_ptr, begin, rank = _item_side(user_ptr, items, m, engine)
-        popularity = np.diff(item_ptr)
-        if is_binary(X, user_weight):
+        popularity = np.diff(item_ptr) - further
+        if is_binary(X, user_weight, features):
             n = float(n_users)
             values = np.empty(0)
             squares = popularity.astype(np.float64)
             mu = squares / n
             v = squares * ((n - squares) / n)
         else:
-            values = X.data.astype(np.float64)  # a copy: the weights are worked into it below
-            w = _user_weights(np.diff(user_ptr), user_weight)
+            values = np.empty(len(items))
+            x = values[: X.nnz]
+            x[:] = X.data  # a copy: the weights are worked into it below
+            w = _user_weights(np.diff(X.indptr), user_weight)
             n = float(w.sum())
             # Σw·(x − μ)² over an item's users, and μ² for everybody else: no cancellation.
             sums, squares, around, weights = np.zeros((4, m))
-            kernels.weighted_sums(user_ptr, items, values, w, np.zeros(m), sums, squares, weights)
+            kernels.weighted_sums(user_ptr, items, x, w, np.zeros(m), sums, squares, weights)
             mu = sums / n
-            kernels.weighted_sums(user_ptr, items, values, w, mu, np.zeros(m), around, np.zeros(m))
+            kernels.weighted_sums(user_ptr, items, x, w, mu, np.zeros(m), around, np.zeros(m))
             others = np.where(popularity < n_users, np.maximum(n - weights, 0.0), 0.0)
             with np.errstate(over="ignore", invalid="ignore"):  # `check_range` looks at the result
                 v = around + others * mu**2
-            kernels.scale_users(user_ptr, np.sqrt(w), values)
-    alike = bool((X.data == 1).all())
+            kernels.scale_users(user_ptr, np.sqrt(w), x)
+        if features is not None:
+            scale = feature_weight * (squares.sum() / popularity.sum()) ** 0.5
+            values[X.nnz :] = scale * features.data
+            of_features = np.bincount(features.indices, (scale * features.data) ** 2, m)
     both_sides = kernels.Incidence(items, values, item_ptr, begin, rank, alike)
-    return Moments(n, both_sides, popularity, mu, squares, v)
+    return Moments(n, both_sides, popularity, mu, squares, v, of_features)
+
+
+def _rows_are_even(X: sp.csr_array) -> bool:
+    """Return whether all entries of each row are the same."""
+    lengths = np.diff(X.indptr)
+    return bool((X.data == np.repeat(X.data[X.indptr[:-1][lengths > 0]], lengths[lengths > 0])).all())
 
 
 def check_range(diagonal: npt.NDArray[np.float64], ridge: npt.NDArray[np.float64]) -> None:

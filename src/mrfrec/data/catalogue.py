@@ -9,12 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.core.sparse import Rows
+from mrfrec.data.features import ItemFeatures
 from mrfrec.data.ids import Id, Ids, Texts, positions_in
 from mrfrec.data.provenance import Origin
 from mrfrec.data.search import NameIndex
 from mrfrec.errors import DataError
 
 Columns = dict[str, Any]
+_NAMED = 3  # features that an explanation names, the rarest
 
 RECOMMENDATION_COLUMNS = ("user", "item", "title", "score", "rank", "source")
 NEIGHBOR_COLUMNS = ("item", "title", "score", "rank")
@@ -43,6 +45,7 @@ class Catalogue:
     titles: Texts | None
     popularity: npt.NDArray[np.int64]  # users of each item
     n_users: int
+    features: ItemFeatures | None = None
 
     def __getstate__(self) -> dict[str, Any]:  # without cached properties
         return {field.name: getattr(self, field.name) for field in fields(self)}
@@ -118,10 +121,27 @@ class Catalogue:
                 for item in np.unique(reasons[reasons >= 0]).tolist()
             }
             columns["because"] = [
-                because_text(base, ((names[item], x) for item, x in zip(*each, strict=True) if item >= 0))
-                for base, *each in zip(bases, reasons.tolist(), amounts.tolist(), strict=True)
+                because_text(
+                    base,
+                    ((names[j] + self._said(i, j), x) for j, x in zip(*each, strict=True) if j >= 0),
+                )
+                for i, base, *each in zip(
+                    batch.items[there].tolist(), bases, reasons.tolist(), amounts.tolist(), strict=True
+                )
             ]
         return columns
+
+    def in_common(self, item: int, other: int) -> list[str]:
+        """Return the rarest features of both items, where these weigh more than all users of one could."""
+        if self.features is None:
+            return []
+        names, squares = self.features.shared(item, other)
+        users = int(min(self.popularity[item], self.popularity[other]))
+        return names[:_NAMED] if self.features.weight**2 * squares > users else []
+
+    def _said(self, item: int, other: int) -> str:
+        names = self.in_common(item, other)
+        return f" (both: {', '.join(names)})" if names else ""
 
     def search_columns(self, text: str, k: int) -> Columns:
         """Return item, title and users of up to k items that match a text, the best match first."""
@@ -133,14 +153,20 @@ class Catalogue:
         ranks = np.arange(1, len(items) + 1, dtype=np.int32)
         return {**self.columns(items), "score": strengths, "rank": ranks}
 
-    def reason_columns(self, reasons: "list[Contribution]", base: float) -> Columns:
-        """Return item, title, value, weight and contribution; a base score other than 0 is the last row."""
+    def reason_columns(self, item: int, reasons: "list[Contribution]", base: float) -> Columns:
+        """Return item, title, value, weight and contribution; a base score other than 0 is the last row.
+
+        With features there is a column `both`: those that the items have in common, where they carry the
+        weight.
+        """
         columns: Columns = {
             **self.columns(np.array([c.item for c in reasons], np.int64)),
             "value": [c.value for c in reasons],
             "weight": [c.weight for c in reasons],
             "contribution": [c.amount for c in reasons],
         }
+        if self.features is not None:
+            columns["both"] = [", ".join(self.in_common(item, c.item)) or None for c in reasons]
         if base:
             last = {"title": "(base score)", "contribution": base}
             columns = {name: [*values, last.get(name)] for name, values in columns.items()}

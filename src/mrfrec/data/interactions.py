@@ -13,6 +13,7 @@ import scipy.sparse as sp
 
 from mrfrec.checks import check_count, check_flag
 from mrfrec.data.catalogue import DataSize
+from mrfrec.data.features import ItemFeatures
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.data.provenance import Origin
 from mrfrec.errors import DataError
@@ -51,6 +52,8 @@ class Interactions:
         Number of users or items left out by `filtered`, by rule.
     library
         Data frame library the interactions came from, in which results are returned; None for files.
+    features
+        `ItemFeatures` of the items, in their order; None without. See `with_features`.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class Interactions:
         self.left_out: dict[str, int] = {}
         self.library: str | None = None
         self.origin: Origin | None = None  # how the pairs were made from rows; None for a matrix
+        self.features: ItemFeatures | None = None
 
     @property
     def n_users(self) -> int:
@@ -118,11 +122,39 @@ class Interactions:
             return self
         data = Interactions(*only(self.matrix, self.users, self.items, self.titles, keep), copy=False)
         data.skipped, data.left_out, data.library = self.skipped, left_out, self.library
+        data.features = None if self.features is None else self.features.over(data.items)
         given = {"max_history": max_history, "min_users": min_users, "min_items": min_items}
         limits = {name: int(limit) for name, limit in given.items() if limit}
         origin = self.origin or Origin.of_matrix(self.matrix.data, self.users, self.items)
         data.origin = replace(origin.only(keep), rules={**origin.rules, **limits})
         return data
+
+    def with_features(self, features: ItemFeatures) -> "Interactions":
+        """Return these interactions with features of their items, for `MRF.fit`.
+
+        Items that have features and were used by nobody come after the others. Raises if none of the items
+        that were used has features.
+        """
+        features = features.with_ids_like(self.items)
+        place = self.items.find(list(features.items), "item")
+        if not (place >= 0).any():
+            raise DataError(
+                "the table of features names none of the items that were used: are the ids the same?"
+            )
+        new = np.flatnonzero(place < 0)
+        items = self.items if not len(new) else Ids.of([*self.items, *features.items.take(new)], "item")
+        titles = list(self.titles) if self.titles is not None else [""] * self.n_items
+        more = features.titles or [""] * len(features.items)
+        for at, title in zip(place.tolist(), more, strict=True):
+            if at >= 0:
+                titles[at] = titles[at] or title
+        titles += [more[i] for i in new.tolist()]
+        X = self.matrix
+        wide = sp.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], len(items)))
+        out = Interactions(wide, self.users, items, titles, copy=False)
+        out.skipped, out.left_out = self.skipped, self.left_out
+        out.library, out.origin, out.features = self.library, self.origin, features.over(items)
+        return out
 
     @cached_property
     def popularity(self) -> npt.NDArray[np.int64]:

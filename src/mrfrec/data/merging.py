@@ -71,11 +71,12 @@ def add(old: Interactions, new: Interactions) -> Interactions:
         origin = origin.only(keep)
     out = Interactions(matrix, users, items, titles, copy=False)
     out.library, out.origin = old.library, origin
+    out.features = None if old.features is None else old.features.over(items)
     return out
 
 
 def without_users(data: Interactions, places: npt.NDArray[np.integer[Any]]) -> Interactions:
-    """Remove users by position, and the items that only they used."""
+    """Remove users by position, and the items without features that only they used."""
     origin = origin_of_data(data)
     stays = np.ones(data.n_users, np.bool_)
     stays[places] = False
@@ -86,12 +87,16 @@ def without_users(data: Interactions, places: npt.NDArray[np.integer[Any]]) -> I
     had, has = (
         np.bincount(indices, minlength=data.n_items) for indices in (data.matrix.indices, matrix.indices)
     )
-    kept = np.flatnonzero((has > 0) | (had == 0))
+    listed = np.zeros(data.n_items, np.bool_)
+    if data.features is not None:  # items of its table are known without users
+        listed[data.features.matrix.indices] = True
+    kept = np.flatnonzero((has > 0) | (had == 0) | listed)
     titles = None if data.titles is None else data.titles.take(kept)
     out = Interactions(
         matrix[:, kept], data.users.subset(np.flatnonzero(stays)), data.items.subset(kept), titles, copy=False
     )
     out.library, out.origin = data.library, origin.only(keep)
+    out.features = None if data.features is None else data.features.over(out.items)
     return out
 
 

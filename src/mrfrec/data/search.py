@@ -37,7 +37,7 @@ class NameIndex:
         Words may be in any order, and cut short at their ends. Of equal matches the more popular item comes
         first. If nothing matches, unknown words are replaced by those spelt most like them.
         """
-        words = _words(text).split()[:_MOST_QUERY_WORDS]
+        words = words_of(text).split()[:_MOST_QUERY_WORDS]
         found = self._matching(words, k)
         if not found and words and self._index[0]:
             frequencies = {word: self._frequency(word) for word in words}
@@ -52,7 +52,7 @@ class NameIndex:
     def exact(self, text: str) -> list[int]:
         """Return the items, by position, whose name has the words of the text and no others."""
         names, lines = self._names
-        key = _words(text)
+        key = words_of(text)
         first = bisect_left(names, key)
         last = bisect_left(names, key + "\0", first)
         return [int(self._items[line]) for line in sorted({*lines[first:last].tolist()})]
@@ -63,7 +63,9 @@ class NameIndex:
     def _lines(self) -> list[str]:
         """The words of each item's names, with a space around each and a tab between names."""
         columns = [list(names) for names in self._columns]
-        return ["\t".join(f" {_words(str(column[i]))} " for column in columns) for i in self._items.tolist()]
+        return [
+            "\t".join(f" {words_of(str(column[i]))} " for column in columns) for i in self._items.tolist()
+        ]
 
     @cached_property
     def _names(self) -> tuple[list[str], Lines]:
@@ -142,7 +144,7 @@ def _first(lines: Lines, most: int) -> list[int]:
     return found
 
 
-def _words(text: str) -> str:
+def words_of(text: str) -> str:
     """Return the words of a text without capitals, accents and punctuation; a text without words as it is."""
     if text.isascii():
         folded = text.lower()

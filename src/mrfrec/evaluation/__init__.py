@@ -12,7 +12,14 @@ from mrfrec.evaluation.climbing import climb
 from mrfrec.evaluation.grids import grid, ridges, usual_points
 from mrfrec.evaluation.heldout import by_hash
 from mrfrec.evaluation.metrics import Mean, Metric, Paired, paired
-from mrfrec.evaluation.protocol import Comparison, Evaluation, compare, evaluate, measure
+from mrfrec.evaluation.protocol import (
+    Comparison,
+    Evaluation,
+    compare,
+    evaluate,
+    evaluate_new_items,
+    measure,
+)
 from mrfrec.evaluation.splits import (
     Questions,
     Split,
@@ -40,6 +47,7 @@ __all__ = [
     "climb",
     "compare",
     "evaluate",
+    "evaluate_new_items",
     "given",
     "grid",
     "leave_out",

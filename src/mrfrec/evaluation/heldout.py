@@ -51,6 +51,7 @@ def by_hash(
                 "(heldout), or wait for more data."
             )
     training = Interactions(*only(X, data.users, data.items, data.titles, trained), copy=False)
+    training.features = None if data.features is None else data.features.over(training.items)
     known = np.bincount(X.indices[trained], minlength=data.n_items) > 0
     found = [_questions(data, part, known, hidden) for part in parts]
     count = " + ".join(f"{len(part):,}" for part in parts)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -11,13 +11,18 @@ import numpy.typing as npt
 from mrfrec.checks import warn
 from mrfrec.core.engine import Progress
 from mrfrec.core.progress import part_of, shows_progress
+from mrfrec.core.sparse import Rows
 from mrfrec.data.ids import Ids
 from mrfrec.errors import DataError, MemoryPlanError, ParameterError
 from mrfrec.evaluation import metrics as measures
-from mrfrec.evaluation.metrics import DEFAULTS, Mean, Metric, Numbers, Paired, parse_all
-from mrfrec.evaluation.splits import Questions, Split, check_type
+from mrfrec.evaluation.metrics import DEFAULTS, Mean, Metric, Numbers, Paired, parse_all, within
+from mrfrec.evaluation.splits import SEED, Questions, Split, check_type
+from mrfrec.models.answers import selection
 from mrfrec.models.answers.histories import query_of
 from mrfrec.models.recommender import Recommender
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 _USERS_AT_ONCE = 4096
 _TRAINING = 0.8  # share of the time that is not spent on measuring, about
@@ -244,15 +249,56 @@ def rank(
     ranked = np.empty((len(questions), k), np.int32)
     for start in range(0, len(questions), _USERS_AT_ONCE):
         part = slice(start, start + _USERS_AT_ONCE)
-        ranked[part], _ = model.top_k(questions.shown[part], k, ties=ties)
+        ranked[part] = _ranked(model, questions.shown[part], k, ties, questions.candidates)
         if progress is not None:
             progress("measuring", min(part.stop, len(questions)), len(questions))
     return ranked
 
 
+def _ranked(
+    model: Recommender,
+    shown: "sp.csr_array",
+    k: int,
+    ties: Ties,
+    candidates: npt.NDArray[np.bool_] | None,
+) -> npt.NDArray[np.int32]:
+    if candidates is None:
+        return model.top_k(shown, k, ties=ties)[0]
+    histories = Rows.of(shown)
+    return selection.rank(model, histories, k, ties, histories, hidden=~candidates)[0]
+
+
 def of_model(progress: Progress | None, name: str, number: int, models: int) -> Progress | None:
     """Return the part of the progress that one of several models has, with its name."""
     return part_of(progress, (number - 1) / models, number / models, f"{number} of {models}, {name}: ")
+
+
+@shows_progress
+def evaluate_new_items(
+    model: Recommender,
+    split: Split,
+    share: float,
+    metrics: Iterable[str] | str = DEFAULTS,
+    *,
+    seed: int = SEED,
+    name: str | None = None,
+    ties: Ties = "popularity",
+    progress: "Progress | bool | None" = None,
+) -> tuple[Evaluation, Evaluation]:
+    """Make a share of the items new, fit a model, and measure it: among the new items, and among all.
+
+    New items are in no history that the model is fitted to or shown, and all of them are to be guessed.
+    """
+    assert not isinstance(progress, bool)
+    changed, of_new = check_type("split", split, Split).with_new_items(share, seed=seed)
+    fitted, name = model.unfitted(), model.call if name is None else name
+    among_all = fit_and_measure(
+        fitted, changed, metrics, name=f"{name}, all items", ties=ties, progress=progress
+    )
+    assert of_new.candidates is not None
+    wanted = within([str(metric) for metric in among_all.values], int(of_new.candidates.sum()))
+    among_new = measure(fitted, of_new, wanted, name=f"{name}, new items", ties=ties)
+    return replace(among_new, split=changed.name), among_all
 
 
 @shows_progress

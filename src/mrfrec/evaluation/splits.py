@@ -8,7 +8,7 @@ If the data has values, the training matrix and the shown items have them; targe
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ import scipy.sparse as sp
 from mrfrec.checks import check_count, check_number, check_seed
 from mrfrec.data.catalogue import DataSize
 from mrfrec.data.events import Events
+from mrfrec.data.features import ItemFeatures
 from mrfrec.data.heldout import FEWEST, only_entries
 from mrfrec.data.ids import Ids, Places
 from mrfrec.data.interactions import Interactions
@@ -38,6 +39,7 @@ class Questions:
     targets: sp.csr_array  # ones
     left_out: int = 0  # number of users without a target
     items: Ids | None = None  # of the columns; None if not known
+    candidates: npt.NDArray[np.bool_] | None = None  # the items that are ranked; None for all
 
     def __len__(self) -> int:
         return len(self.users)
@@ -97,8 +99,63 @@ class Split:
         training = Interactions(
             only_entries(X, ~hide), self.training.users, self.training.items, self.training.titles, copy=False
         )
+        training.features = self.training.features
         name = f"{_HIDDEN:.0%} of the training data hidden; {self.name}"
         return Split(training, questions, None, name, whole=self.whole)
+
+    def with_features(self, features: ItemFeatures) -> "Split":
+        """Return the split with features of the items; items that nobody has used come last."""
+        training = self.training.with_features(features)
+
+        def wide(asked: Questions | None) -> Any:
+            if asked is None:
+                return None
+            shape = (len(asked), training.n_items)
+            shown, targets = (
+                sp.csr_array((X.data, X.indices, X.indptr), shape=shape) for X in (asked.shown, asked.targets)
+            )
+            return replace(asked, shown=shown, targets=targets, items=training.items)
+
+        inner = self.inner
+        again = None if inner is None else lambda: inner().with_features(features)
+        test, validation = wide(self.test), wide(self.validation)
+        return replace(self, training=training, test=test, validation=validation, inner=again)
+
+    def with_new_items(self, share: float, *, seed: int = SEED) -> "tuple[Split, Questions]":
+        """Make some of the items new: nobody has them in training, nobody shows them, and all are targets.
+
+        Returns the split, and questions about the new items alone: only these are ranked.
+        """
+        check_number("share", share, "above 0 and below 1", lambda x: 0 < x < 1)
+        X, test = self.training.matrix, self.test
+        used = np.flatnonzero(self.training.popularity)
+        count = max(round(share * len(used)), 1)
+        new = np.zeros(self.training.n_items, np.bool_)
+        new[np.random.default_rng(check_seed(seed)).choice(used, count, replace=False)] = True
+        data = self.training
+        training = Interactions(
+            only_entries(X, ~new[X.indices]), data.users, data.items, data.titles, copy=False
+        )
+        training.features, training.library = data.features, data.library
+        shown = only_entries(test.shown, ~new[test.shown.indices])
+        had = only_entries(test.shown, new[test.shown.indices])
+        targets = sp.csr_array(test.targets + _ones(had))
+        name = f"{count:,} items made new; {self.name}"
+        nothing = "no test user has one of the new items: make more of them new, or hold out more users."
+        asked = _questions(test.users, shown, targets, nothing)
+        of_new = _questions(test.users, shown, only_entries(targets, new[targets.indices]), nothing)
+        items = training.items
+        return (
+            replace(
+                self,
+                training=training,
+                test=replace(asked, items=items),
+                validation=None,
+                inner=None,
+                name=name,
+            ),
+            replace(of_new, items=items, candidates=new),
+        )
 
 
 def popularity_differs(tuned: Split, final: Split) -> str | None:

@@ -77,6 +77,26 @@ def check_that_rows_may_be_counted(table: Source, roles: dict[str, str]) -> None
         )
 
 
+def find_item(table: Source, item: str | None) -> str:
+    """Return the column of a table of items that holds their ids."""
+    if item is not None:
+        return _named(table, "item", item)
+    found = _recognised(table, "item", taken=set())
+    found = found or [name for name in table.columns if _letters(name) == "id"]
+    if len(found) != 1:
+        raise DataError(
+            f"{table.name}: which column holds the items? The columns are {name_list(table.columns)}: call "
+            "it item."
+        )
+    return found[0]
+
+
+def find_title(table: Source, item: str) -> str | None:
+    """Return the column of a table of items that holds their titles, if one does."""
+    found = _recognised(table, "title", taken={item})
+    return found[0] if len(found) == 1 else None
+
+
 def find_titles(table: Source, item: str | None, title: str | None) -> dict[str, str]:
     """Return the columns of a table of items that hold ids and titles."""
     ids = [item] if item in table.columns else _recognised(table, "item", taken={str(title)})

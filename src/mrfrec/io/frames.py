@@ -32,7 +32,8 @@ _LOOK = 0.05  # seconds between looks whether the other thread has ended
 
 _TYPES = {
     "title": pl.String, "score": pl.Float32, "rank": pl.Int32, "source": pl.String, "because": pl.String,
-    "value": pl.Float64, "weight": pl.Float64, "contribution": pl.Float64, "users": pl.Int64,
+    "both": pl.String, "value": pl.Float64, "weight": pl.Float64, "contribution": pl.Float64,
+    "users": pl.Int64,
 }  # fmt: skip
 _KINDS: dict[str, Any] = {
     "string": pl.String, "int64": pl.Int64, "uint64": pl.UInt64, "float32": pl.Float32, "float64": pl.Float64,

@@ -11,7 +11,8 @@ from mrfrec.models.axes import Axis, Ridges
 from mrfrec.models.mrf import MRF
 
 _PLAIN: Any = {
-    "alpha": 0.0, "user_weight": 0.0, "center": False, "offset": False, "novelty": 0.0, "rank": 0
+    "alpha": 0.0, "user_weight": 0.0, "center": False, "offset": False, "novelty": 0.0, "rank": 0,
+    "feature_weight": 0.0,
 }  # fmt: skip
 
 
@@ -24,6 +25,7 @@ class EASE(MRF):
     The other parameters are those of `MRF`; with `sparsity`, the largest entries of XᵀX are kept.
     """
 
+    uses_features = False
     tuning_grid: ClassVar[Mapping[str, Axis]] = {"l2": Ridges()}
 
     def __init__(
@@ -65,6 +67,7 @@ class EDLAE(MRF):
     The other parameters are those of `MRF`; with `sparsity`, the largest entries of XᵀX are kept.
     """
 
+    uses_features = False
     tuning_grid: ClassVar[Mapping[str, Axis]] = {
         "dropout": (0.2, 0.33, 0.5, 0.7),
         "l2": Ridges((0.01, 0.1, 1.0)),

@@ -43,9 +43,11 @@ AXES: dict[str, tuple[float, ...]] = {
     "rank_weight": (0.0, 0.1, 0.2, 0.3, 0.45, 0.6, 0.9, 1.3, 1.9),
     "novelty": (-0.1, -0.05, 0.0, 0.05, 0.1, 0.15, 0.2, 0.3),
     "user_weight": (0.0, 0.25, 0.5, 0.8, 1.2, 1.8),
+    "feature_weight": (0.0, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0),
 }  # fmt: skip
 NAMES = tuple(AXES)
-_TRIALS = {"l2": 5, "user_weight": 3, "rank_weight": 4, "novelty": 4}  # that a climb takes, mostly
+_TRIALS = {"l2": 5, "user_weight": 3, "rank_weight": 4, "novelty": 4, "feature_weight": 3}  # mostly
+_PASSES = ("user_weight", "feature_weight")  # a new value of these is a new pass over the data
 _SCORED, _RANKED = 3e-8, 1e-8  # seconds of one core, as in `costs`, to score and to rank an item for a user
 _SOLVING = ("solve", "rows", "factorise", "invert factor", "multiply factor", "weights")
 _LEAST_BUDGET = 20.0  # seconds of one core
@@ -60,6 +62,7 @@ class HeldOut:
     seen: sp.csr_array  # users × ranked items, of those shown
     hidden: sp.csr_array  # users × ranked items
     ranked: npt.NDArray[np.int64]
+    features: sp.csr_array | None = None  # of all items
 
     @property
     def places(self) -> int:
@@ -99,7 +102,8 @@ def held_out(data: Interactions) -> HeldOut | None:
     if not len(able) or not training.nnz:
         return None
     shown = shown[able]
-    return HeldOut(training, shown, shown[:, ranked], hidden[able], ranked)
+    features = None if data.features is None else data.features.of_used(data.popularity)
+    return HeldOut(training, shown, shown[:, ranked], hidden[able], ranked, features)
 
 
 def scores(
@@ -126,7 +130,7 @@ def intercept(fitted: fitting.Fitted, dtype: str) -> Array:
     return np.asarray(mean - mean.astype(dtype) @ fitted.weights.matrix()).astype(dtype)
 
 
-def _columns(weights: Rows | DenseRows, items: npt.NDArray[np.int64]) -> Any:
+def columns_of(weights: Rows | DenseRows, items: npt.NDArray[np.int64]) -> Any:
     """Return the columns of some items, without a copy if these are all."""
     return weights.matrix() if len(items) == weights.width else weights.matrix()[:, items]
 
@@ -153,19 +157,28 @@ def relative_spread(X: sp.csr_array, weights: Rows | DenseRows, shift: Array, lo
     scores.
     """
     m = X.shape[1]
-    lengths = np.diff(X.indptr)
-    users = np.flatnonzero((lengths > 0) & (lengths < m))
-    histories = X[users[:: max(1, len(users) // _SAMPLED_USERS)]]
+    histories = sampled_histories(X)
     items = np.arange(0, m, max(1, m // _ITEMS))
-    base, low = scores(histories, _columns(weights, items), low_rank, items)
+    base, low = scores(histories, columns_of(weights, items), low_rank, items)
     others = histories[:, items].toarray() == 0
     assert low is not None
+    of_low = spread(low, others)
+    return spread(base + shift[items], others) / of_low if of_low > 0 else 0.0
+
+
+def sampled_histories(X: sp.csr_array) -> sp.csr_array:
+    """Return the histories of some users, evenly spaced, who have some of the items but not all."""
+    lengths = np.diff(X.indptr)
+    users = np.flatnonzero((lengths > 0) & (lengths < X.shape[1]))
+    return X[users[:: max(1, len(users) // _SAMPLED_USERS)]]
+
+
+def spread(scores: Array, others: npt.NDArray[np.bool_]) -> float:
+    """Return the root of the mean variance of a user's scores, over the items that the user has not."""
     variances = [
-        np.mean([own[mask].var(dtype=np.float64) for own, mask in zip(of, others, strict=True) if mask.any()])
-        for of in (base + shift[items], low)
-        if len(of)
+        own[mask].var(dtype=np.float64) for own, mask in zip(scores, others, strict=True) if mask.any()
     ]
-    return float(np.sqrt(variances[0] / variances[1])) if variances and variances[1] > 0 else 0.0
+    return float(np.sqrt(np.mean(variances))) if variances else 0.0
 
 
 class _Trials:
@@ -177,11 +190,11 @@ class _Trials:
         self._asked, self._settings, self._offset, self._engine = asked, plan.settings, offset, engine
         self._held, self._costs, self._total = plan.held, plan.costs, plan.seconds
         self._progress, self._done = progress, 0.0
-        self._user_weight: float | None = None  # of the latest fit
+        self._passed: tuple[float, ...] | None = None  # the weights of users and features in the latest fit
         self._reuse = fitting.Reuse()
         self._low: Array | None = None  # x·L, which no value changes
-        self._scored: dict[tuple[float, float], tuple[Array, float]] = {}  # by l2 and user_weight
-        self._best: dict[tuple[float, float], float] = {}  # nDCG
+        self._scored: dict[tuple[float, ...], tuple[Array, float]] = {}  # by l2 and the weights of rows
+        self._best: dict[tuple[float, ...], float] = {}  # nDCG
         self._popularity = np.bincount(asked.training.indices, minlength=asked.shown.shape[1])
         self.found: dict[tuple[float, ...], Numbers] = {}
 
@@ -189,24 +202,24 @@ class _Trials:
         """Return the nDCG of each user with these values."""
         key = tuple(point[name] for name in NAMES)
         if key not in self.found:
-            done = self._done + self._cost(point["l2"], point["user_weight"])
+            of_fit = (point["l2"], *(point[name] for name in _PASSES))
+            done = self._done + self._cost(of_fit)
             if self._progress is not None:
                 units = (max(round(1e6 * x), 1) for x in (self._done, max(self._total, done)))
                 self._progress(WORDS["measure"], *units)
             self._done = done
-            base, spread = self._scores(point["l2"], point["user_weight"])
+            base, spread = self._scores(of_fit)
             factors = novelty_factors(self._popularity, point["novelty"], self._asked.ranked)
             self.found[key] = self._ranked(base, point["rank_weight"] * spread, factors.astype(base.dtype))
-            of_fit = point["l2"], point["user_weight"]
             self._best[of_fit] = max(self._best.get(of_fit, 0.0), float(self.found[key].mean()))
         return self.found[key]
 
-    def _cost(self, l2: float, user_weight: float) -> float:
+    def _cost(self, of_fit: tuple[float, ...]) -> float:
         """Return about how long it takes to try these values next."""
-        if (l2, user_weight) in self._scored:
+        if of_fit in self._scored:
             return self._costs["novelty"]
-        last, self._user_weight = self._user_weight, user_weight
-        return self._costs["first" if last is None else "l2" if last == user_weight else "user_weight"]
+        last, self._passed = self._passed, of_fit[1:]
+        return self._costs["first" if last is None else "l2" if last == self._passed else "user_weight"]
 
     def _ranked(self, base: Array, weight: float, factors: Array) -> Numbers:
         asked, low = self._asked, self._low
@@ -220,23 +233,26 @@ class _Trials:
 
         return np.concatenate(self._engine.run(of_users, range(0, len(base), _USERS_AT_ONCE)))
 
-    def _scores(self, l2: float, user_weight: float) -> tuple[Array, float]:
+    def _scores(self, of_fit: tuple[float, ...]) -> tuple[Array, float]:
         """Return x·B of the held-out users for the ranked items, and how much more that spreads than x·L."""
-        key = l2, user_weight
-        if key not in self._scored:
+        if of_fit not in self._scored:
             while len(self._scored) >= _KEPT:
                 self._scored.pop(min(self._scored, key=lambda other: self._best[other]))
-            self._scored[key] = self._fitted(replace(self._settings, l2=l2, user_weight=user_weight))
-        return self._scored[key]
+            values: dict[str, Any] = dict(zip(("l2", *_PASSES), of_fit, strict=True))
+            self._scored[of_fit] = self._fitted(replace(self._settings, **values))
+        return self._scored[of_fit]
 
     def _fitted(self, settings: Settings) -> tuple[Array, float]:
         asked = self._asked
-        fitted = fitting.fit(asked.training, settings, self._engine, copied=self._held, reuse=self._reuse)
+        fitted = fitting.fit(
+            asked.training, settings, self._engine, features=asked.features, copied=self._held,
+            reuse=self._reuse,
+        )  # fmt: skip
         B, low_rank = fitted.weights, fitted.low_rank
         shift = (
             intercept(fitted, settings.dtype) if self._offset else np.zeros_like(fitted.mean, settings.dtype)
         )
-        wanted, ranked = low_rank if self._low is None else None, _columns(B, asked.ranked)
+        wanted, ranked = low_rank if self._low is None else None, columns_of(B, asked.ranked)
 
         def of_users(first: int) -> tuple[Array, Array | None]:
             return scores(asked.shown[first : first + _USERS_AT_ONCE], ranked, wanted, asked.ranked)
@@ -291,13 +307,13 @@ def prepare(
 ) -> Preparation:
     """Plan the trials, and limit the engine to the memory that is planned for them and for the final fit."""
     memory, held = engine.memory, copied + asked.nbytes(np.dtype(settings.dtype).itemsize)
-    sizes = fitting.sizes_of(X, settings, memory.limit, copied)
+    sizes = fitting.sizes_of(X, settings, memory.limit, copied, asked.features)
     final = decide(settings, sizes, memory)
-    small = fitting.sizes_of(asked.training, settings, memory.limit, held)
+    small = fitting.sizes_of(asked.training, settings, memory.limit, held, asked.features)
     trial = stand_in(settings, final, sizes.items)
     plan = decide(trial, small, memory)
     memory.limit = max(final.needed, plan.needed)
-    additions = float((np.diff(X.indptr).astype(np.float64) ** 2).sum())
+    additions = fitting.additions_of(X, asked.features)
     work = [
         costs.of_fit(*fit, additions, engine.accelerator is not None)
         for fit in ((final, settings, sizes), (plan, trial, small))
@@ -311,7 +327,7 @@ def _of_trials(fit: Mapping[str, float], asked: HeldOut) -> dict[str, float]:
     """Return the costs of the first trial, and of another value of each parameter."""
     scored, ranked = (each * asked.shown.shape[0] * len(asked.ranked) for each in (_SCORED, _RANKED))
     solving, again = _refits(fit)
-    costs = {"l2": solving + scored + ranked, "user_weight": again + scored + ranked}
+    costs = {"l2": solving + scored + ranked, **dict.fromkeys(_PASSES, again + scored + ranked)}
     return {**costs, "rank_weight": ranked, "novelty": ranked, "first": sum(fit.values()) + scored + ranked}
 
 
@@ -341,7 +357,7 @@ def measure(
     settings, trials = plan.settings, _Trials(asked, plan, offset, engine, progress)
     first = {name: value for name, value in start.items() if value != "auto"}
     if "l2" not in first:
-        moments = statistics.moments(asked.training, first["user_weight"], engine)
+        moments = statistics.moments(asked.training, first["user_weight"], engine)  # of the users alone
         first["l2"] = float(f"{moments.typical_ridge(settings.alpha, settings.center):.3g}")
     axes = {name: axis for name, axis in AXES.items() if name in plan.free}
     if "l2" in axes:
@@ -359,12 +375,12 @@ def measure(
     at_first = find(place)
     assert at_first is not None
     place, moves = climb(list(axes), place, find, _is_better, 1)
-    # A new user_weight is a new pass over the data: once is enough.
-    place, more = climb([name for name in axes if name != "user_weight"], place, find, _is_better, 1)
+    quick = [name for name in axes if name not in _PASSES]  # a pass over the data: once is enough
+    place, more = climb(quick, place, find, _is_better, 1)
     moves += more
     last, found = find(place), point(place)
     assert last is not None
-    for name in [name for name in axes if name != "user_weight"]:  # between the steps
+    for name in quick:  # between the steps
         beside = axes[name][max(place[name] - 1, 0) : place[name] + 2]
         tried = [float(trials.ndcg({**found, name: value}).mean()) for value in beside]
         between = {**found, name: _summit(beside, tried, found[name], name == "l2")}

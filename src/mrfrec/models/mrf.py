@@ -43,13 +43,14 @@ if TYPE_CHECKING:
 __all__ = ["MRF", "PAPER"]
 
 PAPER: dict[str, Any] = {
-    "l2": 6.0, "alpha": 0.75, "user_weight": 0.0, "offset": False, "novelty": 0.0, "rank": 0
+    "l2": 6.0, "alpha": 0.75, "user_weight": 0.0, "offset": False, "novelty": 0.0, "rank": 0,
+    "feature_weight": 0.7,
 }  # fmt: skip
 """The parameters of `MRF` that the paper has, where they differ from the defaults."""
 
 _OF_MACHINE = ("needed", "least", "limit", "in_use")  # what a plan says of memory, which is not saved
 # Where the values that are "auto" start. A dense model starts without a low-rank part.
-_START = {"user_weight": 0.25, "novelty": 0.1, "rank_weight": 0.3}
+_START = {"user_weight": 0.25, "novelty": 0.1, "rank_weight": 0.3, "feature_weight": 0.7}
 _log = logging.getLogger("mrfrec")
 
 
@@ -102,6 +103,9 @@ class MRF(Linear):
     rank_weight
         How much the low-rank part counts, where the weights count 1. It is the ratio of the spreads of both
         scores over the items a user has not; "auto" to measure it.
+    feature_weight
+        How much a feature counts that two items have in common, where a user they have in common counts 1;
+        "auto" to measure it. Without `item_features` it means nothing.
     measure
         Measure the parameters that are "auto" on up to 4,000 held-out users, then fit to everybody. False
         fits at once, with the values at which measuring starts.
@@ -130,11 +134,14 @@ class MRF(Linear):
         A, the entries that may be non-zero, diagonal included (`csc_array` of booleans); None if dense or
         loaded.
     values_
-        The numbers that the fit used for l2, user_weight, novelty and rank_weight.
+        The numbers that the fit used for l2, user_weight, novelty and rank_weight, and feature_weight where
+        there are features.
     measured_
         The gain of each value that was measured, with its standard error; None if nothing was measured.
     rank_weight_
         λ; 0 without a low-rank part.
+    new_scale_
+        The scale of the weights for items that nobody has used; 0 if there are none.
     n_blocks_
         Number of systems solved; None if dense.
     threshold_
@@ -144,6 +151,7 @@ class MRF(Linear):
     """
 
     machine_parameters: ClassVar[tuple[str, ...]] = ("threads", "memory_limit", "device")
+    uses_features = True
     tuning_grid: ClassVar[Mapping[str, Axis]] = {
         "sparsity": ("auto",), "r": (0.0,), "alpha": (0.0, 0.25, 0.5, 0.75, 1.0),
         "l2": Ridges((0.25, 0.5, 1.0, 2.0, 4.0), of_auto=True),
@@ -155,6 +163,7 @@ class MRF(Linear):
     mean_: npt.NDArray[np.float64]
     scale_: npt.NDArray[np.float64]
     rank_weight_: float
+    new_scale_: float
     values_: dict[str, Any]
     _shift: npt.NDArray[Any]  # μ − μ·B with the offset, else zero
 
@@ -176,6 +185,7 @@ class MRF(Linear):
         novelty: float | Literal["auto"] = "auto",
         rank: int | Literal["auto"] = "auto",
         rank_weight: float | Literal["auto"] = "auto",
+        feature_weight: float | Literal["auto"] = "auto",
         measure: bool = True,
         dtype: Literal["float32", "float64"] = "float32",
         threads: int | None = None,
@@ -205,6 +215,7 @@ class MRF(Linear):
         self.novelty = _auto_or("novelty", novelty, "between -1 and 1", lambda x: -1 <= x <= 1)
         self.rank: int | Literal["auto"] = "auto" if rank == "auto" else check_count("rank", rank, least=0)
         self.rank_weight = _auto_or("rank_weight", rank_weight)
+        self.feature_weight = _auto_or("feature_weight", feature_weight)
         self.measure = check_flag("measure", measure)
         self.dtype = check_dtype(dtype)
         self._limit(threads, memory_limit)
@@ -236,14 +247,15 @@ class MRF(Linear):
         from mrfrec.models import measuring
 
         interactions = as_interactions(data)
-        X = interactions.matrix
+        X, settings, free = interactions.matrix, self._settings, self._free(interactions)
+        features = _features_of(interactions, settings)
         with self._engine(None) as engine:
-            sizes = fitting.sizes_of(X, self._settings, engine.memory.limit)
-            plan = decide(self._settings, sizes, engine.memory)
-            asked = measuring.held_out(interactions) if self._free and self.measure else None
+            sizes = fitting.sizes_of(X, settings, engine.memory.limit, features=features)
+            plan = decide(settings, sizes, engine.memory)
+            asked = measuring.held_out(interactions) if free and self.measure else None
             with suppress(MemoryPlanError):  # then nothing is measured
                 if asked is not None:
-                    plan = measuring.prepare(asked, X, self._settings, self._free, engine, 0).final
+                    plan = measuring.prepare(asked, X, settings, free, engine, 0).final
         return plan
 
     def planned_for(self, size: "DataSize") -> Plan:
@@ -280,17 +292,18 @@ class MRF(Linear):
     def _settings(self) -> Settings:
         """The settings that a fit starts from; l2 and rank_weight may be "auto"."""
         own = {field.name: getattr(self, field.name) for field in fields(Settings)}
-        return Settings(**{**own, "user_weight": self._started("user_weight")})
+        started = {name: self._started(name) for name in ("user_weight", "feature_weight")}
+        return Settings(**{**own, **started})
 
     def _started(self, name: str) -> float:
         given = getattr(self, name)
         return _START[name] if given == "auto" else float(given)
 
-    @property
-    def _free(self) -> list[str]:
-        """The parameters that a fit may measure."""
+    def _free(self, data: "Interactions") -> list[str]:
+        """Return the parameters that a fit to this data may measure."""
         names = [name for name in ("l2", *_START) if getattr(self, name) == "auto"]
-        return [name for name in names if name != "rank_weight" or self.rank != 0]
+        void = {"rank_weight": self.rank == 0, "feature_weight": data.features is None}
+        return [name for name in names if not void.get(name)]
 
     def tuning_route(self, data: "Interactions") -> Route:
         """Return the axes of a climb: γ and λ need no fit, a new l2 no statistics, a new rank no weights."""
@@ -302,13 +315,14 @@ class MRF(Linear):
         axes: dict[str, Axis] = {
             "novelty": AXES["novelty"], "rank_weight": AXES["rank_weight"][1:], "l2": (),
             "user_weight": AXES["user_weight"], "alpha": (), "rank": sorted(ranks),
+            "feature_weight": AXES["feature_weight"],
         }  # fmt: skip
         axes |= self.tuning_grid
         start: dict[str, Any] = {"rank": plan.rank, **_START}
         if plan.sparsity is not None:
             start["sparsity"] = s = float(f"{plan.sparsity:.3g}")
             axes["sparsity"] = [x * s for x in (0.25, 0.5, 1.0, 2.0, 4.0) if x * s <= 1]
-        own = self.defaults().keys()
+        own = self.defaults().keys() - ({"feature_weight"} if data.features is None else set())
         return Route(
             {name: axis for name, axis in axes.items() if name in own},
             {name: value for name, value in start.items() if name in own},
@@ -328,12 +342,13 @@ class MRF(Linear):
         # numba loads when something is fitted, not to answer from a file.
         from mrfrec.core import fitting
         from mrfrec.models.measuring import intercept, relative_spread
+        from mrfrec.models.new_items import Learned, new_items_of, with_new_items
 
         start = time.perf_counter()
         self._on_device = None  # the device may need its memory
         found = self._measured(data, given)
         chosen: dict[str, Any] = {} if found.measured is None else found.measured.values
-        chosen = {name: chosen[name] for name in self._free if name in chosen}
+        chosen = {name: chosen[name] for name in self._free(data) if name in chosen}
         settings = replace(self._settings, **{name: x for name, x in chosen.items() if name != "novelty"})
         progress = part_of(given.progress, found.share, 1) if found.share else given.progress
         with self._engine(progress, given.client) as engine:
@@ -341,12 +356,15 @@ class MRF(Linear):
                 data.matrix,
                 settings,
                 engine,
+                features=_features_of(data, settings),
                 copied=given.copied,
                 announce=lambda plan: None if found.announced else _announce(plan, engine),
                 reuse=None if given.reuse is None else given.reuse.setdefault("mrf", fitting.Reuse()),
             )
             shift = intercept(fitted, self.dtype) if self.offset else np.zeros(data.n_items, self.dtype)
             values = {name: chosen.get(name, self._started(name)) for name in _START}
+            if data.features is None:
+                del values["feature_weight"]
             low_rank, rank_weight = fitted.low_rank, 0.0
             if low_rank is None:
                 values["rank_weight"] = 0.0
@@ -367,6 +385,15 @@ class MRF(Linear):
             weights, shift = weights.scaled(factors), shift * factors
         if low_rank is not None:
             low_rank = low_rank.scaled(factors * rank_weight) if rank_weight else None
+        scales, new_scale, new = fitted.scale, 0.0, new_items_of(data)
+        if len(new):
+            learned = Learned(weights, shift, fitted.mean, low_rank)
+            with self._engine(None, given.client) as more:
+                weights, shift, new_scale = with_new_items(
+                    learned, data, new, settings, more, offset=self.offset, copied=given.copied
+                )
+            scales = scales.copy()
+            scales[new] = new_scale
         if fitted.pattern is not None:
             _warn_of_a_giant(data)
         engine.finish()
@@ -376,13 +403,34 @@ class MRF(Linear):
         self.plan_, self.timings_ = plan, timings
         self.memory_plan_ = {**found.stages, **engine.memory.stages}
         self.pattern_, self.threshold_, self.n_blocks_ = fitted.pattern, fitted.threshold, fitted.n_blocks
-        self.mean_, self.scale_ = fitted.mean, fitted.scale
+        self.mean_, self.scale_, self.new_scale_ = fitted.mean, scales, new_scale
+
+    def add_items(self, table: object, *, item: str | None = None, query: str | None = None) -> int:
+        """Add items that nobody has used yet, by their features, without a new fit; return how many.
+
+        Each new item gets the weights that a fit with it would give it: one small system, with the items most
+        like it. Nothing else changes. Items that the model knows are left as they are, with a warning. A
+        loaded model must have been saved with `include_histories=True`.
+
+        Parameters
+        ----------
+        table
+            A table with the columns that `item_features` had in the fit, in any form that
+            `read_item_features` reads. Values that no item had then are passed over.
+        item
+            Column of the items, if its name does not tell.
+        query
+            SQL, if the table is in a database.
+        """
+        from mrfrec.models import new_items
+
+        return new_items.add_items(self, table, item, query)
 
     def _measured(self, data: "Interactions", given: FitContext) -> "_Beforehand":
         """Measure the parameters that are free, or say why not."""
         from mrfrec.models import measuring
 
-        free, began = self._free, time.perf_counter()
+        free, began = self._free(data), time.perf_counter()
         if given.measured is not None:
             return _Beforehand(given.measured, f"kept what was {given.measured}")
         if not free or not self.measure:
@@ -398,6 +446,8 @@ class MRF(Linear):
                 start = {"l2": self.l2, **{name: self._started(name) for name in _START}}
                 if not plan.final.rank:
                     start["rank_weight"] = 0.0
+                if data.features is None:
+                    start["feature_weight"] = 0.0
                 report = part_of(given.progress, 0, plan.share)
                 measured = measuring.measure(asked, plan, start, self.offset, engine, report)
             except MemoryPlanError:
@@ -419,7 +469,14 @@ class MRF(Linear):
         return np.asarray(scores.astype(self._shift.dtype))
 
     def _neighbors(self, item: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Row j of B' + λ·L', where all items have one scale: popular items are not near to everything."""
+        """Row j of B' + λ·L', where all items have one scale: popular items are not near to everything.
+
+        A new item has no row: of its column, the items that add most.
+        """
+        if not self.popularity_[item] and self.features_ is not None:
+            column = self.weights_[:, [item]]
+            column = column if isinstance(column, np.ndarray) else column.toarray()
+            return np.arange(len(column)), column[:, 0] * np.where(self.popularity_ > 0, self.scale_, 0.0)
         others, weights = super()._neighbors(item)
         factors = scorers.novelty_factors(self.popularity_, self.fitted_novelty, others)
         scale = self.scale_[others] * factors
@@ -433,7 +490,7 @@ class MRF(Linear):
         arrays, _ = super()._state()
         plan = {name: value for name, value in vars(self.plan_).items() if name not in _OF_MACHINE}
         facts: dict[str, Any] = {"plan": plan, "threshold": self.threshold_, "blocks": self.n_blocks_}
-        facts |= {"rank_weight": self.rank_weight_, "values": self.values_}
+        facts |= {"rank_weight": self.rank_weight_, "values": self.values_, "new_scale": self.new_scale_}
         facts["measured"] = None if self.measured_ is None else self.measured_.facts()
         return {"mean": self.mean_, "scale": self.scale_, **arrays}, facts
 
@@ -448,8 +505,16 @@ class MRF(Linear):
             raise KeyError("plan")
         self.threshold_, self.n_blocks_ = facts["threshold"], facts["blocks"]
         self.rank_weight_, self.values_ = facts["rank_weight"], _numbers(facts["values"])
+        self.new_scale_ = float(facts.get("new_scale", 0.0))
         self.measured_ = None if facts["measured"] is None else Measured.of_facts(facts["measured"])
         self.pattern_ = None
+
+
+def _features_of(data: "Interactions", settings: Settings) -> "sp.csr_array | None":
+    """Return the features that the systems of used items have as further rows."""
+    if data.features is None or not settings.feature_weight:
+        return None
+    return data.features.of_used(data.popularity)
 
 
 def _announce(plan: Plan, engine: "LocalEngine") -> None:
@@ -488,7 +553,8 @@ def _auto_or(
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    found = {name: float(values[name]) for name in ("l2", *_START)}
+    names = [name for name in ("l2", *_START) if name != "feature_weight" or name in values]
+    found = {name: float(values[name]) for name in names}
     if not np.isfinite([*found.values()]).all():
         raise ValueError("values")
     return found

@@ -9,7 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Unpack
@@ -21,7 +21,6 @@ from mrfrec.checks import check_count, check_flag, check_frames
 from mrfrec.core.progress import showing, shows_progress
 from mrfrec.core.sparse import Rows
 from mrfrec.data.catalogue import (
-    REASON_COLUMNS,
     SEARCH_COLUMNS,
     SIMILAR_COLUMNS,
     Catalogue,
@@ -29,6 +28,7 @@ from mrfrec.data.catalogue import (
     Training,
     rows_of,
 )
+from mrfrec.data.features import ItemFeatures
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.data.provenance import rules_of_matrix
 from mrfrec.engines.machine import usable_threads
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from mrfrec.core.plan import Plan
     from mrfrec.data.interactions import Interactions
     from mrfrec.io.artifact import Stored
+    from mrfrec.io.features import FeatureColumns
     from mrfrec.io.staging import Staging
 
 __all__ = ["Answer", "FitContext", "Recommender"]
@@ -75,6 +76,7 @@ class Recommender(ABC):
     machine_parameters: ClassVar[tuple[str, ...]] = ("threads", "memory_limit")  # they change no result
     scales_scores: ClassVar[bool] = False  # whether a score may be multiplied, as `novelty` does
     explains: ClassVar[bool] = True  # whether a score is a sum over the items of a history
+    uses_features: ClassVar[bool] = False  # whether it learns from features of items
     extra: ClassVar[str | None] = None  # optional dependency group that fitting needs
     threads: int | None = None
     memory_limit: int | None = None
@@ -229,6 +231,8 @@ class Recommender(ABC):
         validation: object = None,
         client: Any = None,
         measured: "Measured | None" = None,
+        item_features: object = None,
+        feature_columns: "FeatureColumns | None" = None,
     ) -> Self:
         """Fit the model. A fit that fails or is interrupted leaves the model as it was.
 
@@ -250,6 +254,11 @@ class Recommender(ABC):
             result to the bit.
         measured
             The `measured_` of an earlier fit of an `MRF`: keep these values, and measure nothing.
+        item_features
+            A table of items and their features, in any form that `read_item_features` reads, or what that
+            returns: an `MRF` then also knows items that nobody has used.
+        feature_columns
+            The columns of the table to use, and their kinds; see `read_item_features`.
         """
         assert not isinstance(progress, bool)
         from mrfrec.io.tables import as_interactions
@@ -259,6 +268,8 @@ class Recommender(ABC):
         if client is not None:
             self.check_client(client)
         interactions = as_interactions(data)
+        if item_features is not None or feature_columns is not None:
+            interactions = self._with_features(interactions, item_features, feature_columns)
         if reuse is not None and reuse.setdefault("data", interactions) is not interactions:
             raise DataError("reuse holds results of other data: pass the same Interactions to every fit.")
         matrix, size = interactions.matrix, interactions.size
@@ -268,24 +279,43 @@ class Recommender(ABC):
                 "with none."
             )
         # The memory limit does not include what the caller already holds.
-        copied = 0 if data is interactions else sum(
+        copied = 0 if isinstance(data, type(interactions)) else sum(
             array.nbytes for array in (matrix.data, matrix.indices, matrix.indptr)
         )  # fmt: skip
-        catalogue = Catalogue(interactions.items, interactions.titles, interactions.popularity, size.users)
-        training = Training(interactions.users, Rows.of(matrix), interactions.library, interactions.origin)
-        facts: dict[str, Any] = size._asdict()
-        if not size.binary:
-            facts["mean_value"] = float(np.abs(matrix.data).mean(dtype=np.float64))
         asked = None if validation is None else validation_rows(validation, size.items)
         parameters, before, start = self.parameters, self.timings_, time.perf_counter()
         self._fit(interactions, FitContext(copied, progress, reuse, asked, client, measured))
         if self.timings_ is before:  # a model that counts no stages
             self.timings_, self.memory_plan_ = {"total": time.perf_counter() - start}, {}
         self.fitted_parameters_ = parameters
-        self._catalogue, self._training, self._facts = catalogue, training, facts
-        self._interactions, self._bases, self.notes_ = interactions, {}, {}
-        self._rules = rules_of_matrix(size.binary) if training.origin is None else training.origin.rules
+        self.notes_ = {}
+        self._know(interactions)
         return self
+
+    def _know(self, data: "Interactions") -> None:
+        """Take ids, titles, histories and features from the training data."""
+        size, features = data.size, data.features if self.uses_features else None
+        if features is not None:
+            features = replace(features, weight=float(self.used_parameters["feature_weight"]))
+        self._catalogue = Catalogue(data.items, data.titles, data.popularity, size.users, features)
+        self._training = Training(data.users, Rows.of(data.matrix), data.library, data.origin)
+        self._facts = size._asdict()
+        if not size.binary:
+            self._facts["mean_value"] = float(np.abs(data.matrix.data).mean(dtype=np.float64))
+        self._interactions, self._bases = data, {}
+        self._rules = rules_of_matrix(size.binary) if data.origin is None else data.origin.rules
+
+    def _with_features(
+        self, data: "Interactions", item_features: object, feature_columns: "FeatureColumns | None"
+    ) -> "Interactions":
+        from mrfrec.io.features import with_item_features
+
+        if not self.uses_features:
+            rule = f"None: {type(self).__name__} learns from interactions alone, and MRF from both"
+            raise ParameterError("item_features", rule, type(item_features).__name__)
+        if item_features is None:
+            raise ParameterError("feature_columns", "None without item_features", feature_columns)
+        return with_item_features(data, item_features, feature_columns)
 
     def score(self, X_history: object) -> npt.NDArray[Any]:
         """Return the score of every item for each row of histories, users × items."""
@@ -359,6 +389,11 @@ class Recommender(ABC):
     def popularity_(self) -> npt.NDArray[np.int64]:
         """Number of training users of each item."""
         return self.catalogue.popularity
+
+    @property
+    def features_(self) -> ItemFeatures | None:
+        """Features of the items that the model has learned from; None without."""
+        return self.catalogue.features
 
     @property
     def users_(self) -> Ids | None:
@@ -641,13 +676,14 @@ class Recommender(ABC):
         """Return what a history adds to the score of one item, the largest contribution first.
 
         A table of item, title, value, weight and contribution. The contributions sum to the score that
-        `recommend` gives. A base score other than 0 is the last row, without an item.
+        `recommend` gives. A base score other than 0 is the last row, without an item. A model with features
+        has a further column `both`: the features that the items have in common, where they carry the weight.
         """
         from mrfrec.io.frames import frame
 
         found, base = explaining.explanation(self, item, user=user, history=history, novelty=novelty)
-        columns = self.catalogue.reason_columns(found, base)
-        return frame([columns], REASON_COLUMNS, self.column_types, library=self._frame_library())
+        columns = self.catalogue.reason_columns(self.catalogue.position(item), found, base)
+        return frame([columns], tuple(columns), self.column_types, library=self._frame_library())
 
     def search(self, text: str, k: int = 10) -> Any:
         """Find items by id or title: a table of item, title and users, the best match first.
@@ -690,6 +726,7 @@ class Recommender(ABC):
         batch: str | None = None,
         again: bool = False,
         measure_again: bool = False,
+        item_features: object = None,
         progress: "Progress | bool | None" = None,
     ) -> Self:
         """Add a batch of events to the training data, and fit again with the same parameters.
@@ -711,11 +748,13 @@ class Recommender(ABC):
             Add the batch even if one of that name was added before.
         measure_again
             Measure the values anew that are "auto".
+        item_features
+            A table of features in place of the one of the fit, which is kept otherwise.
         progress
             As in `fit`.
         """
         assert not isinstance(progress, bool)
-        updating.update(self, new_events, batch, again, measure_again, progress)
+        updating.update(self, new_events, batch, again, measure_again, item_features, progress)
         return self
 
     @shows_progress

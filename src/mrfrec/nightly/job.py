@@ -91,6 +91,9 @@ class SourceRules(JobSection):
     model_config = ConfigDict(extra="allow")
     further_keys = frozenset(inspect.signature(read_interactions).parameters) - {"source", "progress"}
 
+    features: Place | None = Field(default=None, repr=False)  # a table of items and their features
+    feature_columns: list[str] | dict[str, str] | None = None
+    features_query: str | None = None
     data: list[Place] = Field(repr=False, min_length=1)  # URLs may hold passwords
     mode: Literal["fit", "update"] = "fit"  # whether the data is all events, or the new ones
     batch: str | None = None  # in mode update: name of the batch
@@ -113,6 +116,9 @@ class SourceRules(JobSection):
 
     @check_section(mode="after")
     def _check(self) -> Self:
+        if self.features is None and (self.feature_columns or self.features_query):
+            rule = "left out without features"
+            raise ParameterError("feature_columns", rule, self.feature_columns or self.features_query)
         if self.batch is not None and (self.mode != "update" or not self.batch.strip()):
             raise ParameterError("batch", 'a name, with mode = "update"', self.batch)
         options = check_reading(self.reading)
@@ -350,6 +356,7 @@ def _check_apart(job: Job) -> None:
     places = {str(job.path.resolve()): "the job"}
     items = job.source.reading.get("items")
     read = [("source.data", name) for name in job.source.data]
+    read += [] if job.source.features is None else [("source.features", job.source.features)]
     for what, name in [*read, *([("source.items", items)] if isinstance(items, str) else [])]:
         with suppress(DataError):  # the file may come until the job reads it
             files = [database_file(name)] if is_database(name) else paths_of(name)

@@ -30,6 +30,7 @@ from mrfrec.evaluation.protocol import fit_and_measure
 from mrfrec.evaluation.splits import Split
 from mrfrec.io.atomic import writing
 from mrfrec.io.databases import database_file, is_database, redacted
+from mrfrec.io.features import read_item_features
 from mrfrec.io.frames import check_place
 from mrfrec.io.queries import check_query, reads_table
 from mrfrec.io.staging import open_staging
@@ -233,6 +234,16 @@ class _Night:
             )
 
     def _data(self) -> "Interactions":
+        """Return the events, with the features of the items if the job names some."""
+        data, source = self._events(), self.job.source
+        if source.features is None:
+            return data
+        columns: Any = source.feature_columns
+        return data.with_features(
+            read_item_features(source.features, columns=columns, query=source.features_query)
+        )
+
+    def _events(self) -> "Interactions":
         job = self.job
         try:
             new = read_interactions(job.source.data, progress=self.progress, **job.source.reading)

@@ -178,7 +178,8 @@ def explain(
         typical = model.usual_value_
         whose = {"history": {one: typical if x is None else x for one, x in known.items()}}
     found, base = explanation(model, item, novelty=novelty, **whose)
-    rows = list(rows_of(model.catalogue.reason_columns(found, base)))
+    place = model.catalogue.position(item)
+    rows = list(rows_of(model.catalogue.reason_columns(place, found, base)))
     return {
         "item": item,
         "score": sum(row["contribution"] for row in rows),

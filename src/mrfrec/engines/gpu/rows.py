@@ -40,8 +40,9 @@ class StreamedRows:
 
     @cached_property
     def _unit(self) -> float:
-        """2⁻ᵏ, with the largest k for which no sum over all users overflows."""
-        largest = float(np.abs(self.statistics.X.values).max()) ** 2 * float(self.statistics.popularity.max())
+        """2⁻ᵏ, with the largest k for which no sum over all rows overflows."""
+        X = self.statistics.X
+        largest = float(np.abs(X.values).max()) ** 2 * float(np.diff(X.item_ptr).max())
         return float(2.0 ** (np.ceil(np.log2(largest)) - 62)) if largest > 0 else 1.0
 
     def strips(self, numbers: int = 0) -> Iterator[tuple[int, int, Tensor]]:

@@ -323,8 +323,8 @@ def novelty_factors(
     popularity: npt.NDArray[np.int64], novelty: float, items: Any = slice(None)
 ) -> npt.NDArray[np.float64]:
     """Return (p/p̄)^(−γ) of all or some items; p̄ = Σp²/Σp is the p, the users, of a typical interaction."""
-    p = np.maximum(popularity, 1).astype(np.float64)
-    return np.asarray((p[items] / (p @ p / p.sum())) ** -novelty)
+    p = popularity.astype(np.float64)
+    return np.asarray((np.maximum(p[items], 1.0) / (p @ p / p.sum())) ** -novelty)
 
 
 def as_array(scored: Rows | Array, base: Array) -> Array:

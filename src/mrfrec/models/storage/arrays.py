@@ -8,15 +8,36 @@ import numpy.typing as npt
 
 from mrfrec.core.sparse import Rows
 from mrfrec.data.catalogue import Catalogue, Training
+from mrfrec.data.features import Encoding, ItemFeatures
 from mrfrec.data.ids import Ids, Texts
 from mrfrec.data.provenance import Origin
 from mrfrec.io.artifact import Stored
 
 
 def catalogue_arrays(catalogue: Catalogue) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of the items: ids, titles, popularity."""
+    """Return the arrays of the items: ids, titles, popularity, features."""
     arrays = {"popularity": catalogue.popularity, **_id_arrays("items", catalogue.items)}
-    return arrays if catalogue.titles is None else arrays | _text_arrays("titles", catalogue.titles)
+    if catalogue.titles is not None:
+        arrays |= _text_arrays("titles", catalogue.titles)
+    if (features := catalogue.features) is not None:
+        arrays |= {"features.ptr": features.matrix.indptr, "features.items": features.matrix.indices}
+        arrays |= {"features.values": features.values, **_text_arrays("features.names", features.names)}
+    return arrays
+
+
+def read_features(arrays: Mapping[str, Stored], items: Ids, facts: Mapping[str, Any]) -> ItemFeatures:
+    """Read the features of the items."""
+    import scipy.sparse as sp
+
+    names = read_texts(arrays, "features.names")
+    values = shaped(arrays, "features.values", len(names)).read()
+    entries = arrays["features.items"].bound(len(items)).read()
+    ptr = _starts(arrays["features.ptr"], len(entries))
+    if entries.ndim != 1 or len(ptr) != len(names) + 1 or not np.isfinite(values).all():
+        raise arrays["features.ptr"].damaged()
+    matrix = sp.csr_array((np.repeat(values, np.diff(ptr)), entries, ptr), shape=(len(names), len(items)))
+    columns = {str(name): Encoding.of_facts(each) for name, each in facts["columns"].items()}
+    return ItemFeatures(items, matrix, names, values, columns, weight=float(facts["weight"]))
 
 
 def training_arrays(training: Training) -> dict[str, npt.NDArray[Any]]:

@@ -13,6 +13,7 @@ from mrfrec.data.reading import RULES
 from mrfrec.errors import ParameterError
 from mrfrec.models.storage.arrays import (
     catalogue_arrays,
+    read_features,
     read_ids,
     read_texts,
     read_training,
@@ -48,6 +49,9 @@ def save(
     if include_histories:
         arrays |= training_arrays(model._trained_on("include_histories=True"))
         facts["origin"] = origin_of(model, "include_histories=True").facts()
+    if (features := catalogue.features) is not None:
+        columns = {name: encoding.facts() for name, encoding in features.columns.items()}
+        facts["features"] = {"columns": columns, "weight": features.weight}
     if notes is not None:
         if not isinstance(notes, Mapping):
             raise ParameterError("notes", "a mapping that JSON can hold, or None", notes)
@@ -96,7 +100,8 @@ def restored(kind: type[Restored], facts: Mapping[str, Any], arrays: "StoredArra
         shaped(arrays, "titles.ptr", len(items) + 1, kind="i")
         titles = read_texts(arrays, "titles")
     popularity = shaped(arrays, "popularity", len(items), kind="i").bound(data["users"] + 1).read()
-    model._catalogue = Catalogue(items, titles, popularity, data["users"])
+    features = read_features(arrays, items, facts["features"]) if "features" in facts else None
+    model._catalogue = Catalogue(items, titles, popularity, data["users"], features)
     if facts["histories"]:
         # Only the arrays it needs, so that a pickled model holds each array once.
         kept = arrays.under("users.", "histories.")

@@ -24,6 +24,7 @@ def update(
     batch: str | None,
     again: bool,
     measure_again: bool,
+    item_features: object,
     progress: "Progress | None",
 ) -> None:
     """Add a batch of events to the training data of a model, and fit it again."""
@@ -49,6 +50,8 @@ def update(
         )
     old = training_data(model, "update")
     data = add(old, new_events)
+    if item_features is not None:
+        data = model._with_features(data, item_features, None)
     _check_window(old.origin, data.origin)
     _refit(model, data, (*known, name), progress, None if measure_again else model.measured_)
 
@@ -110,7 +113,7 @@ def training_data(model: "Recommender", what: str) -> "Interactions":
         return model._interactions
     matrix = training.histories.matrix().astype(np.float32)
     data = Interactions(matrix, training.users, model.items_, model.titles_, copy=False)
-    data.origin = origin_of(model, what)
+    data.origin, data.features = origin_of(model, what), model.features_
     return data
 
 

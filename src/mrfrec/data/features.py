@@ -1,0 +1,151 @@
+"""Features of items: a sparse matrix of features × items, and how each column of a table becomes features."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from mrfrec.data.ids import Ids, Texts
+from mrfrec.errors import DataError
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
+
+Kind = Literal["category", "list", "words", "number", "flag"]
+KINDS: tuple[Kind, ...] = ("category", "list", "words", "number", "flag")
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How one column of a table becomes features."""
+
+    kind: Kind
+    separator: str | None = None  # between the parts of a list that is text
+    edges: tuple[float, ...] = ()  # between the bins of numbers
+
+    def bin_name(self, number: int) -> str:
+        """Return the name of a bin of numbers."""
+        if not self.edges:
+            return "any number"
+        if number == 0:
+            return f"below {self.edges[0]:g}"
+        if number == len(self.edges):
+            return f"{self.edges[-1]:g} and more"
+        return f"{self.edges[number - 1]:g} to {self.edges[number]:g}"
+
+    def facts(self) -> dict[str, Any]:
+        return {"kind": self.kind, "separator": self.separator, "edges": list(self.edges)}
+
+    @classmethod
+    def of_facts(cls, facts: Mapping[str, Any]) -> "Encoding":
+        edges = tuple(float(edge) for edge in facts["edges"])
+        if facts["kind"] not in KINDS or not isinstance(facts["separator"], str | None):
+            raise ValueError("features")
+        return cls(facts["kind"], facts["separator"], edges)
+
+
+@dataclass(frozen=True)
+class ItemFeatures:
+    """Features of items, read from a table by `read_item_features`.
+
+    Attributes
+    ----------
+    items
+        Ids of the items of the table.
+    matrix
+        `csr_array` of features × items. All entries of a row are the same, the larger the rarer the feature.
+    names
+        The name of each feature, with its column: "genre: comedy".
+    values
+        The entry of each feature.
+    columns
+        How each column of the table was read.
+    titles
+        Titles of the items, if a column holds titles.
+    weight
+        How much a feature counts in the model it was fitted with.
+    """
+
+    items: Ids
+    matrix: "sp.csr_array"
+    names: Texts
+    values: npt.NDArray[np.float64]
+    columns: Mapping[str, Encoding]
+    titles: Texts | None = None
+    weight: float = 0.0
+
+    def __repr__(self) -> str:
+        read = ", ".join(f"{name} ({encoding.kind})" for name, encoding in self.columns.items())
+        return f"ItemFeatures({len(self.items):,} items, {len(self.names):,} features from {read})"
+
+    def over(self, items: Ids) -> "ItemFeatures":
+        """Return the features of these items, in their order; others are left out."""
+        import scipy.sparse as sp
+
+        place = items.find(list(self.items), "item")
+        entries = self.matrix.tocoo()
+        column = place[entries.coords[1]]
+        kept = column >= 0
+        matrix = sp.coo_array(
+            (entries.data[kept], (entries.coords[0][kept], column[kept])),
+            shape=(self.matrix.shape[0], len(items)),
+        ).tocsr()
+        return replace(self, items=items, matrix=matrix, titles=None)
+
+    def with_ids_like(self, items: Ids) -> "ItemFeatures":
+        """Return these features with ids of the type of others: integers may become strings."""
+        if self.items.is_text == items.is_text:
+            return self
+        if not items.is_text:
+            first = next(iter(self.items))
+            raise DataError(f"item ids are integers in the data; got {first!r} in the table of features.")
+        return replace(self, items=Ids.of([str(item) for item in self.items], "item"))
+
+    def without(self, items: Ids) -> "ItemFeatures":
+        """Return the features of the items that are not among these."""
+        own = self.with_ids_like(items).items
+        kept = np.flatnonzero(items.find(list(own), "item") < 0)
+        titles = None if self.titles is None else Texts.of(self.titles.take(kept))
+        return replace(self, items=own.subset(kept), matrix=self.matrix[:, kept], titles=titles)
+
+    def joined(self, more: "ItemFeatures") -> "ItemFeatures":
+        """Return these features and those of other items, which were read by the same rules."""
+        import scipy.sparse as sp
+
+        items = Ids.of([*self.items, *more.items], "item")
+        titles = None
+        if more.titles is not None:
+            titles = Texts.of([*(self.titles or [""] * len(self.items)), *more.titles])
+        matrix = sp.csr_array(sp.hstack([self.matrix, more.matrix]))
+        return replace(self, items=items, matrix=matrix, titles=titles)
+
+    def of_used(self, popularity: npt.NDArray[np.int64]) -> "sp.csr_array":
+        """Return the matrix without the features of items that nobody has used."""
+        from mrfrec.data.heldout import only_entries
+
+        return only_entries(self.matrix, popularity[self.matrix.indices] > 0)
+
+    def shared(self, item: int, other: int) -> tuple[list[str], float]:
+        """Return the names of what two items have in common, the rarest first, and the sum of its squares."""
+        ptr, features = self._of_item
+        first, second = (features[ptr[i] : ptr[i + 1]] for i in (item, other))
+        common = np.intersect1d(first, second, assume_unique=True)
+        common = common[np.argsort(-self.values[common], kind="stable")]
+        names = [self.names[i].partition(": ")[2] for i in common.tolist()]
+        return names, float((self.values[common] ** 2).sum())
+
+    @cached_property
+    def _of_item(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        by_item = self.matrix.tocsc()
+        return by_item.indptr, by_item.indices
+
+    def __getstate__(self) -> dict[str, Any]:  # without cached properties
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def rarity(counts: npt.NDArray[np.int64], items: int) -> npt.NDArray[np.float64]:
+    """Return the entries of features, by how many items have each: the roots of the logarithms of rarity."""
+    return np.asarray(np.sqrt(np.log(items / counts)))

@@ -1,0 +1,152 @@
+"""New items in an MRF: weights from their features, and their scale beside the scores of used items."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mrfrec.checks import warn
+from mrfrec.core.engine import Engine
+from mrfrec.core.low_rank import LowRank
+from mrfrec.core.plan import Settings
+from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.errors import DataError
+from mrfrec.models.measuring import columns_of, sampled_histories, scores, spread
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
+
+    from mrfrec.data.interactions import Interactions
+    from mrfrec.models.mrf import MRF
+
+Array = npt.NDArray[Any]
+
+_SPREAD = 1.0  # of the scores of new items, where that of used items is 1
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The weights of a model and what belongs to them, as its answers use them."""
+
+    weights: Rows | DenseRows
+    shift: Array
+    mean: npt.NDArray[np.float64]
+    low_rank: LowRank | None
+
+
+def new_items_of(data: "Interactions") -> npt.NDArray[np.int64]:
+    """Return the positions of items that nobody has used and that have features."""
+    if data.features is None:
+        return np.empty(0, np.int64)
+    has = np.bincount(data.features.matrix.indices, minlength=data.n_items) > 0
+    return np.flatnonzero(has & (data.popularity == 0))
+
+
+def with_new_items(
+    learned: Learned,
+    data: "Interactions",
+    new: npt.NDArray[np.int64],
+    settings: Settings,
+    engine: Engine,
+    *,
+    offset: bool,
+    copied: int = 0,
+    scale: float | None = None,
+) -> tuple[Rows | DenseRows, Array, float]:
+    """Return weights and base scores with those of new items, and the scale of these.
+
+    Without a scale, some used items are taken for new ones: their scores then spread as much over users as
+    they really do. With the offset, the mean of all users scores 0 for a new item.
+    """
+    from mrfrec.core.fitting import sizes_of
+    from mrfrec.core.new_items import new_columns, sample_of_used
+
+    assert data.features is not None
+    F = data.features.matrix
+    sizes = sizes_of(data.matrix, settings, engine.memory.limit, copied, F)
+    sample = sample_of_used(data.popularity, F) if scale is None else np.empty(0, np.int64)
+    found = new_columns(data.matrix, F, np.concatenate([new, sample]), settings, sizes, engine)
+    if scale is None:
+        scale = _SPREAD * _scale(learned, data.matrix, found[:, len(new) :], sample, offset)
+    columns = found[:, : len(new)] * np.asarray(scale, found.dtype)
+    shift = learned.shift.copy()
+    shift[new] = -(learned.mean.astype(found.dtype) @ columns) if offset else 0
+    return _joined(learned.weights, columns, new), shift, float(scale)
+
+
+def add_items(model: "MRF", table: object, item: str | None, query: str | None) -> int:
+    """Add items that nobody has used to a fitted model; return how many were new."""
+    from mrfrec.io.features import read_more_features
+    from mrfrec.models.storage.updating import training_data
+
+    known = model.features_
+    if known is None:
+        raise DataError("add_items needs a model that was fitted with item_features (--item-features).")
+    data = training_data(model, "add_items")
+    more = read_more_features(table, known, item, query=query)
+    wide = data.with_features(known.joined(more.without(data.items)))
+    count = wide.n_items - data.n_items
+    if not count:
+        raise DataError(f"the table has no new item: the model knows all {len(more.items):,} of it.")
+    if count < len(more.items):
+        warn(f"{len(more.items) - count:,} of {len(more.items):,} items are known, and left as they are")
+    new = np.arange(data.n_items, wide.n_items)
+    fitted = type(model)(**model.fitted_parameters_)
+    settings = replace(fitted._settings, user_weight=model.values_["user_weight"])
+    low = model._low_rank
+    learned = Learned(
+        _widened(model._weights, count), _padded(model._shift, count), _padded(model.mean_, count),
+        None if low is None else LowRank(_padded(low.vectors, count), _padded(low.left, count)),
+    )  # fmt: skip
+    with model._engine(None) as engine:
+        weights, shift, scale = with_new_items(
+            learned, wide, new, settings, engine, offset=fitted.offset, scale=model.new_scale_ or None
+        )
+    scales = np.concatenate([model.scale_, np.full(count, scale)])
+    # Everything is there: from here on nothing can fail.
+    model._weights, model._shift, model._low_rank, model._on_device = weights, shift, learned.low_rank, None
+    model.mean_, model.scale_, model.new_scale_, model.pattern_ = learned.mean, scales, scale, None
+    model._know(wide)
+    return count
+
+
+def _padded(array: Array, count: int) -> Array:
+    """Return an array with so many more rows of zeros."""
+    return np.concatenate([array, np.zeros((count, *array.shape[1:]), array.dtype)])
+
+
+def _widened(weights: Rows | DenseRows, count: int) -> Rows | DenseRows:
+    """Return weights with empty rows and columns for so many more items."""
+    weights.verify()
+    m = weights.width + count
+    if isinstance(weights, Rows):
+        ptr = np.concatenate([weights.ptr, np.full(count, weights.ptr[-1])])
+        return Rows(ptr, weights.items, weights.values, m)
+    B = np.zeros((m, m), weights.array.dtype)
+    B[:-count, :-count] = weights.array
+    return DenseRows(B)
+
+
+def _scale(learned: Learned, X: "sp.csr_array", taken: "sp.csc_array", sample: Array, offset: bool) -> float:
+    """Return how much more the scores of some items really spread than if they are taken for new ones."""
+    histories = sampled_histories(X)
+    base, low = scores(histories, columns_of(learned.weights, sample), learned.low_rank, sample)
+    real = base + learned.shift[sample] + (0 if low is None else low)
+    as_new = (histories.astype(taken.dtype) @ taken).toarray()
+    others = histories[:, sample].toarray() == 0
+    spreads = [spread(each, others) for each in (real, as_new)]
+    return spreads[0] / spreads[1] if spreads[1] > 0 else 1.0
+
+
+def _joined(weights: Rows | DenseRows, columns: "sp.csc_array", new: Array) -> Rows | DenseRows:
+    """Put the columns of new items, which are empty, into the weights."""
+    import scipy.sparse as sp
+
+    if isinstance(weights, DenseRows):
+        weights.array[:, new] = columns.toarray()
+        return weights
+    m = weights.width
+    entries = columns.tocoo()
+    wide = sp.csr_array((entries.data, (entries.coords[0], new[entries.coords[1]])), shape=(m, m))
+    return Rows.of(sp.csr_array(weights.matrix() + wide))

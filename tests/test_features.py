@@ -1,0 +1,432 @@
+"""Features of items: how tables are read, the naive truth, new items, files, updates and explanations."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pytest
+import scipy.sparse as sp
+
+import mrfrec
+from mrfrec import MRF, DataError, Interactions, ParameterError, read_item_features
+from mrfrec.core import new_items
+from mrfrec.core.plan import Settings
+from mrfrec.data.features import ItemFeatures
+from mrfrec.data.ids import Ids, Texts
+from mrfrec.engines.local import LocalEngine
+from mrfrec.errors import MrfrecWarning
+
+import naive
+from conftest import random_matrix
+
+Matrix = npt.NDArray[np.float64]
+CATALOGUE = pl.DataFrame(
+    {
+        "item": range(40),
+        "title": [f"{'Naruto' if i % 5 == 0 else 'Été'} part {i}" for i in range(40)],
+        "genres": [["drama", "Action"][: 1 + i % 2] if i % 3 else [] for i in range(40)],
+        "year": [1980 + i for i in range(40)],
+        "free": [i % 7 == 0 for i in range(40)],
+        "studio": [f"Studio {i % 6}" if i % 11 else None for i in range(40)],
+    }
+)
+
+
+def features_of(F: Matrix) -> ItemFeatures:
+    """Features whose rows are even, as reading makes them."""
+    values = np.sqrt(1.0 + np.arange(len(F)))
+    matrix = sp.csr_array(values[:, None] * (F != 0))
+    names = Texts.of(f"tag: {i}" for i in range(len(F)))
+    return ItemFeatures(Ids.range(F.shape[1]), matrix, names, values, {})
+
+
+def random_features(seed: int, X: Matrix, *, of_all: bool = False) -> ItemFeatures:
+    """Features of the used items, or of all."""
+    F = (np.random.default_rng(seed).random((25, X.shape[1])) < 0.1).astype(float)
+    return features_of(F if of_all else F * X.any(axis=0))
+
+
+def load_mrf(path: Path) -> MRF:
+    model = mrfrec.load(path)
+    assert isinstance(model, MRF)
+    return model
+
+
+def with_unused(X: Matrix, unused: list[int]) -> Matrix:
+    X = X.copy()
+    X[:, unused] = 0.0
+    return X
+
+
+# ── the mathematics ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize("user_weight", [0.0, 0.7])
+@pytest.mark.parametrize("center", [True, False])
+def test_a_dense_fit_with_features_equals_naive(real: bool, user_weight: float, center: bool) -> None:
+    X = random_matrix(3, real=real)
+    features = random_features(1, X)
+    data = Interactions(sp.csr_array(X)).with_features(features)
+    parameters: dict[str, Any] = {"user_weight": user_weight, "center": center}
+    model = MRF.paper(l2=2.0, dtype="float64", feature_weight=1.7, sparsity=None, **parameters).fit(data)
+    B = naive.dense(X, 2.0, F=features.matrix.toarray(), feature_weight=1.7, **parameters)
+    np.testing.assert_allclose(model.weights_, B, atol=1e-12)
+
+
+@pytest.mark.parametrize("r", [0.0, 0.5])
+@pytest.mark.parametrize("real", [False, True])
+def test_a_sparse_fit_with_features_equals_naive(real: bool, r: float) -> None:
+    X = random_matrix(3, real=real)
+    features = random_features(1, X)
+    data = Interactions(sp.csr_array(X)).with_features(features)
+    model = MRF.paper(l2=1.0, dtype="float64", feature_weight=1.7, threshold=0.4, r=r).fit(data)
+    F = features.matrix.toarray()
+    B, A, n_blocks, _ = naive.sparse(X, 1.0, 0.4, r, F=F, feature_weight=1.7)
+    assert model.pattern_ is not None
+    np.testing.assert_array_equal(model.pattern_.toarray(), A)
+    assert model.n_blocks_ == n_blocks
+    np.testing.assert_allclose(model.weights_.toarray(), B, atol=1e-12)
+
+
+def test_features_of_no_weight_leave_the_used_items_as_they_are() -> None:
+    X = random_matrix(3)
+    data = Interactions(sp.csr_array(X))
+    plain = MRF.paper(l2=2.0).fit(data)
+    other = MRF.paper(l2=2.0, feature_weight=0.0).fit(data.with_features(random_features(1, X)))
+    assert np.array_equal(plain.weights_, other.weights_)
+
+
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize("user_weight", [0.0, 0.7])
+def test_the_weights_of_new_items_equal_naive(real: bool, user_weight: float) -> None:
+    unused = [2, 9, 30]
+    X = with_unused(random_matrix(3, users=80, items=90, real=real), unused)
+    features = random_features(2, X, of_all=True)
+    data = Interactions(sp.csr_array(X)).with_features(features)
+    model = MRF.paper(l2=2.0, dtype="float64", user_weight=user_weight, offset=True).fit(data)
+    F = features.matrix.toarray()
+    for item in unused:
+        column = naive.new_column(X, F, item, user_weight=user_weight) * model.new_scale_
+        weights = np.asarray(model.weights_[:, [item]])[:, 0]
+        np.testing.assert_allclose(weights, column, atol=1e-10)
+        assert model._shift[item] == pytest.approx(-model.mean_ @ column)
+        assert not np.any(model.weights_[item])
+
+
+def test_a_used_item_taken_for_a_new_one_counts_its_features_alone() -> None:
+    X = random_matrix(3, users=80, items=90)
+    features = random_features(2, X)
+    settings = Settings(2.0, 0.75, 0.0, 0.0, 0.0, True, None, None, 1000, 0.0, False, "float64")
+    from mrfrec.core.fitting import sizes_of
+
+    with LocalEngine(2) as engine:
+        sizes = sizes_of(sp.csr_array(X), settings, engine.memory.limit, 0, features.matrix)
+        found = new_items.new_columns(
+            sp.csr_array(X), features.matrix, np.array([4, 7]), settings, sizes, engine
+        )
+    for place, item in enumerate([4, 7]):
+        column = naive.new_column(X, features.matrix.toarray(), item)
+        np.testing.assert_allclose(found.toarray()[:, place], column, atol=1e-10)
+
+
+@pytest.mark.parametrize("threshold", [None, 0.3])
+def test_items_added_later_get_the_weights_of_a_fit_with_them(
+    threshold: float | None, tmp_path: Path
+) -> None:
+    unused = [86, 87, 88, 89]
+    X = with_unused(random_matrix(3, users=80, items=90), unused)
+    features = random_features(2, X, of_all=True)
+    data = Interactions(sp.csr_array(X))
+    whole = MRF(measure=False, threshold=threshold, rank=0).fit(data.with_features(features))
+    used = Ids.range(86)
+    part = Interactions(sp.csr_array(X[:, :86])).with_features(features.over(used))
+    grown = MRF(measure=False, threshold=threshold, rank=0).fit(part)
+    grown.save(tmp_path / "a.mrf", include_histories=True)
+    grown = load_mrf(tmp_path / "a.mrf")
+    rows = features.matrix.tocsc()
+    table = pl.DataFrame(
+        {
+            "item": unused,
+            "tag": [[str(t) for t in rows.indices[rows.indptr[i] : rows.indptr[i + 1]]] for i in unused],
+        }
+    )
+    grown._catalogue = _with_columns(grown._catalogue)
+    assert grown.add_items(table) == 4
+    a, b = (np.asarray(m.weights_.todense() if m.is_sparse else m.weights_) for m in (whole, grown))
+    np.testing.assert_allclose(a, b, atol=1e-5)
+    np.testing.assert_allclose(whole._shift, grown._shift, atol=1e-5)
+    for mine, theirs in zip(whole.top_k(sp.csr_array(X), 5), grown.top_k(sp.csr_array(X), 5), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-5)
+
+
+def _with_columns(catalogue: Any) -> Any:
+    from dataclasses import replace
+
+    from mrfrec.data.features import Encoding
+
+    return replace(catalogue, features=replace(catalogue.features, columns={"tag": Encoding("list")}))
+
+
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_values_of_a_column_tell_its_kind() -> None:
+    found = read_item_features(CATALOGUE)
+    kinds = {name: encoding.kind for name, encoding in found.columns.items()}
+    assert kinds == {
+        "title": "words",
+        "genres": "list",
+        "year": "number",
+        "free": "flag",
+        "studio": "category",
+    }
+    names = set(found.names)
+    assert {"title: naruto", "title: naruto part", "free: yes", "studio: studio 1"} <= names
+    assert "title: ete" not in names  # more than a quarter of the items
+    assert "genres: action" not in names
+    assert "title: 7" not in names  # a single item
+    assert "year: below 1983.9" in names
+    row = list(found.names).index("studio: studio 1")
+    assert found.matrix[[row]].indices.tolist() == [i for i in range(40) if i % 6 == 1 and i % 11]
+    assert np.allclose(found.matrix[[row]].data, np.sqrt(np.log(40 / found.matrix[[row]].nnz)))
+
+
+def test_a_file_gives_the_features_of_its_frame(tmp_path: Path) -> None:
+    table = CATALOGUE.with_columns(pl.col("genres").list.join("|"))
+    table.write_csv(tmp_path / "items.csv")
+    table.write_parquet(tmp_path / "items.parquet")
+    wanted = read_item_features(CATALOGUE)
+    for name in ("items.csv", "items.parquet"):
+        found = read_item_features(tmp_path / name)
+        assert list(found.names) == list(wanted.names)
+        assert (found.matrix != wanted.matrix).nnz == 0
+        assert found.items == wanted.items
+
+
+def test_columns_can_be_chosen_and_typed() -> None:
+    assert {*read_item_features(CATALOGUE, columns=["year", "free"]).columns} == {"year", "free"}
+    years = read_item_features(
+        pl.concat([CATALOGUE, CATALOGUE.with_columns(item=pl.col("item") + 40)]), columns={"year": "category"}
+    )
+    assert "year: 1980" in set(years.names)
+    for columns, message in (
+        (["colour"], "feature_columns must be columns of"),
+        ({"year": "colour"}, "of the kinds category, list, words, number, flag"),
+        ({"title": "number"}, "must hold numbers; got 'Naruto part 0'"),
+        ("title", "a list of columns"),
+    ):
+        with pytest.raises((ParameterError, DataError), match=message):
+            read_item_features(CATALOGUE, columns=columns)  # type: ignore[arg-type]
+
+
+def test_bad_tables_are_told() -> None:
+    with pytest.raises(DataError, match="no column of features"):
+        read_item_features(CATALOGUE.select("item"))
+    with pytest.raises(DataError, match="row 2 has no item id"):
+        read_item_features(pl.DataFrame({"item": ["a", None], "x": ["p", "p"]}))
+    with pytest.raises(DataError, match="no feature that 2 items or more"):
+        read_item_features(pl.DataFrame({"item": ["a", "b"], "x": ["p", "q"]}))
+    data = Interactions(sp.csr_array(random_matrix(1)))
+    other = CATALOGUE.with_columns(item=pl.col("item") + 10_000)
+    with pytest.raises(DataError, match="names none of the items"):
+        MRF().fit(data, item_features=other)
+    with pytest.raises(ParameterError, match="EASE learns from interactions alone"):
+        mrfrec.models.EASE().fit(data, item_features=CATALOGUE)
+    with pytest.raises(ParameterError, match="None without item_features"):
+        MRF().fit(data, feature_columns=["title"])
+    with pytest.raises(DataError, match="integers in the data; got 'x0' in the table"):
+        MRF().fit(
+            data, item_features=CATALOGUE.with_columns(item=pl.lit("x") + pl.col("item").cast(pl.String))
+        )
+
+
+# ── a model with features ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def model() -> MRF:
+    X = random_matrix(5, users=60, items=36)
+    return MRF(measure=False).fit(Interactions(sp.csr_array(X)), item_features=CATALOGUE)
+
+
+def test_new_items_are_in_the_model(model: MRF) -> None:
+    assert list(model.items_)[36:] == [36, 37, 38, 39]
+    assert model.titles_ is not None
+    assert model.titles_[38] == "Été part 38"
+    found = model.recommend(history=[0, 5, 10], k=4, allow=[36, 37, 38, 39], explain=3)
+    assert sorted(found["item"]) == [36, 37, 38, 39]
+    assert len(model.similar_items(38, k=3)) == 3
+    assert model.search("part 38")["users"].to_list()[0] == 0
+
+
+def test_explanations_add_up_and_name_features(model: MRF) -> None:
+    history = list(range(0, 36, 2))
+    found = model.recommend(history=history, k=4, allow=[36, 37, 38, 39])
+    for row in found.iter_rows(named=True):
+        reasons = model.explain(row["item"], history=history)
+        assert sum(reasons["contribution"]) == pytest.approx(row["score"], abs=1e-5)
+        shared = {(i, text) for i, text in zip(reasons["item"], reasons["both"], strict=True) if text}
+        assert all(text == "studio 0" for i, text in shared if row["item"] == 36 and i in (6, 12, 18, 24))
+    assert model.explain(36, history=history)["both"].drop_nulls().len() > 0
+    because = model.recommend(history=history, k=4, allow=[36, 37, 38, 39], explain=2)["because"]
+    assert any("(both: " in text for text in because)
+
+
+def test_files_keep_features(model: MRF, tmp_path: Path) -> None:
+    model.save(tmp_path / "a.mrf", include_histories=True)
+    loaded = mrfrec.load(tmp_path / "a.mrf")
+    assert loaded.features_ is not None
+    assert model.features_ is not None
+    assert loaded.features_.columns == model.features_.columns
+    assert (loaded.features_.matrix != model.features_.matrix).nnz == 0
+    asked: dict[str, Any] = {"history": [0, 5], "k": 10, "explain": 2}
+    assert loaded.recommend(**asked).equals(model.recommend(**asked))
+    loaded.save(tmp_path / "b.mrf")
+    bare = load_mrf(tmp_path / "b.mrf")
+    with pytest.raises(DataError, match="add_items needs the training users' histories"):
+        bare.add_items(CATALOGUE.with_columns(item=pl.col("item") + 5))
+
+
+def test_updates_and_forgetting_keep_features(model: MRF, tmp_path: Path) -> None:
+    model.save(tmp_path / "a.mrf", include_histories=True)
+    loaded = load_mrf(tmp_path / "a.mrf")
+    loaded.update(pl.DataFrame({"user": [100, 101], "item": [38, 0]}))
+    assert loaded.popularity_[list(loaded.items_).index(38)] == 1
+    data = model._interactions
+    both = sp.vstack([data.matrix, sp.csr_array(([1.0, 1.0], ([0, 1], [38, 0])), shape=(2, 40))])
+    again = Interactions(both, [*data.users, 100, 101], list(data.items), list(data.titles or []))
+    again.features = data.features
+    fresh = MRF(measure=False).fit(again)
+    assert np.array_equal(fresh.weights_, loaded.weights_)
+    loaded.forget([100])
+    assert loaded.features_ is not None
+    assert 38 in loaded.items_
+
+
+def test_known_items_are_left_as_they_are(model: MRF) -> None:
+    before = model.weights_.copy()
+    more = CATALOGUE.with_columns(item=pl.col("item") + 3)
+    with pytest.warns(MrfrecWarning, match="37 of 40 items are known"):
+        assert model.add_items(more) == 3
+    assert np.array_equal(model.weights_[:40, :40], before)
+    with pytest.raises(DataError, match="no new item"):
+        model.add_items(CATALOGUE)
+    plain = MRF(measure=False).fit(model._interactions.matrix)
+    with pytest.raises(DataError, match="fitted with item_features"):
+        plain.add_items(CATALOGUE)
+
+
+def test_features_are_measured_with_the_other_parameters() -> None:
+    rng = np.random.default_rng(0)
+    group = rng.integers(0, 8, 200)
+    likes = rng.integers(0, 8, 700)
+    X = (rng.random((700, 200)) < np.where(group[None, :] == likes[:, None], 0.3, 0.01)).astype(float)
+    table = pl.DataFrame({"item": range(200), "group": [f"g{g}" for g in group]})
+    model = MRF().fit(Interactions(sp.csr_array(X)), item_features=table)
+    assert model.measured_ is not None
+    assert "feature_weight" in model.measured_.values
+    assert "feature_weight" not in MRF().fit(Interactions(sp.csr_array(X))).measured_.values  # type: ignore[union-attr]
+
+
+# ── measuring, the command line and the nightly job ───────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Events of people who like one of eight brands, and the brands of all items, four of them unused."""
+    folder = tmp_path_factory.mktemp("shop")
+    rng = np.random.default_rng(0)
+    brand, likes = np.arange(120) % 8, rng.integers(0, 8, 400)
+    X = rng.random((400, 120)) < np.where(brand[None, :] == likes[:, None], 0.5, 0.02)
+    X[:, 116:] = False
+    user, item = np.nonzero(X)
+    events = pl.DataFrame({"user": user, "item": pl.Series(item).map_elements(lambda i: f"p{i}", pl.String)})
+    events.write_csv(folder / "events.csv")
+    names = pl.DataFrame({"item": [f"p{i}" for i in range(120)], "brand": [f"brand {b}" for b in brand]})
+    names = names.with_columns(title=pl.lit("Thing ") + pl.col("item"))
+    names.write_csv(folder / "products.csv")
+    more = pl.DataFrame({"item": ["q1", "q2"], "brand": ["brand 3", "brand 9"], "title": ["New", "Odd"]})
+    more.write_csv(folder / "new.csv")
+    return folder
+
+
+def test_new_items_are_measured_among_themselves_and_among_all(shop: Path) -> None:
+    from mrfrec import evaluation
+
+    events = evaluation.read_events(shop / "events.csv")
+    split = evaluation.strong_generalisation(events, 40)
+    features = read_item_features(shop / "products.csv")
+    model = MRF(measure=False)
+    wide = split.with_features(features)
+    assert wide.training.n_items == 120
+    among_new, among_all = evaluation.evaluate_new_items(model, wide, 0.2, "ndcg@10")
+    plain = evaluation.evaluate_new_items(model, split, 0.2, "ndcg@10")
+    assert among_new.mean("ndcg@10").mean > 0.55 > 0.4 > plain[0].mean("ndcg@10").mean
+    assert among_all.mean("ndcg@10").mean > plain[1].mean("ndcg@10").mean
+    changed, asked = wide.with_new_items(0.2)
+    assert asked.candidates is not None
+    new = np.flatnonzero(asked.candidates)
+    assert len(new) == 23
+    assert not changed.training.popularity[new].any()
+    assert not changed.test.shown[:, new].nnz
+    both = split.test.shown + split.test.targets
+    assert changed.test.targets[:, new].nnz == both[:, new[new < 116]].nnz
+    assert asked.targets.nnz == changed.test.targets[:, new].nnz
+
+
+def test_the_command_line_fits_evaluates_and_adds_items(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from mrfrec.cli.app import run
+
+    def mrfrec_command(*arguments: object) -> str:
+        from threading import Event
+
+        run([str(argument) for argument in arguments], Event())
+        return capsys.readouterr().out
+
+    monkeypatch.chdir(tmp_path)
+    table = ("--item-features", shop / "products.csv", "--feature-columns", "brand=category,title")
+    mrfrec_command("fit", shop / "events.csv", "-o", "a.mrf", *table, "--no-measure", "--histories")
+    model = load_mrf(tmp_path / "a.mrf")
+    assert len(model.items_) == 120
+    out = mrfrec_command("recommend", "a.mrf", "--history", "p7,p15", "-k", "3", "--allow", "p117,p118,p119")
+    assert "p119" in out.splitlines()[1]
+    mrfrec_command("add-items", "a.mrf", shop / "new.csv", "-o", "b.mrf")
+    grown = load_mrf(tmp_path / "b.mrf")
+    assert list(grown.items_)[-2:] == ["q1", "q2"]
+    found = grown.recommend(history=["p3", "p11"], k=2, allow=["q1", "q2"])
+    assert found["item"].to_list()[0] == "q1"
+    out = mrfrec_command("explain", "b.mrf", "--item", "q1", "--history", "p3,p11")
+    assert "brand 3" in out
+    out = mrfrec_command(
+        "evaluate", shop / "events.csv", *table, "--cold-items", "0.2", "--metrics", "ndcg@10",
+        "--model", "measure=false",
+    )  # fmt: skip
+    assert "new items" in out
+    assert "all items" in out
+    with pytest.raises(ParameterError, match="left out without --item-features"):
+        mrfrec_command("fit", shop / "events.csv", "-o", "c.mrf", "--feature-columns", "brand")
+
+
+def test_the_nightly_job_reads_features(shop: Path, tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(
+        f"""
+        [source]
+        data = "{shop / "events.csv"}"
+        features = "{shop / "products.csv"}"
+        feature_columns = {{brand = "category"}}
+        [model]
+        measure = false
+        [publish]
+        model = "shop.mrf"
+        """
+    )
+    mrfrec.nightly.run(tmp_path / "job.toml")
+    model = load_mrf(tmp_path / "shop.mrf")
+    assert len(model.items_) == 120
+    assert model.features_ is not None
+    assert set(model.features_.columns) == {"brand"}
