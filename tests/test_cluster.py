@@ -14,11 +14,20 @@ from typing import Any
 
 import dask
 import numpy as np
+import polars as pl
 import pytest
 import scipy.sparse as sp
 from distributed import Client, Future, LocalCluster
 
-from mrfrec import MRF, ClusterError, MemoryPlanError, NumericalError, ParameterError
+from mrfrec import (
+    MRF,
+    ClusterError,
+    Interactions,
+    MemoryPlanError,
+    NumericalError,
+    ParameterError,
+    read_item_features,
+)
 from mrfrec.core import blocks
 from mrfrec.core.engine import WORDS
 from mrfrec.engines import cluster as engine
@@ -91,6 +100,17 @@ def test_a_cluster_gives_the_bits_of_one_machine(
     done, total = list(stages.values())[-1]
     assert done == total
     assert_nothing_is_left(client)
+
+
+def test_a_cluster_learns_from_features_as_one_machine_does(client: Client, table: sp.csr_array) -> None:
+    m = table.shape[1]
+    tags = pl.DataFrame({"item": range(m + 20), "tag": [f"{i % 31}|{i % 17}" for i in range(m + 20)]})
+    features = read_item_features(tags, columns={"tag": "list"})
+    given: dict[str, Any] = {"sparsity": 0.05, "measure": False, "rank": 0}
+    data = Interactions(table).with_features(features)
+    here, there = MRF(**given).fit(data), MRF(**given).fit(data, client=client)
+    assert here.new_scale_ == there.new_scale_ > 0
+    assert np.array_equal(here.weights_.data, there.weights_.data)
 
 
 def test_a_cluster_measures_as_one_machine_does(client: Client) -> None:

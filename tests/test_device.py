@@ -4,11 +4,20 @@ import pickle
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import scipy.sparse as sp
 import torch
 
-from mrfrec import MRF, Interactions, MemoryPlanError, MissingLibraryError, NumericalError, ParameterError
+from mrfrec import (
+    MRF,
+    Interactions,
+    MemoryPlanError,
+    MissingLibraryError,
+    NumericalError,
+    ParameterError,
+    read_item_features,
+)
 from mrfrec.core.low_rank import leading_directions
 from mrfrec.core.sparse import Rows
 from mrfrec.engines import choice, devices
@@ -115,6 +124,24 @@ def test_a_device_gives_the_sparse_model_of_the_cpu(
     if on_device == "cuda":
         again = MRF(dtype=dtype, device="cuda", **settings).fit(data)
         assert np.array_equal(again.weights_.data, found.weights_.data)
+
+
+@pytest.mark.parametrize("sparsity", [None, 0.2])
+@TYPES
+def test_a_device_learns_from_features_as_the_cpu_does(
+    on_device: str, sparsity: float | None, real: bool, dtype: Any, error: float
+) -> None:
+    X = random_matrix(3, users=150, items=75, real=real)
+    X[:, [7, 30]] = 0.0  # new items
+    tags = (np.random.default_rng(0).random((75, 12)) < 0.15).tolist()
+    table = pl.DataFrame({"item": range(75), "tag": [[str(i) for i in range(12) if row[i]] for row in tags]})
+    data = Interactions(sp.csr_array(X)).with_features(read_item_features(table))
+    given: dict[str, Any] = {"sparsity": sparsity, "dtype": dtype, "measure": False}
+    found = MRF(device="cuda", **given).fit(data)
+    expected = on_the_cpu(MRF(**given), data)
+    a, b = (np.asarray(m.weights_.todense() if m.is_sparse else m.weights_) for m in (found, expected))
+    assert b[:, [7, 30]].any()
+    assert np.abs(a - b).max() < 10 * error * np.abs(b).max()
 
 
 @TYPES

@@ -4,6 +4,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import typer
 
@@ -17,6 +18,7 @@ from mrfrec.models import Popularity
 from mrfrec.models.mrf import MRF
 
 _HISTORY = ("python3-numpy", "python3-scipy", "cython3")
+_NEW = ("python3-sparse", "sparse multidimensional arrays for numpy (Python 3)")
 _HELD_OUT = 2000
 
 
@@ -44,11 +46,21 @@ def run(output: Path) -> None:
     rows = [[*means_text(each), f"{each.seconds['training']:.2f} s"] for each in found.values()]
     print_table(rows, ["", "nDCG@100", "Recall@20", "training"])
 
+    features = datasets.item_features("debian")
     with progress_bar() as progress:
-        model = MRF().fit(data, progress=progress)
+        model = MRF().fit(data, progress=progress, item_features=features)
     typer.echo(f"\nA package is built with {', '.join(_HISTORY)}. What else will it need?")
     answer = model.answer(history=_HISTORY, k=8, explain=3)
     names = ["rank", "item", "title", "score", "because"]
+    print_table([[row[name] for name in names] for row in answer.rows], [*names[:-1], "because of"])
+
+    item, title = _NEW
+    with TemporaryDirectory() as folder:
+        table = Path(folder) / "new.csv"
+        table.write_text(f"item,title\n{item},{title}\n", encoding="utf-8")
+        model.add_items(table)
+    typer.echo(f"\nA new package that nobody has used, {item}, {title}: would it be recommended?")
+    answer = model.answer(history=_HISTORY, k=1, explain=3, allow=[item])
     print_table([[row[name] for name in names] for row in answer.rows], [*names[:-1], "because of"])
 
     model.save(output, include_histories=True)

@@ -15,6 +15,7 @@ from mrfrec.io.atomic import check_writable, expanded, writing
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
     from mrfrec.data.events import Events
+    from mrfrec.data.features import ItemFeatures
     from mrfrec.data.interactions import Interactions
     from mrfrec.evaluation.splits import Split
 
@@ -23,6 +24,7 @@ __all__ = [
     "Listed",
     "available",
     "events",
+    "item_features",
     "load",
     "prepare",
     "split",
@@ -116,6 +118,15 @@ def load(name: str, folder: Folder = None) -> "Interactions":
 
     table, titles = _tables(name, folder)
     return read_interactions(table, items=titles)
+
+
+def item_features(name: str) -> "ItemFeatures":
+    """Read features of the items of "debian": the words of their descriptions."""
+    from mrfrec.io.features import read_item_features
+
+    if name not in EMBEDDED:
+        raise ParameterError("name", f"one of {', '.join(EMBEDDED)}", name)
+    return read_item_features(_tables(name, None)[0], columns={"title": "words"})
 
 
 def split(name: str, folder: Folder = None) -> "Split":
