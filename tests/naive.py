@@ -268,24 +268,30 @@ def sparse(
 
 
 def new_column(
-    X: Matrix, F: Matrix, item: int, alpha: float = 0.75, center: bool = True, user_weight: float = 0.0
+    X: Matrix,
+    F: Matrix,
+    item: int,
+    alpha: float = 0.75,
+    user_weight: float = 0.0,
+    feature_weight: float = 7.0,
+    ridge: float = 10.0,
 ) -> Matrix:
     """The weights in the score of an item as if nobody had used it: one system with the items most like it.
 
-    The numbers are those of `core/new_items.py`: 60 items, features that count 7, 4 times the usual ridge.
+    The numbers are those of `core/new_items.py`: 100 items, features that count 7, 10 times the usual ridge.
     """
     m = X.shape[1]
     last = np.hstack([X, np.zeros((len(X), 1))])
     wide = np.hstack([F, F[:, [item]]])
-    found = moments(last, alpha, center, user_weight, wide, 7.0)
+    found = moments(last, alpha, True, user_weight, wide, feature_weight)
     length = np.sqrt((F**2).sum(axis=0))
     likeness = {
         j: float(F[:, j] @ F[:, item] / (length[j] * length[item]))
         for j in range(m)
         if j != item and X[:, j].any() and (F[:, j] * F[:, item]).any()
     }
-    N = sorted(likeness, key=lambda j: (-likeness[j], j))[:60]
-    l2 = 4 * auto_l2(X, alpha, center, user_weight)
+    N = sorted(likeness, key=lambda j: (-likeness[j], j))[:100]
+    l2 = ridge * auto_l2(X, alpha, True, user_weight)
     A = found.S[np.ix_(N, N)] + l2 * np.eye(len(N))
     column = np.zeros(m)
     column[N] = np.linalg.solve(A, found.S[N, m]) / found.s[N]

@@ -12,11 +12,13 @@ import scipy.sparse as sp
 import mrfrec
 from mrfrec import MRF, DataError, Interactions, ParameterError, read_item_features
 from mrfrec.core import new_items
+from mrfrec.core.lanczos import sample
 from mrfrec.core.plan import Settings
 from mrfrec.data.features import ItemFeatures
 from mrfrec.data.ids import Ids, Texts
 from mrfrec.engines.local import LocalEngine
 from mrfrec.errors import MrfrecWarning
+from mrfrec.models.answers.question import Question
 
 import naive
 from conftest import random_matrix
@@ -130,6 +132,23 @@ def test_a_used_item_taken_for_a_new_one_counts_its_features_alone() -> None:
     for place, item in enumerate([4, 7]):
         column = naive.new_column(X, features.matrix.toarray(), item)
         np.testing.assert_allclose(found.toarray()[:, place], column, atol=1e-10)
+
+
+def test_of_many_users_a_part_tells_the_weights_of_new_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = with_unused(random_matrix(3, users=90, items=90), [5])
+    features = random_features(2, X, of_all=True)
+    monkeypatch.setattr(new_items, "_USERS", 30)
+    model = MRF.paper(l2=2.0, dtype="float64").fit(Interactions(sp.csr_array(X)).with_features(features))
+    some = X[sample(90, 3)]
+    assert 10 < len(some) < 60
+    expected = naive.new_column(
+        some, features.matrix.toarray(), 5, feature_weight=7 / 3**0.5, ridge=10 / 3**0.5
+    )
+    column = np.asarray(model.weights_[:, [5]])[:, 0]
+    used = np.asarray(some.any(axis=0))  # an item that nobody of these has is like a new one
+    if used[np.flatnonzero(column)].all():
+        np.testing.assert_allclose(column, expected * model.new_scale_, atol=1e-10)
+    assert column.any()
 
 
 @pytest.mark.parametrize("threshold", [None, 0.3])
@@ -410,6 +429,20 @@ def test_the_command_line_fits_evaluates_and_adds_items(
     assert "all items" in out
     with pytest.raises(ParameterError, match="left out without --item-features"):
         mrfrec_command("fit", shop / "events.csv", "-o", "c.mrf", "--feature-columns", "brand")
+
+
+def test_the_service_names_features(shop: Path, tmp_path: Path) -> None:
+    from mrfrec.service.answers import explain as explained
+    from mrfrec.service.answers import recommend as recommended
+
+    model = MRF(measure=False).fit(shop / "events.csv", item_features=shop / "products.csv")
+    asked = Question(k=1, allow=["p119"], explain=2)
+    (answer,), _ = recommended(model, [{"p7": None, "p15": None}], asked)
+    reasons = answer.items[0]["reasons"]
+    assert [reason["both"] for reason in reasons] == [["brand 7"], ["brand 7"]]
+    rows = explained(model, "p119", history={"p7": None}, user=None, novelty=None)
+    assert rows is not None
+    assert rows["contributions"][0]["both"] == "brand 7"
 
 
 def test_the_nightly_job_reads_features(shop: Path, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ features as further rows that count more than elsewhere: of a new item nothing e
 one scale, since there are no users who would tell how popular each will be.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,15 @@ import scipy.sparse as sp
 
 from mrfrec.core import blocks, statistics
 from mrfrec.core.engine import Engine
+from mrfrec.core.lanczos import sample
 from mrfrec.core.pattern import Pattern
 from mrfrec.core.plan import Settings, Sizes
 from mrfrec.core.schedule import Schedule
 from mrfrec.core.sparse import Rows
 
-# Chosen on three seeds of anime (experiments/results/new-items.md); the ridge is relative to the usual one.
-NEIGHBORS, FEATURE_WEIGHT, RIDGE = 60, 7.0, 4.0
+# Chosen on two seeds of four data sets (docs/method.md); the ridge is relative to the usual one.
+NEIGHBORS, FEATURE_WEIGHT, RIDGE = 100, 7.0, 10.0
+_USERS = 100_000  # that tell how items are used together, at least; of more, one in so many
 _SAMPLE = 64  # used items that are taken for new ones, to compare their scores
 _AT_ONCE = 1 << 22  # likenesses of items
 
@@ -48,18 +49,21 @@ def new_columns(
     """
     m, count = X.shape[1], len(new)
     engine.scratch = sizes.scratch
+    step = max(X.shape[0] // _USERS, 1)
+    X = X[sample(X.shape[0], step)] if step > 1 else X
+    # With a part of the users, XᵀX is smaller by `step`: so are ω² and, for any alpha, the ridge beside it.
+    weight, smaller = FEATURE_WEIGHT / step**0.5, 1 / step**0.5
     # The new items stand at the end, with their features alone; so that used ones can be among them.
     wide = sp.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], m + count))
     both = sp.csr_array(sp.hstack([features, features.tocsc()[:, new]]))
-    settings = replace(settings, feature_weight=FEATURE_WEIGHT, r=0.0)
-    found = statistics.moments(wide, settings.user_weight, engine, both, FEATURE_WEIGHT)
+    found = statistics.moments(wide, settings.user_weight, engine, both, weight)
     facts = found.scaled(settings.alpha, center=settings.center)
     columns = like_items(features, new, found.popularity[:m] > 0)
     lengths = np.concatenate([np.zeros(m, np.int64), [len(column) for column in columns]])
     ptr = np.concatenate([[0], np.cumsum(lengths)])
     neighbors = np.concatenate([*columns, np.empty(0, np.int32)]).astype(np.int32)
     heads = np.arange(m, m + count, dtype=np.int32)
-    ridge = RIDGE * found.typical_ridge(settings.alpha, settings.center)
+    ridge = RIDGE * smaller * found.typical_ridge(settings.alpha, settings.center)
     weights, _ = blocks.estimate_weights(
         facts,
         Pattern(ptr, neighbors, 0.0),
@@ -83,7 +87,7 @@ def _of_one_scale(weights: Rows, m: int, s: npt.NDArray[Any]) -> sp.csc_array:
 def like_items(
     features: sp.csr_array, new: npt.NDArray[np.int64], used: npt.NDArray[np.bool_]
 ) -> list[npt.NDArray[np.int32]]:
-    """Return for each new item the used items, at most 60, with the most similar features; ascending."""
+    """Return for each new item the used items, at most 100, with the most similar features; ascending."""
     squares = np.bincount(features.indices, features.data**2, features.shape[1])
     unit = features.multiply(1 / np.sqrt(np.where(squares > 0, squares, 1.0))[None, :]).tocsc()
     of_used = unit.multiply(used[None, :]).T.tocsr()

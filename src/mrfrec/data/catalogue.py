@@ -1,6 +1,6 @@
 """The items and users of a model, and answers about them as columns and rows."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -123,7 +123,11 @@ class Catalogue:
             columns["because"] = [
                 because_text(
                     base,
-                    ((names[j] + self._said(i, j), x) for j, x in zip(*each, strict=True) if j >= 0),
+                    (
+                        (names[j] + said_of(self.in_common(i, j)), x)
+                        for j, x in zip(*each, strict=True)
+                        if j >= 0
+                    ),
                 )
                 for i, base, *each in zip(
                     batch.items[there].tolist(), bases, reasons.tolist(), amounts.tolist(), strict=True
@@ -138,10 +142,6 @@ class Catalogue:
         names, squares = self.features.shared(item, other)
         users = int(min(self.popularity[item], self.popularity[other]))
         return names[:_NAMED] if self.features.weight**2 * squares > users else []
-
-    def _said(self, item: int, other: int) -> str:
-        names = self.in_common(item, other)
-        return f" (both: {', '.join(names)})" if names else ""
 
     def search_columns(self, text: str, k: int) -> Columns:
         """Return item, title and users of up to k items that match a text, the best match first."""
@@ -177,6 +177,11 @@ def name_with_id(item: Id, title: str | None) -> str:
     """Return "title [id]", or the id of an item that has no other title."""
     name = shortened(str(item), 80)
     return f"{title} [{name}]" if title and title != name else name
+
+
+def said_of(features: Sequence[str]) -> str:
+    """Return " (both: naruto, shounen)" of the features that two items have in common; "" of none."""
+    return f" (both: {', '.join(features)})" if features else ""
 
 
 def because_text(base: float, parts: Iterable[tuple[str, float]]) -> str:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mrfrec.data.catalogue import Recommendations, as_python, rows_of
+from mrfrec.data.catalogue import Catalogue, Recommendations, as_python, rows_of
 from mrfrec.data.ids import Id, Ids
 from mrfrec.models.answers import recommending
 from mrfrec.models.answers.explaining import explanation
@@ -96,12 +96,21 @@ def _rows(model: Recommender, batch: Recommendations) -> Iterable[list[Row]]:
                 item: {"item": catalogue.items[item], "title": catalogue.short_title(item)}
                 for item in {item for each in because[0] for item in each if item >= 0}
             }
-            for row, base, *each in zip(rows, as_python(batch.base[user, :count]), *because, strict=True):
+            bases = as_python(batch.base[user, :count])
+            for row, target, base, *each in zip(rows, items.tolist(), bases, *because, strict=True):
                 row["base"] = base
                 row["reasons"] = [
-                    {**reasons[item], "contribution": x} for item, x in zip(*each, strict=True) if item >= 0
+                    {**reasons[item], "contribution": x, **_both(catalogue, target, item)}
+                    for item, x in zip(*each, strict=True)
+                    if item >= 0
                 ]
         yield rows
+
+
+def _both(catalogue: Catalogue, item: int, other: int) -> Row:
+    """Return the features that carry the weight between two items, if some do."""
+    names = catalogue.in_common(item, other)
+    return {"both": names} if names else {}
 
 
 def _known(items: Ids, given: Iterable[Id]) -> tuple[dict[Id, Any], list[Id]]:

@@ -17,6 +17,7 @@ from mrfrec.data.catalogue import (
     SIMILAR_COLUMNS,
     because_text,
     name_with_id,
+    said_of,
 )
 from mrfrec.data.ids import Id, Ids
 from mrfrec.errors import DataError, MissingLibraryError, MrfrecError, ParameterError, ServiceError
@@ -177,7 +178,9 @@ class Client:
         with self._reading():
             answer = self._ask("POST", "explain", _body(asked))
             _warn_of_unknown([answer])
-            return self._table(answer["contributions"], REASON_COLUMNS, self._about(answer["model"]))
+            rows = answer["contributions"]
+            columns = (*REASON_COLUMNS, *(["both"] if any("both" in row for row in rows) else []))
+            return self._table(rows, columns, self._about(answer["model"]))
 
     def search(self, text: str, k: int = 10) -> Any:
         """Find items by id or title: see `Recommender.search`."""
@@ -320,7 +323,10 @@ def _warn_of_unknown(answers: Iterable[Answer]) -> None:
 
 
 def _because(row: Mapping[str, Any]) -> str:
-    parts = ((name_with_id(one["item"], one["title"]), one["contribution"]) for one in row["reasons"])
+    parts = (
+        (name_with_id(one["item"], one["title"]) + said_of(one.get("both") or ()), one["contribution"])
+        for one in row["reasons"]
+    )
     return because_text(row["base"], parts)
 
 

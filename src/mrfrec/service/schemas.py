@@ -134,6 +134,7 @@ class Reason(BaseModel):
     item: ItemId
     title: str | None = Field(description="Cut to 80 characters.")
     contribution: float
+    both: list[str] | None = Field(None, description="Features of both items, where they carry the weight.")
 
 
 class Recommended(BaseModel):
@@ -217,6 +218,7 @@ class Explained(BaseModel):
     value: float | None
     weight: float | None
     contribution: float
+    both: str | None = Field(None, description="Features of both items, where they carry the weight.")
 
 
 class ExplainResponse(BaseModel):
