@@ -113,7 +113,7 @@ def _measure(
     if row.grid:
         before = RESULTS / f"table1-{table}-{_file_name(row.name)}.json"
         if again or not before.exists():
-            study = CACHE / f"table1-{table}.{row.kind}.jsonl"
+            study = CACHE / f"table1-{table}.{_file_name(row.name)}.jsonl"
             points = grid(**row.grid)
             found = tuning.tune(
                 split, points, AIM, model=row.kind, fixed=row.fixed, study=study, ties=TIES, progress=_tell
@@ -198,7 +198,8 @@ def page(name: str, table: Table, found: dict[str, dict[str, Any]]) -> str:
     tried.append(["---"] * len(tried[0]))
     for row in rows:
         axes = "; ".join(f"{key} in {', '.join(map(_text, values))}" for key, values in row["grid"].items())
-        parameters = ", ".join(f"{key}={_text(value)}" for key, value in row["parameters"].items())
+        chosen = {key: value for key, value in row["parameters"].items() if key != "threshold" or value}
+        parameters = ", ".join(f"{key}={_text(value)}" for key, value in chosen.items())
         value = f"{row['validation']:.4f}" if row["validation"] else "–"
         tried.append([row["name"], parameters or "–", axes or "–", str(row["trials"]), value, row["remark"]])
     machines = [f"- {'ABCDEF'[place]}: {text}" for place, text in enumerate(places)]
