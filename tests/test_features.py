@@ -115,6 +115,7 @@ def test_the_weights_of_new_items_equal_naive(real: bool, user_weight: float) ->
         weights = np.asarray(model.weights_[:, [item]])[:, 0]
         np.testing.assert_allclose(weights, column, atol=1e-10)
         assert model._shift[item] == pytest.approx(-model.mean_ @ column)
+        assert model.timings_["new items"] > 0 < model.memory_plan_["new items"]
         assert not np.any(model.weights_[item])
 
 

@@ -386,14 +386,18 @@ class MRF(Linear):
         if low_rank is not None:
             low_rank = low_rank.scaled(factors * rank_weight) if rank_weight else None
         scales, new_scale, new = fitted.scale, 0.0, new_items_of(data)
+        stages = {**found.stages, **engine.memory.stages}
         if len(new):
-            learned = Learned(weights, shift, fitted.mean, low_rank)
+            before, learned = time.perf_counter(), Learned(weights, shift, fitted.mean, low_rank)
             with self._engine(None, given.client) as more:
                 weights, shift, new_scale = with_new_items(
                     learned, data, new, settings, more, offset=self.offset, copied=given.copied
                 )
             scales = scales.copy()
             scales[new] = new_scale
+            timings["new items"] = time.perf_counter() - before
+            timings["total"] += timings["new items"]
+            stages["new items"] = max(more.memory.stages.values())
         if fitted.pattern is not None:
             _warn_of_a_giant(data)
         engine.finish()
@@ -401,7 +405,7 @@ class MRF(Linear):
         self._weights, self._shift, self._low_rank = weights, shift, low_rank
         self.rank_weight_, self.values_, self.measured_ = rank_weight, values, found.measured
         self.plan_, self.timings_ = plan, timings
-        self.memory_plan_ = {**found.stages, **engine.memory.stages}
+        self.memory_plan_ = stages
         self.pattern_, self.threshold_, self.n_blocks_ = fitted.pattern, fitted.threshold, fitted.n_blocks
         self.mean_, self.scale_, self.new_scale_ = fitted.mean, scales, new_scale
 

@@ -64,7 +64,8 @@ def with_new_items(
 
     assert data.features is not None
     F = data.features.matrix
-    sizes = sizes_of(data.matrix, settings, engine.memory.limit, copied, F)
+    held = copied + 2 * learned.weights.nbytes + (learned.low_rank.nbytes if learned.low_rank else 0)
+    sizes = sizes_of(data.matrix, settings, engine.memory.limit, held, F)
     sample = sample_of_used(data.popularity, F) if scale is None else np.empty(0, np.int64)
     found = new_columns(data.matrix, F, np.concatenate([new, sample]), settings, sizes, engine)
     if scale is None:
