@@ -242,6 +242,12 @@ def test_columns_can_be_chosen_and_typed() -> None:
             read_item_features(CATALOGUE, columns=columns)  # type: ignore[arg-type]
 
 
+def test_dates_are_years() -> None:
+    days = pl.Series(range(0, 40 * 400, 400)).cast(pl.Date)
+    names = read_item_features(pl.DataFrame({"item": range(40), "out": days})).names
+    assert {"out: below 1974.27", "out: 2008.44 and more"} <= set(names)
+
+
 def test_bad_tables_are_told() -> None:
     with pytest.raises(DataError, match="no column of features"):
         read_item_features(CATALOGUE.select("item"))

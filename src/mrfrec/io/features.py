@@ -24,6 +24,7 @@ from mrfrec.io.sources import open_sources
 _log = logging.getLogger("mrfrec")
 
 _SEPARATORS = ("|", ";", ",")
+_YEAR = 31_556_952  # seconds, on average
 _BINS = 10  # of numbers, with about as many items each
 _FEWEST, _MOST = 2, 0.25  # items that have a feature: at least so many, at most this share
 _PAIRS = 2e9  # of items with a feature in common: more would take longer than most data
@@ -239,7 +240,7 @@ def _told(values: pl.Series, text: pl.Series | None) -> Kind:
     if values.dtype == pl.Boolean or text.str.to_lowercase().is_in([*_TRUE[:4], *_FALSE[:4]]).all():
         return "flag"
     numbers = text.cast(pl.Float64, strict=False)
-    if values.dtype.is_numeric() or values.dtype.is_temporal() or numbers.is_not_null().all():
+    if values.dtype.is_numeric() or values.dtype in (pl.Date, pl.Datetime) or numbers.is_not_null().all():
         return "number"
     if _separator(text) is not None:
         return "list"
@@ -262,9 +263,10 @@ def _separator(text: pl.Series) -> str | None:
 
 
 def _numbers(values: pl.Series, where: str) -> npt.NDArray[np.float64]:
-    """Return numbers, and times as seconds since 1970."""
-    if values.dtype.is_temporal():
-        return values.cast(pl.Datetime("us")).dt.epoch("s").to_numpy().astype(np.float64)
+    """Return numbers, and times as years."""
+    if values.dtype in (pl.Date, pl.Datetime):
+        seconds = values.cast(pl.Datetime("us")).dt.epoch("s").to_numpy().astype(np.float64)
+        return 1970 + seconds / _YEAR
     numbers = values.cast(pl.Float64, strict=False)
     odd = values.filter(numbers.is_null() | ~numbers.is_finite().fill_null(False))
     if len(odd):
