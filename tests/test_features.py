@@ -226,6 +226,18 @@ def test_a_file_gives_the_features_of_its_frame(tmp_path: Path) -> None:
         assert found.items == wanted.items
 
 
+def test_a_query_gives_the_features_of_its_table(tmp_path: Path) -> None:
+    import sqlite3
+
+    with sqlite3.connect(tmp_path / "shop.db") as database:
+        database.execute("create table products (sku text, studio text)")
+        rows = zip(map(str, CATALOGUE["item"]), CATALOGUE["studio"], strict=True)
+        database.executemany("insert into products values (?, ?)", list(rows))
+    found = read_item_features(f"sqlite:///{tmp_path / 'shop.db'}", query="select sku, studio from products")
+    assert list(found.names) == [f"studio: studio {i}" for i in range(6)]
+    assert found.items[0] == "0"
+
+
 def test_columns_can_be_chosen_and_typed() -> None:
     assert {*read_item_features(CATALOGUE, columns=["year", "free"]).columns} == {"year", "free"}
     years = read_item_features(

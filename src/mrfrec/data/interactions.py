@@ -142,6 +142,11 @@ class Interactions:
                 "the table of features names none of the items that were used: are the ids the same?"
             )
         new = np.flatnonzero(place < 0)
+        without = self.n_items - (len(place) - len(new))
+        _log.info(
+            "features of %s used items, %s without; %s items that nobody has used",
+            f"{len(place) - len(new):,}", f"{without:,}", f"{len(new):,}",
+        )  # fmt: skip
         items = self.items if not len(new) else Ids.of([*self.items, *features.items.take(new)], "item")
         titles = list(self.titles) if self.titles is not None else [""] * self.n_items
         more = features.titles or [""] * len(features.items)
