@@ -114,7 +114,8 @@ def test_the_weights_of_new_items_equal_naive(real: bool, user_weight: float) ->
         column = naive.new_column(X, F, item, user_weight=user_weight) * model.new_scale_
         weights = np.asarray(model.weights_[:, [item]])[:, 0]
         np.testing.assert_allclose(weights, column, atol=1e-10)
-        assert model._shift[item] == pytest.approx(-model.mean_ @ column)
+        expected = -model.mean_ @ column if column.any() else min(model._shift[unused])
+        assert model._shift[item] == pytest.approx(expected)
         assert model.timings_["new items"] > 0 < model.memory_plan_["new items"]
         assert not np.any(model.weights_[item])
 
@@ -254,6 +255,35 @@ def test_columns_can_be_chosen_and_typed() -> None:
             read_item_features(CATALOGUE, columns=columns)  # type: ignore[arg-type]
 
 
+def test_large_numbers_keep_their_bins() -> None:
+    found = read_item_features(
+        pl.DataFrame({"item": range(100), "day": [20240101 + k % 30 for k in range(100)]})
+    )
+    assert len(found.names) == 10
+
+
+def test_odd_cells_are_read_or_refused(tmp_path: Path) -> None:
+    texts = ["", "2001-05-06", "2010-01-02", "2020-07-08"] * 10
+    found = read_item_features(pl.DataFrame({"item": range(40), "out": texts}))
+    assert found.columns["out"].kind == "number"
+    same = read_item_features(pl.DataFrame({"sku": range(40), "item": texts}), item="sku")
+    assert [name.partition(": ")[2] for name in same.names] == [n.partition(": ")[2] for n in found.names]
+    whole = read_item_features(pl.DataFrame({"item": [float(i) for i in range(40)], "out": texts}))
+    assert whole.items[3] == 3
+    (tmp_path / "odd.csv").write_text("item,title\n1,Hello, Dolly\n2,Hello\n")
+    for table, message in (
+        (tmp_path / "odd.csv", "row 1: more than 2 fields"),
+        (pl.DataFrame({"item": [["a"], ["b"]], "c": ["x", "x"]}), "ids must be integers or strings"),
+        (pl.DataFrame({"item": [0.5, 1.0], "c": ["x", "x"]}), "got 0.5"),
+    ):
+        with pytest.raises(DataError, match=message):
+            read_item_features(table)
+    with pytest.raises(DataError, match="true or false; got 'maybe'"):
+        read_item_features(pl.DataFrame({"item": [1, 2], "c": ["yes", "maybe"]}), columns={"c": "flag"})
+    with pytest.raises(DataError, match="what read_item_features returns"):
+        Interactions(sp.csr_array(random_matrix(1))).with_features("x.csv")  # type: ignore[arg-type]
+
+
 def test_dates_are_years() -> None:
     days = pl.Series(range(0, 40 * 400, 400)).cast(pl.Date)
     names = read_item_features(pl.DataFrame({"item": range(40), "out": days})).names
@@ -342,6 +372,34 @@ def test_updates_and_forgetting_keep_features(model: MRF, tmp_path: Path) -> Non
     loaded.forget([100])
     assert loaded.features_ is not None
     assert 38 in loaded.items_
+
+
+def test_new_items_stay_when_events_leave_the_window(tmp_path: Path) -> None:
+    days = ["2024-01-01", "2024-01-20", "2024-01-21", "2024-01-22", "2024-01-25", "2024-01-25"]
+    events = pl.DataFrame({"user": list("aabbcc"), "item": list("xyxyyz"), "time": days})
+    table = pl.DataFrame({"item": [*"xyz", *(f"n{i}" for i in range(8))], "genre": [*"gghhhkkllmm"]})
+    data = mrfrec.read_interactions(events, window="30d")
+    model = MRF(measure=False).fit(data, item_features=table)
+    model.update(pl.DataFrame({"user": ["d"], "item": ["y"], "time": ["2024-02-10"]}))
+    assert {*model.items_} == {*"xyz", *(f"n{i}" for i in range(8))}
+    with pytest.raises(ParameterError, match="None without item_features"):
+        model.update(events, feature_columns=["genre"])
+    model.update(
+        pl.DataFrame({"user": ["e"], "item": ["y"], "time": ["2024-02-11"]}), item_features=table[:5]
+    )
+    assert {*model.items_} == {*"xyz", "n0", "n1"}
+
+
+def test_items_of_which_nothing_is_known_come_last(model: MRF) -> None:
+    more = CATALOGUE.with_columns(item=pl.col("item") + 40, studio=pl.lit("Nobody"), title=pl.lit("qqq"))
+    more = more.with_columns(
+        year=pl.lit(None, pl.Int64), free=pl.lit(False), genres=pl.lit([], pl.List(pl.String))
+    )
+    known = CATALOGUE[1:2].with_columns(item=pl.lit(99))
+    model.add_items(pl.concat([more[:1], known], how="vertical_relaxed"))
+    for history in ([0, 5], [1, 7], [3]):
+        found = model.recommend(history=history, k=2, allow=[40, 99])
+        assert found["item"].to_list() == [99, 40]
 
 
 def test_known_items_are_left_as_they_are(model: MRF) -> None:

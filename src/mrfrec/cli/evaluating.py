@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Option
 
+from mrfrec.checks import check_number
 from mrfrec.cli import options as opt
 from mrfrec.cli.data import Data
 from mrfrec.cli.derived import Machine
@@ -51,6 +52,8 @@ def evaluate(
     from mrfrec.cli.show import write_per_user
     from mrfrec.evaluation import protocol, report
 
+    if cold_items is not None:
+        check_number("--cold-items", cold_items, "above 0 and below 1", lambda x: 0 < x < 1)
     spec = parse_model(only(model))
     (recommender,) = make([spec], options.machine)
     with measuring(data, options, written=[per_user]) as (split, wanted, progress):

@@ -82,7 +82,8 @@ def forget(
     """Remove users from a model, and fit it again without them.
 
     Nothing of them is left in the file that is written: neither their ids, nor their histories, nor items
-    that nobody else used. Other copies of the model and the tables it was fitted to are not touched.
+    that nobody else used, unless features name them. Other copies of the model and the tables it was fitted
+    to are not touched.
 
     \b
     Examples:

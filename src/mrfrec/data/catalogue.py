@@ -166,7 +166,9 @@ class Catalogue:
             "contribution": [c.amount for c in reasons],
         }
         if self.features is not None:
-            columns["both"] = [", ".join(self.in_common(item, c.item)) or None for c in reasons]
+            columns["both"] = [
+                (", ".join(self.in_common(item, c.item)) or None) if c.weight else None for c in reasons
+            ]
         if base:
             last = {"title": "(base score)", "contribution": base}
             columns = {name: [*values, last.get(name)] for name, values in columns.items()}

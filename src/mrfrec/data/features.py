@@ -30,11 +30,14 @@ class Encoding:
         """Return the name of a bin of numbers."""
         if not self.edges:
             return "any number"
+        # As many digits as tell the edges apart.
+        short = ([f"{edge:.{digits}g}" for edge in self.edges] for digits in range(6, 18))
+        edges = next((texts for texts in short if len({*texts}) == len(texts)), [*map(repr, self.edges)])
         if number == 0:
-            return f"below {self.edges[0]:g}"
-        if number == len(self.edges):
-            return f"{self.edges[-1]:g} and more"
-        return f"{self.edges[number - 1]:g} to {self.edges[number]:g}"
+            return f"below {edges[0]}"
+        if number == len(edges):
+            return f"{edges[-1]} and more"
+        return f"{edges[number - 1]} to {edges[number]}"
 
     def facts(self) -> dict[str, Any]:
         return {"kind": self.kind, "separator": self.separator, "edges": list(self.edges)}
@@ -100,7 +103,7 @@ class ItemFeatures:
         if self.items.is_text == items.is_text:
             return self
         if not items.is_text:
-            first = next(iter(self.items))
+            first = next((item for item in self.items if not str(item).isdecimal()), self.items[0])
             raise DataError(f"item ids are integers in the data; got {first!r} in the table of features.")
         return replace(self, items=Ids.of([str(item) for item in self.items], "item"))
 
@@ -122,6 +125,13 @@ class ItemFeatures:
         matrix = sp.csr_array(sp.hstack([self.matrix, more.matrix]))
         return replace(self, items=items, matrix=matrix, titles=titles)
 
+    def listed(self, titles: Texts | None, popularity: npt.NDArray[np.int64]) -> "ItemFeatures":
+        """Return the features of items that a table has named: those with some, and those nobody has used."""
+        has = np.bincount(self.matrix.indices, minlength=len(self.items))
+        has = np.flatnonzero((has > 0) | (popularity == 0))
+        named = None if titles is None else Texts.of(titles.take(has))
+        return replace(self, items=self.items.subset(has), matrix=self.matrix[:, has], titles=named)
+
     def of_used(self, popularity: npt.NDArray[np.int64]) -> "sp.csr_array":
         """Return the matrix without the features of items that nobody has used."""
         from mrfrec.data.heldout import only_entries
@@ -134,8 +144,8 @@ class ItemFeatures:
         first, second = (features[ptr[i] : ptr[i + 1]] for i in (item, other))
         common = np.intersect1d(first, second, assume_unique=True)
         common = common[np.argsort(-self.values[common], kind="stable")]
-        names = [self.names[i].partition(": ")[2] for i in common.tolist()]
-        return names, float((self.values[common] ** 2).sum())
+        names = dict.fromkeys(self.names[i].partition(": ")[2] for i in common.tolist())
+        return list(names), float((self.values[common] ** 2).sum())
 
     @cached_property
     def _of_item(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

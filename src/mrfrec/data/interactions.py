@@ -135,6 +135,9 @@ class Interactions:
         Items that have features and were used by nobody come after the others. Raises if none of the items
         that were used has features.
         """
+        if not isinstance(features, ItemFeatures):
+            kind = type(features).__name__
+            raise DataError(f"features must be what read_item_features returns; got {kind}.")
         features = features.with_ids_like(self.items)
         place = self.items.find(list(features.items), "item")
         if not (place >= 0).any():
@@ -142,11 +145,9 @@ class Interactions:
                 "the table of features names none of the items that were used: are the ids the same?"
             )
         new = np.flatnonzero(place < 0)
-        without = self.n_items - (len(place) - len(new))
-        _log.info(
-            "features of %s used items, %s without; %s items that nobody has used",
-            f"{len(place) - len(new):,}", f"{without:,}", f"{len(new):,}",
-        )  # fmt: skip
+        used = int((self.popularity[place[place >= 0]] > 0).sum())
+        unused = len(place) - used
+        _log.info("the table has %s used items, and %s that nobody has used", f"{used:,}", f"{unused:,}")
         items = self.items if not len(new) else Ids.of([*self.items, *features.items.take(new)], "item")
         titles = list(self.titles) if self.titles is not None else [""] * self.n_items
         more = features.titles or [""] * len(features.items)
@@ -159,6 +160,16 @@ class Interactions:
         out = Interactions(wide, self.users, items, titles, copy=False)
         out.skipped, out.left_out = self.skipped, self.left_out
         out.library, out.origin, out.features = self.library, self.origin, features.over(items)
+        return out
+
+    def without_unused_items(self) -> "Interactions":
+        """Return these interactions without items that nobody has used, and without features."""
+        if (self.popularity > 0).all():
+            return self
+        keep = np.ones(len(self), np.bool_)
+        out = Interactions(*only(self.matrix, self.users, self.items, self.titles, keep), copy=False)
+        out.skipped, out.left_out = self.skipped, self.left_out
+        out.library, out.origin = self.library, self.origin
         return out
 
     @cached_property

@@ -71,8 +71,9 @@ def add(old: Interactions, new: Interactions) -> Interactions:
         origin = origin.only(keep)
     out = Interactions(matrix, users, items, titles, copy=False)
     out.library, out.origin = old.library, origin
-    out.features = None if old.features is None else old.features.over(items)
-    return out
+    if old.features is None:
+        return out
+    return out.with_features(old.features.listed(old.titles, old.popularity))  # its items stay
 
 
 def without_users(data: Interactions, places: npt.NDArray[np.integer[Any]]) -> Interactions:

@@ -287,16 +287,20 @@ def evaluate_new_items(
 ) -> tuple[Evaluation, Evaluation]:
     """Make a share of the items new, fit a model, and measure it: among the new items, and among all.
 
-    New items are in no history that the model is fitted to or shown, and all of them are to be guessed.
+    New items are in no history that the model is fitted to or shown, and all of them are to be guessed. The
+    metrics have no more places than there are new items.
     """
     assert not isinstance(progress, bool)
+    if not isinstance(model, Recommender):
+        raise ParameterError("model", "a model such as MRF()", model)
     changed, of_new = check_type("split", split, Split).with_new_items(share, seed=seed)
     fitted, name = model.unfitted(), model.call if name is None else name
-    among_all = fit_and_measure(
-        fitted, changed, metrics, name=f"{name}, all items", ties=ties, progress=progress
-    )
     assert of_new.candidates is not None
-    wanted = within([str(metric) for metric in among_all.values], int(of_new.candidates.sum()))
+    asked = parse_all(metrics, changed.training.n_items)
+    wanted = within([str(metric) for metric in asked], int(of_new.candidates.sum()))
+    among_all = fit_and_measure(
+        fitted, changed, wanted, name=f"{name}, all items", ties=ties, progress=progress
+    )
     among_new = measure(fitted, of_new, wanted, name=f"{name}, new items", ties=ties)
     return replace(among_new, split=changed.name), among_all
 

@@ -17,7 +17,7 @@ from mrfrec.data.interactions import Interactions
 from mrfrec.data.reading import ReadingOptions
 from mrfrec.data.search import words_of
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.io.batches import Source, reading
+from mrfrec.io.batches import BLANK, FAULT, Source, reading
 from mrfrec.io.columns import find_item, find_title, name_list
 from mrfrec.io.sources import open_sources
 
@@ -28,7 +28,8 @@ _YEAR = 31_556_952  # seconds, on average
 _BINS = 10  # of numbers, with about as many items each
 _FEWEST, _MOST = 2, 0.25  # items that have a feature: at least so many, at most this share
 _PAIRS = 2e9  # of items with a feature in common: more would take longer than most data
-_TRUE, _FALSE = ["true", "yes", "y", "t", "1"], ["false", "no", "n", "f", "0"]
+_TRUE, _FALSE = ["true", "yes", "y", "t", "1", "1.0"], ["false", "no", "n", "f", "0", "0.0"]
+_IDS = "\0"  # name of the column of ids, which no other has
 
 FeatureColumns = Mapping[str, Kind] | Sequence[str]
 
@@ -82,7 +83,10 @@ def read_more_features(
     source: object, known: ItemFeatures, item: str | None = None, *, query: str | None = None
 ) -> ItemFeatures:
     """Read features of other items, by the names and rules of those that are known; others are left out."""
-    table = _table(source, item, list(known.columns), query)
+    try:
+        table = _table(source, item, list(known.columns), query)
+    except ParameterError as error:
+        raise DataError(f"{error} The features of the fit have this column.") from None
     return _features(table, _entries(table, known.columns), known.names, known.values, known.columns)
 
 
@@ -129,7 +133,7 @@ def _table(
     of_titles = find_title(first, of_ids)
     wanted = [*kinds, *([of_titles] if of_titles and of_titles not in kinds else [])]
     rows = pl.concat([_rows(each, of_ids, wanted) for each in sources], how="vertical_relaxed")
-    ids = _ids(rows["item"], first)
+    ids = _ids(rows[_IDS], first)
     distinct = ids.unique().sort()
     place = pl.DataFrame({"id": ids}).join(
         pl.DataFrame({"id": distinct, "place": np.arange(len(distinct), dtype=np.int32)}),
@@ -144,7 +148,12 @@ def _kinds(columns: FeatureColumns | None) -> dict[str, Kind | None] | None:
     if columns is None:
         return None
     rule = "a list of columns, or a mapping from columns to kinds"
-    if isinstance(columns, str) or not isinstance(columns, Iterable) or not columns:
+    names = (
+        isinstance(columns, Iterable)
+        and not isinstance(columns, str)
+        and all(isinstance(column, str) for column in columns)
+    )
+    if not names or not columns:
         raise ParameterError("feature_columns", rule, columns)
     kinds: dict[str, Any] = dict(columns) if isinstance(columns, Mapping) else dict.fromkeys(columns)
     for column, kind in kinds.items():
@@ -154,24 +163,41 @@ def _kinds(columns: FeatureColumns | None) -> dict[str, Kind | None] | None:
 
 
 def _rows(source: Source, of_ids: str, wanted: list[str]) -> pl.DataFrame:
-    """Return the column of ids as "item", and the others under their own names."""
+    """Return the column of ids under a name of its own, and the others under theirs; no empty texts."""
     for name in (of_ids, *wanted):
         if name not in source.columns:
             raise DataError(f"{source.name} has no column {name!r}, which other files have.")
     roles = {"item": of_ids, **{f"column {name}": name for name in wanted}}
-    batches = [batch.select(*roles) for batch in source.batches(roles, {})]
+    batches, done = [], 0
+    for batch in source.batches(roles, {}):
+        if FAULT in batch.columns:
+            bad = (batch[FAULT] != BLANK).fill_null(False)
+            if bad.any():
+                row = int(bad.arg_true()[0])
+                raise DataError(f"{source.name}: row {done + row + 1:,}: {batch[FAULT][row]}.")
+            batch = batch.filter(batch[FAULT].is_null())
+        done += len(batch)
+        batches.append(batch.select(*roles))
     if not batches:
         raise DataError(f"{source.name} is empty.")
     rows = pl.concat(batches, how="vertical_relaxed")
-    return rows.rename({f"column {name}": name for name in wanted})
+    rows = rows.with_columns(pl.when(pl.col(pl.String).str.strip_chars() != "").then(pl.col(pl.String)))
+    return rows.rename({"item": _IDS, **{f"column {name}": name for name in wanted}})
 
 
 def _ids(column: pl.Series, source: Source) -> pl.Series:
     """Return ids as they are; those of text files as integers if all of them are."""
-    missing = column.is_null() | (column.cast(pl.String) == "")
+    if not (column.dtype.is_numeric() or column.dtype in (pl.String, pl.Categorical, pl.Enum, pl.Null)):
+        raise DataError(f"{source.name}: item ids must be integers or strings; got {column.dtype}.")
+    missing = column.fill_nan(None).is_null() if column.dtype.is_float() else column.is_null()
     if missing.any():
         row = int(missing.arg_true()[0]) + 1
         raise DataError(f"{source.name}: row {row:,} has no item id. Give one, or drop the row.")
+    if column.dtype.is_float():
+        if (column != column.round()).any():
+            odd = column.filter(column != column.round())[0]
+            raise DataError(f"{source.name}: item ids must be integers or strings; got {odd}.")
+        return column.cast(pl.Int64)
     texts = column.cast(pl.String)
     if column.dtype.is_integer():
         return column
@@ -239,7 +265,7 @@ def _told(values: pl.Series, text: pl.Series | None) -> Kind:
         return "list"
     if values.dtype == pl.Boolean or text.str.to_lowercase().is_in([*_TRUE[:4], *_FALSE[:4]]).all():
         return "flag"
-    numbers = text.cast(pl.Float64, strict=False)
+    numbers = _parsed(text)
     if values.dtype.is_numeric() or values.dtype in (pl.Date, pl.Datetime) or numbers.is_not_null().all():
         return "number"
     if _separator(text) is not None:
@@ -262,12 +288,22 @@ def _separator(text: pl.Series) -> str | None:
     return None
 
 
+def _parsed(values: pl.Series) -> pl.Series:
+    """Return numbers, and dates in texts as years; null for others."""
+    numbers = values.cast(pl.Float64, strict=False)
+    if values.dtype != pl.String or numbers.is_not_null().all():
+        return numbers
+    days = values.str.slice(0, 10).str.to_date("%Y-%m-%d", strict=False)
+    years = 1970 + days.dt.epoch("s").cast(pl.Float64) / _YEAR
+    return pl.select(pl.coalesce(numbers, years)).to_series()
+
+
 def _numbers(values: pl.Series, where: str) -> npt.NDArray[np.float64]:
     """Return numbers, and times as years."""
     if values.dtype in (pl.Date, pl.Datetime):
         seconds = values.cast(pl.Datetime("us")).dt.epoch("s").to_numpy().astype(np.float64)
         return 1970 + seconds / _YEAR
-    numbers = values.cast(pl.Float64, strict=False)
+    numbers = _parsed(values)
     odd = values.filter(numbers.is_null() | ~numbers.is_finite().fill_null(False))
     if len(odd):
         raise DataError(f"{where} must hold numbers; got {odd[0]!r}. Give it another kind, such as category.")
@@ -286,7 +322,7 @@ def _cells(column: pl.Series, encoding: Encoding, where: str) -> Iterator[list[s
         return (_folded(map(str, cell or ())) for cell in column.to_list())
     texts = (text or "" for text in column.cast(pl.String))
     if encoding.kind == "flag":
-        return (["yes"] if text.lower() in _TRUE else [] for text in texts)
+        return (_flag(text, where) for text in texts)
     if encoding.kind == "words":
         return (_words_and_pairs(words_of(text).split()) for text in texts)
     if encoding.kind == "category":
@@ -296,6 +332,12 @@ def _cells(column: pl.Series, encoding: Encoding, where: str) -> Iterator[list[s
         _folded(part.strip("\"' ") for part in re.sub(r"^\[(.*)\]$", r"\1", text).split(mark))
         for text in texts
     )
+
+
+def _flag(text: str, where: str) -> list[str]:
+    if text and text.lower() not in (*_TRUE, *_FALSE):
+        raise DataError(f"{where} must hold true or false; got {text!r}.")
+    return ["yes"] if text.lower() in _TRUE else []
 
 
 def _folded(parts: Iterable[str]) -> list[str]:

@@ -1,5 +1,6 @@
 """New items in an MRF: weights from their features, and their scale beside the scores of used items."""
 
+import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
+_log = logging.getLogger("mrfrec")
+
 _SPREAD = 1.0  # of the scores of new items, where that of used items is 1
 
 
@@ -36,11 +39,8 @@ class Learned:
 
 
 def new_items_of(data: "Interactions") -> npt.NDArray[np.int64]:
-    """Return the positions of items that nobody has used and that have features."""
-    if data.features is None:
-        return np.empty(0, np.int64)
-    has = np.bincount(data.features.matrix.indices, minlength=data.n_items) > 0
-    return np.flatnonzero(has & (data.popularity == 0))
+    """Return the positions of items that nobody has used, where there are features."""
+    return np.empty(0, np.int64) if data.features is None else np.flatnonzero(data.popularity == 0)
 
 
 def with_new_items(
@@ -73,6 +73,11 @@ def with_new_items(
     columns = found[:, : len(new)] * np.asarray(scale, found.dtype)
     shift = learned.shift.copy()
     shift[new] = -(learned.mean.astype(found.dtype) @ columns) if offset else 0
+    # Items of which nothing is known come after the others.
+    unknown = np.diff(columns.tocsc().indptr) == 0
+    shift[new[unknown]] = min(shift[new].min(), 0)
+    if unknown.any():
+        _log.info("%s new items have no feature of a used item", f"{unknown.sum():,}")
     return _joined(learned.weights, columns, new), shift, float(scale)
 
 

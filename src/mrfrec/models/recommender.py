@@ -727,6 +727,7 @@ class Recommender(ABC):
         again: bool = False,
         measure_again: bool = False,
         item_features: object = None,
+        feature_columns: "FeatureColumns | None" = None,
         progress: "Progress | bool | None" = None,
     ) -> Self:
         """Add a batch of events to the training data, and fit again with the same parameters.
@@ -749,12 +750,17 @@ class Recommender(ABC):
         measure_again
             Measure the values anew that are "auto".
         item_features
-            A table of features in place of the one of the fit, which is kept otherwise.
+            A table of features in place of the one of the fit, which is kept otherwise; items of that one
+            which nobody has used are forgotten.
+        feature_columns
+            As in `fit`.
         progress
             As in `fit`.
         """
         assert not isinstance(progress, bool)
-        updating.update(self, new_events, batch, again, measure_again, item_features, progress)
+        updating.update(
+            self, new_events, batch, again, measure_again, item_features, feature_columns, progress
+        )
         return self
 
     @shows_progress

@@ -368,7 +368,7 @@ def _check_apart(job: Job) -> None:
         file = Path(target).resolve() if table is None else database_file(target)
         where = f"{target} {table}" if table is not None else str(file)
         other = places.get(where) or places.get(str(file))
-        if other is not None and not (table is not None and other == "source.data"):
+        if other is not None and not (table is not None and other in ("source.data", "source.features")):
             raise ParameterError(what, "a place of its own", redacted(target), f"{other} is there, too.")
         places[where] = what
         if file is not None:  # also a database that exists: SQLite puts its journal into the folder

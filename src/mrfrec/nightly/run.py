@@ -239,7 +239,7 @@ class _Night:
         if source.features is None:
             return data
         columns: Any = source.feature_columns
-        return data.with_features(
+        return data.without_unused_items().with_features(
             read_item_features(source.features, columns=columns, query=source.features_query)
         )
 
