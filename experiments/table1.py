@@ -121,7 +121,6 @@ def _measure(
             found.save(before)
         tuned = json.loads(before.read_text())
         parameters, trials, value = tuned["parameters"], tuned["tuned"]["trials"], tuned["tuned"]["value"]
-    parameters = {**parameters, **(row.then or {})}
     measured = evaluate(build(row.kind, parameters), split, wanted, name=row.name, ties=TIES)
     print(measured, f"{measured.seconds['training']:.1f} s", file=sys.stderr, flush=True)
     made = {
