@@ -154,13 +154,12 @@ def _bin_name(bin_: tuple[int, int]) -> str:
 
 def plot(name: str, found: dict[str, Any]) -> None:
     means = [mean_of(np.concatenate(values)) for values in found["bins"].values()]
-    with figure_axes(RESULTS / f"new-items-{name}.png", f"{name}: gain by features") as axes:
+    path, title = RESULTS / f"new-items-{name}.png", f"{name}: gain by features"
+    with figure_axes(path, title, "training users of the hidden items", "gain in nDCG@100") as axes:
         places = range(len(means))
         errors = [mean.error for mean in means]
         axes.bar(places, [mean.mean for mean in means], yerr=errors, capsize=4, label="mean, standard error")
         axes.set_xticks(list(places), [_bin_name(bin_) for bin_ in found["bins"]])
-        axes.set_xlabel("training users of the hidden items")
-        axes.set_ylabel("gain in nDCG@100")
         axes.axhline(0, color="black", linewidth=0.8)
 
 

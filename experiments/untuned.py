@@ -21,9 +21,9 @@ from experiments.autoencoders import rows
 from mrfrec.data.ids import Ids
 from mrfrec.data.interactions import Interactions
 from mrfrec.evaluation import metrics
-from mrfrec.evaluation.climbing import climb
 from mrfrec.evaluation.protocol import evaluate
 from mrfrec.evaluation.splits import Questions, Split
+from mrfrec.evaluation.tuning import climb
 from mrfrec.models.registry import build
 
 UNTUNED = "MRF()"

@@ -42,11 +42,6 @@ class Strong:
     test: Asked
 
 
-def first_of_each_pair(rows: Sequence[Pair]) -> list[Pair]:
-    """Without repeated rows."""
-    return list(dict.fromkeys(rows))
-
-
 def filtered(
     rows: Sequence[Pair], min_users: int = 0, min_items: int = 0, max_history: int | None = None
 ) -> list[Pair]:
@@ -59,38 +54,56 @@ def filtered(
     return [(user, item) for user, item in rows if per_user[user] >= min_items]
 
 
-def strong_generalisation(
+def strong_rows(
     rows: Sequence[Pair], heldout: int, hidden: float = 0.2, seed: int = SEED, at_least: int = 5
-) -> Strong:
-    """The notebook line by line: users who are not trained on, a fifth of whose items is hidden."""
-    table = pd.DataFrame({"user": [user for user, _ in rows], "item": [item for _, item in rows]})
+) -> dict[str, Any]:
+    """The notebook line by line: users who are not trained on, a fifth of whose items is hidden.
+
+    Returns the users as they were drawn (for training, for validation, for test), and the rows of each part
+    in the order of the notebook's files.
+    """
+    table = pd.DataFrame(list(rows), columns=["user", "item"], dtype=object)
     unique_uid = np.array([user for user, _ in table.groupby("user")], dtype=object)
     np.random.seed(seed)  # noqa: NPY002 (the notebook's generator)
     unique_uid = unique_uid[np.random.permutation(len(unique_uid))]  # noqa: NPY002
     n = len(unique_uid)
     training_users = set(unique_uid[: n - 2 * heldout])
-    validation_users = set(unique_uid[n - 2 * heldout : n - heldout])
-    test_users = set(unique_uid[n - heldout :])
-
     training = [(user, item) for user, item in rows if user in training_users]
+    found: dict[str, Any] = {"users": list(unique_uid), "training": training}
     items = {item for _, item in training}
-
-    def asked(users: set[Any]) -> Asked:
+    for part, chosen in (
+        ("validation", unique_uid[n - 2 * heldout : n - heldout]),
+        ("test", unique_uid[n - heldout :]),
+    ):
+        users = set(chosen)
         known = table[[u in users and i in items for u, i in zip(table.user, table.item, strict=True)]]
-        shown: Sets = {}
-        targets: Sets = {}
+        shown: list[Pair] = []
+        targets: list[Pair] = []
         np.random.seed(seed)  # noqa: NPY002
-        for user, group in known.groupby("user"):
+        for _, group in known.groupby("user"):
             idx = np.zeros(len(group), dtype=bool)
             if len(group) >= at_least:
                 size = int(hidden * len(group))
                 idx[np.random.choice(len(group), size=size, replace=False)] = True  # noqa: NPY002
-            if idx.any():
-                shown[user] = set(group["item"][~idx])
-                targets[user] = set(group["item"][idx])
-        return Asked(shown, targets, len(users) - len(targets))
+            shown += group[~idx].itertuples(index=False, name=None)
+            targets += group[idx].itertuples(index=False, name=None)
+        found |= {f"{part} shown": shown, f"{part} targets": targets}
+    return found
 
-    return Strong(list(unique_uid), sets(training), items, asked(validation_users), asked(test_users))
+
+def strong_generalisation(
+    rows: Sequence[Pair], heldout: int, hidden: float = 0.2, seed: int = SEED
+) -> Strong:
+    found = strong_rows(rows, heldout, hidden, seed)
+
+    def asked(part: str) -> Asked:
+        targets = sets(found[f"{part} targets"])
+        shown = sets([pair for pair in found[f"{part} shown"] if pair[0] in targets])
+        return Asked(shown, targets, heldout - len(targets))
+
+    training = found["training"]
+    items = {item for _, item in training}
+    return Strong(found["users"], sets(training), items, asked("validation"), asked("test"))
 
 
 def text_hash(value: Any) -> int:

@@ -16,17 +16,18 @@ import scipy.sparse as sp
 import scipy.stats
 
 from mrfrec import MRF, DataError, MrfrecWarning, ParameterError
+from mrfrec.data.events import Events
 from mrfrec.data.interactions import Interactions
 from mrfrec.evaluation import protocol
 from mrfrec.evaluation.metrics import NAMES, Lists, Metric, long_tail, mean_of, paired, parse
-from mrfrec.evaluation.protocol import Evaluation, compare, evaluate, fit_and_measure, measure
+from mrfrec.evaluation.protocol import compare, evaluate, fit_and_measure, measure
 from mrfrec.evaluation.splits import Split, leave_out, strong_generalisation
 from mrfrec.io.tables import read_events
 from mrfrec.models.neighborhood import Popularity
 from mrfrec.models.registry import build
 
 import naive_evaluation as naive
-from conftest import random_matrix
+from conftest import Matrix, random_matrix
 
 Numbers = npt.NDArray[np.float64]
 
@@ -155,10 +156,6 @@ def test_metrics_equal_naive(name: str, k: int) -> None:
         np.testing.assert_allclose(found, case.expected(name, k), rtol=1e-12)
 
 
-def test_every_metric_has_a_naive_one() -> None:
-    assert set(NAMES) == {*naive.ACCURACY, "coverage", "popularity", "tail"}
-
-
 @pytest.mark.parametrize("seed", range(30))
 def test_the_long_tail_equals_naive(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -193,43 +190,21 @@ def test_users_times_items_may_be_beyond_32_bits() -> None:
     assert found.tolist() == [1, 0.5, 0.5, 0, 1]
 
 
-# Names.
-
-
-@pytest.mark.parametrize(
-    ("text", "metric"),
-    [
-        ("ndcg@100", Metric("ndcg", 100)),
-        (" NDCG@100 ", Metric("ndcg", 100)),
-        ("Recall_All@20", Metric("recall_all", 20)),
-        ("recall-all@20", Metric("recall_all", 20)),
-        ("coverage@1", Metric("coverage", 1)),
-    ],
-)
-def test_names_of_metrics(text: str, metric: Metric) -> None:
-    assert parse(text) == metric
-    assert parse(str(metric)) == metric
-    assert parse(metric) is metric
-
-
-def test_names_of_no_metric_are_refused() -> None:
-    for name in (
-        "ndgc@10",
-        "",
-        "ndcg 10",
-        "ndcg",
-        "ndcg@0",
-        "ndcg@1.5",
-        "ndcg@10@20",
-        "ndcg@²",
-        "ndcg@٣",
-        None,
-    ):
+def test_names_of_metrics() -> None:
+    for text, metric in {
+        "ndcg@100": Metric("ndcg", 100),
+        " NDCG@100 ": Metric("ndcg", 100),
+        "Recall_All@20": Metric("recall_all", 20),
+        "recall-all@20": Metric("recall_all", 20),
+        "coverage@1": Metric("coverage", 1),
+    }.items():
+        assert parse(text) == parse(str(metric)) == metric
+        assert parse(metric) is metric
+    places = (f"ndcg@{k}" for k in ("0", "1.5", "10@20", "²", "٣"))
+    wrong: Any
+    for wrong in ("", None, "ndgc@10", "ndcg 10", "ndcg", *places):
         with pytest.raises(ParameterError, match=r"metrics must be such as ndcg@20.*; got"):
-            parse(name)  # type: ignore[arg-type]
-
-
-# Users without targets.
+            parse(wrong)
 
 
 def test_a_user_without_target_is_refused() -> None:
@@ -270,14 +245,17 @@ def test_no_difference_is_no_evidence() -> None:
 # Through models.
 
 
-def split_of(seed: int = 3, heldout: int = 25) -> Split:
+def events_of(X: Matrix) -> Events:
+    users, items = np.nonzero(X)
+    return read_events(pl.DataFrame({"user": users, "item": items}))
+
+
+@pytest.fixture(scope="module")
+def split() -> Split:
     """Strong generalisation; some held-out users have too few items to be asked about."""
-    used = random_matrix(seed)
+    used = random_matrix(3)
     used[::3, 4:] = 0.0
-    users, items = np.nonzero(used)
-    return strong_generalisation(
-        read_events(pl.DataFrame({"user": users, "item": items})), heldout, min_items=1
-    )
+    return strong_generalisation(events_of(used), 25, min_items=1)
 
 
 def sets_of(matrix: sp.csr_array) -> list[set[int]]:
@@ -307,11 +285,9 @@ models = pytest.mark.parametrize("make", MODELS.values(), ids=list(MODELS))
 @models
 @pytest.mark.slow
 @pytest.mark.parametrize("weak", [False, True])
-def test_evaluation_equals_naive(make: Any, weak: bool) -> None:
-    split = split_of()
+def test_evaluation_equals_naive(split: Split, make: Any, weak: bool) -> None:
     if weak:
-        users, items = np.nonzero(random_matrix(4))
-        split = leave_out(read_events(pl.DataFrame({"user": users, "item": items})), 2)
+        split = leave_out(events_of(random_matrix(4)), 2)
     model = make()
     n_items = split.training.n_items
     metrics = [f"{name}@{k}" for name in NAMES for k in (1, 5, 20, n_items)]
@@ -330,8 +306,7 @@ def test_evaluation_equals_naive(make: Any, weak: bool) -> None:
 
 
 @models
-def test_top_k_is_the_naive_ranking(make: Any) -> None:
-    split = split_of()
+def test_top_k_is_the_naive_ranking(split: Split, make: Any) -> None:
     model = make().fit(split.training)
     for k in (1, 7, split.training.n_items):
         for ties in ("index", "popularity"):
@@ -340,8 +315,7 @@ def test_top_k_is_the_naive_ranking(make: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["MRF", "EASE", "Popularity", "ItemKNN", "SLIM", "WMF"])
-def test_what_is_measured_is_what_is_served(kind: str) -> None:
-    split = split_of()
+def test_what_is_measured_is_what_is_served(split: Split, kind: str) -> None:
     model = build(kind, {"threshold": 0.3} if kind == "MRF" else {}).fit(split.training)
     ranked = protocol.rank(model, split.test, 10)
     histories = Interactions(split.test.shown, split.test.users, split.training.items)
@@ -352,8 +326,7 @@ def test_what_is_measured_is_what_is_served(kind: str) -> None:
     assert [[item for item in row if item >= 0] for row in ranked.tolist()] == expected
 
 
-def test_ties_by_index_are_measured_where_asked_for() -> None:
-    split = split_of()
+def test_ties_by_index_are_measured_where_asked_for(split: Split) -> None:
     model = MRF.paper(l2=2.0, threshold=10.0)  # without weights: all scores are equal
     found = fit_and_measure(model, split, ["ndcg@10"], ties="index")
     case = case_of(model, split, 10, ties="index")
@@ -361,8 +334,9 @@ def test_ties_by_index_are_measured_where_asked_for() -> None:
     assert found.mean("ndcg@10").mean < evaluate(model, split, ["ndcg@10"]).mean("ndcg@10").mean
 
 
-def test_users_are_ranked_in_parts_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    split = split_of()
+def test_users_are_ranked_in_parts_with_the_same_result(
+    split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = MRF.paper(l2=2.0).fit(split.training)
     whole = protocol.rank(model, split.test, 9)
     monkeypatch.setattr(protocol, "_USERS_AT_ONCE", 8)
@@ -374,8 +348,7 @@ def test_users_are_ranked_in_parts_with_the_same_result(monkeypatch: pytest.Monk
     assert calls == [("measuring", min(done, n), n) for done in range(8, n + 8, 8)]
 
 
-def test_fitted_models_are_measured_without_fitting() -> None:
-    split = split_of()
+def test_fitted_models_are_measured_without_fitting(split: Split) -> None:
     model = MRF.paper(l2=2.0).fit(split.training)
     fitted = evaluate(model, split, ["ndcg@10"])
     measured = measure(model, split.test, ["ndcg@10"])
@@ -385,8 +358,9 @@ def test_fitted_models_are_measured_without_fitting() -> None:
     assert other.users == split.validation.users
 
 
-def test_fitted_models_are_as_they_were_after_an_evaluation_and_a_comparison(tmp_path: Path) -> None:
-    split = split_of()
+def test_fitted_models_are_as_they_were_after_an_evaluation_and_a_comparison(
+    split: Split, tmp_path: Path
+) -> None:
     fitted = {"MRF": MRF(l2=2.0), "popular": Popularity()}
     for name, model in fitted.items():
         model.fit(sp.csr_array(np.eye(7, dtype=np.float32))).save(tmp_path / name)
@@ -398,8 +372,7 @@ def test_fitted_models_are_as_they_were_after_an_evaluation_and_a_comparison(tmp
         assert (tmp_path / name).read_bytes() == before
 
 
-def test_models_are_compared_user_by_user() -> None:
-    split = split_of()
+def test_models_are_compared_user_by_user(split: Split) -> None:
     makes = {name: MODELS[name]() for name in ("dense", "sparse", "all scores equal")}
     found = compare(makes, split, ["ndcg@10", "recall@5"])
     assert list(found) == list(makes)
@@ -421,30 +394,21 @@ def test_models_are_compared_user_by_user() -> None:
     assert tuple(found.paired("dense", "ndcg@10")) == (0.0, 0.0, 1.0)
 
 
-def asked(metrics: Any) -> Evaluation:
-    return evaluate(MRF.paper(l2=2.0), split_of(), metrics)
-
-
-def test_more_places_than_items_are_refused_before_the_fit() -> None:
-    split = split_of()
-    n_items = split.training.n_items
+def test_metrics_of_more_places_than_items_or_not_measured_are_refused(split: Split) -> None:
     model = MRF.paper(l2=2.0)
-    with pytest.raises(
-        ParameterError, match=rf"at most the {n_items} items there are; got 'ndcg@{n_items + 1}'"
-    ):
-        evaluate(model, split, ["recall@1", f"ndcg@{n_items + 1}"])
-    assert not model.timings_
-    assert len(evaluate(model, split, [f"ndcg@{n_items}"]).values) == 1
-
-
-def test_a_metric_that_was_not_measured_is_refused() -> None:
-    found = asked(["ndcg@10", "recall@5"])
-    with pytest.raises(ParameterError, match="among those measured: ndcg@10, recall@5; got 'ndcg@5'"):
+    m = split.training.n_items
+    with pytest.raises(ParameterError, match=rf"at most the {m} items there are; got 'ndcg@{m + 1}'"):
+        evaluate(model, split, ["recall@1", f"ndcg@{m + 1}"])
+    assert not model.timings_  # not fitted
+    found = evaluate(model, split, [f"ndcg@{m}", "recall@5"])
+    with pytest.raises(ParameterError, match=rf"among those measured: ndcg@{m}, recall@5; got 'ndcg@5'"):
         found.mean("ndcg@5")
+    for models in ({"a": MRF.paper()}, [MRF.paper(), MRF.paper()]):
+        with pytest.raises(ParameterError, match="at least two, with different names"):
+            compare(models, split, ["ndcg@5"])
 
 
-def test_questions_about_other_items_are_refused() -> None:
-    split = split_of()
+def test_questions_about_other_items_are_refused(split: Split) -> None:
     model = MRF.paper(l2=2.0).fit(split.training.matrix[:, :-1])
     with pytest.raises(DataError, match="questions are about"):
         measure(model, split.test, ["ndcg@5"])
@@ -453,20 +417,12 @@ def test_questions_about_other_items_are_refused() -> None:
         measure(MRF.paper().fit(Interactions(X, items=names)), split.test, ["ndcg@5"])
 
 
-def test_a_model_that_was_fitted_to_the_targets_is_measured_with_a_warning() -> None:
-    split = split_of()
+def test_a_model_that_was_fitted_to_the_targets_is_measured_with_a_warning(split: Split) -> None:
     questions, X = split.test, split.training
     told = sp.vstack([X.matrix, questions.shown + questions.targets])
     model = MRF.paper().fit(Interactions(told, [*X.users, *questions.users], X.items))
     with pytest.warns(MrfrecWarning, match=f"fitted to {questions.targets.nnz} of the .* what it was told"):
         measure(model, questions, ["ndcg@5"])
-
-
-def test_one_model_or_two_of_one_name_cannot_be_compared() -> None:
-    split = split_of()
-    for models in ({"a": MRF.paper()}, [MRF.paper(), MRF.paper()]):
-        with pytest.raises(ParameterError, match="at least two, with different names"):
-            compare(models, split, ["ndcg@5"])
 
 
 def test_a_comparison_does_not_wait_for_all_of_scipys_statistics() -> None:

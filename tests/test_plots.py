@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +13,17 @@ from matplotlib.figure import Figure
 
 from mrfrec import MissingLibraryError, ParameterError
 from mrfrec.data.ids import Ids
-from mrfrec.evaluation.figures import check_drawable
+from mrfrec.evaluation.figures import check_drawable, plot_tuning
 from mrfrec.evaluation.metrics import parse
-from mrfrec.evaluation.plots import plot_tuning
 from mrfrec.evaluation.protocol import Comparison, Evaluation
 from mrfrec.evaluation.study import Trial, Tuning
-from mrfrec.paper.plots import plot_exposure, plot_low_rank, plot_tradeoff
-from mrfrec.paper.side_checks import Exposure
-from mrfrec.paper.tradeoff import Tradeoff, TradeoffPoint
+from mrfrec.paper.results import plot_exposure, plot_low_rank, plot_times
+from mrfrec.paper.side_checks import TARGETS, Exposure
 
 
-def point(sparsity: float | None, r: float | None, seconds: float) -> TradeoffPoint:
-    evaluation = Evaluation(
-        model=f"{sparsity}, {r}",
+def evaluation(model: str, seconds: float = 1.0, **facts: Any) -> Evaluation:
+    return Evaluation(
+        model=model,
         parameters={},
         split="some users held out",
         users=Ids(np.arange(400)),
@@ -35,27 +32,20 @@ def point(sparsity: float | None, r: float | None, seconds: float) -> TradeoffPo
         seconds={"training": seconds},
         recommended=np.zeros(3, np.int64),
         popularity=np.ones(3, np.int64),
-        facts={"places": 100},
+        facts=facts,
     )
-    return TradeoffPoint(evaluation, sparsity, r, sparsity or 1.0, None, 1000)
 
 
-TRADEOFF = Tradeoff(
-    (point(None, None, 945.0), *(point(s, r, 1e5 * s / (1 + r)) for s in (0.005, 0.001) for r in (0.0, 0.5)))
-)
-LOW_RANK = Comparison(
-    (
-        TRADEOFF.points[0].evaluation,
-        *(replace(point(None, None, 1.0).evaluation, facts={"rank": rank}) for rank in (3000, 200)),
-    )
-)
+TIMES = [
+    evaluation("dense", 945.0),
+    *(evaluation(f"{s} %, r = {r}", 1e3 * s / (1 + r)) for s in (0.5, 0.1) for r in (0, 0.5)),
+]
+LOW_RANK = Comparison((TIMES[0], *(evaluation(f"rank {rank}", rank=rank) for rank in (3000, 200))))
 EXPOSURE = Exposure(
     split="leave two out",
     places=100,
     items=np.full(10, 50),
-    models={"dense": np.geomspace(0.5, 0.0005, 10), "sparse": np.full(10, 0.1)},
-    training=np.full(10, 0.1),
-    targets=np.full(10, 0.1),
+    shares={"recommended by dense": np.geomspace(0.5, 0.0005, 10), TARGETS: np.full(10, 0.1)},
 )
 
 
@@ -66,7 +56,7 @@ def tuned(*points: dict[str, Any]) -> Tuning:
 
 
 FIGURES: dict[str, Callable[[Path], None]] = {
-    "tradeoff": lambda path: plot_tradeoff(TRADEOFF, "ndcg@100", path),
+    "tradeoff": lambda path: plot_times(TIMES, "ndcg@100", path),
     "lowrank": lambda path: plot_low_rank(LOW_RANK, "ndcg@100", path),
     "exposure": lambda path: plot_exposure(EXPOSURE, path),
     "tuning": lambda path: plot_tuning(tuned({"l2": 1.0}, {"l2": 100.0}), path),
@@ -101,14 +91,6 @@ def test_a_figure_is_one_file_and_leaves_no_trace_in_matplotlib(name: str, tmp_p
     assert dict(mpl.rcParams.items()) == before
 
 
-def test_the_name_says_the_format(tmp_path: Path) -> None:
-    FIGURES["tuning"](tmp_path / "x.SVG")
-    assert b"<svg" in (tmp_path / "x.SVG").read_bytes()
-    for wrong in ("x.gif", "x"):
-        with pytest.raises(ParameterError, match="ends in"):
-            FIGURES["tuning"](tmp_path / wrong)
-
-
 def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError("disk full")
@@ -120,11 +102,12 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
     assert [each.read_text() for each in tmp_path.iterdir()] == ["old"]
 
 
-def test_what_cannot_be_drawn_is_known_before_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(ParameterError, match="in a folder that exists"):
-        check_drawable(tmp_path / "no" / "x.png")
+def test_what_can_be_drawn_is_known_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    FIGURES["tuning"](tmp_path / "x.SVG")  # the name says the format
+    assert b"<svg" in (tmp_path / "x.SVG").read_bytes()
+    for wrong, message in (("x.gif", "ends in"), ("x", "ends in"), ("no/x.png", "in a folder that exists")):
+        with pytest.raises(ParameterError, match=message):
+            check_drawable(tmp_path / wrong)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingLibraryError, match=r"mrfrec\[plot\]"):
         check_drawable(tmp_path / "x.png")
@@ -132,7 +115,7 @@ def test_what_cannot_be_drawn_is_known_before_the_work(
 
 def test_a_tradeoff_has_a_line_for_each_sparsity_and_a_label_for_each_r(drawn: Any) -> None:
     axes = drawn(FIGURES["tradeoff"])
-    assert legend_of(axes) == {"dense", "sparsity 0.5 %", "sparsity 0.1 %"}
+    assert legend_of(axes) == {"dense", "0.5 %", "0.1 %"}
     assert [text.get_text() for text in axes.texts] == ["r = 0", "r = 0.5"] * 2
     assert (axes.get_xscale(), axes.get_title()) == ("log", "some users held out")
 
@@ -146,10 +129,8 @@ def test_low_rank_has_a_point_for_each_rank_and_a_line_for_all_weights(drawn: An
 
 def test_exposure_has_a_line_for_each_model_and_for_what_they_are_compared_with(drawn: Any) -> None:
     axes = drawn(FIGURES["exposure"])
-    assert legend_of(axes) == {"dense", "sparse", "of training data", "of test targets"}
+    assert legend_of(axes) == {"recommended by dense", "test users' targets"}
     assert np.allclose(axes.lines[1].get_ydata(), 10.0)
-    fewer = drawn(lambda path: plot_exposure(replace(EXPOSURE, targets=None), path))
-    assert "of test targets" not in legend_of(fewer)
 
 
 def test_trials_are_drawn_over_l2_with_a_line_for_each_of_the_best_combinations(drawn: Any) -> None:

@@ -13,11 +13,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from mrfrec import MRF, DataError, ParameterError
+from mrfrec import MRF, DataError, MrfrecError, ParameterError
 from mrfrec.cli.app import run as run_command
 from mrfrec.cli.paper import _by_data_set
 from mrfrec.datasets import registry, split
 from mrfrec.evaluation import evaluate
+from mrfrec.evaluation.protocol import fit_and_measure
 from mrfrec.models import SLIM, MultVAE
 from mrfrec.models.registry import build
 from mrfrec.paper.published import TABLE_1, TABLE_2
@@ -79,25 +80,15 @@ def test_table_1_has_published_beside_measured_and_says_what_is_missing(folder: 
     assert any("parameters of SLIM are not published" in note for note in page.notes)  # others are given
 
 
-def test_each_model_is_told_as_soon_as_it_is_measured(folder: Path) -> None:
+def test_a_table_may_have_the_rows_of_some_models_each_told_once_it_is_measured(folder: Path) -> None:
     told: list[str] = []
-    page = reproduce("table1", ["ml-20m"], models=["MRF", "SLIM"], folder=folder, tell=told.append)
-    assert [line.split(" on ")[0] for line in told] == ["MRF, dense", "SLIM"]
+    page = reproduce("table1", ["msd"], models=["mrf", "SLIM"], folder=folder, tell=told.append)
+    assert [line.split(" on ")[0] for line in told] == list(cells(page.sections[0])) == ["MRF, dense", "SLIM"]
     assert f"ndcg@100 {cells(page.sections[0])['SLIM'][1]}, recall@20" in told[1]
     assert "; trained in " in told[1]
-
-
-def test_a_table_may_have_the_rows_of_some_models_alone(folder: Path) -> None:
-    page = reproduce("table1", ["msd"], models=["mrf", "SLIM"], folder=folder)
-    assert list(cells(page.sections[0])) == ["MRF, dense", "SLIM"]
     assert any("parameters of SLIM are not published" in note for note in page.notes)
     alone = reproduce("table1", ["msd"], models=["MRF"], folder=folder)
     assert not any("not published" in note for note in alone.notes)
-    for what, wrong in (("table1", "EASE"), ("table2", "SLIM"), ("table1", "SVD")):
-        with pytest.raises(ParameterError, match=f"got '{wrong}'"):
-            reproduce(what, ["msd"], models=["MRF", wrong], folder=folder)
-    with pytest.raises(ParameterError, match="models must be left out with lowrank"):
-        reproduce("lowrank", ["msd"], models=["MRF"], folder=folder)
 
 
 def test_parameters_are_by_data_set_and_model(folder: Path) -> None:
@@ -108,22 +99,33 @@ def test_parameters_are_by_data_set_and_model(folder: Path) -> None:
     assert [note.split(":")[0] for note in page.notes if "not published" in note] == [TITLES["msd"]]
 
 
+def with_parameters(**given: Any) -> dict[str, Any]:
+    return {"what": "table1", "names": ["msd"], "parameters": given}
+
+
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("asked", "message"),
     [
-        ({"msd": {"MultVAE": {"hidden": 0}}}, "hidden must be"),
-        ({"WMF": {"factors": 9}}, r"by data set \(ml-20m, netflix, msd\), then by model .*; got 'WMF'"),
-        ({"msd": {"EASE": {"l2": 9}}}, "got 'msd, EASE'"),
-        ({"msd": {"WMF": 9}}, "got 'msd, WMF'"),
-        ({"msd": [9]}, "got 'msd'"),
-        ({"msd": {"MRF": {"sparsity": 0.1}}}, "without sparsity, which the row 'MRF, dense' has"),
+        ({"what": "table3"}, "what must be one of table1, table2, lowrank, exposure"),
+        ({"what": "table1", "names": ["ml-1m"]}, "names must be among ml-20m, netflix, msd for table1"),
+        ({"what": "table1", "models": ["MRF", "EASE"]}, "got 'EASE'"),
+        ({"what": "table2", "models": ["MRF", "SLIM"]}, "got 'SLIM'"),
+        ({"what": "table1", "models": ["MRF", "SVD"]}, "got 'SVD'"),
+        ({"what": "lowrank", "models": ["MRF"]}, "models must be left out with lowrank"),
+        (with_parameters(msd={"MultVAE": {"hidden": 0}}), "hidden must be"),
+        (with_parameters(WMF={"factors": 9}), r"by data set \(ml-20m, netflix, msd\), then by .*; got 'WMF'"),
+        (with_parameters(msd={"EASE": {"l2": 9}}), "got 'msd, EASE'"),
+        (with_parameters(msd={"WMF": 9}), "got 'msd, WMF'"),
+        (with_parameters(msd=[9]), "got 'msd'"),
+        (with_parameters(msd={"MRF": {"sparsity": 0.1}}), "without sparsity, which the row 'MRF, dense' has"),
+        *(({"what": what}, "none of the data sets is prepared") for what in EXPERIMENTS),
     ],
 )
-def test_wrong_parameters_are_refused_before_anything_is_read(
-    given: Any, message: str, tmp_path: Path
+def test_what_cannot_be_reproduced_is_refused_before_anything_is_read(
+    asked: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ParameterError, match=message):
-        reproduce("table1", ["msd"], parameters=given, folder=tmp_path)
+    with pytest.raises(MrfrecError, match=message):
+        reproduce(**asked, folder=tmp_path)
 
 
 def test_published_numbers_are_left_out_where_the_data_is_not_the_published_one(
@@ -218,35 +220,30 @@ def test_a_model_that_cannot_be_trained_here_is_noted_and_the_others_go_on(
     assert any("taste profile, WMF: WMF needs the library implicit" in note for note in page.notes)
 
 
-def test_table_2_has_the_sparse_models_with_the_published_parameters(folder: Path) -> None:
-    page = reproduce("table2", folder=folder, models=["MRF"], plot=folder / "table2.svg")
+def test_table_2_has_the_sparse_models_with_their_density_and_the_share_of_items_at_the_cap(
+    folder: Path,
+) -> None:
+    given, plot = {"msd": {"MRF": {"max_neighbors": 20}}}, folder / "table2.svg"
+    page = reproduce("table2", folder=folder, models=["MRF"], parameters=given, plot=plot)
     (section,) = page.sections
-    rows = [row for row in TABLE_2["msd"] if row.kind == "MRF"]
-    assert list(cells(section)) == [row.model for row in rows]
-    data = split("msd", folder)
-    for row in rows:
-        model = MRF(**row.parameters)
-        expected = evaluate(model, data, PAPER, ties="index").mean("ndcg@100")
-        assert cells(section)[row.model][1] == f"{expected.mean:.3f} ± {expected.error:.3f}"
-    assert "| MRF, 0.1 % sparse, r = 0.5 | 0.381 |" in page.markdown()
-    drawn = (folder / "table2.svg").read_text()
-    assert all(f"<!-- {text} -->" in drawn for text in ("MRF, dense", "MRF, 0.1 % sparse", "r = 0.5"))
-
-
-def test_table_2_has_the_density_and_the_share_of_items_at_the_cap(folder: Path) -> None:
-    given = {"msd": {"MRF": {"max_neighbors": 20}}}
-    page = reproduce("table2", folder=folder, models=["MRF"], parameters=given)
-    assert page.sections[0].columns[-2:] == ["weights kept", "items with max_neighbors weights"]
-    rows, data = cells(page.sections[0]), page.data["data_sets"]["msd"]["models"]
+    assert section.columns[-2:] == ["weights kept", "items with max_neighbors weights"]
+    rows, measured, data = cells(section), page.data["data_sets"]["msd"]["models"], split("msd", folder)
+    published = [row for row in TABLE_2["msd"] if row.kind == "MRF"]
+    assert list(rows) == [row.model for row in published]
     assert rows["MRF, dense"][-2:] == ["100.00 %", "–"]
-    for row, found in list(zip(TABLE_2["msd"], data, strict=False))[1:]:
-        model = MRF(**{**row.parameters, "max_neighbors": 20}).fit(split("msd", folder).training)
-        assert model.pattern_ is not None
-        columns = model.pattern_.toarray().sum(axis=0)
-        assert found["share"] == (model.weights_.nnz + columns.size) / columns.size**2
-        assert found["capped"] == (columns == 20).mean()
-        assert rows[row.model][-2:] == [f"{100 * found[name]:.2f} %" for name in ("share", "capped")]
-    assert 0 < data[1]["capped"] < 1
+    for row, found in zip(published, measured, strict=True):
+        model = MRF(**{**row.parameters, "max_neighbors": 20})
+        expected = fit_and_measure(model, data, PAPER, ties="index").mean("ndcg@100")
+        assert rows[row.model][1] == f"{expected.mean:.3f} ± {expected.error:.3f}"
+        if model.pattern_ is not None:
+            columns = model.pattern_.toarray().sum(axis=0)
+            assert found["share"] == (model.weights_.nnz + columns.size) / columns.size**2
+            assert found["capped"] == (columns == 20).mean()
+            assert rows[row.model][-2:] == [f"{100 * found[name]:.2f} %" for name in ("share", "capped")]
+    assert 0 < measured[1]["capped"] < 1
+    assert "| MRF, 0.1 % sparse, r = 0.5 | 0.381 |" in page.markdown()
+    texts = ("MRF, dense", "MRF, 0.1 % sparse", "r = 0.5")
+    assert all(f"<!-- {text} -->" in plot.read_text() for text in texts)
 
 
 @pytest.mark.slow  # loads PyTorch
@@ -257,15 +254,7 @@ def test_table_2_ends_with_mult_vae(folder: Path) -> None:
     assert row[2] != "–"
 
 
-def test_autoencoders_are_trained_as_published() -> None:
-    for rows in TABLE_1.values():
-        trained = {row.kind: row.parameters for row in rows if row.kind in ("MultVAE", "MultDAE", "CDAE")}
-        assert [(found["epochs"], found["patience"]) for found in trained.values()] == [(200, None)] * 3
-        assert (trained["MultVAE"]["hidden"], trained["MultDAE"]["l2"]) == (600, 0.01)
-    assert TABLE_2["msd"][-1] == TABLE_1["msd"][1]
-
-
-def test_published_parameters_are_those_of_the_notebook() -> None:
+def test_published_parameters_are_those_of_the_notebook_and_of_liang() -> None:
     dense = {name: dict(rows[0].parameters or {}) for name, rows in TABLE_1.items()}
     assert {name: found["l2"] for name, found in dense.items()} == {"ml-20m": 6.0, "netflix": 6.0, "msd": 3.0}
     assert all(found["alpha"] == 0.75 and found["sparsity"] is None for found in dense.values())
@@ -274,6 +263,11 @@ def test_published_parameters_are_those_of_the_notebook() -> None:
         (threshold, r) for threshold in (0.11, 0.375) for r in (0.0, 0.1, 0.5)
     ]
     assert all(found["l2"] == 1.0 and found["max_neighbors"] == 1000 for found in sparse)
+    for rows in TABLE_1.values():
+        trained = {row.kind: row.parameters for row in rows if row.kind in ("MultVAE", "MultDAE", "CDAE")}
+        assert [(found["epochs"], found["patience"]) for found in trained.values()] == [(200, None)] * 3
+        assert (trained["MultVAE"]["hidden"], trained["MultDAE"]["l2"]) == (600, 0.01)
+    assert TABLE_2["msd"][-1] == TABLE_1["msd"][1]
 
 
 @pytest.mark.slow  # loads PyTorch
@@ -294,16 +288,6 @@ def test_side_checks_run_on_what_is_prepared(folder: Path, monkeypatch: pytest.M
     cut = reproduce("exposure", ["ml-20m"], folder=folder)
     assert len(cut.sections[0].columns) == 5
     assert any("Mult-VAE: no torch." in note for note in cut.notes)
-
-
-def test_nothing_prepared_unknown_experiments_and_unknown_data_are_refused(tmp_path: Path) -> None:
-    for what in EXPERIMENTS:
-        with pytest.raises(DataError, match="none of the data sets is prepared"):
-            reproduce(what, folder=tmp_path)
-    with pytest.raises(ParameterError, match="what must be one of table1, table2, lowrank, exposure"):
-        reproduce("table3")
-    with pytest.raises(ParameterError, match="names must be among ml-20m, netflix, msd for table1"):
-        reproduce("table1", ["ml-1m"], folder=tmp_path)
 
 
 def test_a_plot_is_of_one_data_set(folder: Path) -> None:

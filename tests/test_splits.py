@@ -9,13 +9,15 @@ import numpy as np
 import polars as pl
 import pytest
 import scipy.sparse as sp
-from hypothesis import HealthCheck, assume, settings
+from hypothesis import HealthCheck, assume, reject, settings
 from hypothesis import given as forall
 from hypothesis import strategies as st
 
-from mrfrec import DataError, Interactions, MrfrecError
+from mrfrec import DataError, Interactions, MrfrecError, ParameterError
 from mrfrec.data.events import Events
+from mrfrec.data.heldout import hashed
 from mrfrec.data.ids import Ids
+from mrfrec.evaluation import by_hash
 from mrfrec.evaluation.splits import (
     SEED,
     Questions,
@@ -50,9 +52,8 @@ def interactions_of(rows: Sequence[Pair]) -> Interactions:
     return read_interactions(table(rows))
 
 
-def pairs_of(events: Events, rows: Any = None) -> list[Pair]:
-    chosen = range(len(events)) if rows is None else rows.tolist()
-    return [(events.users[int(events.user[row])], events.items[int(events.item[row])]) for row in chosen]
+def pairs_of(events: Events, rows: Any) -> list[Pair]:
+    return [(events.users[int(events.user[row])], events.items[int(events.item[row])]) for row in rows]
 
 
 def sets_of(matrix: sp.csr_array, users: Ids, items: Ids) -> Sets:
@@ -70,33 +71,23 @@ def trained(split: Split) -> Sets:
     return sets_of(split.training.matrix, split.training.users, split.training.items)
 
 
-def shown(split: Split, questions: Questions | None = None) -> Sets:
-    questions = questions or split.test
-    return sets_of(questions.shown, questions.users, split.training.items)
-
-
-def targets(split: Split, questions: Questions | None = None) -> Sets:
-    questions = questions or split.test
-    return sets_of(questions.targets, questions.users, split.training.items)
+def asked_of(split: Split, questions: Questions | None = None) -> naive.Asked:
+    """Return what is asked of the test users, or of others."""
+    questions, items = questions or split.test, split.training.items
+    shown, targets = (sets_of(X, questions.users, items) for X in (questions.shown, questions.targets))
+    assert list(questions.users) == sorted(targets)
+    return naive.Asked(shown, targets, questions.left_out)
 
 
 def pairs(sets: Sets) -> set[Pair]:
     return {(user, item) for user, items in sets.items() for item in items}
 
 
-def assert_asks(split: Split, questions: Questions | None, expected: naive.Asked) -> None:
-    assert questions is not None
-    assert shown(split, questions) == expected.shown
-    assert targets(split, questions) == expected.targets
-    assert list(questions.users) == sorted(expected.targets)
-    assert questions.left_out == expected.left_out
-
-
 def assert_is_strong(split: Split, expected: naive.Strong) -> None:
     assert trained(split) == expected.training
     assert list(split.training.items) == sorted(expected.items)
-    assert_asks(split, split.validation, expected.validation)
-    assert_asks(split, split.test, expected.test)
+    assert asked_of(split, split.validation) == expected.validation
+    assert asked_of(split) == expected.test
 
 
 def random_rows(seed: int, name: Callable[[int], Any] = int, users: int = 60, items: int = 40) -> list[Pair]:
@@ -122,7 +113,6 @@ NAMES: dict[str, Callable[[int], Any]] = {
         "aZ~é_€Б\U0001f600"[number % 8] + "zA9"[number // 8 % 3] + str(number)
     ),
 }
-named = pytest.mark.parametrize("name", NAMES.values(), ids=list(NAMES))
 
 
 # Strong generalisation: equal to the naive one.
@@ -142,49 +132,12 @@ def test_the_published_random_numbers_on_a_table_small_enough_to_check() -> None
     }
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_the_order_of_rows_decides_what_is_hidden(seed: int) -> None:
-    rows = random_rows(7)
-    shuffled = [rows[place] for place in np.random.default_rng(seed).permutation(len(rows))]
-    split = strong_generalisation(events_of(rows), 15, min_items=0)
-    other = strong_generalisation(events_of(shuffled), 15, min_items=0)
-    assert_is_strong(other, naive.strong_generalisation(shuffled, 15))
-    assert trained(other) == trained(split)
-    assert targets(other) != targets(split)
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2**32 - 1])
-@pytest.mark.parametrize("hidden", [0.1, 0.29, 0.99])
-def test_other_seeds_and_shares_equal_naive(seed: int, hidden: float) -> None:
-    rows = random_rows(9)
-    split = strong_generalisation(events_of(rows), 20, min_items=0, hidden=hidden, seed=seed)
-    assert_is_strong(split, naive.strong_generalisation(rows, 20, hidden, seed))
-
-
 def test_titles_go_with_the_items() -> None:
     rows = random_rows(13)
     frame = table(rows).with_columns(title=pl.format("item {}", "item"))
     split = strong_generalisation(read_events(frame), 12, min_users=3)
     assert split.training.titles is not None
     assert list(split.training.titles) == [f"item {item}" for item in split.training.items]
-
-
-# Strong generalisation: users and items that drop out.
-
-
-def test_repeated_rows_count_once_where_they_stood_first() -> None:
-    rows = random_rows(15)
-    rng = np.random.default_rng(0)
-    again = [rows[place] for place in rng.choice(len(rows), 80)]
-    repeated = rows[:200] + again + rows[200:]
-    events = events_of(repeated)
-    unique = naive.first_of_each_pair(repeated)
-    assert pairs_of(events) == unique
-    assert events.repeated == 80
-    assert_is_strong(
-        strong_generalisation(events, 12, min_users=3, min_items=6),
-        naive.strong_generalisation(naive.filtered(unique, 3, 6), 12),
-    )
 
 
 # What cannot be split.
@@ -221,7 +174,7 @@ def test_what_cannot_be_split_is_refused(split: Callable[[Events], Split], messa
 
 @pytest.mark.parametrize("min_items", [0, 5])
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-@named
+@pytest.mark.parametrize("name", NAMES.values(), ids=list(NAMES))
 def test_strong_split_of_a_file_equals_naive(
     name: Callable[[int], Any], suffix: str, min_items: int, tmp_path: Path
 ) -> None:
@@ -264,36 +217,10 @@ def as_csv_reads(rows: Sequence[Pair]) -> list[Pair]:
 # Leave k out.
 
 
-@named
-@pytest.mark.parametrize("k", [1, 3])
-def test_leave_out_hides_k_of_every_user_with_more(name: Callable[[int], Any], k: int) -> None:
-    rows = random_rows(22, name)
-    split = leave_out(events_of(rows), k)
-    had, kept = naive.sets(rows), trained(split)
-    assert {user: len(items) for user, items in kept.items()} == {
-        user: len(items) - k if len(items) > k else len(items) for user, items in had.items()
-    }
-    assert any(len(items) <= k for items in had.values())
-    hidden = [(user, item) for user, item in rows if item not in kept[user]]
-    assert_asks(split, split.test, naive.ask([pair for pair in rows if pair not in set(hidden)], hidden))
-    assert set(split.training.items) == {item for _, item in pairs(kept)}
-    assert split.validation is None
-
-
-def test_leave_out_drops_targets_nobody_is_trained_with() -> None:
-    """Both have "x"; one of "x" and what is their own is hidden, and what is their own is no target."""
-    rows = [(user, item) for user in "abcdefgh" for item in ("x", f"of {user}")]
-    split = leave_out(events_of(rows), 1)
-    kept = trained(split)
-    assert pairs(targets(split)) == {(user, "x") for user in kept if kept[user] == {f"of {user}"}}
-    assert split.test.left_out == 8 - len(split.test) > 0
-
-
 def test_leave_out_is_the_same_for_the_same_seed_and_another_for_another() -> None:
     events = events_of(random_rows(23))
     first, again, other = leave_out(events), leave_out(events, seed=SEED), leave_out(events, seed=1)
-    assert targets(first) == targets(again)
-    assert targets(first) != targets(other)
+    assert asked_of(first) == asked_of(again) != asked_of(other)
 
 
 def test_leave_out_hides_every_item_as_often() -> None:
@@ -302,22 +229,6 @@ def test_leave_out_hides_every_item_as_often() -> None:
     often = np.bincount(split.test.targets.indices)
     assert often.sum() == 600
     assert (abs(often - 150) < 50).all()  # 4.7 standard deviations
-
-
-def test_users_with_k_items_or_fewer_keep_them_all() -> None:
-    rows = [("a", "x"), ("a", "y"), ("b", "x"), ("b", "y"), ("b", "z"), ("c", "z")]
-    for split in (leave_out(events_of(rows), 2), by_time(events_of(rows, range(6)), 2)):
-        kept = trained(split)
-        assert (kept["a"], kept["c"], len(kept["b"])) == ({"x", "y"}, {"z"}, 1)
-        assert list(split.test.users) == ["b"]
-        assert split.test.left_out == 2
-
-
-def test_nothing_hidden_that_is_known_is_refused() -> None:
-    """The latest of each is an item only they have."""
-    rows = [("a", "x"), ("b", "x"), ("a", "of a"), ("b", "of b")]
-    with pytest.raises(DataError, match="none of 2 test users has a target"):
-        by_time(events_of(rows, [1, 1, 2, 2]))
 
 
 # By time.
@@ -359,10 +270,8 @@ def test_split_by_time_equals_naive(kind: str, suffix: str | None, tmp_path: Pat
         read_events(frame if suffix is None else write(frame, tmp_path / f"a{suffix}"), time=True), 2
     )
     order = [int(time) for time in times] if kind == "digits" else times
-    training, asked = naive.by_time(rows, order, 2)
-    assert trained(split) == training
-    assert_asks(split, split.test, asked)
-    assert asked.left_out
+    assert (trained(split), asked_of(split)) == naive.by_time(rows, order, 2)
+    assert split.test.left_out
 
 
 @pytest.mark.parametrize("options", [{"binary": False}, {"half_life": "30s"}])
@@ -382,41 +291,32 @@ def test_split_by_time_refuses_values_from_after_the_cut(options: dict[str, Any]
 TRAINING = [("a", "x"), ("a", "y"), ("b", "y"), ("c", "x"), ("c", "z")]
 
 
-def test_given_test_users_are_shown_their_training_rows() -> None:
-    split = given(interactions_of(TRAINING), interactions_of([("c", "y"), ("a", "z")]))
-    assert trained(split) == naive.sets(TRAINING)
-    assert shown(split) == {"a": {"x", "y"}, "c": {"x", "z"}}
-    assert targets(split) == {"a": {"z"}, "c": {"y"}}
-    assert split.test.left_out == 0
+@pytest.mark.parametrize(
+    ("targets", "shown", "expected"),
+    [
+        # Without what is shown, the test users are training users, and show their training rows.
+        (["cy", "az"], None, naive.Asked({"a": {*"xy"}, "c": {*"xz"}}, {"a": {"z"}, "c": {"y"}}, 0)),
+        # New users show what is given; "f" has no target.
+        (
+            ["dy", "ex", "ez"],
+            ["ey", "dx", "dz", "fx"],
+            naive.Asked({"d": {*"xz"}, "e": {"y"}}, {"d": {"y"}, "e": {*"xz"}}, 1),
+        ),
+        # Targets nobody is trained with stay targets; items that are only shown are left out.
+        (["aN", "bx", "bA"], None, naive.Asked({"a": {*"xy"}, "b": {"y"}}, {"a": {"N"}, "b": {*"xA"}}, 0)),
+        (["dy"], ["dx", "dO"], naive.Asked({"d": {"x"}}, {"d": {"y"}}, 0)),
+    ],
+)
+def test_given_splits_are_taken_as_they_are(
+    targets: list[str], shown: list[str] | None, expected: naive.Asked
+) -> None:
+    wanted, seen = ([(pair[0], pair[1]) for pair in part or ()] for part in (targets, shown))
+    split = given(
+        interactions_of(TRAINING), interactions_of(wanted), None if shown is None else interactions_of(seen)
+    )
+    assert (trained(split), asked_of(split)) == (naive.sets(TRAINING), expected)
+    assert list(split.training.items) == [*"xyz", *sorted({item for _, item in wanted} - {*"xyz"})]
     assert split.validation is None
-
-
-def test_given_new_users_are_shown_what_is_given() -> None:
-    new = [("e", "y"), ("d", "x"), ("d", "z"), ("f", "x")]
-    split = given(
-        interactions_of(TRAINING), interactions_of([("d", "y"), ("e", "x"), ("e", "z")]), interactions_of(new)
-    )
-    assert trained(split) == naive.sets(TRAINING)
-    assert shown(split) == {"d": {"x", "z"}, "e": {"y"}}
-    assert targets(split) == {"d": {"y"}, "e": {"x", "z"}}
-    assert split.test.left_out == 1
-
-
-def test_given_targets_nobody_is_trained_with_stay_targets() -> None:
-    split = given(interactions_of(TRAINING), interactions_of([("a", "new"), ("b", "x"), ("b", "aaa")]))
-    assert targets(split) == {"a": {"new"}, "b": {"x", "aaa"}}
-    assert set(split.training.items) == {"x", "y", "z", "new", "aaa"}
-    assert list(split.training.items)[:3] == ["x", "y", "z"]
-    assert trained(split) == naive.sets(TRAINING)
-    assert shown(split) == {"a": {"x", "y"}, "b": {"y"}}
-
-
-def test_given_items_that_are_only_shown_are_left_out() -> None:
-    split = given(
-        interactions_of(TRAINING), interactions_of([("d", "y")]), interactions_of([("d", "x"), ("d", "odd")])
-    )
-    assert list(split.training.items) == ["x", "y", "z"]
-    assert shown(split) == {"d": {"x"}}
 
 
 GIVEN: list[tuple[list[Pair], list[Pair] | None, str]] = [
@@ -455,8 +355,8 @@ def test_a_strong_split_is_tuned_on_its_validation_users() -> None:
     tuning = split.for_tuning()
     expected = naive.strong_generalisation(naive.filtered(rows, 0, 5), 12)
     assert trained(tuning) == expected.training
-    assert_asks(tuning, tuning.test, expected.validation)
-    assert_asks(tuning, tuning.validation, expected.validation)  # to stop training by
+    assert asked_of(tuning) == expected.validation
+    assert asked_of(tuning, tuning.validation) == expected.validation  # to stop training by
     test_users = set(expected.users[-12:])
     assert test_users.isdisjoint(tuning.training.users)
     assert test_users.isdisjoint(tuning.test.users)
@@ -477,7 +377,7 @@ def weak(request: pytest.FixtureRequest) -> Split:
 
 def test_tuning_without_validation_users_hides_a_part_of_the_training_data(weak: Split) -> None:
     tuning = weak.for_tuning()
-    had, kept, asked = trained(weak), trained(tuning), targets(tuning)
+    had, kept, asked = trained(weak), trained(tuning), asked_of(tuning).targets
 
     def left(count: int) -> int:
         if weak.inner is not None:  # the same once more: two of each
@@ -489,12 +389,11 @@ def test_tuning_without_validation_users_hides_a_part_of_the_training_data(weak:
     }
     assert pairs(kept) | pairs(asked) <= pairs(had)
     assert pairs(kept).isdisjoint(pairs(asked))
-    assert shown(tuning) == {user: kept[user] for user in asked}
+    assert asked_of(tuning) == naive.Asked({user: kept[user] for user in asked}, asked, len(had) - len(asked))
     assert all(asked.values())
-    assert tuning.test.left_out == len(had) - len(asked)
-    unknown = pairs(targets(weak))
+    unknown = pairs(asked_of(weak).targets)
     assert unknown
-    assert unknown.isdisjoint(pairs(kept) | pairs(asked) | pairs(shown(tuning)))
+    assert unknown.isdisjoint(pairs(kept) | pairs(asked))
 
 
 # What must hold for any table.
@@ -520,19 +419,20 @@ def tables(draw: Any, users: int = 1, items: int = 1) -> list[Pair]:
     st.integers(1, 2),
     st.integers(0, 3),
     st.integers(0, 6),
-    st.sampled_from([0.2, 0.5, 0.9]),
+    st.sampled_from([0.2, 0.29, 0.5, 0.9]),
+    st.sampled_from([SEED, 0, 2**32 - 1]),
 )
 def test_strong_split_of_any_table(
-    rows: list[Pair], heldout: int, min_users: int, min_items: int, hidden: float
+    rows: list[Pair], heldout: int, min_users: int, min_items: int, hidden: float, seed: int
 ) -> None:
     def split() -> Split:
         return strong_generalisation(
-            events_of(rows), heldout, min_users=min_users, min_items=min_items, hidden=hidden
+            events_of(rows), heldout, min_users=min_users, min_items=min_items, hidden=hidden, seed=seed
         )
 
     left = naive.filtered(rows, min_users, min_items)
     n = len({user for user, _ in left})
-    expected = naive.strong_generalisation(left, heldout, hidden) if 2 * heldout < n else None
+    expected = naive.strong_generalisation(left, heldout, hidden, seed) if 2 * heldout < n else None
     if expected is None or not expected.validation.targets or not expected.test.targets:
         with pytest.raises(DataError):
             split()
@@ -542,32 +442,21 @@ def test_strong_split_of_any_table(
     assert found.validation is not None
     users = [set(part.users) for part in (found.training, found.validation, found.test)]
     assert sum(map(len, users)) == len(set.union(*users))
-    for questions in (found.validation, found.test):
-        assert pairs(shown(found, questions)).isdisjoint(pairs(targets(found, questions)))
+    for asked in (expected.validation, expected.test):
+        assert pairs(asked.shown).isdisjoint(pairs(asked.targets))
 
 
 @SETTINGS
 @forall(tables(users=3), st.integers(1, 3), st.integers(1, 3))
-def test_rows_of_a_strong_split_part_the_table(rows: list[Pair], heldout: int, seed: int) -> None:
+def test_rows_of_a_strong_split_are_the_notebooks_in_its_order(
+    rows: list[Pair], heldout: int, seed: int
+) -> None:
     events = events_of(rows)
     assume(2 * heldout < events.n_users)
     found = strong_rows(events, heldout, seed=seed)
-    drawn = found.pop("users").tolist()
-    assert sorted(drawn) == list(range(events.n_users))
-    together = np.concatenate(list(found.values()))
-    assert len(np.unique(together)) == len(together)
-    known = set(events.item[found["training"]].tolist())
-    lost = set(range(len(events))) - set(together.tolist())
-    assert all(int(events.item[row]) not in known for row in lost)
-    n = len(drawn)
-    for part, users in (
-        ("training", drawn[: n - 2 * heldout]),
-        ("validation shown", drawn[n - 2 * heldout : n - heldout]),
-        ("validation targets", drawn[n - 2 * heldout : n - heldout]),
-        ("test shown", drawn[n - heldout :]),
-        ("test targets", drawn[n - heldout :]),
-    ):
-        assert set(events.user[found[part]].tolist()) <= set(users)
+    expected = naive.strong_rows(rows, heldout, seed=seed)
+    assert [events.users[user] for user in found.pop("users").tolist()] == expected.pop("users")
+    assert {part: pairs_of(events, chosen) for part, chosen in found.items()} == expected
 
 
 @SETTINGS
@@ -578,8 +467,7 @@ def test_split_by_time_of_any_table(rows: list[Pair], k: int, data: st.DataObjec
     training, asked = naive.by_time(rows, times, k)
     if asked.targets:
         split = by_time(events, k)
-        assert trained(split) == training
-        assert_asks(split, split.test, asked)
+        assert (trained(split), asked_of(split)) == (training, asked)
     else:
         with pytest.raises(DataError, match=r"has a target|no user has more than"):
             by_time(events, k)
@@ -588,23 +476,92 @@ def test_split_by_time_of_any_table(rows: list[Pair], k: int, data: st.DataObjec
 @SETTINGS
 @forall(tables(), st.integers(1, 3), st.integers(0, 5))
 def test_leave_out_of_any_table(rows: list[Pair], k: int, seed: int) -> None:
-    """Every item has a user with nothing else besides, so that all items stay in the training data."""
-    for number, item in enumerate(sorted({item for _, item in rows})):
-        rows = [*rows, (type(item)(1000 + number), item)]
-    had = naive.sets(rows)
+    """Targets are of items that are trained with; nobody else's are hidden from users with k or fewer."""
+    had, events = naive.sets(rows), events_of(rows)
     if all(len(items) <= k for items in had.values()):
         with pytest.raises(DataError, match="no user has more than"):
-            leave_out(events_of(rows), k, seed=seed)
+            leave_out(events, k, seed=seed)
         return
-    split = leave_out(events_of(rows), k, seed=seed)
+    try:
+        split = leave_out(events, k, seed=seed)
+    except DataError:  # nobody is trained with what is hidden
+        reject()
     kept = trained(split)
-    assert pairs(kept) | pairs(targets(split)) == set(rows)
-    assert pairs(kept).isdisjoint(pairs(targets(split)))
-    assert {user: len(items) for user, items in targets(split).items()} == {
-        user: k for user, items in had.items() if len(items) > k
+    assert {user: len(items) for user, items in kept.items()} == {
+        user: len(items) - k if len(items) > k else len(items) for user, items in had.items()
     }
-    assert shown(split) == {user: kept[user] for user in targets(split)}
-    assert split.test.left_out == len(had) - len(split.test)
+    hidden = [(user, item) for user, item in rows if item not in kept[user]]
+    assert asked_of(split) == naive.ask(sorted(pairs(kept)), hidden)
+    assert set(split.training.items) == {item for _, item in pairs(kept)}
+    assert split.validation is None
+
+
+# By hash.
+
+
+def hash_rows(users: int = 300, items: int = 40, seed: int = 0, texts: bool = True) -> list[Pair]:
+    rng = np.random.default_rng(seed)
+    X = rng.random((users, items)) < rng.uniform(0.02, 0.5, users)[:, None]
+    X[:, -1] = False
+    X[0, -1] = True  # an item of one user
+    name = (lambda kind, x: f"{kind}é{x}") if texts else (lambda kind, x: int(x) * 7)
+    return [(name("u", u), name("i", i)) for u, i in zip(*X.nonzero(), strict=True)]
+
+
+@pytest.mark.parametrize("texts", [True, False], ids=["strings", "integers"])
+@pytest.mark.parametrize("options", [{}, {"most": 20}, {"hidden": 0.5}], ids=str)
+def test_split_by_hash_equals_naive(options: dict[str, Any], texts: bool) -> None:
+    rows = hash_rows(texts=texts)
+    split = by_hash(interactions_of(rows), 0.15, validation=True, **options)
+    training, test, validation = naive.by_hash(rows, 0.15, **options)
+    assert (trained(split), asked_of(split), asked_of(split, split.validation)) == (
+        training,
+        test,
+        validation,
+    )
+    assert len(test.targets) > 10
+    without = by_hash(interactions_of(rows), 0.15, **options)
+    assert without.validation is None
+    assert list(without.test.users) == list(split.test.users)
+    assert without.training.n_users > split.training.n_users
+
+
+def test_same_users_are_held_out_on_another_day() -> None:
+    """However many users and items are new; of those held out, who had no new items is asked the same."""
+    rows = hash_rows()
+    more = rows + [(f"new{user}", item) for user, item in hash_rows(seed=1)]
+    a, b = (asked_of(by_hash(interactions_of(each), 0.2)) for each in (rows, more))
+    old = {user for user in b.targets if not user.startswith("new")}
+    assert old == set(a.targets)
+    assert all(a.targets[user] == b.targets[user] and a.shown[user] == b.shown[user] for user in old)
+
+
+def test_hash_of_a_number_is_that_of_its_text() -> None:
+    numbers = [0, 7, -5, 2**63 - 1]
+    places = np.arange(4)
+    found = hashed(Ids.of(numbers, "user"), places)
+    assert (found == hashed(Ids.of([str(x) for x in numbers], "user"), places)).all()
+    assert found.tolist() == [naive.text_hash(x) for x in numbers]
+
+
+def test_hashes_are_even() -> None:
+    found = hashed(Ids.range(100_000), np.arange(100_000)) / 2.0**64
+    counts = np.histogram(found, 20, (0, 1))[0]
+    assert abs(counts - 5000).max() < 5 * 5000**0.5
+
+
+def test_too_little_data_to_hold_out_by_hash_is_refused() -> None:
+    def grid(users: int, items: int) -> Interactions:
+        return interactions_of([(u, i) for u in range(users) for i in range(items)])
+
+    with pytest.raises(DataError, match="0 test users can be held out of 30, of whom 0 have 5 items"):
+        by_hash(grid(30, 3))
+    with pytest.raises(DataError, match="held out"):
+        by_hash(grid(3, 6), 0.999999)
+    with pytest.raises(ParameterError, match=r"heldout must be above 0 and below 0\.5"):
+        by_hash(grid(3, 6), 0.5, validation=True)
+    with pytest.raises(DataError, match="nothing to ask"):
+        by_hash(grid(50, 6), hidden=0.1)
 
 
 # ── times, seeds and edges ────────────────────────────────────────────────────────────────────────

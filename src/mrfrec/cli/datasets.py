@@ -82,10 +82,7 @@ def verify(name: Name, folder: Folder = None) -> None:
     from mrfrec.cli.show import note, print_table
 
     checks = datasets.verify(name, folder)
-    rows = [
-        (check.what, _shown(check.expected), _shown(check.found), "yes" if check.ok else "NO")
-        for check in checks
-    ]
+    rows = [(check.what, *check.texts, "yes" if check.ok else "NO") for check in checks]
     print_table(rows, ["", "expected", "found", "same"])
     wrong = [check.what for check in checks if not check.ok]
     if wrong:
@@ -95,7 +92,3 @@ def verify(name: Name, folder: Folder = None) -> None:
         )
     if not any(isinstance(check.expected, str) or check.expected for check in checks):
         note(f"nothing is published about {name}: only its consistency was checked")
-
-
-def _shown(value: int | str | None) -> str | None:
-    return f"{value:,}" if isinstance(value, int) else value

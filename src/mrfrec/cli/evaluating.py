@@ -166,22 +166,23 @@ def tune(
     """  # fmt: skip
     from mrfrec.cli.models import make, only, parse_model, parse_vary
     from mrfrec.cli.show import note
-    from mrfrec.evaluation import climbing, grids, report
+    from mrfrec.evaluation import report, tuning
+    from mrfrec.evaluation.figures import plot_tuning
+    from mrfrec.evaluation.grids import axes_of
 
     spec = parse_model(only(model))
     settings = Measuring(metrics=metric, ties=ties, form=form)
     (made,) = make([spec], machine)
     varied = parse_vary(vary or (), spec.kind)
-    for name, axis in grids.axes_of(spec.kind, varied, spec.parameters).items():
-        grids.check_values(spec.kind, name, axis, spec.parameters)
+    axes_of(spec.kind, varied, spec.parameters)  # refuses bad values before the data is read
     if best.suffix.lower() != ".json" or (study is not None and study.resolve() == best.resolve()):
         raise ParameterError("--output", "a .json file, and another one than --study", str(best))
     if minutes is None and method == "climb":
-        minutes = climbing.MINUTES
+        minutes = tuning.MINUTES
     checked = measuring(data, settings, plot, defaults=["ndcg@100"], written=[best, study])
     workers = cluster_of(cluster, made)
     with workers as on_cluster, checked as (split, wanted, progress), resumable(study):
-        result = climbing.climb(
+        result = tuning.climb(
             split, ",".join(wanted), model=spec.kind, fixed=spec.parameters, vary=varied,
             grid=method == "grid", minutes=minutes, study=study, improved=lambda found: found.save(best),
             ties=ties, machine=machine, progress=progress, **on_cluster,
@@ -190,6 +191,4 @@ def tune(
         result.save(best)
         note(f"wrote the best parameters to {best}; use them with mrfrec fit --params {best}")
         if plot is not None:
-            from mrfrec.evaluation.plots import plot_tuning
-
             plot_tuning(result, plot)

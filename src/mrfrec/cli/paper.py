@@ -52,10 +52,7 @@ def reproduce(
     ] = None,
     form: opt.ReportFormat = None,
     output: opt.ReportFile = None,
-    plot: Annotated[
-        Path | None,
-        Option(metavar="FILE", help="Draw the results of anything but table1, as a .png, .svg or .pdf file."),
-    ] = None,
+    plot: opt.Plot = None,
 ) -> None:
     """Run the paper's experiments on its data.
 
@@ -66,7 +63,7 @@ def reproduce(
     Uses the published parameters where there are any, and breaks ties by index.
     Runs on the data sets that are prepared (mrfrec paper datasets prepare) and says how to get the others. If
     the counts of a data set are not the published ones, its published numbers are left out. A model that
-    cannot be trained here is skipped with a note.
+    cannot be trained here is skipped with a note. --plot is for all but table1.
 
     \b
     Examples:
@@ -161,7 +158,7 @@ def tradeoff(
       mrfrec paper tradeoff ml-20m --sparsity 0.002,0.01 --r 0,0.5 --dense l2=6 --sparse l2=3 -o table2.md
     """  # fmt: skip
     from mrfrec.cli.models import check_machine, numbers
-    from mrfrec.paper.tables import of_tradeoff
+    from mrfrec.paper.results import of_tradeoff, plot_times
     from mrfrec.paper.tradeoff import AS_PUBLISHED
     from mrfrec.paper.tradeoff import tradeoff as run
 
@@ -174,23 +171,15 @@ def tradeoff(
         settings["ties"] = options.ties
     for name, text in (("dense", dense if with_dense else ""), ("sparse", sparse)):
         settings[name] = {**settings[name], **_mrf_parameters(text), **options.machine}
-    levels = numbers("--sparsity", sparsity)
+    levels = numbers("--sparsity", sparsity) or None
     with measuring(data, options, plot) as (split, wanted, progress):
-        result = run(
-            split, levels or _levels(split.training.n_items), numbers("--r", r), with_dense=with_dense,
-            metrics=wanted, progress=progress, **settings,
+        found = run(
+            split, levels, numbers("--r", r), with_dense=with_dense, metrics=wanted, progress=progress,
+            **settings,
         )  # fmt: skip
-        show(of_tradeoff(result), options, data)
+        show(of_tradeoff(found), options, data)
         if plot is not None:
-            from mrfrec.paper.plots import plot_tradeoff
-
-            plot_tradeoff(result, wanted[0], plot)
-
-
-def _levels(m: int) -> list[float]:
-    """Return the paper's sparsities if they keep five entries a column, otherwise some for few items."""
-    usual = [level for level in (0.001, 0.005) if level * m >= 5]
-    return usual or sorted({max(0.1, min(2 / m, 1.0)), max(0.3, min(3 / m, 1.0))})
+            plot_times(found.evaluations, wanted[0], plot)
 
 
 def _mrf_parameters(text: str) -> dict[str, Any]:
@@ -230,28 +219,24 @@ def lowrank(
     from mrfrec.cli.models import make, numbers, only, parse_model
     from mrfrec.core.progress import part_of
     from mrfrec.models.mrf import MRF
+    from mrfrec.paper.results import of_low_rank, plot_low_rank
     from mrfrec.paper.side_checks import low_rank
-    from mrfrec.paper.tables import of_low_rank
 
     text = only(model) or "preset=paper, sparsity=dense"
     given = numbers("--ranks", ranks)
-    cuts = [check_count("--ranks", int(x) if x.is_integer() else x) for x in given]
+    cuts = [check_count("--ranks", int(x) if x.is_integer() else x) for x in given] or None
     (recommender,) = make([parse_model(text)], options.machine)
     if not isinstance(recommender, MRF):
         raise ParameterError("--model", "an MRF, EASE or EDLAE, whose weights can be cut", text)
     with measuring(data, options, plot) as (split, wanted, progress):
-        m = split.training.n_items
-        cuts = cuts or [rank for rank in (200, 1000, 3000) if rank < m] or [max(m // 2, 1)]
         recommender.fit(split.training, progress=part_of(progress, 0, 0.5))
         rest = part_of(progress, 0.5, 1)
-        comparison = low_rank(
+        found = low_rank(
             recommender, split.test, cuts, wanted, ties=options.ties, split=split.name, progress=rest
         )
-        show(of_low_rank(comparison), options, data)
+        show(of_low_rank(found), options, data)
         if plot is not None:
-            from mrfrec.paper.plots import plot_low_rank
-
-            plot_low_rank(comparison, wanted[0], plot)
+            plot_low_rank(found, wanted[0], plot)
 
 
 @paper_app.command()
@@ -266,8 +251,8 @@ def exposure(data: Data, options: Measuring, model: opt.MeasuredModels, plot: op
       mrfrec paper exposure events.csv --model MRF --model MultVAE --plot exposure.png
     """
     from mrfrec.evaluation.protocol import compare
+    from mrfrec.paper.results import of_exposure, plot_exposure
     from mrfrec.paper.side_checks import exposure as shares_of
-    from mrfrec.paper.tables import of_exposure
 
     models = models_to_compare(model, options.machine)
     with measuring(data, options, plot) as (split, wanted, progress):
@@ -275,6 +260,4 @@ def exposure(data: Data, options: Measuring, model: opt.MeasuredModels, plot: op
         shares = shares_of(comparison, split.test)
         show(of_exposure(comparison, shares), options, data)
         if plot is not None:
-            from mrfrec.paper.plots import plot_exposure
-
             plot_exposure(shares, plot)

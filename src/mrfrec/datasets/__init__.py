@@ -55,6 +55,11 @@ class Check(NamedTuple):
     def ok(self) -> bool:
         return self.expected == self.found
 
+    @property
+    def texts(self) -> list[str | None]:
+        """What was expected and what was found, as texts."""
+        return [f"{x:,}" if isinstance(x, int) else x for x in (self.expected, self.found)]
+
 
 def available(folder: Folder = None) -> list[Listed]:
     """List the data sets: those included in the package and those that can be prepared."""
@@ -139,43 +144,49 @@ def split(name: str, folder: Folder = None) -> "Split":
 
 def verify(name: str, folder: Folder = None) -> list[Check]:
     """Compare a prepared data set and its split with the published numbers."""
+    from io import BytesIO
+
     import numpy as np
 
-    from mrfrec.datasets.vae_cf import vae_cf_files
+    from mrfrec.datasets.originals import vae_cf_tables, write_vae_cf_table
 
     data_set, found = find(name), events(name, folder)
     few = int((np.bincount(found.user) < data_set.min_items).sum())
-    made = vae_cf_files(found, data_set.heldout) if found.n_users > 2 * data_set.heldout else {}
-    wanted = {"unique_sid.txt", *data_set.split}
-    contents = {file: b"".join(pieces) for file, pieces in made.items() if file in wanted}
-    lines = {file: content.count(b"\n") for file, content in contents.items()}
+    rows, sums = dict[str, int](), dict[str, str]()  # of the files of the split, if it can be made
+    for file, table in vae_cf_tables(found, data_set.heldout) if found.n_users > 2 * data_set.heldout else ():
+        rows[file] = table.height
+        if file in data_set.split:
+            content = BytesIO()
+            write_vae_cf_table(file, table, content)
+            sums[file] = hashlib.md5(content.getbuffer(), usedforsecurity=False).hexdigest()
     checks: list[tuple[str, int | str | None, int | str | None]] = [
         ("rows of a pair that was there before", 0, found.repeated),
         (f"users with fewer than {data_set.min_items} items", 0, few),
         ("events", data_set.events, len(found)),
         ("users", data_set.users, found.n_users),
         ("items", data_set.items, found.n_items),
-        ("items of the training users", data_set.training_items, lines.get("unique_sid.txt")),
+        ("items of the training users", data_set.training_items, rows.get("unique_sid.txt")),
     ]
     for file, known in data_set.split.items():
-        content = contents.get(file)
-        md5 = None if content is None else hashlib.md5(content, usedforsecurity=False).hexdigest()
-        rows = None if content is None else lines[file] - 1  # without the header
-        checks += [(f"rows of {file}", known.rows, rows), (f"MD5 of {file}", known.md5, md5)]
+        checks += [
+            (f"rows of {file}", known.rows, rows.get(file)),
+            (f"MD5 of {file}", known.md5, sums.get(file)),
+        ]
     return [Check(what, known, value) for what, known, value in checks if known is not None]
 
 
 def write_vae_cf(name: str, target: str | PathLike[str], folder: Folder = None) -> list[Path]:
     """Write the split of a prepared data set in the file layout of Liang et al.'s vae_cf."""
-    from mrfrec.datasets.vae_cf import vae_cf_files
+    from mrfrec.datasets.originals import vae_cf_tables, write_vae_cf_table
 
-    contents = vae_cf_files(events(name, folder), find(name).heldout)
-    place = expanded(target)
-    _make(place, "target")
-    for file, pieces in contents.items():
+    data, heldout = events(name, folder), find(name).heldout
+    place, written = expanded(target), []
+    for file, table in vae_cf_tables(data, heldout):
+        _make(place, "target")  # not if there is no split
         with writing(place / file) as unfinished, unfinished.open("wb") as out:
-            out.writelines(pieces)
-    return [place / file for file in contents]
+            write_vae_cf_table(file, table, out)
+        written.append(place / file)
+    return written
 
 
 def _paths(name: str, folder: Folder) -> tuple[Path, Path]:

@@ -1,17 +1,20 @@
-"""Read original files into `Events`, and write events to Parquet."""
+"""Read original files into `Events`, write events to Parquet, and splits as vae_cf does."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import numpy as np
 import polars as pl
 
 from mrfrec.core.engine import Progress
 from mrfrec.data.events import Events
-from mrfrec.data.ids import Ids, Texts
+from mrfrec.data.ids import Ids, Texts, positions_in
 from mrfrec.datasets.files import original_files
 from mrfrec.datasets.registry import DataSet
 from mrfrec.errors import DataError
+from mrfrec.evaluation.splits import strong_rows
 from mrfrec.io.atomic import writing
 from mrfrec.io.batches import reading
 from mrfrec.io.tables import read_events
@@ -121,3 +124,29 @@ def write_events(events: Events, path: Path, titles: Path) -> None:
 
 def _series(ids: Ids) -> pl.Series:
     return pl.Series(list(ids.values) if isinstance(ids.values, Texts) else ids.values)
+
+
+def vae_cf_tables(events: Events, heldout: int) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Yield the files of a split in the layout of Liang et al. (2018), as the notebook of vae_cf writes them.
+
+    unique_sid.txt lists item ids in the order of their first training row. The other files number users in
+    the order of the permutation and items by their line in unique_sid.txt.
+
+    https://github.com/dawenl/vae_cf
+    """
+    rows = strong_rows(events, heldout)
+    found, first = np.unique(events.item[rows["training"]], return_index=True)
+    items = found[np.argsort(first)]
+    uid, sid = positions_in(rows["users"], events.n_users), positions_in(items, events.n_items)
+    yield "unique_sid.txt", pl.DataFrame({"sid": _series(events.items).gather(items)})
+    parts = {"train.csv": "training"}
+    for name in ("validation", "test"):
+        parts |= {f"{name}_tr.csv": f"{name} shown", f"{name}_te.csv": f"{name} targets"}
+    for file, part in parts.items():
+        chosen = rows[part]
+        yield file, pl.DataFrame({"uid": uid[events.user[chosen]], "sid": sid[events.item[chosen]]})
+
+
+def write_vae_cf_table(file: str, table: pl.DataFrame, target: IO[bytes]) -> None:
+    """Write a file of vae_cf; that of the items has no header."""
+    table.write_csv(target, include_header=file.endswith(".csv"), quote_style="never")

@@ -8,7 +8,6 @@ best = evaluation.climb(split, minutes=10).best
 evaluation.evaluate(MRF(**best.parameters), split)
 """
 
-from mrfrec.evaluation.climbing import climb
 from mrfrec.evaluation.grids import grid, ridges, usual_points
 from mrfrec.evaluation.heldout import by_hash
 from mrfrec.evaluation.metrics import Mean, Metric, Paired, paired
@@ -29,7 +28,7 @@ from mrfrec.evaluation.splits import (
     strong_generalisation,
 )
 from mrfrec.evaluation.study import Trial, Tuning
-from mrfrec.evaluation.tuning import tune
+from mrfrec.evaluation.tuning import climb, tune
 from mrfrec.io.tables import read_events
 
 __all__ = [

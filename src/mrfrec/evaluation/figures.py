@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from mrfrec.errors import MissingLibraryError, ParameterError
 from mrfrec.evaluation.metrics import Mean
+from mrfrec.evaluation.report import parameters_text
+from mrfrec.evaluation.study import Trial, Tuning
 from mrfrec.io.atomic import check_writable, expanded, writing
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 _FORMATS = (".png", ".svg", ".pdf")
 _LOG_RATIO = 5  # largest ÷ smallest value from which an axis is logarithmic
+_LINES = 6  # in a figure of a tuning, at most
 
 
 def check_drawable(path: "str | os.PathLike[str]") -> Path:
@@ -32,13 +35,13 @@ def check_drawable(path: "str | os.PathLike[str]") -> Path:
 
 
 @contextmanager
-def figure_axes(path: "str | os.PathLike[str]", title: str) -> "Iterator[Axes]":
+def figure_axes(path: "str | os.PathLike[str]", title: str, x_label: str, y_label: str) -> "Iterator[Axes]":
     """Give axes to draw on, then add a legend and write the file."""
     file = check_drawable(path)
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.0, 5.0), layout="constrained")
-    axes = figure.add_subplot()
+    axes = figure.add_subplot(xlabel=x_label, ylabel=y_label)
     axes.set_title(title, fontsize="medium", wrap=True)
     yield axes
     axes.legend(fontsize="small")
@@ -52,6 +55,40 @@ def plot_means(axes: "Axes", x: Sequence[float], means: Sequence[Mean], **style:
     axes.errorbar(x, [mean.mean for mean in means], yerr=errors, capsize=3, **style)
 
 
-def is_wide(values: Sequence[float]) -> bool:
-    """Return whether values are better drawn on a logarithmic axis: all above 0, and of several sizes."""
-    return min(values) > 0 and max(values) >= _LOG_RATIO * min(values)
+def scale_x(axes: "Axes", values: Sequence[float]) -> None:
+    """Make the x axis logarithmic if its values are all above 0, and of several sizes."""
+    if min(values) > 0 and max(values) >= _LOG_RATIO * min(values):
+        axes.set_xscale("log")
+
+
+def plot_tuning(tuning: Tuning, path: "str | os.PathLike[str]") -> None:
+    """Draw accuracy against l2 or, if that does not vary, the numeric parameter with the most values.
+
+    There is a line for each combination of the other parameters that vary; of more than six the best six are
+    drawn. Trials with "auto" in place of a number are left out. Where no number varies, the trials are drawn
+    in their order. Bars are standard errors.
+    """
+    best = tuning.best
+    tried = [trial for trial in tuning.trials if trial.value is not None]
+    values = {name: {trial.parameters.get(name) for trial in tried} for name in best.parameters}
+    varying = [name for name in values if len(values[name]) > 1]
+    numbers = {name: [x for x in values[name] if type(x) in (int, float)] for name in varying}
+    numeric = [name for name in varying if len(numbers[name]) > 1 and best.parameters[name] in numbers[name]]
+    x_name = max(numeric, key=lambda name: (name == "l2", len(values[name])), default="trial")
+    if numeric:
+        tried = [trial for trial in tried if trial.parameters.get(x_name) in numbers[x_name]]
+
+    def x_of(trial: Trial) -> Any:
+        return trial.parameters[x_name] if numeric else tried.index(trial) + 1
+
+    lines: dict[str, list[Trial]] = {}
+    for trial in sorted(tried, key=x_of):
+        others = {name: trial.parameters.get(name) for name in varying if name != x_name and numeric}
+        lines.setdefault(parameters_text(others, "") if others else "accuracy", []).append(trial)
+    tops = sorted(lines, key=lambda line: -max(trial.value or 0.0 for trial in lines[line]))[:_LINES]
+    with figure_axes(path, tuning.split, x_name, f"{tuning.metric.title} (validation)") as axes:
+        for label in tops:
+            means = [Mean(trial.value or 0.0, trial.error or math.nan) for trial in lines[label]]
+            plot_means(axes, [x_of(trial) for trial in lines[label]], means, label=label, marker="o")
+        axes.plot(x_of(best), best.value or 0.0, "ko", markersize=14, fillstyle="none", label="best")
+        scale_x(axes, [x_of(trial) for trial in tried])

@@ -62,13 +62,10 @@ def axes_of(
             rule = "without r, which belongs to sparse models, unless sparsity is a number"
             raise ParameterError("vary", rule, given["r"], "Add sparsity=0.01, for example.")
         del axes["r"]
+    for name, axis in axes.items():  # refuse values that the model would refuse, before any trial runs
+        for value in () if isinstance(axis, Ridges) else axis:
+            build(model, plain({**shared, name: value}))
     return axes
-
-
-def check_values(model: str, name: str, axis: Axis, fixed: Parameters | None = None) -> None:
-    """Raise for values that the model would refuse, before any trial runs."""
-    for value in () if isinstance(axis, Ridges) else axis:
-        build(model, plain({**(fixed or {}), name: value}))
 
 
 def _is_sparse(axes: Mapping[str, Axis], fixed: Parameters) -> bool:
@@ -124,12 +121,12 @@ def ridges(
         squares = np.asarray(data.matrix.power(2).sum(axis=0), np.float64)
         v = squares - np.asarray(data.matrix.sum(axis=0), np.float64) ** 2 / data.n_users
         scale = typical_ridge(alpha, v[v > 0], float(squares.sum() / data.matrix.nnz))
-        return ["auto" if named and multiple == 1 else rounded(multiple * scale, 2) for multiple in checked]
+        return ["auto" if named and multiple == 1 else _rounded(multiple * scale) for multiple in checked]
     c = data.popularity.astype(np.float64)
     # The mean over interactions of v = n × variance of their item.
     v_typical = float(np.average(c - c * c / data.n_users, weights=c)) or 1.0
-    return [rounded(multiple * v_typical ** (1 - alpha), 2) for multiple in checked]
+    return [_rounded(multiple * v_typical ** (1 - alpha)) for multiple in checked]
 
 
-def rounded(value: float, digits: int) -> float:
-    return float(f"{value:.{digits}g}")
+def _rounded(value: float) -> float:
+    return float(f"{value:.2g}")

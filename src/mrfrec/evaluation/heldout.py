@@ -1,13 +1,12 @@
 """Hold out users by a hash of their ids: the same users, and the same of their items, every day."""
 
 import numpy as np
-import numpy.typing as npt
 
 from mrfrec.checks import check_count, check_flag, check_number
 from mrfrec.data.heldout import FEWEST, by_lowest_hash, hashed, hidden_entries
 from mrfrec.data.interactions import Interactions, only
 from mrfrec.errors import DataError
-from mrfrec.evaluation.splits import Questions, Split, check_type, hidden_questions
+from mrfrec.evaluation.splits import Split, check_type, hidden_questions
 
 
 def by_hash(
@@ -52,21 +51,14 @@ def by_hash(
             )
     training = Interactions(*only(X, data.users, data.items, data.titles, trained), copy=False)
     training.features = None if data.features is None else data.features.over(training.items)
-    known = np.bincount(X.indices[trained], minlength=data.n_items) > 0
-    found = [_questions(data, part, known, hidden) for part in parts]
-    count = " + ".join(f"{len(part):,}" for part in parts)
-    name = f"{count} users held out by hash"
-    return Split(training, found[0], found[1] if validation else None, name, whole=data.size)
-
-
-def _questions(
-    data: Interactions, users: npt.NDArray[np.int64], known: npt.NDArray[np.bool_], hidden: float
-) -> Questions:
-    """Hide the items of each user whose hashes with the user are lowest."""
-    items = np.flatnonzero(known)
-    shown = data.matrix[users][:, items]
-    lengths = np.diff(shown.indptr)
-    count = np.where(lengths >= FEWEST, (hidden * lengths).astype(np.int64), 0)
-    hide = hidden_entries(shown, hashed(data.users, users), hashed(data.items, items), count)
+    items = np.flatnonzero(np.bincount(X.indices[trained], minlength=data.n_items))
+    of_items, asked = hashed(data.items, items), []
     nothing = "there is nothing to ask the held-out users: raise hidden, or hold out more of them (heldout)."
-    return hidden_questions(data.users.subset(users), shown, hide, nothing)
+    for part in parts:  # hide the items whose hashes with the user are lowest
+        shown = X[part][:, items]
+        lengths = np.diff(shown.indptr)
+        count = np.where(lengths >= FEWEST, (hidden * lengths).astype(np.int64), 0)
+        hide = hidden_entries(shown, hashed(data.users, part), of_items, count)
+        asked.append(hidden_questions(data.users.subset(part), shown, hide, nothing))
+    name = f"{' + '.join(f'{len(part):,}' for part in parts)} users held out by hash"
+    return Split(training, asked[0], asked[1] if validation else None, name, whole=data.size)

@@ -1,9 +1,9 @@
 """Evaluate one model on a split, or compare several: fit, rank, measure."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,16 +13,14 @@ from mrfrec.core.engine import Progress
 from mrfrec.core.progress import part_of, shows_progress
 from mrfrec.core.sparse import Rows
 from mrfrec.data.ids import Ids
-from mrfrec.errors import DataError, MemoryPlanError, ParameterError
+from mrfrec.errors import DataError, MemoryPlanError, MrfrecError, ParameterError
 from mrfrec.evaluation import metrics as measures
 from mrfrec.evaluation.metrics import DEFAULTS, Mean, Metric, Numbers, Paired, parse_all, within
 from mrfrec.evaluation.splits import SEED, Questions, Split, check_type
 from mrfrec.models.answers import selection
 from mrfrec.models.answers.histories import query_of
+from mrfrec.models.mrf import MRF
 from mrfrec.models.recommender import Recommender
-
-if TYPE_CHECKING:
-    import scipy.sparse as sp
 
 _USERS_AT_ONCE = 4096
 _TRAINING = 0.8  # share of the time that is not spent on measuring, about
@@ -67,6 +65,7 @@ class Comparison(Mapping[str, Evaluation]):
     """The results of several models on the same users, by name; the first is the reference."""
 
     evaluations: tuple[Evaluation, ...]
+    failures: Mapping[str, MrfrecError] = field(default_factory=dict)  # of models that were left out
 
     @property
     def metrics(self) -> list[Metric]:
@@ -149,7 +148,25 @@ def fit_and_measure(
     stages = getattr(model, "timings_", {})
     seconds = {**stages, "training": stages.get("total", time.perf_counter() - start)}
     found = measure(model, split.test, wanted, name=name, ties=ties, progress=measuring)
-    return replace(found, split=split.name, seconds={**seconds, **found.seconds})
+    facts = {**found.facts, "weights": _weights(model)}
+    return replace(found, split=split.name, seconds={**seconds, **found.seconds}, facts=facts)
+
+
+def _weights(model: Recommender) -> dict[str, Any]:
+    """Return how many weights an MRF keeps: the share of the m² entries, diagonal included, and their bytes.
+
+    `blocks` is the number of systems solved, and `capped` the share of items with `max_neighbors` entries.
+    """
+    if not isinstance(model, MRF):
+        return {}
+    B, m = model.weights_, len(model.items_)
+    if not model.is_sparse:
+        return {"share": 1.0, "blocks": None, "bytes": B.nbytes}
+    size = B.data.nbytes + B.indices.nbytes + B.indptr.nbytes
+    found = {"share": (B.nnz + m) / m**2, "blocks": model.n_blocks_, "bytes": size}
+    if model.pattern_ is not None:  # it is None where the fit added items that nobody has used
+        found["capped"] = float(np.mean(np.diff(model.pattern_.indptr) >= model.max_neighbors))
+    return found
 
 
 def warn_of_another_plan(model: Recommender, split: Split) -> None:
@@ -249,28 +266,16 @@ def rank(
     ranked = np.empty((len(questions), k), np.int32)
     for start in range(0, len(questions), _USERS_AT_ONCE):
         part = slice(start, start + _USERS_AT_ONCE)
-        ranked[part] = _ranked(model, questions.shown[part], k, ties, questions.candidates)
+        shown = questions.shown[part]
+        if questions.candidates is None:
+            ranked[part], _ = model.top_k(shown, k, ties=ties)
+        else:
+            histories = Rows.of(shown)
+            hidden = ~questions.candidates
+            ranked[part] = selection.rank(model, histories, k, ties, histories, hidden=hidden)[0]
         if progress is not None:
             progress("measuring", min(part.stop, len(questions)), len(questions))
     return ranked
-
-
-def _ranked(
-    model: Recommender,
-    shown: "sp.csr_array",
-    k: int,
-    ties: Ties,
-    candidates: npt.NDArray[np.bool_] | None,
-) -> npt.NDArray[np.int32]:
-    if candidates is None:
-        return model.top_k(shown, k, ties=ties)[0]
-    histories = Rows.of(shown)
-    return selection.rank(model, histories, k, ties, histories, hidden=~candidates)[0]
-
-
-def of_model(progress: Progress | None, name: str, number: int, models: int) -> Progress | None:
-    """Return the part of the progress that one of several models has, with its name."""
-    return part_of(progress, (number - 1) / models, number / models, f"{number} of {models}, {name}: ")
 
 
 @shows_progress
@@ -320,14 +325,37 @@ def compare(
     named = dict(models) if isinstance(models, Mapping) else {model.call: model for model in models}
     if len(named) < 2 or len(named) < len(models):
         raise ParameterError("models", "at least two, with different names", list(named))
-    wanted = [str(metric) for metric in parse_all(metrics, split.training.n_items)]
     for model in named.values():
         if isinstance(model, Recommender):
             model.check_ready()  # before any model is trained
-    measured = (
-        evaluate(
-            model, split, wanted, name=name, ties=ties, progress=of_model(progress, name, number, len(named))
-        )
-        for number, (name, model) in enumerate(named.items(), 1)
-    )
-    return Comparison(tuple(measured))
+    return evaluate_each(named, split, metrics, ties=ties, progress=progress)
+
+
+def evaluate_each(
+    models: Mapping[str, Recommender],
+    split: Split,
+    metrics: Iterable[str] | str = DEFAULTS,
+    *,
+    ties: Ties = "popularity",
+    progress: Progress | None = None,
+    skip: tuple[type[MrfrecError], ...] = (),
+    tell: Callable[[Evaluation], None] = lambda _: None,
+) -> Comparison:
+    """Evaluate models one after the other; each is dropped before the next one is fitted.
+
+    A model that raises an error of `skip` is left out. `tell` is called with each evaluation, as soon as it
+    is made.
+    """
+    wanted = [str(metric) for metric in parse_all(metrics, split.training.n_items)]
+    found: list[Evaluation] = []
+    failures: dict[str, MrfrecError] = {}
+    total = len(models)
+    for number, (name, model) in enumerate(models.items(), 1):
+        part = part_of(progress, (number - 1) / total, number / total, f"{number} of {total}, {name}: ")
+        try:
+            found.append(evaluate(model, split, wanted, name=name, ties=ties, progress=part))
+        except skip as error:
+            failures[name] = error.with_traceback(None)  # the traceback would keep the fit's arrays alive
+        else:
+            tell(found[-1])
+    return Comparison(tuple(found), failures)

@@ -220,6 +220,7 @@ def _as_data(evaluation: Evaluation) -> dict[str, Any]:
         "left_out": evaluation.left_out,
         "training": {name: evaluation.facts[name] for name in ("users", "items", "pairs")},
         "seconds": evaluation.seconds,
+        **evaluation.facts.get("weights", {}),
     }
 
 

@@ -96,12 +96,10 @@ class Split:
                 hide[start + random.choice(stop - start, count, replace=False)] = True
         nothing = "there is nothing to tune on: no training user has two items."
         questions = hidden_questions(self.training.users, X, hide, nothing)
-        training = Interactions(
-            only_entries(X, ~hide), self.training.users, self.training.items, self.training.titles, copy=False
-        )
-        training.features = self.training.features
         name = f"{_HIDDEN:.0%} of the training data hidden; {self.name}"
-        return Split(training, questions, None, name, whole=self.whole)
+        return Split(
+            _with_matrix(self.training, only_entries(X, ~hide)), questions, None, name, whole=self.whole
+        )
 
     def with_features(self, features: ItemFeatures) -> "Split":
         """Return the split with features of the items; items that nobody has used come last."""
@@ -110,10 +108,7 @@ class Split:
         def wide(asked: Questions | None) -> Any:
             if asked is None:
                 return None
-            shape = (len(asked), training.n_items)
-            shown, targets = (
-                sp.csr_array((X.data, X.indices, X.indptr), shape=shape) for X in (asked.shown, asked.targets)
-            )
+            shown, targets = (_widened(X, training.n_items) for X in (asked.shown, asked.targets))
             return replace(asked, shown=shown, targets=targets, items=training.items)
 
         inner = self.inner
@@ -132,30 +127,15 @@ class Split:
         count = max(round(share * len(used)), 1)
         new = np.zeros(self.training.n_items, np.bool_)
         new[np.random.default_rng(check_seed(seed)).choice(used, count, replace=False)] = True
-        data = self.training
-        training = Interactions(
-            only_entries(X, ~new[X.indices]), data.users, data.items, data.titles, copy=False
-        )
-        training.features, training.library = data.features, data.library
+        training = _with_matrix(self.training, only_entries(X, ~new[X.indices]))
         shown = only_entries(test.shown, ~new[test.shown.indices])
         had = only_entries(test.shown, new[test.shown.indices])
         targets = sp.csr_array(test.targets + _ones(had))
-        name = f"{count:,} items made new; {self.name}"
         nothing = "no test user has one of the new items: make more of them new, or hold out more users."
         asked = _questions(test.users, shown, targets, nothing)
         of_new = _questions(test.users, shown, only_entries(targets, new[targets.indices]), nothing)
-        items = training.items
-        return (
-            replace(
-                self,
-                training=training,
-                test=replace(asked, items=items),
-                validation=None,
-                inner=None,
-                name=name,
-            ),
-            replace(of_new, items=items, candidates=new),
-        )
+        split = Split(training, asked, None, f"{count:,} items made new; {self.name}", whole=self.whole)
+        return split, replace(of_new, items=training.items, candidates=new)
 
 
 def popularity_differs(tuned: Split, final: Split) -> str | None:
@@ -243,23 +223,14 @@ def strong_rows(events: Events, heldout: int, *, hidden: float = 0.2, seed: int 
     known[events.item[rows["training"]]] = True
     for number, name in ((1, "validation"), (2, "test")):
         asked = np.flatnonzero((part == number) & known[events.item])
-        shown, targets = _fold_in(events, asked, hidden, seed)
-        rows |= {f"{name} shown": shown, f"{name} targets": targets}
+        random = np.random.RandomState(seed)  # anew for each set of users
+        hide = np.zeros(len(events), np.bool_)
+        for group in _by_user(events, asked):
+            if len(group) >= FEWEST:
+                hide[group[random.choice(len(group), size=int(hidden * len(group)), replace=False)]] = True
+        asked = asked[np.argsort(events.user[asked], kind="stable")]
+        rows |= {f"{name} shown": asked[~hide[asked]], f"{name} targets": asked[hide[asked]]}
     return rows
-
-
-def _fold_in(events: Events, rows: Places, hidden: float, seed: int) -> tuple[Places, Places]:
-    """Return shown and hidden rows; the random generator starts anew for each set of users."""
-    random = np.random.RandomState(seed)
-    shown: list[Places] = [np.empty(0, np.int64)]
-    targets: list[Places] = [np.empty(0, np.int64)]
-    for group in _by_user(events, rows):
-        hide = np.zeros(len(group), np.bool_)
-        if len(group) >= FEWEST:
-            hide[random.choice(len(group), size=int(hidden * len(group)), replace=False)] = True
-        shown.append(group[~hide])
-        targets.append(group[hide])
-    return np.concatenate(shown), np.concatenate(targets)
 
 
 def _by_user(events: Events, rows: Places) -> Iterator[Places]:
@@ -380,9 +351,19 @@ def _with_items(training: Interactions, targets: Interactions) -> Interactions:
     items = [*training.items, *(targets.items[i] for i in new.tolist())]
     named, more = (data.titles or [""] * data.n_items for data in (training, targets))
     titles = [*named, *(more[i] for i in new.tolist())]
-    X = training.matrix
-    wide = sp.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], len(items)))
+    wide = _widened(training.matrix, len(items))
     return Interactions(wide, training.users, items, titles, copy=False)
+
+
+def _widened(X: sp.csr_array, columns: int) -> sp.csr_array:
+    return sp.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], columns))
+
+
+def _with_matrix(data: Interactions, X: sp.csr_array) -> Interactions:
+    """Return other interactions of the same users and items."""
+    found = Interactions(X, data.users, data.items, data.titles, copy=False)
+    found.features, found.library = data.features, data.library
+    return found
 
 
 def _over(items: Ids, data: Interactions) -> sp.csr_array:

@@ -1,17 +1,26 @@
-"""Try given points on the validation users, and find the best parameters among them."""
+"""Find good parameters on the validation users: among given points, or one parameter at a time."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
+from mrfrec.checks import check_flag
 from mrfrec.core.engine import Progress
 from mrfrec.core.progress import shows_progress
 from mrfrec.errors import ParameterError
-from mrfrec.evaluation.grids import Parameters, plain
+from mrfrec.evaluation.grids import Parameters, axes_of, plain, ridges, scale_exponent
 from mrfrec.evaluation.protocol import Ties
 from mrfrec.evaluation.splits import Split
-from mrfrec.evaluation.study import Improved, Study, Tuning
+from mrfrec.evaluation.study import Improved, Study, Trial, Tuning
+from mrfrec.models.axes import Axis, Ridges
+from mrfrec.models.climbing import Place, value_at
+from mrfrec.models.climbing import climb as climb_along
 from mrfrec.models.registry import build
+
+MINUTES = 10.0
+_GAIN = 1.001  # by which the next place must be better to go there: less is chance, and costs time
+_ROUNDS = 5  # over all axes, at most; one without a better value is the last
 
 
 @shows_progress
@@ -65,3 +74,150 @@ def tune(
         if run.value_of(plain(point)) is None:
             break
     return run.finish()
+
+
+@shows_progress
+def climb(
+    split: Split,
+    metric: str | None = None,
+    *,
+    model: str = "MRF",
+    vary: Mapping[str, Axis] | None = None,
+    fixed: Parameters | None = None,
+    grid: bool = False,
+    minutes: float | None = MINUTES,
+    study: "str | os.PathLike[str] | None" = None,
+    improved: Improved | None = None,
+    ties: Ties = "popularity",
+    machine: Parameters | None = None,
+    progress: "Progress | bool | None" = None,
+    client: Any = None,
+) -> Tuning:
+    """Start from what the model measures, or values next to it, and change one parameter while that helps.
+
+    The parameters are those of the model's `tuning_route`: for an MRF the novelty exponent and the weight of
+    the low-rank part, which need no fit, then l2, user_weight, alpha, rank and, if it is sparse, sparsity.
+    Where the best value is the last of its list, values beyond it are tried.
+
+    Parameters
+    ----------
+    vary
+        Lists of values that replace those of the model, or add to them.
+    grid
+        Try all combinations of the model's grid first, and start from the best of them.
+    minutes
+        Time for all trials; None for no limit.
+
+    Notes
+    -----
+    The other parameters are those of `tune`. With a limit of time, the result depends on the machine.
+    """
+    assert not isinstance(progress, bool)
+    run = Study(split, metric, model, fixed, minutes, study, improved, ties, machine, progress, client)
+    check_flag("grid", grid)
+    data = run.split.training
+    route = build(run.model, run.fixed, run.machine).tuning_route(data)
+    usual = None if grid else route.axes
+    axes = {name: _sorted(axis) for name, axis in axes_of(run.model, vary, run.fixed, usual=usual).items()}
+    if not grid:
+        axes = {name: axis for name, axis in axes.items() if name in (vary or {}) or _size(axis) > 1}
+    for name, values in (vary or {}).items():  # refuse values that this data is too small for
+        for value in values if isinstance(values, Sequence) else ():
+            build(run.model, plain({**run.fixed, name: value}), run.machine).tuning_route(data)
+    if not grid:
+        start = {**route.start, **run.measured()}
+        run.usual |= {name: value for name, value in start.items() if name in axes}
+    places = _Places(run, axes, named=not grid)
+    if not vary:  # the best is never worse than the default, and its gain is known
+        run.value_of(plain({name: run.usual[name] for name in axes}))
+    place = places.start
+    if grid:
+        sizes = [range(_size(axis)) for axis in axes.values()]
+        corners = [dict(zip(axes, each, strict=True)) for each in product(*sizes)]
+        place = max(corners, key=lambda corner: _worth(places.trial(corner)))  # the first of equals
+
+    def is_useless(name: str, place: Place) -> bool:
+        needed = route.needs.get(name)
+        return needed is not None and not {**run.fixed, **(places.point(place) or {})}.get(needed, 1)
+
+    def is_better(found: Trial, here: Trial | None) -> bool:
+        return _worth(found) > _GAIN * _worth(here)
+
+    climb_along(list(axes), place, places.trial, is_better, _ROUNDS, skip=is_useless)
+    return run.finish()
+
+
+class _Places:
+    """The places on the axes of one model, and their trials."""
+
+    def __init__(self, run: Study, axes: Mapping[str, Axis], *, named: bool) -> None:
+        self._run, self._axes = run, axes
+        self._named = named  # whether l2 may be "auto": beside other numbers, a grid has its number
+        self._ladders: dict[tuple[str, float], tuple[Any, ...]] = {}
+        self.start = {name: self._nearest(name, axis) for name, axis in axes.items()}
+
+    def _nearest(self, name: str, axis: Axis) -> int:
+        """Return the place of the default or of the value next to it, or the middle if it is no number."""
+        default, middle = self._run.usual.get(name), (_size(axis) - 1) // 2
+        values = list(self._ladder(name, self._run.usual))
+        if default in values:
+            return values.index(default)
+        if type(default) not in (int, float):
+            return middle
+        if isinstance(axis, Ridges) and "auto" in values:  # count it as what it stands for
+            typical = next(x / by for x, by in zip(values, axis.multiples, strict=True) if x != "auto")
+            values[values.index("auto")] = typical
+        distance = {i: abs(x - default) for i, x in enumerate(values) if type(x) in (int, float)}
+        return min(distance, key=lambda i: distance[i], default=middle)
+
+    def _ladder(self, name: str, parameters: Parameters) -> tuple[Any, ...]:
+        """Return the values of an axis; those of l2 depend on the other parameters."""
+        axis, alpha = self._axes[name], scale_exponent(self._run.model, parameters)
+        if (name, alpha) not in self._ladders:
+            if isinstance(axis, Ridges):
+                axis = ridges(self._run.split, alpha, axis, named=self._named)
+            self._ladders[name, alpha] = tuple(axis)
+        return self._ladders[name, alpha]
+
+    def point(self, place: Place) -> dict[str, Any] | None:
+        """Return the parameters at a place, or None if there are none."""
+        point: dict[str, Any] = {}
+        try:
+            for name in sorted(place, key=lambda name: isinstance(self._axes[name], Ridges)):
+                ladder = self._ladder(name, {**self._run.fixed, **point})
+                point[name] = value_at(ladder, place[name])
+                if point[name] is None and None not in ladder:
+                    return None
+            point = plain(point)
+            build(self._run.model, {**self._run.fixed, **point})
+        except ParameterError:
+            return None
+        return point
+
+    def trial(self, place: Place) -> Trial | None:
+        """Try a place; None if there is no such place or no time."""
+        point = self.point(place)
+        if point is None:
+            return None
+        try:
+            return self._run.value_of(point)
+        except ParameterError:  # a value beyond the end is too much for this data
+            if place == self.start:
+                raise
+            return None
+
+
+def _worth(trial: Trial | None) -> float:
+    """Return the value of a trial; 0 if it failed, or there was none."""
+    return 0.0 if trial is None or trial.value is None else trial.value
+
+
+def _size(axis: Axis) -> int:
+    return len(axis.multiples if isinstance(axis, Ridges) else axis)
+
+
+def _sorted(axis: Axis) -> Axis:
+    """Put numbers in their order, so that a step goes to the next one."""
+    if isinstance(axis, Ridges) or not all(type(x) in (int, float) for x in axis):
+        return axis
+    return sorted(set(axis))

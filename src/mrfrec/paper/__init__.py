@@ -2,6 +2,6 @@
 
 from mrfrec.paper.reproduce import reproduce
 from mrfrec.paper.side_checks import Exposure, exposure, low_rank
-from mrfrec.paper.tradeoff import Tradeoff, tradeoff
+from mrfrec.paper.tradeoff import tradeoff
 
-__all__ = ["Exposure", "Tradeoff", "exposure", "low_rank", "reproduce", "tradeoff"]
+__all__ = ["Exposure", "exposure", "low_rank", "reproduce", "tradeoff"]

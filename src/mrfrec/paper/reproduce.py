@@ -2,12 +2,9 @@
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from os import PathLike
 from typing import Any
-
-import numpy as np
 
 from mrfrec.core.engine import Progress
 from mrfrec.datasets import Check, available, split, verify
@@ -16,20 +13,20 @@ from mrfrec.datasets.registry import DATA_SETS
 from mrfrec.errors import DataError, MemoryPlanError, MissingLibraryError, NumericalError, ParameterError
 from mrfrec.evaluation.figures import check_drawable
 from mrfrec.evaluation.metrics import DEFAULTS, Mean
-from mrfrec.evaluation.protocol import Comparison, Evaluation, evaluate, fit_and_measure
+from mrfrec.evaluation.protocol import Comparison, Evaluation, evaluate_each
 from mrfrec.evaluation.report import Report, Section, of_evaluations, percent, seconds_text
 from mrfrec.evaluation.splits import Split
 from mrfrec.models.mrf import MRF
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import build, model_class
-from mrfrec.paper.plots import plot_exposure, plot_low_rank, plot_times
 from mrfrec.paper.published import NOTES, TABLE_1, TABLE_2, WITHOUT_PARAMETERS, Published
+from mrfrec.paper.results import of_exposure, of_low_rank, plot_exposure, plot_low_rank, plot_times
 from mrfrec.paper.side_checks import exposure, low_rank
-from mrfrec.paper.tables import of_exposure, of_low_rank
-from mrfrec.paper.tradeoff import AS_PUBLISHED, share_kept
+from mrfrec.paper.tradeoff import AS_PUBLISHED
 
 EXPERIMENTS = ("table1", "table2", "lowrank", "exposure")
 _PROTOCOL: dict[str, Any] = {"metrics": DEFAULTS, "ties": AS_PUBLISHED["ties"]}
+_FAILURES = (DataError, MemoryPlanError, MissingLibraryError, NumericalError)  # that stop one model alone
 _OF_ROW = ("sparsity", "threshold", "r")  # parameters of an MRF that its row of a table names
 
 Path = str | PathLike[str]
@@ -71,16 +68,14 @@ def reproduce(
         A file to draw: for "table2" accuracy against training time, for "lowrank" accuracy over the rank, for
         "exposure" recommendations by popularity. Needs a single data set.
     tell
-        Called with a line for each model of a table once it is measured, since tables take long.
+        Called with a line for each model once it is measured, since that takes long.
     """
     rows, changes = _rows(what, names, models), _checked(parameters or {})
-
-    def build_row(name: str, row: Published) -> Recommender:
-        return _built(row, changes.get(name, {}).get(row.kind, {}), machine)
-
-    for name in rows:
-        for row in rows[name]:
-            build_row(name, row)  # a wrong parameter shows before anything is trained
+    # All models are built first, so that a wrong parameter shows before anything is read or trained.
+    built = {
+        name: {row.model: _built(row, changes.get(name, {}).get(row.kind, {}), machine) for row in rows[name]}
+        for name in rows
+    }
     prepared = {listed.name for listed in available(folder) if listed.prepared}
     chosen = [name for name in rows if name in prepared]
     missing = [DATA_SETS[name] for name in rows if name not in prepared]
@@ -88,10 +83,12 @@ def reproduce(
     if not chosen:
         raise DataError("none of the data sets is prepared. " + " ".join(notes))
     if plot is not None:
-        _check_plot(plot, what, chosen)
+        if what == "table1" or len(chosen) > 1:
+            one = f"used with one data set, such as {chosen[-1]}, of those prepared: {', '.join(chosen)}"
+            raise ParameterError("plot", "left out with table1" if what == "table1" else one, str(plot))
+        check_drawable(plot)
 
-    run = {"lowrank": _low_rank, "exposure": _exposure}.get(what, _table)
-    sections, data, verified = [], {}, []
+    sections, data = [], {}
     for name in chosen:
         title = DATA_SETS[name].title
         try:
@@ -100,23 +97,23 @@ def reproduce(
         except DataError as error:  # a damaged file, or too few users
             notes.append(f"{title}: {error}")
             continue
+        verified = not any(isinstance(check.expected, int) for check in wrong)
         if wrong:
-            notes.append(f"{title}: {_difference(wrong)}")
+            notes.append(f"{title}: {_difference(wrong, verified)}")
             tell(notes[-1])
-        if not _has_other_counts(wrong):
-            verified.append(name)
         unknown = {row.kind for row in rows[name]} & set(WITHOUT_PARAMETERS) - changes.get(name, {}).keys()
         if what == "table1" and unknown:
             notes.append(f"{title}: {_tuning_advice(name, sorted(unknown), folder)}")
-        build_here, with_density = partial(build_row, name), what == "table2"
-        task = _Task(rows[name], parts, build_here, name in verified, with_density, plot, progress, tell)
-        page, failures = run(task)
-        notes += [f"{title}, {failure}" for failure in failures]
-        if page is not None:
-            sections += [replace(section, title=title) for section in page.sections]
-            data[name] = {"verified": name in verified, **page.data}
-    if "msd" in verified or (verified and what == "table1"):  # the other notes are about MSD
-        notes.insert(0, NOTES[what])
+        if verified and (what == "table1" or name == "msd") and NOTES[what] not in notes:
+            notes.insert(0, NOTES[what])  # those of the others are about MSD
+        measured = _measured(what, built.pop(name), parts, progress, tell)  # frees what is fitted
+        notes += [f"{title}, {model}: {error}" for model, error in measured.failures.items()]
+        if measured:
+            page = _page(what, measured, parts, plot)
+            if what in ("table1", "table2"):
+                page = replace(page, sections=[_side_by_side(what, rows[name], measured, verified)])
+            sections.append(replace(page.sections[-1], title=title))
+            data[name] = {"verified": verified, **page.data}
     return Report([], sections, {"experiment": what, "data_sets": data, "notes": notes}, notes=notes)
 
 
@@ -129,24 +126,15 @@ def _rows(what: str, names: Iterable[str] | None, models: Iterable[str] | None) 
     for name in chosen:
         if name not in tables:
             raise ParameterError("names", f"among {', '.join(tables)} for {what}", name)
-    if models is None:
-        return {name: list(tables[name]) for name in chosen}
-    if what not in ("table1", "table2"):
-        raise ParameterError("models", f"left out with {what}", list(models))
-    known = dict.fromkeys(row.kind for name in chosen for row in tables[name])
-    kinds = {model_class(kind).__name__ for kind in models}
-    for kind in kinds - set(known):
-        raise ParameterError("models", f"among {', '.join(known)} for {what}", kind)
+    known = list(dict.fromkeys(row.kind for name in chosen for row in tables[name]))
+    kinds = set({"lowrank": ["MRF"], "exposure": ["MRF", "MultVAE"]}.get(what, known))
+    if models is not None:
+        if what not in ("table1", "table2"):
+            raise ParameterError("models", f"left out with {what}", list(models))
+        kinds = {model_class(kind).__name__ for kind in models}
+        for kind in kinds.difference(known):
+            raise ParameterError("models", f"among {', '.join(known)} for {what}", kind)
     return {name: [row for row in tables[name] if row.kind in kinds] for name in chosen}
-
-
-def _check_plot(path: Path, what: str, names: Sequence[str]) -> None:
-    if what == "table1":
-        raise ParameterError("plot", "left out with table1", str(path))
-    if len(names) > 1:
-        rule = f"used with one data set, such as {names[-1]}, of those prepared: {', '.join(names)}"
-        raise ParameterError("plot", rule, str(path))
-    check_drawable(path)
 
 
 def _checked(parameters: Mapping[str, Mapping[str, Parameters]]) -> dict[str, dict[str, Parameters]]:
@@ -174,21 +162,14 @@ def _built(row: Published, changed: Parameters, machine: Parameters | None) -> R
     return model
 
 
-def _has_other_counts(wrong: Iterable[Check]) -> bool:
-    return any(isinstance(check.expected, int) for check in wrong)
-
-
-def _difference(wrong: Sequence[Check]) -> str:
+def _difference(wrong: Iterable[Check], verified: bool) -> str:
     """Say how data differs from the published data."""
     verdict = "the counts are the published ones, but the split is another"
-    if _has_other_counts(wrong):
+    if not verified:
         verdict = "this is not the published data, so that published numbers are left out"
-    texts = [f"{check.what}: expected {_text(check.expected)}, found {_text(check.found)}" for check in wrong]
+    pairs = [(check.what, *check.texts) for check in wrong]
+    texts = [f"{what}: expected {known}, found {found or 'unknown'}" for what, known, found in pairs]
     return f"{verdict}. {'; '.join(texts)}."
-
-
-def _text(value: int | str | None) -> str:
-    return f"{value:,}" if isinstance(value, int) else "unknown" if value is None else value
 
 
 def _tuning_advice(name: str, kinds: Sequence[str], folder: Path | None) -> str:
@@ -202,119 +183,66 @@ def _tuning_advice(name: str, kinds: Sequence[str], folder: Path | None) -> str:
     )
 
 
-@dataclass(frozen=True)
-class _Task:
-    """What to measure on one data set."""
+def _measured(
+    what: str,
+    models: Mapping[str, Recommender],
+    data: Split,
+    progress: Progress | None,
+    tell: Callable[[str], None],
+) -> Comparison:
+    """Measure all models; one that cannot be trained here does not stop the others."""
 
-    rows: Sequence[Published]
-    split: Split
-    build: Callable[[Published], Recommender]
-    is_published: bool  # whether published numbers are of this data
-    with_density: bool
-    plot: Path | None
-    progress: Progress | None
-    tell: Callable[[str], None]
-
-
-Outcome = tuple[Report | None, list[str]]  # a report, and the models that failed, with reasons
-_FAILURES = (DataError, MemoryPlanError, MissingLibraryError, NumericalError)
-
-
-def _table(task: _Task) -> Outcome:
-    """Measure all models; one that cannot be trained here is noted and does not stop the others."""
-    measured: dict[str, Evaluation] = {}
-    density: dict[str, dict[str, float]] = {}
-    failures = []
-    for row in task.rows:
-        model = task.build(row)
-        try:
-            found = fit_and_measure(model, task.split, name=row.model, **_PROTOCOL, progress=task.progress)
-        except _FAILURES as error:
-            failures.append(f"{row.model}: {error}")
-            continue
-        measured[row.model] = found
-        if task.with_density and isinstance(model, MRF):
-            density[row.model] = _density(model)
+    def tell_of(found: Evaluation) -> None:
         values = ", ".join(f"{metric} {_short(found.mean(metric))}" for metric in found.values)
         seconds = seconds_text(found.seconds["training"])
-        task.tell(f"{row.model} on {task.split.training.n_items:,} items: {values}; trained in {seconds}")
-    if not measured:
-        return None, failures
-    page = of_evaluations(list(measured.values()))
-    for data in page.data["models"]:
-        data |= density.get(data["name"], {})
-    if task.plot is not None:
-        lines: dict[str, dict[str, Evaluation]] = {}
-        for name, found in measured.items():
-            line, _, r = name.partition(", r = ")
-            lines.setdefault(line, {})[f"r = {r}" if r else ""] = found
-        plot_times(lines, DEFAULTS[0], task.plot)
-    return replace(page, sections=[_side_by_side(task, measured, density)]), failures
+        tell(f"{found.model} on {data.training.n_items:,} items: {values}; trained in {seconds}")
 
-
-def _density(model: MRF) -> dict[str, float]:
-    """Return the share of the weights that are kept, and of the items that have as many as allowed."""
-    found = {"share": share_kept(model)}
-    if model.pattern_ is not None:
-        found["capped"] = float(np.mean(np.diff(model.pattern_.indptr) >= model.max_neighbors))
-    return found
-
-
-def _low_rank(task: _Task) -> Outcome:
-    row, data = task.rows[0], task.split
-    model, m = task.build(row), data.training.n_items
+    if what != "lowrank":
+        return evaluate_each(models, data, **_PROTOCOL, progress=progress, skip=_FAILURES, tell=tell_of)
+    ((name, model),) = models.items()
     assert isinstance(model, MRF)
-    ranks = [rank for rank in (200, 1000, 3000) if rank < m] or [max(m // 2, 1)]
     try:
-        model.fit(data.training, progress=task.progress)
-        found = low_rank(model, data.test, ranks, **_PROTOCOL, split=data.name, progress=task.progress)
+        model.fit(data.training, progress=progress)
+        return low_rank(model, data.test, **_PROTOCOL, split=data.name, progress=progress)
     except MemoryPlanError as error:
-        return None, [f"{row.model}: {error}"]
-    if task.plot is not None:
-        plot_low_rank(found, DEFAULTS[0], task.plot)
-    return of_low_rank(found), []
+        return Comparison((), {name: error})
 
 
-def _exposure(task: _Task) -> Outcome:
-    """Compare the MRF with Mult-VAE."""
-    found, failures = [], []
-    for row in (row for row in task.rows if row.kind in ("MRF", "MultVAE")):
-        try:
-            model = task.build(row)
-            found.append(evaluate(model, task.split, name=row.model, **_PROTOCOL, progress=task.progress))
-        except _FAILURES as error:
-            failures.append(f"{row.model}: {error}")
-    if not found:
-        return None, failures
-    comparison = Comparison(tuple(found))
-    shares = exposure(comparison, task.split.test)
-    if task.plot is not None:
-        plot_exposure(shares, task.plot)
-    page = of_exposure(comparison, shares)
-    return replace(page, sections=page.sections[-1:]), failures
+def _page(what: str, measured: Comparison, data: Split, plot: Path | None) -> Report:
+    """Report an experiment in the last section, and draw it if it is to be drawn."""
+    if what == "lowrank":
+        if plot is not None:
+            plot_low_rank(measured, DEFAULTS[0], plot)
+        return of_low_rank(measured)
+    if what == "exposure":
+        shares = exposure(measured, data.test)
+        if plot is not None:
+            plot_exposure(shares, plot)
+        return of_exposure(measured, shares)
+    if plot is not None:
+        plot_times(measured.evaluations, DEFAULTS[0], plot)
+    return of_evaluations(measured.evaluations)
 
 
-def _side_by_side(
-    task: _Task, measured: Mapping[str, Evaluation], density: Mapping[str, Mapping[str, float]]
-) -> Section:
+def _side_by_side(what: str, rows: Sequence[Published], measured: Comparison, verified: bool) -> Section:
     """Put published and measured numbers next to each other."""
     titles = ["nDCG@100", "Recall@20", "Recall@50"]
     columns = ["model", *(f"{title}, {which}" for title in titles for which in ("published", "measured"))]
     columns += ["training, published", "training, measured"]
-    if task.with_density:
+    if what == "table2":
         columns += ["weights kept", "items with max_neighbors weights"]
     table = []
-    for row in task.rows:
+    for row in rows:
         cells, found = [row.model], measured.get(row.model)
         published = ["did not finish"] * 3 if row.values is None else [f"{value:.3f}" for value in row.values]
         for value, metric in zip(published, DEFAULTS, strict=True):
-            cells.append(value if task.is_published else "–")
+            cells.append(value if verified else "–")
             cells.append("–" if found is None else _short(found.mean(metric)))
-        cells.append(row.training if task.is_published else "–")
+        cells.append(row.training if verified else "–")
         cells.append(seconds_text(None if found is None else found.seconds["training"]))
-        if task.with_density:
-            own = density.get(row.model, {})
-            cells += [percent(own[name], 2) if name in own else "–" for name in ("share", "capped")]
+        if what == "table2":
+            weights = {} if found is None else found.facts["weights"]
+            cells += [percent(weights[name], 2) if name in weights else "–" for name in ("share", "capped")]
         table.append(cells)
     return Section(columns, table)
 

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import scipy.sparse as sp
 from mrfrec.checks import check_count
 from mrfrec.core.engine import Progress
 from mrfrec.core.progress import part_of
+from mrfrec.core.sparse import Rows
 from mrfrec.engines.machine import memory_budget, usable_threads
 from mrfrec.errors import ParameterError
 from mrfrec.evaluation.metrics import DEFAULTS, Lists, Metric, Numbers
@@ -31,7 +31,7 @@ Array = npt.NDArray[Any]
 def low_rank(
     model: MRF,
     questions: Questions,
-    ranks: Iterable[int],
+    ranks: Iterable[int] | None = None,
     metrics: Iterable[str | Metric] | str = DEFAULTS,
     *,
     ties: Ties = "popularity",
@@ -46,14 +46,16 @@ def low_rank(
 
     The cut makes the diagonal of B nonzero, which does not matter: it adds only to the scores of shown items,
     which are never recommended. Beyond 3,000 items the decomposition is randomized (Halko et al. 2011) and
-    depends on `seed`. `split` is the name of the split, for reports.
+    depends on `seed`. `split` is the name of the split, for reports. The ranks are 200, 1,000 and 3,000 by
+    default, as far as there are more items, otherwise half of the items.
     """
     if not isinstance(model, MRF):
         raise ParameterError("model", "an MRF", model)
     m = len(model.items_)
     if model.plan_.rank:
         raise ParameterError("model", "an MRF without a low-rank part, fitted with rank=0", model)
-    cuts = sorted({check_count("ranks", rank) for rank in ranks})
+    usual = [rank for rank in (200, 1000, 3000) if rank < m] or [max(m // 2, 1)]
+    cuts = sorted({check_count("ranks", rank) for rank in (usual if ranks is None else ranks)})
     if not cuts or cuts[-1] > m:
         raise ParameterError("ranks", f"at least one, each at most the {m:,} items", cuts)
     columns = 8 * m if m <= _EXACT else 4 * _width(cuts[-1], m)  # includes LAPACK's copies
@@ -72,8 +74,7 @@ def low_rank(
     square = float(sum(np.sum(np.square(row, dtype=np.float64)) for row in rows)) or 1.0
     energy = np.cumsum(np.einsum("ij,ij->j", left, left, dtype=np.float64)) / square
 
-    order = model.catalogue.by_popularity if ties == "popularity" else np.arange(m, dtype=np.int32)
-    ranked = _rank(model, questions.shown, left, right, cuts, max(w.k for w in wanted), order, at_last)
+    ranked = _rank(model, questions.shown, left, right, cuts, max(w.k for w in wanted), ties, at_last)
     evaluations = [full]
     for rank, lists in zip(cuts[::-1], ranked[::-1], strict=True):
         answers = Lists(lists, questions.targets, model.popularity_)
@@ -141,31 +142,31 @@ def _rank(
     right: Array,
     cuts: list[int],
     k: int,
-    order: npt.NDArray[np.int32],
+    ties: Ties,
     progress: Progress | None,
 ) -> list[npt.NDArray[np.int32]]:
-    """Return the ranked items, users × k, of each rank; each adds its directions to the scores before."""
-    n, m = shown.shape
+    """Return the ranked items, users × k, of each rank."""
+    n = shown.shape[0]
     lists = [np.empty((n, k), np.int32) for _ in cuts]
     threads = model.threads or usable_threads()
-    mean = model.mean_.astype(left.dtype) if model.offset else None
+    base = selection.base_of(model, stranger=True, ties=ties)
+    if not model.offset:
+        base = selection.Base(np.zeros_like(base.scores), base.order)
     for first in range(0, n, _USERS_AT_ONCE):
         part = slice(first, min(first + _USERS_AT_ONCE, n))
-        X = shown[part].astype(left.dtype)
-        seen = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr)), X.indices
-        reduced = X @ left
-        scores = np.zeros((X.shape[0], m), left.dtype)
-        if mean is not None:  # conditional mean, μ + (x − μ)·B, with the novelty of the fit
-            reduced -= mean @ left
-            scores += selection.base_of(model, stranger=True).scores
-        scores[seen] = -np.inf
-        base = selection.Base(np.zeros(m, left.dtype), order)
-        for place, (done, rank) in enumerate(pairwise([0, *cuts])):
-            scores += reduced[:, done:rank] @ right[done:rank]
-            lists[place][part], _, _ = selection.top_k(scorers.KnownScores(scores), k, base, threads=threads)
+        histories = Rows.of(shown[part])
+        reduced = shown[part].astype(left.dtype) @ left
+        if model.offset:  # conditional mean, μ + (x − μ)·B, with the novelty of the fit
+            reduced -= model.mean_.astype(left.dtype) @ left
+        for of_rank, rank in zip(lists, cuts, strict=True):
+            scorer = scorers.VectorScorer(histories, reduced[:, :rank], right[:rank].T)
+            of_rank[part], _, _ = selection.top_k(scorer, k, base, hidden=histories, threads=threads)
         if progress is not None:
             progress("measuring", part.stop, n)
     return lists
+
+
+TRAINING, TARGETS = "training interactions", "test users' targets"
 
 
 @dataclass(frozen=True)
@@ -175,17 +176,15 @@ class Exposure:
     split: str
     places: int  # length of the lists
     items: npt.NDArray[np.int64]  # number of items in each group
-    models: dict[str, Numbers]  # shares of all recommendations
-    training: Numbers  # shares of all training interactions
-    targets: Numbers | None  # shares of the test users' targets
+    shares: dict[str, Numbers]  # "recommended by" each model, of the training data and of the targets
 
 
-def exposure(comparison: Comparison, questions: Questions | None = None) -> Exposure:
+def exposure(comparison: Comparison, questions: Questions) -> Exposure:
     """Count how often models recommend popular items and rare ones.
 
     Items are put into groups of equal size by popularity (of equally popular items the lower index first):
-    ten groups, or one per item if there are fewer items. All places of the measured lists count. With
-    `questions`, the shares of the test users' targets are given too. The paper explains its lead on MSD by
+    ten groups, or one per item if there are fewer items. All places of the measured lists count. The shares
+    of the training data and of the test users' targets are given too. The paper explains its lead on MSD by
     the long-tail items that the full-rank model recommends more often.
     """
     first = comparison.evaluations[0]
@@ -193,16 +192,8 @@ def exposure(comparison: Comparison, questions: Questions | None = None) -> Expo
     groups = min(10, m)
     group = np.empty(m, np.int64)
     group[np.argsort(-first.popularity, kind="stable")] = np.arange(m) * groups // m
-
-    def shares(counts: Array) -> Numbers:
-        total = np.bincount(group, weights=counts, minlength=groups)
-        return np.asarray(total / (total.sum() or 1.0))
-
-    return Exposure(
-        split=first.split,
-        places=first.facts["places"],
-        items=np.bincount(group, minlength=groups),
-        models={name: shares(found.recommended) for name, found in comparison.items()},
-        training=shares(first.popularity),
-        targets=None if questions is None else shares(np.bincount(questions.targets.indices, minlength=m)),
-    )
+    counts = {f"recommended by {name}": found.recommended for name, found in comparison.items()}
+    counts |= {TRAINING: first.popularity, TARGETS: np.bincount(questions.targets.indices, minlength=m)}
+    totals = {name: np.bincount(group, of, groups) for name, of in counts.items()}
+    shares = {name: total / (total.sum() or 1.0) for name, total in totals.items()}
+    return Exposure(first.split, first.facts["places"], np.bincount(group, minlength=groups), shares)

@@ -361,27 +361,6 @@ class VectorScorer(Scorer):
         return (items >= 0) & self._known[first:last, None]
 
 
-class KnownScores(Scorer):
-    """Scores that were computed elsewhere, users × items."""
-
-    uses_blas = False
-    users_at_once = 64
-
-    def __init__(self, scores: Array) -> None:
-        self._scores = scores
-
-    def __len__(self) -> int:
-        return len(self._scores)
-
-    def scores(self, first: int, last: int, base: Array, selection: Selection | None = None) -> Array:
-        """Return base + the scores."""
-        return self._scores[first:last] + base
-
-    def has_evidence(self, first: int, last: int, items: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-        """Take every score as evidence."""
-        return items >= 0
-
-
 def _kth_or_less(scores: Array, k: int) -> Any:
     """Return the k-th largest of the maxima of groups: at most the k-th largest of all, quicker to find."""
     size = max(len(scores) // (16 * k), 1)
