@@ -8,10 +8,10 @@ import socket
 import stat
 import subprocess
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -304,33 +304,26 @@ def test_bytes_of_any_kind_are_refused(tmp_path: Path, content: bytes, length: i
 
 
 def test_foreign_files_are_refused_by_what_they_are(tmp_path: Path) -> None:
-    def refuse(path: Path, message: str) -> None:
+    def refuse(name: str, message: str) -> None:
         with pytest.raises(ModelFileError, match=message):
-            mrfrec.load(path)
+            mrfrec.load(tmp_path / name)
 
-    refuse(tmp_path / "missing.mrf", r"there is no model file .*missing\.mrf\.$")
-    refuse(tmp_path / "missing" / "model.mrf", "there is no model file")
-    refuse(tmp_path / ("long" * 100), "could not be read: File name too long|there is no model file")
-    refuse(tmp_path, "is a folder")
-    whole = "is not a model of mrfrec, or not a whole one"
+    refuse("missing.mrf", r"there is no model file .*missing\.mrf\.$")
+    refuse("missing/model.mrf", "there is no model file")
+    refuse("long" * 100, "could not be read: File name too long|there is no model file")
+    refuse("", "is a folder")
     for name, content in {"empty": b"", "zeros": bytes(5000), "table.csv": b"user,item\n1,2\n" * 9}.items():
         (tmp_path / name).write_bytes(content)
-        refuse(tmp_path / name, whole)
+        refuse(name, "is not a model of mrfrec, or not a whole one")
     save_file({"a": np.arange(3)}, tmp_path / "theirs.safetensors", {"format": "pt"})
-    refuse(tmp_path / "theirs.safetensors", "is a safetensors file, but not a model of mrfrec")
-
-
-def test_what_is_no_file_at_all_is_refused_at_once(tmp_path: Path) -> None:
+    refuse("theirs.safetensors", "is a safetensors file, but not a model of mrfrec")
     os.mkfifo(tmp_path / "pipe.mrf")  # reading it would wait for ever
-    with pytest.raises(ModelFileError, match="no model file"):
-        mrfrec.load(tmp_path / "pipe.mrf")
+    refuse("pipe.mrf", "no model file")
     (tmp_path / "nowhere.mrf").symlink_to(tmp_path / "gone.mrf")
-    with pytest.raises(ModelFileError, match="no model file"):
-        mrfrec.load(tmp_path / "nowhere.mrf")
+    refuse("nowhere.mrf", "no model file")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "s.mrf"))
-        with pytest.raises(ModelFileError, match="no model file"):
-            mrfrec.load(tmp_path / "s.mrf")
+        refuse("s.mrf", "no model file")
 
 
 def test_a_newer_format_is_refused_by_its_number(
@@ -346,7 +339,7 @@ def test_a_newer_format_is_refused_by_its_number(
 # ── well sealed, and still not a model ────────────────────────────────────────────────────────────
 
 
-Change = Callable[[dict[str, npt.NDArray[Any]], dict[str, Any]], None]
+Change = Callable[[dict[str, npt.NDArray[Any]], dict[str, Any]], object]
 
 
 def rewrite(content: bytes, path: Path, change: Change) -> None:
@@ -359,34 +352,18 @@ def rewrite(content: bytes, path: Path, change: Change) -> None:
 
 
 def put(name: str, place: int, value: float) -> Change:
-    def change(arrays: dict[str, npt.NDArray[Any]], facts: dict[str, Any]) -> None:
-        arrays[name][place] = value
+    return lambda arrays, _: arrays[name].__setitem__(place, value)
 
-    return change
+
+def replaced(name: str, new: Callable[[Any], npt.NDArray[Any]]) -> Change:
+    return lambda arrays, _: arrays.update({name: new(arrays[name])})
 
 
 def shorten(name: str) -> Change:
-    def change(arrays: dict[str, npt.NDArray[Any]], facts: dict[str, Any]) -> None:
-        arrays[name] = np.ascontiguousarray(arrays[name][:-1])
-
-    return change
+    return replaced(name, lambda array: np.ascontiguousarray(array[:-1]))
 
 
-def retype(name: str, kind: str) -> Change:
-    def change(arrays: dict[str, npt.NDArray[Any]], facts: dict[str, Any]) -> None:
-        arrays[name] = arrays[name].astype(kind)
-
-    return change
-
-
-def without(name: str) -> Change:
-    def change(arrays: dict[str, npt.NDArray[Any]], facts: dict[str, Any]) -> None:
-        del arrays[name]
-
-    return change
-
-
-SPARSE_FORGERIES = {
+FORGERIES: dict[str, dict[str, Change]] = {"sparse": {
     "an item beyond the last": put("weights.items", 5, ITEMS),
     "an item before the first": put("weights.items", -1, -1),
     "an item of a history beyond the last": put("histories.items", 5, 2**31 - 1),
@@ -396,40 +373,30 @@ SPARSE_FORGERIES = {
     "a user too few": shorten("users.ids"),
     "a weight too few": shorten("weights.values"),
     "an order beyond the last": put("items.order", 0, ITEMS),
-    "positions that are no integers": retype("weights.items", "f4"),
-    "no weights": without("weights.values"),
-    "no ids": without("items.ids"),
+    "positions that are no integers": replaced("weights.items", lambda array: array.astype("f4")),
+    "no weights": lambda arrays, _: arrays.pop("weights.values"),
+    "no ids": lambda arrays, _: arrays.pop("items.ids"),
     "a mean too few": shorten("mean"),
     "more users of an item than users": put("popularity", 3, USERS + 1),
     "an item twice": put("items.ids", 3, 6),
     "a user who is not where the order says": put("users.ids", 3, 10**9),
-}
-DENSE_FORGERIES = {
+}, "dense": {
     "a row of weights too few": shorten("weights"),
     "a title too few": shorten("titles.ptr"),
     "titles that reach too far": put("titles.ptr", -1, 10**9),
     "a text that ends before it begins": put("items.ptr", 7, 1),
     "a negative scale": put("scale", 2, -1),
-}
+}}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("kind", "forgery"),
-    [*(("sparse", name) for name in SPARSE_FORGERIES), *(("dense", name) for name in DENSE_FORGERIES)],
+    ("kind", "forgery"), [(kind, forgery) for kind in FORGERIES for forgery in FORGERIES[kind]]
 )
 def test_a_model_whose_parts_do_not_go_together_is_refused(
     originals: dict[Any, bytes], kind: str, forgery: str, tmp_path: Path
 ) -> None:
-    forgeries = SPARSE_FORGERIES if kind == "sparse" else DENSE_FORGERIES
-    rewrite(originals[kind, True], tmp_path / "model.mrf", forgeries[forgery])
+    rewrite(originals[kind, True], tmp_path / "model.mrf", FORGERIES[kind][forgery])
     assert result_of(tmp_path / "model.mrf") is None
-
-
-def facts_with(**changes: Any) -> Change:
-    def change(arrays: dict[str, npt.NDArray[Any]], facts: dict[str, Any]) -> None:
-        facts.update(changes)
-
-    return change
 
 
 @pytest.mark.parametrize(
@@ -442,28 +409,23 @@ def facts_with(**changes: Any) -> Change:
         ({"data": {}}, "lacks a part of a model"),
         ({"state": {}}, "lacks a part of a model"),
         ({"histories": "yes"}, "does not know: 'histories'"),
+        ({"plan": {"kind": "sparse"}}, "does not know"),
+        ({"plan": {"l2": "x"}}, "does not know"),
+        ({"plan": {"l2": None}}, "does not know"),
+        ({"plan": {"l2": 10**400}}, "does not know"),
+        ({"plan": {"sparsity": "x"}}, "does not know"),
+        ({"plan": {"threshold": []}}, "does not know"),
     ],
 )
 def test_facts_that_are_not_those_of_a_model_are_refused(
     originals: dict[Any, bytes], changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    rewrite(originals["dense", False], tmp_path / "model.mrf", facts_with(**changes))
-    with pytest.raises(ModelFileError, match=message):
-        mrfrec.load(tmp_path / "model.mrf")
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"kind": "sparse"}, {"l2": "x"}, {"l2": None}, {"l2": 10**400}, {"sparsity": "x"}, {"threshold": []}],
-)
-def test_a_plan_that_does_not_go_with_the_weights_is_refused(
-    originals: dict[Any, bytes], wrong: dict[str, Any], tmp_path: Path
-) -> None:
     def change(arrays: dict[str, npt.NDArray[Any]], facts: dict[str, Any]) -> None:
-        facts["state"]["plan"].update(wrong)
+        facts["state"]["plan"].update(changes.pop("plan", {}))
+        facts.update(changes)
 
     rewrite(originals["dense", False], tmp_path / "model.mrf", change)
-    with pytest.raises(ModelFileError, match="does not know"):
+    with pytest.raises(ModelFileError, match=message):
         mrfrec.load(tmp_path / "model.mrf")
 
 
@@ -586,7 +548,11 @@ def test_weights_that_are_not_finite_are_neither_read_nor_written(
 # ── only what is needed is read ───────────────────────────────────────────────────────────────────
 
 
-Ask = Callable[[], object]
+def all_refuse(part: str, *asks: Callable[[], object]) -> None:
+    for ask in asks:
+        for _ in range(2):  # and every time
+            with pytest.raises(ModelFileError, match=f"{part!r} is not what was written"):
+                ask()
 
 
 @pytest.fixture
@@ -625,7 +591,8 @@ def test_a_damaged_row_of_a_dense_model_disturbs_only_those_who_need_it(many_blo
     model: Any = mrfrec.load(path)
     assert model.recommend(history=names[:3], k=5).rows() == wanted
     assert model.similar_items(names[2], k=3).rows() == similar
-    asks: list[Ask] = [
+    all_refuse(
+        "weights",
         lambda: model.recommend(history=[names[-1]], k=5),
         lambda: model.similar_items(names[-1]),
         lambda: model.explain(names[0], history=names),
@@ -633,11 +600,7 @@ def test_a_damaged_row_of_a_dense_model_disturbs_only_those_who_need_it(many_blo
         lambda: model.weights_,
         lambda: model.save(many_blocks / "copy.mrf"),
         lambda: model.recommend_to(many_blocks / "all.parquet"),
-    ]
-    for ask in asks:
-        for _ in range(2):  # and every time
-            with pytest.raises(ModelFileError, match="'weights' is not what was written"):
-                ask()
+    )
     assert folder_of(many_blocks) == ["dense.mrf", "sparse.mrf"]
     assert whole_weights.shape == (ITEMS, ITEMS)
 
@@ -653,15 +616,13 @@ def test_a_damaged_history_disturbs_only_its_owner(many_blocks: Path, part: str)
     model = mrfrec.load(path)
     assert model.recommend(users[0], k=3).rows() == wanted
     assert len(model.recommend(history=list(model.items_)[:2], k=3)) == 3
-    asks: list[Ask] = [
+    all_refuse(
+        part,
         lambda: model.recommend(users[-1], k=3),
         lambda: model.recommend(k=3),
         lambda: model.explain(model.items_[0], user=users[-1]),
         lambda: model.save(path, include_histories=True),
-    ]
-    for ask in asks:
-        with pytest.raises(ModelFileError, match=f"{part!r} is not what was written"):
-            ask()
+    )
     model.save(path)  # the damaged part is not in this one
     assert mrfrec.load(path).users_ is None
 
@@ -672,10 +633,7 @@ def test_damaged_users_are_noticed_when_users_are_asked_for(many_blocks: Path, p
     spoil(path, place_of(path, part)[0])
     model = mrfrec.load(path)
     assert len(model.recommend(history=list(model.items_)[:2], k=3)) == 3
-    asks: list[Ask] = [lambda: model.users_, lambda: model.recommend(k=1)]
-    for ask in asks:
-        with pytest.raises(ModelFileError, match=f"{part!r} is not what was written"):
-            ask()
+    all_refuse(part, lambda: model.users_, lambda: model.recommend(k=1))
 
 
 def resident() -> int:
@@ -721,18 +679,9 @@ def test_answers_may_be_asked_for_from_many_threads(fitted: dict[str, MRF], many
     model = mrfrec.load(many_blocks / "dense.mrf")
     names = list(model.items_)
     wanted = [fitted["dense"].recommend(history=[name], k=3).rows() for name in names]
-    found: list[Any] = [None] * len(names)
-
-    def ask(start: int) -> None:
-        for i in range(start, len(names), 4):
-            found[i] = model.recommend(history=[names[i]], k=3).rows()
-
-    threads = [threading.Thread(target=ask, args=[start]) for start in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == wanted
+    with ThreadPoolExecutor(4) as threads:
+        found = threads.map(lambda name: model.recommend(history=[name], k=3).rows(), names)
+    assert list(found) == wanted
 
 
 # ── a file that is replaced ───────────────────────────────────────────────────────────────────────
@@ -857,22 +806,14 @@ def test_many_writers_at_once_leave_one_whole_file(
     fitted: dict[str, MRF], originals: dict[Any, bytes], tmp_path: Path
 ) -> None:
     path = tmp_path / "model.mrf"
-    errors: list[BaseException] = []
 
     def write(kind: str) -> None:
-        try:
-            for _ in range(10):
-                fitted[kind].save(path)
-                mrfrec.load(path)
-        except BaseException as error:  # and reported below
-            errors.append(error)
+        for _ in range(10):
+            fitted[kind].save(path)
+            mrfrec.load(path)
 
-    threads = [threading.Thread(target=write, args=[kind]) for kind in KINDS]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    with ThreadPoolExecutor(len(KINDS)) as threads:
+        list(threads.map(write, KINDS))
     assert path.read_bytes() in [originals[kind, False] for kind in KINDS]
     assert folder_of(tmp_path) == ["model.mrf"]
 
@@ -918,17 +859,16 @@ def test_saving_through_a_link_keeps_the_link(fitted: dict[str, MRF], tmp_path: 
 
 def test_places_where_no_file_can_be_are_refused(fitted: dict[str, MRF], tmp_path: Path) -> None:
     model: Any = fitted["dense"]
-    with pytest.raises(ParameterError, match="in a folder that exists"):
-        model.save(tmp_path / "missing" / "model.mrf")
-    with pytest.raises(ParameterError, match=r"the name of a file.*Something else has that name"):
-        model.save(tmp_path)
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
-    with pytest.raises(ParameterError, match="The link leads nowhere"):
-        model.save(tmp_path / "circle")
-    with pytest.raises(ModelFileError, match=r"could not be written: File name too long"):
-        model.save(tmp_path / ("long" * 100))
-    with pytest.raises(ModelFileError, match=r"/proc/self/model\.mrf could not be written"):
-        model.save("/proc/self/model.mrf")
+    for place, error, message in (
+        ("missing/model.mrf", ParameterError, "in a folder that exists"),
+        ("", ParameterError, r"the name of a file.*Something else has that name"),
+        ("circle", ParameterError, "The link leads nowhere"),
+        ("long" * 100, ModelFileError, "could not be written: File name too long"),
+        ("/proc/self/model.mrf", ModelFileError, r"/proc/self/model\.mrf could not be written"),
+    ):
+        with pytest.raises(error, match=message):
+            model.save(tmp_path / place)
     for use in (model.save, mrfrec.load, describe):
         with pytest.raises(ParameterError, match=r"^path must be the name of a file; got ''\.$"):
             use("")

@@ -1,10 +1,13 @@
 """Features of items: how tables are read, the naive truth, new items, files, updates and explanations."""
 
+import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import polars as pl
 import pytest
 import scipy.sparse as sp
@@ -12,12 +15,14 @@ import scipy.sparse as sp
 import mrfrec
 from mrfrec import MRF, DataError, Interactions, ParameterError, read_item_features
 from mrfrec.core import new_items
+from mrfrec.core.fitting import sizes_of
 from mrfrec.core.lanczos import sample
 from mrfrec.core.plan import Settings
 from mrfrec.data.features import ItemFeatures
 from mrfrec.data.ids import Ids, Texts
 from mrfrec.engines.local import LocalEngine
 from mrfrec.errors import MrfrecWarning
+from mrfrec.io.features import read_more_features
 from mrfrec.models.answers.question import Question
 
 import naive
@@ -36,30 +41,27 @@ CATALOGUE = pl.DataFrame(
 )
 
 
-def features_of(F: Matrix) -> ItemFeatures:
-    """Features whose rows are even, as reading makes them."""
+def with_features(
+    seed: int, X: Matrix, unused: list[int] | None = None
+) -> tuple[Matrix, ItemFeatures, Interactions]:
+    """A matrix in which nobody uses some items, features as reading makes them, and both together.
+
+    Without such items, only items that somebody uses have features.
+    """
+    X[:, unused or []] = 0.0
+    F = np.random.default_rng(seed).random((25, X.shape[1])) < 0.1
+    if unused is None:
+        F &= X.any(axis=0)
     values = np.sqrt(1.0 + np.arange(len(F)))
-    matrix = sp.csr_array(values[:, None] * (F != 0))
     names = Texts.of(f"tag: {i}" for i in range(len(F)))
-    return ItemFeatures(Ids.range(F.shape[1]), matrix, names, values, {})
-
-
-def random_features(seed: int, X: Matrix, *, of_all: bool = False) -> ItemFeatures:
-    """Features of the used items, or of all."""
-    F = (np.random.default_rng(seed).random((25, X.shape[1])) < 0.1).astype(float)
-    return features_of(F if of_all else F * X.any(axis=0))
+    features = ItemFeatures(Ids.range(F.shape[1]), sp.csr_array(values[:, None] * F), names, values, {})
+    return X, features, Interactions(sp.csr_array(X)).with_features(features)
 
 
 def load_mrf(path: Path) -> MRF:
     model = mrfrec.load(path)
     assert isinstance(model, MRF)
     return model
-
-
-def with_unused(X: Matrix, unused: list[int]) -> Matrix:
-    X = X.copy()
-    X[:, unused] = 0.0
-    return X
 
 
 # ── the mathematics ───────────────────────────────────────────────────────────────────────────────
@@ -69,9 +71,7 @@ def with_unused(X: Matrix, unused: list[int]) -> Matrix:
 @pytest.mark.parametrize("user_weight", [0.0, 0.7])
 @pytest.mark.parametrize("center", [True, False])
 def test_a_dense_fit_with_features_equals_naive(real: bool, user_weight: float, center: bool) -> None:
-    X = random_matrix(3, real=real)
-    features = random_features(1, X)
-    data = Interactions(sp.csr_array(X)).with_features(features)
+    X, features, data = with_features(1, random_matrix(3, real=real))
     parameters: dict[str, Any] = {"user_weight": user_weight, "center": center}
     model = MRF.paper(l2=2.0, dtype="float64", feature_weight=1.7, sparsity=None, **parameters).fit(data)
     B = naive.dense(X, 2.0, F=features.matrix.toarray(), feature_weight=1.7, **parameters)
@@ -81,9 +81,7 @@ def test_a_dense_fit_with_features_equals_naive(real: bool, user_weight: float, 
 @pytest.mark.parametrize("r", [0.0, 0.5])
 @pytest.mark.parametrize("real", [False, True])
 def test_a_sparse_fit_with_features_equals_naive(real: bool, r: float) -> None:
-    X = random_matrix(3, real=real)
-    features = random_features(1, X)
-    data = Interactions(sp.csr_array(X)).with_features(features)
+    X, features, data = with_features(1, random_matrix(3, real=real))
     model = MRF.paper(l2=1.0, dtype="float64", feature_weight=1.7, threshold=0.4, r=r).fit(data)
     F = features.matrix.toarray()
     B, A, n_blocks, _ = naive.sparse(X, 1.0, 0.4, r, F=F, feature_weight=1.7)
@@ -94,10 +92,9 @@ def test_a_sparse_fit_with_features_equals_naive(real: bool, r: float) -> None:
 
 
 def test_features_of_no_weight_leave_the_used_items_as_they_are() -> None:
-    X = random_matrix(3)
-    data = Interactions(sp.csr_array(X))
-    plain = MRF.paper(l2=2.0).fit(data)
-    other = MRF.paper(l2=2.0, feature_weight=0.0).fit(data.with_features(random_features(1, X)))
+    X, _, data = with_features(1, random_matrix(3))
+    plain = MRF.paper(l2=2.0).fit(Interactions(sp.csr_array(X)))
+    other = MRF.paper(l2=2.0, feature_weight=0.0).fit(data)
     assert np.array_equal(plain.weights_, other.weights_)
 
 
@@ -105,9 +102,7 @@ def test_features_of_no_weight_leave_the_used_items_as_they_are() -> None:
 @pytest.mark.parametrize("user_weight", [0.0, 0.7])
 def test_the_weights_of_new_items_equal_naive(real: bool, user_weight: float) -> None:
     unused = [2, 9, 30]
-    X = with_unused(random_matrix(3, users=80, items=90, real=real), unused)
-    features = random_features(2, X, of_all=True)
-    data = Interactions(sp.csr_array(X)).with_features(features)
+    X, features, data = with_features(2, random_matrix(3, users=80, items=90, real=real), unused)
     model = MRF.paper(l2=2.0, dtype="float64", user_weight=user_weight, offset=True).fit(data)
     F = features.matrix.toarray()
     for item in unused:
@@ -121,11 +116,8 @@ def test_the_weights_of_new_items_equal_naive(real: bool, user_weight: float) ->
 
 
 def test_a_used_item_taken_for_a_new_one_counts_its_features_alone() -> None:
-    X = random_matrix(3, users=80, items=90)
-    features = random_features(2, X)
+    X, features, _ = with_features(2, random_matrix(3, users=80, items=90))
     settings = Settings(2.0, 0.75, 0.0, 0.0, 0.0, True, None, None, 1000, 0.0, False, "float64")
-    from mrfrec.core.fitting import sizes_of
-
     with LocalEngine(2) as engine:
         sizes = sizes_of(sp.csr_array(X), settings, engine.memory.limit, 0, features.matrix)
         found = new_items.new_columns(
@@ -137,10 +129,9 @@ def test_a_used_item_taken_for_a_new_one_counts_its_features_alone() -> None:
 
 
 def test_of_many_users_a_part_tells_the_weights_of_new_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    X = with_unused(random_matrix(3, users=90, items=90), [5])
-    features = random_features(2, X, of_all=True)
+    X, features, data = with_features(2, random_matrix(3, users=90, items=90), [5])
     monkeypatch.setattr(new_items, "_USERS", 30)
-    model = MRF.paper(l2=2.0, dtype="float64").fit(Interactions(sp.csr_array(X)).with_features(features))
+    model = MRF.paper(l2=2.0, dtype="float64").fit(data)
     some = X[sample(90, 3)]
     assert 10 < len(some) < 60
     expected = naive.new_column(
@@ -158,37 +149,19 @@ def test_items_added_later_get_the_weights_of_a_fit_with_them(
     threshold: float | None, tmp_path: Path
 ) -> None:
     unused = [86, 87, 88, 89]
-    X = with_unused(random_matrix(3, users=80, items=90), unused)
-    features = random_features(2, X, of_all=True)
-    data = Interactions(sp.csr_array(X))
-    whole = MRF(measure=False, threshold=threshold, rank=0).fit(data.with_features(features))
-    used = Ids.range(86)
-    part = Interactions(sp.csr_array(X[:, :86])).with_features(features.over(used))
+    X, features, data = with_features(2, random_matrix(3, users=80, items=90), unused)
+    whole = MRF(measure=False, threshold=threshold, rank=0).fit(data)
+    part = Interactions(sp.csr_array(X[:, :86])).with_features(features.over(Ids.range(86)))
     grown = MRF(measure=False, threshold=threshold, rank=0).fit(part)
     grown.save(tmp_path / "a.mrf", include_histories=True)
     grown = load_mrf(tmp_path / "a.mrf")
-    rows = features.matrix.tocsc()
-    table = pl.DataFrame(
-        {
-            "item": unused,
-            "tag": [[str(t) for t in rows.indices[rows.indptr[i] : rows.indptr[i + 1]]] for i in unused],
-        }
-    )
-    grown._catalogue = _with_columns(grown._catalogue)
-    assert grown.add_items(table) == 4
+    with pytest.warns(MrfrecWarning, match="86 of 90 items are known"):
+        assert grown.add_items(features) == 4
     a, b = (np.asarray(m.weights_.todense() if m.is_sparse else m.weights_) for m in (whole, grown))
     np.testing.assert_allclose(a, b, atol=1e-5)
     np.testing.assert_allclose(whole._shift, grown._shift, atol=1e-5)
     for mine, theirs in zip(whole.top_k(sp.csr_array(X), 5), grown.top_k(sp.csr_array(X), 5), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-5)
-
-
-def _with_columns(catalogue: Any) -> Any:
-    from dataclasses import replace
-
-    from mrfrec.data.features import Encoding
-
-    return replace(catalogue, features=replace(catalogue.features, columns={"tag": Encoding("list")}))
 
 
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────
@@ -248,7 +221,7 @@ def test_columns_can_be_chosen_and_typed() -> None:
     for columns, message in (
         (["colour"], "feature_columns must be columns of"),
         ({"year": "colour"}, "of the kinds category, list, words, number, flag"),
-        ({"title": "number"}, "must hold numbers; got 'Naruto part 0'"),
+        ({"title": "number"}, "must hold numbers; got 'Naruto part 0' for item 0"),
         ("title", "a list of columns"),
     ):
         with pytest.raises((ParameterError, DataError), match=message):
@@ -271,17 +244,44 @@ def test_odd_cells_are_read_or_refused(tmp_path: Path) -> None:
     whole = read_item_features(pl.DataFrame({"item": [float(i) for i in range(40)], "out": texts}))
     assert whole.items[3] == 3
     (tmp_path / "odd.csv").write_text("item,title\n1,Hello, Dolly\n2,Hello\n")
-    for table, message in (
-        (tmp_path / "odd.csv", "row 1: more than 2 fields"),
-        (pl.DataFrame({"item": [["a"], ["b"]], "c": ["x", "x"]}), "ids must be integers or strings"),
-        (pl.DataFrame({"item": [0.5, 1.0], "c": ["x", "x"]}), "got 0.5"),
-    ):
-        with pytest.raises(DataError, match=message):
-            read_item_features(table)
-    with pytest.raises(DataError, match="true or false; got 'maybe'"):
+    with pytest.raises(DataError, match="row 1: more than 2 fields"):
+        read_item_features(tmp_path / "odd.csv")
+    with pytest.raises(DataError, match="true or false; got 'maybe' for item 2"):
         read_item_features(pl.DataFrame({"item": [1, 2], "c": ["yes", "maybe"]}), columns={"c": "flag"})
-    with pytest.raises(DataError, match="what read_item_features returns"):
-        Interactions(sp.csr_array(random_matrix(1))).with_features("x.csv")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "polars", "pandas", "arrays"])
+def test_lists_are_not_split_at_commas_inside_their_parts(form: str, tmp_path: Path) -> None:
+    cells: list[Any] = [["a, b", "c"], ["c"], None, ["a, b", "7", None]] * 10
+    table: Any = tmp_path / f"items.{form}"
+    if form == "jsonl":
+        table.write_text("\n".join(json.dumps({"item": i, "tags": cell}) for i, cell in enumerate(cells)))
+    elif form == "csv":
+        texts = ["" if cell is None else json.dumps(cell) for cell in cells]
+        pl.DataFrame({"item": range(40), "tags": texts}).write_csv(table)
+    elif form == "polars":
+        table = pl.DataFrame({"item": range(40), "tags": cells})
+    else:
+        arrays = [np.array(cell, object) if form == "arrays" and cell else cell for cell in cells]
+        table = pd.DataFrame({"item": range(40), "tags": arrays})
+    with mock.patch("mrfrec.io.features._MOST", 1.0):
+        found = read_item_features(table)
+    counts = dict(zip(found.names, np.diff(found.matrix.indptr).tolist(), strict=True))
+    assert counts == {"tags: 7": 10, "tags: a b": 20, "tags: c": 20}
+
+
+def test_lists_in_some_files_and_text_in_others_are_lists(tmp_path: Path) -> None:
+    files: dict[str, list[Any]] = {"a": ["x, y", ["x, y"]], "b": ["z", "z"]}
+    for name, cells in files.items():
+        rows = [{"item": f"{name}{i}", "tags": cell} for i, cell in enumerate([*cells, *[None] * 9])]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert list(read_item_features(f"{tmp_path}/*.jsonl").names) == ["tags: x y", "tags: z"]
+
+
+def test_c_and_its_relatives_are_different_words() -> None:
+    titles = [f"{('C', 'C++', 'C#', 'the')[i % 4]} book {i}, #{i}" for i in range(40)]
+    names = set(read_item_features(pl.DataFrame({"item": range(40), "title": titles})).names)
+    assert {"title: c", "title: c++", "title: c#", "title: c++ book"} <= names
 
 
 def test_dates_are_years() -> None:
@@ -290,25 +290,37 @@ def test_dates_are_years() -> None:
     assert {"out: below 1974.27", "out: 2008.44 and more"} <= set(names)
 
 
-def test_bad_tables_are_told() -> None:
-    with pytest.raises(DataError, match="no column of features"):
-        read_item_features(CATALOGUE.select("item"))
-    with pytest.raises(DataError, match="row 2 has no item id"):
-        read_item_features(pl.DataFrame({"item": ["a", None], "x": ["p", "p"]}))
-    with pytest.raises(DataError, match="no feature that 2 items or more"):
-        read_item_features(pl.DataFrame({"item": ["a", "b"], "x": ["p", "q"]}))
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (CATALOGUE.select("item"), "no column of features"),
+        (pl.DataFrame({"item": ["a", None], "x": ["p", "p"]}), "row 2: no item id. Correct it.$"),
+        (pl.DataFrame({"item": [], "x": []}), "the polars frame has no items"),
+        (pl.DataFrame({"item": ["a", "b"], "x": ["p", "q"]}), "no feature that 2 items or more"),
+        (pl.DataFrame({"item": [["a"], ["b"]], "c": ["x", "x"]}), "ids must be integers or strings"),
+        (pl.DataFrame({"item": [0.5, 1.0], "c": ["x", "x"]}), "row 1: item id not a whole number, 0.5"),
+        (CATALOGUE.with_columns(item=pl.col("item") + 10_000), "names none of the items"),
+        (
+            CATALOGUE.with_columns(item=pl.lit("x") + pl.col("item").cast(pl.String)),
+            "integers in the data; got 'x0' in the table",
+        ),
+    ],
+)
+def test_bad_tables_are_told(table: pl.DataFrame, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        MRF().fit(Interactions(sp.csr_array(random_matrix(1))), item_features=table)
+
+
+def test_features_go_with_their_table_and_their_model() -> None:
     data = Interactions(sp.csr_array(random_matrix(1)))
-    other = CATALOGUE.with_columns(item=pl.col("item") + 10_000)
-    with pytest.raises(DataError, match="names none of the items"):
-        MRF().fit(data, item_features=other)
     with pytest.raises(ParameterError, match="EASE learns from interactions alone"):
         mrfrec.models.EASE().fit(data, item_features=CATALOGUE)
     with pytest.raises(ParameterError, match="None without item_features"):
         MRF().fit(data, feature_columns=["title"])
-    with pytest.raises(DataError, match="integers in the data; got 'x0' in the table"):
-        MRF().fit(
-            data, item_features=CATALOGUE.with_columns(item=pl.lit("x") + pl.col("item").cast(pl.String))
-        )
+    with pytest.raises(ParameterError, match="None for features that were read already"):
+        MRF().fit(data, item_features=read_item_features(CATALOGUE), feature_columns=["title"])
+    with pytest.raises(DataError, match="what read_item_features returns"):
+        data.with_features("x.csv")  # type: ignore[arg-type]
 
 
 # ── a model with features ─────────────────────────────────────────────────────────────────────────
@@ -413,6 +425,41 @@ def test_known_items_are_left_as_they_are(model: MRF) -> None:
     plain = MRF(measure=False).fit(model._interactions.matrix)
     with pytest.raises(DataError, match="fitted with item_features"):
         plain.add_items(CATALOGUE)
+
+
+def test_added_cells_of_another_form_than_in_the_fit_are_refused_or_told(model: MRF) -> None:
+    more = CATALOGUE.with_columns(item=pl.col("item") + 40)
+    with pytest.raises(DataError, match=r"column 'year' must hold numbers; got 'old' for item 40\. Correct"):
+        model.add_items(more.with_columns(year=pl.lit("old")))
+    with pytest.raises(DataError, match=r"must hold cells of the kind category; got \['a'\] for item 40"):
+        model.add_items(more.with_columns(studio=pl.lit(["a"])))
+    with pytest.raises(DataError, match="column 'studio' must hold text, numbers, times or lists; it is Str"):
+        model.add_items(more.with_columns(studio=pl.struct("item")))
+    with pytest.warns(MrfrecWarning, match=r"column 'studio': the fit knows no feature of its 40 cells"):
+        assert model.add_items(more.with_columns(studio=pl.lit("Other"))) == 40
+    numbers = pl.DataFrame({"item": range(40), "shelf": [i % 5 for i in range(40)]})
+    known = read_item_features(numbers, columns={"shelf": "category"})
+    floats = read_more_features(numbers.cast({"shelf": pl.Float64}), known)  # as beside a missing cell
+    assert (floats.matrix != known.matrix).nnz == 0
+
+
+def test_items_are_added_by_features_that_were_read_already(model: MRF, tmp_path: Path) -> None:
+    columns: Any = {"studio": "category", "title": "words", "free": "flag"}
+    model = MRF(measure=False).fit(
+        model._interactions.matrix[:, :36], item_features=read_item_features(CATALOGUE, columns=columns)
+    )
+    model.save(tmp_path / "a.mrf", include_histories=True)
+    both = pl.concat([CATALOGUE, CATALOGUE.with_columns(item=pl.col("item") + 40)])
+    by_table = load_mrf(tmp_path / "a.mrf")
+    by_table.add_items(both[40:])
+    with pytest.warns(MrfrecWarning, match="40 of 80 items are known"):
+        model.add_items(read_item_features(both, columns=columns))
+    assert np.array_equal(model.weights_, by_table.weights_)
+    assert list(model.titles_ or []) == list(by_table.titles_ or [])
+    with pytest.raises(DataError, match="column 'title' is words in the features of the fit, and missing"):
+        model.add_items(read_item_features(both, columns={**columns, "title": "category"}))
+    with pytest.raises(ParameterError, match="query must be None for features that were read already"):
+        model.add_items(read_item_features(both, columns=columns), query="select 1")
 
 
 def test_features_are_measured_with_the_other_parameters() -> None:

@@ -140,18 +140,6 @@ def test_filters_equal_naive_for_interactions_and_events(limits: tuple[int | Non
 # ── several rows of one pair ──────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    ("duplicates", "binary", "expected"),
-    [("sum", False, [3.0, 3.0]), ("last", False, [3.0, 2.0]), ("sum", True, [1.0, 1.0])],
-)
-def test_values_of_one_pair_are_combined(
-    duplicates: Literal["sum", "last"], binary: bool, expected: list[float]
-) -> None:
-    frame = pl.DataFrame({"user": [1, 1, 2], "item": ["a", "a", "a"], "rating": [1.0, 2.0, 3.0]})
-    data = read_interactions(frame, binary=binary, duplicates=duplicates)
-    assert data.matrix.toarray().ravel().tolist() == (expected if duplicates == "sum" else [2.0, 3.0])
-
-
 @pytest.mark.parametrize(("duplicates", "expected"), [("sum", [2.0, 1.0]), ("last", [1.0, 1.0])])
 def test_rows_are_counted_where_there_are_no_values(
     duplicates: Literal["sum", "last"], expected: list[float]

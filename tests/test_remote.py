@@ -104,15 +104,9 @@ def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.mark.parametrize("name", ["x.parquet", "x.arrow", "x.csv.gz"])
-def test_file_is_read_from_s3(web: str, name: str) -> None:
+@pytest.mark.parametrize("name", ["x.parquet", "x.arrow", "x.csv.gz", "logs/*.csv", "parts/[12].parquet"])
+def test_files_are_read_from_s3_by_name_or_pattern(web: str, name: str) -> None:
     data = read_interactions(f"s3://bucket/{name}")
-    assert (list(data.users), list(data.items), len(data)) == ([1, 3], [2, 4], 2)
-
-
-@pytest.mark.parametrize("pattern", ["logs/*.csv", "parts/[12].parquet"])
-def test_pattern_finds_files_in_s3(web: str, pattern: str) -> None:
-    data = read_interactions(f"s3://bucket/{pattern}")
     assert (list(data.users), list(data.items), len(data)) == ([1, 3], [2, 4], 2)
 
 

@@ -28,7 +28,6 @@ HOME_OF = {
             "features",
             "frames",
             "id_numbering",
-            "json_lines",
             "queries",
             "row_reader",
             "sources",

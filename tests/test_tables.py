@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from mrfrec import DataError, Interactions, MrfrecError, ParameterError, read_interactions
 from mrfrec.data.ids import Ids
 from mrfrec.evaluation.splits import strong_generalisation
-from mrfrec.io import batches, json_lines
+from mrfrec.io import batches, text
 from mrfrec.io.tables import as_interactions, read_events, read_users
 from mrfrec.models import Popularity
 
@@ -223,36 +223,23 @@ def test_every_format_gives_what_plain_python_does(
 
 # ── bad rows ──────────────────────────────────────────────────────────────────────────────────────
 
-REASONS = {
-    "no user": "no user id",
-    "no item": "no item id",
-    "no value": "no value",
-    "nan": "value not a finite number",
-    "inf": "value not a finite number",
-    "large": "value beyond single precision",
-    "small": "value beyond single precision",
-    "word": "value not a finite number",
-    "fields": "more than 3 fields",
-    "hidden fields": "more than 3 fields",
+# How a row is spoiled, and the reason that is told.
+SPOILED: dict[str, tuple[Callable[[Any, Any, Any], Row], str]] = {
+    "": (lambda user, item, value: (user, item, value), ""),
+    "no user": (lambda user, item, value: (None, item, value), "no user id"),
+    "no item": (lambda user, item, value: (user, None, value), "no item id"),
+    "no value": (lambda user, item, value: (user, item, None), "no value"),
+    "nan": (lambda user, item, value: (user, item, math.nan), "value not a finite number"),
+    "inf": (lambda user, item, value: (user, item, -math.inf), "value not a finite number"),
+    "large": (lambda user, item, value: (user, item, 1e39), "value beyond single precision"),
+    "small": (lambda user, item, value: (user, item, 1e-50), "value beyond single precision"),
 }
-ONLY_TEXT = {"word", "fields", "hidden fields"}
-
-
-def spoiled(row: Row, how: str) -> Row:
-    user, item, value = row
-    changed = {
-        "no user": (None, item, value),
-        "no item": (user, None, value),
-        "no value": (user, item, None),
-        "nan": (user, item, math.nan),
-        "inf": (user, item, -math.inf),
-        "large": (user, item, 1e39),
-        "small": (user, item, 1e-50),
-        "word": (user, item, "five"),
-        "fields": (*row, "x"),
-        "hidden fields": (*row, None, None, "x"),
-    }
-    return changed.get(how, row)
+SPOILED_TEXT = {
+    **SPOILED,
+    "word": (lambda user, item, value: (user, item, "five"), "value not a finite number"),
+    "fields": (lambda *row: (*row, "x"), "more than 3 fields"),
+    "hidden fields": (lambda *row: (*row, None, None, "x"), "more than 3 fields"),
+}
 
 
 @pytest.mark.parametrize("form", sorted({*FORMATS} - {"pandas"}))  # it makes floats of integers
@@ -262,14 +249,14 @@ def spoiled(row: Row, how: str) -> Row:
 def test_bad_rows_are_refused_by_number_or_skipped_and_counted(
     folder: Path, form: str, rows: list[Row], data: Any
 ) -> None:
-    hows = st.sampled_from(["", "", *[how for how in REASONS if form in TEXT or how not in ONLY_TEXT]])
+    spoiled = SPOILED_TEXT if form in TEXT else SPOILED
+    hows = st.sampled_from(["", "", *spoiled])
     marks = data.draw(st.lists(hows, min_size=len(rows), max_size=len(rows)))
-    bad = [REASONS[how] for how in marks if how]
-    if "pandas" in form:
-        bad = [REASONS["no value"] if how == "nan" else REASONS[how] for how in marks if how]
+    bad = [spoiled["no value" if "pandas" in form and how == "nan" else how][1] for how in marks if how]
     good = [row for row, how in zip(rows, marks, strict=True) if not how]
     expected = (naive_text if form in TEXT else naive)(good, binary=False)
-    source = FORMATS[form](folder, ["user", "item", "value"], [*map(spoiled, rows, marks)])
+    changed = [spoiled[how][0](*row) for row, how in zip(rows, marks, strict=True)]
+    source = FORMATS[form](folder, ["user", "item", "value"], changed)
     with patch.object(batches, "BATCH_ROWS", data.draw(st.sampled_from([1, 2, 1000]))):
         if bad:
             first = next(i for i, how in enumerate(marks, 1) if how)
@@ -285,24 +272,22 @@ def test_bad_rows_are_refused_by_number_or_skipped_and_counted(
 
 
 @pytest.mark.parametrize(
-    ("lines", "row", "reason"),
+    ("line", "reason"),
     [
-        (['{"user": 1, "item": 2'], 2, "not valid JSON"),
-        (["[1, 2]"], 2, "not a JSON object"),
-        (['{"user": 1, "item": "\\ud800"}'], 2, "not valid JSON"),
-        (["[" * 5000], 2, "not valid JSON"),
-        (['{"item": 2}'], 2, "no user id"),
-        (['{"user": true, "item": 2}'], 2, "user id neither a string nor a whole number of 64 bits"),
-        (['{"user": 1.5, "item": 2}'], 2, "user id neither a string nor a whole number of 64 bits"),
-        (['{"user": 18446744073709551616, "item": 2}'], 2, "user id neither a string"),
+        ('{"user": 1, "item": 2', "not valid JSON"),
+        ("[1, 2]", "not a JSON object"),
+        ('{"user": 1, "item": "\\ud800"}', "not valid JSON"),
+        ("[" * 5000, "not valid JSON"),
+        ('{"item": 2}', "no user id"),
+        ('{"user": true, "item": 2}', "user id neither a string nor a whole number of 64 bits"),
+        ('{"user": 1.5, "item": 2}', "user id neither a string nor a whole number of 64 bits"),
+        ('{"user": 18446744073709551616, "item": 2}', "user id neither a string"),
     ],
 )
-def test_bad_line_of_json_is_refused_by_number_or_skipped(
-    tmp_path: Path, lines: list[str], row: int, reason: str
-) -> None:
+def test_bad_line_of_json_is_refused_by_number_or_skipped(tmp_path: Path, line: str, reason: str) -> None:
     path = tmp_path / "t.jsonl"
-    path.write_text("\n".join(['{"user": 1, "item": 2}', *lines, '{"user": 3, "item": 2}']))
-    with pytest.raises(DataError, match=rf"t\.jsonl, row {row}: {reason}"):
+    path.write_text("\n".join(['{"user": 1, "item": 2}', line, '{"user": 3, "item": 2}']))
+    with pytest.raises(DataError, match=rf"t\.jsonl, row 2: {reason}"):
         read_interactions(path)
     data = read_interactions(path, on_bad="skip")
     assert {1, 3} == set(data.users)
@@ -400,18 +385,14 @@ def test_file_cut_short_is_refused(folder: Path, form: str) -> None:
 
 
 def test_ids_of_csv_are_integers_only_if_all_of_a_column_reads_as_such(folder: Path) -> None:
-    def ids(*given: str) -> list[Any]:
-        return list(read_interactions(TEXT["csv"](folder, ["user", "item"], [(x, 1) for x in given])).users)
-
-    assert ids("10", "9", "-3") == [-3, 9, 10]
-    assert ids("10", "007") == ["007", "10"]
-    assert ids("10", "9 ") == [9, 10]
-    assert ids("10", "+9") == ["+9", "10"]
-    assert ids("0", "-0") == ["-0", "0"]
-    assert ids("1", "1.0") == ["1", "1.0"]
-    assert ids(str(2**64 - 1), "1") == [1, 2**64 - 1]
-    assert ids(str(2**64 - 1), "-1") == ["-1", str(2**64 - 1)]
-    assert ids(str(2**64)) == [str(2**64)]
+    most = 2**64 - 1
+    for given_ids, expected in (
+        (["10", "9", "-3"], [-3, 9, 10]), (["10", "007"], ["007", "10"]), (["10", "9 "], [9, 10]),
+        (["10", "+9"], ["+9", "10"]), (["0", "-0"], ["-0", "0"]), (["1", "1.0"], ["1", "1.0"]),
+        ([str(most), "1"], [1, most]), ([str(most), "-1"], ["-1", str(most)]), ([str(2**64)], [str(2**64)]),
+    ):  # fmt: skip
+        source = TEXT["csv"](folder, ["user", "item"], [(x, 1) for x in given_ids])
+        assert list(read_interactions(source).users) == expected
 
 
 def test_string_ids_of_typed_formats_stay_strings_even_if_all_are_digits(folder: Path) -> None:
@@ -425,7 +406,7 @@ def test_string_ids_of_typed_formats_stay_strings_even_if_all_are_digits(folder:
 def test_json_ids_of_both_types_are_refused(tmp_path: Path, first: object, batch: int) -> None:
     path = tmp_path / "t.jsonl"
     path.write_bytes(to_json(["user", "item"], [(first, 1), ("7", 1), (7, 1)]))
-    with patch.object(batches, "BATCH_ROWS", batch), patch.object(json_lines, "_SAMPLE", 1):
+    with patch.object(batches, "BATCH_ROWS", batch), patch.object(text, "_SAMPLE", 1):
         for on_bad in ("refuse", "skip"):
             with pytest.raises(DataError, match=r"user ids are .* strings in other"):
                 read_interactions(path, on_bad=on_bad)
@@ -479,18 +460,14 @@ def test_object_that_is_no_id_is_a_bad_row(odd: object) -> None:
 def test_signed_and_unsigned_ids_are_told_apart_or_refused(folder: Path) -> None:
     small = pl.DataFrame({"user": pl.Series([3], dtype=pl.UInt64), "item": ["a"]})
     assert np.asarray(read_interactions(small).users.values).dtype == np.int64
-    for users, outcome in (([1, 2**63], [1, 2**63]), ([-1, 2**63], None)):
-        for order in (1, -1):
-            paths = []
-            for user in users[::order]:
-                path = folder / f"{user}.parquet"
-                to_polars(["user", "item"], [(user, "a")]).write_parquet(path)
-                paths.append(path)
-            if outcome:
-                assert list(read_interactions(paths).users) == outcome
-            else:
-                with pytest.raises(DataError, match=r"both below 0 and above 2\*\*63"):
-                    read_interactions(paths)
+    for user in (-1, 1, 2**63):
+        to_polars(["user", "item"], [(user, "a")]).write_parquet(folder / f"{user}.parquet")
+    low, one, large = (folder / f"{user}.parquet" for user in (-1, 1, 2**63))
+    for fitting in ([one, large], [large, one]):
+        assert list(read_interactions(fitting).users) == [1, 2**63]
+    for paths in ([low, large], [large, low]):
+        with pytest.raises(DataError, match=r"both below 0 and above 2\*\*63"):
+            read_interactions(paths)
 
 
 # ── several files ─────────────────────────────────────────────────────────────────────────────────

@@ -114,25 +114,19 @@ class Catalogue:
             "source": ["model" if known else "popular" for known in batch.evidence[there].tolist()],
         }
         if batch.base is not None and batch.reasons is not None and batch.amounts is not None:
-            bases = as_python(batch.base[there])
-            reasons, amounts = batch.reasons[there], batch.amounts[there]
+            arrays = batch.items, batch.reasons, batch.amounts
+            items, reasons, amounts = (array[there].tolist() for array in arrays)
             names = {
                 item: name_with_id(self.items[item], self.short_title(item))
-                for item in np.unique(reasons[reasons >= 0]).tolist()
+                for item in np.unique(batch.reasons[batch.reasons >= 0]).tolist()
             }
-            columns["because"] = [
-                because_text(
-                    base,
-                    (
-                        (names[j] + said_of(self.in_common(i, j)), x)
-                        for j, x in zip(*each, strict=True)
-                        if j >= 0
-                    ),
-                )
-                for i, base, *each in zip(
-                    batch.items[there].tolist(), bases, reasons.tolist(), amounts.tolist(), strict=True
-                )
-            ]
+            columns["because"] = because = list[str]()
+            for i, base, others, each in zip(
+                items, as_python(batch.base[there]), reasons, amounts, strict=True
+            ):
+                parts = [(j, amount) for j, amount in zip(others, each, strict=True) if j >= 0]
+                named = [(names[j] + said_of(self.in_common(i, j)), amount) for j, amount in parts]
+                because.append(because_text(base, named))
         return columns
 
     def in_common(self, item: int, other: int) -> list[str]:

@@ -3,19 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.data.ids import Ids, Texts
+from mrfrec.data.ids import Ids, Places, Texts
 from mrfrec.errors import DataError
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
 Kind = Literal["category", "list", "words", "number", "flag"]
-KINDS: tuple[Kind, ...] = ("category", "list", "words", "number", "flag")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,9 @@ class Encoding:
             return f"{edges[-1]} and more"
         return f"{edges[number - 1]} to {edges[number]}"
 
-    def facts(self) -> dict[str, Any]:
-        return {"kind": self.kind, "separator": self.separator, "edges": list(self.edges)}
-
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> "Encoding":
+        """Read the fields that a file has kept; raise a ValueError if they are something else."""
         edges = tuple(float(edge) for edge in facts["edges"])
         if facts["kind"] not in KINDS or not isinstance(facts["separator"], str | None):
             raise ValueError("features")
@@ -86,17 +84,33 @@ class ItemFeatures:
 
     def over(self, items: Ids) -> "ItemFeatures":
         """Return the features of these items, in their order; others are left out."""
+        place = items.find(list(self.items), "item")
+        matrix = self._placed(np.arange(len(self.names)), place, self.values, len(items))
+        return replace(self, items=items, matrix=matrix, titles=None)
+
+    def named_like(self, known: "ItemFeatures") -> "ItemFeatures":
+        """Return these features by the names and entries of those of a fit; others are left out."""
+        for name, encoding in known.columns.items():
+            own = self.columns.get(name)
+            if own is None or (own.kind, own.edges) != (encoding.kind, encoding.edges):
+                raise DataError(
+                    f"column {name!r} is {encoding.kind} in the features of the fit, and missing, of another "
+                    "kind or in other bins here. Give the table itself: it is read by the rules of the fit."
+                )
+        number = {name: row for row, name in enumerate(known.names)}
+        rows = np.array([number.get(name, -1) for name in self.names])
+        matrix = self._placed(rows, np.arange(len(self.items)), known.values, len(self.items))
+        return replace(known, items=self.items, matrix=matrix, titles=self.titles)
+
+    def _placed(self, row: Places, column: Places, values: npt.NDArray[np.float64], m: int) -> "sp.csr_array":
+        """Return a matrix with each feature and each item in another place; those below 0 are left out."""
         import scipy.sparse as sp
 
-        place = items.find(list(self.items), "item")
         entries = self.matrix.tocoo()
-        column = place[entries.coords[1]]
-        kept = column >= 0
-        matrix = sp.coo_array(
-            (entries.data[kept], (entries.coords[0][kept], column[kept])),
-            shape=(self.matrix.shape[0], len(items)),
-        ).tocsr()
-        return replace(self, items=items, matrix=matrix, titles=None)
+        row, column = row[entries.coords[0]], column[entries.coords[1]]
+        kept = (row >= 0) & (column >= 0)
+        row, column = row[kept], column[kept]
+        return sp.csr_array((values[row], (row, column)), shape=(len(values), m))
 
     def with_ids_like(self, items: Ids) -> "ItemFeatures":
         """Return these features with ids of the type of others: integers may become strings."""
@@ -107,22 +121,17 @@ class ItemFeatures:
             raise DataError(f"item ids are integers in the data; got {first!r} in the table of features.")
         return replace(self, items=Ids.of([str(item) for item in self.items], "item"))
 
-    def without(self, items: Ids) -> "ItemFeatures":
-        """Return the features of the items that are not among these."""
-        own = self.with_ids_like(items).items
-        kept = np.flatnonzero(items.find(list(own), "item") < 0)
-        titles = None if self.titles is None else Texts.of(self.titles.take(kept))
-        return replace(self, items=own.subset(kept), matrix=self.matrix[:, kept], titles=titles)
-
     def joined(self, more: "ItemFeatures") -> "ItemFeatures":
         """Return these features and those of other items, which were read by the same rules."""
         import scipy.sparse as sp
 
-        items = Ids.of([*self.items, *more.items], "item")
+        more = more.with_ids_like(self.items)
+        new = np.flatnonzero(self.items.find(list(more.items), "item") < 0)
+        items = Ids.of([*self.items, *more.items.take(new)], "item")
         titles = None
         if more.titles is not None:
-            titles = Texts.of([*(self.titles or [""] * len(self.items)), *more.titles])
-        matrix = sp.csr_array(sp.hstack([self.matrix, more.matrix]))
+            titles = Texts.of([*(self.titles or [""] * len(self.items)), *more.titles.take(new)])
+        matrix = sp.csr_array(sp.hstack([self.matrix, more.matrix[:, new]]))
         return replace(self, items=items, matrix=matrix, titles=titles)
 
     def listed(self, titles: Texts | None, popularity: npt.NDArray[np.int64]) -> "ItemFeatures":

@@ -79,6 +79,18 @@ class Texts(Sequence[str]):
         return self.data[self.ptr[index] : self.ptr[index + 1]].tobytes()
 
 
+def first_titles(count: int, named: Iterable[tuple[int, str | None]]) -> Texts | None:
+    """Return the title of each of so many items, of several the first in alphabetical order; None of none.
+
+    `named` are positions of items, below 0 to be passed over, and titles, None or "" if there is none.
+    """
+    texts = [""] * count
+    for place, title in named:
+        if title and place >= 0:
+            texts[place] = min(texts[place] or title, title)
+    return Texts.of(texts) if any(texts) else None
+
+
 class Ids(Sequence[Id]):
     """Distinct integers or strings, by position and back."""
 

@@ -14,7 +14,8 @@ import scipy.sparse as sp
 from mrfrec.checks import check_count, check_flag
 from mrfrec.data.catalogue import DataSize
 from mrfrec.data.features import ItemFeatures
-from mrfrec.data.ids import Id, Ids, Texts
+from mrfrec.data.heldout import only_entries
+from mrfrec.data.ids import Id, Ids, Places, Texts
 from mrfrec.data.provenance import Origin
 from mrfrec.errors import DataError
 
@@ -120,14 +121,20 @@ class Interactions:
         )
         if not left_out:
             return self
-        data = Interactions(*only(self.matrix, self.users, self.items, self.titles, keep), copy=False)
-        data.skipped, data.left_out, data.library = self.skipped, left_out, self.library
+        data = self._like(*only(self.matrix, self.users, self.items, self.titles, keep))
         data.features = None if self.features is None else self.features.over(data.items)
         given = {"max_history": max_history, "min_users": min_users, "min_items": min_items}
         limits = {name: int(limit) for name, limit in given.items() if limit}
         origin = self.origin or Origin.of_matrix(self.matrix.data, self.users, self.items)
-        data.origin = replace(origin.only(keep), rules={**origin.rules, **limits})
+        data.left_out, data.origin = left_out, replace(origin.only(keep), rules={**origin.rules, **limits})
         return data
+
+    def _like(self, matrix: sp.csr_array, users: Ids, items: Ids, titles: Any) -> "Interactions":
+        """Return others that were read as these, without features."""
+        out = Interactions(matrix, users, items, titles, copy=False)
+        out.skipped, out.left_out = self.skipped, self.left_out
+        out.library, out.origin = self.library, self.origin
+        return out
 
     def with_features(self, features: ItemFeatures) -> "Interactions":
         """Return these interactions with features of their items, for `MRF.fit`.
@@ -149,17 +156,13 @@ class Interactions:
         unused = len(place) - used
         _log.info("the table has %s used items, and %s that nobody has used", f"{used:,}", f"{unused:,}")
         items = self.items if not len(new) else Ids.of([*self.items, *features.items.take(new)], "item")
-        titles = list(self.titles) if self.titles is not None else [""] * self.n_items
-        more = features.titles or [""] * len(features.items)
-        for at, title in zip(place.tolist(), more, strict=True):
-            if at >= 0:
-                titles[at] = titles[at] or title
-        titles += [more[i] for i in new.tolist()]
+        titles = [*(self.titles or [""] * self.n_items), *[""] * len(new)]
+        for at, title in zip(items.find(list(features.items), "item"), features.titles or (), strict=False):
+            titles[at] = titles[at] or title
         X = self.matrix
         wide = sp.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], len(items)))
-        out = Interactions(wide, self.users, items, titles, copy=False)
-        out.skipped, out.left_out = self.skipped, self.left_out
-        out.library, out.origin, out.features = self.library, self.origin, features.over(items)
+        out = self._like(wide, self.users, items, titles)
+        out.features = features.over(items)
         return out
 
     def without_unused_items(self) -> "Interactions":
@@ -167,10 +170,7 @@ class Interactions:
         if (self.popularity > 0).all():
             return self
         keep = np.ones(len(self), np.bool_)
-        out = Interactions(*only(self.matrix, self.users, self.items, self.titles, keep), copy=False)
-        out.skipped, out.left_out = self.skipped, self.left_out
-        out.library, out.origin = self.library, self.origin
-        return out
+        return self._like(*only(self.matrix, self.users, self.items, self.titles, keep))
 
     @cached_property
     def popularity(self) -> npt.NDArray[np.int64]:
@@ -275,8 +275,7 @@ def only(
     matrix: sp.csr_array, users: Ids, items: Ids, titles: Texts | None, keep: npt.NDArray[np.bool_]
 ) -> tuple[sp.csr_array, Ids, Ids, Texts | None]:
     """Keep some of the stored entries, and the users and items that still have one."""
-    ends = np.concatenate([[0], np.cumsum(keep)])[matrix.indptr].astype(matrix.indptr.dtype)
-    matrix = sp.csr_array((matrix.data[keep], matrix.indices[keep], ends), shape=matrix.shape)
+    matrix = only_entries(matrix, keep)
     used = np.flatnonzero(np.diff(matrix.indptr))
     if len(used) < len(users):
         matrix, users = matrix[used], users.subset(used)
@@ -288,12 +287,7 @@ def only(
 
 
 def filter_pairs(
-    user: npt.NDArray[np.integer[Any]],
-    item: npt.NDArray[np.integer[Any]],
-    *,
-    max_history: int | None,
-    min_users: int,
-    min_items: int,
+    user: Places, item: Places, *, max_history: int | None, min_users: int, min_items: int
 ) -> tuple[npt.NDArray[np.bool_], dict[str, int]]:
     """Return which pairs `Interactions.filtered` keeps, and how many users or items each rule left out.
 

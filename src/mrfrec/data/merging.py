@@ -4,13 +4,14 @@ Sums are kept exactly, in double precision, so that it makes no difference in wh
 """
 
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec.data.ids import Ids, Texts
+from mrfrec.data.ids import Ids, Texts, first_titles
 from mrfrec.data.interactions import Interactions, only
 from mrfrec.data.pairs import combine, last_times
 from mrfrec.data.provenance import Origin, Sums
@@ -52,11 +53,18 @@ def add(old: Interactions, new: Interactions) -> Interactions:
         matrix, _ = combine(rows, columns, np.ones(len(rows), np.bool_), users, items, duplicates)
         matrix = matrix.astype(np.float32)
     elif duplicates == "sum":
-        matrix, sums = _added(rows, columns, (old, new), (was.sums, more.sums), (len(users), len(items)))
+        both = zip(pairs, (was.sums, more.sums), strict=True)
+        values = np.concatenate([one.data if exact.values is None else exact.values for one, exact in both])
+        total = sp.coo_array((values.astype(np.float64), (rows, columns)), shape=(len(users), len(items)))
+        matrix, sums = _added(total.tocsr(), was.sums, more.sums)
     else:
         values = np.concatenate([one.data for one in pairs]).astype(np.float32)
         matrix, _ = combine(rows, columns, values, users, items, duplicates)
-    titles = _titles((old, new), item, items)
+    named = chain.from_iterable(
+        zip(place.tolist(), data.titles or (), strict=False)
+        for data, place in zip((old, new), item, strict=True)
+    )
+    titles = first_titles(len(items), named)
     keep, times = matrix.data != 0, None
     if was.times is not None:
         if more.times is None:
@@ -85,13 +93,10 @@ def without_users(data: Interactions, places: npt.NDArray[np.integer[Any]]) -> I
     if not keep.any():
         raise DataError("all users of the data would be removed: nothing would be left to fit.")
     matrix = data.matrix[np.flatnonzero(stays)]
-    had, has = (
-        np.bincount(indices, minlength=data.n_items) for indices in (data.matrix.indices, matrix.indices)
-    )
-    listed = np.zeros(data.n_items, np.bool_)
+    stay = (np.bincount(matrix.indices, minlength=data.n_items) > 0) | (data.popularity == 0)
     if data.features is not None:  # items of its table are known without users
-        listed[data.features.matrix.indices] = True
-    kept = np.flatnonzero((has > 0) | (had == 0) | listed)
+        stay[data.features.matrix.indices] = True
+    kept = np.flatnonzero(stay)
     titles = None if data.titles is None else data.titles.take(kept)
     out = Interactions(
         matrix[:, kept], data.users.subset(np.flatnonzero(stays)), data.items.subset(kept), titles, copy=False
@@ -101,28 +106,16 @@ def without_users(data: Interactions, places: npt.NDArray[np.integer[Any]]) -> I
     return out
 
 
-def _added(
-    rows: npt.NDArray[np.int32],
-    columns: npt.NDArray[np.int32],
-    both: tuple[Interactions, Interactions],
-    sums: tuple[Sums, Sums],
-    shape: tuple[int, int],
-) -> tuple[sp.csr_array, Sums]:
-    parts = [
-        data.matrix.data if one.values is None else one.values for data, one in zip(both, sums, strict=True)
-    ]
-    values = np.concatenate([part.astype(np.float64) for part in parts])
-    total = sp.coo_array((values, (rows, columns)), shape=shape).tocsr()
-    grains = [one.grain for one in sums if one.grain is not None]
-    found = (
-        Sums(total.data, min(grains), sums[0].bound + sums[1].bound) if len(grains) == 2 else Sums(None, None)
-    )
+def _added(total: sp.csr_array, first: Sums, second: Sums) -> tuple[sp.csr_array, Sums]:
+    """Return the sums of both in single precision, and as they are if they are exact."""
+    grain = None if first.grain is None or second.grain is None else min(first.grain, second.grain)
+    found = Sums(total.data, grain, first.bound + second.bound)
     if not found.are_exact:
         raise DataError(
             "the values of the events are too different in size to be added exactly. Fit again on all "
             "events, or round the values."
         )
-    matrix = sp.csr_array((total.data.astype(np.float32), total.indices, total.indptr), shape=shape)
+    matrix = sp.csr_array((total.data.astype(np.float32), total.indices, total.indptr), shape=total.shape)
     if not np.isfinite(matrix.data).all():
         raise DataError("the values of a pair add up to more than single precision holds. Scale them.")
     return matrix, found.shortened(matrix.data)
@@ -163,14 +156,3 @@ def _union(
 
 def _looks_whole(text: str) -> bool:
     return text.isdecimal() and text[0] != "0"
-
-
-def _titles(
-    both: tuple[Interactions, Interactions], places: tuple[npt.NDArray[np.int32], ...], items: Ids
-) -> Texts | None:
-    """Return the title of each item, of several the first in alphabetical order."""
-    texts = [""] * len(items)
-    for data, place in zip(both, places, strict=True):
-        for where, title in zip(place.tolist(), data.titles or (), strict=False):
-            texts[where] = min(texts[where] or title, title or texts[where])
-    return Texts.of(texts) if any(texts) else None

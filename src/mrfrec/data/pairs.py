@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec.data.ids import Ids
+from mrfrec.data.ids import Ids, Places
 from mrfrec.data.provenance import Sums, sums_of
 from mrfrec.errors import DataError
 
@@ -60,12 +60,7 @@ def combine_in_ranges(
 
 
 def combine(
-    rows: npt.NDArray[np.int32],
-    columns: npt.NDArray[np.int32],
-    data: npt.NDArray[Any],
-    users: Ids,
-    items: Ids,
-    duplicates: str,
+    rows: Places, columns: Places, data: npt.NDArray[Any], users: Ids, items: Ids, duplicates: str
 ) -> tuple[sp.csr_array, Sums]:
     """Build a matrix of users × items from rows; of equal pairs, take what `duplicates` says.
 
@@ -116,10 +111,7 @@ def combine(
 
 
 def last_times(
-    rows: npt.NDArray[np.int32],
-    columns: npt.NDArray[np.int32],
-    times: npt.NDArray[np.int64],
-    matrix: sp.csr_array,
+    rows: Places, columns: Places, times: npt.NDArray[np.int64], matrix: sp.csr_array
 ) -> npt.NDArray[np.int64]:
     """Return the latest time of each pair that `combine` has stored in the matrix."""
     pair = rows.astype(np.int64) * matrix.shape[1] + columns

@@ -15,7 +15,7 @@ _MOST_QUERY_WORDS = 10
 _MOST_CANDIDATES = 5_000  # items with one word of the query, the most popular, to look for the others
 _MOST_SPELLINGS = 3  # of a misspelt word that are tried
 _LEAST_ALIKE = 60  # percent of letters that a misspelt word has in common with the right one
-_WORD = re.compile(r"[^\W_]+")
+_WORD = re.compile(r"[^\W_]+(?:(?:\+\+|#)(?!\w))?")  # C, C++ and C# are three words
 
 Lines = npt.NDArray[np.int32]
 

@@ -17,7 +17,9 @@ BLANK = "blank line"  # fault of a row without any content, which is passed over
 BATCH_ROWS = 250_000  # most rows in a batch
 PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # how gzip and zstd files begin
 ID_ROLES = ("user", "item")
+FEATURE = "feature "  # how the roles of columns of features begin
 INT64_MAX = np.iinfo(np.int64).max
+_LISTS = (list, tuple, np.ndarray)
 _EXACT = 2**53  # floats below this represent whole numbers exactly
 POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 UNREADABLE = (*POLARS_ERRORS, ArithmeticError, OSError, RuntimeError, TypeError, ValueError)
@@ -70,16 +72,10 @@ def check_text(path: Path, name: str) -> None:
 
 
 def lines_of(path: Path) -> int:
-    """Estimate the lines of a text from 16 pieces of it; 0 if it is compressed."""
-    size, piece, lines, looked_at = path.stat().st_size, 1 << 16, 0, 0
+    """Estimate the lines of a text from its first MiB; 0 if it is compressed."""
     with path.open("rb") as file:
-        if file.read(4).startswith(PACKED):
-            return 0
-        for start in range(0, size, max(size // 16, piece)):
-            file.seek(start)
-            part = file.read(piece)
-            lines, looked_at = lines + part.count(b"\n"), looked_at + len(part)
-    return lines * size // max(looked_at, 1)
+        head = file.read(1 << 20)
+    return 0 if head.startswith(PACKED) else head.count(b"\n") * path.stat().st_size // max(len(head), 1)
 
 
 def stream(name: str, rows: pl.LazyFrame) -> Iterator[pl.DataFrame]:
@@ -102,6 +98,10 @@ def batch_of(
     for role, values in columns.items():
         if isinstance(values, pl.Series):
             series[role] = values
+        elif role.startswith(FEATURE) and any(isinstance(x, _LISTS) for x in values):
+            cells = (x if isinstance(x, _LISTS) else [] if x is None else [x] for x in values)
+            lists = [[str(part) for part in cell if part is not None] for cell in cells]
+            series[role] = pl.Series(lists, dtype=pl.List(pl.String))
         elif role not in ID_ROLES:
             plain = [int(x) if role == "value" and isinstance(x, bool) else x for x in values]
             series[role] = pl.Series([None if x is None else str(x) for x in plain], dtype=pl.String)

@@ -1,7 +1,7 @@
 """Find the columns of a table that hold users, items, values, titles, times and kinds of events."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 
 from mrfrec.errors import DataError, ParameterError
@@ -20,6 +20,7 @@ _NAMES = {
     "time": "timestamp time date datetime unixtime created createdat",
     "event": "event eventtype kind action behavior behaviour eventname actiontype interactiontype",
 }
+_TABLE_OF_ITEMS = ": call them item and title."
 
 
 def _letters(name: str) -> str:
@@ -33,15 +34,12 @@ def find_roles(
     """Return the column of each role: as named, or else as its name tells."""
     roles = {role: _named(table, role, name) for role in _NAMES if (name := named.get(role)) is not None}
     for role in (role for role in _NAMES if role not in roles):
-        fitting = _recognised(table, role, taken=set(roles.values()))
+        fitting = _recognised(table, role, roles.values())
         if len(fitting) == 1 and not (role == "title" and _letters(fitting[0]) == "name"):
             roles[role] = fitting[0]
         elif role in needed:
-            raise DataError(
-                f"{table.name}: which column holds the {role}s? The columns are {name_list(table.columns)}. "
-                f"Name it: {role}=… (--{role}-column). A file without a header line needs names for all: "
-                "columns=… (--columns)."
-            )
+            headless = "A file without a header line needs names for all: columns=… (--columns)."
+            raise _unclear(table, role, f". Name it: {role}=… (--{role}-column). {headless}")
     for (role, name), (other, same) in pairwise(sorted(roles.items(), key=lambda pair: pair[1])):
         if name == same:
             raise ParameterError(role, f"another column than {other}", name)
@@ -54,7 +52,7 @@ def _named(table: Source, role: str, name: str) -> str:
     return name
 
 
-def _recognised(table: Source, role: str, taken: set[str]) -> list[str]:
+def _recognised(table: Source, role: str, taken: Collection[str | None]) -> list[str]:
     """Return the columns whose names fit the role; only the plainest if there is exactly one such."""
     known = _NAMES[role].split()
     fitting = [name for name in table.columns if _letters(name) in known and name not in taken]
@@ -77,39 +75,34 @@ def check_that_rows_may_be_counted(table: Source, roles: dict[str, str]) -> None
         )
 
 
-def find_item(table: Source, item: str | None) -> str:
+def find_item(table: Source, item: str | None, taken: str | None = None) -> str:
     """Return the column of a table of items that holds their ids."""
     if item is not None:
         return _named(table, "item", item)
-    found = _recognised(table, "item", taken=set())
-    found = found or [name for name in table.columns if _letters(name) == "id"]
+    found = _recognised(table, "item", {taken}) or [n for n in table.columns if _letters(n) == "id"]
     if len(found) != 1:
-        raise DataError(
-            f"{table.name}: which column holds the items? The columns are {name_list(table.columns)}: call "
-            "it item."
-        )
+        raise _unclear(table, "item", _TABLE_OF_ITEMS)
     return found[0]
 
 
 def find_title(table: Source, item: str) -> str | None:
     """Return the column of a table of items that holds their titles, if one does."""
-    found = _recognised(table, "title", taken={item})
+    found = _recognised(table, "title", {item})
     return found[0] if len(found) == 1 else None
 
 
 def find_titles(table: Source, item: str | None, title: str | None) -> dict[str, str]:
     """Return the columns of a table of items that hold ids and titles."""
-    ids = [item] if item in table.columns else _recognised(table, "item", taken={str(title)})
-    ids = ids or [name for name in table.columns if _letters(name) == "id"]
-    titles = (
-        [_named(table, "title", title)] if title is not None else _recognised(table, "title", taken=set(ids))
-    )
-    for role, found in (("item", ids), ("title", titles)):
-        if len(found) != 1:
-            raise DataError(
-                f"{table.name}: which column holds the {role}s? The columns are {name_list(table.columns)}: "
-                "call them item and title."
-            )
-    if ids == titles:
+    named = None if title is None else _named(table, "title", title)
+    ids = find_item(table, item if item in table.columns else None, title)
+    found = named or find_title(table, ids)
+    if found is None:
+        raise _unclear(table, "title", _TABLE_OF_ITEMS)
+    if found == ids:
         raise ParameterError("title", "another column than item", title)
-    return {"item": str(ids[0]), "title": titles[0]}
+    return {"item": ids, "title": found}
+
+
+def _unclear(table: Source, role: str, advice: str) -> DataError:
+    columns = name_list(table.columns)
+    return DataError(f"{table.name}: which column holds the {role}s? The columns are {columns}{advice}")

@@ -78,7 +78,7 @@ def connect(url: str, *, write: bool = False, autocommit: bool = False) -> Itera
     """
     file = database_file(url)
     is_new = file is not None and not file.exists()
-    driver, connection, cursor = _opened(url, write, autocommit)
+    driver, connection, cursor = _open_postgres(url, autocommit) if file is None else _open_sqlite(url, write)
     try:
         with ExitStack() as open_:
             if file is not None:
@@ -167,56 +167,52 @@ class _ServerCursor:
         return partial(self.ask, found) if callable(found) else found
 
 
-def _opened(url: str, write: bool, autocommit: bool) -> tuple[Any, Any, Any]:
+def _open_sqlite(url: str, write: bool) -> tuple[Any, Any, Any]:
     """Return the driver, an open connection and its cursor."""
-    scheme, _, rest = url.partition("://")
-    if scheme == "sqlite":
-        path = Path(rest[1:])
-        if not rest.startswith("/") or rest == "/":
-            rule = "sqlite:///file.db, or with a fourth slash an absolute path"
-            raise ParameterError("the URL of the database", rule, url)
-        if not (path.is_file() or (write and path.parent.is_dir())):
-            raise DataError(
-                f"{url}: there is no {'folder' if write else 'file'} {path.parent if write else path}."
-            )
-    else:
-        parts = _POSTGRES.fullmatch(url)
-        if parts is None or re.search("%(?![0-9a-fA-F]{2})", url):
-            raise ParameterError(
-                "the URL of the database", "postgresql://user:password@host:port/database", redacted(url),
-                "In a password, write @ as %40, / as %2F, ? as %3F, % as %25 and & as %26.",
-            )  # fmt: skip
-    driver: Any
-    try:
-        if scheme == "sqlite":
-            import sqlite3
+    import sqlite3
 
-            driver = sqlite3
-        else:
-            from adbc_driver_postgresql import dbapi
-
-            driver = dbapi
-    except ImportError:
-        raise MissingLibraryError(f'{scheme}:// needs a driver: pip install "mrfrec[sql]".') from None
+    place = url.partition("://")[2]
+    path = Path(place[1:])
+    if not place.startswith("/") or place == "/":
+        rule = "sqlite:///file.db, or with a fourth slash an absolute path"
+        raise ParameterError("the URL of the database", rule, url)
+    if not (path.is_file() or (write and path.parent.is_dir())):
+        missing = f"folder {path.parent}" if write else f"file {path}"
+        raise DataError(f"{url}: there is no {missing}.")
     try:
-        if scheme == "sqlite":
-            file = f"file:{quote(str(path))}?mode={'rwc' if write else 'rw'}"
-            connection = driver.connect(file, uri=True, isolation_level=None, check_same_thread=False)
-            if not write:  # mode=ro would not let it undo what a killed writer has begun
-                connection.execute("pragma query_only = on")
-                connection.execute("pragma schema_version")  # fails if the file is not a database
-                attach = driver.SQLITE_ATTACH  # creates files
-                connection.set_authorizer(lambda action, *_: int(action == attach))
-            return driver, connection, connection.cursor()
-        full, limit = _limited(url)
-        cursor = _ServerCursor(url, limit)
-        connection = cursor.ask(partial(driver.connect, full, autocommit=autocommit))
-        cursor.cursor = connection.cursor()
-        cursor.closing.callback(connection.close)
-        cursor.closing.callback(cursor.cursor.close)
-        return driver, connection, cursor
-    except driver.Error as error:
+        file = f"file:{quote(str(path))}?mode={'rwc' if write else 'rw'}"
+        connection = sqlite3.connect(file, uri=True, isolation_level=None, check_same_thread=False)
+        if not write:  # mode=ro would not let it undo what a killed writer has begun
+            connection.execute("pragma query_only = on")
+            connection.execute("pragma schema_version")  # fails if the file is not a database
+            attach = sqlite3.SQLITE_ATTACH  # creates files
+            connection.set_authorizer(lambda action, *_: int(action == attach))
+    except sqlite3.Error as error:
         raise failure(url, error) from None
+    return sqlite3, connection, connection.cursor()
+
+
+def _open_postgres(url: str, autocommit: bool) -> tuple[Any, Any, Any]:
+    """Return the driver, an open connection and its cursor."""
+    if not _POSTGRES.fullmatch(url) or re.search("%(?![0-9a-fA-F]{2})", url):
+        raise ParameterError(
+            "the URL of the database", "postgresql://user:password@host:port/database", redacted(url),
+            "In a password, write @ as %40, / as %2F, ? as %3F, % as %25 and & as %26.",
+        )  # fmt: skip
+    try:
+        from adbc_driver_postgresql import dbapi
+    except ImportError:
+        raise MissingLibraryError('postgresql:// needs a driver: pip install "mrfrec[sql]".') from None
+    full, limit = _limited(url)
+    cursor = _ServerCursor(url, limit)
+    try:
+        connection = cursor.ask(partial(dbapi.connect, full, autocommit=autocommit))
+        cursor.cursor = connection.cursor()
+    except dbapi.Error as error:
+        raise failure(url, error) from None
+    cursor.closing.callback(connection.close)
+    cursor.closing.callback(cursor.cursor.close)
+    return dbapi, connection, cursor
 
 
 def _limited(url: str) -> tuple[str, float]:

@@ -1,8 +1,11 @@
 """Read features of items from a table: categories, lists, words, numbers and flags."""
 
+import json
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -11,14 +14,16 @@ import numpy.typing as npt
 import polars as pl
 import scipy.sparse as sp
 
+from mrfrec.checks import warn
 from mrfrec.data.features import KINDS, Encoding, ItemFeatures, Kind, rarity
-from mrfrec.data.ids import Ids, Texts
+from mrfrec.data.ids import Ids, Texts, first_titles
 from mrfrec.data.interactions import Interactions
 from mrfrec.data.reading import ReadingOptions
 from mrfrec.data.search import words_of
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.io.batches import BLANK, FAULT, Source, reading
+from mrfrec.io.batches import FEATURE, reading
 from mrfrec.io.columns import find_item, find_title, name_list
+from mrfrec.io.row_reader import RowReader
 from mrfrec.io.sources import open_sources
 
 _log = logging.getLogger("mrfrec")
@@ -29,7 +34,6 @@ _BINS = 10  # of numbers, with about as many items each
 _FEWEST, _MOST = 2, 0.25  # items that have a feature: at least so many, at most this share
 _PAIRS = 2e9  # of items with a feature in common: more would take longer than most data
 _TRUE, _FALSE = ["true", "yes", "y", "t", "1", "1.0"], ["false", "no", "n", "f", "0", "0.0"]
-_IDS = "\0"  # name of the column of ids, which no other has
 
 FeatureColumns = Mapping[str, Kind] | Sequence[str]
 
@@ -60,20 +64,17 @@ def read_item_features(
         SQL that reads from a database: "select sku, brand, title from products".
     """
     table = _table(source, item, columns, query)
-    encodings = {
-        name: _encoding(table.columns[name], kind, f"{table.name}, column {name!r}")
-        for name, kind in table.kinds.items()
-    }
+    encodings = {name: _encoding(table, name, kind) for name, kind in table.kinds.items()}
     entries = _entries(table, encodings)
     counts = entries.group_by("name").len("items").sort("items", "name")
-    most = max(_MOST * len(table.ids), _FEWEST)
+    most = max(_MOST * len(table.items), _FEWEST)
     kept = counts.filter((pl.col("items") >= _FEWEST) & (pl.col("items") <= most))
     kept = kept.filter((pl.col("items").cast(pl.Float64) ** 2).cum_sum() <= _PAIRS).sort("name")
     if not len(kept):
         rule = f"{_FEWEST} items or more, and at most a quarter of all, have in common"
         raise DataError(f"{table.name} has no feature that {rule}.")
     names = Texts.of(kept["name"])
-    values = rarity(kept["items"].to_numpy().astype(np.int64), len(table.ids))
+    values = rarity(kept["items"].to_numpy().astype(np.int64), len(table.items))
     found = _features(table, entries, names, values, encodings)
     _log.info("%s: %s, %s entries", table.name, found, f"{found.matrix.nnz:,}")
     return found
@@ -83,11 +84,24 @@ def read_more_features(
     source: object, known: ItemFeatures, item: str | None = None, *, query: str | None = None
 ) -> ItemFeatures:
     """Read features of other items, by the names and rules of those that are known; others are left out."""
+    if isinstance(source, ItemFeatures):
+        for name, given in (("item", item), ("query", query)):
+            if given is not None:
+                raise ParameterError(name, "None for features that were read already", given)
+        return source.named_like(known)
     try:
         table = _table(source, item, list(known.columns), query)
     except ParameterError as error:
         raise DataError(f"{error} The features of the fit have this column.") from None
-    return _features(table, _entries(table, known.columns), known.names, known.values, known.columns)
+    entries = _entries(table, known.columns)
+    for name, encoding in known.columns.items():
+        cells = table.columns[name].drop_nulls().to_list()
+        own = [each for each in known.names if each.startswith(f"{name}: ")]
+        is_known = not own or entries["name"].is_in(own).any()
+        if encoding.kind in ("category", "list") and cells and not is_known:
+            some = f"{len(cells):,} cells, such as {cells[0]!r}"
+            warn(f"{table.name}, column {name!r}: the fit knows no feature of its {some}")
+    return _features(table, entries, known.names, known.values, known.columns)
 
 
 def with_item_features(
@@ -97,23 +111,32 @@ def with_item_features(
 
     Items of the table that nobody has used come after the others. The parameters are those of `fit`.
     """
-    if isinstance(item_features, ItemFeatures):
-        if feature_columns is not None:
-            rule = "None for features that were read already"
-            raise ParameterError("feature_columns", rule, feature_columns)
-        return data.with_features(item_features)
-    return data.with_features(read_item_features(item_features, columns=feature_columns))
+    if not isinstance(item_features, ItemFeatures):
+        item_features = read_item_features(item_features, columns=feature_columns)
+    elif feature_columns is not None:
+        raise ParameterError("feature_columns", "None for features that were read already", feature_columns)
+    return data.with_features(item_features)
 
 
 class _FeatureTable(NamedTuple):
     """A table of items."""
 
     name: str
-    ids: Ids
-    place: pl.Series  # of the item of each row among the ids
-    columns: pl.DataFrame
+    items: Ids
+    place: npt.NDArray[np.int32]  # of the item of each row
+    columns: Mapping[str, pl.Series]  # of texts, or of lists of texts
     kinds: Mapping[str, Kind | None]  # as asked for, of each column of features
     titles: Texts | None
+
+    def refuse(self, column: str, odd: pl.Series, rule: str) -> None:
+        """Refuse the first of the cells that are odd."""
+        if odd.any():
+            row = int(odd.arg_true()[0])
+            item, cells = self.items[int(self.place[row])], self.columns[column].slice(row, 1).to_list()
+            raise DataError(
+                f"{self.name}, column {column!r} must hold {rule}; got {cells[0]!r} for item {item!r}. "
+                "Correct it, or fit with another kind for this column (feature_columns, --feature-columns)."
+            )
 
 
 def _table(
@@ -130,30 +153,38 @@ def _table(
     if not others:
         raise DataError(f"{first.name} has no column of features beside {of_ids!r}.")
     kinds = kinds or dict.fromkeys(others)
-    of_titles = find_title(first, of_ids)
-    wanted = [*kinds, *([of_titles] if of_titles and of_titles not in kinds else [])]
-    rows = pl.concat([_rows(each, of_ids, wanted) for each in sources], how="vertical_relaxed")
-    ids = _ids(rows[_IDS], first)
-    distinct = ids.unique().sort()
-    place = pl.DataFrame({"id": ids}).join(
-        pl.DataFrame({"id": distinct, "place": np.arange(len(distinct), dtype=np.int32)}),
-        on="id", how="left", maintain_order="left",
-    )["place"]  # fmt: skip
-    known = Ids.of(distinct.to_list() if distinct.dtype == pl.String else distinct.to_numpy(), "item")
-    titles = None if of_titles is None else _titles(rows[of_titles], place, len(known))
-    return _FeatureTable(first.name, known, place, rows, kinds, titles)
+    title = find_title(first, of_ids)
+    roles = {FEATURE + name: name for name in (*kinds, *([] if title is None else [title]))}
+    rows = RowReader(as_text=any(each.is_text for each in sources))
+    codes: list[npt.NDArray[np.int32]] = []
+    batches: list[pl.DataFrame] = []
+    for each in sources:
+        for name in (of_ids, *roles.values()):
+            if name not in each.columns:
+                raise DataError(f"{each.name} has no column {name!r}, which other files have.")
+        for batch in rows.good(each, {"item": of_ids, **roles}):
+            codes.append(rows.items.encode(batch["item"], each, of_ids))
+            batches.append(batch)
+    place = np.concatenate([np.empty(0, np.int32), *codes])
+    if not len(place):
+        raise DataError(f"{first.name} has no items.")
+    rows.items.finish(place)
+    found = {
+        name: _column([batch[role] for batch in batches], f"{first.name}, column {name!r}")
+        for role, name in roles.items()
+    }
+    titles = None
+    if title is not None and found[title].dtype != pl.List:
+        titles = first_titles(len(rows.items.ids), zip(place.tolist(), found[title], strict=True))
+    return _FeatureTable(first.name, rows.items.ids, place, found, kinds, titles)
 
 
 def _kinds(columns: FeatureColumns | None) -> dict[str, Kind | None] | None:
     if columns is None:
         return None
-    rule = "a list of columns, or a mapping from columns to kinds"
-    names = (
-        isinstance(columns, Iterable)
-        and not isinstance(columns, str)
-        and all(isinstance(column, str) for column in columns)
-    )
-    if not names or not columns:
+    are_names = isinstance(columns, Iterable) and not isinstance(columns, str)
+    if not are_names or not columns or not all(isinstance(column, str) for column in columns):
+        rule = "a list of columns, or a mapping from columns to kinds"
         raise ParameterError("feature_columns", rule, columns)
     kinds: dict[str, Any] = dict(columns) if isinstance(columns, Mapping) else dict.fromkeys(columns)
     for column, kind in kinds.items():
@@ -162,64 +193,37 @@ def _kinds(columns: FeatureColumns | None) -> dict[str, Kind | None] | None:
     return kinds
 
 
-def _rows(source: Source, of_ids: str, wanted: list[str]) -> pl.DataFrame:
-    """Return the column of ids under a name of its own, and the others under theirs; no empty texts."""
-    for name in (of_ids, *wanted):
-        if name not in source.columns:
-            raise DataError(f"{source.name} has no column {name!r}, which other files have.")
-    roles = {"item": of_ids, **{f"column {name}": name for name in wanted}}
-    batches, done = [], 0
-    for batch in source.batches(roles, {}):
-        if FAULT in batch.columns:
-            bad = (batch[FAULT] != BLANK).fill_null(False)
-            if bad.any():
-                row = int(bad.arg_true()[0])
-                raise DataError(f"{source.name}: row {done + row + 1:,}: {batch[FAULT][row]}.")
-            batch = batch.filter(batch[FAULT].is_null())
-        done += len(batch)
-        batches.append(batch.select(*roles))
-    if not batches:
-        raise DataError(f"{source.name} is empty.")
-    rows = pl.concat(batches, how="vertical_relaxed")
-    rows = rows.with_columns(pl.when(pl.col(pl.String).str.strip_chars() != "").then(pl.col(pl.String)))
-    return rows.rename({"item": _IDS, **{f"column {name}": name for name in wanted}})
+def _column(batches: list[pl.Series], where: str) -> pl.Series:
+    """Join the batches of a column as texts, or as lists of texts if some cells are lists."""
+    with reading(where):
+        parts = [_texts(batch, where) for batch in batches]
+        if any(part.dtype == pl.List for part in parts):
+            parts = [
+                part if part.dtype == pl.List else pl.select(pl.concat_list(part)).to_series()
+                for part in parts
+            ]
+        return pl.concat(parts)
 
 
-def _ids(column: pl.Series, source: Source) -> pl.Series:
-    """Return ids as they are; those of text files as integers if all of them are."""
-    if not (column.dtype.is_numeric() or column.dtype in (pl.String, pl.Categorical, pl.Enum, pl.Null)):
-        raise DataError(f"{source.name}: item ids must be integers or strings; got {column.dtype}.")
-    missing = column.fill_nan(None).is_null() if column.dtype.is_float() else column.is_null()
-    if missing.any():
-        row = int(missing.arg_true()[0]) + 1
-        raise DataError(f"{source.name}: row {row:,} has no item id. Give one, or drop the row.")
-    if column.dtype.is_float():
-        if (column != column.round()).any():
-            odd = column.filter(column != column.round())[0]
-            raise DataError(f"{source.name}: item ids must be integers or strings; got {odd}.")
-        return column.cast(pl.Int64)
-    texts = column.cast(pl.String)
-    if column.dtype.is_integer():
-        return column
-    whole = source.is_text and texts.str.contains(r"^(0|-?[1-9][0-9]{0,17})$").all()
-    return texts.cast(pl.Int64) if whole else texts
-
-
-def _titles(column: pl.Series, place: pl.Series, count: int) -> Texts | None:
-    """Return the title of each item, of several the first in alphabetical order."""
-    best = [""] * count
-    for at, title in zip(place.to_list(), column.cast(pl.String).to_list(), strict=True):
-        best[at] = min(best[at] or title or "", title or best[at])
-    return Texts.of(best) if any(best) else None
+def _texts(cells: pl.Series, where: str) -> pl.Series:
+    """Return cells as texts or lists of texts; 5.0 as 5, since a missing cell makes floats of integers."""
+    if cells.dtype in (pl.List, pl.Array):
+        return cells.cast(pl.List(pl.String))
+    if cells.dtype.is_nested():
+        raise DataError(f"{where} must hold text, numbers, times or lists; it is {cells.dtype}.")
+    is_float = cells.dtype.is_float()
+    texts = (
+        cells.cast(pl.Float64).cast(pl.String).str.strip_suffix(".0") if is_float else cells.cast(pl.String)
+    )
+    return pl.select(pl.when(texts.str.strip_chars() != "").then(texts)).to_series()
 
 
 def _entries(table: _FeatureTable, encodings: Mapping[str, Encoding]) -> pl.DataFrame:
     """Return the place of an item and the name of a feature, each pair once."""
     parts = []
     for name, encoding in encodings.items():
-        where = f"{table.name}, column {name!r}"
-        with reading(where):
-            cells = pl.Series(list(_cells(table.columns[name], encoding, where)), dtype=pl.List(pl.String))
+        with reading(f"{table.name}, column {name!r}"):
+            cells = pl.Series(_cells(table, name, encoding), dtype=pl.List(pl.String))
         part = pl.DataFrame({"place": table.place, "name": cells}).explode("name").drop_nulls()
         parts.append(part.with_columns(name=pl.lit(f"{name}: ") + pl.col("name")))
     return pl.concat(parts).unique(maintain_order=True)
@@ -235,23 +239,23 @@ def _features(
     number = pl.DataFrame({"name": list(names), "number": np.arange(len(names))})
     known = entries.join(number, on="name", how="inner", maintain_order="left")
     row, column = known["number"].to_numpy(), known["place"].to_numpy()
-    matrix = sp.csr_array((values[row], (row, column)), shape=(len(names), len(table.ids)))
-    return ItemFeatures(table.ids, matrix, names, values, dict(encodings), table.titles)
+    matrix = sp.csr_array((values[row], (row, column)), shape=(len(names), len(table.items)))
+    return ItemFeatures(table.items, matrix, names, values, dict(encodings), table.titles)
 
 
-def _encoding(column: pl.Series, kind: Kind | None, where: str) -> Encoding:
+def _encoding(table: _FeatureTable, name: str, kind: Kind | None) -> Encoding:
     """Return how to read a column; without a kind, its values tell."""
-    with reading(where):
-        values = column.drop_nulls()
-        text = None if values.dtype == pl.List else values.cast(pl.String)
-        kind = kind or _told(values, text)
-        if kind == "list":
-            return Encoding("list", separator=None if text is None else _separator(text) or ",")
-        if text is None:
-            raise ParameterError("feature_columns", f"list for {where}, whose cells are lists", kind)
-        if kind != "number":
-            return Encoding(kind)
-        numbers = _numbers(values, where)
+    column = table.columns[name].drop_nulls()
+    is_text = column.dtype == pl.String
+    kind = kind or (_told(column) if is_text else "list")
+    if kind == "list":
+        return Encoding("list", separator=_separator(column) or "," if is_text else None)
+    if not is_text:
+        rule = f"list for {table.name}, column {name!r}, whose cells are lists"
+        raise ParameterError("feature_columns", rule, kind)
+    if kind != "number":
+        return Encoding(kind)
+    numbers = _numbers(table, name).drop_nulls().to_numpy()
     distinct = np.unique(numbers)
     if len(distinct) <= _BINS:
         edges = (distinct[1:] + distinct[:-1]) / 2
@@ -260,13 +264,12 @@ def _encoding(column: pl.Series, kind: Kind | None, where: str) -> Encoding:
     return Encoding("number", edges=tuple(edges.tolist()))
 
 
-def _told(values: pl.Series, text: pl.Series | None) -> Kind:
-    if text is None or _share(text.str.contains(r"^\[.*\]$")) == 1:
+def _told(text: pl.Series) -> Kind:
+    if text.str.contains(r"^\[.*\]$").all():
         return "list"
-    if values.dtype == pl.Boolean or text.str.to_lowercase().is_in([*_TRUE[:4], *_FALSE[:4]]).all():
+    if text.str.to_lowercase().is_in([*_TRUE[:4], *_FALSE[:4]]).all():
         return "flag"
-    numbers = _parsed(text)
-    if values.dtype.is_numeric() or values.dtype in (pl.Date, pl.Datetime) or numbers.is_not_null().all():
+    if _parsed(text).is_not_null().all():
         return "number"
     if _separator(text) is not None:
         return "list"
@@ -288,60 +291,52 @@ def _separator(text: pl.Series) -> str | None:
     return None
 
 
-def _parsed(values: pl.Series) -> pl.Series:
-    """Return numbers, and dates in texts as years; null for others."""
-    numbers = values.cast(pl.Float64, strict=False)
-    if values.dtype != pl.String or numbers.is_not_null().all():
-        return numbers
-    days = values.str.slice(0, 10).str.to_date("%Y-%m-%d", strict=False)
-    years = 1970 + days.dt.epoch("s").cast(pl.Float64) / _YEAR
-    return pl.select(pl.coalesce(numbers, years)).to_series()
+def _parsed(text: pl.Series) -> pl.Series:
+    """Return numbers, and dates as years; null for others."""
+    days = text.str.slice(0, 10).str.to_date("%Y-%m-%d", strict=False)
+    return text.cast(pl.Float64, strict=False).fill_null(1970 + days.dt.epoch("s").cast(pl.Float64) / _YEAR)
 
 
-def _numbers(values: pl.Series, where: str) -> npt.NDArray[np.float64]:
-    """Return numbers, and times as years."""
-    if values.dtype in (pl.Date, pl.Datetime):
-        seconds = values.cast(pl.Datetime("us")).dt.epoch("s").to_numpy().astype(np.float64)
-        return 1970 + seconds / _YEAR
-    numbers = _parsed(values)
-    odd = values.filter(numbers.is_null() | ~numbers.is_finite().fill_null(False))
-    if len(odd):
-        raise DataError(f"{where} must hold numbers; got {odd[0]!r}. Give it another kind, such as category.")
-    return numbers.to_numpy()
+def _numbers(table: _FeatureTable, name: str) -> pl.Series:
+    """Return the numbers of a column, null where cells are empty."""
+    column = table.columns[name]
+    numbers = _parsed(column)
+    table.refuse(name, column.is_not_null() & ~numbers.is_finite().fill_null(False), "numbers")
+    return numbers
 
 
-def _cells(column: pl.Series, encoding: Encoding, where: str) -> Iterator[list[str]]:
-    """Yield the names of the features of each cell."""
-    if encoding.kind == "number":
-        bins = np.searchsorted(encoding.edges, _numbers(column.drop_nulls(), where), side="right")
-        numbers = iter(bins.tolist())
-        return ([encoding.bin_name(next(numbers))] if there else [] for there in column.is_not_null())
+def _cells(table: _FeatureTable, name: str, encoding: Encoding) -> list[list[str]]:
+    """Return the names of the features of each cell."""
+    column, kind = table.columns[name], encoding.kind
     if column.dtype == pl.List:
-        if encoding.kind != "list":
-            raise DataError(f"{where} holds lists, which it did not before.")
-        return (_folded(map(str, cell or ())) for cell in column.to_list())
-    texts = (text or "" for text in column.cast(pl.String))
-    if encoding.kind == "flag":
-        return (_flag(text, where) for text in texts)
-    if encoding.kind == "words":
-        return (_words_and_pairs(words_of(text).split()) for text in texts)
-    if encoding.kind == "category":
-        return (_folded([text]) for text in texts)
-    mark = encoding.separator or ","
-    return (
-        _folded(part.strip("\"' ") for part in re.sub(r"^\[(.*)\]$", r"\1", text).split(mark))
-        for text in texts
-    )
+        table.refuse(name, column.is_not_null() & (kind != "list"), f"cells of the kind {kind}")
+        return [_folded(cell or ()) for cell in column.to_list()]
+    if kind == "number":
+        numbers = _numbers(table, name)
+        names = [encoding.bin_name(number) for number in range(len(encoding.edges) + 1)]
+        return [[] if x is None else [names[bisect_right(encoding.edges, x)]] for x in numbers]
+    if kind == "flag":
+        flags = column.str.to_lowercase()
+        table.refuse(name, ~flags.is_in([*_TRUE, *_FALSE]).fill_null(True), "true or false")
+        return [["yes"] if flag else [] for flag in flags.is_in(_TRUE)]
+    if kind == "words":
+        return [_words_and_pairs(words_of(text or "").split()) for text in column]
+    if kind == "category":
+        return [_folded([text or ""]) for text in column]
+    return [_folded(_parts(text or "", encoding.separator or ",")) for text in column]
 
 
-def _flag(text: str, where: str) -> list[str]:
-    if text and text.lower() not in (*_TRUE, *_FALSE):
-        raise DataError(f"{where} must hold true or false; got {text!r}.")
-    return ["yes"] if text.lower() in _TRUE else []
+def _parts(text: str, mark: str) -> list[str]:
+    """Return the parts of a list that is text: a|b, or in brackets, as JSON or not."""
+    if not re.fullmatch(r"\[.*\]", text, re.DOTALL):
+        return text.split(mark)
+    with suppress(ValueError, RecursionError):
+        return [str(part) for part in json.loads(text) if part is not None]
+    return [part.strip("\"' ") for part in text[1:-1].split(mark)]
 
 
 def _folded(parts: Iterable[str]) -> list[str]:
-    return [name for part in parts if (name := words_of(part))]
+    return [name for part in parts if part and (name := words_of(part))]
 
 
 def _words_and_pairs(words: list[str]) -> list[str]:

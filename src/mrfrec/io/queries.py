@@ -5,6 +5,7 @@ import re
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -13,6 +14,8 @@ from mrfrec.errors import DataError, MissingLibraryError
 from mrfrec.io import batches as tables
 from mrfrec.io.batches import ID_ROLES, POLARS_ERRORS, Roles, Source, Types, batch_of
 from mrfrec.io.databases import ask, connect, database_file, failure, is_database, redacted
+
+Places = dict[str, int]  # of the columns of each role
 
 _SQLITE_ROWS = 50_000  # rows in a batch while they are Python objects
 _COPY = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/)*copy\b", re.DOTALL | re.IGNORECASE)
@@ -23,22 +26,24 @@ def open_query(url: str, query: str) -> Source:
     query = query.rstrip("; \t\r\n")
     with ExitStack() as connection:
         cursor = connection.enter_context(connect(url))
-        result: _SqliteResult | _ArrowResult
         if url.startswith("sqlite"):
-            result = _SqliteResult(cursor, url, query)
+            cursor.execute(query)
+            columns = [name for name, *_ in cursor.description or ()]
+            rows = partial(_sqlite_rows, cursor, url)
         else:
-            result = _ArrowResult(cursor, url, connection.enter_context(_arrow(cursor, url, query)))
-        columns = result.columns
+            stream = connection.enter_context(_arrow(cursor, url, query))
+            columns = [kind.name for kind in stream.get_schema().children]
+            rows = partial(_arrow_rows, cursor, url, stream)
         doubled = next((name for name in columns if columns.count(name) > 1), None)
         if doubled is not None or not columns:
             what = f"several columns {doubled!r}. Name them apart: … as name" if columns else "no table"
             raise DataError(f"{redacted(url)}: the query returns {what}.")
         kept_open = connection.pop_all()
-    weakref.finalize(result, kept_open.close)  # if the rows are never read
+    weakref.finalize(rows, kept_open.close)  # if the rows are never read
 
     def batches(roles: Roles, types: Types) -> Iterator[pl.DataFrame]:
         with kept_open:
-            yield from result.batches({role: columns.index(name) for role, name in roles.items()})
+            yield from rows({role: columns.index(name) for role, name in roles.items()})
 
     return Source(redacted(url), tuple(columns), batches)
 
@@ -90,43 +95,25 @@ def _server_of(url: str) -> object:
         return ask(cursor, pl.DataFrame, cursor.fetch_arrow()).rows()
 
 
-class _SqliteResult:
-    """The rows of a query to SQLite."""
-
-    def __init__(self, cursor: Any, url: str, query: str) -> None:
-        self._cursor, self._url = cursor, url
-        cursor.execute(query)
-        self.columns = [name for name, *_ in cursor.description or ()]
-
-    def batches(self, places: dict[str, int]) -> Iterator[pl.DataFrame]:
-        """Yield the rows; `places` are the positions of the columns of each role."""
-        while rows := self._cursor.fetchmany(_SQLITE_ROWS):
-            values = {role: _plain([row[place] for row in rows]) for role, place in places.items()}
-            yield batch_of(values, [None] * len(rows), redacted(self._url))
+def _sqlite_rows(cursor: Any, url: str, places: Places) -> Iterator[pl.DataFrame]:
+    while rows := cursor.fetchmany(_SQLITE_ROWS):
+        values = {role: _plain([row[place] for row in rows]) for role, place in places.items()}
+        yield batch_of(values, [None] * len(rows), redacted(url))
 
 
-class _ArrowResult:
-    """The rows of a query as an Arrow stream."""
-
-    def __init__(self, cursor: Any, url: str, stream: Any) -> None:
-        self._cursor, self._url, self._stream = cursor, url, stream
-        self._schema = stream.get_schema()
-        self.columns = [kind.name for kind in self._schema.children]
-
-    def batches(self, places: dict[str, int]) -> Iterator[pl.DataFrame]:
-        """Yield the rows; `places` are the positions of the columns of each role."""
-        kinds = list(self._schema.children)
-        for role, place in places.items():
-            _check(kinds[place], role, redacted(self._url))
-        done = 0
-        try:
-            while (array := ask(self._cursor, _next, self._stream, self._schema)).is_valid():
-                series = {role: _series(array.child(i), kinds[i], role) for role, i in places.items()}
-                batch = pl.DataFrame(series)
-                done += len(batch)
-                yield from batch.iter_slices(tables.BATCH_ROWS)
-        except (RuntimeError, *POLARS_ERRORS) as error:
-            raise failure(self._url, error, f" after row {done:,}") from None
+def _arrow_rows(cursor: Any, url: str, stream: Any, places: Places) -> Iterator[pl.DataFrame]:
+    schema, done = stream.get_schema(), 0
+    kinds = list(schema.children)
+    for role, place in places.items():
+        _check(kinds[place], role, redacted(url))
+    try:
+        while (array := ask(cursor, _next, stream, schema)).is_valid():
+            series = {role: _series(array.child(i), kinds[i], role) for role, i in places.items()}
+            batch = pl.DataFrame(series)
+            done += len(batch)
+            yield from batch.iter_slices(tables.BATCH_ROWS)
+    except (RuntimeError, *POLARS_ERRORS) as error:
+        raise failure(url, error, f" after row {done:,}") from None
 
 
 @contextmanager

@@ -5,7 +5,7 @@ Of each row only two small integers, a value and a time are kept, in the order o
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,18 +16,19 @@ import scipy.sparse as sp
 
 from mrfrec.core.engine import Progress
 from mrfrec.data.events import Events
-from mrfrec.data.ids import Texts
+from mrfrec.data.ids import Texts, first_titles
 from mrfrec.data.pairs import combine, combine_in_ranges
 from mrfrec.data.provenance import Sums
 from mrfrec.data.reading import ReadingOptions
 from mrfrec.errors import DataError, EmptyTableError
-from mrfrec.io.batches import BLANK, FAULT, INT64_MAX, Roles, Source, Types, reading
-from mrfrec.io.growing_columns import GrowingColumns
+from mrfrec.io import weighting
+from mrfrec.io.batches import BLANK, FAULT, FEATURE, INT64_MAX, Roles, Source, Types, reading
 from mrfrec.io.id_numbering import IdNumbering
-from mrfrec.io.weighting import OLDEST, Weighting, from_numbers
 
 _log = logging.getLogger("mrfrec")
 
+_ROOM = 1 << 23  # rows to reserve at first; memory that is not written to is not taken
+_SLICE = 1 << 18  # rows that are handled at a time
 _EXACT = {"Float16": 2**11, "Float32": 2**24, "Float64": 2**53}  # below, whole numbers are all distinct
 _RULES = {
     "user": "user ids must be integers or strings",
@@ -51,7 +52,8 @@ class RowReader:
 
     def __init__(self, options: ReadingOptions | None = None, *, as_text: bool = False) -> None:
         self.options = options or ReadingOptions()
-        self.weighting = Weighting(self.options)
+        self._or_skip = "" if options is None else OR_SKIP
+        self._goes_by_age = self.options.half_life is not None or self.options.window is not None
         self.users, self.items = IdNumbering("user", as_text), IdNumbering("item", as_text)
         self.is_binary = not self.options.weighs  # whether every pair counts 1
         self.skipped: dict[str, int] = {}  # reason → rows
@@ -59,7 +61,7 @@ class RowReader:
         self._are_dates: bool | None = None
         self._time_scale: int | None = None  # microseconds in one of the numbers that are times
         self._latest = -INT64_MAX  # of the times that since and until keep
-        self._rows = GrowingColumns()
+        self._rows = _GrowingColumns()
         # Of each item, the first title in alphabetical order.
         self._titles = pl.DataFrame(schema={"code": pl.Int32, "title": pl.String})
 
@@ -70,12 +72,12 @@ class RowReader:
                 batch = batch.filter(batch["value"].to_numpy() >= np.float32(self.options.min_value))
             times = self._times(batch["time"], table) if "time" in roles else None
             if times is not None and self.options.uses_times:
-                keep = self.weighting.within(times)
+                keep = weighting.within(times, self.options)
                 batch, times = (batch, times) if keep.all() else (batch.filter(keep), times[keep])
             weights = None
             if "event" in roles:
                 where = f"{table.name}, column {roles['event']!r}"
-                weights = self.weighting.of_kinds(batch["event"], where)
+                weights = weighting.of_kinds(batch["event"], self.options.event_weights or {}, where)
                 counts = weights != 0
                 batch, weights = batch.filter(counts), weights[counts]
                 times = None if times is None else times[counts]
@@ -97,10 +99,10 @@ class RowReader:
 
     def _append(self, rows: dict[str, npt.NDArray[Any]]) -> None:
         """Keep rows, unless the window leaves them out whatever comes later."""
-        if self.weighting.goes_by_age:
+        if self._goes_by_age:
             times = rows["time"]
             self._latest = max(self._latest, int(times.max()))
-            recent = self.weighting.is_recent(times, self._latest)
+            recent = weighting.are_recent(times, self.options, self._latest)
             rows = rows if recent.all() else {role: column[recent] for role, column in rows.items()}
         self._rows.append(rows)
 
@@ -113,7 +115,7 @@ class RowReader:
         if self.options.uses_times and len(times):
             scale = None
             if not self._are_dates:
-                times, scale = from_numbers(times)
+                times, scale = weighting.from_numbers(times)
             if scale is not None and self._time_scale not in (None, scale):
                 raise DataError(
                     f"{table.name}: times are seconds in some rows and milliseconds in others, or in other "
@@ -142,7 +144,9 @@ class RowReader:
                 place = int(bad.arg_true()[0])
                 fault, role = why[place], faults.get(why[place], (None, None))[1]
                 got = f", {batch[role][place]!r}" if role is not None else ""
-                raise DataError(f"{table.name}, row {row + place + 1:,}: {fault}{got}. Correct it{OR_SKIP}.")
+                raise DataError(
+                    f"{table.name}, row {row + place + 1:,}: {fault}{got}. Correct it{self._or_skip}."
+                )
             for reason, count in Counter(why.filter(bad).to_list()).items():
                 self.skipped[prefix + reason] = self.skipped.get(prefix + reason, 0) + count
             row += len(batch)
@@ -154,23 +158,23 @@ class RowReader:
         if not self._rows.size:
             raise self._nothing_left()
         rows = self._rows
-        if self.weighting.goes_by_age and self.weighting.now is None:
+        if self._goes_by_age and self.options.now is None:
             _log.info("now is %s, the latest time that was read", str(np.datetime64(self._latest, "us"))[:19])
-        if self.weighting.window is not None:
-            rows.keep(lambda some: self.weighting.is_recent(rows["time"][some], self._latest))
-        if self.weighting.half_life is not None:
+        if self.options.window is not None:
+            rows.keep(lambda some: weighting.are_recent(rows["time"][some], self.options, self._latest))
+        if self.options.half_life is not None:
             if "value" not in rows:
                 rows.fill("value", np.float32)
             faded = 0
             for some in rows.slices():
-                ages = self.weighting.of_ages(rows["time"][some], self._latest)
+                ages = weighting.of_ages(rows["time"][some], self.options, self._latest)
                 rows["value"][some] = _product(rows["value"][some], ages, "the table")
-                faded += int((ages == 2.0**-OLDEST).sum())
+                faded += int((ages == 2.0**-weighting.OLDEST).sum())
             if faded:
                 _log.info(
                     "%s of %s rows are older than %d half-lives: they count a millionth, and their items are "
                     "not recommended again. Give window=… (--window) to leave such rows out.",
-                    f"{faded:,}", f"{rows.size:,}", OLDEST,
+                    f"{faded:,}", f"{rows.size:,}", weighting.OLDEST,
                 )  # fmt: skip
         if "value" not in rows:
             rows.fill("value", np.bool_ if self.is_binary else np.float32)
@@ -193,7 +197,7 @@ class RowReader:
 
         Zeros are stored where a pair has the value 0.
         """
-        if not self.is_binary or self.weighting.window is None or self.weighting.now is not None:
+        if not self.is_binary or self.options.window is None or self.options.now is not None:
             self._rows.drop("time")
         return combine_in_ranges(self._rows.release(), self.users.ids, self.items.ids, duplicates)
 
@@ -219,11 +223,63 @@ class RowReader:
 
     def titles(self) -> Texts | None:
         """Return the title of each item, of several the first in alphabetical order."""
-        texts, rank = [""] * len(self.items.ids), self.items.rank
-        for code, text in self._titles.iter_rows():
-            if code < len(rank) and rank[code] >= 0:  # not of rows that were left out
-                texts[rank[code]] = text
-        return Texts.of(texts) if any(texts) else None
+        rank = self.items.rank
+        named = ((rank[code], text) for code, text in self._titles.iter_rows() if code < len(rank))
+        return first_titles(len(self.items.ids), named)
+
+
+class _GrowingColumns:
+    """Columns that grow in place, since many small arrays would leave holes in memory."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._arrays: dict[str, npt.NDArray[Any]] = {}
+
+    def __contains__(self, role: str) -> bool:
+        return role in self._arrays
+
+    def __getitem__(self, role: str) -> npt.NDArray[Any]:
+        return self._arrays[role][: self.size]
+
+    def append(self, rows: dict[str, npt.NDArray[Any]]) -> None:
+        size = self.size + len(rows["user"])
+        for role, values in rows.items():
+            array = self._arrays.setdefault(role, np.empty(_ROOM, values.dtype))
+            if (kind := np.result_type(array, values)) != array.dtype:
+                array = self._arrays[role] = array.astype(kind)
+            if size > len(array):
+                array.resize(size + size // 8, refcheck=False)
+            array[self.size : size] = values
+        self.size = size
+
+    def fill(self, role: str, kind: type) -> None:
+        """Add a column of ones."""
+        self._arrays[role] = np.ones(self.size, kind)
+
+    def slices(self) -> Iterator[slice]:
+        for start in range(0, self.size, _SLICE):
+            yield slice(start, min(start + _SLICE, self.size))
+
+    def keep(self, are_kept: Callable[[slice], npt.NDArray[np.bool_]]) -> None:
+        """Keep the rows for which `are_kept` holds, and leave out the others."""
+        done = 0
+        for rows in self.slices():
+            keep = are_kept(rows)
+            count = int(keep.sum())
+            for array in self._arrays.values():
+                array[done : done + count] = array[rows][keep]
+            done += count
+        self.size = done
+
+    def drop(self, role: str) -> None:
+        self._arrays.pop(role, None)
+
+    def release(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the columns, and keep no reference to them."""
+        arrays, self._arrays = self._arrays, {}
+        for array in arrays.values():
+            array.resize(self.size, refcheck=False)
+        return arrays
 
 
 def _product(
@@ -248,6 +304,9 @@ def _typed(
         is_numbered = role in types and raw.dtype == types[role]
         if isinstance(raw.dtype, pl.Categorical | pl.Enum | pl.Null) and not is_numbered:
             raw = raw.cast(pl.String)
+        if role.startswith(FEATURE):
+            columns[role] = raw
+            continue
         kind = raw.dtype
         is_text = kind == pl.String
         of_role = {"value": (pl.Boolean, pl.Decimal), "time": (pl.Date, pl.Datetime)}.get(role, ())

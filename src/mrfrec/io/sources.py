@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import narwhals as nw
+import numpy as np
 import polars as pl
 import polars.selectors as cs
 
@@ -36,9 +37,8 @@ from mrfrec.io.batches import (
     stream,
 )
 from mrfrec.io.databases import is_database, redacted
-from mrfrec.io.json_lines import open_json
 from mrfrec.io.queries import open_query
-from mrfrec.io.text import open_text
+from mrfrec.io.text import open_json, open_text
 
 _SUFFIXES: dict[str, Format] = {
     ".csv": "csv", ".txt": "csv", ".dat": "csv", ".data": "csv", ".tsv": "tsv", ".tab": "tsv",
@@ -56,12 +56,6 @@ def open_sources(source: object, options: ReadingOptions | None = None) -> list[
     check_threads("reading")
     options = options or ReadingOptions()
     given: Any = source if isinstance(source, list | tuple) else [source]
-    for one in given:
-        scheme, mark, _ = one.partition("://") if isinstance(one, str) else ("", "", "")
-        if mark and not is_database(one) and scheme.lower() not in _CLOUDS:
-            known = ", ".join(("postgresql", "sqlite", *_CLOUDS))
-            advice = 'Fetch the file by other means; "-" reads standard input.'
-            raise DataError(f"{redacted(one)}: {scheme}:// is not known. Known are {known}. {advice}")
     if options.query is not None or any(map(is_database, given)):
         _check_query(given, options)
         return [open_query(url, str(options.query)) for url in given]
@@ -156,12 +150,15 @@ def _open_stream(stream: Any, name: str, options: ReadingOptions) -> Source:
 
 def _open_url(url: str, options: ReadingOptions) -> list[Source]:
     """Open files in a cloud, also by a pattern; text files are copied first."""
-    name = redacted(url)
+    name, scheme = redacted(url), url.partition("://")[0]
+    if scheme.lower() not in _CLOUDS:
+        known = ", ".join(("postgresql", "sqlite", *_CLOUDS))
+        advice = 'Fetch the file by other means; "-" reads standard input.'
+        raise DataError(f"{name}: {scheme}:// is not known. Known are {known}. {advice}")
     form = _format_of(name, options)
     options = replace(options, input_format=form)
     found_by: dict[str, Any] = {"glob": any(mark in url for mark in "*?["), "storage_options": _RETRIES}
     if form in ("parquet", "arrow"):
-        _refuse(options, f"{form.capitalize()} files", *_OF_TEXT)
         scan = pl.scan_parquet if form == "parquet" else pl.scan_ipc
         with _fetching(name):
             rows = scan(url, **found_by)
@@ -205,25 +202,22 @@ def _fetching(name: str) -> Iterator[None]:
 
 
 def _format_of(name: str, options: ReadingOptions) -> Format:
-    if options.input_format is not None:
-        return options.input_format
     path = Path(name.lower())
-    packed = path.suffix in (".gz", ".zst")
-    form = _SUFFIXES.get(Path(path.stem).suffix if packed else path.suffix)
+    packed = options.input_format is None and path.suffix in (".gz", ".zst")
+    form = options.input_format or _SUFFIXES.get(Path(path.stem).suffix if packed else path.suffix)
     if form is None or (packed and form in ("parquet", "arrow")):
         raise DataError(
-            f"{name}: cannot tell the format from the name. Give input_format=… "
-            f"(--input-format), one of "
+            f"{name}: cannot tell the format from the name. Give input_format=… (--input-format), one of "
             f"{', '.join(FORMATS)}; or use a name that ends in {', '.join(_SUFFIXES)}, text and JSON lines "
             "also with .gz or .zst after that."
         )
+    if form not in ("csv", "tsv"):
+        _refuse(options, "data that is not a text table", *_OF_TEXT)
     return form
 
 
 def _open_file(path: Path, name: str, options: ReadingOptions) -> Source:
     form = _format_of(name, options)
-    if form not in ("csv", "tsv"):
-        _refuse(options, "data that is not a text table", *_OF_TEXT)
     with reading(name):
         if form not in ("parquet", "arrow"):
             check_text(path, name)
@@ -301,4 +295,4 @@ def _series(column: "nw.Series[Any]") -> pl.Series | list[Any]:
         return pl.Series(column.to_numpy(), nan_to_null=True)
     # None, NaN, and pandas' NaT and NA, which cannot be compared, are missing.
     odd = ("NAType", "NaTType")
-    return [None if type(x).__name__ in odd or x is None or x != x else x for x in column.to_list()]
+    return [None if type(x).__name__ in odd or (np.isscalar(x) and x != x) else x for x in column.to_list()]

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from mrfrec.core.engine import Progress
 from mrfrec.core.progress import shows_progress
 from mrfrec.data.events import Events
-from mrfrec.data.ids import Id, Ids, Texts
+from mrfrec.data.ids import Id, Ids, Texts, first_titles
 from mrfrec.data.interactions import Interactions, only
 from mrfrec.data.provenance import Origin
 from mrfrec.data.reading import Duplicates, Duration, Format, Moment, OnBad, ReadingOptions
@@ -132,14 +132,16 @@ def read_interactions(
     """
     given = dict(locals())
     assert not isinstance(progress, bool)
-    options = _options(given)
+    options = check_reading(given)
     named = {role: given[role] for role in _COLUMNS} | {"title": title if items is None else None}
     if time is not None and not options.uses_times:
         rule = "left out without half_life, window, since or until"
         raise ParameterError("time", rule, time, "Nothing else needs times here.")
     rows, library = _read(source, named, items, options, progress)
     matrix, sums, times = rows.to_matrix(duplicates)
-    origin = Origin(options.rules(), rows.users.kind, rows.items.kind, sums, times)
+    limits = {name: int(limit) for name, limit in options.limits().items() if limit}
+    rules = {**options.rules(), **limits}  # also where nobody exceeds the limits: later events may
+    origin = Origin(rules, rows.users.kind, rows.items.kind, sums, times)
     users, known, titles = rows.users.ids, rows.items.ids, rows.titles()
     if rows.is_binary:
         matrix = matrix.astype(np.float32)
@@ -152,11 +154,7 @@ def read_interactions(
         titles = _titles_from(items, known, item, title, rows)
     out = Interactions(matrix, users, known, titles, copy=False)
     out.skipped, out.library, out.origin = rows.skipped, library, origin
-    kept = out.filtered(**options.limits())
-    if kept is out and out.origin is not None:  # later events may exceed the limits
-        limits = {name: int(limit) for name, limit in options.limits().items() if limit}
-        out.origin = replace(out.origin, rules={**out.origin.rules, **limits})
-    return kept
+    return out.filtered(**options.limits())
 
 
 @shows_progress
@@ -205,12 +203,8 @@ def read_events(
 def check_reading(given: Mapping[str, Any]) -> ReadingOptions:
     """Check parameters of `read_interactions` as far as that can be done without data."""
     for name in _COLUMNS:
-        if not isinstance(given.get(name, ""), str):
+        if not isinstance(given.get(name), str | None):
             raise ParameterError(name, "a text", given[name])
-    return _options(given)
-
-
-def _options(given: Mapping[str, Any]) -> ReadingOptions:
     names = [field.name for field in fields(ReadingOptions) if field.name in given]
     return ReadingOptions(**{name: given[name] for name in names})
 
@@ -305,12 +299,13 @@ def read_users(path: Path, known: Ids) -> list[Id]:
 def _titles_from(table: object, items: Ids, item: str | None, title: str | None, rows: RowReader) -> Texts:
     """Look up the titles of these items in a table of items, comparing ids as text."""
     places = {str(name): place for place, name in enumerate(items)}
-    texts = [""] * len(items)
-    for source in open_sources(table):
-        for batch in rows.good(source, find_titles(source, item, title), prefix="items: "):
-            named = batch.select(pl.col("item").cast(pl.String), "title").filter(pl.col("title") != "")
-            for name, text in named.filter(pl.col("item").is_in(places.keys())).iter_rows():
-                texts[places[name]] = min(texts[places[name]] or text, text)
-    if not any(texts):
+    named = (
+        (places.get(name, -1), text)
+        for source in open_sources(table)
+        for batch in rows.good(source, find_titles(source, item, title), prefix="items: ")
+        for name, text in batch.select(pl.col("item").cast(pl.String), "title").iter_rows()
+    )
+    titles = first_titles(len(items), named)
+    if titles is None:
         raise DataError("the table of items names none of the items that were used: are the ids the same?")
-    return Texts.of(texts)
+    return titles

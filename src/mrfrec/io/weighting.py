@@ -1,6 +1,7 @@
-"""Weigh rows by the kind of event and by age, and choose them by time."""
+"""Weigh rows by the kind of event and by age, and choose them by time, in microseconds since 1970."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,9 @@ import polars as pl
 
 from mrfrec.data.reading import ReadingOptions
 from mrfrec.errors import DataError
+from mrfrec.io.columns import name_list
+
+Times = npt.NDArray[np.int64]
 
 OTHER = "other"  # the name under which a weight counts for all kinds that are not named
 OLDEST = 20  # half-lives after which a row fades no more: it counts a millionth, and its item stays seen
@@ -16,63 +20,52 @@ OLDEST = 20  # half-lives after which a row fades no more: it counts a millionth
 _MILLISECONDS_FROM, _LARGEST = 1e11, 1e14
 
 
-class Weighting:
-    """Weights of rows, and rules about their times; times and durations in microseconds."""
-
-    def __init__(self, options: ReadingOptions) -> None:
-        self.kinds = options.event_weights
-        self.half_life, self.window = options.microseconds("half_life"), options.microseconds("window")
-        self.now = options.microseconds("now")  # None: the latest time that `since` and `until` keep
-        self.since = options.microseconds("since")  # the first time that is kept
-        self.until = options.microseconds("until")  # the first time that is not
-
-    @property
-    def goes_by_age(self) -> bool:
-        return self.half_life is not None or self.window is not None
-
-    def of_kinds(self, column: pl.Series, where: str) -> npt.NDArray[np.float64]:
-        """Return the weight of each row by its kind; refuse kinds without a weight."""
-        kinds = self.kinds or {}
-        unknown = sorted(kind for kind in column.unique().to_list() if kind not in kinds)
-        if unknown and OTHER not in kinds:
-            named = ", ".join(repr(kind) for kind in unknown[:12]) + (", …" if len(unknown) > 12 else "")
-            raise DataError(
-                f"{where}: event_weights has no weight for {named}. Add it; {OTHER}=0 leaves out all kinds "
-                "that are not named."
-            )
-        names = [kind for kind in kinds if kind != OTHER] + ([OTHER] if OTHER in kinds else [])
-        weights = column.replace_strict(
-            names, [kinds[name] for name in names], default=kinds.get(OTHER), return_dtype=pl.Float64
+def of_kinds(column: pl.Series, kinds: Mapping[str, float], where: str) -> npt.NDArray[np.float64]:
+    """Return the weight of each row by its kind; refuse kinds without a weight."""
+    unknown = sorted(kind for kind in column.unique().to_list() if kind not in kinds)
+    if unknown and OTHER not in kinds:
+        raise DataError(
+            f"{where}: event_weights has no weight for {name_list(unknown)}. Add it; {OTHER}=0 leaves out "
+            "all kinds that are not named."
         )
-        return weights.to_numpy()
-
-    def within(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return which times are from `since` on and before `until`."""
-        keep = np.ones(len(times), np.bool_)
-        if self.since is not None:
-            keep &= times >= self.since
-        if self.until is not None:
-            keep &= times < self.until
-        return keep
-
-    def is_recent(self, times: npt.NDArray[np.int64], latest: int) -> npt.NDArray[np.bool_]:
-        """Return which times the window keeps."""
-        if self.window is None:
-            return np.ones(len(times), np.bool_)
-        return times > (latest if self.now is None else self.now) - self.window
-
-    def of_ages(self, times: npt.NDArray[np.int64], latest: int) -> npt.NDArray[np.float64]:
-        """Return the weight of each row by its age.
-
-        If rows faded without end, old pairs would fall below the range of single precision, and their items
-        would be recommended to their users again.
-        """
-        now = latest if self.now is None else self.now
-        ages = np.maximum(now - times, 0) / (self.half_life or math.inf)
-        return np.exp2(-np.minimum(ages, OLDEST))
+    names = [kind for kind in kinds if kind != OTHER] + ([OTHER] if OTHER in kinds else [])
+    weights = column.replace_strict(
+        names, [kinds[name] for name in names], default=kinds.get(OTHER), return_dtype=pl.Float64
+    )
+    return weights.to_numpy()
 
 
-def from_numbers(times: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], int | None]:
+def within(times: Times, options: ReadingOptions) -> npt.NDArray[np.bool_]:
+    """Return which times are from `since` on and before `until`."""
+    since, until = options.microseconds("since"), options.microseconds("until")
+    keep = np.ones(len(times), np.bool_)
+    if since is not None:
+        keep &= times >= since
+    if until is not None:
+        keep &= times < until
+    return keep
+
+
+def are_recent(times: Times, options: ReadingOptions, latest: int) -> npt.NDArray[np.bool_]:
+    """Return which times the window keeps, given the latest time that `since` and `until` keep."""
+    now, window = options.microseconds("now"), options.microseconds("window")
+    if window is None:
+        return np.ones(len(times), np.bool_)
+    return times > (latest if now is None else now) - window
+
+
+def of_ages(times: Times, options: ReadingOptions, latest: int) -> npt.NDArray[np.float64]:
+    """Return the weight of each row by its age, given the latest time that `since` and `until` keep.
+
+    If rows faded without end, old pairs would fall below the range of single precision, and their items
+    would be recommended to their users again.
+    """
+    now = options.microseconds("now")
+    ages = np.maximum((latest if now is None else now) - times, 0)
+    return np.exp2(-np.minimum(ages / (options.microseconds("half_life") or math.inf), OLDEST))
+
+
+def from_numbers(times: npt.NDArray[Any]) -> tuple[Times, int | None]:
     """Convert seconds or milliseconds since 1970 to microseconds; also return the factor, None for zeros."""
     sizes = np.abs(times[times != 0].astype(np.float64))
     least, most = float(sizes.min(initial=math.inf)), float(sizes.max(initial=0.0))

@@ -420,7 +420,8 @@ class MRF(Linear):
         ----------
         table
             A table with the columns that `item_features` had in the fit, in any form that
-            `read_item_features` reads. Values that no item had then are passed over.
+            `read_item_features` reads, or what that returns. Values that no item had then are passed over,
+            with a warning if a column has no others.
         item
             Column of the items, if its name does not tell.
         query

@@ -91,7 +91,7 @@ def add_items(model: "MRF", table: object, item: str | None, query: str | None) 
         raise DataError("add_items needs a model that was fitted with item_features (--item-features).")
     data = training_data(model, "add_items")
     more = read_more_features(table, known, item, query=query)
-    wide = data.with_features(known.joined(more.without(data.items)))
+    wide = data.with_features(known.joined(more))
     count = wide.n_items - data.n_items
     if not count:
         raise DataError(f"the table has no new item: the model knows all {len(more.items):,} of it.")

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -50,7 +51,7 @@ def save(
         arrays |= training_arrays(model._trained_on("include_histories=True"))
         facts["origin"] = origin_of(model, "include_histories=True").facts()
     if (features := catalogue.features) is not None:
-        columns = {name: encoding.facts() for name, encoding in features.columns.items()}
+        columns = {name: asdict(encoding) for name, encoding in features.columns.items()}
         facts["features"] = {"columns": columns, "weight": features.weight}
     if notes is not None:
         if not isinstance(notes, Mapping):
