@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import importlib.util
 import inspect
 import io
 import json
@@ -21,12 +20,12 @@ from collections.abc import Callable, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, fields
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from tools.cli_reference import reference
 
 import mrfrec
 import mrfrec.cli
@@ -164,15 +163,6 @@ def same(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
 # ── help ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def reference() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("cli_reference", ROOT / "tools" / "cli_reference.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def help_of(*names: str) -> str:
     """The help of a command, from the page that holds the help of all."""
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
@@ -187,7 +177,7 @@ def commands() -> list[str]:
 
 def test_the_reference_page_is_what_the_help_says() -> None:
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-    assert page == reference().reference(), "run: make reference"
+    assert page == reference(), "run: make reference"
 
 
 @pytest.mark.parametrize("name", commands())
@@ -217,17 +207,15 @@ def test_every_parameter_of_the_mrf_is_an_option_of_fit_with_its_default() -> No
             assert shown[name.replace("_", "-")] == expected, name
 
 
-def test_every_parameter_of_reading_is_an_option_of_fit_whose_help_names_every_model() -> None:
-    shown = re.findall(r"^  --([a-z-]+)", help_of("fit"), re.MULTILINE)
+def test_every_parameter_of_reading_and_asking_is_an_option_and_help_names_every_model() -> None:
+    shown = {
+        name: re.findall(r"^  --?([a-z-]+)", help_of(name), re.MULTILINE) for name in ("fit", "recommend")
+    }
     for name in inspect.signature(mrfrec.read_interactions).parameters:
         if name not in ("source", "progress"):
-            assert name.replace("_", "-") in shown or f"{name}-column" in shown, name
+            assert {name.replace("_", "-"), f"{name}-column"} & {*shown["fit"]}, name
+    assert {field.name.replace("_", "-") for field in fields(Question)} <= {*shown["recommend"]}
     assert all(re.search(rf"\b{kind}\b", help_of("fit")) for kind in MODELS)
-
-
-def test_every_field_of_a_question_is_an_option_of_recommend() -> None:
-    shown = re.findall(r"^  --?([a-z-]+)", help_of("recommend"), re.MULTILINE)
-    assert {field.name.replace("_", "-") for field in fields(Question)} <= set(shown)
 
 
 # ── fit and info ──────────────────────────────────────────────────────────────────────────────────
@@ -250,28 +238,25 @@ def test_fit_says_what_it_does_on_stderr_and_leaves_one_file(
 
 
 def test_fit_passes_every_option_on(quick: Commands, films: Path, tmp_path: Path) -> None:
+    numbers = {
+        "l2": 3.0, "alpha": 0.5, "max_neighbors": 50, "r": 0.0, "l2_flat": 0.1, "dropout": 0.3,
+        "user_weight": 0.2, "novelty": 0.2, "rank": 3, "rank_weight": 0.4, "feature_weight": 0.6,
+    }  # fmt: skip
     quick(
         "fit", films / "ratings.csv", "-o", "m.mrf", "--user-column", "userId", "--item-column", "movieId",
-        "--value-column", "rating", "--values", "--min-value", "2", "--duplicates", "last",
-        "--on-bad", "skip",
-        "--l2", "3", "--alpha", "0.5", "--sparsity", "dense", "--max-neighbors", "50", "--l2-flat", "0.1",
-        "--dropout", "0.3", "--user-weight", "0.2", "--no-center", "--mean-constraint", "--no-offset",
-        "--novelty", "0.2", "--rank", "3", "--rank-weight", "0.4", "--feature-weight", "0.6", "--no-measure",
-        "--dtype", "float64", "--threads", "1", "--memory-limit", "2GB", "--items", films / "movies.csv",
-        cwd=tmp_path,
+        "--value-column", "rating", "--values", "--min-value", "2", "--duplicates", "last", "--on-bad=skip",
+        *(f"--{name.replace('_', '-')}={x}" for name, x in numbers.items()), "--sparsity", "dense",
+        "--no-center", "--mean-constraint", "--no-offset", "--no-measure", "--dtype", "float64",
+        "--threads", "1", "--memory-limit", "2GB", "--items", films / "movies.csv", cwd=tmp_path,
     )  # fmt: skip
-    parameters = describe(tmp_path / "m.mrf")["parameters"]
-    assert parameters == {
-        "l2": 3.0, "alpha": 0.5, "sparsity": None, "threshold": None, "max_neighbors": 50, "r": 0.0,
-        "l2_flat": 0.1, "dropout": 0.3, "user_weight": 0.2, "center": False, "mean_constraint": True,
-        "offset": False, "novelty": 0.2, "rank": 3, "rank_weight": 0.4, "feature_weight": 0.6,
-        "measure": False,
-        "dtype": "float64",
-    }  # fmt: skip
-    model = mrfrec.load(tmp_path / "m.mrf")
-    assert model.titles_ is not None
-    assert model.titles_[3] == "1984"
-    assert describe(tmp_path / "m.mrf")["data"]["binary"] is False
+    facts = describe(tmp_path / "m.mrf")
+    flags = {"center": False, "mean_constraint": True, "offset": False, "measure": False}
+    chosen = {"sparsity": None, "threshold": None, "dtype": "float64"}
+    assert facts["parameters"] == {**numbers, **flags, **chosen}
+    assert facts["data"]["binary"] is False
+    titles = mrfrec.load(tmp_path / "m.mrf").titles_
+    assert titles is not None
+    assert titles[3] == "1984"
 
 
 def test_serve_passes_every_option_on(quick: Commands, shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,10 +340,8 @@ def test_fit_reads_several_files_without_a_header_and_counts_what_it_skips(
     assert "3 users × 3 items, 4 pairs" in done.err
     assert done.err.count("left out 1 rows") == 2
     (tmp_path / "c.tsv").write_text("user\titem\n1\tx\n2\ty\n2\tx\n")
-    assert (
-        "2 users × 2 items, 3 pairs"
-        in quick("fit", "c.tsv", "-o", "m.mrf", "--separator", "\\t", cwd=tmp_path).err
-    )
+    done = quick("fit", "c.tsv", "-o", "m.mrf", "--separator", "\\t", cwd=tmp_path)
+    assert "2 users × 2 items, 3 pairs" in done.err
 
 
 def test_info_tells_the_facts_for_people_and_for_programs(quick: Commands, shop: Path) -> None:
@@ -368,6 +351,15 @@ def test_info_tells_the_facts_for_people_and_for_programs(quick: Commands, shop:
     assert re.search(r"^histories +True$", table.out, re.MULTILINE)
     assert re.search(r"^file\.format_version +1$", table.out, re.MULTILINE)
     assert (table.err, facts.err) == ("", "")
+
+
+def test_info_counts_features_and_new_items(quick: Commands, shop: Path, tmp_path: Path) -> None:
+    rows = [f"i{item:02d},kind {item % 5}" for item in range(26)]
+    (tmp_path / "products.csv").write_text("\n".join(["item,kind", *rows]))
+    quick("fit", shop / "events.csv", "-o", "m.mrf", "--item-features", "products.csv", cwd=tmp_path)
+    found = quick("info", "m.mrf", cwd=tmp_path).out
+    assert re.search(r"^features\.count +5$", found, re.MULTILINE)
+    assert re.search(r"^features\.new_items +2$", found, re.MULTILINE)
 
 
 @pytest.mark.slow  # imports every library
@@ -456,13 +448,10 @@ def test_an_item_may_begin_with_the_sign_of_a_file(quick: Commands, tmp_path: Pa
         "user,item\n1,@types/node\n1,react\n2,@types/node\n2,react\n3,vue\n3,@types/vue\n4,vue\n4,react\n"
     )
     quick("fit", "events.csv", "-o", "m.mrf", cwd=tmp_path)
-    one, both = quick.all(
-        tmp_path,
-        ["recommend", "m.mrf", "--history", "@types/node", "-k", 1, "--format", "json"],
-        ["recommend", "m.mrf", "--history", "@types/node,@types/vue", "-k", 2, "--format", "json"],
-    )
-    assert [row["item"] for row in one.rows] == ["react"]
-    assert {row["item"] for row in both.rows} == {"react", "vue"}
+    for typed, wanted in (("@types/node", {"react"}), ("@types/node,@types/vue", {"react", "vue"})):
+        found = ["--history", typed, "-k", len(wanted), "--format", "json"]
+        rows = quick("recommend", "m.mrf", *found, cwd=tmp_path).rows
+        assert {row["item"] for row in rows} == wanted
     assert "nowhere.txt cannot be read: No such file" in refusal(
         quick("recommend", "m.mrf", "--history", "@nowhere.txt", cwd=tmp_path, code=2)
     )
@@ -526,9 +515,9 @@ def test_a_table_excludes_items_for_each_user(
     assert "user,item" in (tmp_path / "not.csv").read_text()
 
 
-def test_what_is_wrong_in_a_table_of_histories_is_told_with_the_file(
-    quick: Commands, films: Path, tmp_path: Path
-) -> None:
+def test_ids_of_another_type_are_told_with_their_file(quick: Commands, films: Path, tmp_path: Path) -> None:
+    told = refusal(quick("recommend", "movies.mrf", "--user", "ann", cwd=films, code=2))
+    assert "user ids are integers here; got 'ann'" in told
     for line, wrong in (("1,milk", "'milk'"), ("1,", "row 2")):
         (tmp_path / "people.csv").write_text(f"user,item\n1,10\n{line}\n")
         typed = ["recommend", films / "movies.mrf", "-k", 1, "--history-file", "people.csv"]
@@ -631,18 +620,10 @@ def test_explain_adds_up_in_every_format(quick: Commands, shop: Path, tmp_path: 
     assert by_user.rows == model.explain("i08", user="u05").to_dicts()
     rows = list(csv.DictReader(io.StringIO((tmp_path / "o.csv").read_text())))
     assert [float(row["contribution"]) for row in rows] == [row["contribution"] for row in wanted]
-    last = from_table(as_table.out)[-1]
-    assert last[0] == "(score)"
+    assert wanted[-1]["title"] == "(base score)"  # which has a row of its own
+    base_row, last = from_table(as_table.out)[-2:]
+    assert (base_row[0], last[0]) == ("(base score)", "(score)")
     assert last[-1] == f"{sum(row['contribution'] for row in wanted):.4f}"
-
-
-def test_the_base_score_has_a_row_of_its_own(quick: Commands, shop: Path, tmp_path: Path) -> None:
-    quick("fit", shop / "events.csv", "-o", "m.mrf", "--offset", cwd=tmp_path)
-    base = ["explain", "m.mrf", "--history", "i01,i02", "--item", "i04"]
-    table, rows = quick.all(tmp_path, base, [*base, "--format", "json"])
-    assert rows.rows == mrfrec.load(tmp_path / "m.mrf").explain("i04", history=["i01", "i02"]).to_dicts()
-    assert rows.rows[-1]["title"] == "(base score)"
-    assert [row[0] for row in from_table(table.out)[-2:]] == ["(base score)", "(score)"]
 
 
 def test_no_rows_are_a_result_too(quick: Commands, tmp_path: Path) -> None:
@@ -697,6 +678,7 @@ info events.csv => events\.csv is not a model of mrfrec, or not a whole one
 fit nope.csv -o x.mrf => nope\.csv
 fit debain -o x.mrf => no file or data set debain\. Did you mean debian\?
 evaluate events.csv --min-items 99 => Relax min_items=99 \(--min-items\)
+evaluate events.csv --cold-items 0.1 => --cold-items must be left out without features.* --item-features
 evaluate events.csv --min-items 1 --heldout 99 => Lower heldout \(--heldout\)
 recommend shop.mrf --user u01 -k abc => '-k': 'abc' is not a whole number\. See mrfrec recommend --help
 recommend shop.mrf --user u01 --novelty x => '--novelty': 'x' is not a number\. See
@@ -760,12 +742,6 @@ def test_a_fit_that_would_not_fit_is_refused_after_the_table_is_read(quick: Comm
     done = quick("fit", "events.csv", "-o", "x.mrf", "--memory-limit", "1KB", cwd=shop, code=2)
     assert re.fullmatch(r"mrfrec: 60 users .*\nmrfrec: the fit needs .* 1\.0 KB is what .*\n", done.err)
     assert not (shop / "x.mrf").exists()
-
-
-def test_integer_ids_are_said_to_be_integers(quick: Commands, films: Path) -> None:
-    assert "user ids are integers here; got 'ann'" in refusal(
-        quick("recommend", "movies.mrf", "--user", "ann", cwd=films, code=2)
-    )
 
 
 def test_an_argument_that_is_no_text_is_refused_too(shop: Path) -> None:
@@ -922,22 +898,20 @@ def test_a_reader_that_has_gone_is_no_error(shop: Path) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_an_output_that_is_full_is_one_line(shop: Path) -> None:
-    done = in_a_shell("mrfrec recommend shop.mrf --user u01 --format csv > /dev/full", shop)
-    assert (done.code, done.err) == (2, "mrfrec: No space left on device.\n")
-
-
-def test_a_terminal_of_another_encoding_is_one_line(shop: Path) -> None:
-    done = in_a_shell(
-        "mrfrec recommend shop.mrf --user u01 -k 20 --format csv",
-        shop,
-        PYTHONIOENCODING="ascii",
-        PYTHONUTF8="0",
-    )
+@pytest.mark.parametrize(
+    ("end", "settings", "message"),
+    [
+        ("> /dev/full", {}, r"No space left on device\."),
+        ("", {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+         r"'.*' cannot be shown in the encoding ascii: set PYTHONUTF8=1, .*"),
+    ],
+)  # fmt: skip
+def test_an_output_that_cannot_be_written_is_one_line(
+    shop: Path, end: str, settings: dict[str, str], message: str
+) -> None:
+    done = in_a_shell(f"mrfrec recommend shop.mrf --user u01 -k 20 --format csv {end}", shop, **settings)
     assert done.code == 2
-    assert re.fullmatch(
-        r"mrfrec: '.*' cannot be shown in the encoding ascii: set PYTHONUTF8=1, .*\n", done.err
-    )
+    assert re.fullmatch(rf"mrfrec: {message}\n", done.err)
 
 
 @pytest.fixture(scope="module")
@@ -979,18 +953,29 @@ INTERRUPTED = "mrfrec: interrupted; nothing was left half-written."
 
 
 @pytest.mark.slow
-def test_an_interrupted_fit_leaves_the_old_model(many: Path) -> None:
-    (many / "old.mrf").write_text("old")
+@pytest.mark.parametrize(
+    ("command", "name", "seconds"),
+    [
+        ("fit many.parquet --sparsity dense --dtype float64 --threads 1", "old.mrf", 600),
+        ("recommend many.mrf --all --explain", "o.parquet", 2),
+        ("recommend many.mrf --all --explain", "o.json", 2),
+    ],
+)
+def test_an_interrupted_command_leaves_the_old_file(
+    many: Path, command: str, name: str, seconds: float
+) -> None:
+    (many / name).write_text("old")
     before = listing(many)
     done = interrupt(
-        shlex.split("fit many.parquet -o old.mrf --sparsity dense --dtype float64 --threads 1"),
+        [*command.split(), "-o", name],
         many,
-        lambda said: "dense model" in said,
+        lambda said: "dense model" in said or bool(list(many.glob(f".{name}.*.unfinished"))),
+        seconds,
     )
-    assert (done.code, done.out) == (130, "")
-    assert done.err.splitlines()[2:] == [INTERRUPTED]
+    assert (done.code, done.out) == (130, ""), done
+    assert done.err.splitlines()[-1] == INTERRUPTED  # polars may speak of the exception before
     assert listing(many) == before
-    assert (many / "old.mrf").read_text() == "old"
+    assert (many / name).read_text() == "old"
 
 
 @pytest.mark.slow
@@ -1003,24 +988,10 @@ def test_an_interrupted_tuning_goes_on_from_its_study(many: Path, tmp_path: Path
     assert listing(tmp_path) == ["study.jsonl"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["o.parquet", "o.json"])
-def test_an_interrupted_recommend_leaves_the_old_file(many: Path, name: str) -> None:
-    (many / name).write_text("old")
-    before = listing(many)
-    done = interrupt(
-        ["recommend", "many.mrf", "--all", "--explain", "-o", name],
-        many,
-        lambda said: bool(list(many.glob(f".{name}.*.unfinished"))),
-        seconds=2,
-    )
-    assert (done.code, done.out) == (130, ""), done
-    assert done.err.splitlines()[-1] == INTERRUPTED  # polars may speak of the exception before
-    assert listing(many) == before
-    assert (many / name).read_text() == "old"
-
-
 # ── start-up ──────────────────────────────────────────────────────────────────────────────────────
+
+
+LIGHT = ("mrfrec numpy safetensors", "numba scipy polars narwhals pandas pyarrow")  # one answer from a file
 
 
 def imported_by(*arguments: object, cwd: Path) -> set[str]:
@@ -1031,28 +1002,19 @@ def imported_by(*arguments: object, cwd: Path) -> set[str]:
     return {line.split("|")[-1].strip().split(".")[0] for line in done.stderr.splitlines() if "|" in line}
 
 
-def test_importing_the_package_loads_nothing_heavy(tmp_path: Path) -> None:
-    loaded = imported_by("-c", "import mrfrec", cwd=tmp_path)
-    assert "mrfrec" in loaded
-    assert not loaded & {"numpy", "scipy", "numba", "polars", "narwhals", "safetensors", "rich", "typer"}
-
-
-def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
-    loaded = imported_by("-m", "mrfrec", "fit", "--help", cwd=tmp_path)
-    assert not loaded & {"numpy", "scipy", "numba", "polars", "rich"}
-
-
 @pytest.mark.parametrize(
-    "command",
+    ("arguments", "needed", "absent"),
     [
-        "recommend shop.mrf --history i01,i02 --explain",
-        "similar shop.mrf i01 --format csv",
+        (["-c", "import mrfrec"], "mrfrec", "numpy scipy numba polars narwhals safetensors rich typer"),
+        (["-m", "mrfrec", "fit", "--help"], "mrfrec", "numpy scipy numba polars rich"),
+        (["-m", "mrfrec", "recommend", "shop.mrf", "--history", "i01,i02", "--explain"], *LIGHT),
+        (["-m", "mrfrec", "similar", "shop.mrf", "i01", "--format", "csv"], *LIGHT),
     ],
 )
-def test_one_answer_from_a_file_loads_neither_numba_nor_scipy_nor_polars(shop: Path, command: str) -> None:
-    loaded = imported_by("-m", "mrfrec", *shlex.split(command), cwd=shop)
-    assert {"mrfrec", "numpy", "safetensors"} <= loaded
-    assert not loaded & {"numba", "scipy", "polars", "narwhals", "pandas", "pyarrow"}
+def test_start_up_loads_nothing_heavy(shop: Path, arguments: list[str], needed: str, absent: str) -> None:
+    loaded = imported_by(*arguments, cwd=shop)
+    assert {*needed.split()} <= loaded
+    assert not loaded & {*absent.split()}
 
 
 # ── the demo ──────────────────────────────────────────────────────────────────────────────────────
@@ -1068,7 +1030,7 @@ def demo(
         patch.setattr("mrfrec.datasets._tables", lambda *_: (str(often_used_packages), None))
         steps: list[Any] = []
         bar = contextlib.nullcontext(lambda *step: steps.append(step))
-        patch.setattr("mrfrec.cli.demo.progress_bar", lambda: bar)
+        patch.setattr("mrfrec.cli.show.progress_bar", lambda: bar)
         done = quick("demo", "-o", "it's [red].mrf", cwd=folder)
     assert {"3 of 3, MRF, 2 % of the weights: measuring", "finishing"} <= {stage for stage, *_ in steps}
     return folder, done
@@ -1109,7 +1071,11 @@ def test_what_the_demo_says_to_try_next_works(demo: tuple[Path, Done], quick: Co
 def test_output_over_the_input_is_refused(quick: Commands, shop: Path, tmp_path: Path) -> None:
     table = tmp_path / "events.csv"
     table.write_text("user,item\n1,i01\n1,i02\n2,i02\n")
+    (tmp_path / "products.csv").write_text("user,item\n")
+    features = ["--item-features", "products.csv", "-o", "products.csv"]
     for arguments in (
+        ["fit", "events.csv", *features],
+        ["evaluate", "events.csv", "--format", "json", *features],
         ["fit", "events.csv", "-o", "events.csv"],
         ["fit", "*.csv", "-o", "events.csv"],
         ["recommend", shop / "shop.mrf", "--history-file", "events.csv", "-o", "events.csv"],

@@ -20,7 +20,7 @@ import pytest
 import typer
 
 from mrfrec import datasets
-from mrfrec.cli.datasets import datasets_app
+from mrfrec.cli.paper import datasets_app
 from mrfrec.data.events import Events
 from mrfrec.datasets.originals import read_original
 from mrfrec.datasets.registry import DATA_SETS, DataSet, SplitFile

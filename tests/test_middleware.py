@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrfrec.cli.nightly import JsonLines
+from mrfrec.cli.serving import JsonLines
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.service import ServiceSettings, answers, create_app, metrics, middleware
 from mrfrec.service.admission import Rates

@@ -1,106 +1,290 @@
-"""The package as others get it: built, installed in an empty environment, used there."""
+"""The package as others get it: built, and installed alone, with each extra, and with the lowest versions."""
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
-from dataclasses import dataclass
 from email import message_from_bytes
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 import mrfrec
 from mrfrec.core.kernels.compile import cache_folders
+from mrfrec.io.databases import connect
 
-pytestmark = pytest.mark.slow  # builds, and installs in a fresh environment
+from servers import Command
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+KINDS = [kind.rpartition(" ")[2] for kind in PROJECT["classifiers"] if ":: Python :: 3." in kind]
 # Nothing of this project's own environment, nor of the tests', but machine code that is compiled already.
 ENVIRONMENT = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
 ENVIRONMENT["NUMBA_CACHE_DIR"] = str(cache_folders()[0].parent)
 
-
-@dataclass(frozen=True)
-class Package:
-    folder: Path  # outside of the repository
-    sdist: Path
-    wheel: Path
-    bin: Path  # of the environment the wheel is installed in
-
-    def run(self, program: str, *arguments: str) -> str:
-        """What a program of that environment prints."""
-        done = subprocess.run(
-            [str(self.bin / program), *arguments],
-            cwd=self.folder, env=ENVIRONMENT, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done
-        return done.stdout
+pytestmark = pytest.mark.slow  # builds, and installs in fresh environments
 
 
-def uv(*arguments: object) -> None:
-    subprocess.run([Path(sys.executable).parent / "uv", *map(str, arguments), "--quiet"], check=True)
+def run(*command: object, folder: Path = ROOT, env: dict[str, str] | None = None) -> str:
+    """Return what a program prints."""
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done
+    return done.stdout
+
+
+def uv(*arguments: object) -> str:
+    return run(Path(sys.executable).parent / "uv", *arguments)
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Package:
-    """A source archive of the repository, a wheel of that, an environment with that."""
-    folder = tmp_path_factory.mktemp("package")
-    built, environment = folder / "built", folder / "environment"
-    uv("build", ROOT, "--out-dir", built)
-    (sdist,), (wheel,) = built.glob("*.tar.gz"), built.glob("*.whl")
-    uv("venv", environment, "--python", sys.executable)
-    uv("pip", "install", wheel, "--python", environment)
-    return Package(folder, sdist, wheel, environment / "bin")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A source archive of the repository, and a wheel of that."""
+    folder = tmp_path_factory.mktemp("built")
+    uv("build", ROOT, "--out-dir", folder)
+    (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
+    return sdist, wheel
 
 
-def test_the_wheel_holds_the_package_and_nothing_else_and_is_licensed(
-    package: Package,
-) -> None:
-    with zipfile.ZipFile(package.wheel) as archive:
+class Fresh:
+    """A folder outside of the repository with an empty environment, a table of events and, later, a model."""
+
+    def __init__(self, folder: Path, python: str = sys.executable) -> None:
+        self.folder, self.python = folder, folder / "environment" / "bin" / "python"
+        uv("venv", folder / "environment", "--python", python)
+        rows = [(user, item) for user in range(40) for item in range(30) if (user * item + user) % 7 < 3]
+        (folder / "events.csv").write_text("user,item\n" + "".join(f"{u},{i}\n" for u, i in rows))
+
+    def install(self, *what: object) -> None:
+        uv("pip", "install", "--python", self.python, *what)
+
+    def run(self, program: str, *arguments: object) -> str:
+        return run(self.python.with_name(program), *arguments, folder=self.folder, env=ENVIRONMENT)
+
+    def fit(self, sparsity: str = "0.1") -> None:
+        self.run("mrfrec", "fit", "events.csv", "-o", "shop.mrf", "--histories", "--sparsity", sparsity)
+
+    def check_answers(self, sparsity: float | None = 0.1) -> None:
+        """Check that the model recommends what one does that is fitted here."""
+        answer = self.run("mrfrec", "recommend", "shop.mrf", "--history", "1,2", "--format", "json")
+        here = mrfrec.MRF(sparsity=sparsity).fit(self.folder / "events.csv").recommend(history=[1, 2])
+        assert [row["item"] for row in json.loads(answer)] == here["item"].to_list()
+
+
+@pytest.fixture
+def fresh(request: pytest.FixtureRequest, tmp_path: Path, built: tuple[Path, Path]) -> Fresh:
+    """The package with one extra, and a model."""
+    made, extra = Fresh(tmp_path), request.param
+    if extra == "torch":  # the build that the tests run with, which only pip finds (see Makefile)
+        made.install("pip")
+        pip = ["-m", "pip", "install", "--quiet", "--no-compile", "--no-deps", "--requirement"]
+        made.run("python", *pip, ROOT / "tests" / "constraints.txt")
+    made.install(f"{built[1]}[{extra}]" if extra else built[1])
+    made.fit()
+    return made
+
+
+def alone(extra: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("fresh", [extra], indirect=True, ids=[extra or "bare"])
+
+
+# ── archives ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_wheel_holds_the_package_and_nothing_else_and_is_licensed(built: tuple[Path, Path]) -> None:
+    wheel = built[1]
+    with zipfile.ZipFile(wheel) as archive:
         texts = {Path(name).name: archive.read(name) for name in archive.namelist() if ".dist-info/" in name}
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    sources = {
+    assert names == {
         str(path.relative_to(SOURCE))
         for path in SOURCE.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert names == sources
     about = message_from_bytes(texts["METADATA"])
     assert (about["Name"], about["Version"]) == ("mrfrec", mrfrec.__version__)
     assert about["License-Expression"] == "Apache-2.0"
     assert b"Apache License" in texts["LICENSE"]
-    assert package.wheel.name.endswith("-py3-none-any.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")
 
 
-def test_the_source_archive_holds_what_building_and_testing_take(package: Package) -> None:
-    with tarfile.open(package.sdist) as archive:
+def test_source_archive_holds_what_building_and_testing_take(built: tuple[Path, Path]) -> None:
+    with tarfile.open(built[0]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "Makefile", "docs/method.md"} <= names
     assert {"src/mrfrec/py.typed", "src/mrfrec/datasets/debian.parquet", "tests/test_package.py"} <= names
     assert not [name for name in names if "__pycache__" in name or name.endswith((".nbc", ".nbi", ".mrf"))]
 
 
-def test_the_installed_package_and_its_data_are_used(package: Package) -> None:
-    assert package.run("mrfrec", "--version") == f"mrfrec {mrfrec.__version__}\n"
-    where = package.run("python", "-c", "import mrfrec; print(mrfrec.__file__)")
-    assert Path(where.strip()).is_relative_to(package.bin.parent)
-    code = "import mrfrec; print(mrfrec.datasets.load('debian'))"
-    assert package.run("python", "-c", code) == f"{mrfrec.datasets.load('debian')}\n"
+# ── each extra alone runs what the pages show for it ──────────────────────────────────────────────
 
 
-def test_a_small_table_is_fitted_and_answers_come(package: Package) -> None:
-    (package.folder / "events.csv").write_text(
-        "user,item\n1,milk\n1,bread\n2,milk\n2,bread\n3,milk\n3,bread\n4,nails\n4,hammer\n5,nails\n5,hammer\n"
-    )
-    package.run("mrfrec", "fit", "events.csv", "-o", "shop.mrf", "--histories")
-    answer = package.run(
-        "mrfrec", "recommend", "shop.mrf", "--history", "milk", "-k", "1", "--format", "json"
-    )
-    assert [(row["item"], row["source"]) for row in json.loads(answer)] == [("bread", "model")]
-    package.run("mrfrec", "recommend", "shop.mrf", "--all", "-k", "2", "-o", "all.parquet")
+@alone("")
+def test_bare_package_has_its_data_fits_recommends_and_publishes_to_sqlite(fresh: Fresh) -> None:
+    assert fresh.run("mrfrec", "--version") == f"mrfrec {mrfrec.__version__}\n"
+    code = "import mrfrec; print(mrfrec.__file__); print(mrfrec.datasets.load('debian'))"
+    where, data = fresh.run("python", "-c", code).splitlines()
+    assert Path(where).is_relative_to(fresh.folder)
+    assert data == str(mrfrec.datasets.load("debian"))
+    fresh.check_answers()
+    fresh.run("mrfrec", "recommend", "shop.mrf", "--history", "1,2", "--explain")
+    fresh.run("mrfrec", "recommend", "shop.mrf", "--all", "-k", "2", "-o", "all.parquet")
     code = "import polars; print(len(polars.read_parquet('all.parquet')))"
-    assert package.run("python", "-c", code) == "10\n"
+    assert fresh.run("python", "-c", code) == "68\n"  # the other six users have everything
+    fresh.run("mrfrec", "recommend", "shop.mrf", "--all", "-o", "sqlite:///shop.db", "--table", "recs")
+    assert "not installed" in fresh.run("mrfrec", "doctor")
+
+
+@alone("sql")
+def test_job_of_the_page_and_its_roll_back_run_with_sql(fresh: Fresh, postgres: str) -> None:
+    page = (ROOT / "docs" / "production.md").read_text()
+    job = page.split("```toml\n# shop.toml\n")[1].split("```")[0]
+    job = job.replace("postgresql://shop@db.example.com/shop", postgres).replace(
+        '"shop.mrf"', '"nightly.mrf"'
+    )
+    (fresh.folder / "shop.toml").write_text(job)
+    with connect(postgres, write=True) as cursor:
+        cursor.execute("create table events (user_id bigint, sku text, kind text, created_at timestamptz)")
+        cursor.execute(
+            "insert into events select u, 'sku' || i, 'buy', now() - interval '1 day' "
+            "from generate_series(1, 60) u, generate_series(1, 30) i where (u * i + u) % 7 < 3"
+        )
+    fresh.run("mrfrec", "nightly", "shop.toml", "--dry-run")
+    fresh.run("mrfrec", "nightly", "shop.toml")
+    target = ("-o", postgres, "--table", "rolled_back")
+    fresh.run("mrfrec", "recommend", "shop.mrf", "--all", "-k", "20", *target)
+    fresh.run("mrfrec", "similar", "shop.mrf", "--all", "-o", "sqlite:///x.db", "--table", "near")
+    query = ("--query", "select similar_to as user_id, item as item_id from near", "-o", "near.mrf")
+    fresh.run("mrfrec", "fit", "sqlite:///x.db", *query, "--model", "Popularity")
+    with pytest.raises(AssertionError, match="pyarrow"):
+        fresh.run("python", "-c", "import pyarrow")
+
+
+@alone("serve")
+def test_service_answers_with_serve(fresh: Fresh) -> None:
+    code = """
+import json, re, subprocess, sys, urllib.request
+command = [sys.executable, "-m", "mrfrec", "serve", "shop.mrf", "--port", "0"]
+server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+try:
+    line = next(line for line in server.stderr if "listening at" in line)
+    url = re.search(r"http://[^\\s\\"]+", line)[0]
+    body = json.dumps({"history": [1, 2], "k": 3}).encode()
+    asked = url.rstrip("/") + "/v1/recommend"
+    asked = urllib.request.Request(asked, body, {"Content-Type": "application/json"})
+    assert json.load(urllib.request.urlopen(asked, timeout=60))
+    assert b"mrfrec" in urllib.request.urlopen(url, timeout=60).read()
+finally:
+    server.terminate()
+    server.wait(30)
+"""
+    fresh.run("python", "-c", code)
+
+
+@alone("client")
+def test_client_is_made_with_client(fresh: Fresh) -> None:
+    code = """
+import mrfrec
+try:
+    mrfrec.Client("http://127.0.0.1:1").recommend(history=[1])
+except mrfrec.ServiceError as error:
+    assert "127.0.0.1" in str(error)
+else:
+    raise SystemExit("somebody answered")
+"""
+    fresh.run("python", "-c", code)
+
+
+@alone("cluster")
+def test_workers_share_a_fit_with_cluster(fresh: Fresh) -> None:
+    code = """
+import mrfrec
+from distributed import Client, LocalCluster
+
+if __name__ == "__main__":
+    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:
+        with Client(cluster) as client:
+            mrfrec.MRF(sparsity=0.1).fit(mrfrec.read_interactions("events.csv"), client=client)
+"""
+    (fresh.folder / "shared.py").write_text(code)
+    fresh.run("python", "shared.py")
+
+
+@alone("plot")
+def test_trade_off_is_drawn_with_plot(fresh: Fresh) -> None:
+    fresh.run(
+        "mrfrec", "tune", "events.csv", "--heldout", "5", "--model", "ItemKNN", "--vary", "neighbors=3,5",
+        "--plot", "tuning.png", "-o", "best.json",
+    )  # fmt: skip
+    assert (fresh.folder / "tuning.png").exists()
+
+
+@alone("wmf")
+def test_vectors_are_trained_with_wmf(fresh: Fresh) -> None:
+    fresh.run("mrfrec", "fit", "events.csv", "-o", "wmf.mrf", "--model", "WMF")
+    fresh.run("mrfrec", "recommend", "wmf.mrf", "--history", "1,2")
+
+
+@alone("torch")
+def test_networks_and_fits_on_a_device_run_with_torch(fresh: Fresh) -> None:
+    fresh.run("mrfrec", "fit", "events.csv", "-o", "vae.mrf", "--model", "MultVAE: epochs=2")
+    fresh.run("mrfrec", "recommend", "vae.mrf", "--history", "1,2")
+    fresh.run("mrfrec", "fit", "events.csv", "-o", "device.mrf", "--device", "auto", "--sparsity", "0.1")
+
+
+# ── the lowest versions that pyproject.toml allows, on every Python it names that this machine has ──
+
+
+def interpreter(kind: str) -> str:
+    """Return a Python of this kind; skip the test if there is none."""
+    installed = sorted(map(str, Path("~/.pyenv/versions").expanduser().glob(f"{kind}.*/bin/python")))
+    named = [sys.executable, shutil.which(f"python{kind}"), *installed]
+    for path in filter(None, named):
+        asked = [path, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+        found = subprocess.run(asked, capture_output=True, text=True, check=False)
+        if found.stdout.strip() == kind:
+            return path
+    pytest.skip(f"Python {kind} is not installed")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lowest_versions_fit_recommend_evaluate_and_serve(
+    kind: str, tmp_path: Path, postgres: str, built: tuple[Path, Path]
+) -> None:
+    fresh, extras = Fresh(tmp_path, interpreter(kind)), ("serve", "sql", "client")
+    # Directly required here, not by way of the wheel; and not built from source.
+    fresh.install(
+        "--resolution", "lowest-direct", "--only-binary", ":all:", "-r", ROOT / "pyproject.toml",
+        *(f"--extra={extra}" for extra in extras),
+    )  # fmt: skip
+    fresh.install("--no-deps", built[1])
+    optional = [text for extra in extras for text in PROJECT["optional-dependencies"][extra]]
+    wanted = [Requirement(text) for text in (*PROJECT["dependencies"], *optional)]
+    listed = json.loads(uv("pip", "list", "--format", "json", "--python", fresh.python))
+    installed = {package["name"]: Version(package["version"]) for package in listed}
+    for one in wanted:
+        assert installed[one.name] == Version(next(iter(one.specifier)).version), one
+    if kind == KINDS[0]:  # compiling the sparse model takes half of the time of this test: once is enough
+        fresh.fit()
+        fresh.check_answers()
+    fresh.fit("dense")
+    fresh.check_answers(None)
+    if kind != KINDS[0]:  # the rest has no more to do with the version of Python
+        return
+    fresh.run("mrfrec", "recommend", "shop.mrf", "--all", "-k", "2", "-o", postgres, "--table", "recs")
+    fresh.run("mrfrec", "fit", postgres, "--query", 'select "user", item from recs', "-o", "x.mrf")
+    options = ("--split", "leave-out", "--min-items", "0", "--metrics", "ndcg@2", "--format", "json")
+    found = fresh.run("mrfrec", "evaluate", "events.csv", *options)
+    assert json.loads(found)["models"][0]["metrics"]["ndcg@2"]["mean"] > 0
+    code = "import mrfrec, sys; print(len(mrfrec.Client(sys.argv[1]).recommend(history=[1, 2], k=2)))"
+    with Command(tmp_path, tmp_path / "shop.mrf", python=fresh.python) as service:
+        assert fresh.run("python", "-c", code, service.url) == "2\n"

@@ -88,6 +88,15 @@ def test_the_share_never_falls_and_the_time_left_follows_the_latest_total() -> N
     assert not clock.begins_again(400, 400)
 
 
+def test_the_time_left_follows_the_speed_of_the_present_part_and_of_calls_that_take_longer() -> None:
+    clock = Clock(0.0)
+    clock.report(20, 100, 1.0)  # read in a second
+    assert [clock.left(now) for now in (1.0, 5.0, 10.0)] == ["4 s left", "0 s left", "40 s left"]
+    for second in range(2, 12):
+        clock.report(19 + second, 100, float(second))  # a percent each
+    assert clock.left(11.0) == "1 min 10 s left"
+
+
 def test_true_writes_a_line_in_a_notebook_and_nothing_where_nobody_looks(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,20 +217,6 @@ def test_a_command_has_a_bar_for_reading_and_one_for_the_rest(
         assert shares == sorted(shares)
         assert shares[-1] == 1.0
     assert {stage for stage, *_ in steps[:read]} == {"reading"}
-
-
-def test_the_time_left_follows_the_speed_of_the_present_part() -> None:
-    clock = Clock(0.0)
-    clock.report(20, 100, 1.0)  # read in a second
-    for second in range(2, 12):
-        clock.report(19 + second, 100, float(second))  # a percent each
-    assert clock.left(11.0) == "1 min 10 s left"
-
-
-def test_a_call_that_takes_longer_than_it_seemed_has_time_left() -> None:
-    clock = Clock(0.0)
-    clock.report(20, 100, 1.0)
-    assert [clock.left(now) for now in (1.0, 5.0, 10.0)] == ["4 s left", "0 s left", "40 s left"]
 
 
 def test_trials_count_what_they_take_and_measuring_its_share_of_a_fit(

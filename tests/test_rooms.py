@@ -47,17 +47,13 @@ HOME_OF = {
         for room in (
             "app",
             "data",
-            "datasets",
             "demo",
             "derived",
-            "evaluating",
             "fitting",
-            "nightly",
             "options",
             "paper",
             "recommending",
             "serving",
-            "updating",
         )
     },
     "implicit": {"models/wmf.py"},

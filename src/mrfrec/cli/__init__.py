@@ -11,9 +11,12 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+from mrfrec.core.memory import human_bytes
 from mrfrec.errors import BusyError, MrfrecError, ParameterError, RefusedError
+from mrfrec.io.atomic import expanded
 
 _CODES: dict[type[MrfrecError], int] = {RefusedError: 3, BusyError: 4}  # of errors whose exit code is not 2
+_log = logging.getLogger("mrfrec")
 _LESS_MEMORY = "make the model smaller, as with --sparsity 0.005, or use fewer --threads"
 
 
@@ -42,22 +45,23 @@ def main() -> None:
             signal.signal(each, signal.SIG_IGN)
     except KeyboardInterrupt:  # a second signal, while the first was being handled
         code = None
-    sys.exit(_say("interrupted; nothing was left half-written.", 128 + caught) if code is None else code)
+    if code is None:
+        _log.error("interrupted; nothing was left half-written.")
+    sys.exit(128 + caught if code is None else code)
 
 
 def _run(arguments: list[str], stop: Event, debug: bool) -> int | None:
     """Run a command; returns its exit code, or None if it was interrupted."""
-    warnings.showwarning = lambda message, *_: _say(f"note: {message}", level=logging.WARNING)  # type: ignore[assignment]
-    log = logging.getLogger("mrfrec")
-    log.addHandler(Stderr())
-    log.setLevel(logging.INFO)
+    warnings.showwarning = lambda message, *_: _log.warning("note: %s", message)
+    _log.addHandler(Stderr())
+    _log.setLevel(logging.INFO)
     logging.getLogger("mrfrec.core.kernels").setLevel(logging.INFO)  # also where a command silences the fits
     try:
         from mrfrec.cli.app import run
 
         run(arguments, stop)
         sys.stdout.flush()
-        return None if stop.is_set() else 0
+        return 0
     except BrokenPipeError:  # `mrfrec … | head`: the reader has closed the pipe
         _give_up_stdout()
         return 0
@@ -69,7 +73,8 @@ def _run(arguments: list[str], stop: Event, debug: bool) -> int | None:
         if isinstance(error, OSError | UnicodeEncodeError):
             _give_up_stdout()
         message, code = _in_words(error)
-        return _say(message, code)
+        _log.error("%s", message)
+        return code
 
 
 def _in_words(error: Any) -> tuple[str, int]:
@@ -107,11 +112,14 @@ def _give_up_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _say(message: str, code: int = 0, level: int = logging.ERROR) -> int:
-    """Write a message in the form of the log."""
-    handler = next(h for h in reversed(logging.getLogger("mrfrec").handlers) if isinstance(h, Stderr))
-    handler.emit(logging.LogRecord("mrfrec", level, "", 0, message, None, None))
-    return code
+def note(message: str) -> None:
+    """Write a line to stderr, above a progress bar if there is one."""
+    sys.stderr.write(f"mrfrec: {message}\n")
+
+
+def written(path: str | Path) -> str:
+    """Say that a file was written, with its size."""
+    return f"wrote {path} ({human_bytes(expanded(path).stat().st_size)})"
 
 
 class Stderr(logging.Handler):

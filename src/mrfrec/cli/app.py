@@ -3,22 +3,21 @@
 import logging
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from threading import Event
 from typing import Annotated, Literal
 
 import typer
-from typer import Option
 
 from mrfrec import __version__
+from mrfrec.cli.demo import demo
+from mrfrec.cli.derived import takes_options
+from mrfrec.cli.doctor import doctor
 from mrfrec.cli.evaluating import compare, evaluate, tune
-from mrfrec.cli.fitting import fit
-from mrfrec.cli.nightly import nightly
-from mrfrec.cli.options import ModelFile, new_app
+from mrfrec.cli.fitting import add_items, fit, forget, update
+from mrfrec.cli.options import Model, add_commands, new_app
 from mrfrec.cli.paper import paper_app
-from mrfrec.cli.recommending import Model, explain, recommend, similar
-from mrfrec.cli.serving import key, serve
-from mrfrec.cli.updating import add_items, forget, update
+from mrfrec.cli.recommending import explain, recommend, similar
+from mrfrec.cli.serving import key, nightly, serve
 
 _ABOUT = """Learn which items are used together, and recommend items.
 
@@ -37,15 +36,18 @@ def run(arguments: list[str], stop: Event) -> None:
     """Run a command. Errors, a closed pipe and Ctrl-C, which sets `stop`, are left to the caller."""
     command = _command_of(app)
     # --help raises Exit.
-    with suppress(typer.Exit), command.make_context("mrfrec", arguments, obj=stop) as context:
+    with suppress(typer.Exit), command.make_context("mrfrec", arguments) as context:
         command.invoke(context)
+    if stop.is_set():  # a library has swallowed the exception
+        raise KeyboardInterrupt
 
 
 @app.callback(invoke_without_command=True)
+@takes_options
 def _about(
     context: typer.Context,
-    version: Annotated[bool, Option("--version", help="Print the version and exit.")] = False,
-    debug: Annotated[bool, Option("--debug", help="Show the traceback of an error (any command).")] = False,
+    version: Annotated[bool, "Print the version and exit."] = False,
+    debug: Annotated[bool, "Show the traceback of an error (any command)."] = False,
 ) -> None:
     if version:
         typer.echo(f"mrfrec {__version__}")
@@ -53,38 +55,14 @@ def _about(
         typer.echo(context.get_help())
 
 
-@app.command()
-def demo(output: ModelFile = Path("debian.mrf")) -> None:
-    """Fit, compare, recommend and explain on built-in data.
-
-    Users are the source packages of Debian 12, items the packages they are built with. Takes half a
-    minute of one core, and about ten seconds more the first time, to compile. Ends with commands to try next.
-
-    \b
-    Examples:
-      mrfrec demo
-      mrfrec demo -o /tmp/debian.mrf
-    """
-    from mrfrec.cli.demo import run as run_demo
-
-    logging.getLogger("mrfrec").setLevel(logging.WARNING)
-    run_demo(output)
-
-
-for command in (fit, update, add_items, forget, nightly, recommend, similar, explain, serve, key):
-    app.command()(command)
-
-
-@app.command()
 def info(
     model: Model,
-    form: Annotated[
-        Literal["table", "json"], Option("--format", help="A table for people, or JSON for programs.")
-    ] = "table",
+    form: Annotated[Literal["table", "json"], "A table for people, or JSON for programs."] = "table",
 ) -> None:
     """Describe a model file.
 
-    Shows its training data, parameters, arrays and size, and whether it holds the users' histories.
+    Shows its training data, parameters, arrays and size, whether it holds the users' histories, and how many
+    features of items and new items, which nobody has used, it knows.
 
     \b
     Examples:
@@ -93,19 +71,20 @@ def info(
     """
     from mrfrec.cli.show import show_facts
     from mrfrec.io.artifact import describe
+    from mrfrec.models.registry import load
 
-    show_facts(describe(model), str(model), form)
+    facts = describe(model)
+    if "features" in facts:
+        opened = load(model)
+        assert opened.features_ is not None
+        new = int((opened.popularity_ == 0).sum())
+        facts["features"] = {"count": len(opened.features_.names), "new_items": new, **facts["features"]}
+    show_facts(facts, str(model), form)
 
 
-for command in (evaluate, compare, tune):
-    app.command()(command)
-app.add_typer(paper_app)
-
-
-@app.command("compile")
 def compile_kernels(
     dtype: Annotated[
-        Literal["float32", "float64", "both"], Option(help="Precision of the fits to compile for.")
+        Literal["float32", "float64", "both"], "Precision of the fits to compile for."
     ] = "float32",
 ) -> None:
     """Compile the kernels ahead of the first fit.
@@ -125,18 +104,10 @@ def compile_kernels(
     typer.echo(str(compile_ahead(dtypes=("float32", "float64") if dtype == "both" else (dtype,))))
 
 
-@app.command()
-def doctor() -> None:
-    """Check the machine and the installation.
-
-    Shows versions, cores, memory, BLAS and the cache of compiled code, and compares two small fits with plain
-    numpy. Include the output in bug reports.
-
-    \b
-    Examples:
-      mrfrec doctor
-    """
-    from mrfrec.cli.doctor import print_findings
-
-    logging.getLogger("mrfrec").setLevel(logging.WARNING)
-    print_findings()
+add_commands(
+    app, demo, fit, update, add_items, forget, nightly, recommend, similar, explain, serve, key, info
+)
+add_commands(app, evaluate, compare, tune)
+app.command("compile")(takes_options(compile_kernels))
+add_commands(app, doctor)
+app.add_typer(paper_app)

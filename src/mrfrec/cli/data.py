@@ -1,31 +1,36 @@
-"""Options about data: how tables are read, and how the measuring commands split them."""
+"""The data of the measuring commands, how it is read and split, and what else these commands share."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from typer import Argument, Option
+from typer import Argument
 
-from mrfrec.cli.derived import ReadingMeasured
-from mrfrec.cli.options import Features, Folder
+from mrfrec import datasets
+from mrfrec.cli import note
+from mrfrec.cli.options import Features, Folder, Measuring, ReadingMeasured
 from mrfrec.data.reading import LIMITS
+from mrfrec.datasets.registry import DATA_SETS, EMBEDDED
 from mrfrec.errors import DataError, ParameterError
+from mrfrec.io.atomic import check_writable, expanded, refuse_own_input
 from mrfrec.io.databases import redacted
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
     from mrfrec.data.events import Events
+    from mrfrec.evaluation.report import Report
     from mrfrec.evaluation.splits import Split
+    from mrfrec.models.recommender import Recommender
 
 _HELDOUT = 10_000  # users held out at most by default
 
 
 def data_set_named(data: list[str], reading: dict[str, Any]) -> str | None:
     """Return the name of the data set that DATA is, None for files; refuse options for files with it."""
-    from mrfrec.datasets.registry import DATA_SETS, EMBEDDED
-
     name, known = data[0], (*DATA_SETS, *EMBEDDED)
     if len(data) > 1 or Path(name).exists() or name not in known:
         if not Path(name).exists() and (near := get_close_matches(name, known, 1, cutoff=0.8)):
@@ -53,28 +58,17 @@ class Data:
             help="Files, as for mrfrec fit, or the name of a data set (mrfrec paper datasets list).",
         ),
     ]
-    test: Annotated[
-        Path | None,
-        Option(metavar="FILE", help="Train on DATA and test on FILE, which holds the items to predict."),
-    ] = None
-    shown: Annotated[
-        Path | None,
-        Option(metavar="FILE", help="With --test: the known items of its users, if they are not in DATA."),
-    ] = None
+    test: Annotated[Path | None, "Train on DATA and test on FILE, which holds the items to predict."] = None
+    shown: Annotated[Path | None, "With --test: the known items of its users, if not in DATA."] = None
     split: Annotated[
         Literal["strong", "leave-out", "time"],
-        Option(help="Hold out users (Liang et al. 2018); k random items of each; or the k last by time."),
+        "Hold out users (Liang et al. 2018); k random items of each; or the k last by time.",
     ] = "strong"
-    heldout: Annotated[
-        int | None,
-        Option(metavar="N", help="strong: users for validation, and for test; a tenth, at most 10,000."),
-    ] = None
-    hidden: Annotated[float, Option(metavar="X", help="strong: share of their items to predict.")] = 0.2
-    leave: Annotated[int, Option(metavar="K", help="leave-out, time: items of each user.")] = 1
-    seed: Annotated[int, Option(metavar="N", help="Seed of the split.")] = 98765
-    min_items: Annotated[
-        int, Option(metavar="N", help="Leave out users with fewer items than this. mrfrec fit keeps them.")
-    ] = 5
+    heldout: Annotated[int | None, "strong: users for validation, and test; a tenth, at most 10,000."] = None
+    hidden: Annotated[float, "strong: share of their items to predict."] = 0.2
+    leave: Annotated[int, "leave-out, time: items of each user."] = 1
+    seed: Annotated[int, "Seed of the split."] = 98765
+    min_items: Annotated[int, "Leave out users with fewer items than this. mrfrec fit keeps them."] = 5
     folder: Folder = None
     features: Features = field(default_factory=Features)
     reading: ReadingMeasured = field(default_factory=dict)
@@ -121,9 +115,6 @@ class Data:
 
         A --min-items that was typed holds for fit, too; its default here does not.
         """
-        from mrfrec import datasets
-        from mrfrec.cli.show import note
-        from mrfrec.datasets.registry import DATA_SETS
         from mrfrec.io.tables import read_events
 
         reading = self.reading | self._changed("min_items")
@@ -161,7 +152,8 @@ class Data:
         """Return the files that are read, which must not be written to."""
         from mrfrec.io.sources import paths_of
 
-        named = [path for name in self.data if Path(name).expanduser().exists() for path in paths_of(name)]
+        tables = [*self.data, *filter(None, [self.features.item_features])]
+        named = [path for name in tables if Path(name).expanduser().exists() for path in paths_of(name)]
         return [*named, *(path for path in (self.test, self.shown) if path is not None)]
 
     def typed(self) -> dict[str, Any]:
@@ -176,7 +168,81 @@ class Data:
 
 def note_skipped(skipped: dict[str, int]) -> None:
     """Say how many rows were left out, and why."""
-    from mrfrec.cli.show import note
-
     for reason, count in skipped.items():
         note(f"left out {count:,} rows: {reason}")
+
+
+@contextmanager
+def measuring(
+    data: Data,
+    options: Measuring,
+    plot: Path | None = None,
+    *,
+    defaults: Sequence[str] | None = None,
+    written: Sequence[Path | None] = (),
+) -> "Iterator[tuple[Split, list[str], Progress | None]]":
+    """Check the options, then read and split the data. Gives the split, the metrics and a progress callback.
+
+    `defaults` are the metrics where none is typed, if not the usual ones. `written` are further files.
+    """
+    from mrfrec.cli.show import REPORT_FORMATS, kind_of, progress_bar
+    from mrfrec.evaluation.metrics import DEFAULTS, parse, within
+
+    kind_of(options.form, options.output, REPORT_FORMATS)
+    names = (defaults or DEFAULTS) if options.metrics is None else options.metrics.split(",")
+    wanted = [str(parse(name)) for name in names]
+    files = data.files()
+    for path in (options.output, *written):
+        check_output(path, files)
+    if plot is not None:
+        from mrfrec.evaluation.figures import check_drawable
+
+        check_drawable(plot)
+    with progress_bar() as progress:
+        split = data.read(progress)
+        note(str(split))
+        m = split.training.n_items
+        if options.metrics is None and any(parse(name).k > m for name in wanted):  # requests do not adapt
+            wanted = within(wanted, m)
+            note(f"there are {m:,} items: measuring {', '.join(wanted)}")
+        logging.getLogger("mrfrec").setLevel(logging.WARNING)
+        yield split, wanted, progress
+
+
+@contextmanager
+def resumable(path: Path | None) -> Iterator[None]:
+    """Say on Ctrl-C that the same command continues from this file."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if path is not None and expanded(path).exists():
+            note(f"the same command continues from {path}")
+        raise
+
+
+@contextmanager
+def cluster_of(cluster: str | None, fitted: "Recommender | None" = None) -> "Iterator[dict[str, Any]]":
+    """Connect to the cluster that was typed, if any, to fit a model there; gives the parameters of `fit`."""
+    if cluster is None:
+        yield {}
+        return
+    from mrfrec.engines.cluster import connected
+
+    with connected(cluster) as client:
+        if fitted is not None:
+            fitted.check_client(client)
+        yield {"client": client}
+
+
+def check_output(path: Path | None, inputs: Sequence[Path] = ()) -> None:
+    """Raise if a file cannot be written, or is one of the inputs."""
+    if path is not None:
+        refuse_own_input(path, inputs)
+        check_writable(path)
+
+
+def show(report: "Report", options: Measuring, data: Data) -> None:
+    """Write a report, with the source of its data."""
+    from mrfrec.cli.show import show_report
+
+    show_report(report.on(data.typed()), options.form, options.output)

@@ -1,32 +1,38 @@
-"""Options of commands, derived from the parameters of the library.
+"""Make the options of commands from their signatures, and from the parameters of the library.
 
-The signature and the docstring of a function or class give the name, type, default and help of each option,
-and the fields of a dataclass with the comments beside them. The source is parsed, not imported: printing help
-loads neither numpy nor polars.
+An option of a command is a parameter `Annotated[type, help]`, or `Annotated[type, word, help]` with a word
+for its value. A parameter that is a dataclass holds several: its fields.
+
+A parameter that is `Derived` holds options of the library. The signature and the docstring of a function or
+class give their names, types, defaults and help, or the fields of a dataclass with the comments beside them.
+The source is parsed, not imported: printing help loads neither numpy nor polars.
 """
 
 import ast
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import is_dataclass
 from functools import cache
-from inspect import Parameter
+from inspect import Parameter, Signature, signature
+from operator import itemgetter
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 
 from typer import Option
 
 from mrfrec.data import reading
-from mrfrec.data.reading import RULES
 from mrfrec.errors import ParameterError
 
 _PACKAGE = Path(__file__).parents[1]
-# Options that are not spelled as the parameter.
+# Options that are not spelled as the parameter of the command, or of the library.
+_OWN = {"k": "-k", "output": "-o --output", "best": "-o --output", "form": "--format", "source": "--from"}
+_OWN |= {"all_users": "--all", "all_items": "--all"}
 _SPELLED = {role: f"--{role}-column" for role in ("user", "item", "value", "title", "event", "time")}
 _SPELLED |= {"binary": "--binary/--values", "exclude_seen": "--exclude-seen/--seen", "k": "-k"}
 _SPELLED |= {"origins": "--cors", "hosts": "--allowed-hosts"}
-_METAVARS = {"int": "N", "float": "X", "Duration": "TIME", "Moment": "TIME", "Mapping[str, float]": "LIST"}
-_METAVARS |= {"Sequence[str]": "NAMES", "object": "FILE", "ItemFilter": "ITEMS"}
+_METAVARS = {"int": "N", "float": "X", "Path": "FILE", "object": "FILE", "Duration": "TIME", "Moment": "TIME"}
+_METAVARS |= {"Mapping[str, float]": "LIST", "Sequence[str]": "NAMES", "ItemFilter": "ITEMS"}
 _WORDS: dict[str, Any] = {"none": None, "dense": None, "true": True, "false": False, "yes": True, "no": False}
 
 
@@ -38,58 +44,38 @@ class Declared(NamedTuple):
     default: Any
     about: str  # the first sentence of its description
 
-    @property
-    def option(self) -> str:
-        return _SPELLED.get(self.name, f"--{self.name.replace('_', '-')}")
 
+class Derived(NamedTuple):
+    """Marks a parameter of a command: it holds the typed options for a function of the library, by name."""
 
-class Derived:
-    """Marks a parameter of a command: it holds the typed options for a function of the library, by name.
-
-    `file` is the source, below the package, of the function or class `name`. `only` and `without` choose
-    among the parameters. `defaults` says whether to show them.
-    """
-
-    def __init__(
-        self,
-        file: str,
-        name: str,
-        *,
-        only: tuple[str, ...] = (),
-        without: tuple[str, ...] = (),
-        defaults: bool = True,
-    ) -> None:
-        self._source, self._shows_defaults = (file, name), defaults
-        self._only, self._left_out = only, without
-
-    def without(self, *names: str) -> "Derived":
-        """Return the same options but these."""
-        return Derived(*self._source, without=(*self._left_out, *names))
+    file: str  # the source, below the package
+    name: str  # of the function or class
+    only: tuple[str, ...] = ()  # of its parameters; all if empty
+    without: tuple[str, ...] = ()
+    shows_defaults: bool = True
 
     def declared(self) -> list[Declared]:
-        found = parameters_of(*self._source)
-        return [found[name] for name in self._only or found if name not in self._left_out]
+        found = parameters_of(self.file, self.name)
+        return [found[name] for name in self.only or found if name not in self.without]
 
     def options(self) -> list[Parameter]:
-        """Return the options as parameters of a function that typer understands."""
+        """Return the options as parameters of a command, with names that its own do not have."""
         made = []
         for each in self.declared():
             kind, metavar, _ = _type_of(each)
             help_ = _help(each.about)
-            if self._shows_defaults and each.default is not False and each.default not in (None, "", ()):
+            if self.shows_defaults and each.default is not False and each.default not in (None, "", ()):
                 usual = each.name.replace("_", "-") if each.default is True else each.default
                 help_ += f"  [default: {usual}]"
-            option = each.option
+            option = _SPELLED.get(each.name, _dashed(each.name))
             if kind is bool and "/" not in option and each.default is not False:
                 option += f"/--no-{option.removeprefix('--')}"
-            declared = Option(option, metavar=metavar, help=help_)
-            annotation = Annotated[kind | None, declared]  # type: ignore[valid-type]
-            made.append(Parameter(each.name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
+            made.append(_parameter(f"{each.name}_", kind | None, option, metavar, help_, None))
         return made
 
     def take(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Remove these options from the given ones; return the values of the options that were typed."""
-        values = [(each, given.pop(each.name)) for each in self.declared()]
+        """Return the values of those of the given options that were typed."""
+        values = [(each, given[f"{each.name}_"]) for each in self.declared()]
         return {each.name: _type_of(each)[2](value) for each, value in values if value is not None}
 
 
@@ -183,29 +169,6 @@ def parse_value(text: str) -> Any:
     return text.strip("\"'")
 
 
-_READING = Derived("io/tables.py", "read_interactions", without=("progress",))
-_MACHINE = ("threads", "memory_limit", "device")
-Reading = Annotated[dict[str, Any], _READING]
-"""Parameters of `read_interactions`, as typed."""
-ReadingMeasured = Annotated[dict[str, Any], _READING.without("title", "items", "min_items")]
-"""The same where models are measured: titles are not shown, and --min-items has another default."""
-TableForm = Annotated[dict[str, Any], _READING.without(*RULES)]
-"""The same without the rules about rows, which a model keeps: only the form of the table."""
-ModelParameters = Annotated[dict[str, Any], Derived("models/mrf.py", "MRF", without=_MACHINE)]
-Machine = Annotated[dict[str, Any], Derived("models/mrf.py", "MRF", only=_MACHINE, defaults=False)]
-Asked = Annotated[dict[str, Any], Derived("models/answers/question.py", "Question", without=("explain",))]
-"""Fields of a `Question`, as typed."""
-_SERVED = ("keys", "rate", "origins", "hosts", "root_path", "max_body", "max_batch", "queue", "drain")
-ServedSettings = Annotated[
-    dict[str, Any],
-    Derived("service/settings.py", "ServiceSettings", only=(*_SERVED, "log_requests", "log_clients")),
-]
-"""Fields of `ServiceSettings`, as typed."""
-RankingMachine = Annotated[
-    dict[str, Any], Derived("models/mrf.py", "MRF", only=("threads", "device"), defaults=False)
-]
-
-
 def _help(about: str) -> str:
     """Say a description in the words of the shell: options for parameters, values as they are typed."""
     text = re.sub(r"`(\w+)`", lambda found: f"--{found[1].replace('_', '-')}", about)
@@ -214,3 +177,53 @@ def _help(about: str) -> str:
         words = [f"{key}={x}" for key, x in value.items()] if isinstance(value, dict) else value
         text = text.replace(literal, ",".join(words))
     return re.sub(r'"([^" ]+)"', r"\1", text)
+
+
+# ── commands ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def takes_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command for typer, with a parameter for each option."""
+    options, call = _options_of(command)
+
+    def typed(**given: Any) -> None:
+        call(given)
+
+    typed.__name__, typed.__doc__ = command.__name__, command.__doc__
+    typed.__signature__ = Signature(options)  # type: ignore[attr-defined]
+    typed.__annotations__ = {each.name: each.annotation for each in options}
+    return typed
+
+
+def _options_of(made: Callable[..., Any]) -> tuple[list[Parameter], Callable[[dict[str, Any]], Any]]:
+    """Return the options of a command or a dataclass, and a function that calls it with the given ones."""
+    hints = get_type_hints(made, include_extras=True)
+    options: list[Parameter] = []
+    takes: dict[str, Callable[[dict[str, Any]], Any]] = {}
+    for name, each in signature(made).parameters.items():
+        hint, takes[name] = hints[name], itemgetter(name)
+        mark = getattr(hint, "__metadata__", (None,))[0]
+        if isinstance(mark, Derived):
+            found, takes[name] = mark.options(), mark.take
+        elif is_dataclass(hint):
+            found, takes[name] = _options_of(hint)  # type: ignore[arg-type]
+        elif isinstance(mark, str):
+            kind, *words, help_ = get_args(hint)
+            words += [_METAVARS[x.__name__] for x in (kind, *get_args(kind)) if x in (int, float, Path)]
+            option = _OWN.get(name, _dashed(name))
+            found = [_parameter(name, kind, option, next(iter(words), None), help_, each.default)]
+        else:  # the context, or an argument
+            found = [each.replace(kind=Parameter.KEYWORD_ONLY, annotation=hint)]
+        options += found
+    return options, lambda given: made(**{name: take(given) for name, take in takes.items()})
+
+
+def _parameter(
+    name: str, kind: Any, option: str, metavar: str | None, help_: str, default: object
+) -> Parameter:
+    annotation = Annotated[kind, Option(*option.split(), metavar=metavar, help=help_)]
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _dashed(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

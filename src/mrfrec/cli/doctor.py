@@ -1,5 +1,6 @@
-"""`mrfrec doctor`: check the machine and the installation."""
+"""The command doctor. docs/cli.md is generated from the text here."""
 
+import logging
 import platform
 import re
 import sys
@@ -10,7 +11,6 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
-from mrfrec.cli.show import print_table
 from mrfrec.errors import DataError
 
 _NOT_FOR_USERS = ("dev", "docs", "tools")  # extras
@@ -19,8 +19,19 @@ _NOT_FOR_USERS = ("dev", "docs", "tools")  # extras
 Finding = tuple[str, str, str]  # a name, its value, and advice if something is wrong
 
 
-def print_findings() -> None:
-    """Print all findings as a table; raise if one needs attention."""
+def doctor() -> None:
+    """Check the machine and the installation.
+
+    Shows versions, cores, memory, BLAS and the cache of compiled code, and compares two small fits with plain
+    numpy. Include the output in bug reports.
+
+    \b
+    Examples:
+      mrfrec doctor
+    """
+    from mrfrec.cli.show import print_table
+
+    logging.getLogger("mrfrec").setLevel(logging.WARNING)
     findings = list(examine())
     print_table([(name, value, advice or "ok") for name, value, advice in findings], ["", "", ""])
     if any(advice for *_, advice in findings):

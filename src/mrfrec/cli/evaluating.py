@@ -3,21 +3,17 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from typer import Option
-
 from mrfrec.checks import check_number
+from mrfrec.cli import note
 from mrfrec.cli import options as opt
-from mrfrec.cli.data import Data
-from mrfrec.cli.derived import Machine
-from mrfrec.cli.options import Measuring, takes_options
-from mrfrec.cli.running import cluster_of, measuring, resumable, show
+from mrfrec.cli.data import Data, cluster_of, measuring, resumable, show
+from mrfrec.cli.options import Measuring
 from mrfrec.errors import ParameterError
 
 if TYPE_CHECKING:
     from mrfrec.models.recommender import Recommender
 
 
-@takes_options
 def evaluate(
     data: Data,
     options: Measuring,
@@ -25,11 +21,7 @@ def evaluate(
     per_user: opt.PerUser = None,
     cold_items: Annotated[
         float | None,
-        Option(
-            metavar="X",
-            help="Make this share of the items new, which nobody is known to have; measure among these, and "
-            "among all.",
-        ),
+        "Make this share of the items new, which nobody is known to have; measure among these and among all.",
     ] = None,
 ) -> None:
     """Measure how well a model predicts held-out items.
@@ -54,6 +46,9 @@ def evaluate(
 
     if cold_items is not None:
         check_number("--cold-items", cold_items, "above 0 and below 1", lambda x: 0 < x < 1)
+        if data.features.item_features is None:
+            advice = "Give --item-features: of new items nothing else is known."
+            raise ParameterError("--cold-items", "left out without features", cold_items, advice)
     spec = parse_model(only(model))
     (recommender,) = make([spec], options.machine)
     with measuring(data, options, written=[per_user]) as (split, wanted, progress):
@@ -68,7 +63,6 @@ def evaluate(
             write_per_user(results, per_user)
 
 
-@takes_options
 def compare(data: Data, options: Measuring, model: opt.MeasuredModels, per_user: opt.PerUser = None) -> None:
     """Measure several models on the same users, and compare them.
 
@@ -102,51 +96,33 @@ def models_to_compare(texts: list[str], machine: dict[str, Any]) -> "dict[str, R
     return named
 
 
-@takes_options
 def tune(
     data: Data,
-    best: Annotated[
-        Path, Option("-o", "--output", metavar="FILE", help="The .json file for the best parameters.")
-    ],
+    best: Annotated[Path, "The .json file for the best parameters."],
     model: Annotated[
         list[str] | None,
-        Option(
-            metavar="MODEL",
-            help="The model and parameters that all trials share: 'SLIM: l1=1'.",
-            show_default="MRF",
-        ),
+        "MODEL",
+        "The model and parameters that all trials share: 'SLIM: l1=1'.  [default: MRF]",
     ] = None,
-    metric: Annotated[
-        str | None, Option(metavar="NAME", help="The metric to maximise.", show_default="ndcg@100")
-    ] = None,
+    metric: Annotated[str | None, "NAME", "The metric to maximise.  [default: ndcg@100]"] = None,
     method: Annotated[
         Literal["climb", "grid"],
-        Option(
-            help="climb: change one parameter at a time, from the defaults on, while that helps. grid: try "
-            "all combinations, then climb from the best."
-        ),
+        "climb: change one parameter at a time, from the defaults on, while that helps. grid: try all "
+        "combinations, then climb from the best.",
     ] = "climb",
     vary: Annotated[
         list[str] | None,
-        Option(
-            metavar="NAME=LIST",
-            help="Values of a parameter: l1=0.5,5. May be repeated. Parameters that are neither varied nor "
-            "fixed by --model vary as usual for the model.",
-        ),
+        "NAME=LIST",
+        "Values of a parameter: l1=0.5,5. May be repeated. Parameters that are neither varied nor fixed by "
+        "--model vary as usual for the model.",
     ] = None,
-    minutes: Annotated[
-        float | None,
-        Option(metavar="X", help="Time for all trials.", show_default="10 to climb, else no limit"),
-    ] = None,
-    study: Annotated[
-        Path | None,
-        Option(metavar="FILE", help="Keep the trials in this .jsonl file, to continue if interrupted."),
-    ] = None,
+    minutes: Annotated[float | None, "Time for all trials.  [default: 10 to climb, else no limit]"] = None,
+    study: Annotated[Path | None, "Keep the trials in this .jsonl file, to continue if interrupted."] = None,
     ties: opt.TieRule = "popularity",
     form: opt.ReportFormat = None,
     plot: opt.Plot = None,
     *,
-    machine: Machine,
+    machine: opt.Machine,
     cluster: opt.Cluster = None,
 ) -> None:
     """Find good parameters on validation users.
@@ -165,7 +141,6 @@ def tune(
       mrfrec tune events.csv -o wmf.json --model 'WMF: factors=64' --vary weight=1,5,20
     """  # fmt: skip
     from mrfrec.cli.models import make, only, parse_model, parse_vary
-    from mrfrec.cli.show import note
     from mrfrec.evaluation import report, tuning
     from mrfrec.evaluation.figures import plot_tuning
     from mrfrec.evaluation.grids import axes_of

@@ -1,31 +1,41 @@
-"""The command fit. docs/cli.md is generated from the texts here."""
+"""The commands fit, update, forget and add-items. docs/cli.md is generated from the texts here."""
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument
 
-from mrfrec.cli.data import data_set_named, note_skipped
-from mrfrec.cli.derived import Machine, ModelParameters, Reading
+from mrfrec import datasets
+from mrfrec.cli import note, written
+from mrfrec.cli.data import check_output, cluster_of, data_set_named, note_skipped
 from mrfrec.cli.options import (
     Cluster,
     Features,
     Folder,
+    Machine,
     ModelFile,
-    takes_options,
+    ModelParameters,
+    Reading,
+    TableForm,
 )
+from mrfrec.errors import DataError
+
+if TYPE_CHECKING:
+    from mrfrec.models.recommender import Recommender
+
+Growing = Annotated[Path, Argument(metavar="MODEL", help="A model file written by mrfrec fit --histories.")]
+Updated = Annotated[Path | None, "The model file to write.  [default: MODEL]"]
 
 
-@takes_options
 def fit(
     data: Annotated[
         list[str],
         Argument(
+            metavar="DATA",
             help="Files, or patterns in quotes: CSV, TSV, JSON lines (also .gz, .zst), Parquet, Arrow; a "
             "database with --query: postgresql:// or sqlite:///; or the name of a data set "
             "(mrfrec paper datasets list).",
-            metavar="DATA",
         ),
     ],
     output: ModelFile,
@@ -34,25 +44,18 @@ def fit(
     folder: Folder = None,
     model: Annotated[
         list[str] | None,
-        Option(
-            metavar="MODEL",
-            help="MRF, EASE, EDLAE, Popularity, ItemKNN, SLIM, FsSLIM, WMF, CDAE, MultDAE or MultVAE, also "
-            "with parameters: 'SLIM: l1=1'.",
-            show_default="MRF",
-        ),
+        "MODEL",
+        "MRF, EASE, EDLAE, Popularity, ItemKNN, SLIM, FsSLIM, WMF, CDAE, MultDAE or MultVAE, also with "
+        "parameters: 'SLIM: l1=1'.  [default: MRF]",
     ] = None,
     params: Annotated[
-        Path | None,
-        Option(metavar="FILE", help="Model and parameters from mrfrec tune; other options override them."),
+        Path | None, "Model and parameters from mrfrec tune; other options override them."
     ] = None,
     features: Features,
     parameters: ModelParameters,
     machine: Machine,
     cluster: Cluster = None,
-    histories: Annotated[
-        bool,
-        Option("--histories", help="Store the users' histories: recommend --user and --all need them."),
-    ] = False,
+    histories: Annotated[bool, "Store the users' histories: recommend --user and --all need them."] = False,
 ) -> None:
     """Fit a model to a table of users and items.
 
@@ -73,17 +76,12 @@ def fit(
       mrfrec fit events.csv -o shop.mrf --model MultVAE --device cuda
       mrfrec fit events.csv -o shop.mrf --item-features products.csv --histories
     """
-    from mrfrec import datasets
     from mrfrec.cli.models import make, only, parse_model, with_options
-    from mrfrec.cli.running import check_output, cluster_of
-    from mrfrec.cli.show import note, progress_bar, size_of
-    from mrfrec.io.sources import paths_of
+    from mrfrec.cli.show import progress_bar
     from mrfrec.io.tables import read_interactions
 
     name = data_set_named(data, reading)
-    files = [] if name is not None else [path for source in data for path in paths_of(source)]
-    files += [Path(reading["items"])] if "items" in reading else []
-    check_output(output, files)
+    _check_output(output, *(data if name is None else ()), reading.get("items"), features.item_features)
     spec = with_options(parse_model(only(model), params), parameters)
     (recommender,) = make([spec], machine)
     with cluster_of(cluster, recommender) as workers, progress_bar() as progress:
@@ -97,4 +95,133 @@ def fit(
         recommender.fit(interactions, progress=progress, item_features=features.read(), **workers)
     seconds = time.perf_counter() - start
     recommender.save(output, include_histories=histories)
-    note(f"fitted {spec.kind} in {seconds:.1f} s; wrote {output} ({size_of(output)})")
+    note(f"fitted {spec.kind} in {seconds:.1f} s; {written(output)}")
+
+
+def update(
+    model: Growing,
+    data: Annotated[list[str], Argument(help="Files of new events, as for mrfrec fit.", metavar="DATA")],
+    reading: TableForm,
+    features: Features,
+    machine: Machine,
+    output: Updated = None,
+    batch: Annotated[
+        str | None, "NAME", "Name of the batch, such as 2026-11-16.  [default: a hash of DATA]"
+    ] = None,
+    again: Annotated[bool, "Add the batch even if one of that name was added before."] = False,
+    measure_again: Annotated[bool, "Measure the parameters anew that are auto."] = False,
+) -> None:
+    """Add new events to a model, and fit it again.
+
+    Gives the same model, to the bit, as a fit on all events, with the parameters of MODEL and the values that
+    were measured for it. The events are read by the rules of its data (values, weights, duplicates, since,
+    until); users and items may be new. A batch that was added before is refused. The model file is replaced
+    when the new one is whole.
+
+    \b
+    Examples:
+      mrfrec update shop.mrf today.csv
+      mrfrec update shop.mrf 'logs/2026-11-16-*.parquet' --batch 2026-11-16 -o new.mrf
+    """
+    from mrfrec.cli.show import progress_bar
+    from mrfrec.models.storage.updating import read_more
+
+    _check_output(output or model, *data, reading.get("items"), features.item_features)
+    opened = _opened(model, "update", machine)
+    with progress_bar() as progress:
+        events = read_more(opened, data, progress=progress, **reading)
+        note_skipped(events.skipped)
+        opened.update(
+            events, batch=batch, again=again, measure_again=measure_again, progress=progress,
+            item_features=features.read(),
+        )  # fmt: skip
+    note(f"added {opened.batches_[-1]}: now {opened.data_size_}")
+    _saved(opened, output or model)
+
+
+def forget(
+    model: Growing,
+    users: Annotated[Path, "User ids, one per line (.txt) or a column of a table."],
+    machine: Machine,
+    output: Updated = None,
+) -> None:
+    """Remove users from a model, and fit it again without them.
+
+    Nothing of them is left in the file that is written: neither their ids, nor their histories, nor items
+    that nobody else used, unless features name them. Other copies of the model and the tables it was fitted
+    to are not touched.
+
+    \b
+    Examples:
+      mrfrec forget shop.mrf --users erased.txt
+      mrfrec forget shop.mrf --users erased.csv -o new.mrf
+    """
+    from mrfrec.cli.names import find_users
+    from mrfrec.cli.show import progress_bar
+
+    check_output(output or model, [users])
+    opened = _opened(model, "forget", machine)
+    known = opened.users_
+    assert known is not None
+    erased = find_users(opened, None, users)
+    if (known.find(erased, "user") < 0).all():
+        raise DataError(
+            f"nothing was changed: none of the {len(erased):,} users in {users} is in {model}. Are the ids "
+            "the same?"
+        )
+    with progress_bar() as progress:
+        opened.forget(erased, progress=progress)
+    note(f"forgot {len(known) - opened.data_size_.users:,} users")
+    _saved(opened, output or model)
+
+
+def add_items(
+    model: Growing,
+    table: Annotated[str, Argument(help="A table of new items, with the columns of --item-features.")],
+    machine: Machine,
+    output: Updated = None,
+    features_query: Annotated[str | None, "SQL", "Query for the table, if TABLE names a database."] = None,
+) -> None:
+    """Add new items to a model by their features, without a new fit.
+
+    Each new item gets the weights that a fit with it would give it; nothing else changes. Items that the
+    model knows are left as they are. MODEL was fitted with --item-features and --histories.
+
+    \b
+    Examples:
+      mrfrec add-items shop.mrf new.csv
+      mrfrec add-items shop.mrf new.parquet -o shop-today.mrf
+    """
+    from mrfrec.models.mrf import MRF
+
+    _check_output(output or model, table)
+    opened = _opened(model, "add_items", machine)
+    if not isinstance(opened, MRF):
+        raise DataError(f"{model} is a {type(opened).__name__}: only an MRF knows features of items.")
+    count = opened.add_items(table, query=features_query)
+    note(f"added {count:,} items: now {opened.data_size_}")
+    _saved(opened, output or model)
+
+
+def _check_output(output: Path, *sources: str | None) -> None:
+    """Raise if the model cannot be written, or would replace a file of the tables that are read."""
+    from mrfrec.io.sources import paths_of
+
+    check_output(output, [path for source in sources if source is not None for path in paths_of(source)])
+
+
+def _opened(path: Path, command: str, machine: dict[str, Any]) -> "Recommender":
+    from mrfrec.cli.models import check_machine
+    from mrfrec.models.registry import load
+    from mrfrec.models.storage.updating import origin_of
+
+    opened = load(path)
+    origin_of(opened, command)  # raises if histories are missing
+    check_machine(machine, [type(opened).__name__])
+    known = opened.get_params()
+    return opened.set_params(**{name: x for name, x in machine.items() if name in known})
+
+
+def _saved(model: "Recommender", path: Path) -> None:
+    model.save(path, include_histories=True)
+    note(written(path))

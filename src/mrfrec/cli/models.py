@@ -44,32 +44,28 @@ def parse_model(text: str, file: Path | None = None) -> Spec:
     name, what = (head.strip(), rest.strip()) if is_named else ("", text.strip())
     if not is_named and kind_named(what):
         name, what = what, ""
-    kinds = [kind_named(name)]
-    parameters: dict[str, Any] = {}
+    found: list[tuple[str | None, Mapping[str, Any]]] = [(kind_named(name), {})]
     if file is not None:
-        kind, parameters = read_parameters(file)
-        kinds.append(kind)
+        found.append(read_parameters(file))
     for part in filter(None, (part.strip() for part in what.split(","))):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if part.endswith(".json") and not equals:
-            kind, found = read_parameters(Path(part))
-            kinds.append(kind)
-            parameters |= found
+            found.append(read_parameters(Path(part)))
             name = name or (Path(part).stem if part == what else "")
         elif not equals or not value or " " in key:
             rule = "a model such as 'SLIM: l1=1', a file of parameters (.json), or parameter=value, …"
             near = nearest_kind(part)
             raise ParameterError("--model", rule, text, f"Did you mean {near!r}?" if near else "")
         elif part == "preset=paper":
-            kinds.append("MRF")
-            parameters |= PAPER
+            found.append(("MRF", PAPER))
         elif key == "model":
-            kinds.append(model_class(value).__name__)
+            found.append((model_class(value).__name__, {}))
         else:
-            parameters[key] = parse_value(value)
-    said = {kind for kind in kinds if kind is not None}
+            found.append((None, {key: parse_value(value)}))
+    said = {kind for kind, _ in found if kind is not None}
     if len(said) > 1:
         raise ParameterError("--model", f"of one kind, not {' and '.join(sorted(said))}", text)
+    parameters = {key: x for _, given in found for key, x in given.items()}
     return Spec(name or what or "MRF", next(iter(said), "MRF"), parameters)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mrfrec.checks import warn
 from mrfrec.data.catalogue import Catalogue, name_with_id
@@ -105,12 +105,12 @@ def typed_as(items: Ids, data: "Interactions", path: Path) -> "Interactions":
 
 
 def read_exclusions(
-    path: Path, users: Ids, asked: Iterable[Id], items: Ids, user_column: str | None, item_column: str | None
+    path: Path, users: Ids, asked: Iterable[Id], items: Ids, columns: dict[str, Any]
 ) -> dict[Id | None, list[Id]]:
     """Read a table of items not to recommend, for each of the users asked for; `users` tells their type."""
     from mrfrec.io.tables import read_interactions
 
-    data = typed_as(items, read_interactions(path, user_column, item_column), path)
+    data = typed_as(items, read_interactions(path, **columns), path)
     wanted, ptr, places = set(asked), data.matrix.indptr, data.matrix.indices
     found: dict[Id | None, list[Id]] = {}
     for row, user in enumerate(data.users):

@@ -1,18 +1,19 @@
 """Options that several commands share."""
 
-import inspect
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer import Option
+from typer import Argument
 
-from mrfrec.cli.derived import Derived, Machine
+from mrfrec.cli.derived import Derived, takes_options
+from mrfrec.data.reading import RULES
 from mrfrec.errors import ParameterError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mrfrec.data.features import ItemFeatures
 
 
@@ -30,88 +31,63 @@ def _show_help(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-def takes_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace parameters of a command that hold several options by these options.
-
-    Such a parameter is a dataclass, whose fields are options, or derived from the library.
-    """
-    hints = get_type_hints(command, include_extras=True)
-    parameters = []
-    for each in inspect.signature(command).parameters.values():
-        parameters += _options_in(each.name, hints[each.name], each.default)
-
-    def typed(**given: Any) -> None:
-        command(**{name: _taken(name, hint, given) for name, hint in hints.items() if name != "return"})
-
-    typed.__name__, typed.__doc__ = command.__name__, command.__doc__
-    typed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    typed.__annotations__ = {p.name: p.annotation for p in parameters}
-    return typed
+def add_commands(app: typer.Typer, *commands: "Callable[..., None]") -> None:
+    """Add commands by the names of their functions."""
+    for command in commands:
+        app.command()(takes_options(command))
 
 
-def _options_in(name: str, hint: Any, default: Any) -> list[inspect.Parameter]:
-    if derived := _derived(hint):
-        return derived.options()
-    if is_dataclass(hint):
-        types = get_type_hints(hint, include_extras=True)
-        return [p for each in fields(hint) for p in _options_in(each.name, types[each.name], each.default)]
-    default = inspect.Parameter.empty if default is MISSING else default
-    return [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)]
+# ── of the library, as typed ──────────────────────────────────────────────────────────────────────
 
+_READING = Derived("io/tables.py", "read_interactions", without=("progress",))
+Reading = Annotated[dict[str, Any], _READING]
+# Where models are measured, titles are not shown, and --min-items has another default.
+_NOT_MEASURED = ("progress", "title", "items", "min_items")
+ReadingMeasured = Annotated[dict[str, Any], _READING._replace(without=_NOT_MEASURED)]
+# Without the rules about rows, which a model keeps: only the form of the table.
+TableForm = Annotated[dict[str, Any], _READING._replace(without=("progress", *RULES))]
+_COLUMNS = ("user", "item", "value", "event", "time")
+HistoryColumns = Annotated[dict[str, Any], _READING._replace(only=_COLUMNS)]
+_MACHINE = Derived("models/mrf.py", "MRF", ("threads", "memory_limit", "device"), shows_defaults=False)
+Machine = Annotated[dict[str, Any], _MACHINE]
+RankingMachine = Annotated[dict[str, Any], _MACHINE._replace(only=("threads", "device"))]
+ModelParameters = Annotated[dict[str, Any], Derived("models/mrf.py", "MRF", without=_MACHINE.only)]
+Asked = Annotated[dict[str, Any], Derived("models/answers/question.py", "Question", without=("explain",))]
+_SERVED = ("keys", "rate", "origins", "hosts", "root_path", "max_body", "max_batch", "queue", "drain")
+ServedSettings = Annotated[
+    dict[str, Any],
+    Derived("service/settings.py", "ServiceSettings", (*_SERVED, "log_requests", "log_clients")),
+]
 
-def _taken(name: str, hint: Any, given: dict[str, Any]) -> Any:
-    if derived := _derived(hint):
-        return derived.take(given)
-    if is_dataclass(hint):
-        types = get_type_hints(hint, include_extras=True)
-        made: Any = hint
-        return made(**{each.name: _taken(each.name, types[each.name], given) for each in fields(hint)})
-    return given.pop(name)
+# ── of the commands ───────────────────────────────────────────────────────────────────────────────
 
-
-def _derived(hint: Any) -> Derived | None:
-    return next((each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Derived)), None)
-
-
+Model = Annotated[Path, Argument(metavar="MODEL", help="A model file written by mrfrec fit.")]
+ModelFile = Annotated[Path, "The model file to write."]
 MEASURED_MODEL = (
     "A model, 'SLIM' or 'SLIM: l1=1, l2=50'; parameters of an MRF, 'l2=6, sparsity=0.005' (sparsity=dense "
     "for all weights); or a .json file from mrfrec tune. May start with a name for the table: "
     "'small: sparsity=0.001', 'other: model=SLIM, l1=9'."
 )
-MeasuredModel = Annotated[list[str] | None, Option(metavar="MODEL", help=MEASURED_MODEL)]
-MeasuredModels = Annotated[list[str], Option(metavar="MODEL", help=MEASURED_MODEL + " Twice or more.")]
+MeasuredModel = Annotated[list[str] | None, "MODEL", MEASURED_MODEL]
+MeasuredModels = Annotated[list[str], "MODEL", MEASURED_MODEL + " Twice or more."]
 TieRule = Annotated[
     Literal["index", "popularity"],
-    Option(help="Order of items with equal scores: the more popular first, as recommend does, or by index."),
+    "Order of items with equal scores: the more popular first, as recommend does, or by index.",
 ]
 ReportFormat = Annotated[
     Literal["table", "json", "markdown"] | None,
-    Option(
-        "--format", help="Format of the results.", show_default="by the name of the output file, or a table"
-    ),
+    "Format of the results.  [default: by the name of the output file, or a table]",
 ]
-ReportFile = Annotated[
-    Path | None,
-    Option("-o", "--output", metavar="FILE", help="A .json, .md or .txt file.", show_default="stdout"),
-]
-ModelFile = Annotated[Path, Option("-o", "--output", metavar="FILE", help="The model file to write.")]
-Plot = Annotated[Path | None, Option(metavar="FILE", help="Draw the results, as a .png, .svg or .pdf file.")]
-PerUser = Annotated[Path | None, Option(metavar="FILE", help="Write each test user's metrics, as CSV.")]
+ReportFile = Annotated[Path | None, "A .json, .md or .txt file.  [default: stdout]"]
+Plot = Annotated[Path | None, "Draw the results, as a .png, .svg or .pdf file."]
+PerUser = Annotated[Path | None, "Write each test user's metrics, as CSV."]
 Cluster = Annotated[
     str | None,
-    Option(
-        metavar="ADDRESS",
-        help="Use a Dask cluster: tcp://host:8786, or local:4 for four processes started here.",
-    ),
+    "ADDRESS",
+    "Use a Dask cluster: tcp://host:8786, or local:4 for four processes started here.",
 ]
 Folder = Annotated[
-    Path | None,
-    Option(
-        "--folder",
-        metavar="FOLDER",
-        help="Folder of prepared data sets.",
-        show_default="~/.cache/mrfrec/datasets",
-    ),
+    Path | None, "FOLDER", "Folder of prepared data sets.  [default: ~/.cache/mrfrec/datasets]"
 ]
 
 
@@ -121,23 +97,17 @@ class Features:
 
     item_features: Annotated[
         str | None,
-        Option(
-            metavar="FILE",
-            help="A table of items and their features: categories, lists, texts, numbers. An MRF then also "
-            "knows items that nobody has used.",
-        ),
+        "FILE",
+        "A table of items and their features: categories, lists, texts, numbers. An MRF then also knows "
+        "items that nobody has used.",
     ] = None
     feature_columns: Annotated[
         str | None,
-        Option(
-            metavar="LIST",
-            help="Columns of that table to use, also with kinds: genre=list,title=words,year=number.",
-            show_default="all",
-        ),
+        "LIST",
+        "Columns of that table to use, also with kinds: genre=list,title=words,year=number.  [default: all]",
     ] = None
     features_query: Annotated[
-        str | None,
-        Option(metavar="SQL", help="Query for the features, if --item-features names a database."),
+        str | None, "SQL", "Query for the features, if --item-features names a database."
     ] = None
 
     def read(self) -> "ItemFeatures | None":
@@ -161,12 +131,9 @@ class Measuring:
 
     metrics: Annotated[
         str | None,
-        Option(
-            metavar="NAMES",
-            help="ndcg, recall, recall_all, precision, hit, mrr, map, coverage, popularity, tail; each with "
-            "@k.",
-            show_default="ndcg@100,recall@20,recall@50",
-        ),
+        "NAMES",
+        "ndcg, recall, recall_all, precision, hit, mrr, map, coverage, popularity, tail; each with @k.  "
+        "[default: ndcg@100,recall@20,recall@50]",
     ] = None
     ties: TieRule = "popularity"
     form: ReportFormat = None

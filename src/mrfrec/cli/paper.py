@@ -5,50 +5,41 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from typer import Argument, Context, Option
+from typer import Argument, Context
 
+from mrfrec import datasets
 from mrfrec.checks import check_count
+from mrfrec.cli import note, written
 from mrfrec.cli import options as opt
-from mrfrec.cli.data import Data
-from mrfrec.cli.datasets import datasets_app
-from mrfrec.cli.derived import Machine
+from mrfrec.cli.data import Data, check_output, measuring, show
+from mrfrec.cli.derived import takes_options
 from mrfrec.cli.evaluating import models_to_compare
-from mrfrec.cli.options import Measuring, new_app, takes_options
-from mrfrec.cli.running import check_output, measuring, show
-from mrfrec.errors import ParameterError
+from mrfrec.cli.options import Measuring, add_commands, new_app
+from mrfrec.core.memory import human_bytes
+from mrfrec.errors import DataError, ParameterError
 
 _ABOUT = """Reproduce the paper's experiments, on its data or on yours.
 
 Steck, "Markov Random Fields for Collaborative Filtering", NeurIPS 2019.
 """
-paper_app = new_app("paper", _ABOUT)
-paper_app.add_typer(datasets_app)
 
 
-@paper_app.command()
-@takes_options
 def reproduce(
     what: Annotated[
         Literal["table1", "table2", "lowrank", "exposure"],
         Argument(help="A table of the paper, or one of its side checks.", metavar="WHAT"),
     ],
-    machine: Machine,
-    data: Annotated[
-        list[str] | None,
-        Option("--data", metavar="NAME", help="Only this data set of the paper. May be repeated."),
-    ] = None,
+    machine: opt.Machine,
+    data: Annotated[list[str] | None, "NAME", "Only this data set of the paper. May be repeated."] = None,
     folder: opt.Folder = None,
     model: Annotated[
-        list[str] | None,
-        Option("--model", metavar="KIND", help="Tables: only this model, such as SLIM. May be repeated."),
+        list[str] | None, "KIND", "Tables: only this model, such as SLIM. May be repeated."
     ] = None,
     params: Annotated[
         list[Path] | None,
-        Option(
-            metavar="FILE",
-            help='Parameters by data set and model: {"ml-20m": {"SLIM": {"l1": 1, "l2": 10}}}; or, with one '
-            "--data, a file from mrfrec tune. May be repeated.",
-        ),
+        "FILE",
+        'Parameters by data set and model: {"ml-20m": {"SLIM": {"l1": 1, "l2": 10}}}; or, with one --data, a '
+        "file from mrfrec tune. May be repeated.",
     ] = None,
     form: opt.ReportFormat = None,
     output: opt.ReportFile = None,
@@ -73,12 +64,12 @@ def reproduce(
       mrfrec paper reproduce table2 -o table2.md --plot table2.png
     """  # fmt: skip
     from mrfrec.cli.models import check_machine
-    from mrfrec.cli.show import REPORT_FORMATS, kind_of, note, progress_bar, show_report
+    from mrfrec.cli.show import REPORT_FORMATS, kind_of, progress_bar, show_report
     from mrfrec.models.registry import MODELS
     from mrfrec.paper.reproduce import reproduce as run
 
     check_machine(machine, MODELS)
-    kind = kind_of(form, output, REPORT_FORMATS)
+    kind_of(form, output, REPORT_FORMATS)
     check_output(output, params or ())
     logging.getLogger("mrfrec").setLevel(logging.WARNING)
     given = _by_data_set(params or (), data or ())
@@ -87,7 +78,7 @@ def reproduce(
             what, data, models=model, parameters=given, folder=folder, machine=machine, plot=plot,
             progress=progress, tell=note,
         )  # fmt: skip
-        show_report(page, kind, output)
+        show_report(page, form, output)
 
 
 _OF_TABLE = ("epochs", "patience")  # parameters of autoencoders that are the same in a whole table
@@ -115,34 +106,24 @@ def _by_data_set(files: Sequence[Path], names: Sequence[str]) -> dict[str, dict[
     return found
 
 
-@paper_app.command()
-@takes_options
 def tradeoff(
     context: Context,
     data: Data,
     options: Measuring,
-    sparsity: Annotated[
-        str | None,
-        Option(metavar="LIST", help="Shares of the weights to keep.", show_default="0.001,0.005"),
-    ] = None,
-    r: Annotated[str, Option(metavar="LIST", help="Values of r.")] = "0,0.1,0.5",
+    sparsity: Annotated[str | None, "LIST", "Shares of the weights to keep.  [default: 0.001,0.005]"] = None,
+    r: Annotated[str, "LIST", "Values of r."] = "0,0.1,0.5",
     dense: Annotated[
-        str,
-        Option(metavar="MODEL", help="Parameters of the dense model, or a .json file; none leaves it out."),
+        str, "MODEL", "Parameters of the dense model, or a .json file; none leaves it out."
     ] = "",
     sparse: Annotated[
         str,
-        Option(
-            metavar="MODEL",
-            help="Parameters of the sparse models, or a .json file; its sparsity and r are ignored.",
-        ),
+        "MODEL",
+        "Parameters of the sparse models, or a .json file; its sparsity and r are ignored.",
     ] = "",
     preset: Annotated[
         Literal["paper"] | None,
-        Option(
-            help="The settings of Table 2: l2=3 for the dense model, l2=1 for the sparse ones, ties by "
-            "index. --dense, --sparse and --ties override them.",
-        ),
+        "The settings of Table 2: l2=3 for the dense model, l2=1 for the sparse ones, ties by index. "
+        "--dense, --sparse and --ties override them.",
     ] = None,
     plot: opt.Plot = None,
 ) -> None:
@@ -193,18 +174,12 @@ def _mrf_parameters(text: str) -> dict[str, Any]:
     return {n: x for n, x in own.items() if (n, x) != ("threshold", None)}  # tune writes all parameters
 
 
-@paper_app.command()
-@takes_options
 def lowrank(
     data: Data,
     options: Measuring,
-    ranks: Annotated[
-        str | None,
-        Option(metavar="LIST", help="Ranks to cut the weights to.", show_default="200,1000,3000"),
-    ] = None,
+    ranks: Annotated[str | None, "LIST", "Ranks to cut the weights to.  [default: 200,1000,3000]"] = None,
     model: Annotated[
-        list[str] | None,
-        Option(metavar="MODEL", help=opt.MEASURED_MODEL, show_default="the paper's, dense"),
+        list[str] | None, "MODEL", f"{opt.MEASURED_MODEL}  [default: the paper's, dense]"
     ] = None,
     plot: opt.Plot = None,
 ) -> None:
@@ -239,8 +214,6 @@ def lowrank(
             plot_low_rank(found, wanted[0], plot)
 
 
-@paper_app.command()
-@takes_options
 def exposure(data: Data, options: Measuring, model: opt.MeasuredModels, plot: opt.Plot = None) -> None:
     """Compare how often models recommend popular and rare items.
 
@@ -261,3 +234,88 @@ def exposure(data: Data, options: Measuring, model: opt.MeasuredModels, plot: op
         show(of_exposure(comparison, shares), options, data)
         if plot is not None:
             plot_exposure(shares, plot)
+
+
+# ── data sets ─────────────────────────────────────────────────────────────────────────────────────
+
+Name = Annotated[str, Argument(help="A name from mrfrec paper datasets list.", metavar="NAME")]
+
+
+def list_data_sets(folder: opt.Folder = None) -> None:
+    """List the data sets, and which of them are prepared.
+
+    \b
+    Examples:
+      mrfrec paper datasets list
+    """
+    from mrfrec.cli.show import print_table
+
+    rows = [
+        (one.name, one.title, "yes" if one.prepared else "no", one.size and human_bytes(one.size))
+        for one in datasets.available(folder)
+    ]
+    print_table(rows, ["name", "title", "prepared", "size"])
+
+
+def prepare(
+    name: Name,
+    source: Annotated[
+        Path | None, "PATH", "The archive, the folder it unpacks to, or the ratings file."
+    ] = None,
+    folder: opt.Folder = None,
+    vae_cf: Annotated[
+        Path | None, "FOLDER", "Also write the split in the format of vae_cf's notebook."
+    ] = None,
+) -> None:
+    """Prepare a data set for use.
+
+    Reads the original files, filters as in the published experiments, and writes one Parquet file. Without
+    --from the archive is downloaded if its owner allows it. A data set that is already prepared is kept.
+
+    \b
+    Examples:
+      mrfrec paper datasets prepare ml-20m
+      mrfrec paper datasets prepare ml-20m --from ml-20m.zip --vae-cf pro_sg
+      mrfrec paper datasets prepare netflix --from nf_prize_dataset.tar.gz
+    """
+    from mrfrec.cli.show import progress_bar
+
+    with progress_bar() as progress:
+        path = datasets.prepare(name, source, folder, progress)
+    note(f"{name} is prepared: {path} ({human_bytes(path.stat().st_size)})")
+    if vae_cf is not None:
+        for file in datasets.write_vae_cf(name, vae_cf, folder):
+            note(written(file))
+
+
+def verify(name: Name, folder: opt.Folder = None) -> None:
+    """Compare a prepared data set with published numbers.
+
+    Checks the counts after filtering, the items of the training users and the files of the split, as far as
+    these are published.
+
+    \b
+    Examples:
+      mrfrec paper datasets verify ml-20m
+    """
+    from mrfrec.cli.show import print_table
+
+    checks = datasets.verify(name, folder)
+    rows = [(check.what, *check.texts, "yes" if check.ok else "NO") for check in checks]
+    print_table(rows, ["", "expected", "found", "same"])
+    wrong = [check.what for check in checks if not check.ok]
+    if wrong:
+        raise DataError(
+            f"{len(wrong)} of {len(checks)} checks of {name} failed, the first: {wrong[0]}. Prepare it again "
+            "from its archive: mrfrec paper datasets prepare."
+        )
+    if not any(isinstance(check.expected, str) or check.expected for check in checks):
+        note(f"nothing is published about {name}: only its consistency was checked")
+
+
+paper_app = new_app("paper", _ABOUT)
+datasets_app = new_app("datasets", "List, prepare and verify the data sets of the paper.")
+paper_app.add_typer(datasets_app)
+add_commands(paper_app, reproduce, tradeoff, lowrank, exposure)
+datasets_app.command("list")(takes_options(list_data_sets))
+add_commands(datasets_app, prepare, verify)

@@ -1,51 +1,85 @@
-"""The commands serve and key. docs/cli.md is generated from the texts here."""
+"""The commands of production: nightly, serve and key. docs/cli.md is generated from the texts here."""
 
+import json
 import logging
 import signal
 import sys
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from typer import Argument, Option
+from typer import Argument
 
-from mrfrec.cli.derived import ServedSettings, parse_pairs
-from mrfrec.cli.options import takes_options
+from mrfrec.cli import Stderr, note
+from mrfrec.cli.derived import parse_pairs
+from mrfrec.cli.options import ServedSettings
 from mrfrec.errors import ParameterError
+from mrfrec.service.keys import new_key
+from mrfrec.service.settings import ServiceSettings
 
 LogForm = Literal["lines", "json", "off"]
 
 
-@takes_options
+def nightly(
+    job: Annotated[Path, Argument(metavar="JOB", help="A TOML file that describes the job.")],
+    dry_run: Annotated[bool, "Check the job and its tables, and list the steps of a run."] = False,
+    accept: Annotated[bool, "Publish even if the guard refuses; compare later runs with this one."] = False,
+    date: Annotated[
+        str | None, "DAY", "Date to put in place of {date} in the job.  [default: today, UTC]"
+    ] = None,
+    log: Annotated[Literal["lines", "json"], "Form of the messages on stderr."] = "lines",
+) -> None:
+    """Read, fit, measure, and publish a model if it is good enough.
+
+    JOB names the source of events, the parameters of the model, the limits of the guard, and the places to
+    publish to: a model file, tables of recommendations and similar items, a report.
+    A new model is measured on held-out users, the same every night. If it is worse than the guard allows, or
+    data is missing, nothing is published.
+
+    Exit codes: 0 published, 2 failed, 3 refused by the guard, 4 another run is at work, 130 stopped by
+    Ctrl-C, 143 by SIGTERM.
+
+    \b
+    Examples:
+      mrfrec nightly shop.toml --dry-run
+      mrfrec nightly shop.toml --log json
+      mrfrec nightly shop.toml --date 2026-11-15
+    """
+    from mrfrec.cli.show import progress_bar
+    from mrfrec.nightly.job import read_job
+    from mrfrec.nightly.run import check_tables, run, steps
+
+    if log == "json":
+        for handler in logging.getLogger("mrfrec").handlers:
+            handler.setFormatter(JsonLines())
+    planned = read_job(job, date)
+    if dry_run:
+        check_tables(planned)
+        sys.stdout.write("".join(f"{line}\n" for line in steps(planned)))
+        return
+    with progress_bar() as progress:
+        run(planned, accept=accept, progress=progress if log == "lines" else None)
+
+
 def serve(
     models: Annotated[
-        list[str], Argument(help="Model files, also with names: shop=shop.mrf.", metavar="MODEL")
+        list[str], Argument(metavar="MODEL", help="Model files, also with names: shop=shop.mrf.")
     ],
-    host: Annotated[str, Option(metavar="ADDRESS", help="Address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, Option(metavar="N", help="Port to listen at; a free one if 0.")] = 8000,
-    uds: Annotated[
-        Path | None,
-        Option(metavar="FILE", help="Unix socket to listen at, in place of an address and a port."),
-    ] = None,
-    workers: Annotated[int, Option(metavar="N", help="Number of processes.")] = 1,
+    host: Annotated[str, "ADDRESS", "Address to listen at."] = "127.0.0.1",
+    port: Annotated[int, "Port to listen at; a free one if 0."] = 8000,
+    uds: Annotated[Path | None, "Unix socket to listen at, in place of an address and a port."] = None,
+    workers: Annotated[int, "Number of processes."] = 1,
     default: Annotated[
-        str | None,
-        Option(metavar="NAME", help="Model that answers where none is named.", show_default="the first"),
+        str | None, "NAME", "Model that answers where none is named.  [default: the first]"
     ] = None,
-    split: Annotated[
-        str | None, Option(metavar="SHARES", help="Shares of visitors by model: a=0.9,b=0.1.")
-    ] = None,
-    split_salt: Annotated[
-        str,
-        Option(metavar="TEXT", help="Name of the experiment: another name splits the visitors anew."),
-    ] = "",
-    no_auth: Annotated[
-        bool, Option("--no-auth", help="Need no keys, although others can reach the address.")
-    ] = False,
+    split: Annotated[str | None, "SHARES", "Shares of visitors by model: a=0.9,b=0.1."] = None,
+    split_salt: Annotated[str, "TEXT", "Name of the experiment: another name splits the visitors anew."] = "",
+    no_auth: Annotated[bool, "Need no keys, although others can reach the address."] = False,
     *,
     limits: ServedSettings,
     log: Annotated[
-        LogForm, Option(help="Form of the messages on stderr; off leaves out the line of each request.")
+        LogForm, "Form of the messages on stderr; off leaves out the line of each request."
     ] = "lines",
 ) -> None:
     """Serve models over HTTP: an API and a page.
@@ -60,7 +94,6 @@ def serve(
       mrfrec serve shop.mrf --host 0.0.0.0 --keys keys.txt --rate 50 --log json
     """
     from mrfrec.service.server import serve as run
-    from mrfrec.service.settings import ServiceSettings
 
     # Until the service can reload: it has not read the files yet.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -79,10 +112,8 @@ def serve(
 
 
 def key(
-    name: Annotated[str, Argument(help="Name of the key, for the log.", metavar="NAME")],
-    role: Annotated[
-        Literal["read", "manage"], Option(help="Rights of the key: ask, or also reload models.")
-    ] = "read",
+    name: Annotated[str, Argument(metavar="NAME", help="Name of the key, for the log.")],
+    role: Annotated[Literal["read", "manage"], "Rights of the key: ask, or also reload models."] = "read",
 ) -> None:
     """Make a new API key for mrfrec serve --keys.
 
@@ -93,19 +124,26 @@ def key(
       mrfrec key web >> keys.txt
       mrfrec key ops --role manage >> keys.txt
     """
-    from mrfrec.cli.show import note
-    from mrfrec.service.keys import new_key
-
     secret, line = new_key(name, role)
     sys.stdout.write(f"{line}\n")
     note(f"the key, which is not shown again: {secret}")
 
 
+class JsonLines(logging.Formatter):
+    """Each message as one line of JSON: time, level, and the message or its fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        content: dict[str, Any] = {"time": time, "level": record.levelname.lower()}
+        content |= getattr(record, "fields", None) or {"message": record.getMessage()}
+        if record.exc_info:
+            content["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(content)  # in ASCII: no control character of a request reaches a terminal
+
+
 def set_up_log(form: LogForm) -> None:
     """Write the messages of this process, and of the server, to stderr."""
-    from mrfrec.cli import Stderr
-    from mrfrec.cli.nightly import JsonLines
-
     for name in ("mrfrec", "uvicorn.error"):
         log = logging.getLogger(name)
         log.setLevel(logging.INFO)

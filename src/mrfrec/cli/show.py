@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from math import fsum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 from unicodedata import category
@@ -15,18 +14,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mrfrec.checks import check_count
+from mrfrec.cli import note, written
 from mrfrec.core.engine import Progress
-from mrfrec.core.memory import human_bytes
 from mrfrec.core.progress import showing
-from mrfrec.data.catalogue import Catalogue, Recommendations, rows_of
-from mrfrec.data.ids import Id
+from mrfrec.data.catalogue import Catalogue
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.io.atomic import expanded, writing
+from mrfrec.io.atomic import writing
 from mrfrec.io.databases import refuse_url
-from mrfrec.models.answers.explaining import explanation
-from mrfrec.models.answers.similar import nearest
-from mrfrec.models.recommender import Recommender
 
 if TYPE_CHECKING:
     from mrfrec.evaluation.protocol import Evaluation
@@ -50,59 +44,12 @@ def kind_of(form: str | None, output: "str | Path | None", by_name: Mapping[str,
     return str(found)
 
 
-def note(message: str) -> None:
-    """Write a line to stderr, above a progress bar if there is one."""
-    sys.stderr.write(f"mrfrec: {message}\n")
-
-
-def size_of(path: Path) -> str:
-    """Return the size of a file, such as 1.2 MB."""
-    return human_bytes(expanded(path).stat().st_size)
-
-
 def progress_bar(results: bool = False) -> AbstractContextManager[Progress | None]:
     """Give a callback that draws a progress bar if stderr is a terminal, otherwise None.
 
     `results` says that results are written to stdout meanwhile: bars on the same terminal would break them.
     """
     return showing(sys.stderr.isatty() and not (results and sys.stdout.isatty()))
-
-
-def show_recommendations(
-    pieces: Iterable[Recommendations],
-    catalogue: Catalogue,
-    users: int,
-    explain: bool,
-    kind: str,
-    output: Path | None,
-) -> None:
-    """Show recommendations as "table", "json" or "csv"."""
-    names = ["user", "item", "title", "score", "rank", "source", *(["because"] if explain else [])]
-    rows = (row for piece in pieces for row in rows_of(catalogue.recommendation_columns(piece)))
-    _write(rows, names, {"user"} if users == 1 else set(), catalogue, kind, output)
-
-
-def show_similar(model: Recommender, item: Id, k: int, kind: str, output: Path | None) -> None:
-    """Show the items that go with an item."""
-    found = nearest(model, model.catalogue.position(item), check_count("k", k))
-    columns = model.catalogue.neighbor_columns(*found)
-    if not columns["item"]:
-        note(f"no item goes with {item}, says this {type(model).__name__}")
-    _write(rows_of(columns), list(columns), set(), model.catalogue, kind, output)
-
-
-def show_explanation(
-    model: Recommender, item: Id, whose: Mapping[str, Any], kind: str, output: Path | None
-) -> None:
-    """Show what a history adds to the score of an item."""
-    found, base = explanation(model, item, **whose)
-    columns = model.catalogue.reason_columns(model.catalogue.position(item), found, base)
-    if kind == "table":
-        if base:  # its row has no item: show its title there
-            columns["item"][-1], columns["title"][-1] = columns["title"][-1], None
-        last = {"item": "(score)", "contribution": fsum([base, *(c.amount for c in found)])}
-        columns = {name: [*values, last.get(name)] for name, values in columns.items()}
-    _write(rows_of(columns), list(columns), set(), model.catalogue, kind, output)
 
 
 def show_facts(facts: dict[str, Any], name: str, kind: str) -> None:
@@ -124,8 +71,9 @@ def _flat(facts: dict[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
             yield before + name, f"{value:,}" if is_count else str(value)
 
 
-def show_report(report: "Report", kind: str, output: Path | None) -> None:
+def show_report(report: "Report", form: str | None, output: Path | None) -> None:
     """Write a report as "table", "json" or "markdown"."""
+    kind = kind_of(form, output, REPORT_FORMATS)
     with nullcontext(sys.stdout) if output is None else _file(output) as file:
         if kind != "table":
             file.write(report.json() if kind == "json" else report.markdown())
@@ -150,17 +98,17 @@ def write_per_user(evaluations: "Sequence[Evaluation]", path: Path) -> None:
             )
 
 
-def _write(
+def write_rows(
     rows: Iterable[Mapping[str, Any]],
     names: Sequence[str],
-    hidden: set[str],
     catalogue: Catalogue,
     kind: str,
-    output: Path | None,
+    output: str | Path | None,
+    hidden: str = "",
 ) -> None:
     """Write rows as "table", "json" or "csv", streaming except for tables.
 
-    A table leaves out the `hidden` columns, and the titles if there are none.
+    A table leaves out the column `hidden`, and the titles if there are none.
     """
     with nullcontext(sys.stdout) if output is None else _file(output) as file:
         if kind == "csv":
@@ -174,13 +122,13 @@ def _write(
                 before = ","
             file.write("[]\n" if before == "[" else "\n]\n")
         else:
-            hidden = hidden | ({"title"} if catalogue.titles is None else set())
-            shown = [name for name in names if name not in hidden]
+            left_out = (hidden, "title" if catalogue.titles is None else "")
+            shown = [name for name in names if name not in left_out]
             print_table(([row[name] for name in shown] for row in rows), shown, file)
 
 
 @contextmanager
-def _file(path: Path) -> Iterator[TextIO]:
+def _file(path: str | Path) -> Iterator[TextIO]:
     """Open a file for writing; it appears only when it is complete."""
     try:
         with writing(path) as unfinished, unfinished.open("w", encoding="utf-8", newline="") as file:
@@ -188,7 +136,7 @@ def _file(path: Path) -> Iterator[TextIO]:
     except OSError as error:
         message = f"{path} could not be written: {error.strerror or error}."
         raise DataError(f"{message} An earlier file is untouched.") from error
-    note(f"wrote {path} ({size_of(path)})")
+    note(written(path))
 
 
 def print_table(rows: Iterable[Sequence[Any]], names: Sequence[str], file: TextIO | None = None) -> None:

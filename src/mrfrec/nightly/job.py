@@ -50,17 +50,10 @@ def _place(name: object, info: ValidationInfo) -> str:
     return str(Path(escape(str(folder.resolve())) if is_pattern else folder) / path)
 
 
-def _file(name: object, info: ValidationInfo) -> Path:
-    return Path(_place(name, info))
-
-
-def _metric(name: Any) -> Any:
-    parse(name)
-    return name
-
-
 Place = Annotated[str, BeforeValidator(_place)]
-File = Annotated[Path, BeforeValidator(_file)]
+Places = Annotated[list[Place], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)]
+File = Annotated[Path, BeforeValidator(lambda name, info: Path(_place(name, info)))]
+MetricName = Annotated[str, BeforeValidator(lambda name: str(parse(name)))]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Positive = Annotated[int, Field(ge=1, lt=2**63)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -94,25 +87,15 @@ class SourceRules(JobSection):
     features: Place | None = Field(default=None, repr=False)  # a table of items and their features
     feature_columns: list[str] | dict[str, str] | None = None
     features_query: str | None = None
-    data: list[Place] = Field(repr=False, min_length=1)  # URLs may hold passwords
+    data: Places = Field(repr=False, min_length=1)  # URLs may hold passwords
+    items: Place | None = Field(default=None, repr=False)  # as in `read_interactions`
     mode: Literal["fit", "update"] = "fit"  # whether the data is all events, or the new ones
     batch: str | None = None  # in mode update: name of the batch
 
     @property
     def reading(self) -> dict[str, Any]:
         """The parameters of `read_interactions`."""
-        return dict(self.model_extra or {})
-
-    @check_section(mode="before")
-    @classmethod
-    def _fill(cls, given: Any, info: ValidationInfo) -> Any:
-        """Make a list of the data, and put the folder of the job before the file of items."""
-        given = dict(given) if isinstance(given, dict) else given
-        if isinstance(given, dict) and isinstance(given.get("data"), str):
-            given["data"] = [given["data"]]
-        if isinstance(given, dict) and isinstance(given.get("items"), str):
-            given["items"] = _place(given["items"], info)
-        return given
+        return {**(self.model_extra or {}), **({} if self.items is None else {"items": self.items})}
 
     @check_section(mode="after")
     def _check(self) -> Self:
@@ -133,7 +116,7 @@ class SourceRules(JobSection):
 class Guard(JobSection):
     """Limits that a new model must keep to be published."""
 
-    metric: Annotated[str, BeforeValidator(_metric)] = "ndcg@100"  # of all items if there are fewer
+    metric: MetricName = "ndcg@100"  # of all items if there are fewer
     max_drop: Share = 0.05  # share by which the metric may be below that of the last published run
     min_metric: Share = 0.0
     max_shrink: Share = 0.2  # share of the users, items or pairs that may be gone
@@ -245,8 +228,12 @@ class Job(JobSection):
         with _prefixed("machine" if self.machine.model_fields_set else "model"):
             build(self.kind, {}, self.machine.model_dump())
         with _prefixed("model"):
-            self.build().check_ready()
+            model = self.build()
+            model.check_ready()
             _ = self.measure_every
+        if self.source.features is not None and not model.uses_features:
+            rule = f"left out with {self.kind}, which learns from events alone"
+            raise ParameterError("source.features", rule, self.source.features, "An MRF uses them.")
         _check_apart(self)
         return self
 
@@ -354,10 +341,9 @@ def _dates(day: str | None) -> dict[str, str]:
 def _check_apart(job: Job) -> None:
     """Refuse a job that would write two things to one place, or over its own source."""
     places = {str(job.path.resolve()): "the job"}
-    items = job.source.reading.get("items")
     read = [("source.data", name) for name in job.source.data]
-    read += [] if job.source.features is None else [("source.features", job.source.features)]
-    for what, name in [*read, *([("source.items", items)] if isinstance(items, str) else [])]:
+    tables = {"source.features": job.source.features, "source.items": job.source.items}
+    for what, name in [*read, *((what, name) for what, name in tables.items() if name is not None)]:
         with suppress(DataError):  # the file may come until the job reads it
             files = [database_file(name)] if is_database(name) else paths_of(name)
             places |= dict.fromkeys((str(file.resolve()) for file in files if file is not None), what)

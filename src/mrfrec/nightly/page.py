@@ -50,8 +50,7 @@ def page(title: str, runs: Sequence[Run]) -> str:
         "killed.</p>" if at_work else "",
         _changes(runs),
         "<h2>Runs</h2>", f"<div class='grid'>{''.join(_plot(name, drawn) for name in _PLOTS)}</div>",
-        _explained(drawn),
-        _parameters(runs),
+        _explained(runs),
         _samples(runs),
         _runs(drawn),
     ]  # fmt: skip
@@ -60,11 +59,6 @@ def page(title: str, runs: Sequence[Run]) -> str:
         f"<meta name='viewport' content='width=device-width'>\n<title>{escape(title)}: nightly</title>\n"
         f"<style>{_STYLE}</style>\n<main>" + "\n".join(part for part in parts if part) + "</main>\n</html>"
     )
-
-
-def _parameters(runs: Sequence[Run]) -> str:
-    values = next((run["values"] for run in reversed(runs) if "values" in run), None)
-    return "" if values is None else f"<p class='dim'>Parameters: {escape(values)}.</p>"
 
 
 def _changes(runs: Sequence[Run]) -> str:
@@ -135,8 +129,7 @@ def _plot(key: str, runs: Sequence[Run]) -> str:
 
 def _explained(runs: Sequence[Run]) -> str:
     text = "Points are runs, orange where nothing was published. Dashed lines are the limits of the guard."
-    last = next((run for run in reversed(runs) if "value" in run), None)
-    if last is not None:
+    if (last := _last(runs, "value")) is not None:
         metric = parse(last["metric"])
         text += f" {metric}: {metric.meaning}"
         if metric.is_accuracy:
@@ -144,12 +137,14 @@ def _explained(runs: Sequence[Run]) -> str:
                 f" A fifth of the items of {last['asked']:,} held-out users is hidden; a hit is one of these "
                 f"among the first {metric.k} recommended. Larger is better."
             )
+    if (last := _last(runs, "values")) is not None:
+        text += f" Parameters: {last['values']}."
     return f"<p class='dim'>{escape(text)}</p>"
 
 
 def _samples(runs: Sequence[Run]) -> str:
-    last = next((run for run in reversed(runs) if run.get("samples")), None)
-    if last is None:
+    last = _last(runs, "samples")
+    if last is None or not last["samples"]:
         return ""
     found = ""
     for number, sample in enumerate(last["samples"], 1):
@@ -192,6 +187,11 @@ def _list(kind: str, lines: Sequence[str]) -> str:
 
 def _number(run: Run, key: str) -> float | None:
     return run["seconds"].get("total") if key == "seconds" else run.get(key)
+
+
+def _last(runs: Sequence[Run], key: str) -> Run | None:
+    """Return the last run that has a value of this name."""
+    return next((run for run in reversed(runs) if key in run), None)
 
 
 def _mark(run: Run) -> str:

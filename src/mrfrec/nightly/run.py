@@ -27,7 +27,6 @@ from mrfrec.errors import BusyError, DataError, EmptyTableError, ParameterError,
 from mrfrec.evaluation.heldout import by_hash
 from mrfrec.evaluation.metrics import parse
 from mrfrec.evaluation.protocol import fit_and_measure
-from mrfrec.evaluation.splits import Split
 from mrfrec.io.atomic import writing
 from mrfrec.io.databases import database_file, is_database, redacted
 from mrfrec.io.features import read_item_features
@@ -38,13 +37,13 @@ from mrfrec.io.tables import read_interactions
 from mrfrec.models.measured import Measured
 from mrfrec.models.registry import load
 from mrfrec.models.storage.updating import training_data
-from mrfrec.nightly.guard import LastModel, data_faults, drift, limits, metric_faults
+from mrfrec.nightly.guard import data_faults, drift, limits, metric_faults, samples_of
 from mrfrec.nightly.history import RunHistory
 from mrfrec.nightly.job import Job, read_job
-from mrfrec.nightly.samples import samples_of
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
+    from mrfrec.data.ids import Ids
     from mrfrec.data.interactions import Interactions
     from mrfrec.models.recommender import Recommender
 
@@ -82,7 +81,7 @@ def run(
     job = job if isinstance(job, Job) else read_job(job, day)
     with _alone(_target(job.publish.model)):
         try:
-            return _Night(job, RunHistory(job), progress).go(accept)
+            return _Night(job, RunHistory(job), accept, progress).go()
         finally:
             for name in ("nightly", "earlier"):
                 _beside(_target(job.publish.model), name).unlink(missing_ok=True)
@@ -128,8 +127,8 @@ def check_tables(job: Job, users: str | None = None, items: str | None = None) -
 class _Night:
     """One run, and its record so far."""
 
-    def __init__(self, job: Job, report: RunHistory, progress: "Progress | None") -> None:
-        self.job, self.report, self.progress = job, report, progress
+    def __init__(self, job: Job, report: RunHistory, accept: bool, progress: "Progress | None") -> None:
+        self.job, self.report, self.accept, self.progress = job, report, accept, progress
         self.before: dict[str, Any] | None = None  # the run to compare with
         self.record: dict[str, Any] = {
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -139,11 +138,11 @@ class _Night:
             "mrfrec": __version__,
         }
 
-    def go(self, accept: bool) -> dict[str, Any]:
+    def go(self) -> dict[str, Any]:
         start = time.perf_counter()
         try:
             self.report.begin(self.record)
-            self._work(accept)
+            self._work()
             self.record["status"] = "published"
         except RefusedError:
             self.record["status"] = "refused"
@@ -160,54 +159,50 @@ class _Night:
         _log.info("published in %.1f s with %.0f MB at most", seconds, peak / 1e6)
         return self.record
 
-    def _work(self, accept: bool) -> None:
+    def _work(self) -> None:
         job = self.job
         check_tables(job)  # before anything takes time
-        published = LastModel.open(job.publish.model)
+        published = load(job.publish.model) if job.publish.model.exists() else None
         if published is not None:
-            self.report.settle(published.run)
+            self.report.settle(published.notes_.get("started"))
         self.before = self.report.last_published
         with self._stage("read"):
             data = self._data()
         check_tables(job, data.users.kind, data.items.kind)
         size = {"users": data.n_users, "items": data.n_items, "pairs": len(data)}
         moved = {"drift": None} if published is None else drift(published, data)
-        recent = self.report.recent or ([] if published is None else [published.size])
+        recent = self.report.recent or ([] if published is None else [published.data_size_._asdict()])
         self.record |= {**size, **moved, "data": data.fingerprint}
         self.record["limits"] = limits(job.guard, recent, self.before)
         _log.info("%s users, %s items, %s pairs", *(f"{count:,}" for count in size.values()))
-        self._guard(data_faults(job.guard, recent, size, moved["drift"]), accept)
+        self._guard(data_faults(job.guard, recent, size, moved["drift"]))
         again = job.measure_every is not None and self.report.nights_since_measuring >= job.measure_every
-        measured = None if published is None or again else published.measured
-        split = self._split(data, accept)
-        if split is not None:
-            with self._stage("measure"):
-                measured = self._measure(split, accept, measured)
-        users = data.users if split is None else split.test.users
-        del split
+        measured = None if published is None or again else published.measured_
+        with self._stage("measure"):
+            measured, users = self._measure(data, measured)
         with self._stage("fit"):
             model = job.build().fit(data, progress=self.progress, measured=measured)
         if model.measured_ is not None:
             self.record["values"] = str(model.measured_)
         with self._stage("compare"):
-            before = None if published is None else job.publish.model
             options = {} if job.publish.recommendations is None else job.publish.recommendations.options
             options.pop("explain", None)
-            self.record |= samples_of(model, data, users, job.publish.samples, before, **options)
+            self.record |= samples_of(model, data, users, job.publish.samples, published, **options)
+        del published
         with self._stage("publish"):
-            self._publish(model, accept)
+            self._publish(model)
 
-    def _split(self, data: "Interactions", accept: bool) -> Split | None:
-        """Hold out users; None if that cannot be done and is accepted."""
-        try:
-            return by_hash(data, self.job.guard.heldout)
-        except DataError as error:
-            self._guard([f"nothing can be measured: {str(error).rstrip('.')}"], accept)
-            return None
+    def _measure(self, data: "Interactions", kept: Measured | None) -> "tuple[Measured | None, Ids]":
+        """Guard the metric of a model that is fitted without some users; return its values and these users.
 
-    def _measure(self, split: Split, accept: bool, kept: Measured | None) -> Measured | None:
-        """Guard the metric of a model that is fitted to the users who are not held out; return its values."""
+        If nobody can be held out and that is accepted, the values are those kept, and the users all.
+        """
         guard, metric = self.job.guard, parse(self.job.guard.metric)
+        try:
+            split = by_hash(data, guard.heldout)
+        except DataError as reason:
+            self._guard([f"nothing can be measured: {str(reason).rstrip('.')}"])
+            return kept, data.users
         name = f"{metric.kind}@{min(metric.k, split.training.n_items)}"  # of all items if there are fewer
         tabled = self.job.publish.recommendations
         coverage = f"coverage@{min(20 if tabled is None else tabled.k, split.training.n_items)}"
@@ -218,16 +213,16 @@ class _Night:
         self.record |= {"metric": guard.metric, "value": found.mean, "error": error, "asked": len(split.test)}
         self.record["coverage"] = results.mean(coverage).mean
         _log.info("%s %s on %s held-out users", guard.metric, found, f"{len(split.test):,}")
-        self._guard(metric_faults(guard, self.before, guard.metric, found), accept)
+        self._guard(metric_faults(guard, self.before, found))
         self.record["measured"] = kept is None
-        return model.measured_
+        return model.measured_, split.test.users
 
-    def _guard(self, faults: list[str], accept: bool) -> None:
+    def _guard(self, faults: list[str]) -> None:
         """Refuse to go on if there are faults, unless they are accepted."""
         self.record["reasons"] += faults
         for fault in faults:
-            _log.warning("%s%s", fault, " (accepted)" if accept else "")
-        if faults and not accept:
+            _log.warning("%s%s", fault, " (accepted)" if self.accept else "")
+        if faults and not self.accept:
             raise RefusedError(
                 f"nothing was published: {'; '.join(faults)}. If this is as it should be, run the job with "
                 "accept=True (--accept); otherwise mend the data."
@@ -274,7 +269,7 @@ class _Night:
 
     # ── publishing ────────────────────────────────────────────────────────────────────────────────
 
-    def _publish(self, model: "Recommender", accept: bool) -> None:
+    def _publish(self, model: "Recommender") -> None:
         publish = self.job.publish
         target = _target(publish.model)
         new, earlier = _beside(target, "nightly"), _beside(target, "earlier")
@@ -293,7 +288,7 @@ class _Night:
                 rows = staged.enter_context(stage(place, k=sink.k, progress=self.progress, **named))
                 self.record["rows"][what] = rows
                 _log.info("%s rows of %s for %s", f"{rows:,}", what, sink.where)
-                self._guard([] if rows else [f"there are no {what} to publish"], accept)
+                self._guard([] if rows else [f"there are no {what} to publish"])
             names = ("started", "metric", "value", "error", "asked")
             noted = {name: self.record[name] for name in names if name in self.record}
             notes = {**noted, "fit_seconds": self.record["seconds"]["fit"]}
