@@ -7,8 +7,9 @@ import signal
 import tempfile
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the processes of a test run share the cores
 
@@ -19,6 +20,9 @@ import pytest
 
 import mrfrec.datasets
 from mrfrec.io.databases import connect
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 Matrix = npt.NDArray[np.float64]
 
@@ -63,6 +67,19 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from servers import save_shop  # loads uvicorn
 
     return save_shop(tmp_path_factory.mktemp("shop") / "shop.mrf")
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Client]":
+    """A client of two worker processes of one thread each."""
+    from distributed import Client, LocalCluster
+
+    folder = str(tmp_path_factory.mktemp("workers"))
+    workers = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", local_directory=folder)
+    with Client(workers) as connection:
+        yield connection
+    with suppress(KeyError):  # Dask may have forgotten a worker that was killed
+        workers.close()
 
 
 @pytest.fixture(scope="session")

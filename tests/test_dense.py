@@ -27,20 +27,16 @@ def test_dense_equals_naive_for_every_alpha(binary: Matrix, alpha: float, center
     np.testing.assert_allclose(B, naive.dense(binary, 2.5, alpha=alpha, center=center), atol=1e-12)
 
 
-@pytest.mark.parametrize("center", [True, False])
-def test_dense_equals_naive_for_real_values(real_valued: Matrix, center: bool) -> None:
-    B = fit(real_valued, l2=1.5, center=center).weights_
-    np.testing.assert_allclose(B, naive.dense(real_valued, 1.5, center=center), atol=1e-12)
-
-
 @pytest.mark.parametrize("real", [False, True])
 @pytest.mark.parametrize(
-    "extra", [{"l2_flat": 3.0}, {"user_weight": 0.6}, {"l2_flat": 1.0, "user_weight": 1.3}]
+    "parameters",
+    [{}, {"center": False}, {"l2_flat": 3.0}, {"user_weight": 0.6}, {"l2_flat": 1.0, "user_weight": 1.3}],
+    ids=str,
 )
-def test_dense_equals_naive_with_second_ridge_and_user_weight(real: bool, extra: dict[str, Any]) -> None:
+def test_dense_equals_naive(real: bool, parameters: dict[str, Any]) -> None:
     X = random_matrix(4, real=real)
-    B = fit(X, l2=2.0, **extra).weights_
-    np.testing.assert_allclose(B, naive.dense(X, 2.0, **extra), atol=1e-12)
+    B = fit(X, l2=2.0, **parameters).weights_
+    np.testing.assert_allclose(B, naive.dense(X, 2.0, **parameters), atol=1e-12)
 
 
 @pytest.mark.parametrize("real", [False, True])
@@ -93,19 +89,18 @@ def test_more_items_than_a_tile_in_both_precisions() -> None:
     np.testing.assert_allclose(single, expected, atol=2e-6)
 
 
-def test_zero_variance_items_get_no_weights(binary: Matrix) -> None:
-    B = fit(binary, l2=1.0).weights_
-    for item in (5, 7):
-        assert not B[item].any()
-        assert not B[:, item].any()
-
-
-def test_constant_real_column_has_no_variance_although_it_cannot_be_represented() -> None:
-    X = random_matrix(9, real=True)
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize("parameters", [{}, {"threshold": 0.0, "max_neighbors": 45}], ids=["dense", "sparse"])
+def test_items_without_variance_get_no_weights(real: bool, parameters: dict[str, Any]) -> None:
+    """Nobody has item 5, everybody has item 7, and 20 too, with a value that cannot be represented."""
+    X = random_matrix(9, real=real)
     X[:, 20] = 0.1
-    B = fit(X, l2=1.0).weights_
-    assert not B[20].any()
-    assert not B[:, 20].any()
+    model = fit(X, l2=1.0, **parameters)
+    B = model.weights_.toarray() if model.is_sparse else model.weights_
+    assert not B[[5, 7, 20]].any()
+    assert not B[:, [5, 7, 20]].any()
+    if model.is_sparse:
+        assert (np.diff(model.pattern_.indptr)[[5, 7, 20]] == 1).all()
 
 
 def test_twins_without_ridge_are_refused(binary: Matrix) -> None:

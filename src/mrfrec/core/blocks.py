@@ -8,6 +8,7 @@ of the blocks. That order, and every block's own arithmetic, is the same whateve
 are, and so is the result, to the bit.
 """
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.core import costs
-from mrfrec.core.engine import Engine
+from mrfrec.core.engine import Array, Engine, Floats, split_evenly
 from mrfrec.core.kernels import blocks as kernels
 from mrfrec.core.kernels.blocks import Blocks
 from mrfrec.core.kernels.intrinsics import lapack
@@ -28,8 +29,7 @@ from mrfrec.core.pattern import Pattern
 from mrfrec.core.plan import TRANSPOSE_PARTS
 from mrfrec.core.schedule import Schedule
 from mrfrec.core.sparse import Rows
-from mrfrec.core.statistics import Statistics, split_evenly
-from mrfrec.errors import NumericalError
+from mrfrec.core.statistics import Statistics, not_positive_definite, transposed
 
 _PER_MEMBER, _PER_KIND = 8, 20  # bytes an item, and a kind, of a block takes beside its part of XᵀX
 
@@ -39,33 +39,11 @@ class Gathered:
     """The parts of XᵀX of all blocks, kept for further fits that differ in the ridge alone."""
 
     batch: Blocks
-    store: npt.NDArray[Any]
-    seconds: float
+    store: Array
 
     @property
     def nbytes(self) -> int:
         return int(self.store.nbytes) + sum(int(np.asarray(part).nbytes) for part in self.batch)
-
-
-@dataclass(frozen=True)
-class Solved:
-    """The estimates of a batch of blocks, at the places its `store_ptr` says.
-
-    When pickled, only the estimates travel, without gaps.
-    """
-
-    batch: Blocks | None
-    estimates: npt.NDArray[Any]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        batch = self.batch
-        if batch is None:
-            return Solved, (None, self.estimates)
-        kinds = np.diff(batch.kind_ptr)
-        targets = np.add.reduceat(batch.target >= 0, batch.kind_ptr[:-1], dtype=np.int64)
-        sizes = np.where(np.diff(batch.member_ptr) > 1, targets * kinds, 0)
-        gaps = batch.store_ptr[:-1] - np.cumsum(sizes) + sizes
-        return Solved, (None, self.estimates[np.repeat(gaps, sizes) + np.arange(sizes.sum())])
 
 
 @dataclass(frozen=True)
@@ -86,41 +64,44 @@ class Layout:
 
 
 def solve_range(
-    statistics: Statistics,
-    ridge: npt.NDArray[np.float64],
-    dtype: str,
-    layout: Layout,
-    blocks: tuple[int, int],
-    engine: Engine,
-) -> Solved:
-    """Return the estimates of blocks first to last."""
+    statistics: Statistics, ridge: Floats, dtype: str, layout: Layout, blocks: tuple[int, int], engine: Engine
+) -> tuple[Blocks | None, Array]:
+    """Return the estimates of blocks first to last, at the places that the `store_ptr` of the batch says."""
     device = engine.accelerator
     batch = lay_out(layout, *blocks, engine, estimates_alone=device is not None)
     if device is not None:
-        return Solved(batch, device.estimates_of_blocks(statistics, ridge, dtype, batch, engine))
+        return batch, device.estimates_of_blocks(statistics, ridge, dtype, batch, engine)
     store = gather_blocks(statistics, dtype, batch, engine)
     solve_blocks(statistics, ridge, batch, store, engine)
-    return Solved(batch, store)
+    return batch, store
+
+
+def solve_elsewhere(*given: Any) -> tuple[Blocks | None, Array]:
+    """Solve a range on another machine: only the estimates travel, without gaps."""
+    batch, store = solve_range(*given)
+    assert batch is not None
+    targets = np.add.reduceat(batch.target >= 0, batch.kind_ptr[:-1], dtype=np.int64)
+    sizes = np.where(np.diff(batch.member_ptr) > 1, targets * np.diff(batch.kind_ptr), 0)
+    gaps = batch.store_ptr[:-1] - np.cumsum(sizes) + sizes
+    return None, store[np.repeat(gaps, sizes) + np.arange(sizes.sum())]
 
 
 def estimate_weights(
     statistics: Statistics,
     pattern: Pattern,
     schedule: Schedule,
-    ridge: npt.NDArray[np.float64],
+    ridge: Floats,
     *,
     dtype: str,
     engine: Engine,
     held: int,
     worthwhile: int,
-    gathered: Gathered | None = None,
-    keep: bool = False,
-) -> tuple[Rows, Gathered | None]:
+    keep: Callable[[Callable[[], Gathered]], Gathered] | None = None,
+) -> Rows:
     """Return B of the sparse model, from a pattern with sorted columns; `held` bytes are in use already.
 
-    A batch of blocks gets `worthwhile` bytes, or what the memory allows.
-    `gathered` are the blocks' parts of S from an earlier fit. With `keep`, also return those of this fit, if
-    they are one batch and there is room for a copy.
+    A batch of blocks gets `worthwhile` bytes, or what the memory allows. If the blocks are one batch, and
+    there is room for a copy, `keep(gather)` returns their parts of S, from an earlier fit or gathered now.
     """
     m, memory = statistics.m, engine.memory
     column_ptr, columns = pattern.column_ptr, pattern.neighbors
@@ -164,7 +145,7 @@ def estimate_weights(
     column_tasks = split_evenly(np.diff(column_ptr) + 1, 64)
     steps = [stop - start for start, stop in column_tasks]
 
-    def add(batch: Blocks, estimates: npt.NDArray[Any]) -> None:
+    def add(batch: Blocks, estimates: Array) -> None:
         """Add a batch of estimates to the entries of A, block by block."""
         with engine.stage("average", m * batch.of, (m * batch.first, m * batch.last)):
             engine.run(
@@ -177,25 +158,22 @@ def estimate_weights(
                 costs=[step * (batch.last - batch.first) for step in steps],
             )
 
-    def add_solved(blocks: tuple[int, int], solved: Solved) -> None:
-        batch = solved.batch or lay_out(layout, *blocks, engine, estimates_alone=True)
-        add(batch, solved.estimates)
+    def add_solved(some: tuple[int, int], solved: tuple[Blocks | None, Array]) -> None:
+        add(solved[0] or lay_out(layout, *some, engine, estimates_alone=True), solved[1])
 
-    keep = keep and here and len(ranges) == 1 and held + 2 * int(block_bytes.sum()) <= memory.limit
-    if gathered is None and keep:
-        before = engine.timings.get("gather", 0.0)
+    def gather() -> Gathered:
         batch = lay_out(layout, *ranges[0], engine)
-        store = gather_blocks(statistics, dtype, batch, engine)
-        gathered = Gathered(batch, store, engine.timings["gather"] - before)
-    elif gathered is not None:
-        engine.count({"gather": gathered.seconds})
-    if gathered is not None:
+        return Gathered(batch, gather_blocks(statistics, dtype, batch, engine))
+
+    if keep and here and len(ranges) == 1 and held + 2 * int(block_bytes.sum()) <= memory.limit:
+        gathered = keep(gather)
         store = gathered.store.copy()
         solve_blocks(statistics, ridge, gathered.batch, store, engine)
         add(gathered.batch, store)
         del store
     else:
-        function = partial(solve_range, statistics, ridge, dtype, layout)
+        solve = solve_range if engine.task_memory is None else solve_elsewhere
+        function = partial(solve, statistics, ridge, dtype, layout)
         with nullcontext() if engine.task_memory is None else engine.stage("blocks", len(schedule)):
             engine.fold("blocks", function, ranges, add_solved, [last - first for first, last in ranges])
 
@@ -208,30 +186,10 @@ def estimate_weights(
             costs=steps,
         )
     with engine.stage("rows", 1):
-        return _by_rows(column_ptr, columns, total, m, engine), gathered
+        return Rows(*transposed(column_ptr, columns, m, engine, total), m)
 
 
-def _by_rows(
-    column_ptr: npt.NDArray[np.int64],
-    columns: npt.NDArray[np.int32],
-    values: npt.NDArray[Any],
-    m: int,
-    engine: Engine,
-) -> Rows:
-    """Return the entries other than 0 by row instead of column: a counting sort over a few ranges."""
-    ranges = split_evenly(np.diff(column_ptr) + 1, TRANSPOSE_PARTS)
-    counts = np.zeros((len(ranges), m), np.int64)
-    where = column_ptr, columns, values
-    numbers = range(len(ranges))
-    engine.run(lambda t: kernels.count_in_rows(*ranges[t], *where, counts[t]), numbers)
-    ptr = np.concatenate([[0], np.cumsum(counts.sum(axis=0))])
-    counts = ptr[:-1] + np.cumsum(counts, axis=0) - counts  # where each range begins in each row
-    out = np.empty(ptr[-1], np.int32), np.empty(ptr[-1], values.dtype)
-    engine.run(lambda t: kernels.transpose_columns(*ranges[t], *where, counts[t], *out), numbers)
-    return Rows(ptr, *out, len(column_ptr) - 1)
-
-
-def gather_blocks(statistics: Statistics, dtype: str, batch: Blocks, engine: Engine) -> npt.NDArray[Any]:
+def gather_blocks(statistics: Statistics, dtype: str, batch: Blocks, engine: Engine) -> Array:
     """Stream the rows of XᵀX into the blocks: return the strict lower triangle of each block's part."""
     m, tasks = statistics.m, statistics.row_tasks()
     with engine.stage("gather", m * batch.of, (m * batch.first, m * batch.last)):
@@ -239,11 +197,10 @@ def gather_blocks(statistics: Statistics, dtype: str, batch: Blocks, engine: Eng
         # For each item, the blocks in which it stands for a kind, and its place there, counted from 1.
         starts = batch.kind_ptr.astype(np.int32)
         place = np.arange(1, starts[-1] + 1, dtype=np.int32) - np.repeat(starts[:-1], np.diff(starts))
-        of_item = _by_rows(batch.kind_ptr, batch.kinds, place, m, engine)
+        of_item = transposed(batch.kind_ptr, batch.kinds, m, engine, place)
         del place
-        where = of_item.ptr, of_item.items, of_item.values, batch
         engine.run(
-            lambda t, accumulator: kernels.gather(statistics.X, *t, *where, store, accumulator),
+            lambda t, accumulator: kernels.gather(statistics.X, *t, *of_item, batch, store, accumulator),
             tasks,
             scratch=statistics.accumulator,
             scratch_bytes=8 * m,
@@ -252,13 +209,7 @@ def gather_blocks(statistics: Statistics, dtype: str, batch: Blocks, engine: Eng
     return store
 
 
-def solve_blocks(
-    statistics: Statistics,
-    ridge: npt.NDArray[np.float64],
-    batch: Blocks,
-    store: npt.NDArray[Any],
-    engine: Engine,
-) -> None:
+def solve_blocks(statistics: Statistics, ridge: Floats, batch: Blocks, store: Array, engine: Engine) -> None:
     """Turn each block's part of XᵀX into its estimates, in place, largest blocks first."""
     size = np.diff(batch.kind_ptr)
     largest = int(size.max())
@@ -290,21 +241,17 @@ def solve_blocks(
         )
     block = next((b for b in failed if b >= 0), None)
     if block is not None:
-        raise not_positive_definite(batch, block, store.dtype.name)
+        raise not_positive_definite(block_name(batch, block), store.dtype.name)
+
+
+def block_name(batch: Blocks, block: int) -> str:
+    k = int(batch.member_ptr[block + 1] - batch.member_ptr[block])
+    return f"the block of item {batch.heads[block]} ({k} items)"
 
 
 def _even_steps(total: int, parts: int) -> list[int]:
     """Divide steps of progress among tasks that take about the same time each, however large they are."""
     return [total * (part + 1) // parts - total * part // parts for part in range(parts)]
-
-
-def not_positive_definite(batch: Blocks, block: int, dtype: str) -> NumericalError:
-    k = int(batch.member_ptr[block + 1] - batch.member_ptr[block])
-    return NumericalError(
-        f"the block of item {batch.heads[block]} ({k} items) is not positive definite in {dtype}. It may be "
-        "because (a) l2 is too small for items that are copies of each other, or nearly so: raise l2; or (b) "
-        'the precision is too low for this data: use dtype="float64".'
-    )
 
 
 def lay_out(
@@ -345,11 +292,7 @@ def lay_out(
 
 
 def batches(
-    block_bytes: npt.NDArray[np.int64],
-    worthwhile: int,
-    held: int,
-    engine: Engine,
-    advice: str,
+    block_bytes: npt.NDArray[np.int64], worthwhile: int, held: int, engine: Engine, advice: str
 ) -> list[tuple[int, int]]:
     """Cut the blocks into ranges, in order: of `worthwhile` bytes, or what the memory allows.
 

@@ -9,23 +9,21 @@ with one BLAS thread, so that the threads share no arithmetic and the result doe
 """
 
 from functools import partial
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from mrfrec.core.engine import Engine
+from mrfrec.core.engine import Array, Engine, Floats, ranges
 from mrfrec.core.kernels import closed_form as kernels
 from mrfrec.core.kernels.intrinsics import lapack
 from mrfrec.core.plan import tile_size
-from mrfrec.core.statistics import Statistics
+from mrfrec.core.statistics import Statistics, not_positive_definite
 from mrfrec.errors import NumericalError
 
 
-def scaled_matrix(statistics: Statistics, dtype: str, engine: Engine) -> npt.NDArray[Any]:
+def scaled_matrix(statistics: Statistics, dtype: str, engine: Engine) -> Array:
     """S, lower triangle."""
     m = statistics.m
-    S: npt.NDArray[Any] = np.empty((m, m), dtype)
+    S: Array = np.empty((m, m), dtype)
     with engine.stage("matrix", m):
         tasks = statistics.row_tasks()
         engine.run(
@@ -41,13 +39,8 @@ def scaled_matrix(statistics: Statistics, dtype: str, engine: Engine) -> npt.NDA
 
 
 def closed_form(
-    A: npt.NDArray[Any],
-    statistics: Statistics,
-    ridge: npt.NDArray[np.float64],
-    *,
-    mean_constraint: bool,
-    engine: Engine,
-) -> npt.NDArray[Any]:
+    A: Array, statistics: Statistics, ridge: Floats, *, mean_constraint: bool, engine: Engine
+) -> Array:
     """B for the dense model, in the place of S."""
     # Items without variance have empty rows; a 1 on their diagonal keeps the matrix regular.
     np.fill_diagonal(A, np.where(statistics.active, statistics.S_diagonal + ridge, 1.0))
@@ -57,16 +50,16 @@ def closed_form(
     return A
 
 
-def _invert(A: npt.NDArray[Any], engine: Engine) -> None:
+def _invert(A: Array, engine: Engine) -> None:
     """Replace the lower triangle of A by that of A⁻¹ (tiled potrf, trtri and lauum).
 
     Progress counts rows (or columns) times inner dimension, so that its steps take equal time.
     """
     routines, m, side = lapack(A.dtype.name), len(A), tile_size(len(A))
-    tiles = _ranges(0, m, side)
+    tiles = ranges(0, m, side)
     with engine.stage("factorise", sum((m - k0) * k1 for k0, k1 in tiles)):
         for k0, k1 in tiles:  # A = L·Lᵀ, one column of tiles after the other
-            below = _ranges(k0, m, 2 * side)
+            below = ranges(k0, m, 2 * side)
             engine.run(
                 lambda rows, k=(k0, k1): kernels.factor_update(routines, A, *k, *rows),
                 below,
@@ -74,15 +67,15 @@ def _invert(A: npt.NDArray[Any], engine: Engine) -> None:
             )
             pair_end = min(k0 // (2 * side) * 2 * side + 2 * side, m)
             if not kernels.factor_diagonal(routines, A, k0, k1, pair_end):
-                raise not_positive_definite(m, A.dtype.name)
+                raise not_positive_definite(f"the item-item matrix of {m} items", A.dtype.name)
             engine.run(
-                lambda rows, k=(k0, k1): kernels.factor_panel(routines, A, *k, *rows), _ranges(k1, m, side)
+                lambda rows, k=(k0, k1): kernels.factor_panel(routines, A, *k, *rows), ranges(k1, m, side)
             )
     with engine.stage("invert factor", sum(i0 * i0 // 2 for i0, _ in tiles)):
         panel = np.empty((side, m), A.dtype)
         for i0, i1 in tiles:  # W = L⁻¹, one row of tiles after the other
             panel[: i1 - i0, :i0] = A[i0:i1, :i0]
-            before = _ranges(0, i0, 2 * side)
+            before = ranges(0, i0, 2 * side)
             engine.run(
                 lambda columns, i=(i0, i1): kernels.invert_factor_tiles(routines, A, panel, *i, *columns),
                 before,
@@ -92,7 +85,7 @@ def _invert(A: npt.NDArray[Any], engine: Engine) -> None:
     with engine.stage("multiply factor", sum(i1 * (m - i0) for i0, i1 in tiles)):
         corner = np.empty((side, side), A.dtype)
 
-        def multiply(columns: tuple[int, int], space: npt.NDArray[Any], i: tuple[int, int]) -> None:
+        def multiply(columns: tuple[int, int], space: Array, i: tuple[int, int]) -> None:
             if columns == i:  # an operand of all the others: replaced when they are done
                 kernels.multiply_factor_tiles(routines, A, corner, *i, *columns)
             else:
@@ -100,7 +93,7 @@ def _invert(A: npt.NDArray[Any], engine: Engine) -> None:
                 A[slice(*i), slice(*columns)] = space[: i[1] - i[0], : columns[1] - columns[0]]
 
         for i0, i1 in tiles:  # C = Wᵀ·W, one row of tiles after the other
-            before = [*_ranges(0, i0, 2 * side), (i0, i1)]
+            before = [*ranges(0, i0, 2 * side), (i0, i1)]
             engine.run(
                 partial(multiply, i=(i0, i1)),
                 before,
@@ -111,19 +104,13 @@ def _invert(A: npt.NDArray[Any], engine: Engine) -> None:
             A[i0:i1, i0:i1] = corner[: i1 - i0, : i1 - i0]
 
 
-def _ranges(start: int, stop: int, step: int) -> list[tuple[int, int]]:
-    return [(first, min(first + step, stop)) for first in range(start, stop, step)]
-
-
-def _weights_in_place(
-    C: npt.NDArray[Any], statistics: Statistics, mean_constraint: bool, engine: Engine
-) -> None:
+def _weights_in_place(C: Array, statistics: Statistics, mean_constraint: bool, engine: Engine) -> None:
     """From the lower triangle of C to B. The Appendix's constraint μᵀB = μᵀ takes a rank-one part off C:
 
     P = C − C·μ'μ'ᵀ·C / (μ'ᵀ·C·μ'),    B'_ji = −P_ji/P_ii,    μ' = μ ⊘ s
     """
     m = len(C)
-    tasks = _ranges(0, m, tile_size(m))
+    tasks = ranges(0, m, tile_size(m))
     z = np.zeros(m)
     if mean_constraint:
         mu = statistics.mu * statistics.scaling.a
@@ -137,9 +124,7 @@ def _weights_in_place(
     )
 
 
-def column_factor(
-    statistics: Statistics, P_diagonal: npt.NDArray[np.float64], dtype: str
-) -> npt.NDArray[np.float64]:
+def column_factor(statistics: Statistics, P_diagonal: Floats, dtype: str) -> Floats:
     """Return s ⊘ diag(P), by which the columns of −P are multiplied; 0 for items that take no part."""
     active = statistics.active
     if not (P_diagonal[active] > 0).all():
@@ -149,11 +134,3 @@ def column_factor(
             "mean_constraint leaves nothing to fit, as with a single item: drop it."
         )
     return np.asarray(np.where(active, statistics.s, 0.0) / np.where(active, P_diagonal, 1.0))
-
-
-def not_positive_definite(m: int, dtype: str) -> NumericalError:
-    return NumericalError(
-        f"the item-item matrix of {m} items is not positive definite in {dtype}. It may be because (a) l2 is "
-        "too small for items that are nearly copies of each other: raise l2; or (b) the precision is too low "
-        'for this data: use dtype="float64".'
-    )

@@ -13,16 +13,16 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.core import blocks, closed_form
-from mrfrec.core.engine import Engine
+from mrfrec.core.engine import Array, Engine, Floats, split_evenly
 from mrfrec.core.kernels import descent as kernels
+from mrfrec.core.neighbors import SCRATCH_THREADS
 from mrfrec.core.pattern import Pattern, square_csc
 from mrfrec.core.schedule import make_schedule
-from mrfrec.core.statistics import Statistics, split_evenly
+from mrfrec.core.statistics import Statistics
 
 _TILE = 1024
 # A weight of B: as found (item and float64, in arrays that double as they grow), together, and by row.
 _PER_WEIGHT = 44
-_SCRATCH_THREADS = 8  # threads whose scratch space is counted: plans must not depend on their number
 _LEAST_BATCH, _MOST_BATCH = 250_000_000, 2_000_000_000
 
 
@@ -35,11 +35,11 @@ def bytes_for_all(m: int, dtype: str, weights: int = 0, working: int = 0) -> int
 
     `working` is the size of the largest working set so far.
     """
-    numbers = m * m + _SCRATCH_THREADS * working * working
-    return np.dtype(dtype).itemsize * numbers + _SCRATCH_THREADS * 48 * m + _PER_WEIGHT * weights
+    numbers = m * m + SCRATCH_THREADS * working * working
+    return np.dtype(dtype).itemsize * numbers + SCRATCH_THREADS * 48 * m + _PER_WEIGHT * weights
 
 
-def gram(facts: Statistics, dtype: str, engine: Engine) -> npt.NDArray[Any]:
+def gram(facts: Statistics, dtype: str, engine: Engine) -> Array:
     """Return G = XᵀX, both triangles."""
     G = closed_form.scaled_matrix(facts, dtype, engine)
     m = len(G)
@@ -59,7 +59,7 @@ def gram(facts: Statistics, dtype: str, engine: Engine) -> npt.NDArray[Any]:
 
 
 def regress_on_all(
-    facts: Statistics, G: npt.NDArray[Any], penalties: Penalties, held: int, engine: Engine
+    facts: Statistics, G: Array, penalties: Penalties, held: int, engine: Engine
 ) -> tuple[sp.csr_array, int]:
     """Return B and the number of columns that did not converge. Stop as soon as B gets too large."""
     m, weights_found, largest = len(G), 0, 0
@@ -97,14 +97,14 @@ def regress_on_all(
 
 
 def _regress(
-    G: npt.NDArray[Any],
+    G: Array,
     i: int,
-    diagonal: npt.NDArray[Any],
+    diagonal: Array,
     least: float,
     penalties: Penalties,
     lists: npt.NDArray[np.uint32],
-    numbers: npt.NDArray[np.float64],
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64], int, bool]:
+    numbers: Floats,
+) -> tuple[npt.NDArray[np.int32], Floats, int, bool]:
     """Return the items in the regression of item i, their weights, the size of the working set, and whether
     the regression failed to converge.
 
@@ -135,7 +135,7 @@ def regress_on_some(
     m = facts.m
     schedule = make_schedule(pattern, facts.popularity, 0.0, engine)
     members = np.diff(pattern.column_ptr)[schedule.heads] + 1
-    engine.scratch = _SCRATCH_THREADS * (24 * m + 16 * int(members.max()) ** 2)
+    engine.scratch = SCRATCH_THREADS * (24 * m + 16 * int(members.max()) ** 2)
     held += 16 * len(pattern.neighbors) + engine.scratch
     block_bytes = members * (members + 1) // 2 * np.dtype(dtype).itemsize + members * 32
     least = max(_LEAST_BATCH, 100 * len(facts.X.items))

@@ -4,15 +4,21 @@ The core is arithmetic over ranges of items and lists of blocks. An engine decid
 threads of this machine, on a GPU, on a cluster.
 """
 
+import sys
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from mrfrec.core.memory import Budget
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
 
 Progress = Callable[[str, int, int], None]
 """Called as `progress(stage, done, total)`, always from the thread that made the call.
@@ -37,6 +43,19 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
+def ranges(start: int, stop: int, step: int) -> list[tuple[int, int]]:
+    """Cut start…stop into ranges of `step`."""
+    return [(first, min(first + step, stop)) for first in range(start, stop, step)]
+
+
+def split_evenly(costs: Array, parts: int) -> list[tuple[int, int]]:
+    """Cut 0…len(costs) into about `parts` ranges of equal cost."""
+    ends = np.cumsum(costs, dtype=np.float64)
+    marks = np.searchsorted(ends, np.linspace(0.0, ends[-1] if len(ends) else 0.0, parts + 1)[1:-1]) + 1
+    cuts = np.unique(np.concatenate([[0], np.minimum(marks, len(costs)), [len(costs)]])).tolist()
+    return list(pairwise(cuts))
+
+
 class Engine(ABC):
     """Runs the parts of a fit, and owns its threads, memory and progress.
 
@@ -46,43 +65,25 @@ class Engine(ABC):
     reduced in their order, and none depends on the cuts: the engine cannot change a result.
     """
 
-    threads: int
-    scratch: int  # bytes that the tasks running at one time may use for themselves, all together
-    timings: dict[str, float]  # seconds per stage
-    saved: float  # seconds, among these, of stages that an earlier fit has done
     accelerator: "Accelerator | None" = None
     task_memory: int | None = None  # bytes that a task of `fold` may use, where that is not this machine's,
     threads_of_tasks: int = 1  # and how many tasks run at one time there
+
+    def __init__(self, threads: int, progress: Progress | None) -> None:
+        self.threads = threads
+        self.scratch = sys.maxsize  # bytes that the tasks running at one time may use, all together
+        self.timings: dict[str, float] = {}  # seconds per stage
+        self.saved = 0.0  # seconds, among these, of stages that an earlier fit has done
+        self._progress = progress
+        self._stage, self._done, self._total = "", 0, 0
+        self._costs: dict[str, float] = {}
+        self._growth: dict[str, Sequence[float]] = {}
+        self._shares: dict[str, float] = {}  # of each stage, how much is done
 
     @property
     @abstractmethod
     def memory(self) -> Budget:
         """The bytes a fit may use, and what its stages plan to."""
-
-    @abstractmethod
-    def stage(
-        self, name: str, total: int, part: tuple[int, int] | None = None
-    ) -> AbstractContextManager[None]:
-        """Time the work inside under `name`, which `advance` counts from 0 to `total`.
-
-        A stage that is done in several parts says where this part begins and ends.
-        """
-
-    @abstractmethod
-    def expect(self, costs: Mapping[str, float], growth: Sequence[float] = (0.0, 1.0)) -> None:
-        """Say about how long stages take compared with each other: in seconds, on any machine.
-
-        Where the steps of these stages differ, `growth` has the share of the time that the first steps take,
-        at evenly spaced steps from none to all.
-        """
-
-    @abstractmethod
-    def advance(self, steps: int) -> None:
-        """Report that so many steps more of the stage are done."""
-
-    @abstractmethod
-    def count(self, timings: dict[str, float]) -> None:
-        """Add the seconds of stages that an earlier fit has done."""
 
     @abstractmethod
     def run(
@@ -101,7 +102,6 @@ class Engine(ABC):
         progress that each task counts for, or a function of its result.
         """
 
-    @abstractmethod
     def fold(
         self,
         name: str,
@@ -115,14 +115,70 @@ class Engine(ABC):
         `function` is pure and uses all of the engine it is given, whose progress it reports. Where that is
         another engine, `costs` are the steps of progress that each task counts for. `name` is for people.
         """
+        for task in tasks:
+            add(task, function(task, self))
 
     def ranges(self, costs: Sequence[int]) -> list[tuple[int, int]]:
         """Cut 0…len(costs) into the ranges that make a task of `fold` each: here, one for all threads."""
         return [(0, len(costs))] if len(costs) else []
 
-    @abstractmethod
-    def release(self) -> None:
-        """Give memory that was freed back to the system, where that is possible."""
+    # ── time and progress ─────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def stage(self, name: str, total: int, part: tuple[int, int] | None = None) -> Iterator[None]:
+        """Time the work inside under `name`, which `advance` counts from 0 to `total`.
+
+        A stage that is done in several parts says where this part begins and ends.
+        """
+        first, last = part or (0, total)
+        around = self._stage, self._done, self._total
+        self._stage, self._done, self._total = name, first, total
+        self.advance(0)
+        start = time.perf_counter()
+        yield
+        self.timings[name] = self.timings.get(name, 0.0) + time.perf_counter() - start
+        self.advance(last - self._done)
+        self._stage, self._done, self._total = around
+
+    def expect(self, costs: Mapping[str, float], growth: Sequence[float] = (0.0, 1.0)) -> None:
+        """Say about how long stages take compared with each other: in seconds, on any machine.
+
+        Where the steps of these stages differ, `growth` has the share of the time that the first steps take,
+        at evenly spaced steps from none to all.
+        """
+        self._costs.update(costs)
+        self._growth.update(dict.fromkeys(costs, growth))
+
+    def count(self, timings: dict[str, float]) -> None:
+        """Add the seconds of stages that an earlier fit has done."""
+        for name, seconds in timings.items():
+            self._costs.pop(name, None)
+            self.timings[name] = self.timings.get(name, 0.0) + seconds
+            self.saved += seconds
+
+    def advance(self, steps: int) -> None:
+        """Report that so many steps more of the stage are done."""
+        self._done += steps
+        share = min(self._done / self._total, 1.0) if self._total else 1.0
+        growth = self._growth.get(self._stage, (0.0, 1.0))
+        # As np.interp, which takes longer than many a task.
+        place = min(int(share * (len(growth) - 1)), len(growth) - 2)
+        share = growth[place] + (share * (len(growth) - 1) - place) * (growth[place + 1] - growth[place])
+        self._shares[self._stage] = max(share, self._shares.get(self._stage, 0.0))
+        if self._progress is not None:
+            total = self._units()
+            done = sum(cost * self._shares.get(name, 0.0) for name, cost in self._costs.items())
+            # What comes after the last stage is not done yet.
+            self._progress(WORDS.get(self._stage, self._stage), min(round(1e6 * done), total - 1), total)
+
+    def finish(self) -> None:
+        """Report that the fit is done, which it is a while after its last stage."""
+        if self._progress is not None:
+            total = self._units()
+            self._progress("finishing", total, total)
+
+    def _units(self) -> int:
+        return max(round(1e6 * sum(self._costs.values())), 1)
 
 
 class Accelerator(ABC):
@@ -145,25 +201,14 @@ class Accelerator(ABC):
 
     @abstractmethod
     def leading_vectors(
-        self,
-        parts: Any,
-        a: npt.NDArray[Any],
-        random: Callable[[int], npt.NDArray[Any]],
-        columns: int,
-        rank: int,
-        engine: Engine,
-    ) -> npt.NDArray[Any]:
+        self, parts: Any, a: Array, random: Callable[[int], Array], columns: int, rank: int, engine: Engine
+    ) -> Array:
         """Return singular vectors as rows, as `lanczos` does, from both sides of N."""
 
     @abstractmethod
     def dense_weights(
-        self,
-        statistics: Any,
-        ridge: npt.NDArray[np.float64],
-        dtype: str,
-        mean_constraint: bool,
-        engine: Engine,
-    ) -> npt.NDArray[Any]:
+        self, statistics: Any, ridge: Floats, dtype: str, mean_constraint: bool, engine: Engine
+    ) -> Array:
         """Return B of the dense model, as `closed_form` does."""
 
     @abstractmethod
@@ -180,11 +225,6 @@ class Accelerator(ABC):
 
     @abstractmethod
     def estimates_of_blocks(
-        self,
-        statistics: Any,
-        ridge: npt.NDArray[np.float64],
-        dtype: str,
-        batch: Any,
-        engine: Engine,
-    ) -> npt.NDArray[Any]:
+        self, statistics: Any, ridge: Floats, dtype: str, batch: Any, engine: Engine
+    ) -> Array:
         """Return the estimates of a batch of blocks, as `blocks` does."""

@@ -10,11 +10,12 @@ given. Magnitudes are float32. The two find the same entries:
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from mrfrec.core.engine import Array
 from mrfrec.core.kernels import pattern as kernels
 from mrfrec.core.statistics import Statistics
 
@@ -66,7 +67,7 @@ class Columns:
     tied: npt.NDArray[np.int64]
 
 
-def history_lengths(begin: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
+def history_lengths(begin: Array) -> npt.NDArray[np.uint32]:
     """Return the length of each history that begins at `begin`, of which there are all."""
     is_begin = np.zeros(len(begin), np.bool_)
     is_begin[begin] = True
@@ -78,8 +79,8 @@ def history_lengths(begin: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
 
 def list_pairs(
     statistics: Statistics,
-    rows: npt.NDArray[np.int64],
     threshold: np.float32,
+    rows: npt.NDArray[np.int64],
     scratch: Scratch,
     may_keep: Callable[[int], bool] | None,
 ) -> list[Pairs]:
@@ -106,19 +107,21 @@ def list_pairs(
 
 def list_columns(
     statistics: Statistics,
-    start: int,
-    stop: int,
     threshold: np.float32,
-    scratch: Scratch,
     lengths: npt.NDArray[np.uint32],
     ties: np.float32,
     limits: npt.NDArray[np.int64],
-) -> Columns:
-    """List the largest entries of the columns start…stop with |S| > threshold; where |S| ≤ ties, they tie.
+    items: npt.NDArray[np.int64],
+    scratch: Scratch,
+    may_keep: Callable[[int], bool],
+) -> list[Columns]:
+    """List the largest entries with |S| > threshold in the columns of successive items.
 
-    `lengths` holds, for each user of each item, the length of the user's history. Where `limits` is not
-    empty, column i keeps at most limits[i] of its ties.
+    `lengths` holds, for each user of each item, the length of the user's history. Entries with |S| ≤ ties
+    tie; where `limits` is not empty, column i keeps at most limits[i] of these. Stop, without any, where
+    `may_keep(count)` says no.
     """
+    start, stop = int(items[0]), int(items[-1]) + 1
     counts, tied = np.empty((2, stop - start), np.int64)
     parts, first = [], start
     while first < stop:
@@ -128,14 +131,16 @@ def list_columns(
             scratch.largest, counts[first - start :], tied[first - start :], scratch.keys,
         )  # fmt: skip
         parts.append(scratch.keys[: counts[first - start : last - start].sum()].copy())
+        if not may_keep(len(parts[-1])):
+            return []
         first = last
-    return Columns(start, np.cumsum(counts) - counts, counts, np.concatenate(parts), tied)
+    return [Columns(start, np.cumsum(counts) - counts, counts, np.concatenate(parts), tied)]
 
 
 class Histogram:
     """Counts of magnitudes: bin b holds the float32 whose bits, without the last `shift` of them, are b."""
 
-    def __init__(self, entries: npt.NDArray[Any], shift: int) -> None:
+    def __init__(self, entries: Array, shift: int) -> None:
         self.shift = shift
         self.above_edge = np.append(np.cumsum(entries[::-1])[::-1], 0)  # entries in bin b and all later bins
 

@@ -10,18 +10,16 @@ from functools import partial
 from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.core import blocks, closed_form, costs, pattern, schedule, statistics
-from mrfrec.core.engine import Engine
+from mrfrec.core.engine import Engine, Floats
 from mrfrec.core.low_rank import LowRank, leading_directions
+from mrfrec.core.memory import release_freed
 from mrfrec.core.plan import Plan, Settings, Sizes, decide
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.core.statistics import Statistics
 from mrfrec.errors import MemoryPlanError
-
-__all__ = ["Fitted", "Reuse", "fit"]
 
 Value = TypeVar("Value")
 
@@ -32,8 +30,8 @@ class Fitted:
 
     weights: Rows | DenseRows
     plan: Plan
-    mean: npt.NDArray[np.float64]
-    scale: npt.NDArray[np.float64]
+    mean: Floats
+    scale: Floats
     pattern: "sp.csc_array | None" = None
     threshold: float | None = None
     n_blocks: int | None = None
@@ -63,16 +61,16 @@ def fit(
     """
     features = features if settings.feature_weight else None
     sizes = sizes_of(X, settings, engine.memory.limit, copied, features)
-    keys = _Keys(settings)
-    if reuse is not None:
-        sizes = replace(sizes, other=sizes.other + reuse.nbytes_besides(keys))
+    stages = _Stages(settings, engine, reuse)
+    besides = 0 if reuse is None else reuse.nbytes_besides(stages.keys)
+    sizes = replace(sizes, other=sizes.other + besides)
     try:
         plan = decide(settings, sizes, engine.memory)
     except MemoryPlanError:
-        if reuse is None or not reuse.nbytes_besides(keys):
+        if reuse is None or not besides:
             raise
         # What earlier fits left stands in the way of this one.
-        reuse.drop_besides(keys)
+        reuse.drop_besides(stages.keys)
         return fit(X, settings, engine, features=features, copied=copied, announce=announce, reuse=reuse)
     device = engine.accelerator
     additions = additions_of(X, features)
@@ -82,26 +80,17 @@ def fit(
         engine.accelerator = None
     announce(plan)
     engine.expect(costs.of_fit(plan, settings, sizes, additions, engine.accelerator is not None))
-    low_rank = None
-    keys.low_rank = (plan.rank, settings.dtype)
-    if plan.rank:
-        engine.scratch = sizes.scratch
-        engine.memory.require("low rank", sizes.low_rank(plan.rank), "Use a smaller rank, or rank=0.")
-        low_rank = _made(
-            reuse,
-            "low_rank",
-            keys.low_rank,
-            engine,
-            lambda: leading_directions(X, plan.rank, settings.dtype, engine),
-        )
-        sizes = sizes.with_rank(plan.rank)
     engine.scratch = sizes.scratch
+    low_rank = None
+    if plan.rank:
+        stages.keys["low_rank"] = (plan.rank, settings.dtype)
+        engine.memory.require("low rank", sizes.low_rank(plan.rank), "Use a smaller rank, or rank=0.")
+        low_rank = stages.made("low_rank", lambda: leading_directions(X, plan.rank, settings.dtype, engine))
+        sizes = sizes.with_rank(plan.rank)
+        engine.scratch = sizes.scratch
     engine.memory.require("statistics", sizes.statistics, "Use fewer users or items, or more memory.")
-    moments = _made(
-        reuse,
+    moments = stages.made(
         "moments",
-        keys.moments,
-        engine,
         lambda: statistics.moments(X, settings.user_weight, engine, features, settings.feature_weight),
     )
     facts = moments.scaled(settings.alpha, center=settings.center)
@@ -110,21 +99,15 @@ def fit(
     ridge = facts.ridge(l2, settings.l2_flat, settings.dropout)
     statistics.check_range(facts.S_diagonal, ridge)
     solve = _fit_dense if plan.kind == "dense" else _fit_sparse
-    fitted = _made(
-        reuse,
-        "solved",
-        keys.solved,
-        engine,
-        lambda: solve(facts, settings, plan, sizes, ridge, engine, reuse, keys),
-    )
+    fitted = stages.made("solved", lambda: solve(stages, facts, ridge, plan, sizes))
     weights = fitted.weights
     if reuse is not None:  # The caller scales its weights in place.
-        held = sizes.held + reuse.nbytes + weights.nbytes
+        held = sizes.held + reuse.nbytes_besides({}) + weights.nbytes
         if held <= engine.memory.limit:
             engine.memory.require("reuse", held, "")
             weights = weights.copy()
         else:
-            reuse.drop("solved")
+            reuse.drop("solved", stages.keys["solved"])
     return replace(fitted, weights=weights, plan=plan, low_rank=low_rank)
 
 
@@ -151,41 +134,25 @@ def additions_of(X: sp.csr_array, features: sp.csr_array | None = None) -> float
     return sum(float((np.diff(part.indptr).astype(np.float64) ** 2).sum()) for part in parts)
 
 
-def _fit_sparse(
-    facts: Statistics,
-    settings: Settings,
-    plan: Plan,
-    sizes: Sizes,
-    ridge: npt.NDArray[np.float64],
-    engine: Engine,
-    reuse: "Reuse | None",
-    keys: "_Keys",
-) -> Fitted:
-    by_size = _made(
-        reuse,
+def _fit_sparse(stages: "_Stages", facts: Statistics, ridge: Floats, plan: Plan, sizes: Sizes) -> Fitted:
+    settings, engine, is_last = stages.settings, stages.engine, stages.reuse is None
+    by_size = stages.made(
         "pattern",
-        keys.pattern,
-        engine,
         lambda: pattern.find_pattern(
             facts,
             threshold=plan.threshold,
             sparsity=plan.sparsity,
             max_neighbors=settings.max_neighbors,
             workers=engine,
-            plan=engine.memory,
             held=sizes.held + sizes.scratch,
         ),
     )
-    steps = _made(
-        reuse,
-        "schedule",
-        keys.schedule,
-        engine,
-        lambda: schedule.make_schedule(by_size, facts.popularity, settings.r, engine),
+    steps = stages.made(
+        "schedule", lambda: schedule.make_schedule(by_size, facts.popularity, settings.r, engine)
     )
-    entries = by_size.with_sorted_columns(engine, in_place=reuse is None)
-    engine.release()
-    weights, gathered = blocks.estimate_weights(
+    entries = by_size.with_sorted_columns(engine, in_place=is_last)
+    release_freed()
+    weights = blocks.estimate_weights(
         facts,
         entries,
         steps,
@@ -194,11 +161,8 @@ def _fit_sparse(
         engine=engine,
         held=sizes.held,
         worthwhile=sizes.worthwhile_batch,
-        gathered=None if reuse is None else reuse.find("gathered", keys.gathered),
-        keep=reuse is not None,
+        keep=None if is_last else partial(stages.made, "gathered"),
     )
-    if reuse is not None and gathered is not None:
-        reuse.put("gathered", keys.gathered, gathered)
     return Fitted(
         weights=weights,
         plan=plan,
@@ -210,24 +174,16 @@ def _fit_sparse(
     )
 
 
-def _fit_dense(
-    facts: Statistics,
-    settings: Settings,
-    plan: Plan,
-    sizes: Sizes,
-    ridge: npt.NDArray[np.float64],
-    engine: Engine,
-    reuse: "Reuse | None",
-    keys: "_Keys",
-) -> Fitted:
+def _fit_dense(stages: "_Stages", facts: Statistics, ridge: Floats, plan: Plan, sizes: Sizes) -> Fitted:
+    settings, engine = stages.settings, stages.engine
     if engine.accelerator is not None:
         B = engine.accelerator.dense_weights(facts, ridge, settings.dtype, settings.mean_constraint, engine)
         return Fitted(DenseRows(B), plan, facts.mu, facts.s)
     make = partial(closed_form.scaled_matrix, facts, settings.dtype, engine)
     twice = 2 * sizes.dense - sizes.held
-    if reuse is not None and twice <= engine.memory.limit:
+    if stages.reuse is not None and twice <= engine.memory.limit:
         engine.memory.require("dense", twice, "")
-        S = _made(reuse, "matrix", keys.matrix, engine, make).copy()
+        S = stages.made("matrix", make).copy()
     else:
         S = make()
     B = closed_form.closed_form(S, facts, ridge, mean_constraint=settings.mean_constraint, engine=engine)
@@ -237,21 +193,6 @@ def _fit_dense(
 # ── results that fits to one matrix share ─────────────────────────────────────────────────────────
 
 
-class _Keys:
-    """The settings that decide the result of each stage."""
-
-    def __init__(self, settings: Settings) -> None:
-        rows = (settings.user_weight, settings.feature_weight)
-        scaling = (settings.alpha, *rows, settings.center)
-        self.moments: Hashable = rows
-        self.low_rank: Hashable = (settings.rank, settings.dtype)
-        self.matrix: Hashable = (*scaling, settings.dtype)
-        self.pattern: Hashable = (*scaling, settings.threshold, settings.sparsity, settings.max_neighbors)
-        self.schedule: Hashable = (self.pattern, settings.r)
-        self.gathered: Hashable = (self.schedule, settings.dtype)
-        self.solved: Hashable = replace(settings, rank=0, rank_weight=0.0)
-
-
 class Reuse:
     """Results of earlier fits to the same matrix: the latest of each stage, by the settings it depends on."""
 
@@ -259,59 +200,59 @@ class Reuse:
     _most: ClassVar = {"pattern": 4, "schedule": 4}
 
     def __init__(self) -> None:
-        self._results: dict[str, dict[Hashable, tuple[Any, dict[str, float]]]] = {}
+        self._results: dict[tuple[str, Hashable], tuple[Any, dict[str, float]]] = {}
 
-    def find(self, stage: str, key: Hashable) -> Any:
-        """Return the result that was made with these settings, or None."""
-        return self._results.get(stage, {}).get(key, (None, {}))[0]
+    def find(self, stage: str, key: Hashable) -> tuple[Any, dict[str, float]] | None:
+        """Return the result that was made with these settings, and the seconds that it took."""
+        return self._results.get((stage, key))
 
-    def seconds(self, stage: str, key: Hashable) -> dict[str, float]:
-        """Return the time that making it took."""
-        return self._results[stage][key][1]
-
-    def put(self, stage: str, key: Hashable, value: Any, seconds: dict[str, float] | None = None) -> None:
+    def put(self, stage: str, key: Hashable, value: Any, seconds: dict[str, float]) -> None:
         """Keep a result, in the place of the oldest if there are enough."""
-        results = self._results.setdefault(stage, {})
-        results.pop(key, None)
-        while len(results) >= self._most.get(stage, 1):
-            results.pop(next(iter(results)))
-        results[key] = value, seconds or {}
+        self._results[stage, key] = value, seconds
+        for place in [place for place in self._results if place[0] == stage][: -self._most.get(stage, 1)]:
+            del self._results[place]
 
-    def drop(self, stage: str) -> None:
-        """Forget the results of a stage."""
-        self._results.pop(stage, None)
+    def drop(self, stage: str, key: Hashable) -> None:
+        """Forget a result."""
+        self._results.pop((stage, key), None)
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes of all results."""
-        return sum(int(value.nbytes) for of in self._results.values() for value, _ in of.values())
-
-    def nbytes_besides(self, keys: _Keys) -> int:
+    def nbytes_besides(self, keys: dict[str, Hashable]) -> int:
         """Return the bytes of all results that a fit with these keys does not use."""
-        return sum(
-            int(value.nbytes)
-            for stage, results in self._results.items()
-            for key, (value, _) in results.items()
-            if key != getattr(keys, stage)
-        )
+        return sum(int(r[0].nbytes) for place, r in self._results.items() if place not in keys.items())
 
-    def drop_besides(self, keys: _Keys) -> None:
+    def drop_besides(self, keys: dict[str, Hashable]) -> None:
         """Forget all results that a fit with these keys does not use."""
-        self._results = {
-            stage: {key: kept for key, kept in results.items() if key == getattr(keys, stage)}
-            for stage, results in self._results.items()
+        self._results = {place: r for place, r in self._results.items() if place in keys.items()}
+
+
+class _Stages:
+    """The stages of a fit, by name, with the settings that decide the result of each: its key."""
+
+    def __init__(self, settings: Settings, engine: Engine, reuse: Reuse | None) -> None:
+        self.settings, self.engine, self.reuse = settings, engine, reuse
+        rows = (settings.user_weight, settings.feature_weight)
+        scaling = (settings.alpha, *rows, settings.center)
+        entries = (*scaling, settings.threshold, settings.sparsity, settings.max_neighbors)
+        self.keys: dict[str, Hashable] = {
+            "moments": rows,
+            "low_rank": (settings.rank, settings.dtype),
+            "matrix": (*scaling, settings.dtype),
+            "pattern": entries,
+            "schedule": (*entries, settings.r),
+            "gathered": (*entries, settings.r, settings.dtype),
+            "solved": replace(settings, rank=0, rank_weight=0.0),
         }
 
-
-def _made(reuse: Reuse | None, stage: str, key: Hashable, engine: Engine, make: Callable[[], Value]) -> Value:
-    """Return what an earlier fit has made with the same settings, or make it now and keep it."""
-    if reuse is None:
-        return make()
-    if reuse.find(stage, key) is None:
-        before = dict(engine.timings)
+    def made(self, stage: str, make: Callable[[], Value]) -> Value:
+        """Return what an earlier fit has made with the same settings, or make it now and keep it."""
+        if self.reuse is None:
+            return make()
+        found = self.reuse.find(stage, self.keys[stage])
+        if found is not None:
+            self.engine.count(found[1])
+            return cast(Value, found[0])
+        before = dict(self.engine.timings)
         value = make()
-        seconds = {name: t - before.get(name, 0.0) for name, t in engine.timings.items()}
-        reuse.put(stage, key, value, {name: t for name, t in seconds.items() if t > 0})
-    else:
-        engine.count(reuse.seconds(stage, key))
-    return cast(Value, reuse.find(stage, key))
+        seconds = {name: t - before.get(name, 0.0) for name, t in self.engine.timings.items()}
+        self.reuse.put(stage, self.keys[stage], value, {name: t for name, t in seconds.items() if t > 0})
+        return value

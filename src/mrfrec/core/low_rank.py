@@ -14,16 +14,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mrfrec.core import lanczos
-from mrfrec.core.engine import Engine
+from mrfrec.core.engine import Array, Engine, Floats
 from mrfrec.core.sparse import CheckSpan
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
-Array = npt.NDArray[Any]
 
 _LEADING = 32
 
@@ -84,7 +82,7 @@ class LowRank:
         weights[item] = 0.0
         return weights
 
-    def between(self, had: Array, targets: Array) -> npt.NDArray[np.float64]:
+    def between(self, had: Array, targets: Array) -> Floats:
         """Return the weights of some items in the scores of others, had × targets."""
         left = self.vectors[had].astype(np.float64) * self.left[had, None]
         weights = left @ self.vectors[targets].astype(np.float64).T

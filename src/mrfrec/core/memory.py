@@ -1,5 +1,8 @@
 """How much memory a fit may use, and what each of its stages is planned to hold."""
 
+import ctypes
+from contextlib import suppress
+
 from mrfrec.errors import MemoryPlanError
 
 
@@ -10,6 +13,13 @@ def human_bytes(count: float) -> str:
             break
         count /= 1000
     return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+
+
+def release_freed() -> None:
+    """Give memory that was freed back to the system, where that is possible."""
+    # Threads free what they have found, but the C library keeps it for them.
+    with suppress(AttributeError, OSError):  # not glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class Budget:

@@ -1,17 +1,16 @@
 """Find the nearest neighbours of each item by cosine, streaming rows of XᵀX."""
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.core import statistics
-from mrfrec.core.engine import Engine
+from mrfrec.core.engine import Engine, Floats
 from mrfrec.core.entries import history_lengths
 from mrfrec.core.kernels import pattern as kernels
 from mrfrec.core.plan import Sizes
 from mrfrec.core.statistics import Statistics
 
-_SCRATCH_THREADS = 8  # threads whose rows are counted: plans must not depend on their number
+SCRATCH_THREADS = 8  # threads whose scratch space is counted: plans must not depend on their number
 _PER_NEIGHBOR = 32  # bytes: item and cosine, then as columns, and again as rows of B
 
 
@@ -35,7 +34,7 @@ def nearest(facts: Statistics, neighbors: int, shrink: float, held: int, engine:
     """
     m = facts.m
     most = max(min(neighbors, m - 1), 1)
-    engine.scratch = _SCRATCH_THREADS * 8 * m
+    engine.scratch = SCRATCH_THREADS * 8 * m
     needed = held + 8 * len(facts.X.items) + m * (_PER_NEIGHBOR * most + 24) + engine.scratch
     engine.memory.require("neighbors", needed, "Keep fewer neighbors.")
     lengths, norms = history_lengths(facts.X.begin), np.sqrt(facts.S_diagonal)
@@ -56,7 +55,7 @@ def nearest(facts: Statistics, neighbors: int, shrink: float, held: int, engine:
     return found
 
 
-def to_means(found: sp.csc_array, mu: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def to_means(found: sp.csc_array, mu: Floats) -> Floats:
     """Divide each column of B by its sum, in place, and return μ − μ·B.
 
     The score μ + (x − μ)·B is then the mean of an item, corrected by a weighted mean over its neighbors.

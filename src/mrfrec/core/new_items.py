@@ -7,8 +7,6 @@ features as further rows that count more than elsewhere: of a new item nothing e
 one scale, since there are no users who would tell how popular each will be.
 """
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
@@ -19,7 +17,6 @@ from mrfrec.core.lanczos import sample
 from mrfrec.core.pattern import Pattern
 from mrfrec.core.plan import Settings, Sizes
 from mrfrec.core.schedule import Schedule
-from mrfrec.core.sparse import Rows
 
 # Chosen on two seeds of four data sets (docs/method.md); the ridge is relative to the usual one.
 NEIGHBORS, FEATURE_WEIGHT, RIDGE = 100, 7.0, 10.0
@@ -64,7 +61,7 @@ def new_columns(
     neighbors = np.concatenate([*columns, np.empty(0, np.int32)]).astype(np.int32)
     heads = np.arange(m, m + count, dtype=np.int32)
     ridge = RIDGE * smaller * found.typical_ridge(settings.alpha, settings.center)
-    weights, _ = blocks.estimate_weights(
+    weights = blocks.estimate_weights(
         facts,
         Pattern(ptr, neighbors, 0.0),
         Schedule(heads, np.arange(count + 1, dtype=np.int64), heads),
@@ -74,12 +71,8 @@ def new_columns(
         held=sizes.held,
         worthwhile=sizes.worthwhile_batch,
     )
-    return _of_one_scale(weights, m, facts.s)
-
-
-def _of_one_scale(weights: Rows, m: int, s: npt.NDArray[Any]) -> sp.csc_array:
     B = weights.matrix()[:m, m:].tocsc()
-    scale = np.where(s[m:] > 0, s[m:], 1.0)
+    scale = np.where(facts.s[m:] > 0, facts.s[m:], 1.0)  # which B has none of afterwards
     B.data /= np.repeat(scale, np.diff(B.indptr)).astype(B.dtype)
     return B
 

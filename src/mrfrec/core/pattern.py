@@ -13,22 +13,21 @@ reached.
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.core import entries
-from mrfrec.core.engine import Engine
+from mrfrec.core.engine import Array, Engine, split_evenly
 from mrfrec.core.entries import COARSE, FINE, Columns, Histogram, Scratch
 from mrfrec.core.kernels import pattern as kernels
-from mrfrec.core.memory import Budget
-from mrfrec.core.statistics import Statistics, split_evenly
+from mrfrec.core.statistics import Statistics
 
 _PER_PAIR = 24  # bytes: item and magnitude of a pair, and the keys of its two entries
 _PER_KEY = 12  # bytes: the key of an entry, and at the end its item
@@ -72,9 +71,7 @@ class Pattern:
         return square_csc(np.ones(len(rows), np.bool_), rows, ptr)
 
 
-def square_csc(
-    data: npt.NDArray[Any], rows: npt.NDArray[np.int32], ptr: npt.NDArray[np.int64]
-) -> sp.csc_array:
+def square_csc(data: Array, rows: npt.NDArray[np.int32], ptr: npt.NDArray[np.int64]) -> sp.csc_array:
     """A square csc_array around these arrays, whose rows ascend; with 32-bit indices where they do."""
     index = np.int32 if len(rows) < 2**31 else np.int64
     m = len(ptr) - 1
@@ -90,7 +87,6 @@ def find_pattern(
     sparsity: float | None,
     max_neighbors: int,
     workers: Engine,
-    plan: Budget,
     held: int,
 ) -> Pattern:
     """Find A, by a threshold or by the share of entries to keep.
@@ -98,7 +94,7 @@ def find_pattern(
     `held` bytes are in use already, the scratch space of every thread included. There are at most five passes
     over the data, and one if the sample is right and the cap drops none of the tied entries.
     """
-    search = _Search(statistics, min(max_neighbors, statistics.m) - 1, workers, plan, held)
+    search = _Search(statistics, min(max_neighbors, statistics.m) - 1, workers, held)
     if threshold is not None:
         expected = search.sample(_SMALL_SAMPLE).above(threshold)
         columns, _ = search.collect(np.float32(threshold), expected)
@@ -108,56 +104,39 @@ def find_pattern(
 
 
 _Ranges = tuple[list[tuple[int, int]], list[int]]  # of rows, and their steps of progress
-
-
-class _Found(NamedTuple):
-    """What some ranges of rows have above a threshold."""
-
-    listed: list[Any]  # Pairs or Columns
-    bins: npt.NDArray[np.int64]
-    kept: int  # entries listed
+_Listed = tuple[list[Any], npt.NDArray[np.int64], int]  # Pairs or Columns, their histogram, and their entries
 
 
 class _TooManyError(Exception):
     """There are more entries than may be kept."""
 
 
-def _pairs_of(
-    statistics: Statistics, threshold: np.float32, allowed: int, ranges: _Ranges, engine: Engine
-) -> _Found:
-    allowance = _Allowance(allowed)
-    found, bins = _run(
-        statistics,
-        lambda rows, scratch: entries.list_pairs(
-            statistics, np.arange(*rows), threshold, scratch, allowance.take
-        ),
-        ranges,
-        engine,
-    )
-    return _Found([piece for part in found for piece in part], bins, allowed - allowance.left)
+class _Allowance:
+    """How many pairs or keys all threads together may still keep."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+        self._lock = Lock()
+
+    def take(self, count: int) -> bool:
+        """Count what a thread keeps; whether it may."""
+        with self._lock:
+            self.left -= count
+            return self.left >= 0
 
 
-def _columns_of(
-    statistics: Statistics,
-    threshold: np.float32,
-    allowed: int,
-    most: int,
-    lengths: npt.NDArray[np.uint32],
-    ties: np.float32,
-    limits: npt.NDArray[np.int64],
-    ranges: _Ranges,
-    engine: Engine,
-) -> _Found:
+def _listed(
+    lister: Callable[..., list[Any]], most: int, allowed: int, statistics: Statistics, *given: Any
+) -> _Listed:
+    """List entries of some ranges of rows by `lister`, a function of `entries`; stop after `allowed`."""
+    *options, ranges, engine = given
     allowance = _Allowance(allowed)
 
-    def work(rows: tuple[int, int], scratch: Scratch) -> Columns:
-        found = entries.list_columns(statistics, *rows, threshold, scratch, lengths, ties, limits)
-        if not allowance.take(len(found.keys)):
-            raise _TooManyError
-        return found
+    def work(rows: tuple[int, int], scratch: Scratch) -> list[Any]:
+        return lister(statistics, *options, np.arange(*rows), scratch, allowance.take)
 
-    listed, bins = _run(statistics, work, ranges, engine, most=most)
-    return _Found(listed, bins, allowed - allowance.left)
+    found, bins = _run(statistics, work, ranges, engine, most=most)
+    return [piece for part in found for piece in part], bins, allowed - allowance.left
 
 
 def _run(
@@ -182,26 +161,11 @@ def _run(
     return results, np.sum(histograms, axis=0)
 
 
-class _Allowance:
-    """How many pairs or keys all threads together may still keep."""
-
-    def __init__(self, count: int) -> None:
-        self.left = count
-        self._lock = Lock()
-
-    def take(self, count: int) -> bool:
-        """Count what a thread keeps; whether it may."""
-        with self._lock:
-            self.left -= count
-            return self.left >= 0
-
-
 class _Search:
     """The passes over the data that find one pattern."""
 
-    def __init__(self, statistics: Statistics, most: int, workers: Engine, plan: Budget, held: int) -> None:
-        self.statistics, self.most = statistics, most
-        self.workers, self.plan, self.held = workers, plan, held
+    def __init__(self, statistics: Statistics, most: int, workers: Engine, held: int) -> None:
+        self.statistics, self.most, self.workers, self.held = statistics, most, workers, held
         self.passes_begun, self.passes_expected = 0, 1
 
     def by_share(self, wanted: int) -> Pattern:
@@ -247,7 +211,7 @@ class _Search:
         with self.between_passes():
             _, bins = _run(
                 self.statistics,
-                lambda part, scratch: entries.list_pairs(self.statistics, part, np.float32(0), scratch, None),
+                lambda part, scratch: entries.list_pairs(self.statistics, np.float32(0), part, scratch, None),
                 (tasks, [0] * len(tasks)),
                 self.workers,
                 COARSE,
@@ -256,42 +220,38 @@ class _Search:
 
     def collect(self, threshold: np.float32, expected: float) -> tuple[list[Columns], Histogram]:
         """Collect about `expected` entries above a threshold, cut to the cap: by pairs if these are few."""
-        allowed = min(_MOST_PAIRS, (self.plan.limit - self.held) // _PER_PAIR)
+        allowed = min(_MOST_PAIRS, (self.workers.memory.limit - self.held) // _PER_PAIR)
         pairs = int(0.55 * expected)  # a tenth more than the sample tells
         if pairs <= allowed:
             self.require(_PER_PAIR * pairs)
-            found = self.by_pairs(threshold, allowed)
-            if found is not None:
-                return found
+            with self.next_pass(), suppress(_TooManyError):
+                return self.by_pairs(threshold, allowed)
         return self.by_columns(threshold, self.most, 1.1 * expected)
 
-    def by_pairs(self, threshold: np.float32, allowed: int) -> tuple[list[Columns], Histogram] | None:
-        """Collect entries by pairs; None if there are more than `allowed`."""
-        m = self.statistics.m
-        with self.next_pass():
-            if self.workers.accelerator is None:
-                found = self.fold(partial(_pairs_of, self.statistics, threshold, allowed), allowed)
-            else:
-                allowance = _Allowance(allowed)
-                of_device = self.workers.accelerator.list_pairs(
-                    self.statistics, threshold, FINE, allowance.take, _STEPS, self.workers
-                )
-                found = None if allowance.left < 0 else of_device
-            if found is None:
-                return None
-            pieces, bins = found
-            self.require(_PER_PAIR * sum(len(piece.items) for piece in pieces))
-            counts = np.zeros(m, np.int64)
-            for piece in pieces:
-                kernels.count_directed(*piece[:3], counts)
-            ptr = np.concatenate([[0], np.cumsum(counts)])
-            keys, slot = np.empty(ptr[-1], np.uint64), ptr[:-1].copy()
-            for piece in pieces:
-                kernels.fill_directed(*piece, m, slot, keys)
-            del pieces
-            self.workers.run(
-                lambda t: kernels.sort_keys(*t, self.most, ptr, keys, counts), split_evenly(counts + 1, 256)
+    def by_pairs(self, threshold: np.float32, allowed: int) -> tuple[list[Columns], Histogram]:
+        """Collect entries by pairs; raise if there are more than `allowed`."""
+        m, device = self.statistics.m, self.workers.accelerator
+        if device is None:
+            pieces, bins = self.fold(entries.list_pairs, 0, allowed, self.statistics.X.rank, threshold)
+        else:
+            allowance = _Allowance(allowed)
+            pieces, bins = device.list_pairs(
+                self.statistics, threshold, FINE, allowance.take, _STEPS, self.workers
             )
+            if allowance.left < 0:
+                raise _TooManyError
+        self.require(_PER_PAIR * sum(len(piece.items) for piece in pieces))
+        counts = np.zeros(m, np.int64)
+        for piece in pieces:
+            kernels.count_directed(*piece[:3], counts)
+        ptr = np.concatenate([[0], np.cumsum(counts)])
+        keys, slot = np.empty(ptr[-1], np.uint64), ptr[:-1].copy()
+        for piece in pieces:
+            kernels.fill_directed(*piece, m, slot, keys)
+        del pieces
+        self.workers.run(
+            lambda t: kernels.sort_keys(*t, self.most, ptr, keys, counts), split_evenly(counts + 1, 256)
+        )
         return [Columns(0, ptr[:-1], counts, keys, np.zeros(m, np.int64))], Histogram(2 * bins, FINE)
 
     def by_columns(
@@ -305,15 +265,15 @@ class _Search:
         """Collect the `most` largest entries of each column, about `expected` in all; 0 only counts."""
         fixed = _PER_INTERACTION * len(self.statistics.X.items)
         self.require(fixed + _PER_KEY * int(min(expected, self.statistics.m * most)))
-        allowed = (self.plan.limit - self.held - fixed) // _PER_KEY
+        allowed = (self.workers.memory.limit - self.held - fixed) // _PER_KEY
         ties = threshold if ties is None else ties
-        of = partial(_columns_of, self.statistics, threshold, allowed, most, self.lengths, ties, limits)
-        with self.next_pass():
-            found = self.fold(of, allowed, self.lengths)
-        if found is None:
+        options = threshold, self.lengths, ties, limits
+        try:
+            with self.next_pass():
+                columns, bins = self.fold(entries.list_columns, most, allowed, self.lengths, *options)
+        except _TooManyError:
             self.require(fixed + _PER_KEY * self.statistics.m * most)
-        assert found is not None
-        columns, bins = found
+            raise
         self.require(fixed + _PER_KEY * sum(len(part.keys) for part in columns))
         return columns, Histogram(bins, FINE)
 
@@ -343,33 +303,28 @@ class _Search:
         return Pattern(ptr, neighbors, threshold)
 
     def fold(
-        self, function: "Callable[[_Ranges, Engine], _Found]", allowed: int,
-        counts: npt.NDArray[Any] | None = None,
-    ) -> tuple[list[Any], npt.NDArray[np.int64]] | None:  # fmt: skip
-        """List the entries of all rows, and their histogram; None if there are more than `allowed`."""
-        tasks, steps = self.tasks(self.statistics.X.rank if counts is None else counts)
+        self, lister: Callable[..., list[Any]], most: int, allowed: int, counts: Array, *options: Any
+    ) -> tuple[list[Any], npt.NDArray[np.int64]]:
+        """List the entries of all rows, and their histogram; raise if there are more than `allowed`."""
+        tasks, steps = self.tasks(counts)
+        function = partial(_listed, lister, most, allowed, self.statistics, *options)
         cuts = self.workers.ranges(steps)
         listed: list[Any] = []
-        bins, kept = np.zeros(1 << (31 - FINE), np.int64), 0
+        bins, allowance = np.zeros(1 << (31 - FINE), np.int64), _Allowance(allowed)
 
-        def add(_: _Ranges, found: _Found) -> None:
-            nonlocal kept
-            kept += found.kept
-            if kept > allowed:
+        def add(_: _Ranges, found: _Listed) -> None:
+            if not allowance.take(found[2]):
                 raise _TooManyError
-            listed.extend(found.listed)
-            bins[:] += found.bins
+            listed.extend(found[0])
+            bins[:] += found[1]
 
-        try:
-            self.workers.fold(
-                "pattern", function, [(tasks[p:q], steps[p:q]) for p, q in cuts], add,
-                [sum(steps[p:q]) for p, q in cuts],
-            )  # fmt: skip
-        except _TooManyError:
-            return None
+        self.workers.fold(
+            "pattern", function, [(tasks[p:q], steps[p:q]) for p, q in cuts], add,
+            [sum(steps[p:q]) for p, q in cuts],
+        )  # fmt: skip
         return listed, bins
 
-    def tasks(self, counts: npt.NDArray[Any]) -> tuple[list[tuple[int, int]], list[int]]:
+    def tasks(self, counts: Array) -> tuple[list[tuple[int, int]], list[int]]:
         """Split the rows into ranges of about equal work; return them and their steps of progress."""
         item_ptr = self.statistics.X.item_ptr
         additions = np.ones(self.statistics.m, np.int64)
@@ -397,4 +352,4 @@ class _Search:
     def require(self, needed: int) -> None:
         """Refuse what does not fit the memory."""
         advice = "Keep fewer entries: a larger threshold, a smaller sparsity or a smaller max_neighbors."
-        self.plan.require("pattern", self.held + needed, advice)
+        self.workers.memory.require("pattern", self.held + needed, advice)

@@ -14,9 +14,7 @@ from mrfrec.core.memory import Budget, human_bytes
 from mrfrec.errors import MemoryPlanError, ParameterError
 
 # What `sparsity="auto"` stands for, on every machine: a GPU does not change what is fitted.
-_DENSE_UP_TO = (
-    25_000  # items: beyond, the m³ operations of the closed form take over two minutes on two cores
-)
+_DENSE_UP_TO = 25_000  # items: beyond, the closed form takes over two minutes on two cores
 _NEIGHBORS = 200  # per item, on average: 0.5 % of the Million Song data, the most accurate model of Table 2
 # Instead of a dense model where there are fewer users than items, or few pairs per item: most covariances are
 # noise then, and all of them together no more accurate (experiments/results/defaults.md). With so few items
@@ -133,15 +131,9 @@ class Sizes:
     @property
     def held(self) -> int:
         """From the first stage to the last: both sides of X, and some numbers per item."""
-        index = 4 if self.pairs < 2**32 else 8
-        values = 0 if self.binary else 8
-        return (
-            self.other
-            + (index + 4 + values) * self.pairs
-            + 16 * (self.users + 1)
-            + 10 * 8 * self.items
-            + _ALLOCATOR
-        )
+        per_pair = (8 if self.pairs < 2**32 else 12) + (0 if self.binary else 8)  # indices and values
+        sides = per_pair * self.pairs + 16 * (self.users + 1)
+        return self.other + sides + 10 * 8 * self.items + _ALLOCATOR
 
     @property
     def scratch(self) -> int:

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from importlib.util import find_spec
 from typing import Any, ParamSpec, TypeVar
 
 from mrfrec.core.engine import Progress
@@ -96,7 +95,7 @@ def showing(progress: "Progress | bool | None") -> Iterator[Progress | None]:
             raise ParameterError("progress", "a function of (stage, done, total), True or None", progress)
         yield progress
     elif sys.stderr.isatty():
-        with _bars() if find_spec("rich") else _line() as show:
+        with _bars() as show:
             yield show
     elif type(sys.stderr).__module__.startswith("ipykernel"):  # a notebook
         with _line() as show:
@@ -142,7 +141,7 @@ def _bars() -> Iterator[Progress]:
 
 @contextmanager
 def _line() -> Iterator[Progress]:
-    """Write one line for each call, again and again: for notebooks, and where there is no rich."""
+    """Write one line for each call, again and again: for notebooks."""
     clock: Clock | None = None
     written, width = 0.0, 0
 

@@ -10,14 +10,12 @@ keeping it, so the pattern and the blocks each stream the rows they need.
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec.core.engine import Engine
+from mrfrec.core.engine import Array, Engine, Floats, split_evenly
 from mrfrec.core.kernels import rows as kernels
 from mrfrec.core.plan import TRANSPOSE_PARTS
 from mrfrec.errors import NumericalError
@@ -34,13 +32,12 @@ _ROW_TASKS = 512  # ranges of items of equal cost: enough for any number of thre
 class Statistics:
     """What the rest of the core knows of X. Letters are the paper's."""
 
-    n: float  # users; with user weights, their sum
     m: int
     X: kernels.Incidence
     popularity: npt.NDArray[np.int64]  # users per item
-    mu: npt.NDArray[np.float64]
-    s: npt.NDArray[np.float64]
-    S_diagonal: npt.NDArray[np.float64]
+    mu: Floats
+    s: Floats
+    S_diagonal: Floats
     scaling: kernels.Scaling
 
     @property
@@ -48,11 +45,11 @@ class Statistics:
         """Items that take part; the others have no weights in or out."""
         return np.asarray(self.scaling.a > 0.0)
 
-    def accumulator(self) -> npt.NDArray[Any]:
+    def accumulator(self) -> Array:
         """Return zeros for one row of XᵀX: integers for binary data, else floats."""
         return np.zeros(self.m, np.float64 if len(self.X.values) else np.int32)
 
-    def ridge(self, l2: float, l2_flat: float, dropout: float) -> npt.NDArray[np.float64]:
+    def ridge(self, l2: float, l2_flat: float, dropout: float) -> Floats:
         """Return what the diagonal of S gets: `l2 + l2_flat ⊘ s² + p/(1 − p)·diag(S)`."""
         return np.asarray(l2 + l2_flat * self.scaling.a**2 + dropout / (1 - dropout) * self.S_diagonal)
 
@@ -70,7 +67,7 @@ class Statistics:
         return split_evenly(cost, _ROW_TASKS)
 
 
-def typical_ridge(alpha: float, v: npt.NDArray[np.float64], q: float) -> float:
+def typical_ridge(alpha: float, v: Floats, q: float) -> float:
     """Return the ridge 25·q^(1−α)·(v̄/q)^(½−α), given the v of all items that have one.
 
     v̄ is their mean, and q the mean square of an entry, 1 if all are ones. For items that few users have, v̄/q
@@ -83,13 +80,13 @@ def typical_ridge(alpha: float, v: npt.NDArray[np.float64], q: float) -> float:
 class Moments:
     """Both sides of X and the sums of its columns: what does not depend on alpha and centering."""
 
-    n: float
+    n: float  # users; with user weights, their sum
     X: kernels.Incidence
     popularity: npt.NDArray[np.int64]
-    mu: npt.NDArray[np.float64]
-    squares: npt.NDArray[np.float64]  # Σ w·x², the diagonal of XᵀWX
-    v: npt.NDArray[np.float64]  # Σ w·(x − μ)²
-    of_features: npt.NDArray[np.float64]  # the diagonal of ω²·FᵀF
+    mu: Floats
+    squares: Floats  # Σ w·x², the diagonal of XᵀWX
+    v: Floats  # Σ w·(x − μ)²
+    of_features: Floats  # the diagonal of ω²·FᵀF
 
     @property
     def nbytes(self) -> int:
@@ -117,7 +114,6 @@ class Moments:
             g = np.sqrt(self.n) * self.mu * a if center else np.zeros(len(v))
             diagonal = v * a**2
         return Statistics(
-            n=self.n,
             m=len(v),
             X=self.X,
             popularity=self.popularity,
@@ -126,14 +122,6 @@ class Moments:
             S_diagonal=diagonal,
             scaling=kernels.Scaling(a, g, np.argsort(-np.abs(g), kind="stable")),
         )
-
-
-def split_evenly(costs: npt.NDArray[Any], parts: int) -> list[tuple[int, int]]:
-    """Cut 0…len(costs) into about `parts` ranges of equal cost."""
-    ends = np.cumsum(costs, dtype=np.float64)
-    marks = np.searchsorted(ends, np.linspace(0.0, ends[-1] if len(ends) else 0.0, parts + 1)[1:-1]) + 1
-    cuts = np.unique(np.concatenate([[0], np.minimum(marks, len(costs)), [len(costs)]])).tolist()
-    return list(pairwise(cuts))
 
 
 def is_binary(X: sp.csr_array, user_weight: float, features: sp.csr_array | None = None) -> bool:
@@ -162,7 +150,7 @@ def moments(
             items = np.concatenate([items, features.indices.astype(np.uint32)])
             further = np.bincount(features.indices, minlength=m)
             alike = alike and _rows_are_even(features)
-        item_ptr, begin, rank = _item_side(user_ptr, items, m, engine)
+        item_ptr, begin, rank = transposed(user_ptr, items, m, engine)
         popularity = np.diff(item_ptr) - further
         if is_binary(X, user_weight, features):
             n = float(n_users)
@@ -199,7 +187,7 @@ def _rows_are_even(X: sp.csr_array) -> bool:
     return bool((X.data == np.repeat(X.data[X.indptr[:-1][lengths > 0]], lengths[lengths > 0])).all())
 
 
-def check_range(diagonal: npt.NDArray[np.float64], ridge: npt.NDArray[np.float64]) -> None:
+def check_range(diagonal: Floats, ridge: Floats) -> None:
     """Refuse what float32 cannot hold; no entry of S is larger than the largest on its diagonal."""
     largest = float(np.max(diagonal + ridge))
     if not largest < _LARGEST:
@@ -209,32 +197,37 @@ def check_range(diagonal: npt.NDArray[np.float64], ridge: npt.NDArray[np.float64
         )
 
 
-def _user_weights(lengths: npt.NDArray[Any], beta: float) -> npt.NDArray[np.float64]:
+def not_positive_definite(matrix: str, dtype: str) -> NumericalError:
+    return NumericalError(
+        f"{matrix} is not positive definite in {dtype}. It may be because (a) l2 is too small for items that "
+        "are copies of each other, or nearly so: raise l2; or (b) the precision is too low for this data: "
+        'use dtype="float64".'
+    )
+
+
+def _user_weights(lengths: Array, beta: float) -> Floats:
     """w_u ∝ |x_u|₀^(−β), scaled so that Σ w_u·|x_u|₀ = nnz(X); an empty history counts as one item."""
     counted = np.maximum(lengths, 1).astype(np.float64)
     w = (counted / counted[lengths > 0].min()) ** -beta
     return np.asarray(w * (lengths.sum() / (w @ lengths)))
 
 
-def _item_side(
-    user_ptr: npt.NDArray[np.int64], items: npt.NDArray[np.uint32], m: int, engine: Engine
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any], npt.NDArray[np.uint32]]:
-    """Return the users of each item, ascending, by where their histories begin, and the item's rank in these.
+def transposed(
+    ptr: npt.NDArray[np.int64], items: Array, m: int, engine: Engine, values: Array | None = None
+) -> tuple[npt.NDArray[np.int64], Array, Array]:
+    """Return the entries of a matrix by item instead of row: the row and the value of each, without zeros.
 
-    This is a counting sort over a few ranges of users.
+    Without values, these are where the row begins and the rank of the item in it. This is a counting sort
+    over a few ranges of rows.
     """
-    ranges = split_evenly(np.diff(user_ptr) + 1, TRANSPOSE_PARTS)
+    ranges = split_evenly(np.diff(ptr) + 1, TRANSPOSE_PARTS)
     counts = np.zeros((len(ranges), m), np.int64)
-    engine.run(
-        lambda t: kernels.count_items(user_ptr, items, *ranges[t], counts[t]),
-        range(len(ranges)),
-    )
+    given = ptr, items, np.empty(0) if values is None else values
+    numbers = range(len(ranges))
+    engine.run(lambda t: kernels.count_items(*ranges[t], *given, counts[t]), numbers)
     item_ptr = np.concatenate([[0], np.cumsum(counts.sum(axis=0))])
-    slots = item_ptr[:-1] + np.cumsum(counts, axis=0) - counts
-    begin = np.empty(len(items), np.uint32 if len(items) < 2**32 else np.uint64)
-    rank = np.empty(len(items), np.uint32)
-    engine.run(
-        lambda t: kernels.transpose(user_ptr, items, *ranges[t], slots[t], begin, rank),
-        range(len(ranges)),
-    )
-    return item_ptr, begin, rank
+    slots = item_ptr[:-1] + np.cumsum(counts, axis=0) - counts  # where each range begins in each item
+    rows = np.int32 if values is not None else np.uint32 if len(items) < 2**32 else np.uint64
+    out = np.empty(item_ptr[-1], rows), np.empty(item_ptr[-1], np.uint32 if values is None else values.dtype)
+    engine.run(lambda t: kernels.transpose(*ranges[t], *given, slots[t], *out), numbers)
+    return item_ptr, *out

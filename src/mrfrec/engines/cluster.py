@@ -18,9 +18,8 @@ from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
-from mrfrec.core.engine import Engine, Progress
+from mrfrec.core.engine import Engine, Progress, split_evenly
 from mrfrec.core.memory import Budget, human_bytes
-from mrfrec.core.statistics import split_evenly
 from mrfrec.engines.local import LocalEngine
 from mrfrec.errors import ClusterError, MissingLibraryError, ParameterError
 
@@ -279,32 +278,33 @@ def _versions(of: dict[str, Any]) -> dict[str, str | None]:
     return {name: of["packages"].get(name) for name in _CHECKED} | host
 
 
-def check_client(client: object) -> None:
-    """Refuse a client that is not one of Dask, or is asynchronous."""
+def _distributed() -> Any:
     try:
-        from distributed import Client
+        import distributed
     except ImportError:
         raise MissingLibraryError('a cluster needs Dask: pip install "mrfrec[cluster]".') from None
-    if not isinstance(client, Client) or client.asynchronous:
+    return distributed
+
+
+def check_client(client: object) -> None:
+    """Refuse a client that is not one of Dask, or is asynchronous."""
+    if not isinstance(client, _distributed().Client) or client.asynchronous:
         raise ParameterError("client", "a distributed.Client that is not asynchronous, or None", client)
 
 
 @contextmanager
 def connected(text: str) -> "Iterator[Client]":
     """Connect to the cluster "tcp://host:8786", or start one of four processes here: "local:4"."""
-    try:
-        from distributed import Client, LocalCluster
-    except ImportError:
-        raise MissingLibraryError('a cluster needs Dask: pip install "mrfrec[cluster]".') from None
+    dask = _distributed()
     kind, _, number = text.partition(":")
     if kind == "local" and number.isdigit() and 1 <= int(number) <= 1024:
         with (
             tempfile.TemporaryDirectory(prefix="mrfrec-cluster-") as folder,
-            LocalCluster(
+            dask.LocalCluster(
                 n_workers=int(number), threads_per_worker=1, dashboard_address=":0", local_directory=folder,
                 silence_logs=logging.CRITICAL, preload=[_NO_INTERRUPTS],
             ) as cluster,
-            Client(cluster) as client,
+            dask.Client(cluster) as client,
         ):  # fmt: skip
             yield client
         return
@@ -312,7 +312,7 @@ def connected(text: str) -> "Iterator[Client]":
         rule = 'an address such as "tcp://host:8786", or a number of processes such as "local:4"'
         raise ParameterError("cluster", rule, text)
     try:
-        client = Client(text, timeout=_CONNECT)
+        client = dask.Client(text, timeout=_CONNECT)
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ClusterError(f"no scheduler answers at {text}: {reason}.") from None

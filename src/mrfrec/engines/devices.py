@@ -1,29 +1,29 @@
-"""Names of devices: which there are, and which one a name stands for."""
+"""Devices by name: which there are, and what a fit or a ranking gets on one."""
 
 import warnings
+from typing import TYPE_CHECKING, Any
 
-from mrfrec.errors import MissingLibraryError, ParameterError
+from mrfrec.errors import MemoryPlanError, MissingLibraryError, ParameterError
 
-
-def check_device(device: str) -> None:
-    """Raise if PyTorch or the device is missing."""
-    if device != "cpu":
-        chosen_device(device)
+if TYPE_CHECKING:
+    from mrfrec.core.engine import Progress
+    from mrfrec.core.low_rank import LowRank
+    from mrfrec.core.sparse import DenseRows, Rows
+    from mrfrec.engines.gpu.ranking import DeviceRanker
+    from mrfrec.engines.local import LocalEngine
 
 
 def chosen_device(name: str) -> str:
     """Return the PyTorch device for a name, "cpu" for "auto" without a GPU; refuse one that is missing."""
+    if name == "cpu":
+        return name
     try:
         import torch
     except ImportError:
-        if name in ("auto", "cpu"):
+        if name == "auto":
             return "cpu"
         raise MissingLibraryError(f'device="{name}" needs PyTorch: pip install "mrfrec[torch]".') from None
-    if name == "cpu":
-        return name
-    with warnings.catch_warnings():  # PyTorch warns of old drivers
-        warnings.simplefilter("ignore")
-        found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    found = _count(torch)
     if name == "auto":
         return "cuda" if found else "cpu"
     if (torch.device(name).index or 0) >= found:
@@ -39,8 +39,41 @@ def devices() -> list[tuple[str, str, int, int]]:
         import torch
     except ImportError:
         return []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    numbers = range(count)
+    numbers = range(_count(torch))
     return [(f"cuda:{i}", torch.cuda.get_device_name(i), *torch.cuda.mem_get_info(i)) for i in numbers]
+
+
+def _count(torch: Any) -> int:
+    with warnings.catch_warnings():  # PyTorch warns of old drivers
+        warnings.simplefilter("ignore")
+        return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
+
+
+def engine_on(
+    device: str, threads: int | None, memory_limit: int | None, progress: "Progress | None"
+) -> "LocalEngine":
+    """Return the engine for a device."""
+    from mrfrec.engines.local import LocalEngine
+
+    chosen = chosen_device(device)
+    if chosen == "cpu":
+        return LocalEngine(threads, memory_limit, progress)
+    from mrfrec.engines.gpu.accelerator import TorchAccelerator
+
+    accelerator = TorchAccelerator(chosen, if_it_pays=device == "auto")
+    return LocalEngine(threads, memory_limit, progress, accelerator=accelerator)
+
+
+def ranker_on(device: str, weights: "Rows | DenseRows", low_rank: "LowRank | None") -> "DeviceRanker | None":
+    """Return weights on a device; None if "auto" finds none, or none with room for them."""
+    chosen = chosen_device(device)
+    if chosen == "cpu":
+        return None
+    from mrfrec.engines.gpu.ranking import DeviceRanker
+
+    try:
+        return DeviceRanker(chosen, weights, low_rank)
+    except MemoryPlanError:
+        if device == "auto":
+            return None
+        raise

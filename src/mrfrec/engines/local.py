@@ -1,12 +1,8 @@
 """The engine of one machine: a few threads that run compiled code."""
 
-import ctypes
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from mrfrec.core.engine import WORDS, Accelerator, Engine, Progress
+from mrfrec.core.engine import Accelerator, Engine, Progress
 from mrfrec.core.memory import Budget
 from mrfrec.engines.machine import memory_budget, usable_threads
 
@@ -77,15 +73,9 @@ class LocalEngine(Engine):
         uses_blas: bool = True,
         accelerator: Accelerator | None = None,
     ) -> None:
-        self.threads, self.scratch = threads or usable_threads(), sys.maxsize
-        self.timings, self.saved = {}, 0.0
-        self._memory_limit, self._progress, self._uses_blas = memory_limit, progress, uses_blas
-        self.accelerator = accelerator
+        super().__init__(threads or usable_threads(), progress)
+        self._memory_limit, self._uses_blas, self.accelerator = memory_limit, uses_blas, accelerator
         self._pool: ThreadPoolExecutor | None = None
-        self._stage, self._done, self._total = "", 0, 0
-        self._costs: dict[str, float] = {}
-        self._growth: dict[str, Sequence[float]] = {}
-        self._shares: dict[str, float] = {}  # of each stage, how much is done
 
     @cached_property
     def memory(self) -> Budget:
@@ -103,37 +93,6 @@ class LocalEngine(Engine):
         self._pool = None
         if self._uses_blas:
             _one_blas_thread.__exit__()
-
-    @contextmanager
-    def stage(self, name: str, total: int, part: tuple[int, int] | None = None) -> Iterator[None]:
-        first, last = part or (0, total)
-        around = self._stage, self._done, self._total
-        self._stage, self._done, self._total = name, first, total
-        self.advance(0)
-        start = time.perf_counter()
-        yield
-        self.timings[name] = self.timings.get(name, 0.0) + time.perf_counter() - start
-        self.advance(last - self._done)
-        self._stage, self._done, self._total = around
-
-    def expect(self, costs: Mapping[str, float], growth: Sequence[float] = (0.0, 1.0)) -> None:
-        self._costs.update(costs)
-        self._growth.update(dict.fromkeys(costs, growth))
-
-    def finish(self) -> None:
-        """Report that the fit is done, which it is a while after its last stage."""
-        if self._progress is not None:
-            total = self._units()
-            self._progress("finishing", total, total)
-
-    def _units(self) -> int:
-        return max(round(1e6 * sum(self._costs.values())), 1)
-
-    def count(self, timings: dict[str, float]) -> None:
-        for name, seconds in timings.items():
-            self._costs.pop(name, None)
-            self.timings[name] = self.timings.get(name, 0.0) + seconds
-            self.saved += seconds
 
     def run(
         self,
@@ -177,32 +136,3 @@ class LocalEngine(Engine):
             stop.set()
             wait(futures)
         return results
-
-    def fold(
-        self,
-        name: str,
-        function: Callable[[Task, Engine], Result],
-        tasks: Sequence[Task],
-        add: Callable[[Task, Result], None],
-        costs: Sequence[int],
-    ) -> None:
-        for task in tasks:
-            add(task, function(task, self))
-
-    def release(self) -> None:
-        # Threads free what they have found, but the C library keeps it for them.
-        with suppress(AttributeError, OSError):  # not glibc
-            ctypes.CDLL(None).malloc_trim(0)
-
-    def advance(self, steps: int) -> None:
-        self._done += steps
-        share = min(self._done / self._total, 1.0) if self._total else 1.0
-        growth = self._growth.get(self._stage, (0.0, 1.0))
-        place = min(int(share * (len(growth) - 1)), len(growth) - 2)
-        share = growth[place] + (share * (len(growth) - 1) - place) * (growth[place + 1] - growth[place])
-        self._shares[self._stage] = max(share, self._shares.get(self._stage, 0.0))
-        if self._progress is not None:
-            total = self._units()
-            done = sum(cost * self._shares.get(name, 0.0) for name, cost in self._costs.items())
-            # What comes after the last stage is not done yet.
-            self._progress(WORDS.get(self._stage, self._stage), min(round(1e6 * done), total - 1), total)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.core.sparse import DenseRows, Rows
-from mrfrec.engines.devices import check_device
+from mrfrec.engines.devices import chosen_device
 from mrfrec.errors import MissingLibraryError
 from mrfrec.models.answers.scorers import Scorer, VectorScorer
 from mrfrec.models.recommender import Recommender
@@ -53,7 +53,7 @@ class Latent(Recommender):
             raise MissingLibraryError(
                 f'{type(self).__name__} needs {library} to be trained: pip install "mrfrec[{self.extra}]".'
             ) from error
-        check_device(getattr(self, "device", "cpu"))
+        chosen_device(getattr(self, "device", "cpu"))
 
     def warm_up(self) -> None:
         """Load the library that training needs, which may take seconds."""

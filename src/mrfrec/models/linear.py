@@ -79,7 +79,7 @@ class Linear(Recommender):
         device, weights, low_rank = getattr(self, "device", "cpu"), self._weights, self._low_rank
         if device == "cpu" or (low_rank is None and isinstance(weights, Rows)):
             return None
-        from mrfrec.engines.choice import ranker_on
+        from mrfrec.engines.devices import ranker_on
 
         if self._on_device is None or not self._on_device.holds(weights, low_rank):
             self._on_device = None  # frees the memory of other weights

@@ -266,7 +266,7 @@ class MRF(Linear):
             return decide(self._settings, sizes, engine.memory)
 
     def _engine(self, progress: "Progress | None", client: Any = None) -> "LocalEngine":
-        from mrfrec.engines.choice import engine_on
+        from mrfrec.engines.devices import engine_on
 
         if client is not None:
             from mrfrec.engines.cluster import ClusterEngine
@@ -283,10 +283,10 @@ class MRF(Linear):
 
     def check_ready(self) -> None:
         """Raise if PyTorch or the device is missing."""
-        from mrfrec.engines.devices import check_device
+        from mrfrec.engines.devices import chosen_device
 
         super().check_ready()
-        check_device(self.device)
+        chosen_device(self.device)
 
     @property
     def _settings(self) -> Settings:

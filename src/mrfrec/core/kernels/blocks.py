@@ -295,23 +295,3 @@ def average_and_rescale(first, last, column_ptr, columns, scale, a, total, count
         for t in range(column_ptr[i], column_ptr[i + 1]):
             if count[t]:
                 total[t] *= scale[i] * a[columns[t]] / count[t]
-
-
-@kernel
-def count_in_rows(first, last, column_ptr, columns, values, counts):
-    """Count the entries other than 0 in each row, of a range of columns."""
-    for t in range(uint64(column_ptr[first]), uint64(column_ptr[last])):
-        if values[t] != 0:
-            counts[columns[t]] += 1
-
-
-@kernel
-def transpose_columns(first, last, column_ptr, columns, values, slot, out_items, out_values):
-    """Write the entries other than 0 of a range of columns by row; `slot` is where the next of a row goes."""
-    for i in range(first, last):
-        for t in range(uint64(column_ptr[i]), uint64(column_ptr[i + 1])):
-            if values[t] != 0:
-                j = columns[t]
-                place = uint64(slot[j])
-                slot[j] += 1
-                out_items[place], out_values[place] = i, values[t]

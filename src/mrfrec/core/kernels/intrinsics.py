@@ -93,29 +93,6 @@ def prefetch(typingctx: Any, address: Any) -> Any:
     return signature, codegen
 
 
-_WORD = {types.float32: types.uint32, types.float64: types.uint64}
-_FLOAT = {word: number for number, word in _WORD.items()}
-
-
-def _cast(result: Any, kind: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.bitcast(values[0], context.get_value_type(result))
-
-    return result(kind), codegen
-
-
-@intrinsic
-def bits(typingctx: Any, number: Any) -> Any:
-    """Return the bits of a float as an unsigned integer of the same width."""
-    return _cast(_WORD[number], number)
-
-
-@intrinsic
-def from_bits(typingctx: Any, word: Any) -> Any:
-    """Return the float with these bits."""
-    return _cast(_FLOAT[word], word)
-
-
 @intrinsic
 def integers_128(typingctx: Any) -> Any:
     """Return a pointer to 128 integers of 64 bits, which last until the function returns."""

@@ -4,7 +4,6 @@ import numpy as np
 from numba import uint64
 
 from mrfrec.core.kernels.compile import inner, kernel
-from mrfrec.core.kernels.intrinsics import bits, from_bits
 from mrfrec.core.kernels.rows import add_firsts, row_cost
 from mrfrec.core.kernels.sorting import sort
 
@@ -15,7 +14,7 @@ _LOW, _ALL = uint64(0xFFFFFFFF), uint64(0xFFFFFFFFFFFFFFFF)
 def _key(i, j, m, size):
     """Encode neighbour j of item i so that keys sort by magnitude, then by nearness in cyclic order."""
     distance = j - i if j > i else j - i + m
-    return (uint64(bits(np.float32(size))) << uint64(32)) | (_LOW - uint64(distance))
+    return (uint64(np.float32(size).view(np.uint32)) << uint64(32)) | (_LOW - uint64(distance))
 
 
 @inner
@@ -99,7 +98,7 @@ def _row(X, scaling, counts, i, end, threshold, accumulator, items, sizes):
 def _tally(sizes, shift, histogram):
     """Count magnitudes in bins; those that share all but their last `shift` bits share a bin."""
     for s in range(len(sizes)):
-        histogram[bits(np.float32(sizes[s])) >> np.uint32(shift)] += 1
+        histogram[np.float32(sizes[s]).view(np.uint32) >> np.uint32(shift)] += 1
 
 
 @kernel
@@ -179,7 +178,7 @@ def _sort_largest(keys, start, stop, most):
 def _count_above(keys, start, stop, threshold):
     """Count the keys of a sorted column with |S| > threshold."""
     t = start
-    while t < stop and from_bits(np.uint32(keys[t] >> uint64(32))) > threshold:
+    while t < stop and np.uint32(keys[t] >> uint64(32)).view(np.float32) > threshold:
         t += 1
     return t - start
 
@@ -293,4 +292,4 @@ def nearest(X, lengths, norms, shrink, first, last, row, largest, items, values)
             items[i, s], values[i, s] = -1, 0
             if s < n:
                 items[i, s] = _item(largest[s], i, m)
-                values[i, s] = from_bits(np.uint32(largest[s] >> uint64(32)))
+                values[i, s] = np.uint32(largest[s] >> uint64(32)).view(np.float32)

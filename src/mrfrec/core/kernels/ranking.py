@@ -4,6 +4,7 @@ import numpy as np
 from numba import uint64
 
 from mrfrec.core.kernels.compile import inner, kernel
+from mrfrec.core.kernels.sorting import first_at_least
 
 
 @kernel
@@ -228,25 +229,12 @@ def select_sparse(
             marks[hide_items[t]] = 0
 
 
-@inner
-def _place(B_ptr, B_items, j, i):
-    """Return where B_ji is, −1 if nowhere; the items of each row of B ascend."""
-    low, high = B_ptr[j], B_ptr[j + 1]
-    end = high
-    while low < high:
-        middle = (low + high) >> 1
-        if B_items[middle] < i:
-            low = middle + 1
-        else:
-            high = middle
-    return low if low < end and B_items[low] == i else -1
-
-
 @kernel
 def weights_between(B_ptr, B_items, B_values, had, targets, out):
-    """Write B[had, targets] into `out`, which holds zeros."""
+    """Write B[had, targets] into `out`, which holds zeros; the items of each row of B ascend."""
     for a in range(len(had)):
         for b in range(len(targets)):
-            place = _place(B_ptr, B_items, had[a], targets[b])
-            if place >= 0:
+            end = B_ptr[had[a] + 1]
+            place = first_at_least(targets[b], B_items, B_ptr[had[a]], end)
+            if place < end and B_items[place] == targets[b]:
                 out[a, b] = B_values[place]

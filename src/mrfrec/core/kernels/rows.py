@@ -6,7 +6,7 @@ import numpy as np
 from numba import uint64
 
 from mrfrec.core.kernels.compile import inner, kernel
-from mrfrec.core.kernels.intrinsics import bits, prefetch
+from mrfrec.core.kernels.intrinsics import prefetch
 
 
 class Incidence(NamedTuple):
@@ -29,23 +29,32 @@ class Scaling(NamedTuple):
 
 
 @kernel
-def count_items(user_ptr, items, first_user, last_user, counts):
-    """Count how often each item occurs among a range of users."""
-    for q in range(uint64(user_ptr[first_user]), uint64(user_ptr[last_user])):
-        counts[items[q]] += 1
+def count_items(first, last, ptr, items, values, counts):
+    """Count how often each item occurs in a range of rows; entries with a value of 0 do not count."""
+    for q in range(uint64(ptr[first]), uint64(ptr[last])):
+        if len(values) == 0 or values[q] != 0:
+            counts[items[q]] += 1
 
 
 @kernel
-def transpose(user_ptr, items, first_user, last_user, slot, begin, rank):
-    """Write a range of users into the item side; `slot` is where each item's next user goes."""
-    for u in range(uint64(first_user), uint64(last_user)):
-        start = uint64(user_ptr[u])
-        for q in range(start, uint64(user_ptr[u + 1])):
+def transpose(first, last, ptr, items, values, slot, out_rows, out_values):
+    """Write a range of rows by item: of each entry the row and the value, unless that is 0.
+
+    Without values, write where the row begins and the rank of the item in it. `slot` is where the next entry
+    of each item goes.
+    """
+    for u in range(uint64(first), uint64(last)):
+        start = uint64(ptr[u])
+        for q in range(start, uint64(ptr[u + 1])):
+            if len(values) and values[q] == 0:
+                continue
             i = items[q]
             t = uint64(slot[i])
             slot[i] += 1
-            begin[t] = start
-            rank[t] = q - start
+            if len(values):
+                out_rows[t], out_values[t] = u, values[q]
+            else:
+                out_rows[t], out_values[t] = start, q - start
 
 
 @kernel
@@ -79,7 +88,7 @@ def hash_columns(X, first, last, hashes):
             h ^= h >> uint64(29)
             if not binary:
                 value = X.values[uint64(X.begin[t]) + uint64(X.rank[t])]
-                h = (h ^ bits(np.float64(value))) * prime
+                h = (h ^ np.float64(value).view(np.uint64)) * prime
                 h ^= h >> uint64(32)
         hashes[i] = h
 

@@ -5,17 +5,14 @@ triangles are B. All steps work in place, on strips of rows, so that a card take
 memory holds. Products are in the precision of the model: TF32 is not used.
 """
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from mrfrec.core import closed_form
-from mrfrec.core.engine import Engine
-from mrfrec.core.statistics import Statistics
-from mrfrec.engines.gpu.device import Device, dtype_name, ranges
+from mrfrec.core.engine import Array, Engine, Floats, ranges
+from mrfrec.core.statistics import Statistics, not_positive_definite
+from mrfrec.engines.gpu.device import Device, computes, dtype_name
 from mrfrec.engines.gpu.rows import StreamedRows
 
 _SIDE = 2048  # of a tile of the factorisation
@@ -27,16 +24,12 @@ def needed_bytes(m: int, itemsize: int) -> int:
     return itemsize * m * (m + 3 * max(_SIDE, _STRIP))
 
 
+@computes
 def dense_weights(
-    rows: StreamedRows,
-    device: Device,
-    ridge: npt.NDArray[np.float64],
-    dtype: str,
-    mean_constraint: bool,
-    engine: Engine,
-) -> npt.NDArray[Any]:
+    device: Device, statistics: Statistics, ridge: Floats, dtype: str, mean_constraint: bool, engine: Engine
+) -> Array:
     """Return B, on the host."""
-    statistics, m = rows.statistics, rows.statistics.m
+    m, rows = statistics.m, StreamedRows(statistics, device)
     with device.host_array(m, dtype, engine.threads) as out:
         with engine.stage("matrix", m):
             A = torch.empty((m, m), dtype=getattr(torch, dtype), device=device.torch)
@@ -58,14 +51,14 @@ def dense_weights(
 
 def _invert(A: Tensor, engine: Engine) -> None:
     """Replace the lower triangle of A by that of A⁻¹."""
-    m, tiles = len(A), ranges(len(A), _SIDE)
+    m, tiles = len(A), ranges(0, len(A), _SIDE)
     space = torch.empty(min(_SIDE, m) * m, dtype=A.dtype, device=A.device)  # a row of tiles
     with engine.stage("factorise", m):
         for k0, k1 in tiles:  # A = L·Lᵀ, one column of tiles after the other
             A[k0:, k0:k1].addmm_(A[k0:, :k0], A[k0:k1, :k0].T, alpha=-1)
             L, failed = torch.linalg.cholesky_ex(A[k0:k1, k0:k1])
             if int(failed):
-                raise closed_form.not_positive_definite(m, dtype_name(A))
+                raise not_positive_definite(f"the item-item matrix of {m} items", dtype_name(A))
             A[k0:k1, k0:k1] = L  # with zeros above the diagonal
             if k1 < m:
                 A[k1:, k0:k1] = torch.linalg.solve_triangular(L.T, A[k1:, k0:k1], upper=True, left=False)
@@ -76,7 +69,7 @@ def _invert(A: Tensor, engine: Engine) -> None:
             own = torch.linalg.solve_triangular(A[i0:i1, i0:i1], identity, upper=False)
             panel = space[: (i1 - i0) * i0].view(i1 - i0, i0)
             torch.mm(own, A[i0:i1, :i0], out=panel).neg_()
-            for j0, j1 in ranges(i0, _SIDE):
+            for j0, j1 in ranges(0, i0, _SIDE):
                 torch.mm(panel[:, j0:], A[j0:i0, j0:j1], out=A[i0:i1, j0:j1])
             A[i0:i1, i0:i1] = own
             engine.advance(i1 - i0)
@@ -100,7 +93,7 @@ def _weights(A: Tensor, statistics: Statistics, mean_constraint: bool, device: D
     diagonal = A.diagonal().double().cpu().numpy() - z**2
     factor = closed_form.column_factor(statistics, diagonal, dtype_name(A))
     a, f, rank_one = (device.to_device(x).to(A.dtype) for x in (statistics.scaling.a, factor, z))
-    for i0, i1 in reversed(ranges(len(A), _STRIP)):  # largest first: the others fit into its memory
+    for i0, i1 in reversed(ranges(0, len(A), _STRIP)):  # largest first: the others fit into its memory
         strip = torch.addcmul(A[i0:i1, :i1], rank_one[i0:i1, None], rank_one[:i1], value=-1).neg_()
         own = strip[:, i0:].tril(-1)
         strip[:, i0:] = own + own.T  # zeros on the diagonal
@@ -108,10 +101,10 @@ def _weights(A: Tensor, statistics: Statistics, mean_constraint: bool, device: D
         A[i0:i1, :i1] = strip * a[i0:i1, None] * f[:i1]
 
 
-def _symmetric_product(A: Tensor, x: npt.NDArray[np.float64], device: Device) -> npt.NDArray[np.float64]:
+def _symmetric_product(A: Tensor, x: Floats, device: Device) -> Floats:
     """Return C·x in float64, from the lower triangle of C."""
     x_device, out = device.to_device(x), torch.zeros(len(A), dtype=torch.float64, device=A.device)
-    for i0, i1 in ranges(len(A), _STRIP):
+    for i0, i1 in ranges(0, len(A), _STRIP):
         strip = A[i0:i1, :i1].double()
         own = strip[:, i0:].tril()
         out[i0:i1] += strip[:, :i0] @ x_device[:i0] + (own + own.tril(-1).T) @ x_device[i0:i1]

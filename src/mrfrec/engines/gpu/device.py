@@ -1,19 +1,25 @@
 """One device of PyTorch: its memory, the way to it and back, and the precision of its products."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mrfrec.core.engine import Engine
+from mrfrec.core.engine import Array, Engine, ranges
 from mrfrec.core.memory import Budget, human_bytes
 from mrfrec.engines.machine import memory_budget
 from mrfrec.errors import MemoryPlanError
+
+if TYPE_CHECKING:
+    from mrfrec.engines.gpu.rows import StreamedRows
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
 
 LIBRARIES = 700_000_000  # bytes that PyTorch and its libraries take on a GPU, measured
 _PINNED_ROWS = 512  # of an array, that are on their way to the host at one time
@@ -24,6 +30,7 @@ class Device:
 
     def __init__(self, name: str) -> None:
         self.torch = torch.device(name)
+        self.rows: StreamedRows | None = None  # the data of a fit, from one stage to the next
 
     @property
     def memory(self) -> Budget:
@@ -33,7 +40,7 @@ class Device:
         held = torch.cuda.memory_reserved(self.torch) - torch.cuda.memory_allocated(self.torch)
         return Budget(torch.cuda.mem_get_info(self.torch)[0] + held, f"is free on the device {self.torch}")
 
-    def to_device(self, array: npt.NDArray[Any]) -> Tensor:
+    def to_device(self, array: Array) -> Tensor:
         """Return a copy on the device; unsigned integers become signed."""
         array = np.ascontiguousarray(array)
         if array.dtype.kind == "u" and array.itemsize > 1:
@@ -43,23 +50,23 @@ class Device:
         return torch.from_numpy(array).to(self.torch)
 
     @contextmanager
-    def host_array(self, m: int, dtype: str, threads: int) -> Iterator[npt.NDArray[Any]]:
+    def host_array(self, m: int, dtype: str, threads: int) -> Iterator[Array]:
         """Yield an m × m array in ordinary memory; threads touch its pages while the device is at work."""
         out = np.empty((m, m), dtype)
         pool = ThreadPoolExecutor(threads)
-        for i0, i1 in ranges(m, _PINNED_ROWS) if self.torch.type != "cpu" else ():
+        for i0, i1 in ranges(0, m, _PINNED_ROWS) if self.torch.type != "cpu" else ():
             pool.submit(out[i0:i1].fill, 0)
         try:
             yield out
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def to_host(self, A: Tensor, out: npt.NDArray[Any], engine: Engine) -> npt.NDArray[Any]:
+    def to_host(self, A: Tensor, out: Array, engine: Engine) -> Array:
         """Copy a matrix to ordinary memory, through pinned strips and with all threads."""
         if A.device.type == "cpu":
             return np.asarray(A.numpy())
         pinned = [torch.empty((_PINNED_ROWS, A.shape[1]), dtype=A.dtype, pin_memory=True) for _ in range(2)]
-        strips = ranges(len(A), _PINNED_ROWS)
+        strips = ranges(0, len(A), _PINNED_ROWS)
         ready: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
         for number, (i0, i1) in enumerate([*strips, (0, 0)]):
             if number < len(strips):
@@ -67,24 +74,19 @@ class Device:
             if number:  # the strip before is there by now: copy it while the next one comes
                 j0, j1 = strips[number - 1]
                 source = pinned[(number - 1) % 2].numpy()
-                engine.run(lambda t, j0=j0, source=source: _copy(out, j0, source, *t), ranges(j1 - j0, 32))
+                engine.run(lambda t, j0=j0, source=source: _copy(out, j0, source, *t), ranges(0, j1 - j0, 32))
             ready.record()
             ready.synchronize()
         return out
 
 
-def _copy(out: npt.NDArray[Any], offset: int, source: npt.NDArray[Any], start: int, stop: int) -> None:
+def _copy(out: Array, offset: int, source: Array, start: int, stop: int) -> None:
     out[offset + start : offset + stop] = source[start:stop]
 
 
 def dtype_name(A: Tensor) -> str:
     """Return the name that NumPy has for the type of a tensor."""
     return str(A.dtype).removeprefix("torch.")
-
-
-def ranges(stop: int, step: int) -> list[tuple[int, int]]:
-    """Cut 0…stop into ranges of `step`."""
-    return [(first, min(first + step, stop)) for first in range(0, stop, step)]
 
 
 @contextmanager
@@ -110,3 +112,16 @@ def computing_on(device: torch.device, what: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
         if device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def computes(
+    function: Callable[Concatenate[Device, P], Result],
+) -> Callable[Concatenate[Device, P], Result]:
+    """Let a step of a fit compute on its first argument, as `computing_on` says."""
+
+    @wraps(function)
+    def on_device(device: Device, /, *args: P.args, **kwargs: P.kwargs) -> Result:
+        with computing_on(device.torch, "the fit"):
+            return function(device, *args, **kwargs)
+
+    return on_device

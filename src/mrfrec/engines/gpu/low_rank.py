@@ -1,17 +1,15 @@
 """The singular vectors of the low-rank part on a GPU: products and projections of block Lanczos."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from mrfrec.core.engine import Engine
+from mrfrec.core.engine import Array, Engine
 from mrfrec.core.lanczos import Half, Operations, basis_size, fill_basis
-from mrfrec.engines.gpu.device import Device
+from mrfrec.engines.gpu.device import Device, computes
 
 
 def needed_bytes(pairs: int, m: int, rank: int, itemsize: int) -> int:
@@ -20,15 +18,16 @@ def needed_bytes(pairs: int, m: int, rank: int, itemsize: int) -> int:
     return (8 + 2 * itemsize) * pairs + itemsize * m * (columns + rank + 8 * block) if rank else 0
 
 
+@computes
 def leading_vectors(
+    device: Device,
     parts: list[tuple[Half, Half]],
-    a: npt.NDArray[Any],
-    random: Callable[[int], npt.NDArray[Any]],
+    a: Array,
+    random: Callable[[int], Array],
     columns: int,
     rank: int,
-    device: Device,
     engine: Engine,
-) -> npt.NDArray[Any]:
+) -> Array:
     """Return the leading right singular vectors of N as rows, on the host; see the core's `lanczos`."""
     to_device = device.to_device
     scale = to_device(a)[:, None]
@@ -46,7 +45,7 @@ def leading_vectors(
             out += product
         return out * scale
 
-    def project(basis: Tensor, product: Tensor) -> npt.NDArray[Any]:
+    def project(basis: Tensor, product: Tensor) -> Array:
         inside = basis @ product
         product -= basis.T @ inside
         product -= basis.T @ (basis @ product)  # the rounding of the first time

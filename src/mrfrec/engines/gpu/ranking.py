@@ -5,16 +5,15 @@ as compiled code does; so sums round alike, and what ties there ties here. A low
 way for the items that may be among the best alone.
 """
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mrfrec.core.engine import Array, ranges
 from mrfrec.core.low_rank import LowRank
 from mrfrec.core.sparse import DenseRows, Rows
-from mrfrec.engines.gpu.device import Device, computing_on, ranges
+from mrfrec.engines.gpu.device import Device, computing_on
 from mrfrec.engines.gpu.rows import owners_and_places
 
 _SCORES = 1 << 27  # scores of the users that are ranked at one time
@@ -54,13 +53,13 @@ class DeviceRanker:
     def top_k(
         self,
         histories: Rows,
-        values: npt.NDArray[Any],
+        values: Array,
         k: int,
-        base: npt.NDArray[Any],
+        base: Array,
         order: npt.NDArray[np.int32],
         hidden: Rows,
-        factor: npt.NDArray[Any] | None,
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
+        factor: Array | None,
+    ) -> tuple[npt.NDArray[np.int32], Array]:
         """Return each user's k best items and their scores, best first; −1 and −∞ where there are fewer.
 
         Scores are (base + x·(B + λ·L)) · factor, and of equal scores the one with the lower `order` is first.
@@ -94,12 +93,7 @@ class DeviceRanker:
         return self._device.to_device(row), self._device.to_device(np.asarray(rows.items)).long()
 
     def _add(
-        self,
-        out: Tensor,
-        matrix: "_Matrix",
-        histories: Rows,
-        weights: npt.NDArray[Any] | None,
-        users: npt.NDArray[Any],
+        self, out: Tensor, matrix: "_Matrix", histories: Rows, weights: Array | None, users: Array
     ) -> None:
         """Add x·B to `out`, one item of each history after the other; longest histories first."""
         begin, lengths = histories.ptr[users], np.diff(histories.ptr)[users]
@@ -119,8 +113,8 @@ class DeviceRanker:
         out: Tensor,
         low: LowRank,
         histories: Rows,
-        values: npt.NDArray[Any],
-        users: npt.NDArray[Any],
+        values: Array,
+        users: Array,
         k: int,
         scale: Tensor | None,
     ) -> None:
@@ -142,7 +136,7 @@ class DeviceRanker:
         wanted &= out > -torch.inf
         user, item = wanted.nonzero(as_tuple=True)
         exact = out[user, item]
-        for first, last in ranges(len(user), _TERMS // h.shape[1]):
+        for first, last in ranges(0, len(user), _TERMS // h.shape[1]):
             terms = self._V[item[first:last]] * h[user[first:last]]
             for f in range(terms.shape[1]):  # one after the other, as compiled code does
                 exact[first:last] += terms[:, f]

@@ -99,6 +99,13 @@ class StreamedRows:
         self._values = None
 
 
+def streamed(device: Device, statistics: Statistics) -> StreamedRows:
+    """Keep the data on the device from one stage to the next."""
+    if device.rows is None or device.rows.statistics is not statistics:
+        device.rows = StreamedRows(statistics, device)
+    return device.rows
+
+
 def bounded_ranges(before: Tensor, first: int, last: int) -> Iterator[tuple[int, int]]:
     """Cut first…last into ranges that list at most so many numbers; `before` says how many come before."""
     if first == last:

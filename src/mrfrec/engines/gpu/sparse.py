@@ -4,27 +4,29 @@ Blocks are factorised in batches of about one size, padded with rows of the iden
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mrfrec.core import blocks
-from mrfrec.core.engine import Engine
+from mrfrec.core.blocks import block_name
+from mrfrec.core.engine import Array, Engine, Floats
 from mrfrec.core.entries import Pairs
 from mrfrec.core.kernels.blocks import Blocks
-from mrfrec.engines.gpu.device import dtype_name
-from mrfrec.engines.gpu.rows import LISTED, StreamedRows, bounded_ranges, owners_and_places
+from mrfrec.core.statistics import Statistics, not_positive_definite
+from mrfrec.engines.gpu.device import Device, computes, dtype_name
+from mrfrec.engines.gpu.rows import LISTED, StreamedRows, bounded_ranges, owners_and_places, streamed
 
 _BATCH = 1 << 26  # numbers in the matrices of a batch of blocks
 _PER_NUMBER = 24  # bytes: of the matrix, its factor, and where its parts lie
 _SIZES = 0.9  # the smallest block of a batch, as a share of the largest
 
 
+@computes
 def list_pairs(
-    rows: StreamedRows,
+    device: Device,
+    statistics: Statistics,
     threshold: np.float32,
     shift: int,
     may_keep: Callable[[int], bool],
@@ -33,11 +35,11 @@ def list_pairs(
 ) -> tuple[list[Pairs], npt.NDArray[np.int64]]:
     """Return the pairs with |S| > threshold, while `may_keep(count)` says yes, and a histogram of |S|."""
     found: list[Pairs] = []
-    m = rows.statistics.m
-    histogram = torch.zeros(1 << (31 - shift), dtype=torch.int64, device=rows.device.torch)
+    m, rows = statistics.m, streamed(device, statistics)
+    histogram = torch.zeros(1 << (31 - shift), dtype=torch.int64, device=device.torch)
     # Items that may have |S| > threshold with each other though nobody has both.
-    g = np.abs(rows.statistics.scaling.g)
-    common = rows.device.to_device(np.flatnonzero(g * g.max(initial=0.0) >= 0.999 * threshold))
+    g = np.abs(statistics.scaling.g)
+    common = device.to_device(np.flatnonzero(g * g.max(initial=0.0) >= 0.999 * threshold))
     for i0, i1, sums in rows.large_strips():
         for first, some in _pieces(sums, i0, common):
             row, item = _candidates(some, first, common)
@@ -80,14 +82,15 @@ def needed_bytes() -> int:
 # ── blocks ────────────────────────────────────────────────────────────────────────────────────────
 
 
+@computes
 def estimates_of_blocks(
-    rows: StreamedRows, ridge: npt.NDArray[np.float64], dtype: str, batch: Blocks, engine: Engine
-) -> npt.NDArray[Any]:
+    device: Device, statistics: Statistics, ridge: Floats, dtype: str, batch: Blocks, engine: Engine
+) -> Array:
     """Return the estimates of the blocks, at the places that `batch.store_ptr` says."""
-    kinds = np.diff(batch.kind_ptr)
+    kinds, rows = np.diff(batch.kind_ptr), streamed(device, statistics)
     estimates = np.zeros(int(batch.store_ptr[-1]), dtype)
     triangle = kinds * (kinds - 1) // 2 * np.dtype(dtype).itemsize
-    most = max((rows.device.memory.limit - needed_bytes()) // 2, int(triangle.max()))
+    most = max((device.memory.limit - needed_bytes()) // 2, int(triangle.max()))
     ends, first = np.cumsum(triangle), 0
     while first < len(kinds):  # as many blocks as the device has room for
         last = int(np.searchsorted(ends, most + (ends[first - 1] if first else 0), "right"))
@@ -107,13 +110,7 @@ class _Part:
     """Blocks first to last of a batch, whose parts of S lie on the device at one time."""
 
     def __init__(
-        self,
-        rows: StreamedRows,
-        batch: Blocks,
-        first: int,
-        last: int,
-        ridge: npt.NDArray[np.float64],
-        dtype: str,
+        self, rows: StreamedRows, batch: Blocks, first: int, last: int, ridge: Floats, dtype: str
     ) -> None:
         to_device = rows.device.to_device
         self.rows, self.batch, self.first, self.dtype = rows, batch, first, getattr(torch, dtype)
@@ -163,7 +160,7 @@ class _Part:
             yield order[start:stop]
             start = stop
 
-    def solve(self, group: npt.NDArray[np.int64], estimates: npt.NDArray[Any]) -> None:
+    def solve(self, group: npt.NDArray[np.int64], estimates: Array) -> None:
         """Write the estimates of some blocks; the letters are those of the core's `solve_blocks`."""
         device, k, d = self.kinds.device, int(self.sizes[group].max()), int(self.targets[group].max())
         b = torch.from_numpy(group).to(device)
@@ -188,7 +185,8 @@ class _Part:
         L, failed = torch.linalg.cholesky_ex(A)
         bad = torch.nonzero(singular | (failed != 0))[:, 0].tolist()
         if bad:
-            raise blocks.not_positive_definite(self.batch, self.first + int(group[bad[0]]), dtype_name(L))
+            name = block_name(self.batch, self.first + int(group[bad[0]]))
+            raise not_positive_definite(name, dtype_name(L))
         del A
 
         # The columns T of R: E has a 1 for each target, and zeros where a block has fewer targets.
