@@ -8,16 +8,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import Any, Self
 
+import httpx
 import polars as pl
 import uvicorn
 
-from mrfrec import MRF, read_interactions
+from mrfrec import MRF, read_interactions, read_item_features
+from mrfrec.data.ids import Texts
+from mrfrec.service import ServiceSettings, create_app
+from mrfrec.service.keys import new_key
 
+ASK = {"history": ["milk", "tea"], "k": 3}
+JSON = {"Content-Type": "application/json"}
 TABLE = [
     (user, item)
     for user in range(60)
@@ -43,12 +50,75 @@ def serving(app: Any, **options: Any) -> Iterator[str]:
             thread.join()
 
 
+@contextmanager
+def asking(models: Any, **settings: Any) -> Iterator[httpx.Client]:
+    """Serve models with these settings; gives a client of the service."""
+    app = create_app(models, settings=ServiceSettings(**settings))
+    with serving(app) as url, httpx.Client(base_url=url, timeout=60) as client:
+        yield client
+
+
+def sent(url: str, text: bytes, room: int | None = None) -> socket.socket:
+    """Connect to a service, with so many bytes of room for what it sends, and send it bytes."""
+    host, port = url.removeprefix("http://").rstrip("/").split(":")
+    connection = socket.socket()
+    if room is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
+    connection.settimeout(20)
+    connection.connect((host, int(port)))
+    connection.sendall(text)
+    return connection
+
+
+def post(path: str, body: bytes) -> bytes:
+    """Return the bytes of a request with JSON."""
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def raw(url: str, text: bytes, pause: float = 0.0, rest: bytes = b"") -> bytes:
+    """Send bytes and return everything that comes back until the server closes the connection."""
+    with sent(url, text) as connection:
+        if rest:
+            time.sleep(pause)
+            connection.sendall(rest)
+        return received(connection)
+
+
+def received(connection: socket.socket) -> bytes:
+    """Return everything that comes until the server closes the connection."""
+    found = b""
+    with suppress(ConnectionResetError):  # it was closed before it took all that was sent
+        while piece := connection.recv(1_000_000):
+            found += piece
+    return found
+
+
 def save_shop(path: Path, **parameters: Any) -> Path:
     """Fit a model of a few groceries, with titles and histories."""
     table = pl.DataFrame(TABLE, schema=["user", "item"], orient="row")
     table = table.with_columns(title=pl.lit("the ") + pl.col("item"))
     MRF(threads=1, **parameters).fit(read_interactions(table)).save(path, include_histories=True)
     return path
+
+
+def save_tagged(path: Path) -> Path:
+    """Fit a model of items with tags, which look like HTML: p0 and p12 have 30, and p12 has no users."""
+    pairs = [(user, f"p{item}") for user in range(40) for item in range(12) if (user + item) % 3 == 0]
+    table = pl.DataFrame(pairs, schema=["user", "item"], orient="row")
+    tags = [[f"tag {n}" for n in range(30)] if item % 12 == 0 else ["plain"] for item in range(13)]
+    items = pl.DataFrame({"item": [f"p{item}" for item in range(13)], "tags": tags})
+    features = read_item_features(items)
+    names = Texts.of(name.replace(": ", ": <b>") for name in features.names)
+    MRF(threads=1, measure=False).fit(table, item_features=replace(features, names=names)).save(path)
+    return path
+
+
+def save_keys(file: Path) -> tuple[str, str]:
+    """Write a file of keys; return one that may read, of the name web, and one that may manage, ops."""
+    (read, first), (manage, second) = new_key("web"), new_key("ops", "manage")
+    file.write_text(f"# who may ask\n{first}\n\n{second}\n")
+    return read, manage
 
 
 class Command:

@@ -4,11 +4,11 @@ import json
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
+import httpx
 import numpy as np
 import polars as pl
 import pytest
@@ -20,7 +20,7 @@ from mrfrec.service import ServiceSettings, create_app
 from mrfrec.service.keys import new_key
 
 from conftest import random_matrix
-from servers import save_shop, serving
+from servers import save_shop, save_tagged, serving
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +38,14 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def url(shop: Path, films: Path) -> Iterator[str]:
-    app = create_app({"shop": shop, "films": films}, settings=ServiceSettings(max_k=50, max_batch=5))
-    with serving(app) as url:
+def files(shop: Path, films: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    tagged = save_tagged(tmp_path_factory.mktemp("client") / "tagged.mrf")
+    return {"shop": shop, "films": films, "tagged": tagged}
+
+
+@pytest.fixture(scope="module")
+def url(files: dict[str, Path]) -> Iterator[str]:
+    with serving(create_app(files, settings=ServiceSettings(max_k=50, max_batch=5))) as url:
         yield url
 
 
@@ -51,65 +56,71 @@ def _outcome(ask: Any) -> tuple[pl.DataFrame, list[str]]:
     return table, [str(each.message) for each in caught if issubclass(each.category, MrfrecWarning)]
 
 
-SHOP: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
-    "a history": ("recommend", (), {"history": ["milk", "tea"], "k": 3}),
-    "an empty history": ("recommend", (), {"history": [], "k": 3}),
-    "values": ("recommend", (), {"history": {"milk": 2.0, "tea": 0.5}, "k": 2}),
-    "histories by name": ("recommend", (), {"history": {"ann": ["milk"], "bob": {"tea": 1}}, "k": 2}),
-    "several histories": ("recommend", (), {"history": [["milk"], [], ["beer", "nuts"]] * 4, "k": 2}),
-    "a user": ("recommend", (4,), {"k": 3}),
-    "several users": ("recommend", ([4, np.int64(7), 999],), {"k": 2}),
-    "options": (
-        "recommend",
-        (),
-        {"history": ["milk"], "k": 2, "exclude": ["bread"], "novelty": 0.4, "exclude_seen": False},
-    ),
-    "allowed": ("recommend", (), {"history": ["milk"], "allow": ["beer", "tea", "none"], "k": 2}),
-    "reasons": ("recommend", (), {"history": ["milk", "tea"], "explain": 2, "k": 3}),
-    "unknown items": ("recommend", (), {"history": ["milk", "caviar"], "k": 2}),
-    "unknown options": ("recommend", (), {"history": [["milk"], ["tea"]], "exclude": ["caviar"], "k": 2}),
-    "too many": ("recommend", (), {"history": ["milk"], "k": 40}),
-    "numbers of numpy": (
-        "recommend",
-        (),
-        {
-            "history": {"milk": np.int8(1)},
-            "k": np.int64(2),
-            "novelty": np.float32(0.5),
-            "explain": np.int8(1),
-        },
-    ),
-    "half a character": ("recommend", (), {"history": ["milk", "\ud800"], "k": 2}),
-    "similar": ("similar_items", ("milk",), {"k": 2}),
-    "similar to several": ("similar_items", (["milk", "tea"],), {"k": 2}),
-    "explain": ("explain", ("bread",), {"history": ["milk", "jam"]}),
-    "explain a user's": ("explain", ("bread",), {"user": 4, "novelty": 0.2}),
-    "explain a history with unknown items": ("explain", ("bread",), {"history": ["caviar", "milk"]}),
-    "too many similar": ("similar_items", ("milk",), {"k": 40}),
-    "too many similar to several": ("similar_items", (["milk", "tea"],), {"k": 40}),
-    "search": ("search", ("mil",), {}),
+Asked = tuple[str, dict[str, Any]]
+SHOP: dict[str, Asked] = {
+    "a history": ("recommend", {"history": ["milk", "tea"], "k": 3}),
+    "an empty history": ("recommend", {"history": [], "k": 3}),
+    "values": ("recommend", {"history": {"milk": 2.0, "tea": 0.5}, "k": 2}),
+    "histories by name": ("recommend", {"history": {"ann": ["milk"], "bob": {"tea": 1}}, "k": 2}),
+    "several histories": ("recommend", {"history": [["milk"], [], ["beer", "nuts"]] * 4, "k": 2}),
+    "a user": ("recommend", {"users": 4, "k": 3}),
+    "several users": ("recommend", {"users": [4, np.int64(7), 999], "k": 2}),
+    "rarer items": ("recommend", {"history": ["milk"], "k": 2, "novelty": 0.4}),
+    "excluded": ("recommend", {"history": ["milk"], "k": 2, "exclude": ["bread"], "exclude_seen": False}),
+    "allowed": ("recommend", {"history": ["milk"], "allow": ["beer", "tea", "none"], "k": 2}),
+    "reasons": ("recommend", {"history": ["milk", "tea"], "explain": 2, "k": 3}),
+    "unknown items": ("recommend", {"history": ["milk", "caviar"], "k": 2}),
+    "unknown options": ("recommend", {"history": [["milk"], ["tea"]], "exclude": ["caviar"], "k": 2}),
+    "too many": ("recommend", {"history": ["milk"], "k": 40}),
+    "counts of numpy": ("recommend", {"history": ["milk"], "k": np.int64(2), "explain": np.int8(1)}),
+    "values of numpy": ("recommend", {"history": {"milk": np.int8(1)}, "novelty": np.float32(0.5), "k": 2}),
+    "half a character": ("recommend", {"history": ["milk", "\ud800"], "k": 2}),
+    "similar": ("similar_items", {"item": "milk", "k": 2}),
+    "similar to several": ("similar_items", {"item": ["milk", "tea"], "k": 2}),
+    "explain": ("explain", {"item": "bread", "history": ["milk", "jam"]}),
+    "explain a user's": ("explain", {"item": "bread", "user": 4, "novelty": 0.2}),
+    "explain a history with unknown items": ("explain", {"item": "bread", "history": ["caviar", "milk"]}),
+    "too many similar": ("similar_items", {"item": "milk", "k": 40}),
+    "too many similar to several": ("similar_items", {"item": ["milk", "tea"], "k": 40}),
+    "search": ("search", {"text": "mil"}),
 }
-FILMS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
-    "reasons by title": ("recommend", (), {"history": [7, 14, 70], "explain": 3, "k": 4}),
-    "values": ("recommend", (), {"history": {7: 3.5, np.int64(14): np.float32(1.5)}, "k": 4}),
-    "arrays": ("recommend", (), {"history": np.array([7, 21]), "k": 4}),
-    "similar": ("similar_items", (14,), {"k": 3}),
-    "explain": ("explain", (21,), {"history": [7, 14]}),
-    "search": ("search", ("film 3",), {"k": 3}),
+FILMS: dict[str, Asked] = {
+    "reasons by title": ("recommend", {"history": [7, 14, 70], "explain": 3, "k": 4}),
+    "values": ("recommend", {"history": {7: 3.5, np.int64(14): np.float32(1.5)}, "k": 4}),
+    "arrays": ("recommend", {"history": np.array([7, 21]), "k": 4}),
+    "similar": ("similar_items", {"item": 14, "k": 3}),
+    "explain": ("explain", {"item": 21, "history": [7, 14]}),
+    "search": ("search", {"text": "film 3", "k": 3}),
 }
+TAGGED: dict[str, Asked] = {
+    "reasons": ("recommend", {"history": ["p0", "p1"], "allow": ["p12"], "explain": 2, "k": 1}),
+    "explain": ("explain", {"item": "p12", "history": ["p0", "p1"]}),
+    "explain an empty history": ("explain", {"item": "p12", "history": []}),
+}
+CASES = {"shop": SHOP, "films": FILMS, "tagged": TAGGED}
 
 
-@pytest.mark.parametrize("case", [*(("shop", case) for case in SHOP), *(("films", case) for case in FILMS)])
-def test_a_client_answers_as_the_model_does(url: str, shop: Path, films: Path, case: tuple[str, str]) -> None:
-    name, key = case
-    method, given, options = {"shop": SHOP, "films": FILMS}[name][key]
-    model = mrfrec.load({"shop": shop, "films": films}[name])
+@pytest.mark.parametrize(("name", "key"), [(name, key) for name, cases in CASES.items() for key in cases])
+def test_a_client_answers_as_the_model_does(url: str, files: dict[str, Path], name: str, key: str) -> None:
+    method, given = CASES[name][key]
+    model = mrfrec.load(files[name])
     with Client(url, model=name, batch=5) as client:
-        found, said = _outcome(lambda: getattr(client, method)(*given, **options))
-    wanted, expected = _outcome(lambda: getattr(model, method)(*given, **options))
+        found, said = _outcome(lambda: getattr(client, method)(**given))
+    wanted, expected = _outcome(lambda: getattr(model, method)(**given))
     assert found.schema == wanted.schema
     assert found.equals(wanted) or (found.to_dicts() == [pytest.approx(row) for row in wanted.to_dicts()])
     assert len(said) == len(expected)
+    assert ("both" in found.columns) == (name == "tagged" and method == "explain")
+
+
+def test_features_in_common_are_lists_in_every_answer(url: str) -> None:
+    asked = {"model": "tagged", "history": ["p0"]}
+    body = {**asked, "allow": ["p12"], "k": 1, "reasons": 1}
+    reasons = httpx.post(f"{url}/v1/recommend", json=body).json()["items"][0]["reasons"]
+    parts = httpx.post(f"{url}/v1/explain", json={**asked, "item": "p12"}).json()["contributions"]
+    assert reasons[0]["both"] == parts[0]["both"]
+    assert parts[0]["both"][0].startswith("<b>tag ")
+    assert "both" not in parts[-1]  # the base score
 
 
 def test_info_describes_the_model(url: str) -> None:
@@ -172,8 +183,8 @@ def test_a_visitor_chooses_the_model_of_a_split(shop: Path, tmp_path: Path) -> N
     files = {"old": shop, "new": save_shop(tmp_path / "new.mrf", novelty=0.5)}
     models = {name: mrfrec.load(path) for name, path in files.items()}
     app = create_app(files, split={"old": 0.5, "new": 0.5})
-    choices = {visitor: app.state.models.choose(None, visitor) for visitor in ("a", "b", "c", "d", 99)}
-    chosen = {visitor: choice.served.name for visitor, choice in choices.items() if choice}
+    choose = app.state.models.choose
+    chosen = {visitor: choose(None, visitor).served.name for visitor in ("a", "b", "c", "d", 99)}
     assert {*chosen.values()} == {"old", "new"}
     with serving(app) as url, Client(url) as client:
         for visitor, name in chosen.items():
@@ -229,44 +240,30 @@ def test_a_key_is_sent(shop: Path, tmp_path: Path) -> None:
 
 @contextmanager
 def _answering(
-    *answers: tuple[int, bytes], kind: str = "application/problem+json"
-) -> Iterator[tuple[str, list[str]]]:
-    """A server that gives these answers, one after another, and the last for ever."""
+    *answers: tuple[int, bytes], kind: str = "application/problem+json", **options: Any
+) -> Iterator[tuple[Client, list[str]]]:
+    """A client of a service that gives these answers, one after another, and the last for ever."""
     asked: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            status, body = answers[min(len(asked), len(answers) - 1)]
-            asked.append(self.path)
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json" if status == 200 else kind)
-            self.send_header("Retry-After", "0")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(request: httpx.Request) -> httpx.Response:
+        status, body = answers[min(len(asked), len(answers) - 1)]
+        asked.append(request.url.path)
+        headers = {"Content-Type": "application/json" if status == 200 else kind, "Retry-After": "0"}
+        return httpx.Response(status, content=body, headers=headers)
 
-        do_POST = do_GET  # noqa: N815
-
-        def log_message(self, *_: Any) -> None: ...
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", asked
-        finally:
-            server.shutdown()
-            thread.join()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(httpx, "Client", partial(httpx.Client, transport=httpx.MockTransport(answer)))
+        with Client("http://there", **options) as client:
+            yield client, asked
 
 
 def test_a_busy_service_is_asked_again_a_few_times() -> None:
     busy = (503, b'{"detail": "too many requests at once; try again."}')
     good = (200, b'{"models": [{"name": "a", "default": true}]}')
-    with _answering(busy, busy, good) as (url, asked), Client(url) as client:
+    with _answering(busy, busy, good) as (client, asked):
         assert client.info()["name"] == "a"
         assert len(asked) == 3
-    with _answering(busy) as (url, asked), Client(url, retries=1) as client:
+    with _answering(busy, retries=1) as (client, asked):
         with pytest.raises(ServiceError, match="says 503: too many requests at once"):
             client.info()
         assert len(asked) == 2
@@ -306,9 +303,9 @@ ODD = '{"model": {}, "models": [3], "items": 3, "answers": [1], "unknown": 7, "c
     ids=range(10),
 )
 def test_what_is_no_service_is_an_error(status: int, body: str, kind: str) -> None:
-    with _answering((status, body.encode()), kind=kind) as (url, _), Client(url) as client:
+    with _answering((status, body.encode()), kind=kind) as (client, _):
         for ask in ASKS:
-            with pytest.raises(ServiceError, match=f"{url} .*check the URL") as error:
+            with pytest.raises(ServiceError, match=r"http://there .*check the URL") as error:
                 ask(client)
             assert not str(error.value).endswith("..")
             assert error.value.status in (status, None)
@@ -330,24 +327,19 @@ def _answer(model: str, item: Any) -> tuple[int, bytes]:
 
 def _described(model: str, kind: str) -> tuple[int, bytes]:
     ids = "strings" if kind == "string" else "integers"
-    about = {
-        "name": "shop",
-        "fingerprint": model,
-        "item_ids": ids,
-        "types": {"item": kind, "score": "float32"},
-    }
-    return 200, json.dumps(about).encode()
+    types = {"item": kind, "score": "float32"}
+    return 200, json.dumps({"name": "shop", "fingerprint": model, "item_ids": ids, "types": types}).encode()
 
 
 def test_a_model_that_is_replaced_between_two_questions() -> None:
     answers = [_answer("a", "milk"), _described("b", "int64"), _answer("b", 7)]
-    with _answering(*answers) as (url, asked), Client(url) as client:
-        with pytest.raises(ServiceError, match=f"{url} .* has just been replaced .* ask again"):
+    with _answering(*answers) as (client, asked):
+        with pytest.raises(ServiceError, match=r"http://there .* has just been replaced .* ask again"):
             client.recommend(history=["milk"], k=1)
         assert client.recommend(history=[7], k=1)["item"].to_list() == [7]
         assert len(asked) == 3
     answers = [_answer("a", 5), _described("b", "int64"), _answer("a", 5), _described("a", "int64")]
-    with _answering(*answers) as (url, asked), Client(url) as client:  # by one with the same type of ids
+    with _answering(*answers) as (client, asked):  # by one with the same type of ids
         for _ in range(2):
             assert client.recommend(history=[7], k=1)["item"].to_list() == [5]
         assert len(asked) == 4

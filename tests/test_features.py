@@ -566,7 +566,7 @@ def test_the_service_names_features(shop: Path, tmp_path: Path) -> None:
     assert [reason["both"] for reason in reasons] == [["brand 7"], ["brand 7"]]
     rows = explained(model, "p119", history={"p7": None}, user=None, novelty=None)
     assert rows is not None
-    assert rows["contributions"][0]["both"] == "brand 7"
+    assert rows["contributions"][0]["both"] == ["brand 7"]
 
 
 def test_the_nightly_job_reads_features(shop: Path, tmp_path: Path) -> None:

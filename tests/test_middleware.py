@@ -4,15 +4,13 @@ import asyncio
 import json
 import logging
 import os
-import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from threading import Event
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -21,49 +19,41 @@ from hypothesis import strategies as st
 
 from mrfrec.cli.serving import JsonLines
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.service import ServiceSettings, answers, create_app, metrics, middleware
+from mrfrec.service import ServiceSettings, answers, create_app, metrics
 from mrfrec.service.admission import Rates
 from mrfrec.service.app import reload
 from mrfrec.service.keys import KeyFile, new_key, read_keys
 from mrfrec.service.metrics import ROUTES, route_of
-from mrfrec.service.queue import QueueFullError, WorkQueue
+from mrfrec.service.problems import ProblemError
+from mrfrec.service.queue import WorkQueue
 
-from servers import serving
-
-JSON = {"Content-Type": "application/json"}
-ASK = {"history": ["milk"], "k": 3}
+from servers import ASK, JSON, asking, eventually, raw, save_keys, sent, serving
 
 
 @pytest.fixture(scope="module")
 def open_client(shop: Path) -> Iterator[httpx.Client]:
-    settings = ServiceSettings(max_body=1000, body_seconds=0.5, origins=("https://shop.example",))
-    with serving(create_app(shop, settings=settings)) as url, httpx.Client(base_url=url) as client:
+    with asking(shop, max_body=1000, body_seconds=0.5, origins=("https://shop.example",)) as client:
         yield client
 
 
 # ── keys ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Locked:
-    """A service with a key to read and one to manage."""
-
-    def __init__(self, folder: Path) -> None:
-        self.file = folder / "keys"
-        (self.read, first), (self.manage, second) = new_key("web"), new_key("ops", "manage")
-        self.file.write_text(f"# who may ask\n{first}\n\n{second}\n")
+class Keys(NamedTuple):
+    file: Path
+    read: str
+    manage: str
 
 
 @pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Locked:
-    return Locked(tmp_path_factory.mktemp("keys"))
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
+    file = tmp_path_factory.mktemp("keys") / "keys"
+    return Keys(file, *save_keys(file))
 
 
 @pytest.fixture(scope="module")
-def locked(shop: Path, keys: Locked) -> Iterator[httpx.Client]:
-    with (
-        serving(create_app(shop, settings=ServiceSettings(keys=keys.file))) as url,
-        httpx.Client(base_url=url) as client,
-    ):
+def locked(shop: Path, keys: Keys) -> Iterator[httpx.Client]:
+    with asking(shop, keys=keys.file) as client:
         yield client
 
 
@@ -78,17 +68,20 @@ def test_a_key_is_needed_but_for_health(locked: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("how", ["bearer", "header", "basic"])
-def test_keys_are_sent_in_three_ways(locked: httpx.Client, keys: Locked, how: str) -> None:
-    def ask(key: str) -> int:
+def test_keys_are_sent_in_three_ways(locked: httpx.Client, keys: Keys, how: str) -> None:
+    def ask(key: str, path: str = "/v1/recommend") -> int:
         ways: dict[str, Any] = {
             "bearer": {"headers": {"Authorization": f"Bearer {key}"}},
             "header": {"headers": {"X-API-Key": key}},
             "basic": {"auth": ("anybody", key)},
         }
-        return locked.post("/v1/recommend", json=ASK, **ways[how]).status_code
+        return locked.post(path, json=ASK, **ways[how]).status_code
 
     assert ask(keys.read) == ask(keys.manage) == 200
     assert ask(keys.read[:-1]) == ask(keys.read + "x") == ask("x") == 401
+    assert ask(keys.read, "/v1/models/shop/reload") == 403
+    # A browser would send it for the form of another site, too.
+    assert ask(keys.manage, "/v1/models/shop/reload") == (403 if how == "basic" else 200)
 
 
 @pytest.mark.parametrize("given", ["Bearer", "Basic", "Basic !!", "Basic eDp5", "Digest x", "Bearer \xe4"])
@@ -97,29 +90,19 @@ def test_bad_credentials_are_401(locked: httpx.Client, given: str) -> None:
     assert locked.get("/v1/models", headers=headers).status_code == 401
 
 
-def test_reload_needs_the_role_manage(locked: httpx.Client, keys: Locked) -> None:
-    def reload(**given: Any) -> int:
-        return locked.post("/v1/models/shop/reload", **given).status_code
-
-    assert reload(headers={"X-API-Key": keys.read}) == 403
-    # A browser would send it for the form of another site, too.
-    assert reload(auth=("me", keys.manage)) == 403
-    assert reload(headers={"X-API-Key": keys.manage}) == 200
-
-
 def test_the_file_of_keys_is_read_anew(shop: Path, tmp_path: Path) -> None:
-    keys = Locked(tmp_path)
-    app = create_app(shop, settings=ServiceSettings(keys=keys.file))
+    file = tmp_path / "keys"
+    old, _ = save_keys(file)
+    app = create_app(shop, settings=ServiceSettings(keys=file))
     with serving(app) as url:
 
         def ask(key: str) -> int:
             return httpx.get(f"{url}/v1/models", headers={"X-API-Key": key}).status_code
 
-        new, line = new_key("new")
-        keys.file.write_text(line)
+        new, _ = save_keys(file)
         reload(app)
-        assert (ask(new), ask(keys.read)) == (200, 401)
-        keys.file.write_text("nonsense")
+        assert (ask(new), ask(old)) == (200, 401)
+        file.write_text("nonsense")
         reload(app)
         assert ask(new) == 200
 
@@ -148,9 +131,8 @@ def test_new_keys_are_random_and_only_their_hash_is_kept(tmp_path: Path) -> None
     assert one != other
     assert one not in line
     (tmp_path / "keys").write_text(line)
-    found = read_keys(tmp_path / "keys")
     keys = KeyFile(tmp_path / "keys")
-    assert keys.find(one.encode()) == found[0]
+    assert keys.find(one.encode()) == read_keys(tmp_path / "keys")[0]
     assert keys.find(other.encode()) is None
     for name, role in (("a:b", "read"), ("", "read"), ("a", "write")):
         with pytest.raises(ParameterError):
@@ -191,35 +173,16 @@ def test_rates_remember_a_bounded_number_of_callers() -> None:
     assert rates.wait("first") == 0.0  # forgotten
 
 
-def test_too_many_requests_of_a_key_are_429(shop: Path, keys: Locked) -> None:
-    settings = ServiceSettings(keys=keys.file, rate=0.5)
-    with serving(create_app(shop, settings=settings)) as url, httpx.Client(base_url=url) as client:
-        statuses = [
-            client.get("/v1/models", headers={"X-API-Key": key}).status_code
-            for key in (keys.read, keys.read, keys.manage)
-        ]
-        assert statuses == [200, 429, 200]
-        refused = client.get("/v1/models", headers={"X-API-Key": keys.read})
-        assert 1 <= int(refused.headers["retry-after"]) <= 2
+def test_too_many_requests_of_a_key_are_429(shop: Path, keys: Keys) -> None:
+    with asking(shop, keys=keys.file, rate=0.5) as client:
+        given = [{"X-API-Key": key} for key in (keys.read, keys.read, keys.manage)]
+        found = [client.get("/v1/models", headers=headers) for headers in given]
+        assert [one.status_code for one in found] == [200, 429, 200]
+        assert 1 <= int(found[1].headers["retry-after"]) <= 2
         assert client.get("/health").status_code == 200
 
 
 # ── limits ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _raw(url: str, text: bytes, pause: float = 0.0, rest: bytes = b"") -> bytes:
-    """Send bytes and return everything that comes back until the server closes the connection."""
-    host, port = url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=5) as connection:
-        connection.sendall(text)
-        if rest:
-            time.sleep(pause)
-            connection.sendall(rest)
-        found = b""
-        with suppress(ConnectionResetError):  # it was closed before it took all that was sent
-            while piece := connection.recv(65536):
-                found += piece
-        return found
 
 
 def test_large_bodies_are_413_by_their_length_and_as_they_come(open_client: httpx.Client) -> None:
@@ -237,29 +200,28 @@ def test_large_bodies_are_413_by_their_length_and_as_they_come(open_client: http
 def test_slow_bodies_are_408(open_client: httpx.Client) -> None:
     head = b"POST /v1/recommend HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
     start = time.monotonic()
-    found = _raw(str(open_client.base_url), head)
-    assert found.startswith(b"HTTP/1.1 408 ")
+    assert raw(str(open_client.base_url), head).startswith(b"HTTP/1.1 408 ")
     assert time.monotonic() - start < 3
+    for _ in range(5):  # a client that leaves harms nobody
+        sent(str(open_client.base_url), head).close()
+    assert open_client.post("/v1/recommend", json=ASK).status_code == 200
 
 
-def test_a_refused_body_that_drips_is_not_waited_for(shop: Path, keys: Locked) -> None:
-    settings = ServiceSettings(keys=keys.file, rate=0.001, queue=1, max_body=1000)
-    app = create_app(shop, settings=settings)
+def test_a_refused_body_that_drips_is_not_waited_for(shop: Path, keys: Keys) -> None:
     bodies = (b"Content-Length: 100", b"Transfer-Encoding: chunked")
-    with serving(app) as url:
+    with asking(shop, keys=keys.file, rate=0.001, queue=1, max_body=1000) as client:
 
-        def status(path: str, key: str, body: bytes) -> bytes:
-            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nX-API-Key: {key}\r\n".encode() + body
-            found = _raw(url, head + b"\r\n\r\n")  # until the service closes the connection
+        def status(key: str, body: bytes) -> bytes:
+            head = f"POST /v1/recommend HTTP/1.1\r\nHost: x\r\nX-API-Key: {key}\r\n".encode() + body
+            found = raw(str(client.base_url), head + b"\r\n\r\n")  # until the service closes the connection
             assert found.lower().count(b"connection: close") == 1
             return found.split()[1]
 
         for body in bodies:
-            assert status("/v1/recommend", "none", body) == b"401"
-        assert status("/v1/recommend", keys.read, b"Content-Length: 1001") == b"413"
-        assert status("/v1/recommend", keys.read, bodies[0]) == b"429"
-        without = httpx.get(f"{url}/v1/models")
-        whole = httpx.post(f"{url}/health", json=ASK)
+            assert status("none", body) == b"401"
+        assert status(keys.read, b"Content-Length: 1001") == b"413"
+        assert status(keys.read, bodies[0]) == b"429"
+        without, whole = client.get("/v1/models"), client.post("/health", json=ASK)
         assert (without.status_code, whole.status_code) == (401, 405)
         assert "connection" not in without.headers
         assert "connection" not in whole.headers
@@ -281,46 +243,27 @@ def test_load_balancers_may_ask_for_the_head_alone(open_client: httpx.Client) ->
 
 def test_what_was_sent_is_not_repeated_at_length(shop: Path) -> None:
     long = "x" * 100_000
-    with serving(create_app(shop)) as url, httpx.Client(base_url=url) as client:
+    with asking(shop) as client:
         for body, status in (({**ASK, "model": long}, 404), ({**ASK, long: 1}, 422)):
             found = client.post("/v1/recommend", json=body)
             assert (found.status_code, found.json()["detail"][-1]) == (status, "…")
             assert len(found.content) < 600
-        page = client.get("/", params={"model": long[:50_000]})
-        assert page.status_code == 414
-        assert "x" * 1000 not in page.text
-
-
-def test_a_client_that_leaves_harms_nobody(open_client: httpx.Client) -> None:
-    host, port = open_client.base_url.host, open_client.base_url.port
-    for _ in range(5):
-        with socket.create_connection((host, port)) as connection:
-            connection.sendall(b"POST /v1/recommend HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
-    assert open_client.post("/v1/recommend", json=ASK).status_code == 200
+        for length, status in ((50_000, 414), (7000, 404)):
+            page = client.get("/", params={"model": long[:length]})
+            assert page.status_code == status
+            assert "x" * 1000 not in page.text
 
 
 def test_beyond_the_queue_it_is_503_at_once(
     shop: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    gate, waiting = asyncio.Event(), []
-    passes = middleware.RequestLimits._pass_on
-
-    async def slow(self: Any, scope: Any, receive: Any, send: Any, is_bounded: bool) -> None:
-        async def waits(*given: Any) -> None:
-            if scope["path"] == "/v1/models":
-                waiting.append(asyncio.get_running_loop())
-                await gate.wait()
-            await self._app(*given)
-
-        held: Any = SimpleNamespace(**{**vars(self), "_app": waits})
-        await passes(held, scope, receive, send, is_bounded)
-
-    monkeypatch.setattr(middleware.RequestLimits, "_pass_on", slow)
-    with serving(create_app(shop, settings=ServiceSettings(queue=2))) as url, ThreadPoolExecutor(2) as pool:
-        held = [pool.submit(httpx.get, f"{url}/v1/models") for _ in range(2)]
-        while len(waiting) < 2:
-            time.sleep(0.01)
+    go_on = Event()
+    monkeypatch.setattr(answers, "search", lambda *_: [] if go_on.wait(20) else None)
+    app = create_app(shop, settings=ServiceSettings(queue=2))
+    with serving(app) as url, ThreadPoolExecutor(2) as pool:
+        held = [pool.submit(httpx.get, f"{url}/v1/search?q=x", timeout=60) for _ in range(2)]
         try:
+            eventually(lambda: app.state.load.requests == 2)
             start = time.monotonic()
             refused = httpx.post(f"{url}/v1/recommend", content=b"not even JSON")
             assert time.monotonic() - start < 1
@@ -331,7 +274,7 @@ def test_beyond_the_queue_it_is_503_at_once(
             assert httpx.get(f"{url}/health").status_code == 200
             assert "mrfrec_queue 2.0" in httpx.get(f"{url}/metrics").text
         finally:
-            waiting[0].call_soon_threadsafe(gate.set)
+            go_on.set()
         assert [each.result().status_code for each in held] == [200, 200]
         assert httpx.get(f"{url}/ready").status_code == 200
 
@@ -382,9 +325,8 @@ def test_cors_is_for_named_origins_only(open_client: httpx.Client, shop: Path) -
     found = open_client.options("/v1/recommend", headers={**other, **preflight})
     assert found.status_code == 400
     assert "access-control-allow-origin" not in found.headers
-    with serving(create_app(shop)) as url:
-        found = httpx.get(f"{url}/v1/models", headers=ours)
-        assert "access-control-allow-origin" not in found.headers
+    with asking(shop) as client:
+        assert "access-control-allow-origin" not in client.get("/v1/models", headers=ours).headers
 
 
 def test_errors_show_neither_paths_nor_tracebacks(
@@ -394,8 +336,8 @@ def test_errors_show_neither_paths_nor_tracebacks(
         raise RuntimeError(f"secret {shop}")
 
     monkeypatch.setattr("mrfrec.service.answers.search", broken)
-    with serving(create_app(shop)) as url:
-        found = httpx.get(f"{url}/v1/search", params={"q": "milk"})
+    with asking(shop) as client:
+        found = client.get("/v1/search", params={"q": "milk"})
     assert found.status_code == 500
     assert found.json()["title"] == "Internal Server Error"
     assert "secret" not in found.text
@@ -404,40 +346,54 @@ def test_errors_show_neither_paths_nor_tracebacks(
     assert sum(record.levelno >= logging.ERROR for record in caplog.records) == 1
 
 
+@pytest.fixture
+def access_log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    caplog.set_level(logging.INFO, "mrfrec.service.access")
+    with caplog.filtering(logging.Filter("mrfrec.service.access")):
+        yield caplog
+
+
 @pytest.mark.parametrize("asked_for", [False, True])
-def test_the_log_has_histories_and_ids_only_if_asked_for(
-    shop: Path, asked_for: bool, caplog: pytest.LogCaptureFixture
+def test_the_log_has_histories_ids_and_clients_only_if_asked_for(
+    shop: Path, keys: Keys, asked_for: bool, access_log: pytest.LogCaptureFixture
 ) -> None:
-    settings = ServiceSettings(log_requests=asked_for)
-    with (
-        caplog.at_level(logging.INFO, "mrfrec.service.access"),
-        serving(create_app(shop, settings=settings)) as url,
-        httpx.Client(base_url=url) as client,
-    ):
+    with asking(shop, keys=keys.file, log_requests=asked_for, log_clients=asked_for) as client:
+        client.headers["X-API-Key"] = keys.read
         client.post("/v1/recommend", json={"history": ["milk"]}, headers={"X-Request-Id": "mine"})
         client.post("/v1/recommend", json={"user": 4})
         client.get("/v1/search", params={"q": "jam"})
-        client.get("/v1/models/shop")
-    records = [record for record in caplog.records if record.name == "mrfrec.service.access"]
-    fields = [record.fields for record in records]  # type: ignore[attr-defined]
-    assert [(each["method"], each["route"], each["status"]) for each in fields] == [
+        client.post("/v1/models/shop/reload")
+    lines = [vars(record)["fields"] for record in access_log.records]
+    assert [(line["method"], line["route"], line["status"]) for line in lines] == [
         ("POST", "/v1/recommend", 200), ("POST", "/v1/recommend", 200),
-        ("GET", "/v1/search", 200), ("GET", "/v1/models/{name}", 200),
+        ("GET", "/v1/search", 200), ("POST", "/v1/models/{name}/reload", 403),
     ]  # fmt: skip
-    assert fields[0]["request"] == "mine"
-    assert fields[0]["model"] == "shop"
-    assert all(0 < each["ms"] < 10_000 for each in fields)
-    text = json.dumps(fields) + caplog.text
-    assert ("jam" in text) is asked_for
-    assert ('"milk' in text or "milk" in caplog.text) is asked_for
+    assert (lines[0]["request"], lines[0]["model"]) == ("mine", "shop")
+    for line in lines:
+        assert 0 < line["ms"] < 10_000
+        assert (line["pid"], line["key"]) == (os.getpid(), "web")
+        assert line["client"] == ("127.0.0.1" if asked_for else "")
+    for text in (json.dumps(lines), *(record.getMessage() for record in access_log.records[::2])):
+        assert ("jam" in text or "milk" in text) is asked_for
+
+
+def test_what_is_sent_cannot_look_like_a_line_of_the_log(
+    shop: Path, access_log: pytest.LogCaptureFixture
+) -> None:
+    with asking(shop, log_requests=True) as client:
+        client.get("/v1/sea%0Arch%1b%5b31m%E2%80%A8?q=%0a")
+        client.post("/v1/recommend", content=b'{\n"history": ["\xc3\xa4"]}', headers=JSON)
+    texts = [record.getMessage() for record in access_log.records]
+    assert len(texts) == 2
+    assert all(text.isprintable() for text in texts)
+    assert "/v1/sea\\nrch\\x1b[31m\\u2028" in texts[0]
+    assert texts[1].endswith('{\\n"history": ["ä"]}')
+    lines = [JsonLines().format(record) for record in access_log.records]
+    assert all(line.isprintable() for line in lines)
+    assert json.loads(lines[0])["path"] == "/v1/sea\nrch\x1b[31m\u2028"
 
 
 # ── metrics ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def _metrics(url: str) -> dict[str, float]:
-    lines = [line for line in httpx.get(f"{url}/metrics").text.splitlines() if not line.startswith("#")]
-    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
 def test_folder_of_a_killed_service_is_removed_by_the_next_one(
@@ -458,16 +414,17 @@ def test_folder_of_a_killed_service_is_removed_by_the_next_one(
 def test_metrics_count_what_happened(shop: Path, tmp_path: Path) -> None:
     file = tmp_path / "shop.mrf"
     file.write_bytes(shop.read_bytes())
-    with serving(create_app(file, settings=ServiceSettings(poll=0))) as url:
+    with asking(file, poll=0) as client:
         for _ in range(3):
-            answer = httpx.post(f"{url}/v1/recommend", json={"history": ["milk", "caviar"], "k": 4}).json()
-        httpx.post(f"{url}/v1/recommend", json={"history": [], "k": 2})
-        httpx.post(f"{url}/v1/recommend", content=b"{", headers=JSON)
-        httpx.get(f"{url}/nothing/at/all")
+            answer = client.post("/v1/recommend", json={"history": ["milk", "caviar"], "k": 4}).json()
+        client.post("/v1/recommend", json={"history": [], "k": 2})
+        client.post("/v1/recommend", content=b"{", headers=JSON)
+        client.get("/nothing/at/all")
         (tmp_path / "bad").write_bytes(b"nonsense")
         (tmp_path / "bad").replace(file)  # written in place, it would change what is mapped
-        assert httpx.post(f"{url}/v1/models/shop/reload").status_code == 422
-        found = _metrics(url)
+        assert client.post("/v1/models/shop/reload").status_code == 422
+        lines = [line for line in client.get("/metrics").text.splitlines() if not line.startswith("#")]
+    found = {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
     popular = sum(row["source"] == "popular" for row in answer["items"])
     assert found['mrfrec_requests_total{model="shop",route="/v1/recommend",status="200"}'] == 4
     assert found['mrfrec_requests_total{model="",route="/v1/recommend",status="400"}'] == 1
@@ -490,8 +447,8 @@ def test_metrics_count_what_happened(shop: Path, tmp_path: Path) -> None:
 
 
 def test_every_path_of_the_api_is_counted_by_its_name(shop: Path) -> None:
-    with serving(create_app(shop)) as url:
-        paths = httpx.get(f"{url}/v1/openapi.json").json()["paths"]
+    with asking(shop) as client:
+        paths = client.get("/v1/openapi.json").json()["paths"]
     assert set(paths) <= set(ROUTES)
     for path in paths:
         assert route_of(path.replace("{name}", "shop")) == path
@@ -518,7 +475,7 @@ def test_the_queue_answers_in_order_refuses_what_is_too_much_and_forgets_who_lef
         waiting = [asyncio.create_task(queue.run(lambda n=n: done.append(n) or n)) for n in range(30)]  # type: ignore[func-returns-value, misc]
         await asyncio.sleep(0)  # all are in the line
         waiting[3].cancel()
-        with pytest.raises(QueueFullError):
+        with pytest.raises(ProblemError):
             await queue.run(lambda: done.append(99))
         found = await asyncio.gather(*waiting, return_exceptions=True)
         assert done == [n for n in range(30) if n != 3]
@@ -563,27 +520,10 @@ def test_requests_that_wait_too_long_are_refused() -> None:
         first = asyncio.create_task(queue.run(lambda: time.sleep(0.2)))
         second = asyncio.create_task(queue.run(lambda: 1))
         await first
-        with pytest.raises(QueueFullError):
+        with pytest.raises(ProblemError):
             await second
 
     asyncio.run(main())
-
-
-def test_what_is_sent_cannot_look_like_a_line_of_the_log(
-    shop: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "mrfrec.service.access")
-    with serving(create_app(shop, settings=ServiceSettings(log_requests=True))) as url:
-        httpx.get(f"{url}/v1/sea%0Arch%1b%5b31m%E2%80%A8?q=%0a")
-        httpx.post(f"{url}/v1/recommend", content=b'{\n"history": ["\xc3\xa4"]}', headers=JSON)
-    texts = [record.getMessage() for record in caplog.records if record.name == "mrfrec.service.access"]
-    assert len(texts) == 2
-    assert all(text.isprintable() for text in texts)
-    assert "/v1/sea\\nrch\\x1b[31m\\u2028" in texts[0]
-    assert texts[1].endswith('{\\n"history": ["ä"]}')
-    lines = [JsonLines().format(record) for record in caplog.records]
-    assert all(line.isprintable() for line in lines)
-    assert "/v1/sea\nrch\x1b[31m\u2028" in [json.loads(line).get("path") for line in lines]
 
 
 @pytest.mark.slow
@@ -596,12 +536,11 @@ def test_much_work_does_not_keep_others_waiting(shop: Path, monkeypatch: pytest.
         return slow(*given)
 
     monkeypatch.setattr(answers, "recommend", waits)
-    with serving(create_app(shop)) as url, ThreadPoolExecutor(1) as pool:
-        asked = {"history": ["milk"], "k": 40, "reasons": 30}
-        large = pool.submit(httpx.post, f"{url}/v1/recommend", json=asked)
+    with asking(shop) as client, ThreadPoolExecutor(1) as pool:
+        large = pool.submit(client.post, "/v1/recommend", json={**ASK, "k": 40, "reasons": 30})
         time.sleep(0.3)
         start = time.monotonic()
-        assert httpx.post(f"{url}/v1/recommend", json={**ASK, "k": 1}).status_code == 200
+        assert client.post("/v1/recommend", json={**ASK, "k": 1}).status_code == 200
         assert time.monotonic() - start < 2.5
         assert large.result().status_code == 200
 
@@ -616,7 +555,7 @@ def test_upgrade_ends_the_connection_and_with_a_body_it_is_refused(shop: Path) -
             app.state.load.requests = requests
             for rest, status in ((b"", without_body), (b"Content-Length: %d\r\n" % len(inner), b"400")):
                 method = b"POST" if rest else b"GET"
-                found = _raw(url, head % method + rest + b"\r\n", 0.1, inner if rest else b"")
+                found = raw(url, head % method + rest + b"\r\n", 0.1, inner if rest else b"")
                 assert found.split()[1] == status
                 assert found.count(b"HTTP/1.1 ") == 1
         app.state.load.requests = 0
@@ -629,7 +568,7 @@ def test_connection_goes_on_after_a_refusal_for_lack_of_room(shop: Path, prefix:
     health = f"  GET {prefix}/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
     with serving(app) as url:
         app.state.load.requests = 1
-        found = _raw(url, request, 0.2, health)  # with the rest of the body
+        found = raw(url, request, 0.2, health)  # with the rest of the body
         app.state.load.requests = 0
         assert found.startswith(b"HTTP/1.1 503 ")
         assert b"x-frame-options: DENY" in found

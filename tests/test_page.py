@@ -20,9 +20,9 @@ import mrfrec
 from mrfrec import MRF, models, read_interactions
 from mrfrec.data.catalogue import shortened
 from mrfrec.service import ServiceSettings, create_app, page
-from mrfrec.service.graph import NARROW, WIDE, distinct_names, draw
+from mrfrec.service.graph import NARROW, WIDE, draw
 
-from servers import save_shop, serving
+from servers import asking, save_shop, save_tagged, serving
 
 ODD = [
     "a/b?c=d&e#f",
@@ -44,7 +44,7 @@ TITLES = [
     "ok",
     "",
 ]
-NAMES = ["shop", "odd", "numbers", "untitled", "one", "popular", "wmf", "dae"]
+NAMES = ["shop", "odd", "numbers", "untitled", "one", "popular", "wmf", "dae", "tagged"]
 VOID = {"input", "link", "meta", "img", "rect", "line", "circle", "path"}
 
 
@@ -124,6 +124,7 @@ def url(folder: Path) -> Iterator[str]:
         "one": fitted(["only"], None, folder / "one.mrf", models.EASE(threads=1)),
         "popular": fitted(ODD, None, folder / "popular.mrf", models.Popularity()),
         "wmf": fitted([*range(12)], None, folder / "wmf.mrf", models.WMF(factors=3, iterations=2, threads=1)),
+        "tagged": save_tagged(folder / "tagged.mrf"),
         "dae": fitted([*range(12)], None, folder / "dae.mrf", models.MultDAE(hidden=4, epochs=1, threads=1)),
     }
     with serving(create_app(files, settings=ServiceSettings(max_history=20, poll=0))) as url:
@@ -168,42 +169,46 @@ def test_odd_ids_are_found_shown_and_escaped(client: httpx.Client, item: str) ->
     assert "No items" not in "".join(get(client, "/search", model="odd", q=item).text)
 
 
+def test_features_of_an_item_are_shown_and_escaped(client: httpx.Client) -> None:
+    text = "".join(get(client, "/item", model="tagged", item="p12").text)
+    assert text.count("<b>tag ") == 20
+    assert "Features: <b>tag " in text
+    assert "Features" not in "".join(get(client, "/item", item="milk").text)
+
+
 def test_integer_ids_and_missing_titles(client: httpx.Client) -> None:
     page = get(client, "/item", model="numbers", item=2**62)
     assert "large" in "".join(page.text)
     assert f"[{2**62}]" in "".join(page.text)
-    options = [
-        given["data-href"]
-        for tag, given in get(client, "/suggest", model="numbers", q="large").tags
-        if tag == "li"
-    ]
+    tags = get(client, "/suggest", model="numbers", q="large").tags
+    options = [given["data-href"] for tag, given in tags if tag == "li"]
     assert parse_qs(urlsplit(str(options[0])).query)["item"] == [str(2**62)]
     get(client, "/item", 404, model="numbers", item="seven")
 
 
-def test_the_reasons_are_exact(client: httpx.Client, folder: Path) -> None:
+def _shown(client: httpx.Client, **query: Any) -> list[tuple[str, list[float]]]:
+    """Return each card of a page with recommendations, and its numbers: the score, then its parts."""
+    cards = client.get("/history", params=query).text.split('<li class="card">')[1:]
+    return [(card, [float(x) for x in re.findall(r'<data value="([^"]+)"', card)]) for card in cards]
+
+
+@pytest.mark.parametrize("given", [{}, {"novelty": 0.6}], ids=str)
+def test_the_reasons_are_exact(client: httpx.Client, folder: Path, given: dict[str, Any]) -> None:
     """The numbers shown add up to the score, which is the model's."""
     history = ["milk", "tea"]
-    for novelty in (None, 0.6):
-        given = {} if novelty is None else {"novelty": novelty}
-        html = client.get("/history", params={"item": history, **given}).text
-        model = mrfrec.load(folder / "shop.mrf")
-        wanted = model.answer(history=history, k=10, novelty=novelty).rows
-        cards = html.split('<li class="card">')[1:]
-        assert len(cards) == len(wanted) == 5
-        for card, row in zip(cards, wanted, strict=True):
-            score, *parts = (float(value) for value in re.findall(r'<data value="([^"]+)"', card))
-            assert f">{row['title']}</a>" in card
-            assert score == pytest.approx(row["score"], abs=1e-6)
-            assert sum(parts) == pytest.approx(score, abs=1e-6)
-            assert len(parts) == len(history) + 1
+    wanted = mrfrec.load(folder / "shop.mrf").answer(history=history, k=10, **given).rows
+    shown = _shown(client, item=history, **given)
+    assert len(shown) == len(wanted) == 5
+    for (card, (score, *parts)), row in zip(shown, wanted, strict=True):
+        assert f">{row['title']}</a>" in card
+        assert score == pytest.approx(row["score"], abs=1e-6)
+        assert sum(parts) == pytest.approx(score, abs=1e-6)
+        assert len(parts) == len(history) + 1
 
 
-def test_many_items_of_a_history_are_summed_up_after_the_largest(client: httpx.Client) -> None:
-    page = client.get("/history", params={"model": "untitled", "item": [*range(20)]}).text
-    assert "<details>" in page
-    card = page.split('<li class="card">')[1]
-    score, *parts = (float(value) for value in re.findall(r'<data value="([^"]+)"', card))
+def test_of_many_items_of_a_history_the_largest_are_visible(client: httpx.Client) -> None:
+    card, (score, *parts) = _shown(client, model="untitled", item=[*range(20)])[0]
+    assert "<details>" in card
     assert len(parts) == 21
     assert sum(parts) == pytest.approx(score, abs=1e-6)
 
@@ -213,17 +218,10 @@ def test_addresses_are_bounded(client: httpx.Client) -> None:
     for path in ("/history", "/search", "/suggest"):
         get(client, path, 422, item=[*range(101)])
         assert client.get(path, params={"q": "x" * 8000}).status_code == 414
-    longest: dict[str, Any] = {
-        "item": ["🦊" * 6 + str(i) for i in range(98)],
-        "k": 100,
-        "q": "e",
-        "model": "odd",
-    }
+    items = ["🦊" * 6 + str(i) for i in range(98)] + ODD[:2]
+    longest: dict[str, Any] = {"item": items, "k": 100, "q": "e", "model": "odd"}
     for path in ("/history", "/search"):
-        assert (
-            len(client.get(path, params={**longest, "item": [*longest["item"], *ODD[:2]]}).content)
-            < 2_000_000
-        )
+        assert len(client.get(path, params=longest).content) < 2_000_000
 
 
 @settings(max_examples=150, deadline=None)
@@ -288,23 +286,17 @@ def test_models_without_reasons_say_so(client: httpx.Client) -> None:
     assert "no graph" in "".join(get(client, "/item", model="one", item="only").text)
     assert "Nothing is left" in "".join(get(client, "/history", model="one", item="only").text)
     assert "A MultDAE gives no reasons" in "".join(get(client, "/history", model="dae", item=[1, 2]).text)
-    slider = [
-        given for tag, given in get(client, "/history", model="wmf").tags if given.get("type") == "range"
-    ]
-    assert not slider  # a WMF takes no novelty
+    tags = get(client, "/history", model="wmf").tags
+    assert not [given for _, given in tags if given.get("type") == "range"]  # a WMF takes no novelty
 
 
 def test_a_full_queue_is_a_page_that_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mrfrec.service.app._MOST_LOOKUPS", 0)
-    with (
-        serving(create_app(folder / "shop.mrf", settings=ServiceSettings(poll=0))) as url,
-        httpx.Client(base_url=url, timeout=60) as client,
-    ):
-        page = get(client, "/", 503)
-        assert "Too many requests at once" in "".join(page.text)
+    with asking(folder / "shop.mrf") as client:
+        assert "Too many requests at once" in "".join(get(client, "/", 503).text)
 
 
-def test_requests_are_answered_while_a_page_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_are_answered_while_a_page_is_made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on = Event(), Event()
 
     def slow(*given: Any, inner: Any = page._rendered) -> str:
@@ -313,14 +305,9 @@ def test_requests_are_answered_while_a_page_is_made(tmp_path: Path, monkeypatch:
         return str(inner(*given))
 
     monkeypatch.setattr(page, "_rendered", slow)
-    app = create_app(save_shop(tmp_path / "shop.mrf"), settings=ServiceSettings(poll=0))
-    with (
-        serving(app) as url,
-        httpx.Client(base_url=url, timeout=60) as client,
-        ThreadPoolExecutor(1) as other,
-    ):
+    with asking(folder / "shop.mrf") as client, ThreadPoolExecutor(1) as other:
         try:
-            visit = other.submit(httpx.get, f"{url}/item", params={"item": "milk"})
+            visit = other.submit(client.get, "/item", params={"item": "milk"})
             assert begun.wait(20)
             assert client.post("/v1/recommend", json={"history": ["milk"]}).status_code == 200
             assert not visit.done()
@@ -331,36 +318,16 @@ def test_requests_are_answered_while_a_page_is_made(tmp_path: Path, monkeypatch:
 
 def test_what_was_noted_of_the_training_is_on_the_page_of_the_model(folder: Path) -> None:
     path = folder / "noted.mrf"
-    notes = {
-        "started": "2026-11-16T02:00:00",
-        "metric": "ndcg@10",
-        "value": 0.5,
-        "error": 0.01,
-        "fit_seconds": 2.5,
-    }
-    mrfrec.load(folder / "shop.mrf").save(path, notes={**notes, "asked": 1200, "by": "<me>"})
-    with serving(create_app(path)) as url, httpx.Client(base_url=url, timeout=60) as client:
+    notes: dict[str, Any] = {"started": "2026-11-16T02:00:00", "metric": "ndcg@10", "value": 0.5}
+    notes |= {"error": 0.01, "fit_seconds": 2.5, "asked": 1200, "by": "<me>"}
+    mrfrec.load(folder / "shop.mrf").save(path, notes=notes)
+    with asking(path) as client:
         text = " ".join(" ".join(get(client, "/model").text).split())
         for words in ("2026-11-16 02:00 UTC", "2.5 s", "ndcg@10 0.5000 ± 0.0100", "1,200 users", "by <me>"):
             assert words in text
     mrfrec.load(folder / "shop.mrf").save(path, notes={"started": None})
-    with serving(create_app(path)) as url, httpx.Client(base_url=url, timeout=60) as client:
+    with asking(path) as client:
         assert "Trained" not in "".join(get(client, "/model").text)
-
-
-def test_behind_a_proxy_all_addresses_have_its_prefix(folder: Path) -> None:
-    inner = create_app(folder / "shop.mrf", settings=ServiceSettings(poll=0))
-
-    async def outer(scope: Any, receive: Any, send: Any) -> None:
-        await inner({**scope, "root_path": "/recs"} if scope["type"] == "http" else scope, receive, send)
-
-    with serving(outer) as url, httpx.Client(base_url=url, timeout=60) as client:
-        for path, status in (("/recs/", 200), ("/recs/item?item=milk", 200), ("/recs/none", 404)):
-            page = get(client, path, status)
-            assert all(link.startswith(("/recs/", "#")) for link in page.links)
-            assert {given["action"] for tag, given in page.tags if tag == "form"} == {"/recs/search"}
-        assert client.get("/recs/v1/none").headers["content-type"] == "application/problem+json"
-        assert client.get(get(client, "/recs/").links[0]).status_code == 200
 
 
 def test_files_are_kept_by_browsers_and_change_their_address(client: httpx.Client) -> None:
@@ -382,8 +349,8 @@ def test_boxes_of_a_graph_are_inside_and_apart(n: int, canvas: Any) -> None:
         np.fill_diagonal(weights, 0)
         weights[0, 1:] = weights[1:, 0] = random.normal(size=n - 1)
         names = ["".join(random.choice([*"abc 日🦊"], random.integers(1, 40))) for _ in range(n)]
-        drawing = draw(names, weights, canvas)
-        assert drawing == draw(names, weights, canvas)
+        drawing = draw(names, range(n), weights, canvas)
+        assert drawing == draw(names, range(n), weights, canvas)
         middle = drawing.nodes[0]
         assert (middle.x, middle.y) == (canvas.width / 2, canvas.height / 2)
         for place, node in enumerate(drawing.nodes):
@@ -397,9 +364,6 @@ def test_boxes_of_a_graph_are_inside_and_apart(n: int, canvas: Any) -> None:
 
 
 def test_names_of_a_graph_that_are_cut_alike_give_way_to_ids() -> None:
-    names = [
-        "development files for x",
-        "Development files for the library y",
-        "Development files for the library z",
-    ]
-    assert distinct_names(names, ["x", "y", 7], NARROW) == [names[0], "y", "7"]
+    names = ["x", "Development files for the library y", "Development files for the library z"]
+    drawing = draw(names, ["a", "b", 7], np.ones((3, 3)), NARROW)
+    assert [node.label for node in drawing.nodes] == ["x", "b", "7"]

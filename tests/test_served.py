@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 from mrfrec import MRF, ModelFileError, ParameterError
+from mrfrec.service.problems import ProblemError
 from mrfrec.service.served import ServedModels
 
 from conftest import random_matrix
@@ -30,49 +31,63 @@ def replace_by(target: Path, source: Path) -> None:
     os.replace(new, target)  # noqa: PTH105
 
 
+@pytest.fixture
+def path(files: dict[str, Path], tmp_path: Path) -> Path:
+    """A file that tests replace."""
+    replace_by(tmp_path / "m.mrf", files["a"])
+    return tmp_path / "m.mrf"
+
+
 def test_model_is_chosen_by_name_then_by_visitor_then_by_default(files: dict[str, Path]) -> None:
     models = ServedModels(files, default="b", split={"a": 1, "b": 3})
-    found = models.choose("a", "anybody")
-    assert found is not None
-    assert (found.served.name, found.why) == ("a", "request")
-    found = models.choose(None, None)
-    assert found is not None
-    assert (found.served.name, found.why) == ("b", "default")
-    assert models.choose("c", None) is None
-    chosen = [models.choose(None, visitor) for visitor in range(4000)]
-    assert {choice.why for choice in chosen if choice} == {"split"}
-    share = np.mean([choice.served.name == "a" for choice in chosen if choice])
-    assert abs(share - 0.25) < 0.03
-    assert models.choose(None, "\ud800") is not None
+
+    def chosen(name: str | None, visitor: Any, models: ServedModels = models) -> tuple[str, str]:
+        choice = models.choose(name, visitor)
+        return choice.served.name, choice.why
+
+    assert chosen("a", "anybody") == ("a", "request")
+    assert chosen(None, None) == ("b", "default")
+    with pytest.raises(ProblemError, match="there is no model 'c'"):
+        models.choose("c")
+    found = [chosen(None, visitor) for visitor in range(4000)]
+    assert {why for _, why in found} == {"split"}
+    assert abs(np.mean([name == "a" for name, _ in found]) - 0.25) < 0.03
     again = ServedModels(files, split={"a": 1, "b": 3})
-    assert [choice.served.name for choice in (again.choose(None, v) for v in range(4000)) if choice] == [
-        choice.served.name for choice in chosen if choice
-    ]
-    one, other = models.choose(None, 7), models.choose(None, "7")  # JSON may hold either
-    assert one is not None
-    assert other is not None
-    assert one.served.name == other.served.name
+    assert [chosen(None, visitor, again) for visitor in range(4000)] == found
+    assert chosen(None, 7) == chosen(None, "7")  # JSON may hold either
+    assert chosen(None, "\ud800")
+
+
+def test_salt_makes_other_groups_of_the_same_shares(files: dict[str, Path]) -> None:
+    def group(salt: str) -> list[bool]:
+        models = ServedModels(files, split={"a": 0.5, "b": 0.5}, salt=salt)
+        return [models.choose(None, visitor).served.name == "a" for visitor in range(2000)]
+
+    plain, one, two = map(np.array, map(group, ("", "prices", "pictures")))
+    for groups in (plain, one, two):
+        assert 900 < groups.sum() < 1100
+    for other in (plain, two):
+        assert 900 < (one == other).sum() < 1100  # as often as by chance
+    assert (one == group("prices")).all()
 
 
 def test_replaced_file_answers_and_a_damaged_one_does_not(
-    files: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    files: dict[str, Path], path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = tmp_path / "m.mrf"
-    replace_by(path, files["a"])
     models = ServedModels({"m": path})
-    first = models.get("m")
+    first = models.choose("m").served
     models.follow()
-    assert models.get("m") is first
+    assert models.choose("m").served is first
     replace_by(path, files["b"])
     models.follow()
-    second = models.get("m")
+    second = models.choose("m").served
     assert second.fingerprint != first.fingerprint
     content = bytearray(files["a"].read_bytes())
     content[-5] ^= 255
     path.with_name("bad").write_bytes(content)
     replace_by(path, path.with_name("bad"))
     models.follow()
-    assert models.get("m") is second
+    assert models.choose("m").served is second
     assert "model m stays as it is" in caplog.text
     with pytest.raises(ModelFileError, match="damaged"):
         models.reload("m")
@@ -81,12 +96,20 @@ def test_replaced_file_answers_and_a_damaged_one_does_not(
     assert not caplog.text
     path.unlink()
     models.follow()
-    assert models.get("m") is second
+    assert models.choose("m").served is second
     replace_by(path, files["a"])
     models.follow()
-    third = models.get("m")
+    third = models.choose("m").served
     assert third.fingerprint == first.fingerprint
     assert first.model.answer(history=[1]).rows == third.model.answer(history=[1]).rows  # still answers
+
+
+@pytest.mark.parametrize(
+    "split", [{"a": 0.5, "c": 0.5}, {"a": 0.0}, {"a": math.inf}, {"a": math.nan}, {"a": 1e308}]
+)
+def test_bad_shares_are_refused(files: dict[str, Path], split: dict[str, float]) -> None:
+    with pytest.raises(ParameterError, match="split must be shares above 0, and at most 1,000,000, of a, b"):
+        ServedModels(files, split=split)
 
 
 def test_bad_shelves_are_refused(files: dict[str, Path], tmp_path: Path) -> None:
@@ -94,43 +117,37 @@ def test_bad_shelves_are_refused(files: dict[str, Path], tmp_path: Path) -> None
         ServedModels({})
     with pytest.raises(ParameterError, match="default must be one of a, b"):
         ServedModels(files, default="c")
-    with pytest.raises(ParameterError, match="split must be shares above 0, and at most 1,000,000, of a, b"):
-        ServedModels(files, split={"a": 0.5, "c": 0.5})
-    with pytest.raises(ParameterError, match="split must be shares above 0"):
-        ServedModels(files, split={"a": 0.0})
-    for share in (math.inf, math.nan, 1e308):
-        with pytest.raises(ParameterError, match="split must be shares above 0"):
-            ServedModels(files, split={"a": share, "b": 1.0})
     with pytest.raises(ModelFileError, match="there is no model file"):
         ServedModels({"a": tmp_path / "none.mrf"})
 
 
 def test_a_file_that_may_be_read_again_is_opened(
-    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: dict[str, Path], path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "m.mrf"
-    path.write_bytes(files["a"].read_bytes())
     models = ServedModels({"m": path})
     replace_by(path, files["b"])
-    opens = Path.open
 
     def refuses(self: Path, *given: Any) -> Any:
         raise PermissionError(13, "Permission denied", str(self))
 
-    monkeypatch.setattr(Path, "open", refuses)
-    with pytest.raises(ModelFileError, match="could not be read: Permission denied"):
-        models.reload("m")
-    monkeypatch.setattr(Path, "open", opens)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuses)
+        with pytest.raises(ModelFileError, match="could not be read: Permission denied"):
+            models.reload("m")
     assert models.changed() == []
     path.chmod(0o640)
     assert models.changed() == ["m"]
 
 
+def test_hard_link_to_a_served_file_does_not_open_it_again(path: Path) -> None:
+    models = ServedModels({"m": path})
+    os.link(path, path.with_name("kept.mrf"))
+    assert models.changed() == []
+
+
 def test_file_that_is_gone_is_said_once(
-    files: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    files: dict[str, Path], path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = tmp_path / "m.mrf"
-    replace_by(path, files["a"])
     models = ServedModels({"m": path})
     failures: list[str] = []
     models.on_failure = failures.append

@@ -16,18 +16,15 @@ from hypothesis import strategies as st
 import mrfrec
 from mrfrec import MRF, DataError
 from mrfrec.data.ids import Ids
-from mrfrec.service import ServiceSettings, answers, create_app
+from mrfrec.service import answers
 
 from conftest import random_matrix
-from servers import serving
-
-JSON = {"Content-Type": "application/json"}
+from servers import JSON, asking
 
 
 @pytest.fixture(scope="module")
 def client(shop: Path) -> Iterator[httpx.Client]:
-    settings = ServiceSettings(max_k=50, max_history=20, max_batch=3)
-    with serving(create_app(shop, settings=settings)) as url, httpx.Client(base_url=url) as client:
+    with asking(shop, max_k=50, max_history=20, max_batch=3) as client:
         yield client
 
 
@@ -76,7 +73,8 @@ def test_ids_of_any_characters_come_back_as_they_were(client: httpx.Client) -> N
         ({"history": ["milk"], "user": 3}, 422, "either history or user"),
         ({"history": ["milk"], "k": 0}, 422, "k: "),
         ({"history": ["milk"], "k": 51}, 422, "k must be at most 50"),
-        ({"history": ["milk"] * 21}, 422, "at most 20 items"),
+        ({"history": ["milk"] * 21}, 422, "items of a history must be at most 20"),
+        ({"history": ["milk"], "allow": ["x"] * 21}, 422, "items of allow must be at most 20"),
         ({"history": ["milk"], "k": True}, 422, "k: "),
         ({"history": ["milk"], "k": "3"}, 422, "k: "),
         ({"history": ["milk"], "reasons": True}, 422, "reasons: "),
@@ -85,6 +83,7 @@ def test_ids_of_any_characters_come_back_as_they_were(client: httpx.Client) -> N
         ({"history": ["milk"], "novelty": "0.1"}, 422, "novelty"),
         ({"history": ["milk"], "novelty": 3}, 422, "novelty"),
         ({"history": ["milk"], "colour": 3}, 422, "colour"),
+        ({"histories": [[]]}, 422, "histories: "),
         ({"history": ["milk"], "model": "none"}, 404, "no model"),
         ({"user": 99}, 404, "does not know this user"),
         ({"user": "4"}, 422, "user ids are integers"),
@@ -116,6 +115,11 @@ def test_integers_are_numbers(client: httpx.Client, body: Any) -> None:
     assert client.post("/v1/recommend", json={"history": ["milk"], **body}).status_code == 200
 
 
+@pytest.mark.parametrize(("count", "words"), [(0, "at least 1"), (4, "histories must be at most 3; got 4")])
+def test_batches_are_bounded(client: httpx.Client, count: int, words: str) -> None:
+    _check_problem(client.post("/v1/recommend/batch", json={"histories": [[]] * count}), 422, words)
+
+
 def _check_problem(found: httpx.Response, status: int, words: str) -> None:
     assert found.status_code == status
     assert found.headers["content-type"] == "application/problem+json"
@@ -136,9 +140,8 @@ def test_json_is_read_in_one_step_however_it_is_announced(
     client: httpx.Client, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("starlette.requests.Request.json", None)  # which FastAPI's own steps call
-    found = client.post("/v1/recommend", content=b'{"history": ["milk"]}', headers={"Content-Type": kind})
-    assert found.status_code == 200, found.text
     for body, status in (
+        (b'{"history": ["milk"]}', 200),
         (b'{"history": [%d]}' % 10**4000, 422),
         (b'{"history": ["%b' % (70_000 * b"a"), 400),
     ):
@@ -146,11 +149,28 @@ def test_json_is_read_in_one_step_however_it_is_announced(
         assert found.status_code == status, found.text
 
 
+@pytest.mark.parametrize("kind", ["text/plain; x=application/json", "application/x-www-form-urlencoded", ""])
+def test_what_is_not_said_to_be_json_is_a_problem(client: httpx.Client, kind: str) -> None:
+    found = client.post("/v1/recommend", content=b'{"history": []}', headers={"Content-Type": kind})
+    _check_problem(found, 415, "Content-Type: application/json")
+
+
 def test_compressed_bodies_are_a_problem(client: httpx.Client) -> None:
     plain = b'{"history": ["milk"]}'
     for body in (gzip.compress(plain), plain):
         found = client.post("/v1/recommend", content=body, headers={**JSON, "Content-Encoding": "gzip"})
         _check_problem(found, 415, "send JSON as it is")
+
+
+def test_items_are_told_and_unknown_ones_are_problems(client: httpx.Client) -> None:
+    found = client.get("/v1/item", params={"item": "milk"}).json()
+    assert (found["item"], found["title"], found["users"]) == ("milk", "the milk", 20)
+    for answer in (
+        client.get("/v1/item", params={"item": "caviar"}),
+        client.get("/v1/similar", params={"item": "caviar"}),
+        client.post("/v1/explain", json={"item": "caviar", "history": []}),
+    ):
+        _check_problem(answer, 404, "does not know this item")
 
 
 def test_unknown_addresses_and_methods_are_problems(client: httpx.Client) -> None:

@@ -20,12 +20,11 @@ import httpx
 import pytest
 
 import mrfrec
-from mrfrec.service import ServiceSettings, create_app
+from mrfrec.errors import DataError
+from mrfrec.service import ServiceSettings, create_app, serve
 from mrfrec.service.keys import new_key
 
-from servers import Command, eventually, is_running, save_shop, serving
-
-ASK = {"history": ["milk", "tea"], "k": 3}
+from servers import ASK, Command, asking, eventually, is_running, post, received, save_shop, sent, serving
 
 
 def _count(url: str) -> float:
@@ -88,25 +87,18 @@ def _ignores(pid: int, number: signal.Signals) -> bool:
 def test_what_is_under_way_is_finished_when_told_to_stop(
     workers: int, how: signal.Signals, shop: Path, tmp_path: Path
 ) -> None:
-    body = json.dumps(ASK).encode()
+    request = post("/v1/recommend", json.dumps(ASK).encode())
     with Command(tmp_path, shop, "--workers", workers) as service:
         _wait_for_workers(service.url, workers)
-        host, port = service.url.removeprefix("http://").split(":")
-        connections = [socket.create_connection((host, int(port)), timeout=10) for _ in range(8)]
-        head = "POST /v1/recommend HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-        head += f"Content-Length: {len(body)}\r\n\r\n"
-        for connection in connections:
-            connection.sendall(head.encode() + body[:5])
+        connections = [sent(service.url, request[:-5]) for _ in range(8)]
         time.sleep(0.5)  # all have been accepted, and are being read
         service.process.send_signal(how)
         time.sleep(0.5)
         for connection in connections:
-            connection.sendall(body[5:])
+            connection.sendall(request[-5:])
         for connection in connections:
-            found = b""
-            while piece := connection.recv(65536):
-                found += piece
-            connection.close()
+            with connection:
+                found = received(connection)
             assert found.startswith(b"HTTP/1.1 200 OK\r\n")
             assert b'"items":' in found
         assert service.process.wait(10) == 0
@@ -116,34 +108,16 @@ def test_what_is_under_way_is_finished_when_told_to_stop(
 
 
 @pytest.mark.slow
-def test_it_is_not_ready_but_answers_while_its_connections_drain(shop: Path, tmp_path: Path) -> None:
-    with Command(tmp_path, shop, "--drain", 3) as service:
-        assert httpx.get(f"{service.url}/ready").status_code == 200
-        service.process.send_signal(signal.SIGTERM)
-        service.wait_for("connections end in 3 s")
-        assert httpx.get(f"{service.url}/ready").status_code == 503
-        assert httpx.post(f"{service.url}/v1/recommend", json=ASK).status_code == 200
-        assert service.process.wait(10) == 0
-
-
-@pytest.mark.slow
-def test_nobody_loses_an_answer_on_an_open_connection_when_told_to_stop(shop: Path, tmp_path: Path) -> None:
-    """A client that asks while connections stay open, a third of a second; slow machines try again."""
-    for attempt in range(4):
-        try:
-            _ask_while_it_stops(shop, tmp_path)
-            return
-        except httpx.TransportError:
-            if attempt == 3:
-                raise
-
-
-def _ask_while_it_stops(shop: Path, tmp_path: Path) -> None:
-    with Command(tmp_path, shop, "--log", "off") as service, httpx.Client(base_url=service.url) as client:
+def test_nobody_loses_an_answer_while_connections_drain(shop: Path, tmp_path: Path) -> None:
+    with Command(tmp_path, shop, "--drain", 3) as service, httpx.Client(base_url=service.url) as client:
+        assert client.get("/ready").status_code == 200
         answers = [client.post("/v1/recommend", json=ASK)]
         service.process.send_signal(signal.SIGTERM)
-        while "connection" not in answers[-1].headers:
+        while "connection" not in answers[-1].headers:  # which says that it ends
             answers.append(client.post("/v1/recommend", json=ASK))
+        assert "connections end in 3 s" in service.log
+        assert client.get("/ready").status_code == 503
+        answers.append(client.post("/v1/recommend", json=ASK))
         assert {answer.status_code for answer in answers} == {200}
         assert answers[-1].headers["connection"] == "close"
         assert service.process.wait(10) == 0
@@ -214,31 +188,26 @@ def test_a_reload_reaches_all_workers_without_a_look_at_the_file(tmp_path: Path)
 
 
 def _wait_for_workers(url: str, count: int) -> None:
-    """Wait until as many workers have answered."""
-    answers: list[httpx.Response] = []
+    """Wait until as many workers have answered, by the beginning of the ids that they give to requests."""
+    seen: set[str] = set()
 
     def all_have() -> bool:
-        answers.append(client.get(f"{url}/health"))
-        return len(_workers_of(answers)) == count
+        seen.add(client.get(f"{url}/health").headers["x-request-id"][:8])
+        return len(seen) == count
 
     with httpx.Client(headers={"Connection": "close"}, timeout=60) as client:
         eventually(all_have, 60)
-
-
-def _workers_of(answers: list[httpx.Response]) -> set[str]:
-    """Return what tells workers apart: the beginning of the ids that they give to requests."""
-    return {answer.headers["x-request-id"][:8] for answer in answers}
 
 
 def test_a_port_in_use_is_an_error(shop: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        port = str(taken.getsockname()[1])
-        command = [sys.executable, "-m", "mrfrec", "serve", str(shop), "--port", port]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
-    assert f"127.0.0.1:{port} cannot be listened to: address already in use" in done.stderr
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            DataError, match=f"127.0.0.1:{port} cannot be listened to: address already in use"
+        ):
+            serve(shop, port=port)
 
 
 def test_key_prints_the_line_for_the_file_and_the_key_beside_it(shop: Path, tmp_path: Path) -> None:
@@ -247,8 +216,8 @@ def test_key_prints_the_line_for_the_file_and_the_key_beside_it(shop: Path, tmp_
     secret = done.stderr.split()[-1]
     assert secret not in done.stdout
     (tmp_path / "keys").write_text(done.stdout)
-    with serving(create_app(shop, settings=ServiceSettings(keys=tmp_path / "keys"))) as url:
-        found = httpx.post(f"{url}/v1/models/shop/reload", headers={"X-API-Key": secret})
+    with asking(shop, keys=tmp_path / "keys") as client:
+        found = client.post("/v1/models/shop/reload", headers={"X-API-Key": secret})
         assert found.status_code == 200
 
 
@@ -292,7 +261,7 @@ def test_models_are_exchanged_under_load_without_a_failed_or_mixed_answer(tmp_pa
             return count
 
     served = app.state.models
-    models = [weakref.ref(served.get("shop").model)]
+    models = [weakref.ref(served.choose("shop").served.model)]
     with (
         serving(app) as url,
         ThreadPoolExecutor(4) as pool,
@@ -316,26 +285,14 @@ def test_models_are_exchanged_under_load_without_a_failed_or_mixed_answer(tmp_pa
                     eventually(
                         lambda f=fingerprint: client.get("/v1/models/shop").json()["fingerprint"] == f  # type: ignore[misc]
                     )
-                models.append(weakref.ref(served.get("shop").model))
+                models.append(weakref.ref(served.choose("shop").served.model))
         finally:
             stop.set()
         assert sum(each.result() for each in asking) > 50
     assert set(seen) == set(wanted)
     gc.collect()
     alive = {id(model()) for model in models if model() is not None}
-    assert alive <= {id(served.get("shop").model)}
-
-
-@pytest.mark.slow
-def test_the_model_of_the_night_answers_from_then_on(shop: Path, tmp_path: Path) -> None:
-    """What `mrfrec nightly` publishes takes the place of the file, which the service looks at."""
-    file = tmp_path / "shop.mrf"
-    file.write_bytes(shop.read_bytes())
-    with serving(create_app(file, settings=ServiceSettings(poll=0.05))) as url:
-        before = httpx.get(f"{url}/v1/models/shop").json()
-        save_shop(file, l2=9.0)
-        eventually(lambda: httpx.get(f"{url}/v1/models/shop").json()["fingerprint"] != before["fingerprint"])
-        assert httpx.get(f"{url}/v1/models/shop").json()["parameters"]["l2"] == 9.0
+    assert alive <= {id(served.choose("shop").served.model)}
 
 
 GUIDE = (Path(__file__).parents[1] / "docs" / "service.md").read_text()
@@ -345,11 +302,11 @@ def test_the_requests_of_the_guide_are_answered(shop: Path) -> None:
     text = GUIDE.replace("\\\n", " ")
     here = re.findall(r"^curl '?http://127\.0\.0\.1:8000(/v1/[^ '\n]+)'?([^\n]*)$", text, flags=re.MULTILINE)
     assert len(here) == 6
-    with serving(create_app(shop)) as url:
+    with asking(shop) as client:
         for path, rest in here:
             body = re.findall("-d '(.*)'", rest)
-            asked = {"content": body[0], "headers": {"Content-Type": "application/json"}} if body else {}
-            found = httpx.request("POST" if body else "GET", url + path, **asked)
+            asked: Any = {"json": json.loads(body[0])} if body else {}
+            found = client.request("POST" if body else "GET", path, **asked)
             assert found.status_code == 200, (path, found.text)
             assert found.json()["model"]["name"] == "shop"
 
@@ -361,8 +318,8 @@ def test_the_first_answer_of_the_guide_is_that_of_its_model(
     exec(re.findall(r"```py\n(.*?)```", GUIDE, flags=re.DOTALL)[0], {})
     body = re.findall(r"^  -d '(.*)'\n```$", GUIDE, flags=re.MULTILINE)[0]
     wanted = json.loads(re.findall(r"```json\n(.*?)```", GUIDE, flags=re.DOTALL)[0])
-    with serving(create_app("shop.mrf")) as url:
-        found = httpx.post(f"{url}/v1/recommend", content=body, headers={"Content-Type": "application/json"})
+    with asking("shop.mrf") as client:
+        found = client.post("/v1/recommend", json=json.loads(body))
     assert found.json().keys() == wanted.keys()
     for row, shown in zip(found.json()["items"], wanted["items"], strict=True):
         reasons, shown_reasons = row.pop("reasons"), shown.pop("reasons")
@@ -373,13 +330,11 @@ def test_the_first_answer_of_the_guide_is_that_of_its_model(
 def test_the_guide_names_every_setting_path_and_metric(shop: Path) -> None:
     for field in fields(ServiceSettings):
         assert f"| `{field.name}` |" in GUIDE
-    with serving(create_app(shop)) as url:
-        paths = httpx.get(f"{url}/v1/openapi.json").json()["paths"]
-        metrics = re.findall(r"^# TYPE (\w+)", httpx.get(f"{url}/metrics").text, flags=re.MULTILINE)
-    for path in paths:
-        assert path in GUIDE
-    for name in metrics:
-        assert f"`{name}" in GUIDE
+    with asking(shop) as client:
+        for path in client.get("/v1/openapi.json").json()["paths"]:
+            assert path in GUIDE
+        for name in re.findall(r"^# TYPE (\w+)", client.get("/metrics").text, flags=re.MULTILINE):
+            assert f"`{name}" in GUIDE
 
 
 @pytest.mark.slow

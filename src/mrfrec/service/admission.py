@@ -1,4 +1,4 @@
-"""ASGI middleware that decides who may ask: allowed hosts, keys, rates."""
+"""Who may ask: allowed hosts, keys, rates."""
 
 import base64
 import math
@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from mrfrec.service.keys import KeyFile
-from mrfrec.service.middleware import INFO, App, Message, Receive, RequestInfo, Send, refuse
+from mrfrec.service.middleware import Message, RequestInfo
 from mrfrec.service.problems import ProblemError
 from mrfrec.service.settings import ServiceSettings
 
@@ -23,23 +23,14 @@ _ROUNDING = 1e-6  # seconds
 class AccessControl:
     """Refuses requests for other hosts, without a valid key, or beyond the rate of their caller."""
 
-    def __init__(self, app: App, settings: ServiceSettings, keys: KeyFile | None) -> None:
-        self._app, self._keys = app, keys
+    def __init__(self, settings: ServiceSettings, keys: KeyFile | None) -> None:
+        self._keys = keys
         self._rates = Rates(settings.rate) if settings.rate else None
         self._hosts = {host.lower() for host in settings.hosts}
         self._origins = set(settings.origins)
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
-        if scope["type"] == "http":
-            try:
-                self._check(scope, scope[INFO])
-            except ProblemError as problem:
-                await refuse(problem, scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-    def _check(self, scope: Message, info: RequestInfo) -> None:
+    def check(self, scope: Message, info: RequestInfo) -> None:
+        """Raise a `ProblemError` if the request is refused; note its key and what it may do."""
         if sum(name == b"host" for name, _ in scope["headers"]) > 1:
             raise ProblemError(400, "a request must have one Host.")
         host = info.headers.get(b"host", b"").decode("latin-1")

@@ -56,17 +56,17 @@ def recommend_to_user(model: Recommender, user: Id, asked: Question) -> tuple[li
 def _answers(
     model: Recommender, query: Query, asked: Question, unknown: list[list[Id]]
 ) -> tuple[list[Answered], list[Id]]:
-    allow = None if asked.allow is None else _known(model.items_, asked.allow)
-    exclude = _known(model.items_, asked.exclude) if asked.exclude else ({}, [])
-    others = [*(allow[1] if allow else ()), *exclude[1]]
-    if allow is not None or asked.exclude is not None or asked.k > len(model.items_):
-        asked = replace(
-            asked, k=min(asked.k, len(model.items_)), allow=None if allow is None else list(allow[0]),
-            exclude=list(exclude[0]) or None,
-        )  # fmt: skip
+    known: dict[str, list[Id]] = {}
+    others: list[Id] = []
+    for name in ("allow", "exclude"):
+        if (given := getattr(asked, name)) is not None:
+            found, missing = _known(model.items_, given)
+            known[name] = list(found)
+            others += missing
+    asked = replace(asked, **known) if known else asked  # type: ignore[arg-type]
     batches = recommending.recommend(model, query, asked, unknown=[])
-    found = [rows for batch in batches for rows in _rows(model, batch)]
-    return [Answered(*each) for each in zip(found, unknown, strict=True)], others
+    rows = [each for batch in batches for each in _rows(model, batch)]
+    return [Answered(*each) for each in zip(rows, unknown, strict=True)], others
 
 
 def _rows(model: Recommender, batch: Recommendations) -> Iterable[list[Row]]:
@@ -162,6 +162,7 @@ def about(model: Recommender) -> Row:
         "titles": model.titles_ is not None,
         "histories": model.has_histories,
         "explains": model.explains,
+        "features": model.features_ is not None,
         "notes": model.notes_,
     }
 
@@ -177,21 +178,21 @@ def explain(
 
     Returns None for an unknown item. The user is known.
     """
-    unknown: list[Id] = []
-    places = _known(model.items_, [item])
-    if places[1]:
+    if _known(model.items_, [item])[1]:
         return None
+    unknown: list[Id] = []
     whose: dict[str, Any] = {"user": user}
     if history is not None:
         known, unknown = _known(model.items_, history)
         typical = model.usual_value_
         whose = {"history": {one: typical if x is None else x for one, x in known.items()}}
     found, base = explanation(model, item, novelty=novelty, **whose)
-    place = model.catalogue.position(item)
-    rows = list(rows_of(model.catalogue.reason_columns(place, found, base)))
-    return {
-        "item": item,
-        "score": sum(row["contribution"] for row in rows),
-        "contributions": rows,
-        "unknown": unknown,
-    }
+    catalogue = model.catalogue
+    place = catalogue.position(item)
+    columns = catalogue.reason_columns(place, found, base)
+    columns.pop("both", None)  # which is text, for tables
+    rows = list(rows_of(columns))
+    for row, part in zip(rows, found, strict=False):  # the base score has no features
+        row |= _both(catalogue, place, part.item) if part.weight else {}
+    score = sum(row["contribution"] for row in rows)
+    return {"item": item, "score": score, "contributions": rows, "unknown": unknown}

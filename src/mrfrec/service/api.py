@@ -3,10 +3,10 @@
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import fields
-from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from fastapi.exceptions import RequestValidationError
@@ -19,18 +19,19 @@ from mrfrec.errors import MrfrecError
 from mrfrec.models.answers.histories import length_of_history
 from mrfrec.models.answers.question import Question
 from mrfrec.service import answers, schemas
-from mrfrec.service.metrics import Counts, Metrics
+from mrfrec.service.metrics import Metrics
 from mrfrec.service.middleware import LARGE_BODY, info_of
-from mrfrec.service.problems import NO_ROOM, NOT_A_MANAGER, ProblemError
-from mrfrec.service.queue import QueueFullError, WorkQueue
+from mrfrec.service.problems import ClientLeftError, ProblemError
+from mrfrec.service.queue import WorkQueue
 from mrfrec.service.served import Choice, Served, ServedModels
 from mrfrec.service.settings import ServiceSettings
-
-T = TypeVar("T")
 
 _LARGE = 1000  # items of a history, and of an answer with its reasons, that take more than milliseconds
 
 _OPTIONS = [each.name for each in fields(Question)]  # which have the same names in `schemas.Asked`
+_BRIEF: Any = {"include_url": False, "include_context": False, "include_input": False}  # errors of pydantic
+_HISTORY = "the number of items of a history"
+_UNKNOWN_ITEM = "the model does not know this item."
 _JSON = re.compile(rb"application/(.*\+)?json")  # media types
 _MOST_BATCHES = 4  # that wait or are answered
 _PIECE = 5000  # cost of the histories of a batch that are answered at once: some hundredths of a second
@@ -59,89 +60,72 @@ def create_router(
 
     @router.post("/recommend", response_model=schemas.RecommendResponse, summary="Recommend items")
     async def recommend(body: schemas.RecommendRequest, request: Request) -> Response:
-        choice = chosen(models, body.model, body.visitor if body.user is None else body.user)
+        choice = _choice_of(body, models)
         asked = _question(body, settings)
-        if (body.history is None) == (body.user is None):
-            raise ProblemError(422, "give either history or user.")
         served, history = choice.served, _history(body.history or (), settings)
         length = len(history) if body.user is None else _length(served, body.user)
         is_large = length + _check_cost(asked, [length], settings) > _LARGE
 
-        def work() -> tuple[Counts, Response]:
+        def work() -> Response:
             if body.user is None:
                 found, others = answers.recommend(served.model, [history], asked)
             else:
                 found, others = answers.recommend_to_user(served.model, body.user, asked)
+            metrics.count_answers(served.name, found, len(history))
             items = _rows(found[0].items) if is_large else found[0].items
-            reply = _reply(choice, {"items": items, "unknown": [*found[0].unknown, *others]})
-            return _counts(found, len(history)), reply
+            return _reply(choice, {"items": items, "unknown": [*found[0].unknown, *others]})
 
-        if is_large:
-            [(counts, reply)] = await done(large.run_in_thread(work))
-        else:
-            counts, reply = await done(usual.run(work))
-        metrics.count_answer(served.name, counts)
-        return reply
+        return await (large.run_in_thread(work) if is_large else usual.run(work))
 
     @router.post("/recommend/batch", response_model=schemas.BatchResponse, summary="Recommend to several")
     async def recommend_batch(body: schemas.BatchRequest, request: Request) -> Response:
-        choice = chosen(models, body.model, body.visitor)
-        if not 1 <= len(body.histories) <= settings.max_batch:
-            raise ProblemError(
-                422, f"histories must be 1 to {settings.max_batch:,}; got {len(body.histories):,}."
-            )
+        choice = models.choose(body.model, body.visitor)
+        _check_at_most(settings.max_batch, "the number of histories", len(body.histories))
         asked = _question(body, settings)
         histories, lengths = body.histories, [len(history) for history in body.histories]
-        _check_length(max(lengths), settings)
+        _check_at_most(settings.max_history, _HISTORY, max(lengths))
         cost = _check_cost(asked, lengths, settings)
         step = max(1, _PIECE * len(histories) // (cost + sum(lengths)))
+        replies: list[bytes] = []
 
-        def work(first: int) -> tuple[Counts, list[bytes], list[int | str]]:
+        def work(first: int) -> list[int | str]:
             some = [_history(history, settings) for history in histories[first : first + step]]
             found, others = answers.recommend(choice.served.model, some, asked)
-            replies = [_encoded({"items": _rows(one.items), "unknown": one.unknown}) for one in found]
-            return _counts(found, sum(map(len, some))), replies, others
+            metrics.count_answers(choice.served.name, found, sum(map(len, some)))
+            replies.extend(_encoded({"items": _rows(one.items), "unknown": one.unknown}) for one in found)
+            return others
 
-        async def is_wanted() -> bool:
-            return not await request.is_disconnected()
-
-        pieces = [partial(work, first) for first in range(0, len(histories), step)]
-        answered = await done(batches.run_in_thread(*pieces, is_wanted=is_wanted))
-        for counts, _, _ in answered:
-            metrics.count_answer(choice.served.name, counts)
-        joined = (one for _, replies, _ in answered for one in replies)
-        return await asyncio.to_thread(
-            lambda: _reply(choice, {"answers": _joined(joined), "unknown": answered[0][2]})
-        )
+        async with batches.turn():
+            for first in range(0, len(histories), step):
+                if await request.is_disconnected():
+                    raise ClientLeftError
+                others = await asyncio.to_thread(work, first)
+        return await asyncio.to_thread(_reply, choice, {"answers": _rows(replies), "unknown": others})
 
     @router.get("/similar", response_model=schemas.SimilarResponse, summary="Items that go with an item")
     async def similar(
         item: ItemText, k: Annotated[int, Query(ge=1)] = 10, model: ModelName = None
     ) -> Response:
-        choice = chosen(models, model)
-        _check_k(k, settings)
+        choice = models.choose(model)
+        _check_at_most(settings.max_k, "k", k)
         place = position(choice.served, item)
-        found = await done(looks.run_in_thread(partial(answers.similar, choice.served.model, place, k)))
-        return _reply(choice, {"item": choice.served.model.items_[place], "items": found[0]})
+        found = await looks.run_in_thread(answers.similar, choice.served.model, place, k)
+        return _reply(choice, {"item": choice.served.model.items_[place], "items": found})
 
     @router.post("/explain", response_model=schemas.ExplainResponse, summary="Why an item has its score")
     async def explain(body: schemas.ExplainRequest, request: Request) -> Response:
-        choice = chosen(models, body.model, body.visitor if body.user is None else body.user)
-        if (body.history is None) == (body.user is None):
-            raise ProblemError(422, "give either history or user.")
+        choice = _choice_of(body, models)
         served, history = choice.served, None
         if body.history is None:
             _length(served, body.user)
         else:
             history = _history(body.history, settings)
-        found = await done(
-            looks.run_in_thread(
-                partial(answers.explain, served.model, body.item, history, body.user, body.novelty)
-            )
+        found = await looks.run_in_thread(
+            answers.explain, served.model, body.item, history, body.user, body.novelty
         )
-        if found[0] is None:
-            raise ProblemError(404, "the model does not know this item.")
-        return _reply(choice, found[0])
+        if found is None:
+            raise ProblemError(404, _UNKNOWN_ITEM)
+        return _reply(choice, found)
 
     @router.get("/search", response_model=schemas.SearchResponse, summary="Find items by id or title")
     async def search(
@@ -149,14 +133,14 @@ def create_router(
         k: Annotated[int, Query(ge=1)] = 10,
         model: ModelName = None,
     ) -> Response:
-        choice = chosen(models, model)
-        _check_k(k, settings)
-        found = await done(looks.run_in_thread(partial(answers.search, choice.served.model, q, k)))
-        return _reply(choice, {"items": found[0]})
+        choice = models.choose(model)
+        _check_at_most(settings.max_k, "k", k)
+        found = await looks.run_in_thread(answers.search, choice.served.model, q, k)
+        return _reply(choice, {"items": found})
 
     @router.get("/item", response_model=schemas.ItemResponse, summary="An item")
     async def item(item: ItemText, model: ModelName = None) -> Response:
-        choice = chosen(models, model)
+        choice = models.choose(model)
         return _reply(choice, answers.item(choice.served.model, position(choice.served, item)))
 
     @router.get("/models", response_model=schemas.ModelsResponse, summary="The models of the service")
@@ -165,7 +149,7 @@ def create_router(
 
     @router.get("/models/{name}", response_model=schemas.ModelInfo, summary="A model")
     async def model(name: str) -> Response:
-        return _json(info(models, chosen(models, name).served))
+        return _json(info(models, models.choose(name).served))
 
     @router.post("/models/{name}/reload", response_model=schemas.ModelInfo, summary="Open a model file anew")
     async def reload(name: str, request: Request) -> Response:
@@ -175,8 +159,11 @@ def create_router(
         that answers has the new model by then; the others are told to open all files anew.
         """
         if not info_of(request).may_manage:
-            raise ProblemError(403, NOT_A_MANAGER)
-        name = chosen(models, name).served.name
+            raise ProblemError(
+                403, "a key with the role manage is needed, as Bearer or X-API-Key; without keys, a request "
+                "from this host that is not sent by a page of another site.",
+            )  # fmt: skip
+        name = models.choose(name).served.name
         try:
             served = await asyncio.to_thread(models.reload, name)
         except (MrfrecError, OSError):
@@ -190,13 +177,13 @@ def create_router(
 
 
 class _JsonRoute(APIRoute):
-    """A route that reads JSON in one step; FastAPI's own steps read half characters, which JSON may have."""
+    """A route that reads JSON in one step, where FastAPI takes two."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        usual, endpoint = super().get_route_handler(), self.endpoint
         if self.body_field is None:
-            return usual
+            return super().get_route_handler()
         kind: Any = self.body_field.field_info.annotation  # a model of pydantic
+        endpoint = self.endpoint
 
         async def handle(request: Request) -> Response:
             found = info_of(request)
@@ -205,21 +192,29 @@ class _JsonRoute(APIRoute):
                 raise ProblemError(415, detail, {"Accept-Encoding": "identity"})
             media = found.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
             if _JSON.fullmatch(media) is None:
-                return await usual(request)
+                raise ProblemError(415, "send JSON, with the header Content-Type: application/json.")
             try:
-                body = kind.model_validate_json(found.body)
+                try:
+                    body = kind.model_validate_json(found.body)
+                except ValidationError as error:
+                    if error.errors(**_BRIEF)[0]["type"] != "json_invalid":
+                        raise
+                    body = kind.model_validate(_loaded(found.body))
             except ValidationError as error:
-                wrong = error.errors(include_url=False, include_context=False, include_input=False)
-                if wrong[0]["type"] != "json_invalid":
-                    wrong = [{**one, "loc": ("body", *one["loc"])} for one in wrong]
-                    raise RequestValidationError(wrong) from None
-                if len(found.body) > LARGE_BODY:  # of which Python's JSON may take a quarter of a second
-                    raise ProblemError(400, "the body is not JSON.") from None
-                return await usual(request)
+                wrong = [{**one, "loc": ("body", *one["loc"])} for one in error.errors(**_BRIEF)]
+                raise RequestValidationError(wrong) from None
             answer: Response = await endpoint(body, request)
             return answer
 
         return handle
+
+
+def _loaded(body: bytes) -> Any:
+    """Read JSON with half characters, which JSON may have, and pydantic refuses."""
+    if len(body) <= LARGE_BODY:  # of more, Python's JSON may take a quarter of a second
+        with suppress(ValueError, RecursionError):
+            return json.loads(body)
+    raise ProblemError(400, "the body is not JSON.")
 
 
 def info(models: ServedModels, served: Served) -> dict[str, Any]:
@@ -228,36 +223,30 @@ def info(models: ServedModels, served: Served) -> dict[str, Any]:
     return {**facts, "default": served.name == models.default, **answers.about(served.model)}
 
 
-def chosen(models: ServedModels, name: str | None, visitor: int | str | None = None) -> Choice:
-    """Return the model of a request, if there is one of that name."""
-    choice = models.choose(name, visitor)
-    if choice is None:
-        raise ProblemError(404, f"there is no model {name!r}.")
+def _choice_of(body: schemas.RecommendRequest | schemas.ExplainRequest, models: ServedModels) -> Choice:
+    """Return the model for a history or a user, of which a request must have one."""
+    choice = models.choose(body.model, body.visitor if body.user is None else body.user)
+    if (body.history is None) == (body.user is None):
+        raise ProblemError(422, "give either history or user.")
     return choice
 
 
 def _question(body: schemas.Asked, settings: ServiceSettings) -> Question:
-    _check_k(body.k, settings)
+    _check_at_most(settings.max_k, "k", body.k)
     for name, given in (("exclude", body.exclude), ("allow", body.allow)):
-        if given and len(given) > settings.max_history:
-            raise ProblemError(422, f"{name} must have at most {settings.max_history:,} items.")
+        _check_at_most(settings.max_history, f"the number of items of {name}", len(given or ()))
     return Question(**{name: getattr(body, name) for name in _OPTIONS})
 
 
-def _check_k(k: int, settings: ServiceSettings) -> None:
-    if k > settings.max_k:
-        raise ProblemError(422, f"k must be at most {settings.max_k:,}; got {k:,}.")
-
-
-def _check_length(length: int, settings: ServiceSettings) -> None:
-    if length > settings.max_history:
-        raise ProblemError(422, f"a history must have at most {settings.max_history:,} items.")
+def _check_at_most(most: int, what: str, count: int) -> None:
+    if count > most:
+        raise ProblemError(422, f"{what} must be at most {most:,}; got {count:,}.")
 
 
 def _history(
     given: "Sequence[int | str | schemas.Used]", settings: ServiceSettings
 ) -> dict[int | str, float | None]:
-    _check_length(len(given), settings)
+    _check_at_most(settings.max_history, _HISTORY, len(given))
     history: dict[int | str, float | None] = {}
     for one in given:
         if isinstance(one, schemas.Used):
@@ -271,10 +260,7 @@ def _length(served: Served, user: Any) -> int:
     """Return the number of items of a user, whom the model must know."""
     if not served.model.has_histories:
         raise ProblemError(422, "this model keeps no histories: give history in place of user.")
-    try:
-        length = length_of_history(served.model, user)
-    except MrfrecError as error:
-        raise ProblemError(422, str(error)) from None
+    length = length_of_history(served.model, user)
     if length is None:
         raise ProblemError(404, "the model does not know this user; an empty history gets popular items.")
     return length
@@ -283,11 +269,8 @@ def _length(served: Served, user: Any) -> int:
 def _check_cost(asked: Question, lengths: Sequence[int], settings: ServiceSettings) -> int:
     """Return the cost of an answer, or refuse it before any work is done."""
     cost = asked.cost(lengths)
-    if cost > settings.max_cost:
-        raise ProblemError(
-            422, "the cost of the answer, histories × k × (1 + reasons) and more for reasons of long "
-            f"histories, must be at most {settings.max_cost:,}; got {cost:,}. Ask for less at once.",
-        )  # fmt: skip
+    what = "the cost of the answer, histories × k × (1 + reasons) and more for reasons of long histories,"
+    _check_at_most(settings.max_cost, what, cost)
     return cost
 
 
@@ -295,24 +278,8 @@ def position(served: Served, text: str) -> int:
     """Return the position of an item whose id is written in a URL, and which the model must know."""
     place = answers.find_item(served.model.items_, text)
     if place is None:
-        raise ProblemError(404, "the model does not know this item.")
+        raise ProblemError(404, _UNKNOWN_ITEM)
     return place
-
-
-def _counts(found: Sequence[answers.Answered], asked: int) -> Counts:
-    rows = sum(len(one.items) for one in found)
-    popular = sum(row["source"] == "popular" for one in found for row in one.items)
-    return Counts(asked, sum(len(one.unknown) for one in found), rows - popular, popular)
-
-
-async def done(work: Awaitable[T]) -> T:
-    """Wait for work in a queue; refuse the request if the queue is full or the model refuses a value."""
-    try:
-        return await work
-    except QueueFullError:
-        raise ProblemError(503, NO_ROOM, {"Retry-After": "1"}) from None
-    except MrfrecError as error:
-        raise ProblemError(422, str(error)) from None
 
 
 def _reply(choice: Choice, content: dict[str, Any]) -> Response:
@@ -326,21 +293,18 @@ def _json(content: dict[str, Any], headers: dict[str, str] | None = None) -> Res
 
 
 def _encoded(content: dict[str, Any]) -> bytes:
-    """Encode an object, of which values that are bytes are JSON already."""
-    pairs = ((to_json(name), v if isinstance(v, bytes) else _one(v)) for name, v in content.items())
-    return b"{%b}" % b",".join(name + b":" + value for name, value in pairs)
+    return b"{%b}" % b",".join(to_json(name) + b":" + _one(value) for name, value in content.items())
 
 
 def _rows(rows: Iterable[Any]) -> bytes:
     """Encode rows one by one: to encode a long answer at once would keep everybody else waiting."""
-    return _joined(map(_one, rows))
-
-
-def _joined(values: Iterable[bytes]) -> bytes:
-    return b"[%b]" % b",".join(values)
+    return b"[%b]" % b",".join(map(_one, rows))
 
 
 def _one(value: Any) -> bytes:
+    """Encode a value; bytes are JSON already."""
+    if isinstance(value, bytes):
+        return value
     try:
         return to_json(value, inf_nan_mode="null")  # weights of 1e38 overflow; JSON has no infinity
     except ValueError:  # half a character, of an id that was asked for, cannot be sent but as \ud800

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from os import PathLike
 from pathlib import Path
@@ -17,21 +17,21 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from mrfrec import __version__
+from mrfrec.errors import MrfrecError
 from mrfrec.io.atomic import expanded
 from mrfrec.service.admission import AccessControl
 from mrfrec.service.api import create_router
 from mrfrec.service.keys import KeyFile
 from mrfrec.service.metrics import CONTENT_TYPE, Metrics
-from mrfrec.service.middleware import OverloadGuard, ProcessLoad, RequestLimits, RequestLog
+from mrfrec.service.middleware import ProcessLoad, RequestLimits, RequestLog
 from mrfrec.service.page import create_pages, error_page, is_page
-from mrfrec.service.problems import ProblemError, problem_response
+from mrfrec.service.problems import ProblemError, busy
 from mrfrec.service.queue import WorkQueue
 from mrfrec.service.schemas import Problem, Status
 from mrfrec.service.served import ServedModels
 from mrfrec.service.settings import ServiceSettings
 
 _MOST_LOOKUPS = 16  # pages, and lookups of the API, that wait or are answered
-_NOT_JSON = "the body is not JSON."
 _TYPES = ("constrained-int", "str", "Used")  # of an item of a history, in the paths of errors
 
 _log = logging.getLogger("mrfrec.service")
@@ -93,16 +93,12 @@ def create_app(
     app.state.on_start = []  # called when a server starts the application
     app.state.tell_others = lambda: None  # called after a model was reloaded
 
-    def error_response(
-        request: Request, status: int, detail: str, headers: Mapping[str, str] | None = None
-    ) -> Response:
-        if is_page(request):
-            return error_page(request, served, status, detail, headers)
-        return problem_response(status, detail, headers)
+    def error_response(request: Request, problem: ProblemError) -> Response:
+        return error_page(request, served, problem) if is_page(request) else problem.response()
 
     # The last one added is the first that a request passes.
-    app.add_middleware(RequestLimits, settings=settings, metrics=metrics, load=load)
-    app.add_middleware(AccessControl, settings=settings, keys=keys)
+    check = AccessControl(settings, keys).check
+    app.add_middleware(RequestLimits, settings=settings, metrics=metrics, load=load, check_access=check)
     if settings.origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=settings.origins, allow_methods=["GET", "POST"],
@@ -112,8 +108,6 @@ def create_app(
     app.add_middleware(
         RequestLog, settings=settings, metrics=metrics, load=load, begin=watch, error_response=error_response
     )
-    if not settings.origins:  # pages of other sites can read a refusal only with the headers of CORS
-        app.add_middleware(OverloadGuard, settings=settings, metrics=metrics, load=load)
     looks = WorkQueue(_MOST_LOOKUPS, settings.seconds)
     app.include_router(create_router(served, settings, metrics, looks))
     app.include_router(create_pages(served, looks))
@@ -130,14 +124,18 @@ def create_app(
     )  # fmt: skip
     async def ready() -> Response:
         if load.is_closing or load.requests >= settings.queue:
-            return problem_response(503, "too many requests at once.", {"Retry-After": "1"})
+            raise busy("too many requests at once.")
         return JSONResponse({"status": "ready"})
 
     @app.get("/metrics", summary="Metrics for Prometheus", include_in_schema=False)
     async def show_metrics() -> Response:
         return Response(metrics.render(), media_type=CONTENT_TYPE)
 
-    _handle_errors(app, error_response)
+    async def answer_error(request: Request, error: Exception) -> Response:
+        return error_response(request, _problem_of(request, error))
+
+    for kind in (ProblemError, MrfrecError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, answer_error)
     describe = app.openapi
     app.openapi = lambda: _with_keys_and_problems(describe())  # type: ignore[method-assign]
     return app
@@ -178,32 +176,17 @@ def reload(app: FastAPI, every: bool = True) -> None:
         app.state.keys.reload()
 
 
-def _handle_errors(app: FastAPI, error_response: Callable[..., Response]) -> None:
-    async def refused(request: Request, error: Any) -> Response:
-        return error_response(request, error.status, error.detail, error.headers)
-
-    async def invalid(request: Request, error: Any) -> Response:
-        errors = error.errors()
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json" and not kind.endswith("+json") and errors[0]["loc"][0] == "body":
-            return problem_response(415, "send JSON, with the header Content-Type: application/json.")
-        if errors[0]["type"] == "json_invalid":
-            return problem_response(400, _NOT_JSON)
-        return problem_response(422, _what_is_wrong(errors))
-
-    async def http(request: Request, error: Any) -> Response:
-        detail = {
-            400: _NOT_JSON,
-            404: "there is nothing at this address.",
-            405: f"{request.method} is not allowed here.",
-        }
-        return error_response(
-            request, error.status_code, detail.get(error.status_code, str(error.detail)), error.headers
-        )
-
-    app.add_exception_handler(ProblemError, refused)
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(HTTPException, http)
+def _problem_of(request: Request, error: Exception) -> ProblemError:
+    """Return what to say of an error: of this service, of the model, or of FastAPI."""
+    if isinstance(error, ProblemError):
+        return error
+    if isinstance(error, RequestValidationError):
+        return ProblemError(422, _what_is_wrong(error.errors()))
+    if not isinstance(error, HTTPException):  # the model refuses a value
+        return ProblemError(422, str(error))
+    said = {404: "there is nothing at this address.", 405: f"{request.method} is not allowed here."}
+    detail = said.get(error.status_code, str(error.detail))
+    return ProblemError(error.status_code, detail, error.headers)
 
 
 def _what_is_wrong(errors: Sequence[Mapping[str, Any]]) -> str:

@@ -104,7 +104,7 @@ class Client:
         model of their id.
         """
         asked = Question(**question)
-        options = {**vars(asked), "reasons": asked.explain, "model": self._model, "visitor": visitor}
+        options = {**vars(asked), "reasons": asked.explain, "visitor": visitor}
         del options["explain"]
         if (users is None) == (history is None):
             raise ParameterError("users", "given, or else history", users)
@@ -138,7 +138,7 @@ class Client:
         several, k = _is_several(item), check_count("k", k)
         with self._reading():
             found = [
-                self._ask("GET", "similar", self._query(item=str(one), k=k))
+                self._get("similar", item=str(one), k=k)
                 for one in (item if several else [item])  # type: ignore[union-attr]
             ]
             if short := sum(len(answer["items"]) < k for answer in found):
@@ -163,35 +163,33 @@ class Client:
         """
         if (user is None) == (history is None):
             raise ParameterError("user", "given, or else a history", user)
-        asked: Answer = {
-            "item": item,
-            "novelty": novelty,
-            "model": self._model,
-            "visitor": visitor,
-            "user": user,
-        }
         if history is not None:
             _, histories = _histories(history)
             if len(histories) > 1:
                 raise ParameterError("history", "of one person", history)
-            asked["history"] = histories[0]
+            history = histories[0]
         with self._reading():
-            answer = self._ask("POST", "explain", _body(asked))
+            answer = self._post(
+                "explain", item=item, user=user, history=history, novelty=novelty, visitor=visitor
+            )
             _warn_of_unknown([answer])
-            rows = answer["contributions"]
-            columns = (*REASON_COLUMNS, *(["both"] if any("both" in row for row in rows) else []))
-            return self._table(rows, columns, self._about(answer["model"]))
+            about = self._about(answer["model"])
+            rows = [
+                {**row, "both": ", ".join(row.get("both") or ()) or None} for row in answer["contributions"]
+            ]
+            columns = (*REASON_COLUMNS, "both") if about.get("features") else REASON_COLUMNS
+            return self._table(rows, columns, about)
 
     def search(self, text: str, k: int = 10) -> Any:
         """Find items by id or title: see `Recommender.search`."""
         with self._reading():
-            answer = self._ask("GET", "search", self._query(q=text, k=check_count("k", k)))
+            answer = self._get("search", q=text, k=check_count("k", k))
             return self._table(answer["items"], SEARCH_COLUMNS, self._about(answer["model"]))
 
     def info(self) -> Answer:
         """Describe the model: its name, fingerprint, kind, parameters and training data."""
         with self._reading():
-            for model in self._ask("GET", "models", {})["models"]:
+            for model in self._ask("GET", "models")["models"]:
                 if model["default"] if self._model is None else model["name"] == self._model:
                     return dict(model)
         raise DataError(f"there is no model {self._model!r} at {self._url}.")
@@ -211,21 +209,21 @@ class Client:
 
     def _of_user(self, user: Any, options: dict[str, Any]) -> Answer:
         try:
-            return self._ask("POST", "recommend", _body({**options, "user": user}))
+            return self._post("recommend", **options, user=user)
         except DataError as error:
             if getattr(error.__cause__, "status", None) != 404:
                 raise
         warn(f"user {user!r} is unknown to the model, and gets the most popular items.")
-        stranger = {**options, "history": [], "visitor": user}  # of the same model in a split
-        return self._ask("POST", "recommend", _body(stranger))
+        # As a visitor, for the same model of a split.
+        return self._post("recommend", **{**options, "history": [], "visitor": user})
 
     def _of_histories(self, histories: Sequence[Any], options: dict[str, Any]) -> Iterator[Answer]:
         if len(histories) == 1:
-            yield self._ask("POST", "recommend", _body({**options, "history": histories[0]}))
+            yield self._post("recommend", **options, history=histories[0])
             return
         for start in range(0, len(histories), self._batch):
             some = histories[start : start + self._batch]
-            answer = self._ask("POST", "recommend/batch", _body({**options, "histories": some}))
+            answer = self._post("recommend/batch", **options, histories=some)
             answer["answers"][0]["unknown"] += answer["unknown"]  # of allow and exclude, once for all
             for each in answer["answers"]:
                 yield {**each, "model": answer["model"]}
@@ -242,16 +240,26 @@ class Client:
         """Describe the model of an answer, or its successor if it has just been replaced."""
         found = self._known.get(model["fingerprint"])
         if found is None:
-            found = self._ask("GET", f"models/{quote(model['name'], safe='')}", {})
+            found = self._ask("GET", f"models/{quote(model['name'], safe='')}")
             if len(self._known) >= 100:
                 self._known.clear()
             self._known[found["fingerprint"]] = found
         return found
 
-    def _query(self, **parameters: Any) -> dict[str, Any]:
-        return {"params": parameters if self._model is None else {**parameters, "model": self._model}}
+    def _get(self, path: str, **query: Any) -> Answer:
+        named = {} if self._model is None else {"model": self._model}
+        return self._ask("GET", path, params={**query, **named})
 
-    def _ask(self, method: str, path: str, given: dict[str, Any]) -> Answer:
+    def _post(self, path: str, **content: Any) -> Answer:
+        """Send JSON; numbers and arrays of numpy, and any iterable of ids, become plain ones."""
+        content["model"] = self._model
+        try:
+            text = json.dumps(content, default=lambda x: x.tolist() if hasattr(x, "tolist") else list(x))
+        except (TypeError, ValueError) as error:
+            raise DataError(f"the request cannot be sent: {error}.") from error
+        return self._ask("POST", path, content=text, headers={"Content-Type": "application/json"})
+
+    def _ask(self, method: str, path: str, **given: Any) -> Answer:
         for attempt in range(self._retries + 1):
             try:
                 response = self._http.request(method, f"/v1/{path}", **given)
@@ -305,15 +313,6 @@ def _histories(given: Any) -> tuple[list[Any], list[list[Any]]]:
         [{"item": item, "value": x} for item, x in each.items()] if isinstance(each, Mapping) else [*each]
         for each in histories
     ]
-
-
-def _body(content: dict[str, Any]) -> dict[str, Any]:
-    """Encode a request; numbers and arrays of numpy, and any iterable of ids, become plain ones."""
-    try:
-        text = json.dumps(content, default=lambda x: x.tolist() if hasattr(x, "tolist") else list(x))
-    except (TypeError, ValueError) as error:
-        raise DataError(f"the request cannot be sent: {error}.") from error
-    return {"content": text, "headers": {"Content-Type": "application/json"}}
 
 
 def _warn_of_unknown(answers: Iterable[Answer]) -> None:

@@ -8,7 +8,6 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
-from html import escape
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ Array = npt.NDArray[np.float64]
 
 _EDGES_PER_NODE = 2  # between neighbors; more of them hide each other
 _THIN, _THICK = 0.8, 7.0  # edges, in pixels
-_HEIGHT, _GAP = 27, 12  # a box, and between boxes
+_HEIGHT, _GAP = 27.0, 12  # a box, and between boxes
 _FONT = 13
 _NARROW_LETTERS, _BROAD_LETTERS = frozenset(" !'()*,-./:;I[]`fijlrt{|}"), frozenset("%@MWmw—")
 
@@ -47,15 +46,7 @@ class Node(NamedTuple):
     width: float
     label: str
     sign: str  # of its edge to the item in the middle: "positive", "negative", or "middle"
-
-    @property
-    def svg(self) -> str:
-        """Its rectangle and label."""
-        x, y = round(self.x - self.width / 2, 1), round(self.y - _HEIGHT / 2, 1)
-        return (
-            f'<rect x="{x}" y="{y}" width="{self.width:.1f}" height="{_HEIGHT}" rx="{_HEIGHT / 2}"/>'
-            f'<text x="{self.x}" y="{self.y}" dy=".34em">{escape(self.label)}</text>'
-        )
+    height: float = _HEIGHT
 
 
 class Edge(NamedTuple):
@@ -69,15 +60,6 @@ class Edge(NamedTuple):
     sign: str
     is_inner: bool  # begins at the item in the middle
 
-    @property
-    def svg(self) -> str:
-        """Its line."""
-        kind = f"{self.sign} inner" if self.is_inner else self.sign
-        return (
-            f'<line class="edge {kind}" x1="{self.x1}" y1="{self.y1}" x2="{self.x2}" y2="{self.y2}" '
-            f'stroke-width="{self.width}"/>'
-        )
-
 
 class Drawing(NamedTuple):
     """A graph that is laid out."""
@@ -87,16 +69,17 @@ class Drawing(NamedTuple):
     edges: list[Edge]
 
 
-def distinct_names(names: Sequence[str], ids: Sequence[object], canvas: Canvas) -> list[str]:
-    """Return names, or the ids of items whose names are the same once they are cut."""
+def draw(names: Sequence[str], ids: Sequence[object], weights: npt.NDArray[Any], canvas: Canvas) -> Drawing:
+    """Lay out items by the weights between them, n × n and symmetric; the first is in the middle.
+
+    Items whose names are the same once they are cut are labelled with their ids.
+    """
     cut = [_shortened(name, canvas.label) for name in names]
     seen = Counter(cut)
-    return [str(one) if seen[short] > 1 else name for name, one, short in zip(names, ids, cut, strict=True)]
-
-
-def draw(names: Sequence[str], weights: npt.NDArray[Any], canvas: Canvas) -> Drawing:
-    """Lay out items by the weights between them, n × n and symmetric; the first is in the middle."""
-    labels = [_shortened(name, canvas.label) for name in names]
+    labels = [
+        _shortened(str(one), canvas.label) if seen[name] > 1 else name
+        for one, name in zip(ids, cut, strict=True)
+    ]
     widths = [sum(map(_letter_width, label)) + 20 for label in labels]
     share = np.abs(weights) / (np.abs(weights).max() or 1.0)
     x, y = _ring(share, max(widths), canvas).T.tolist()

@@ -8,14 +8,16 @@ import fcntl
 import logging
 import os
 import platform
+import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import Counter as Counts
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -31,6 +33,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from prometheus_client.registry import Collector
 
 from mrfrec import __version__
+from mrfrec.service.answers import Answered
 from mrfrec.service.served import ServedModels
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -45,15 +48,6 @@ ROUTES = (
 _BOUNDS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)  # seconds
 
 _log = logging.getLogger("mrfrec.service")
-
-
-class Counts(NamedTuple):
-    """Numbers of an answer."""
-
-    asked: int  # ids of the histories
-    unknown: int  # those that the model does not know
-    by_weights: int  # recommended items
-    by_popularity: int
 
 
 @contextmanager
@@ -126,7 +120,7 @@ class Metrics(Collector):
             "mrfrec_request_seconds", "Time from the arrival of a request to its answer.", ("route",),
             buckets=_BOUNDS, **own,
         )  # fmt: skip
-        self._queue = Gauge("mrfrec_queue", "Requests that wait or are answered.", **live)
+        self.set_queue = Gauge("mrfrec_queue", "Requests that wait or are answered.", **live).set
         Gauge("mrfrec_workers", "Living worker processes.", **live).set(1)
         self._items = Counter(
             "mrfrec_recommended_items", "Recommended items, by weights or by popularity.",
@@ -140,27 +134,26 @@ class Metrics(Collector):
                 ("reload_failures", "Model files that could not be opened."),
             )
         )
-        for name in models.names:  # zero is a number, too
-            self.count_answer(name, Counts(0, 0, 0, 0))
-            self._failed.labels(name)
+        for served in models:  # zero is a number, too
+            self.count_answers(served.name, (), 0)
+            self._failed.labels(served.name)
         # Finding the numbers of some labels takes longer than counting.
         self._count = lru_cache(1024)(self._requests.labels)
         self._time = lru_cache(1024)(self._seconds.labels)
         self._registry.register(self)
-
-    def set_queue(self, length: int) -> None:
-        self._queue.set(length)
 
     def count_request(self, route: str, status: int, seconds: float, model: str = "") -> None:
         """Count a request, and the model that answered it if any did."""
         self._count(route, status, model).inc()
         self._time(route).observe(seconds)
 
-    def count_answer(self, model: str, counts: Counts) -> None:
-        self._asked.labels(model).inc(counts.asked)
-        self._unknown.labels(model).inc(counts.unknown)
-        self._items.labels(model, "model").inc(counts.by_weights)
-        self._items.labels(model, "popular").inc(counts.by_popularity)
+    def count_answers(self, model: str, found: Sequence[Answered], asked: int) -> None:
+        """Count the answers to histories of `asked` items together."""
+        sources = Counts(row["source"] for answer in found for row in answer.items)
+        self._asked.labels(model).inc(asked)
+        self._unknown.labels(model).inc(sum(len(answer.unknown) for answer in found))
+        for source in ("model", "popular"):
+            self._items.labels(model, source).inc(sources[source])
 
     def count_failure(self, model: str) -> None:
         """Count a model file that could not be opened."""
@@ -169,7 +162,8 @@ class Metrics(Collector):
     def render(self) -> bytes:
         """Return the text that Prometheus reads."""
         self._living()  # without the gauges of dead processes
-        return generate_latest(_WithoutTimes(self._registry))
+        # Without the times at which each number was first counted, which nobody looks at.
+        return re.sub(rb"(?m)^(# \w+ )?\w+_created\b.*\n", b"", generate_latest(self._registry))
 
     def collect(self) -> Iterator[Any]:
         """Yield the metrics of processes, versions and models."""
@@ -204,18 +198,6 @@ class Metrics(Collector):
         for pid in dead:
             mark_process_dead(pid, self._folder)  # type: ignore[no-untyped-call]
         return sorted(found - dead)
-
-
-class _WithoutTimes:
-    """A registry without the times at which each number was first counted, which nobody looks at."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-
-    def collect(self) -> Iterator[Metric]:
-        for metric in self._registry.collect():
-            metric.samples = [one for one in metric.samples if not one.name.endswith("_created")]
-            yield metric
 
 
 def _is_alive(pid: int) -> bool:

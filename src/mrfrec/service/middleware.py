@@ -1,8 +1,7 @@
 """ASGI middleware, which every request passes on its way in, and every response on its way out.
 
-From the outside in: `OverloadGuard` (refuses floods), `RequestLog` (request ids, security headers, metrics,
-the access log), Starlette's own CORSMiddleware, `AccessControl` of admission.py (hosts, keys, rates),
-`RequestLimits` (requests at once, sizes, times).
+From the outside in: `RequestLog` (floods, request ids, security headers, metrics, the access log), the
+CORSMiddleware of Starlette, `RequestLimits` (who may ask, requests at once, sizes, times).
 """
 
 import asyncio
@@ -13,15 +12,14 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from mrfrec.service.metrics import Metrics, route_of
-from mrfrec.service.problems import NO_ROOM, UNEXPECTED, ProblemError
-from mrfrec.service.queue import ClientLeftError
+from mrfrec.service.problems import ClientLeftError, ProblemError, busy
 from mrfrec.service.settings import ServiceSettings
 
 Message = MutableMapping[str, Any]
@@ -73,17 +71,12 @@ class RequestInfo:
     path: str  # without the prefix of the application
     headers: dict[bytes, bytes]
     request_id: str
+    is_read: bool  # whether the whole body has been taken from the connection
     key: str = ""  # name of the API key
     may_manage: bool = False  # whether the request may reload models
     model: str = ""  # that answered
     status: int = 0
     body: bytes = b""
-    is_read: bool = field(init=False)  # whether the whole body has been taken from the connection
-
-    def __post_init__(self) -> None:
-        self.is_read = (
-            self.headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in self.headers
-        )
 
 
 def info_of(request: Request) -> RequestInfo:
@@ -92,66 +85,29 @@ def info_of(request: Request) -> RequestInfo:
     return found
 
 
-class _StuckError(Exception):
-    """The client does not take its answer."""
-
-
 class _NoRoomError(Exception):
     """Too many bytes of bodies and long answers are held."""
 
 
-class OverloadGuard:
-    """Refuses requests while the queue is full, with an answer that is ready made.
-
-    A refusal must cost far less than an answer: in a flood there are many for each answer. So it comes before
-    everything else, and has neither a request id nor a line in the access log.
-    """
-
-    def __init__(self, app: App, settings: ServiceSettings, metrics: Metrics, load: ProcessLoad) -> None:
-        self._app, self._metrics, self._load, self._most = app, metrics, load, settings.queue
-        self._root = settings.root_path
-        refusal = ProblemError(503, NO_ROOM, {"Retry-After": "1"}).response()
-        headers = [*refusal.raw_headers, *_SECURITY, (b"cache-control", b"no-store")]
-        self._start = {"type": "http.response.start", "status": 503, "headers": headers}
-        self._body = {"type": "http.response.body", "body": refusal.body}
-        self._refused, self._tell_at = 0, 0.0  # since the last message; when the next one is due
-
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it. Where the connection must end with the answer, pass it on."""
-        load = self._load
-        is_full = load.requests >= self._most and scope["type"] == "http" and not load.is_closing
-        if not is_full or (path := _path_of(scope, self._root)) in _UNBOUNDED or _has_upgrade(scope):
-            await self._app(scope, receive, send)
-            return
-        self._metrics.count_request(route_of(path), 503, 0.0)
-        self._tell_of_refusals()
-        with suppress(ClientLeftError):
-            await _deliver(send, dict(self._start))  # middleware of others may change it
-            await _deliver(send, dict(self._body))
-
-    def _tell_of_refusals(self) -> None:
-        """Say from time to time how many requests were refused without a line of their own."""
-        self._refused += 1
-        now = time.monotonic()
-        if now >= self._tell_at:
-            _log.warning(
-                "more than %d requests (queue) at once: %d refused since the last such message",
-                self._most, self._refused,
-            )  # fmt: skip
-            self._refused, self._tell_at = 0, now + _PAUSE
-
-
 class RequestLog:
-    """Gives each request an id, each response its security headers; counts and logs both."""
+    """Gives each request an id, each response its security headers; counts and logs both.
+
+    While the queue is full, it refuses requests with an answer that is ready made. A refusal must cost far
+    less than an answer: in a flood there are many for each answer. So it has no line in the access log. Pages
+    of other sites can read a refusal only with the headers of CORS: where there are such pages,
+    `RequestLimits` refuses.
+    """
 
     def __init__(
         self, app: App, settings: ServiceSettings, metrics: Metrics, load: ProcessLoad,
-        begin: Callable[[], None], error_response: Callable[[Request, int, str], Response],
+        begin: Callable[[], None], error_response: Callable[[Request, ProblemError], Response],
     ) -> None:  # fmt: skip
         """Wrap `app`; `begin` is called with each request, in case no server has started the application."""
         self._app, self._settings, self._metrics, self._load = app, settings, metrics, load
         self._begin, self._error_response = begin, error_response
         self._prefix, self._number = secrets.token_hex(4), 0  # of request ids
+        self._refusal = busy().response()
+        self._refused, self._tell_at = 0, 0.0  # since the last message; when the next one is due
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -164,8 +120,8 @@ class RequestLog:
             scope["root_path"] = self._settings.root_path  # a proxy may have removed it from the path
         if scope["path"] == scope.get("root_path") != "":
             scope["path"] += "/"
-        info = scope[INFO] = self._info(scope)
-        load = self._load
+        load, info = self._load, self._info(scope)
+        scope[INFO] = info
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -181,18 +137,25 @@ class RequestLog:
                 # the connection ends with the answer.
                 if load.is_closing or not info.is_read or b"upgrade" in info.headers:
                     headers.append((b"connection", b"close"))
-            await _deliver(send, message)
+            try:
+                await send(message)
+            except (OSError, RuntimeError):  # the server may not know yet that the connection is closed
+                raise ClientLeftError from None
 
+        if load.requests >= self._settings.queue and self._is_refused(info):
+            info.is_read = True  # the server drops the body: new connections would cost more
+            with suppress(ClientLeftError):
+                await self._refusal(scope, receive, send_with_headers)
+            return
         try:
             await self._app(scope, receive, send_with_headers)
         except ClientLeftError:
             info.status = _CLIENT_LEFT
-        except _StuckError:  # the server closes the connection, since the answer is not complete
-            _log.warning("request %s: its client takes no more of the answer", info.request_id)
         except Exception as error:
             _log.error("request %s: %r", info.request_id, error, exc_info=error)
             if not info.status:
-                response = self._error_response(Request(scope), 500, UNEXPECTED)
+                problem = ProblemError(500, "something went wrong here; the log of the service has more.")
+                response = self._error_response(Request(scope), problem)
                 await response(scope, receive, send_with_headers)
         finally:
             seconds, route = time.perf_counter() - start, route_of(info.path)
@@ -200,13 +163,33 @@ class RequestLog:
             if self._settings.access_log and _access.isEnabledFor(logging.INFO):
                 self._write_line(scope, info, route, seconds)
 
+    def _is_refused(self, info: RequestInfo) -> bool:
+        """Return whether a request is refused in a flood; if so, count it, and log it with others."""
+        # Where the connection must end with the answer, the request is passed on.
+        ends = self._load.is_closing or b"upgrade" in info.headers
+        if ends or self._settings.origins or info.path in _UNBOUNDED:
+            return False
+        self._metrics.count_request(route_of(info.path), 503, 0.0)
+        self._refused += 1
+        now = time.monotonic()
+        if now >= self._tell_at:
+            _log.warning(
+                "more than %d requests (queue) at once: %d refused since the last such message",
+                self._settings.queue, self._refused,
+            )  # fmt: skip
+            self._refused, self._tell_at = 0, now + _PAUSE
+        return True
+
     def _info(self, scope: Message) -> RequestInfo:
-        headers = dict(scope["headers"])
+        path, root, headers = scope["path"], scope.get("root_path", ""), dict(scope["headers"])
+        if path.startswith(root) and path[len(root) :][:1] in ("", "/"):  # as routes do
+            path = path[len(root) :]
         request_id = headers.get(b"x-request-id", b"").decode("latin-1")
         if _REQUEST_ID.fullmatch(request_id) is None:
             self._number += 1
             request_id = f"{self._prefix}{self._number:08x}"
-        return RequestInfo(_path_of(scope, self._settings.root_path), headers, request_id)
+        is_read = headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in headers
+        return RequestInfo(path or "/", headers, request_id, is_read)
 
     def _write_line(self, scope: Message, info: RequestInfo, route: str, seconds: float) -> None:
         """Write a line to the access log; histories and ids are in it only with `log_requests`."""
@@ -235,19 +218,26 @@ class _Fields(dict[str, Any]):
 
 
 class RequestLimits:
-    """Bounds the requests at once, the size and time of bodies, and the time to take long answers."""
+    """Bounds the requests at once, the size and time of bodies, and the time to take long answers.
 
-    def __init__(self, app: App, settings: ServiceSettings, metrics: Metrics, load: ProcessLoad) -> None:
+    Requests that `check_access` refuses take no place in the queue.
+    """
+
+    def __init__(
+        self, app: App, settings: ServiceSettings, metrics: Metrics, load: ProcessLoad,
+        check_access: Callable[[Message, RequestInfo], None],
+    ) -> None:  # fmt: skip
         self._app, self._settings, self._metrics, self._load = app, settings, metrics, load
+        self._check_access = check_access
         self._turn = asyncio.Lock()  # of large bodies
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Pass a request on with its whole body, or refuse it."""
+        """Read the body of a request and pass it on, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         info: RequestInfo = scope[INFO]
-        is_bounded, held = info.path not in _UNBOUNDED, 0
+        is_bounded, held, places = info.path not in _UNBOUNDED, 0, 0
 
         def hold(size: int) -> None:
             """Count bytes that are held until the request ends."""
@@ -257,47 +247,54 @@ class RequestLimits:
             if self._load.held > _HELD_BODIES * self._settings.max_body:
                 raise _NoRoomError
 
+        def take(count: int) -> None:
+            """Hold so many places in the queue: 1, or none."""
+            nonlocal places
+            if count != places:
+                self._load.requests += count - places
+                self._metrics.set_queue(self._load.requests)
+                places = count
+
+        async def send_in_pieces(message: Message) -> None:
+            """Cut a long answer into pieces, each of which the client must take in time."""
+            take(0)  # a client that takes its answer slowly keeps no other one waiting
+            if message["type"] == "http.response.start":
+                for name, value in message.get("headers", ()):
+                    if name == b"content-length" and int(value) > _PIECE:
+                        hold(int(value))
+            body = memoryview(message.get("body", b""))
+            if len(body) <= _PIECE:
+                await send(message)
+                return
+            for start in range(0, len(body), _PIECE):
+                more = start + _PIECE < len(body) or message.get("more_body", False)
+                piece = bytes(body[start : start + _PIECE])
+                try:
+                    async with asyncio.timeout(self._settings.write_seconds):
+                        await send({"type": "http.response.body", "body": piece, "more_body": more})
+                except TimeoutError:  # the server closes the connection, since the answer is not complete
+                    _log.warning("request %s: its client takes no more of the answer", info.request_id)
+                    raise ClientLeftError from None
+
         try:
+            self._check_access(scope, info)
             self._check_room(is_bounded)
             if not info.is_read:
                 info.body = await self._read(info, receive, hold)
                 self._check_room(is_bounded)
-                receive = _replay(info.body, receive)
-            await self._pass_on(scope, receive, self._bounded(send, hold), is_bounded)
+            take(int(is_bounded))
+            await self._app(scope, receive, send_in_pieces)
         except ProblemError as problem:
-            await refuse(problem, scope, receive, send)
+            await _refuse(problem, scope, receive, send)
         except _NoRoomError:
-            await refuse(ProblemError(503, _TOO_MUCH, {"Retry-After": "1"}), scope, receive, send)
+            await _refuse(busy(_TOO_MUCH), scope, receive, send)
         finally:
+            take(0)
             self._load.held -= held
 
     def _check_room(self, is_bounded: bool) -> None:
         if is_bounded and self._load.requests >= self._settings.queue:
-            raise ProblemError(503, NO_ROOM, {"Retry-After": "1"})
-
-    async def _pass_on(self, scope: Message, receive: Receive, send: Send, is_bounded: bool) -> None:
-        if not is_bounded:
-            await self._app(scope, receive, send)
-            return
-        self._load.requests += 1
-        self._metrics.set_queue(self._load.requests)
-        has_room = True
-
-        def leave() -> None:
-            nonlocal has_room
-            if has_room:
-                has_room = False
-                self._load.requests -= 1
-                self._metrics.set_queue(self._load.requests)
-
-        async def leave_and_send(message: Message) -> None:
-            leave()  # a client that takes its answer slowly keeps no other one waiting
-            await send(message)
-
-        try:
-            await self._app(scope, receive, leave_and_send)
-        finally:
-            leave()
+            raise busy()
 
     async def _read(self, info: RequestInfo, receive: Receive, hold: Callable[[int], None]) -> bytes:
         """Return the body of a request, within the limits of its size and time."""
@@ -334,39 +331,8 @@ class RequestLimits:
                 await asyncio.sleep(0)
         return bytes(body)
 
-    def _bounded(self, send: Send, hold: Callable[[int], None]) -> Send:
-        """Return a `send` that cuts long answers into pieces, each of which the client must take in time."""
 
-        async def send_in_pieces(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                for name, value in message.get("headers", ()):
-                    if name == b"content-length" and int(value) > _PIECE:
-                        hold(int(value))
-            body = memoryview(message.get("body", b""))
-            if len(body) <= _PIECE:
-                await send(message)
-                return
-            for start in range(0, len(body), _PIECE):
-                more = start + _PIECE < len(body) or message.get("more_body", False)
-                piece = bytes(body[start : start + _PIECE])
-                try:
-                    async with asyncio.timeout(self._settings.write_seconds):
-                        await send({"type": "http.response.body", "body": piece, "more_body": more})
-                except TimeoutError:
-                    raise _StuckError from None
-
-        return send_in_pieces
-
-
-async def _deliver(send: Send, message: Message) -> None:
-    """Hand a message to the server, which may not know yet that the connection is closed."""
-    try:
-        await send(message)
-    except (OSError, RuntimeError):
-        raise ClientLeftError from None
-
-
-async def refuse(problem: ProblemError, scope: Message, receive: Receive, send: Send) -> None:
+async def _refuse(problem: ProblemError, scope: Message, receive: Receive, send: Send) -> None:
     """Send a problem as the answer. The connection can go on if the whole body has arrived."""
     info: RequestInfo = scope[INFO]
     if not info.is_read and not {b"expect", b"upgrade"} & info.headers.keys():
@@ -375,28 +341,3 @@ async def refuse(problem: ProblemError, scope: Message, receive: Receive, send: 
                 while not info.is_read and (message := await receive())["type"] == "http.request":
                     info.is_read = not message.get("more_body", False)
     await problem.response()(scope, receive, send)
-
-
-def _path_of(scope: Message, root_path: str) -> str:
-    """Return the path of a request without the prefix of the application, as routes do."""
-    path, root = scope["path"], scope.get("root_path") or root_path
-    is_below = path.startswith(root) and path[len(root) :][:1] in ("", "/")
-    return (path[len(root) :] if is_below else path) or "/"
-
-
-def _has_upgrade(scope: Message) -> bool:
-    return any(name == b"upgrade" for name, _ in scope["headers"])
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives a body once more, then the messages that follow it."""
-    is_read = False
-
-    async def replay() -> Message:
-        nonlocal is_read
-        if is_read:
-            return await receive()
-        is_read = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return replay

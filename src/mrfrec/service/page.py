@@ -23,17 +23,17 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from mrfrec.data.catalogue import shortened
-from mrfrec.models.answers.explaining import weights_between
+from mrfrec.data.ids import Id
+from mrfrec.models.answers.explaining import explanations, weights_between
 from mrfrec.models.answers.question import Question
 from mrfrec.models.answers.similar import neighbors
 from mrfrec.models.recommender import Recommender
 from mrfrec.service import answers
-from mrfrec.service.api import chosen, done, position
-from mrfrec.service.graph import NARROW, WIDE, distinct_names, draw
+from mrfrec.service.api import position
+from mrfrec.service.graph import NARROW, WIDE, draw
 from mrfrec.service.middleware import info_of
 from mrfrec.service.problems import ProblemError
 from mrfrec.service.queue import WorkQueue
-from mrfrec.service.reasons import bars_of
 from mrfrec.service.served import Served, ServedModels
 
 Content = dict[str, Any]
@@ -44,6 +44,8 @@ _FILES = {one.name: one.read_bytes() for one in files("mrfrec.service").joinpath
 _API = ("v1", "health", "ready", "metrics")
 _MOST_ITEMS = 100  # of a history: every link of a page has them
 _NAME, _WHOLE_NAME = 120, 1000  # characters of a name, in lists and on the page of the item
+_FEW_BARS = 6  # of a score, which are always visible
+_FEATURES = 20  # of an item, the rarest
 _POPULAR, _FOUND, _SUGGESTED, _MOST_RECOMMENDED = 12, 50, 8, 100  # items of a page
 
 
@@ -138,7 +140,7 @@ def create_pages(models: ServedModels, queue: WorkQueue) -> APIRouter:
     def add(path: str, view: View) -> None:
         async def endpoint(request: Request) -> Response:
             visit = _visit(request, models, request.query_params.get("model"))
-            (html,) = await done(queue.run_in_thread(lambda: _rendered(visit, *view(visit))))
+            html = await queue.run_in_thread(lambda: _rendered(visit, *view(visit)))
             served = visit.served
             return HTMLResponse(html, 200, {"Mrfrec-Model": f"{served.name}; {served.fingerprint}"})
 
@@ -170,18 +172,16 @@ def is_page(request: Request) -> bool:
     return path.startswith("/") and path.split("/")[1] not in _API
 
 
-def error_page(
-    request: Request, models: ServedModels, status: int, detail: str, headers: Mapping[str, str] | None = None
-) -> Response:
+def error_page(request: Request, models: ServedModels, problem: ProblemError) -> Response:
     """Return a page that says what is wrong."""
-    content = {"status": status, "detail": f"{detail[:1].upper()}{detail[1:]}"}
-    return HTMLResponse(
-        _rendered(_visit(request, models, None), "error.html", content), status, dict(headers or {})
-    )
+    detail = problem.detail
+    content = {"status": problem.status, "detail": f"{detail[:1].upper()}{detail[1:]}"}
+    html = _rendered(_visit(request, models, None), "error.html", content)
+    return HTMLResponse(html, problem.status, problem.headers)
 
 
 def _visit(request: Request, models: ServedModels, name: str | None) -> PageVisit:
-    served, names = chosen(models, name or None).served, [each.name for each in models]
+    served, names = models.choose(name or None).served, [each.name for each in models]
     root = f"{request.scope.get('root_path', '').rstrip('/')}/"
     return PageVisit(root, request.query_params, served, names, served.name == models.default)
 
@@ -229,12 +229,13 @@ def _item(visit: PageVisit) -> tuple[str, Content]:
     for canvas in (WIDE, NARROW) if rows else ():
         against = range(len(positive) + 1, len(on_page))[: canvas.negative]
         kept = [*range(min(canvas.positive, len(positive)) + 1), *against]
-        drawn = [on_page[i] for i in kept]
-        names = distinct_names([row["name"] for row in drawn], [row["id"] for row in drawn], canvas)
-        drawing = draw(names, matrix[np.ix_(kept, kept)], canvas)
+        names, ids = ([on_page[i][name] for i in kept] for name in ("name", "id"))
+        drawing = draw(names, ids, matrix[np.ix_(kept, kept)], canvas)
         drawings.append({"drawing": drawing, "rows": [rows[i - 1] for i in kept]})
+    features = [] if model.features_ is None else model.features_.shared(place, place)[0]
     return "item.html", {
         "item": on_page[0],
+        "features": [shortened(name, _NAME) for name in features[:_FEATURES]],
         "rank": int(model.catalogue.by_popularity[place]) + 1,
         "of": model.data_size_.users,
         "positive": rows[: len(positive)],
@@ -279,7 +280,7 @@ def _history(visit: PageVisit) -> tuple[str, Content]:
         row["remove"] = visit.link("history", item=[one for one in ids if one != row["id"]], **given)
     if model.explains:
         named = dict(zip(places, history, strict=True))
-        for row, reasons in zip(rows, bars_of(model, ids, targets, novelty, named), strict=True):
+        for row, reasons in zip(rows, _bars_of(model, ids, targets, novelty, named), strict=True):
             row["reasons"] = reasons
     fitted = model.fitted_novelty
     return "history.html", {
@@ -294,6 +295,39 @@ def _history(visit: PageVisit) -> tuple[str, Content]:
         "more": visit.link("history", item=ids, novelty=given["novelty"], k=min(2 * k, _MOST_RECOMMENDED))
         if len(rows) == k < _MOST_RECOMMENDED else None,
     }  # fmt: skip
+
+
+def _bars_of(
+    model: Recommender, history: Sequence[Id], targets: Places, novelty: float | None,
+    rows_by_place: Mapping[int, Content],
+) -> list[Content]:  # fmt: skip
+    """Return, for each target, the bars whose amounts add up to its score.
+
+    All bars have one scale, so that those of different items can be compared. `rows_by_place` has the rows of
+    the items of the history.
+    """
+    if not len(targets):
+        return []
+    found, bases = explanations(model, np.asarray(targets), history=[history], novelty=novelty)
+    amounts = [0.0, *bases.tolist(), *(part.amount for parts in found for part in parts)]
+    low, width = min(amounts), max(amounts) - min(amounts) or 1.0
+
+    def bar(amount: float, item: Content | None = None) -> Content:
+        """Return where a bar begins and how long it is, in percent of the widest."""
+        start, length = 100 * (min(amount, 0.0) - low) / width, 100 * abs(amount) / width
+        return {"item": item, "amount": amount, "x": round(start, 2), "length": round(length, 2)}
+
+    each = []
+    for parts, base in zip(found, bases.tolist(), strict=True):
+        bars = [bar(part.amount, rows_by_place[part.item]) for part in parts]
+        bars.sort(key=lambda one: -abs(one["amount"]))
+        rest = bars[_FEW_BARS:]
+        total = math.fsum(one["amount"] for one in rest)
+        zero = round(-100 * low / width, 2)
+        each.append(
+            {"few": bars[:_FEW_BARS], "rest": rest, "rest_amount": total, "base": bar(base), "zero": zero}
+        )
+    return each
 
 
 def _about(visit: PageVisit) -> tuple[str, Content]:

@@ -2,19 +2,13 @@
 
 import json
 from collections.abc import Mapping
-from functools import lru_cache
 from http import HTTPStatus
 
 from starlette.responses import Response
 
+from mrfrec.data.catalogue import shortened
+
 NO_ROOM = "too many requests at once; try again."
-NOT_A_MANAGER = (
-    "a key with the role manage is needed, as Bearer or X-API-Key; without keys, a request from this host "
-    "that is not sent by a page of another site."
-)
-UNEXPECTED = "something went wrong here; the log of the service has more."
-
-
 _MOST = 400  # characters of a reason, which may repeat what was sent
 
 
@@ -23,21 +17,20 @@ class ProblemError(Exception):
 
     def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)
-        self.status, self.detail, self.headers = status, detail, dict(headers or {})
+        self.status, self.detail, self.headers = status, shortened(detail, _MOST), dict(headers or {})
 
     def response(self) -> Response:
         """Return the response to send."""
-        return problem_response(self.status, self.detail, self.headers)
+        title = HTTPStatus(self.status).phrase
+        content = {"type": "about:blank", "title": title, "status": self.status, "detail": self.detail}
+        body = json.dumps(content, ensure_ascii=False).encode(errors="replace")
+        return Response(body, self.status, self.headers, "application/problem+json")
 
 
-def problem_response(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a response that says what is wrong."""
-    return Response(problem_body(status, detail), status, dict(headers or {}), "application/problem+json")
+class ClientLeftError(Exception):
+    """The client has closed its connection."""
 
 
-@lru_cache(64)  # the same few in a flood of requests
-def problem_body(status: int, detail: str) -> bytes:
-    """Return the JSON that says what is wrong."""
-    detail = detail if len(detail) <= _MOST else f"{detail[: _MOST - 1]}…"
-    content = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
-    return json.dumps(content, ensure_ascii=False).encode(errors="replace")
+def busy(detail: str = NO_ROOM) -> ProblemError:
+    """Return the refusal of a request for which there is no room now."""
+    return ProblemError(503, detail, {"Retry-After": "1"})

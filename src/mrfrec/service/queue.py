@@ -10,24 +10,19 @@ longer is done in other threads.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
+
+from mrfrec.service.problems import busy
 
 T = TypeVar("T")
 
 _SLICE, _LONGEST_SLICE = 0.002, 0.05  # seconds of answers in a row, on the processor
 
 
-class QueueFullError(Exception):
-    """The queue is full, or the time of a request ran out in it."""
-
-
-class ClientLeftError(Exception):
-    """The client has closed its connection."""
-
-
 class WorkQueue:
-    """A bounded queue of work."""
+    """A bounded queue of work. Requests for which it has no room, or no time, are refused."""
 
     def __init__(self, most: int, seconds: float) -> None:
         """Let at most `most` requests wait, each for at most so many seconds."""
@@ -52,7 +47,7 @@ class WorkQueue:
 
     def _enter(self) -> None:
         if self._length >= self._most:
-            raise QueueFullError
+            raise busy()
         self._length += 1
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -65,7 +60,7 @@ class WorkQueue:
                 continue
             try:
                 if time.monotonic() > latest:
-                    raise QueueFullError
+                    raise busy()
                 done.set_result(work())
             except Exception as error:
                 done.set_exception(error)
@@ -75,27 +70,23 @@ class WorkQueue:
         if self._waiting:
             loop.call_soon(self._work, loop)
 
-    async def run_in_thread(
-        self, *pieces: Callable[[], T], is_wanted: Callable[[], Awaitable[bool]] | None = None
-    ) -> list[T]:
-        """Wait for one's turn, then do the work in another thread: for work of more than milliseconds.
+    async def run_in_thread(self, work: Callable[..., T], *given: Any) -> T:
+        """Wait for one's turn, then do the work in another thread: for work of more than milliseconds."""
+        async with self.turn():
+            return await asyncio.to_thread(work, *given)
 
-        Before each piece, `is_wanted` is asked whether to go on; if not, `ClientLeftError` is raised.
-        """
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for one's turn among the work in other threads, and keep it until the block ends."""
         self._enter()
         try:
             try:
                 async with asyncio.timeout(self._seconds):
                     await self._turn.acquire()
             except TimeoutError:
-                raise QueueFullError from None
+                raise busy() from None
             try:
-                done = []
-                for piece in pieces:
-                    if is_wanted is not None and not await is_wanted():
-                        raise ClientLeftError
-                    done.append(await asyncio.to_thread(piece))
-                return done
+                yield
             finally:
                 self._turn.release()
         finally:

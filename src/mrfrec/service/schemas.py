@@ -3,15 +3,7 @@
 from itertools import islice
 from typing import Annotated, Any
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    StrictBool,
-    StrictInt,
-    StrictStr,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, model_validator
 
 _Integer = Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)]
 ItemId = _Integer | StrictStr  # of either type, and never converted
@@ -37,37 +29,12 @@ Items = Annotated[list[ItemId], Field(fail_fast=True)]
 History = Annotated[list[ItemId | Used], Field(fail_fast=True)]
 
 
-class _Bounded(_Strict):
-    """A request, of which only the first names are looked at: it takes long to tell of many unknown ones."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _shorten(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        data = dict(islice(data.items(), _MOST_NAMES))
-        history = data.get("history")
-        if isinstance(history, list):
-            data["history"] = _shortened(history)
-        histories = data.get("histories")
-        if isinstance(histories, list):
-            data["histories"] = [_shortened(each) if isinstance(each, list) else each for each in histories]
-        return data
-
-
 def _example(*bodies: Any) -> ConfigDict:
     return ConfigDict(json_schema_extra={"examples": list(bodies)})
 
 
-def _shortened(history: list[Any]) -> list[Any]:
-    """Return the items of a history without most names that they should not have."""
-    if any(type(item) is dict and len(item) > _MOST_NAMES for item in history):
-        return [dict(islice(item.items(), _MOST_NAMES)) if type(item) is dict else item for item in history]
-    return history
-
-
-class Asked(_Bounded):
-    """The options of all requests for recommendations."""
+class _ForSomebody(_Strict):
+    """A request, of which only the first names are looked at: it takes long to tell of many unknown ones."""
 
     model: str | None = Field(
         None, description="Name of the model; by default that of the split, or the default one."
@@ -75,13 +42,31 @@ class Asked(_Bounded):
     visitor: Visitor | None = Field(
         None, description="Anything that tells people apart, to choose a model of the split."
     )
+    novelty: Number | None = Field(
+        None, ge=-1, le=1, description="Above 0, rarer items score higher; as fitted by default."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shorten(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        data = dict(islice(data.items(), _MOST_NAMES))
+        several = data.get("histories")
+        for history in (data.get("history"), *(several if isinstance(several, list) else ())):
+            for place, item in enumerate(history if isinstance(history, list) else ()):
+                if type(item) is dict and len(item) > _MOST_NAMES:
+                    history[place] = dict(islice(item.items(), _MOST_NAMES))
+        return data
+
+
+class Asked(_ForSomebody):
+    """The options of all requests for recommendations."""
+
     k: Count = Field(10, description="Number of items.")
     exclude: Items | None = Field(None, description="Never recommend these.")
     allow: Items | None = Field(None, description="Recommend only these.")
     exclude_seen: StrictBool = Field(True, description="Leave out the items of the history.")
-    novelty: Number | None = Field(
-        None, ge=-1, le=1, description="Above 0, rarer items score higher; as fitted by default."
-    )
     explain: Annotated[int, Field(ge=0, le=100, strict=True)] = Field(
         0,
         alias="reasons",
@@ -102,22 +87,22 @@ class RecommendRequest(Asked):
 class BatchRequest(Asked):
     """Several histories, with the same options for all."""
 
-    histories: Annotated[list[History], Field(fail_fast=True)]
+    histories: Annotated[list[History], Field(fail_fast=True, min_length=1)]
 
     model_config = _example({"histories": [["milk"], ["bread", "jam"]], "k": 3})
 
 
-class ExplainRequest(_Bounded):
+class ExplainRequest(_ForSomebody):
     """The score of an item for a history or a user."""
 
     item: ItemId
     history: History | None = None
     user: ItemId | None = None
-    novelty: Number | None = Field(None, ge=-1, le=1)
-    model: str | None = None
-    visitor: Visitor | None = None
 
     model_config = _example({"item": "bread", "history": ["milk", "jam"]})
+
+
+Both = Annotated[list[str] | None, Field(description="Features of both items, where they carry the weight.")]
 
 
 class ModelRef(BaseModel):
@@ -134,42 +119,18 @@ class Reason(BaseModel):
     item: ItemId
     title: str | None = Field(description="Cut to 80 characters.")
     contribution: float
-    both: list[str] | None = Field(None, description="Features of both items, where they carry the weight.")
+    both: Both = None
 
 
-class Recommended(BaseModel):
-    """A recommended item."""
+class Explained(BaseModel):
+    """value · weight, which an item of the history adds; without an item, the base score."""
 
-    item: ItemId
+    item: ItemId | None
     title: str | None
-    score: float
-    rank: int
-    source: str = Field(description="model, or popular where no item of the history has a weight for it.")
-    base: float | None = Field(None, description="With reasons: the base score, the part that no item adds.")
-    reasons: list[Reason] | None = None
-
-
-class RecommendResponse(BaseModel):
-    """Recommended items, best first."""
-
-    model: ModelRef
-    items: list[Recommended]
-    unknown: list[ItemId] = Field(description="Ids of the request that the model does not know.")
-
-
-class BatchAnswer(BaseModel):
-    """The answer to one history of a batch."""
-
-    items: list[Recommended]
-    unknown: list[ItemId] = Field(description="Ids of this history that the model does not know.")
-
-
-class BatchResponse(BaseModel):
-    """An answer for each history, in their order."""
-
-    model: ModelRef
-    answers: list[BatchAnswer]
-    unknown: list[ItemId] = Field(description="Ids of allow and exclude that the model does not know.")
+    value: float | None
+    weight: float | None
+    contribution: float
+    both: Both = None
 
 
 class Neighbor(BaseModel):
@@ -179,6 +140,35 @@ class Neighbor(BaseModel):
     title: str | None
     score: float
     rank: int
+
+
+class Recommended(Neighbor):
+    """A recommended item."""
+
+    source: str = Field(description="model, or popular where no item of the history has a weight for it.")
+    base: float | None = Field(None, description="With reasons: the base score, the part that no item adds.")
+    reasons: list[Reason] | None = None
+
+
+class BatchAnswer(BaseModel):
+    """The answer to one history of a batch."""
+
+    items: list[Recommended]
+    unknown: list[ItemId] = Field(description="Ids that the model does not know.")
+
+
+class RecommendResponse(BatchAnswer):
+    """Recommended items, best first. The unknown ids are also those of allow and exclude."""
+
+    model: ModelRef
+
+
+class BatchResponse(BaseModel):
+    """An answer for each history, in their order."""
+
+    model: ModelRef
+    answers: list[BatchAnswer]
+    unknown: list[ItemId] = Field(description="Ids of allow and exclude that the model does not know.")
 
 
 class SimilarResponse(BaseModel):
@@ -210,17 +200,6 @@ class SearchResponse(BaseModel):
     items: list[KnownItem]
 
 
-class Explained(BaseModel):
-    """value · weight, which an item of the history adds; without an item, the base score."""
-
-    item: ItemId | None
-    title: str | None
-    value: float | None
-    weight: float | None
-    contribution: float
-    both: str | None = Field(None, description="Features of both items, where they carry the weight.")
-
-
 class ExplainResponse(BaseModel):
     """The contributions, which sum up to the score."""
 
@@ -246,6 +225,7 @@ class ModelInfo(BaseModel):
     titles: bool
     histories: bool
     explains: bool
+    features: bool
     notes: dict[str, Any] = Field(description="Notes that were saved with the model, such as its accuracy.")
 
 

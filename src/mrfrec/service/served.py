@@ -16,6 +16,7 @@ from mrfrec.data.ids import Id
 from mrfrec.errors import MrfrecError, ParameterError
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import load
+from mrfrec.service.problems import ProblemError
 
 _log = logging.getLogger("mrfrec.service")
 
@@ -74,23 +75,20 @@ class ServedModels:
         self._stamps = {name: _stamp(path) for name, path in paths.items()}
         self.on_failure: Callable[[str], None] = lambda name: None  # called when a file cannot be opened
         self._lock = threading.Lock()  # one model is opened at a time
-        self.names = tuple(paths)
         self._served = {name: _opened(name, path) for name, path in paths.items()}
 
     def __iter__(self) -> Iterator[Served]:
         return iter(list(self._served.values()))
 
-    def get(self, name: str) -> Served:
-        """Return a model by name."""
-        return self._served[name]
-
-    def choose(self, name: str | None, visitor: Id | None) -> Choice | None:
+    def choose(self, name: str | None, visitor: Id | None = None) -> Choice:
         """Return the model that was asked for, that of the visitor's part of the split, or the default.
 
-        None if there is no model of that name. The same visitor gets the same model, in every process.
+        The same visitor gets the same model, in every process.
         """
         if name is not None:
-            return Choice(self._served[name], "request") if name in self._served else None
+            if name not in self._served:
+                raise ProblemError(404, f"there is no model {name!r}.")
+            return Choice(self._served[name], "request")
         if self._split and visitor is not None:
             text = str(visitor).encode("utf-8", "surrogatepass")
             digest = hashlib.blake2b(text, digest_size=8, key=self._salt).digest()

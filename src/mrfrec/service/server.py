@@ -145,25 +145,22 @@ def _worker(make: Callable[[], Any], drain: float, prepare: Callable[[], None] |
         prepare()
     LocalEngine(threads=1).__enter__()  # for as long as the process lives
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # which the server would hear only later
-    app = _opened(make)
-    signal.signal(signal.SIGTERM, before)
-    _prepare_process(app, drain)
-    _log.info("worker %d starts", os.getpid())
-    return app
-
-
-def _opened(make: Callable[[], Any]) -> Any:
-    """Create an application, as soon as all its models can be opened."""
     parent, said = parent_process(), ""
     while parent is not None and parent.is_alive():
         try:
-            return make()
+            app = make()
+            break
         except (MrfrecError, OSError) as error:
             if str(error) != said:
                 said = str(error)
                 _log.error("worker %d waits: %s", os.getpid(), error)
             time.sleep(_LOOK_AGAIN)
-    raise SystemExit(1)
+    else:
+        raise SystemExit(1)
+    signal.signal(signal.SIGTERM, before)
+    _prepare_process(app, drain)
+    _log.info("worker %d starts", os.getpid())
+    return app
 
 
 def _prepare_process(app: Any, drain: float) -> None:
