@@ -20,8 +20,8 @@ from experiments.run import RESULTS, machine
 from mrfrec import register
 from mrfrec.evaluation import Comparison, Split, measure, ridges, tune
 from mrfrec.models import Linear
-from mrfrec.models.fit_context import FitContext
 from mrfrec.models.mrf import MRF, PAPER
+from mrfrec.models.recommender import FitContext
 from mrfrec.models.registry import build
 
 METRICS = ("ndcg@100", "recall@20", "recall@50")

@@ -76,7 +76,8 @@ def histories_need_no_training(model: Recommender, data: Interactions) -> None:
         assert model.recommend(history=history, k=6).drop("user").equals(by_user)
     assert model.recommend(history={"somebody": values}, k=1)["user"].to_list() == ["somebody"]
     if set(values.values()) == {1.0}:
-        for plain in (items, tuple(items), set(items), items[::-1], items * 2, np.array(items), [items]):
+        forms = (tuple(items), set(items), iter(items), np.array(items), pl.Series(items), {"x": iter(items)})
+        for plain in (*forms, items, items[::-1], items * 2, [items], [iter(items)]):
             assert model.recommend(history=plain, k=6).drop("user").equals(by_user)
         frame = pl.DataFrame({"user": ["x"] * len(items), "item": items})
         assert model.recommend(history=frame, k=6).drop("user").equals(by_user)
@@ -235,6 +236,7 @@ def bad_questions_are_refused(make: Make, model: Recommender, data: Interactions
         make().recommend(history=[1])
     item, user = data.items[0], data.users[0]
     wrong_type: Any = 5 if data.items.is_text else "5"
+    unknown: Any = "?" if data.items.is_text else -1
     cases: list[tuple[type[Exception], str, Callable[[], object]]] = [
         (ParameterError, "k must be a whole number, 1 or more; got 0", lambda: model.recommend(user, k=0)),
         (ParameterError, "k must be", lambda: model.recommend(user, k=2.5)),  # type: ignore[arg-type]
@@ -248,15 +250,25 @@ def bad_questions_are_refused(make: Make, model: Recommender, data: Interactions
         (DataError, "user ids are", lambda: model.recommend([None])),
         (DataError, "finite", lambda: model.recommend(history={item: float("nan")})),
         (DataError, "must have the", lambda: model.recommend(history=data.matrix[:, :2])),
-        (DataError, "unknown to the model", lambda: model.similar_items("?" if data.items.is_text else -1)),
+        (DataError, "unknown to the model.*search", lambda: model.similar_items(unknown)),
         (ParameterError, "path must be a name that ends in", lambda: model.recommend_to("x.xlsx")),
         (ParameterError, "a folder that exists", lambda: model.recommend_to("no/such/x.csv")),
+        (ParameterError, "progress must be a function", lambda: model.fit(data, progress=1)),  # type: ignore[arg-type]
     ]
     if model.explains:
         cases += [(ParameterError, "Exactly one", lambda: model.explain(item))]
+        cases += [(DataError, "unknown to the model.*search", lambda: model.explain(unknown, history=[]))]
     for kind, message, ask in cases:
         with pytest.raises(kind, match=message):
             ask()
+
+
+def bad_parameters_are_refused_by_name(make: Make) -> None:
+    for name in make().defaults():
+        for value in (object(), float("nan")):
+            with pytest.raises(ParameterError, match=f"{name} must be") as caught:
+                make(**{name: value})
+            assert caught.value.name == name
 
 
 def fitted_again_it_is_the_same_whatever_the_threads(
@@ -329,6 +341,7 @@ PROMISES = (
     changed_parameters_wait_for_the_next_fit,
     files_hold_what_tables_do,
     bad_questions_are_refused,
+    bad_parameters_are_refused_by_name,
     fitted_again_it_is_the_same_whatever_the_threads,
     an_interrupted_fit_leaves_it_as_it_was,
 )

@@ -244,7 +244,7 @@ def test_a_device_gives_the_lists_of_the_cpu(
     model = on_the_cpu(MRF(dtype=dtype, measure=False, **parameters), X)
     if ties:
         low_rank = [] if model._low_rank is None else [model._low_rank.vectors, model._low_rank.left]
-        for array in (getattr(model.weights_, "data", model.weights_), model._shift, *low_rank):
+        for array in (getattr(model.weights_, "data", model.weights_), model._base_scores, *low_rank):
             np.round(np.asarray(array), 1, out=np.asarray(array))
     elsewhere = pickle.loads(pickle.dumps(model)).set_params(device="cuda")
     hidden = np.zeros(75, bool)

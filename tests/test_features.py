@@ -109,8 +109,8 @@ def test_the_weights_of_new_items_equal_naive(real: bool, user_weight: float) ->
         column = naive.new_column(X, F, item, user_weight=user_weight) * model.new_scale_
         weights = np.asarray(model.weights_[:, [item]])[:, 0]
         np.testing.assert_allclose(weights, column, atol=1e-10)
-        expected = -model.mean_ @ column if column.any() else min(model._shift[unused])
-        assert model._shift[item] == pytest.approx(expected)
+        expected = -model.mean_ @ column if column.any() else min(model._base_scores[unused])
+        assert model._base_scores[item] == pytest.approx(expected)
         assert model.timings_["new items"] > 0 < model.memory_plan_["new items"]
         assert not np.any(model.weights_[item])
 
@@ -159,7 +159,7 @@ def test_items_added_later_get_the_weights_of_a_fit_with_them(
         assert grown.add_items(features) == 4
     a, b = (np.asarray(m.weights_.todense() if m.is_sparse else m.weights_) for m in (whole, grown))
     np.testing.assert_allclose(a, b, atol=1e-5)
-    np.testing.assert_allclose(whole._shift, grown._shift, atol=1e-5)
+    np.testing.assert_allclose(whole._base_scores, grown._base_scores, atol=1e-5)
     for mine, theirs in zip(whole.top_k(sp.csr_array(X), 5), grown.top_k(sp.csr_array(X), 5), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-5)
 
@@ -315,10 +315,6 @@ def test_features_go_with_their_table_and_their_model() -> None:
     data = Interactions(sp.csr_array(random_matrix(1)))
     with pytest.raises(ParameterError, match="EASE learns from interactions alone"):
         mrfrec.models.EASE().fit(data, item_features=CATALOGUE)
-    with pytest.raises(ParameterError, match="None without item_features"):
-        MRF().fit(data, feature_columns=["title"])
-    with pytest.raises(ParameterError, match="None for features that were read already"):
-        MRF().fit(data, item_features=read_item_features(CATALOGUE), feature_columns=["title"])
     with pytest.raises(DataError, match="what read_item_features returns"):
         data.with_features("x.csv")  # type: ignore[arg-type]
 
@@ -394,12 +390,36 @@ def test_new_items_stay_when_events_leave_the_window(tmp_path: Path) -> None:
     model = MRF(measure=False).fit(data, item_features=table)
     model.update(pl.DataFrame({"user": ["d"], "item": ["y"], "time": ["2024-02-10"]}))
     assert {*model.items_} == {*"xyz", *(f"n{i}" for i in range(8))}
-    with pytest.raises(ParameterError, match="None without item_features"):
-        model.update(events, feature_columns=["genre"])
     model.update(
         pl.DataFrame({"user": ["e"], "item": ["y"], "time": ["2024-02-11"]}), item_features=table[:5]
     )
     assert {*model.items_} == {*"xyz", "n0", "n1"}
+
+
+@pytest.mark.parametrize("count", [1, 20])
+@pytest.mark.parametrize("rank", [0, 4])
+@pytest.mark.parametrize("sparsity", [None, 0.4])
+def test_the_source_of_a_new_item_is_the_model_where_the_history_has_a_weight(
+    sparsity: float | None, rank: int, count: int
+) -> None:
+    data = Interactions(sp.csr_array(random_matrix(5, users=60, items=36)))
+    model = MRF(measure=False, sparsity=sparsity, rank=rank, rank_weight=0.3)
+    model.fit(data, item_features=CATALOGUE[["item", "studio"]])
+    found = model.recommend(history=[[0, 6]] * count, k=4, allow=range(36, 40))
+    weights = model.weights_[[0, 6]] if sparsity is None else model.weights_[[0, 6]].toarray()
+    sources = ["model" if weights[:, item].any() else "popular" for item in found["item"]]
+    assert found["source"].to_list() == sources
+    assert {*sources} == {"model", "popular"}
+
+
+@pytest.mark.parametrize("kind", [mrfrec.models.EASE, mrfrec.models.EDLAE])
+def test_ease_and_edlae_learn_from_interactions_alone(kind: Any) -> None:
+    data = Interactions(sp.csr_array(random_matrix(5, users=60, items=36)))
+    model = kind().fit(data.with_features(read_item_features(CATALOGUE)))
+    assert (model.features_, len(model.items_)) == (None, 40)
+    assert not model.weights_[:, 36:].any()
+    with pytest.raises(DataError, match=f"add_items needs an MRF: {kind.__name__} learns from"):
+        model.add_items(CATALOGUE)
 
 
 def test_items_of_which_nothing_is_known_come_last(model: MRF) -> None:

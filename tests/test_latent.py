@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 
-from mrfrec import Interactions, MrfrecWarning
+from mrfrec import Interactions
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.models.answers import scorers, selection
 from mrfrec.models.latent import Latent
@@ -53,16 +53,6 @@ def naive_top_k(
         chosen = sorted(left, key=lambda i: (-row[i], order[i]))[:k]
         items[u, : len(chosen)], best[u, : len(chosen)] = chosen, row[chosen]
     return items, best
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("n", [1, 33])
-def test_scores_are_those_of_plain_numpy(n: int, dtype: str) -> None:
-    _, users, vectors, start = problem(n, dtype)
-    found = scores_of(users, vectors, start)
-    assert found.dtype == dtype
-    expected = users.astype(np.float64) @ vectors.T.astype(np.float64) + start
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("exclude_seen", [True, False])
@@ -113,35 +103,11 @@ def test_ties_go_by_the_order(n: int) -> None:
     assert scores.tolist() == [[2.0, 2.0, 2.0, 1.0]] * n
 
 
-@pytest.mark.parametrize("n", [2, 40])
-def test_where_fewer_are_left_the_last_places_are_empty(n: int) -> None:
-    histories = Rows.of(sp.csr_array(np.tile(np.array([[1.0, 0, 1, 0, 0]], np.float32), (n, 1))))
-    start = np.array([0, 0, 0, -np.inf, 0], np.float32)
-    vectors, order = np.arange(5, dtype=np.float32)[:, None], np.arange(5, dtype=np.int32)
-    items, scores = top_k(histories, np.ones((n, 1), np.float32), vectors, start, 4, order)
-    assert items.tolist() == [[4, 1, -1, -1]] * n
-    assert scores.tolist() == [[4.0, 1.0, -np.inf, -np.inf]] * n
-
-
 # ── the base of such models ───────────────────────────────────────────────────────────────────────
 
 
-class Encoder:
-    """The mean of the vectors of a history."""
-
-    def __init__(self, vectors: Array) -> None:
-        self.vectors = vectors
-
-    def embed(self, histories: Rows, threads: int | None) -> Array:
-        X = histories.matrix()
-        return np.asarray(X @ self.vectors / np.maximum(X.sum(axis=1), 1)[:, None], np.float32)
-
-    def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        return {}, {}
-
-
 class Mean(Latent):
-    """A user is the mean of what they have; the vectors are drawn."""
+    """A user is the mean of the vectors of what they have; the vectors are drawn."""
 
     explains = False
 
@@ -151,8 +117,11 @@ class Mean(Latent):
     def _fit(self, data: Interactions, given: "FitContext") -> None:
         rng = np.random.default_rng(0)
         self._vectors = DenseRows(rng.normal(size=(data.n_items, self.factors)).astype(np.float32))
-        self._bias = rng.normal(size=data.n_items).astype(np.float32)
-        self._encoder = Encoder(self._vectors.array)
+        self._base_scores = rng.normal(size=data.n_items).astype(np.float32)
+
+    def _embed(self, histories: Rows) -> Array:
+        X = histories.matrix()
+        return np.asarray(X @ self._vectors.array / np.maximum(X.sum(axis=1), 1)[:, None], np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +133,9 @@ def test_scores_are_products_with_the_bias_added(model: Mean) -> None:
     X = random_matrix(4, users=30)
     V = model.item_vectors_
     h = X @ V / np.maximum(X.sum(axis=1), 1)[:, None]
-    np.testing.assert_allclose(model.score(sp.csr_array(X)), h @ V.T + model._bias, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        model.score(sp.csr_array(X)), h @ V.T + model._base_scores, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_somebody_without_a_history_gets_the_most_popular_and_no_bias(model: Mean) -> None:
@@ -187,12 +158,3 @@ def test_similar_items_have_the_largest_cosines(model: Mean) -> None:
     table = model.similar_items(9, k=5)
     assert table["item"].to_list() == expected
     np.testing.assert_allclose(table["score"], cosines[expected], rtol=1e-5)
-
-
-def test_an_item_without_a_vector_is_near_to_nothing() -> None:
-    model = Mean().fit(sp.csr_array(random_matrix(3, users=50)))
-    model._vectors.array[4] = 0.0
-    with pytest.warns(MrfrecWarning, match="item 4 has fewer than k=10 similar items"):
-        assert len(model.similar_items(4)) == 0
-    with pytest.warns(MrfrecWarning, match="fewer than k=40"):
-        assert 4 not in model.similar_items(9, k=40)["item"].to_list()

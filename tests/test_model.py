@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -58,11 +59,6 @@ def test_sparsity_below_the_diagonal_is_refused_with_the_least_possible(binary: 
         MRF.paper(l2=1.0, sparsity=0.01).fit(sp.csr_array(binary))
 
 
-def test_numpy_scalars_are_parameters() -> None:
-    model = MRF.paper(l2=np.float32(2), threshold=np.float64(0.5), max_neighbors=np.int64(5))
-    assert (model.l2, model.threshold, model.max_neighbors) == (2.0, 0.5, 5)
-
-
 # ── data ──────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -85,22 +81,13 @@ def test_bad_matrix_is_refused(X: Any, message: str) -> None:
         MRF.paper(l2=1.0).fit(X)
 
 
-@pytest.mark.parametrize("value", [1e200, -1e39, 1e-50])
-def test_values_beyond_single_precision_are_refused_with_their_row(value: float) -> None:
+@pytest.mark.parametrize("value", [1e200, -1e39, 1e-50, np.nan, np.inf])
+def test_values_that_are_no_numbers_of_single_precision_are_refused_with_their_row(value: float) -> None:
     X = random_matrix(1)
     X[17, 2] = value
-    with pytest.raises(DataError, match=r"single precision.*row 17"):
-        Interactions(sp.csr_array(X))
-
-
-def test_nan_and_infinity_are_refused_with_their_row() -> None:
-    X = random_matrix(1)
-    X[17, 2] = np.nan
-    with pytest.raises(DataError, match="row 17 holds NaN or infinity"):
-        MRF.paper(l2=1.0).fit(sp.csr_array(X))
-    X[17, 2] = np.inf
-    with pytest.raises(DataError, match="row 17"):
-        MRF.paper(l2=1.0).fit(sp.csc_array(X))
+    for form in (sp.csr_array, sp.csc_array):
+        with pytest.raises(DataError, match=r"row 17 holds NaN or infinity|single precision.*row 17"):
+            MRF.paper(l2=1.0).fit(form(X))
 
 
 @pytest.mark.parametrize(
@@ -168,11 +155,6 @@ def test_values_out_of_range_are_refused(parameters: dict[str, Any]) -> None:
         MRF.paper(l2=1e39, **parameters).fit(sp.csr_array(random_matrix(1)))
 
 
-def test_progress_must_be_callable_or_true(binary: Matrix) -> None:
-    with pytest.raises(ParameterError, match="progress must be a function"):
-        MRF.paper(l2=1.0).fit(sp.csr_array(binary), progress=1)  # type: ignore[arg-type]
-
-
 # ── attributes ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -188,15 +170,6 @@ def test_attributes_after_a_sparse_fit(binary: Matrix) -> None:
     assert {"statistics", "pattern", "schedule", "gather", "solve", "total"} <= model.timings_.keys()
     stages = [seconds for name, seconds in model.timings_.items() if name != "total"]
     assert 0 < sum(stages) <= model.timings_["total"]
-
-
-def test_a_failed_fit_leaves_the_model_as_it_was(binary: Matrix) -> None:
-    model = MRF.paper(l2=0.0, threshold=0.2).fit(sp.csr_array(random_matrix(22, real=True)[:, :11]))
-    before, ids = model._weights, model.items_
-    with pytest.raises(mrfrec.NumericalError):
-        model.fit(sp.csr_array(binary))
-    assert model._weights is before
-    assert model.items_ is ids
 
 
 # ── scores ────────────────────────────────────────────────────────────────────────────────────────
@@ -216,17 +189,6 @@ def test_score_is_history_times_weights(real_valued: Matrix, sparse: bool, offse
     scores = model.score(sp.csr_array(history))
     assert scores.dtype == dtype
     np.testing.assert_allclose(scores, expected, atol=1e-5 if dtype == "float32" else 1e-12)
-
-
-def test_top_k_pads_where_too_few_items_are_left() -> None:
-    X = random_matrix(1)
-    model = MRF.paper(l2=1.0).fit(sp.csr_array(X))
-    history = np.ones((1, X.shape[1]))
-    history[0, [4, 9]] = 0.0
-    items, scores = model.top_k(sp.csr_array(history), 5)
-    assert set(items[0, :2]) == {4, 9}
-    assert items[0, 2:].tolist() == [-1, -1, -1]
-    assert np.isneginf(scores[0, 2:]).all()
 
 
 def test_top_k_of_no_users_and_of_an_empty_history(binary: Matrix) -> None:
@@ -306,12 +268,29 @@ def test_without_parameters_a_small_catalogue_is_dense(
     assert "45 items fit" in str(model.plan_)
 
 
-def test_without_parameters_a_large_catalogue_is_sparse() -> None:
-    used = wide(600)  # most items have nobody: the plan is by their number all the same
-    model = MRF.paper().fit(sp.csr_array((used.data, used.indices, used.indptr), shape=(50, 30_000)))
-    assert model.is_sparse
-    assert model.plan_.sparsity == pytest.approx(200 / 30_000)
-    assert "30,000 items are more than 25,000" in str(model.plan_)
+@pytest.mark.parametrize(
+    ("model", "size", "kept", "words"),
+    [
+        (MRF.paper(), (50, 30_000, 600), (200 / 30_000, 0), "30,000 items are more than 25,000"),
+        (MRF(), (16_554, 10_506, 30 * 10_506 - 1), (100 / 10_506, 256), "30.0 users per item are too few"),
+        (MRF(), (16_554, 10_506, 30 * 10_506), (None, 0), "10,506 items fit"),
+        (MRF(), (16_554, 1000, 9000), (None, 0), "1,000 items fit"),
+        (EASE(), (16_554, 10_506, 100_000), (None, 0), "10,506 items fit"),
+        (
+            MRF(sparsity=0.05, memory_limit="1GB"),
+            (3000, 1500, 90_000),
+            (0.05, 256),
+            ": as sparsity asks; memory",
+        ),
+        (MRF(sparsity=0.05, memory_limit="60MB"), (3000, 1500, 90_000), (0.05, 0), "low-rank"),
+    ],
+)
+def test_the_size_of_the_data_and_the_memory_decide_the_model(
+    model: MRF, size: tuple[int, int, int], kept: tuple[float | None, int], words: str
+) -> None:
+    plan = model.planned_for(DataSize(*size, True))
+    assert (plan.kind, plan.sparsity, plan.rank) == ("sparse" if kept[0] else "dense", *kept)
+    assert words in str(plan)
 
 
 def test_with_fewer_users_than_items_the_default_keeps_the_largest_covariances() -> None:
@@ -330,23 +309,6 @@ def test_with_fewer_users_than_items_the_default_keeps_the_largest_covariances()
         plan = model.planned(data)
         assert plan.kind == "dense"
         assert plan.without_memory() == model.planned_for(Interactions(data).size).without_memory()
-
-
-def test_with_few_users_per_item_the_default_keeps_the_largest_covariances() -> None:
-    plan = MRF().planned_for(DataSize(16_554, 10_506, 30 * 10_506 - 1, True))
-    assert (plan.kind, plan.sparsity, plan.rank) == ("sparse", 100 / 10_506, 256)
-    assert "30.0 users per item are too few" in str(plan)
-    assert MRF().planned_for(DataSize(16_554, 10_506, 30 * 10_506, True)).kind == "dense"
-    assert MRF().planned_for(DataSize(16_554, 1000, 9000, True)).kind == "dense"
-    assert EASE().planned_for(DataSize(16_554, 10_506, 100_000, True)).kind == "dense"
-
-
-def test_a_low_rank_part_that_does_not_fit_is_left_out_with_a_word() -> None:
-    size = DataSize(3000, 1500, 90_000, True)
-    roomy, tight = (MRF(sparsity=0.05, memory_limit=limit).planned_for(size) for limit in ("1GB", "60MB"))
-    assert (roomy.rank, tight.rank) == (256, 0)
-    assert "low-rank" in str(tight)
-    assert "low-rank" not in str(roomy)
 
 
 @pytest.mark.slow
@@ -396,20 +358,10 @@ def test_progress_is_told_in_the_thread_of_the_call(binary: Matrix) -> None:
 def test_fits_can_run_at_the_same_time(binary: Matrix) -> None:
     X = sp.csr_array(binary)
     expected = MRF.paper(l2=1.0, threshold=0.1).fit(X).weights_.toarray()
-    results: list[Any] = []
-    threads = [
-        threading.Thread(
-            target=lambda: results.append(MRF.paper(l2=1.0, threshold=0.1).fit(X).weights_.toarray())
-        )
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 4
-    for result in results:
-        np.testing.assert_array_equal(result, expected)
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: MRF.paper(l2=1.0, threshold=0.1).fit(X).weights_, range(4)))
+    for weights in found:
+        np.testing.assert_array_equal(weights.toarray(), expected)
 
 
 def test_blas_threads_are_given_back(binary: Matrix) -> None:

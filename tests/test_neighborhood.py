@@ -1,12 +1,10 @@
 """Popularity and ItemKNN against plain numpy."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from mrfrec import MemoryPlanError, ParameterError
+from mrfrec import MemoryPlanError
 from mrfrec.models import ItemKNN
 
 from conftest import Matrix, random_matrix
@@ -71,16 +69,6 @@ def test_of_many_that_are_as_near_those_that_follow_are_taken() -> None:
         assert set(np.flatnonzero(weights[:, i])) == {(i + step) % 12 for step in (1, 2, 3)}
 
 
-@pytest.mark.parametrize(("shrink", "nearest"), [(0.0, 2), (10.0, 1)])
-def test_shrinking_prefers_pairs_that_many_share(shrink: float, nearest: int) -> None:
-    X = np.zeros((60, 3))
-    X[:4, [0, 2]] = 1  # 0 and 2 share 4 users: 4/(√44·√4 + shrink), 0.30 and 0.17
-    X[4:44, 0] = X[34:60, 1] = 1  # 0 and 1 share 10: 10/(√44·√26 + shrink), 0.296 and 0.23
-    model = ItemKNN(neighbors=1, shrink=shrink, user_weight=0.0).fit(sp.csr_array(X))
-    weights = model.weights_.toarray()
-    assert np.flatnonzero(weights[:, 0]).tolist() == [nearest]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("real", [False, True])
 def test_few_touched_items_give_the_same_as_all(real: bool) -> None:
@@ -93,20 +81,6 @@ def test_few_touched_items_give_the_same_as_all(real: bool) -> None:
     for neighbors in (1, 7, 500):
         weights = ItemKNN(neighbors=neighbors, shrink=1.0).fit(sp.csr_array(X)).weights_.toarray()
         np.testing.assert_allclose(weights, cosine_weights(X, neighbors, 1.0)[0], rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"neighbors": 0}, "neighbors must be a whole number, 1 or more; got 0"),
-        ({"shrink": -1}, "shrink must be a finite number, 0 or more; got -1"),
-        ({"user_weight": -1}, "user_weight must be a finite number, 0 or more; got -1"),
-        ({"normalize": 1}, "normalize must be"),
-    ],
-)
-def test_parameters_are_checked(parameters: dict[str, Any], message: str) -> None:
-    with pytest.raises(ParameterError, match=message):
-        ItemKNN(**parameters)
 
 
 def test_what_does_not_fit_is_refused_before_it_is_begun() -> None:

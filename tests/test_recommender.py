@@ -162,7 +162,7 @@ def test_few_users_in_numpy_and_many_in_compiled_code_agree_to_the_bit(kind: str
     data = named_data(text=False, real=True)
     model = MRF.paper(**MRFS[kind]).fit(data)
     hidden = np.isin(np.arange(30), [2, 8])
-    base = selection.Base(model._shift, model.catalogue.by_popularity).without(hidden)
+    base = selection.Base(model._base_scores, model.catalogue.by_popularity).without(hidden)
     rows = Rows.of(data.matrix)
     assert len(rows) > scorers.FEW
 
@@ -253,28 +253,6 @@ def test_reasons_begin_with_the_base_score(history: list[str], novelty: float | 
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
-def test_rows_come_back_in_the_library_of_the_frame_fitted_on(library: str) -> None:
-    pairs = {"user": ["a", "a", "b", "b", "c"], "item": [1, 2, 2, 3, 3], "title": ["x", "y", "y", None, None]}
-    made: dict[str, Any] = {"pandas": pd.DataFrame, "polars": pl.DataFrame, "pyarrow": pa.table}
-    kinds: dict[str, Any] = {"pandas": pd.DataFrame, "polars": pl.DataFrame, "pyarrow": pa.Table}
-    model = MRF.paper(threshold=0.0).fit(made[library](pairs))
-    for table in (
-        model.recommend("a", k=1),
-        model.recommend(history=[1], k=1),
-        model.similar_items(2, k=1),
-        model.explain(3, history=[2]),
-    ):
-        assert type(table) is kinds[library]
-    back = model.recommend(["a", "c"], k=1)
-    columns = (
-        back.to_pydict() if library == "pyarrow" else {name: list(back[name]) for name in contract.COLUMNS}
-    )
-    assert columns["user"] == ["a", "c"]
-    assert columns["item"] == [3, 2]
-    assert columns["rank"] == [1, 1]
-
-
-@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
 def test_rows_come_back_in_the_library_of_the_question(library: str) -> None:
     model = MRF.paper(l2=2.0).fit(named_data(text=False))
     users: dict[str, Any] = {
@@ -308,15 +286,6 @@ def test_float_ids_are_refused_with_what_to_give(user: Any) -> None:
             ask(user)
 
 
-def test_an_unknown_item_is_refused_with_where_to_look() -> None:
-    model = MRF.paper(l2=2.0).fit(named_data(text=False))
-    message = r"item 99 is unknown to the model.*search"
-    with pytest.raises(DataError, match=message):
-        model.explain(99, history=[])
-    with pytest.raises(DataError, match=message):
-        model.similar_items(99)
-
-
 def test_scores_keep_the_precision_of_the_model() -> None:
     data = named_data(text=False)
     assert MRF.paper().fit(data).recommend(k=1).schema["score"] == pl.Float32
@@ -341,10 +310,3 @@ def test_names_in_reasons_are_cut() -> None:
     because = model.recommend(history=names[:1], k=1, explain=1)["because"][0]
     assert because.count("…") == 2
     assert len(because) < 200
-
-
-def test_a_file_does_not_know_the_machine_the_model_was_trained_on(tmp_path: Path) -> None:
-    data = named_data(text=False)
-    for name, threads, limit in (("a", 1, None), ("b", 2, "3GB")):
-        MRF.paper(threshold=0.2, threads=threads, memory_limit=limit).fit(data).save(tmp_path / name)
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()

@@ -31,7 +31,7 @@ class Scaled(MRF):
 
     def _fit(self, data: Any, given: Any) -> None:
         super()._fit(data, given)
-        self._shift = (self._shift * self.factor + self.shift).astype(np.float32)
+        self._base_scores = (self._base_scores * self.factor + self.shift).astype(np.float32)
 
 
 @pytest.fixture(autouse=True)
@@ -152,6 +152,30 @@ def test_a_parameter_that_json_cannot_hold_is_refused_when_saving(tmp_path: Path
     with pytest.raises(ModelFileError, match=r"must be what JSON can hold.*complex"):
         model.save(tmp_path / "own.mrf")
     assert not list(tmp_path.iterdir())
+
+
+OF_TRAINING = {
+    "hidden": 0, "dropout": 1.0, "l2": -1, "learning_rate": 0, "patience": 0, "validation": 1, "seed": -1,
+    "device": "gpu",
+}  # fmt: skip
+OUT_OF_RANGE: dict[str, dict[str, Any]] = {
+    "EASE": {"l2": -1, "sparsity": 2.0},
+    "EDLAE": {"dropout": 1.0},
+    "ItemKNN": {"neighbors": 0, "shrink": -1, "user_weight": -1, "normalize": 1},
+    "SLIM": {"l1": -1, "l2": -1, "tolerance": 0, "passes": 0, "dtype": "float16"},
+    "FsSLIM": {"neighbors": 0, "l1": -1},
+    "WMF": {"factors": 0, "l2": 0.0, "weight": -0.1, "iterations": 0, "seed": None},
+    "CDAE": {**OF_TRAINING, "weight": -1, "activation": "relu", "user_vectors": 1},
+    "MultDAE": OF_TRAINING,
+    "MultVAE": {**OF_TRAINING, "latent": 0, "kl_cap": -1, "kl_epochs": -1},
+}
+
+
+@pytest.mark.parametrize("kind", OUT_OF_RANGE)
+def test_parameters_out_of_range_are_refused_by_name(kind: str) -> None:
+    for name, value in OUT_OF_RANGE[kind].items():
+        with pytest.raises(ParameterError, match=f"{name} must be .*got {value!r}"):
+            build(kind, {name: value})
 
 
 def test_every_model_says_what_it_needs() -> None:

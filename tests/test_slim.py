@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from scipy.optimize import nnls
 from sklearn.linear_model import ElasticNet
 
-from mrfrec import MemoryPlanError, MrfrecWarning, NumericalError, ParameterError
+from mrfrec import MemoryPlanError, MrfrecWarning, NumericalError
 from mrfrec.models import SLIM, FsSLIM, ItemKNN
 
 from conftest import Matrix, random_matrix
@@ -76,13 +76,6 @@ def test_with_feature_selection_only_the_nearest_weigh(real: bool, neighbors: in
     np.testing.assert_allclose(weights, elastic_nets(X, 0.5, 2.0, nearest > 0), atol=1e-8)
 
 
-def test_with_all_items_near_both_are_the_same() -> None:
-    X = sp.csr_array(random_matrix(3))
-    one = SLIM(l1=1, l2=3, **EXACT).fit(X).weights_.toarray()
-    other = FsSLIM(neighbors=100, l1=1, l2=3, **EXACT).fit(X).weights_.toarray()
-    np.testing.assert_allclose(one, other, atol=1e-9)
-
-
 def test_in_single_precision_it_is_nearly_the_same() -> None:
     X = random_matrix(4)
     weights = SLIM(l1=1.0, l2=5.0).fit(sp.csr_array(X)).weights_
@@ -134,21 +127,3 @@ def test_values_too_large_to_compute_with_are_refused(make: Any, size: float) ->
     X = sp.csr_array(random_matrix(10) * size)
     with pytest.raises(NumericalError, match="too large to compute with"):
         make().fit(X)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"l1": -1}, "l1 must be a finite number, 0 or more; got -1"),
-        ({"l2": float("nan")}, "l2 must be a finite number"),
-        ({"tolerance": 0}, "tolerance must be above 0 and below 1; got 0"),
-        ({"passes": 0}, "passes must be a whole number, 1 or more"),
-        ({"dtype": "float16"}, 'dtype must be "float32" or "float64"'),
-    ],
-)
-def test_parameters_are_checked(parameters: dict[str, Any], message: str) -> None:
-    for make in (SLIM, FsSLIM):
-        with pytest.raises(ParameterError, match=message):
-            make(**parameters)
-    with pytest.raises(ParameterError, match="neighbors must be"):
-        FsSLIM(neighbors=0)

@@ -22,8 +22,7 @@ from mrfrec.evaluation.protocol import evaluate
 from mrfrec.evaluation.report import of_comparison, of_tuning
 from mrfrec.evaluation.splits import Questions, Split, popularity_differs
 from mrfrec.models import EASE, Popularity
-from mrfrec.models.axes import Ridges
-from mrfrec.models.climbing import value_at
+from mrfrec.models.climbing import Ridges, value_at
 from mrfrec.models.registry import MODELS, build, model_class
 
 from conftest import random_matrix

@@ -15,7 +15,6 @@ from mrfrec import (
     MissingLibraryError,
     ModelFileError,
     MrfrecWarning,
-    ParameterError,
     load,
 )
 from mrfrec.io.artifact import open_file, write_file
@@ -36,11 +35,6 @@ def half_step(X: Matrix, Y: Matrix, weight: float, l2: float) -> Matrix:
             for c, p in zip(C, P, strict=True)
         ]
     )
-
-
-def loss(X: Matrix, U: Matrix, Y: Matrix, weight: float, l2: float) -> float:
-    errors = ((1 + weight * X) * ((X > 0) - U @ Y.T) ** 2).sum()
-    return float(errors + l2 * ((U**2).sum() + (Y**2).sum()))
 
 
 @pytest.fixture(name="X", scope="module", params=["binary", "values"])
@@ -70,15 +64,6 @@ def test_one_iteration_of_few_factors_is_that_of_plain_numpy(X: Matrix) -> None:
     Y = rng.random((X.shape[1], 3), dtype=np.float32).astype(np.float64) * 0.01
     expected = half_step(X.T, half_step(X, Y, 5.0, 3.0), 5.0, 3.0)
     np.testing.assert_allclose(model.item_vectors_, expected, atol=2e-5)
-
-
-def test_the_objective_falls_with_every_iteration(X: Matrix) -> None:
-    found = []
-    for iterations in (1, 2, 5, 20):
-        Y = trained(X, iterations=iterations).item_vectors_.astype(np.float64)
-        found.append(loss(X, half_step(X, Y, 5.0, 3.0), Y, 5.0, 3.0))
-    assert found == sorted(found, reverse=True)
-    assert found[0] > 1.05 * found[-1]
 
 
 def test_scores_are_those_of_the_best_vector_for_each_history(X: Matrix) -> None:
@@ -123,7 +108,7 @@ def test_blas_threads_are_as_before_and_change_nothing() -> None:
     with threadpool_limits(1, "blas"):
         one = trained(X, factors=40, threads=1)
     np.testing.assert_array_equal(one.item_vectors_, two.item_vectors_)
-    np.testing.assert_array_equal(one._encoder.gram, two._encoder.gram)
+    np.testing.assert_array_equal(one._gram, two._gram)
     np.testing.assert_array_equal(one.score(sp.csr_array(X)), two.score(sp.csr_array(X)))
 
 
@@ -139,7 +124,7 @@ def test_negative_values_are_refused_in_the_data_and_in_histories() -> None:
     X = np.abs(random_matrix(5, real=True))
     model = trained(X)
     X[0, 7] = -0.5
-    with pytest.raises(DataError, match=r"the data must have no negative values for WMF.*got -0\.5"):
+    with pytest.raises(DataError, match=r"the data must have no negative values for WMF; row 0 holds -0\.5"):
         model.fit(sp.csr_array(X))
     for ask in (
         lambda: model.recommend(history={7: -2.0, 1: 1.0}),
@@ -154,16 +139,6 @@ def test_values_beyond_single_precision_are_refused() -> None:
     X = sp.csr_array(np.array([[1e38, 1.0], [1.0, 1.0]]))
     with pytest.raises(DataError, match="Scale the values"):
         WMF(factors=2, weight=100.0).fit(X)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("factors", 0), ("l2", 0.0), ("l2", -1), ("weight", -0.1), ("iterations", 0), ("seed", None)],
-)
-def test_bad_parameters_are_refused(name: str, value: Any) -> None:
-    with pytest.raises(ParameterError, match=f"{name} must be") as caught:
-        WMF(**{name: value})
-    assert caught.value.name == name
 
 
 def test_too_little_memory_is_refused_before_training() -> None:

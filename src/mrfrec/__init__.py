@@ -13,26 +13,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import mrfrec.checks  # noqa: F401 - notes forks, which break the library that reads and writes tables
+from mrfrec import errors
+from mrfrec.errors import *  # noqa: F403
 
 if TYPE_CHECKING:
     from mrfrec import datasets, evaluation, models, nightly, paper, service
     from mrfrec.data.interactions import Interactions
-    from mrfrec.errors import (
-        BusyError,
-        ClusterError,
-        DataError,
-        EmptyTableError,
-        MemoryPlanError,
-        MissingLibraryError,
-        ModelFileError,
-        MrfrecError,
-        MrfrecWarning,
-        NotFittedError,
-        NumericalError,
-        ParameterError,
-        RefusedError,
-        ServiceError,
-    )
     from mrfrec.io.features import read_item_features
     from mrfrec.io.tables import read_interactions
     from mrfrec.models.compiling import compile_ahead
@@ -45,23 +31,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "MRF",
-    "BusyError",
     "Client",
-    "ClusterError",
-    "DataError",
-    "EmptyTableError",
     "Interactions",
-    "MemoryPlanError",
-    "MissingLibraryError",
-    "ModelFileError",
-    "MrfrecError",
-    "MrfrecWarning",
-    "NotFittedError",
-    "NumericalError",
-    "ParameterError",
     "Recommender",
-    "RefusedError",
-    "ServiceError",
     "__version__",
     "compile_ahead",
     "datasets",
@@ -75,6 +47,7 @@ __all__ = [
     "register",
     "service",
 ]
+__all__ += errors.__all__
 
 # Loaded on first use: `import mrfrec` imports neither numpy, scipy, numba nor polars.
 _HOMES = {
@@ -93,8 +66,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name in ("datasets", "evaluation", "models", "nightly", "paper", "service"):
         return import_module(f"mrfrec.{name}")
-    if name in __all__:
-        return getattr(import_module(f"mrfrec.{_HOMES.get(name, 'errors')}"), name)
+    if name in _HOMES:
+        return getattr(import_module(f"mrfrec.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -20,6 +20,23 @@ to recommend cause a `MrfrecWarning` instead.
 
 from typing import Any
 
+__all__ = [
+    "BusyError",
+    "ClusterError",
+    "DataError",
+    "EmptyTableError",
+    "MemoryPlanError",
+    "MissingLibraryError",
+    "ModelFileError",
+    "MrfrecError",
+    "MrfrecWarning",
+    "NotFittedError",
+    "NumericalError",
+    "ParameterError",
+    "RefusedError",
+    "ServiceError",
+]
+
 
 class MrfrecError(Exception):
     """Base class of all errors of this package."""

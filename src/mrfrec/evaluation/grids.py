@@ -9,7 +9,7 @@ import numpy as np
 from mrfrec.checks import check_number
 from mrfrec.errors import ParameterError
 from mrfrec.evaluation.splits import Split, check_type
-from mrfrec.models.axes import RIDGES, Axis, Ridges
+from mrfrec.models.climbing import RIDGES, Axis, Ridges
 from mrfrec.models.registry import build, model_class
 
 Parameters = Mapping[str, Any]

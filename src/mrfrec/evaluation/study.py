@@ -26,7 +26,7 @@ from mrfrec.evaluation.metrics import DEFAULTS, Metric, parse_all, within
 from mrfrec.evaluation.protocol import Ties, evaluate, warn_of_another_plan
 from mrfrec.evaluation.splits import Questions, Split, check_type, popularity_differs
 from mrfrec.io.atomic import expanded, writing
-from mrfrec.models.fit_context import FitContext
+from mrfrec.models.recommender import FitContext
 from mrfrec.models.registry import build
 
 _MACHINE = {"threads", "memory_limit", "device"}

@@ -13,8 +13,7 @@ from mrfrec.evaluation.grids import Parameters, axes_of, plain, ridges, scale_ex
 from mrfrec.evaluation.protocol import Ties
 from mrfrec.evaluation.splits import Split
 from mrfrec.evaluation.study import Improved, Study, Trial, Tuning
-from mrfrec.models.axes import Axis, Ridges
-from mrfrec.models.climbing import Place, value_at
+from mrfrec.models.climbing import Axis, Place, Ridges, value_at
 from mrfrec.models.climbing import climb as climb_along
 from mrfrec.models.registry import build
 

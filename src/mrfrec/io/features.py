@@ -17,7 +17,6 @@ import scipy.sparse as sp
 from mrfrec.checks import warn
 from mrfrec.data.features import KINDS, Encoding, ItemFeatures, Kind, rarity
 from mrfrec.data.ids import Ids, Texts, first_titles
-from mrfrec.data.interactions import Interactions
 from mrfrec.data.reading import ReadingOptions
 from mrfrec.data.search import words_of
 from mrfrec.errors import DataError, ParameterError
@@ -102,20 +101,6 @@ def read_more_features(
             some = f"{len(cells):,} cells, such as {cells[0]!r}"
             warn(f"{table.name}, column {name!r}: the fit knows no feature of its {some}")
     return _features(table, entries, known.names, known.values, known.columns)
-
-
-def with_item_features(
-    data: Interactions, item_features: object, feature_columns: FeatureColumns | None = None
-) -> Interactions:
-    """Return interactions with features of their items, which a fit of `MRF` then learns from.
-
-    Items of the table that nobody has used come after the others. The parameters are those of `fit`.
-    """
-    if not isinstance(item_features, ItemFeatures):
-        item_features = read_item_features(item_features, columns=feature_columns)
-    elif feature_columns is not None:
-        raise ParameterError("feature_columns", "None for features that were read already", feature_columns)
-    return data.with_features(item_features)
 
 
 class _FeatureTable(NamedTuple):

@@ -23,11 +23,11 @@ from mrfrec.checks import (
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.engines.local import LocalEngine
 from mrfrec.engines.machine import memory_budget, usable_threads
-from mrfrec.errors import DataError, ParameterError
-from mrfrec.models.axes import Axis
-from mrfrec.models.fit_context import FitContext
-from mrfrec.models.latent import Latent
-from mrfrec.models.storage.arrays import shaped
+from mrfrec.errors import ParameterError
+from mrfrec.models.climbing import Axis
+from mrfrec.models.latent import Latent, refuse_negative
+from mrfrec.models.recommender import FitContext
+from mrfrec.models.storage.files import shaped
 
 if TYPE_CHECKING:
     from mrfrec.data.interactions import Interactions
@@ -35,64 +35,6 @@ if TYPE_CHECKING:
 
 # Users per matrix product; constant, so that scores do not depend on the number of users in a call.
 _BLOCK = 32
-
-
-@dataclass(frozen=True)
-class Network:
-    """The layers of an autoencoder up to the last hidden one, and the course of its training."""
-
-    kind: str
-    first: DenseRows  # W of the first layer, one row per item
-    layers: dict[str, npt.NDArray[Any]]  # its bias, and the layers between the first and the last
-    sigmoid: bool
-    history: list[dict[str, Any]]
-    best_epoch: int
-
-    def embed(self, histories: Rows, threads: int | None) -> npt.NDArray[Any]:
-        """Return h(x), the last hidden layer."""
-        _refuse_negative(self.kind, "the histories", histories)
-        n, items, values = len(histories), histories.items, histories.values.astype(np.float64)
-        self.first.verify(np.unique(items) if len(items) <= 10_000 else None)
-        out = np.empty((n, self.first.width), np.float32)
-
-        def work(start: int) -> None:
-            stop = min(start + _BLOCK, n)
-            layer = np.zeros((_BLOCK, self.first.width), np.float32)
-            for u in range(start, stop):
-                span = slice(int(histories.ptr[u]), int(histories.ptr[u + 1]))
-                x = values[span]
-                if self.kind != "CDAE" and len(x):  # the others normalise each history to length 1
-                    x = x / np.sqrt(x @ x)
-                layer[u - start] = x.astype(np.float32) @ self.first.array[items[span]]
-            out[start:stop] = self._through(layer + self.layers["first.bias"])[: stop - start]
-
-        with LocalEngine(threads) as engine:
-            engine.run(work, range(0, n, _BLOCK))
-        return out
-
-    def _through(self, layer: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the last hidden layer from the sums of the first."""
-        W, layer = self.layers, (1 + np.tanh(layer / 2)) / 2 if self.sigmoid else np.tanh(layer)
-        if self.kind != "MultVAE":
-            return layer
-        mean = slice(len(W["decoder"]))  # the rest is the log-variance, used in training only
-        z = layer @ W["encoder"][:, mean] + W["encoder.bias"][mean]
-        return np.asarray(np.tanh(z @ W["decoder"] + W["decoder.bias"]))
-
-    def state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        """Return the layers and the course of the training."""
-        facts = {"history": self.history, "best_epoch": self.best_epoch}
-        return {"first": self.first.matrix(), **self.layers}, facts
-
-
-def _refuse_negative(kind: str, name: str, rows: Rows) -> None:
-    negative = np.flatnonzero(rows.values < 0)
-    if len(negative):
-        row = int(np.searchsorted(rows.ptr, negative[0], "right")) - 1
-        raise DataError(
-            f"{kind}: values must be 0 or more; row {row} of {name} holds {rows.values[negative[0]]}. "
-            "Drop such entries, or use a model that takes them, such as MRF."
-        )
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -139,9 +81,9 @@ class Autoencoder(Latent):
         began = time.perf_counter()
         kind: Any = type(self).__name__
         rows = Rows.of(data.matrix)
-        _refuse_negative(kind, "the data", rows)
+        refuse_negative(kind, "the data", rows)
         for part in given.validation or ():
-            _refuse_negative(kind, "validation", part)
+            refuse_negative(kind, "validation", part)
         recipe = networks.Recipe(kind=kind, **self.parameters)
         device = chosen_device(self.device)
         plan = memory_budget(self.memory_limit)  # type: ignore[arg-type]  # a number by now
@@ -158,29 +100,66 @@ class Autoencoder(Latent):
         )
         weights = trained.weights
         # Nothing below can fail: the model changes completely or not at all.
-        self._vectors, self._bias = DenseRows(weights.pop("vectors")), weights.pop("bias")
-        self._keep_network(DenseRows(weights.pop("first")), weights, trained.history, trained.best_epoch)
+        self._vectors, self._base_scores = DenseRows(weights.pop("vectors")), weights.pop("bias")
+        self._first = DenseRows(weights.pop("first"))  # W of the first layer, one row per item
+        self._keep(weights, trained.history, trained.best_epoch)
         self.memory_plan_ = plan.stages
         self.timings_ = {"train": trained.seconds, "total": time.perf_counter() - began}
+
+    def _keep(self, layers: dict[str, Any], history: list[dict[str, Any]], best_epoch: int) -> None:
+        # Of the first layer the bias, and the layers between the first and the last.
+        self._layers, self.history_, self.best_epoch_ = layers, history, best_epoch
+        self._is_sigmoid = getattr(self, "activation", "tanh") == "sigmoid"
+
+    def _embed(self, histories: Rows) -> npt.NDArray[Any]:
+        """Return the last hidden layer."""
+        kind, first = type(self).__name__, self._first
+        refuse_negative(kind, "a history", histories)
+        n, items, values = len(histories), histories.items, histories.values.astype(np.float64)
+        first.verify(np.unique(items) if len(items) <= 10_000 else None)
+        out = np.empty((n, first.width), np.float32)
+
+        def work(start: int) -> None:
+            stop = min(start + _BLOCK, n)
+            layer = np.zeros((_BLOCK, first.width), np.float32)
+            for u in range(start, stop):
+                span = slice(int(histories.ptr[u]), int(histories.ptr[u + 1]))
+                x = values[span]
+                if kind != "CDAE" and len(x):  # the others normalise each history to length 1
+                    x = x / np.sqrt(x @ x)
+                layer[u - start] = x.astype(np.float32) @ first.array[items[span]]
+            out[start:stop] = self._through(layer + self._layers["first.bias"])[: stop - start]
+
+        with LocalEngine(self.threads) as engine:
+            engine.run(work, range(0, n, _BLOCK))
+        return out
+
+    def _through(self, layer: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the last hidden layer from the sums of the first."""
+        W, layer = self._layers, (1 + np.tanh(layer / 2)) / 2 if self._is_sigmoid else np.tanh(layer)
+        if "decoder" not in W:
+            return layer
+        mean = slice(len(W["decoder"]))  # the rest is the log-variance, used in training only
+        z = layer @ W["encoder"][:, mean] + W["encoder.bias"][mean]
+        return np.asarray(np.tanh(z @ W["decoder"] + W["decoder.bias"]))
+
+    def _state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+        arrays, _ = super()._state()
+        arrays |= {"first": self._first.matrix(), **self._layers}
+        return arrays, {"history": self.history_, "best_epoch": self.best_epoch_}
 
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
         super()._restore(arrays, facts, m)
         h: int = self.parameters["hidden"]
         shaped(arrays, "vectors", m, h)
         first = shaped(arrays, "first", m, h)
+        self._first = DenseRows(first.array, first.check)
         shapes: dict[str, tuple[int, ...]] = {"first.bias": (h,)}
         if z := getattr(self, "latent", 0):
             shapes |= {"encoder": (h, 2 * z), "encoder.bias": (2 * z,)}
             shapes |= {"decoder": (z, h), "decoder.bias": (h,)}
         layers = {name: shaped(arrays, name, *shape).read() for name, shape in shapes.items()}
-        self._keep_network(DenseRows(first.array, first.check), layers, facts["history"], facts["best_epoch"])
-
-    def _keep_network(
-        self, first: DenseRows, layers: dict[str, Any], history: list[dict[str, Any]], best_epoch: int
-    ) -> None:
-        is_sigmoid = getattr(self, "activation", "tanh") == "sigmoid"
-        self._encoder = Network(type(self).__name__, first, layers, is_sigmoid, history, best_epoch)
-        self.history_, self.best_epoch_ = history, best_epoch
+        self._keep(layers, facts["history"], facts["best_epoch"])
 
 
 @dataclass(kw_only=True, repr=False, eq=False)

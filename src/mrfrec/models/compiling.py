@@ -1,6 +1,7 @@
 """Compile ahead of the first fit, for container images."""
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,10 +24,25 @@ def compile_ahead(*, dtypes: Sequence[Literal["float32", "float64"]] = ("float32
     written, else `~/.cache/mrfrec`, unless numba's variable NUMBA_CACHE_DIR names another. Machine code is
     for one model of processor: on another one it is compiled anew.
     """
-    for dtype in dtypes:
-        if dtype not in ("float32", "float64"):
-            raise ParameterError("dtypes", 'some of "float32" and "float64"', dtype)
-        _fit_everything(dtype)
+    if not {*dtypes} <= {"float32", "float64"}:
+        raise ParameterError("dtypes", 'some of "float32" and "float64"', dtypes)
+    # More items than a tile of the dense model has.
+    binary = sp.csr_array((np.arange(300 * 130).reshape(300, 130) % 7 % 3 == 0).astype(np.float32))
+    cases = ((binary, 0.0), (binary * np.float32(2.0), 0.5))  # counted in integers; in floats
+    for dtype, (X, user_weight) in product(dtypes, cases):
+        shared: dict[str, Any] = {"threads": 1, "dtype": dtype}
+        settings = {"l2": 1.0, "user_weight": user_weight, **shared}
+        models: list[Recommender] = [
+            MRF(sparsity=None, **settings),
+            MRF(sparsity=0.5, max_neighbors=10, r=0.5, **settings),
+            ItemKNN(neighbors=2, threads=1),
+            SLIM(**shared),
+            FsSLIM(neighbors=2, **shared),
+        ]
+        for model in models:
+            model.fit(X)
+            model.score(X)
+            model.top_k(X, 2)
     for kept in kernels.cache_folders():
         if any(kept.glob("*.nbi")):
             return kept
@@ -34,21 +50,3 @@ def compile_ahead(*, dtypes: Sequence[Literal["float32", "float64"]] = ("float32
         "the machine code was compiled but could not be kept: neither the package's own folder nor "
         "~/.cache/mrfrec can be written. Name one that can, as NUMBA_CACHE_DIR."
     )
-
-
-def _fit_everything(dtype: Literal["float32", "float64"]) -> None:
-    # More items than a tile of the dense model has.
-    binary = sp.csr_array((np.arange(300 * 130).reshape(300, 130) % 7 % 3 == 0).astype(np.float32))
-    for X, user_weight in ((binary, 0.0), (binary * np.float32(2.0), 0.5)):  # counted in integers; in floats
-        shared: dict[str, Any] = {"l2": 1.0, "user_weight": user_weight, "threads": 1, "dtype": dtype}
-        models: list[Recommender] = [
-            MRF(sparsity=None, **shared),
-            MRF(sparsity=0.5, max_neighbors=10, r=0.5, **shared),
-            ItemKNN(neighbors=2, threads=1),
-            SLIM(threads=1, dtype=dtype),
-            FsSLIM(neighbors=2, threads=1, dtype=dtype),
-        ]
-        for model in models:
-            model.fit(X)
-            model.score(X)
-            model.top_k(X, 2)

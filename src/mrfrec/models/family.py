@@ -7,7 +7,7 @@ flat ridge is EASE; a ridge proportional to how often items are used is EDLAE.
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from mrfrec.models.axes import Axis, Ridges
+from mrfrec.models.climbing import Axis, Ridges
 from mrfrec.models.mrf import MRF
 
 _PLAIN: Any = {

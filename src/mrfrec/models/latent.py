@@ -1,48 +1,33 @@
 """Models that score by h(x)·Vᵀ + b: a vector for the history, times a vector for each item."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.engines.devices import chosen_device
-from mrfrec.errors import MissingLibraryError
+from mrfrec.errors import DataError, MissingLibraryError
 from mrfrec.models.answers.scorers import Scorer, VectorScorer
 from mrfrec.models.recommender import Recommender
-from mrfrec.models.storage.arrays import shaped
+from mrfrec.models.storage.files import shaped
 
 if TYPE_CHECKING:
     from mrfrec.io.artifact import Stored
 
 
-class Encoder(Protocol):
-    """The part of a model that turns histories into vectors."""
-
-    def embed(self, histories: Rows, threads: int | None) -> npt.NDArray[Any]:
-        """Return h(x) of each history, users × factors; other histories must not change it."""
-        ...
-
-    def state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        """Return the arrays and facts to save."""
-        ...
-
-
 class Latent(Recommender):
-    """A recommender by vectors; a subclass says how they are learned, and sets `_encoder`, which is h.
-
-    Attributes
-    ----------
-    item_vectors_
-        V, one row for each item.
-    """
+    """A recommender by vectors. A subclass learns them, and implements `_embed`, which is h."""
 
     _trained_by: ClassVar[tuple[str, str]]  # the module that training imports, and its library in words
     _vectors: DenseRows  # V
-    _bias: npt.NDArray[Any]  # b
-    _encoder: Encoder  # h
+
+    @abstractmethod
+    def _embed(self, histories: Rows) -> npt.NDArray[Any]:
+        """Return h(x) of each history, users × factors; other histories must not change it."""
 
     def check_ready(self) -> None:
         """Raise if the library or the device that training needs is missing."""
@@ -70,16 +55,11 @@ class Latent(Recommender):
 
     def _scorer(self, histories: Rows) -> Scorer:
         self._vectors.verify()
-        users = self._encoder.embed(histories, self.threads)
-        return VectorScorer(histories, users, self._vectors.array)
-
-    @property
-    def _base_scores(self) -> npt.NDArray[Any]:
-        return self._bias
+        return VectorScorer(histories, self._embed(histories), self._vectors.array)
 
     @property
     def _stranger_scores(self) -> npt.NDArray[Any]:
-        return np.zeros_like(self._bias)  # the vector of an empty history means nothing
+        return np.zeros_like(self._base_scores)  # the vector of an empty history means nothing
 
     def _neighbors(self, item: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Return the cosines between the vectors of the items."""
@@ -95,10 +75,20 @@ class Latent(Recommender):
 
     def _state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
         self._vectors.verify()
-        arrays, facts = self._encoder.state()
-        return {"vectors": self._vectors.array, "bias": self._bias, **arrays}, facts
+        return {"vectors": self._vectors.array, "bias": self._base_scores}, {}
 
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
         stored = shaped(arrays, "vectors", m, *arrays["vectors"].array.shape[1:2])
         self._vectors = DenseRows(stored.array, stored.check)
-        self._bias = shaped(arrays, "bias", m).read()
+        self._base_scores = shaped(arrays, "bias", m).read()
+
+
+def refuse_negative(kind: str, what: str, rows: Rows) -> None:
+    """Refuse histories with values below 0 for a kind of model to which these mean nothing."""
+    negative = np.flatnonzero(rows.values < 0)
+    if len(negative):
+        row = int(np.searchsorted(rows.ptr, negative[0], "right")) - 1
+        raise DataError(
+            f"{what} must have no negative values for {kind}; row {row} holds {rows.values[negative[0]]:g}. "
+            "Drop such pairs, or use a model that takes them, such as MRF."
+        )

@@ -13,7 +13,7 @@ from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.errors import ParameterError
 from mrfrec.models.answers import scorers
 from mrfrec.models.recommender import Recommender
-from mrfrec.models.storage.arrays import shaped, stored_rows
+from mrfrec.models.storage.files import shaped, stored_rows
 
 if TYPE_CHECKING:
     from mrfrec.engines.gpu.ranking import DeviceRanker
@@ -30,7 +30,6 @@ class Linear(Recommender):
     scales_scores = True
     _weights: Rows | DenseRows
     _low_rank: LowRank | None = None  # beside B
-    _shift: npt.NDArray[Any]  # the base score of each item
     _on_device: "DeviceRanker | None" = None
     _few: int = scorers.FEW  # users, up to which numpy is used
 
@@ -53,7 +52,7 @@ class Linear(Recommender):
             kept = Rows.of(weights.tocsr().astype(self.dtype, copy=False))
         shift = np.empty(weights.shape[0], self.dtype)
         shift[:] = base
-        self._weights, self._shift, self._low_rank = kept, shift, None
+        self._weights, self._base_scores, self._low_rank = kept, shift, None
 
     @property
     def weights_(self) -> Any:
@@ -90,14 +89,10 @@ class Linear(Recommender):
 
     def _scorer(self, histories: Rows) -> scorers.Scorer:
         ranker = self._ranker if len(histories) >= _MANY else None
-        weights = scorers.WeightScorer(histories, self._weights, self._shift.dtype, ranker, self._few)
+        weights = scorers.WeightScorer(histories, self._weights, self._base_scores.dtype, ranker, self._few)
         if self._low_rank is None:
             return weights
         return scorers.LowRankScorer(histories, weights, self._low_rank)
-
-    @property
-    def _base_scores(self) -> npt.NDArray[Any]:
-        return self._shift
 
     def _weights_between(
         self, had: npt.NDArray[Any], values: npt.NDArray[Any], targets: npt.NDArray[Any]
@@ -107,7 +102,11 @@ class Linear(Recommender):
             B.verify(had)
             weights = np.asarray(B.array[np.ix_(had, targets)], np.float64)
         elif not self._few:
-            weights = self._compiled_between(B, had, targets)
+            from mrfrec.core.kernels import ranking as kernels
+
+            B.verify(had.astype(np.int64))
+            weights = np.zeros((len(had), len(targets)))
+            kernels.weights_between(*scorers.for_kernels(B, B.values.dtype), had, targets, weights)
         else:
             column = np.full(B.width, -1)
             column[targets] = np.arange(len(targets))
@@ -117,16 +116,6 @@ class Linear(Recommender):
             weights = np.zeros((len(had), len(targets)))
             weights[owner[place >= 0], place[place >= 0]] = rows.values[place >= 0]
         return weights if self._low_rank is None else weights + self._low_rank.between(had, targets)
-
-    def _compiled_between(
-        self, B: Rows, had: npt.NDArray[Any], targets: npt.NDArray[Any]
-    ) -> npt.NDArray[np.float64]:
-        from mrfrec.core.kernels import ranking as kernels
-
-        B.verify(had.astype(np.int64))
-        weights = np.zeros((len(had), len(targets)))
-        kernels.weights_between(*scorers.for_kernels(B, B.values.dtype), had, targets, weights)
-        return weights
 
     def prepare_answers(self) -> None:
         """Answer single users in compiled code, too: three times as fast, once it is loaded.
@@ -179,7 +168,7 @@ class Linear(Recommender):
     def _state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
         B = self._weights
         B.verify()
-        arrays = {"shift": self._shift}
+        arrays = {"shift": self._base_scores}
         if self._low_rank is not None:
             self._low_rank.verify()
             arrays |= {"low_rank": self._low_rank.vectors, "low_rank.left": self._low_rank.left}
@@ -188,7 +177,7 @@ class Linear(Recommender):
         return {**arrays, "weights.ptr": B.ptr, "weights.items": B.items, "weights.values": B.values}, {}
 
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
-        self._shift = shaped(arrays, "shift", m).read()
+        self._base_scores = shaped(arrays, "shift", m).read()
         if "weights" in arrays:
             stored = shaped(arrays, "weights", m, m)
             self._weights = DenseRows(stored.array, stored.check)

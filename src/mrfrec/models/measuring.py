@@ -7,9 +7,12 @@ error; the last change, between the steps, needs a gain only. The number of tria
 looks at a clock: the result is that of the data.
 """
 
+import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,15 +22,23 @@ from mrfrec.core import costs, fitting, statistics
 from mrfrec.core.engine import WORDS, Engine, Progress
 from mrfrec.core.low_rank import LowRank
 from mrfrec.core.plan import Plan, Settings, decide
+from mrfrec.core.progress import part_of
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.data.heldout import by_lowest_hash, hashed, hidden_entries, only_entries
 from mrfrec.data.interactions import Interactions
+from mrfrec.errors import MemoryPlanError
 from mrfrec.models.answers.scorers import novelty_factors
 from mrfrec.models.climbing import Move, Place, climb
 from mrfrec.models.measured import Measured, MeasuredValue
 
+if TYPE_CHECKING:
+    from mrfrec.models.mrf import MRF
+    from mrfrec.models.recommender import FitContext
+
 Array = npt.NDArray[Any]
 Numbers = npt.NDArray[np.float64]
+
+_log = logging.getLogger("mrfrec")
 
 FEWEST_USERS = 500
 _SHARE, _MOST_USERS, _HIDDEN = 0.1, 4000, 0.2  # of the users, and of each user's items
@@ -124,9 +135,11 @@ def scores(
     return base, low
 
 
-def intercept(fitted: fitting.Fitted, dtype: str) -> Array:
-    """Return μ − μ·B of each item, the part of the conditional mean that no history adds."""
+def intercept(fitted: fitting.Fitted, dtype: str, offset: bool) -> Array:
+    """Return μ − μ·B of each item, the part of the conditional mean that no history adds, or else 0."""
     mean = fitted.mean
+    if not offset:
+        return np.zeros(len(mean), dtype)
     return np.asarray(mean - mean.astype(dtype) @ fitted.weights.matrix()).astype(dtype)
 
 
@@ -187,8 +200,7 @@ class _Trials:
     def __init__(
         self, asked: HeldOut, plan: "Preparation", offset: bool, engine: Engine, progress: Progress | None
     ) -> None:
-        self._asked, self._settings, self._offset, self._engine = asked, plan.settings, offset, engine
-        self._held, self._costs, self._total = plan.held, plan.costs, plan.seconds
+        self._asked, self._plan, self._offset, self._engine = asked, plan, offset, engine
         self._progress, self._done = progress, 0.0
         self._passed: tuple[float, ...] | None = None  # the weights of users and features in the latest fit
         self._reuse = fitting.Reuse()
@@ -205,7 +217,7 @@ class _Trials:
             of_fit = (point["l2"], *(point[name] for name in _PASSES))
             done = self._done + self._cost(of_fit)
             if self._progress is not None:
-                units = (max(round(1e6 * x), 1) for x in (self._done, max(self._total, done)))
+                units = (max(round(1e6 * x), 1) for x in (self._done, max(self._plan.seconds, done)))
                 self._progress(WORDS["measure"], *units)
             self._done = done
             base, spread = self._scores(of_fit)
@@ -217,9 +229,9 @@ class _Trials:
     def _cost(self, of_fit: tuple[float, ...]) -> float:
         """Return about how long it takes to try these values next."""
         if of_fit in self._scored:
-            return self._costs["novelty"]
+            return self._plan.costs["novelty"]
         last, self._passed = self._passed, of_fit[1:]
-        return self._costs["first" if last is None else "l2" if last == self._passed else "user_weight"]
+        return self._plan.costs["first" if last is None else "l2" if last == self._passed else "user_weight"]
 
     def _ranked(self, base: Array, weight: float, factors: Array) -> Numbers:
         asked, low = self._asked, self._low
@@ -239,19 +251,17 @@ class _Trials:
             while len(self._scored) >= _KEPT:
                 self._scored.pop(min(self._scored, key=lambda other: self._best[other]))
             values: dict[str, Any] = dict(zip(("l2", *_PASSES), of_fit, strict=True))
-            self._scored[of_fit] = self._fitted(replace(self._settings, **values))
+            self._scored[of_fit] = self._fitted(replace(self._plan.settings, **values))
         return self._scored[of_fit]
 
     def _fitted(self, settings: Settings) -> tuple[Array, float]:
         asked = self._asked
         fitted = fitting.fit(
-            asked.training, settings, self._engine, features=asked.features, copied=self._held,
+            asked.training, settings, self._engine, features=asked.features, copied=self._plan.held,
             reuse=self._reuse,
         )  # fmt: skip
         B, low_rank = fitted.weights, fitted.low_rank
-        shift = (
-            intercept(fitted, settings.dtype) if self._offset else np.zeros_like(fitted.mean, settings.dtype)
-        )
+        shift = intercept(fitted, settings.dtype, self._offset)
         wanted, ranked = low_rank if self._low is None else None, columns_of(B, asked.ranked)
 
         def of_users(first: int) -> tuple[Array, Array | None]:
@@ -421,3 +431,48 @@ def mean_and_error(values: Numbers) -> tuple[float, float]:
     """Return the mean over users, and its standard error; infinite for a single user."""
     error = values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.inf
     return float(values.mean()), float(error)
+
+
+class Beforehand(NamedTuple):
+    """The values that a fit measures before it begins, and what its plan says of them."""
+
+    measured: Measured | None = None
+    said: str = ""
+    seconds: float = 0.0
+    announced: Plan | None = None  # of the fit, with the memory of measuring
+    stages: Mapping[str, int] = MappingProxyType({})  # planned bytes
+    share: float = 0.0  # of the time of the fit, about
+
+
+def beforehand(model: "MRF", data: Interactions, given: "FitContext") -> Beforehand:
+    """Measure the free parameters of a model, or say why not."""
+    free, began = model._free(data), time.perf_counter()
+    if given.measured is not None:
+        return Beforehand(given.measured, f"kept what was {given.measured}")
+    if not free or not model.measure:
+        return Beforehand()
+    asked = held_out(data)
+    if asked is None:
+        few = f"nothing measured, which takes {FEWEST_USERS} users and some with 5 items"
+        return Beforehand(said=few)
+    with model._engine(None, given.client) as engine:
+        try:
+            plan = prepare(asked, data.matrix, model._settings, free, engine, given.copied)
+            announce(plan.final, engine)
+            start = {"l2": model.l2, **model._starts}
+            if not plan.final.rank:
+                start["rank_weight"] = 0.0
+            if data.features is None:
+                start["feature_weight"] = 0.0
+            report = part_of(given.progress, 0, plan.share)
+            measured = measure(asked, plan, start, model.offset, engine, report)
+        except MemoryPlanError:
+            return Beforehand(said="nothing measured, for which memory is too small")
+    seconds = time.perf_counter() - began
+    _log.info("%s, in %.1f s", measured, seconds)
+    return Beforehand(measured, str(measured), seconds, plan.final, engine.memory.stages, plan.share)
+
+
+def announce(plan: Plan, engine: Engine) -> None:
+    """Log a plan."""
+    _log.info("%s%s", plan, f", on {engine.accelerator.name}" if engine.accelerator else "")

@@ -1,12 +1,10 @@
 """MRF: the paper's model, from parameters to weights to scores."""
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +22,11 @@ from mrfrec.core.plan import Plan, Settings, Sizes, decide
 from mrfrec.core.progress import part_of
 from mrfrec.errors import MemoryPlanError, ParameterError
 from mrfrec.models.answers import scorers
-from mrfrec.models.axes import Axis, Ridges, Route
-from mrfrec.models.fit_context import FitContext
+from mrfrec.models.climbing import Axis, Ridges, Route
 from mrfrec.models.linear import Linear
 from mrfrec.models.measured import Measured
-from mrfrec.models.storage.arrays import shaped
+from mrfrec.models.recommender import FitContext
+from mrfrec.models.storage.files import shaped
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
     from mrfrec.data.interactions import Interactions
     from mrfrec.engines.local import LocalEngine
     from mrfrec.io.artifact import Stored
+    from mrfrec.models.new_items import Learned
     from mrfrec.models.recommender import Recommender
 
 __all__ = ["MRF", "PAPER"]
@@ -51,7 +50,6 @@ PAPER: dict[str, Any] = {
 _OF_MACHINE = ("needed", "least", "limit", "in_use")  # what a plan says of memory, which is not saved
 # Where the values that are "auto" start. A dense model starts without a low-rank part.
 _START = {"user_weight": 0.25, "novelty": 0.1, "rank_weight": 0.3, "feature_weight": 0.7}
-_log = logging.getLogger("mrfrec")
 
 
 class MRF(Linear):
@@ -156,16 +154,6 @@ class MRF(Linear):
         "sparsity": ("auto",), "r": (0.0,), "alpha": (0.0, 0.25, 0.5, 0.75, 1.0),
         "l2": Ridges((0.25, 0.5, 1.0, 2.0, 4.0), of_auto=True),
     }  # fmt: skip
-    plan_: Plan
-    pattern_: "sp.csc_array | None"
-    n_blocks_: int | None
-    threshold_: float | None
-    mean_: npt.NDArray[np.float64]
-    scale_: npt.NDArray[np.float64]
-    rank_weight_: float
-    new_scale_: float
-    values_: dict[str, Any]
-    _shift: npt.NDArray[Any]  # μ − μ·B with the offset, else zero
 
     def __init__(
         self,
@@ -199,12 +187,10 @@ class MRF(Linear):
         self.user_weight = _auto_or("user_weight", user_weight)
         self.center = check_flag("center", center)
         self.sparsity: float | Literal["auto"] | None = None
-        if sparsity == "auto":
-            self.sparsity = "auto"
-        elif sparsity not in (None, "dense"):
-            rule = 'above 0 and at most 1, "auto" or "dense"'
-            self.sparsity = check_number("sparsity", sparsity, rule, lambda x: 0 < x <= 1)
-        self.threshold = None
+        if sparsity not in (None, "dense"):
+            rule = 'above 0 and at most 1, "dense"'
+            self.sparsity = _auto_or("sparsity", sparsity, rule, lambda x: 0 < x <= 1)
+        self.threshold = threshold
         if threshold is not None:
             rule = "between 0 and 1e36"
             self.threshold = check_number("threshold", threshold, rule, lambda x: 0 <= x <= 1e36)
@@ -292,12 +278,14 @@ class MRF(Linear):
     def _settings(self) -> Settings:
         """The settings that a fit starts from; l2 and rank_weight may be "auto"."""
         own = {field.name: getattr(self, field.name) for field in fields(Settings)}
-        started = {name: self._started(name) for name in ("user_weight", "feature_weight")}
+        started = {name: self._starts[name] for name in ("user_weight", "feature_weight")}
         return Settings(**{**own, **started})
 
-    def _started(self, name: str) -> float:
-        given = getattr(self, name)
-        return _START[name] if given == "auto" else float(given)
+    @property
+    def _starts(self) -> dict[str, float]:
+        """The values of the parameters that a fit may measure besides l2, or else where these start."""
+        given = {name: getattr(self, name) for name in _START}
+        return {name: _START[name] if x == "auto" else float(x) for name, x in given.items()}
 
     def _free(self, data: "Interactions") -> list[str]:
         """Return the parameters that a fit to this data may measure."""
@@ -330,7 +318,9 @@ class MRF(Linear):
         )
 
     def tuning_start(self, data: "Interactions", given: FitContext) -> dict[str, Any]:
-        measured = self._measured(data, given).measured
+        from mrfrec.models.measuring import beforehand
+
+        measured = beforehand(self, data, given).measured
         choices = () if measured is None else measured.choices
         values: dict[str, Any] = {one.name: one.value for one in choices if one.value != one.start}
         if values.get("rank_weight") and self.rank == "auto":
@@ -341,12 +331,12 @@ class MRF(Linear):
     def _fit(self, data: "Interactions", given: FitContext) -> None:
         # numba loads when something is fitted, not to answer from a file.
         from mrfrec.core import fitting
-        from mrfrec.models.measuring import intercept, relative_spread
-        from mrfrec.models.new_items import Learned, new_items_of, with_new_items
+        from mrfrec.models.measuring import announce, beforehand, intercept, relative_spread
+        from mrfrec.models.new_items import Learned, with_new_items
 
-        start = time.perf_counter()
+        began = time.perf_counter()
         self._on_device = None  # the device may need its memory
-        found = self._measured(data, given)
+        found, features = beforehand(self, data, given), data.features if self.uses_features else None
         chosen: dict[str, Any] = {} if found.measured is None else found.measured.values
         chosen = {name: chosen[name] for name in self._free(data) if name in chosen}
         settings = replace(self._settings, **{name: x for name, x in chosen.items() if name != "novelty"})
@@ -358,23 +348,21 @@ class MRF(Linear):
                 engine,
                 features=_features_of(data, settings),
                 copied=given.copied,
-                announce=lambda plan: None if found.announced else _announce(plan, engine),
+                announce=lambda plan: None if found.announced else announce(plan, engine),
                 reuse=None if given.reuse is None else given.reuse.setdefault("mrf", fitting.Reuse()),
             )
-            shift = intercept(fitted, self.dtype) if self.offset else np.zeros(data.n_items, self.dtype)
-            values = {name: chosen.get(name, self._started(name)) for name in _START}
-            if data.features is None:
-                del values["feature_weight"]
-            low_rank, rank_weight = fitted.low_rank, 0.0
+            weights, low_rank, rank_weight = fitted.weights, fitted.low_rank, 0.0
+            shift = intercept(fitted, self.dtype, self.offset)
+            values = {**self._starts, **chosen}
             if low_rank is None:
                 values["rank_weight"] = 0.0
             else:
-                spread = relative_spread(data.matrix, fitted.weights, shift, low_rank)
+                spread = relative_spread(data.matrix, weights, shift, low_rank)
                 rank_weight = values["rank_weight"] * spread
-        timings = {**engine.timings, "total": time.perf_counter() - start + engine.saved}
+        timings = {**engine.timings, "total": time.perf_counter() - began + engine.saved}
         if found.stages:
             timings["measure"] = found.seconds
-        plan, weights = fitted.plan, fitted.weights
+        plan = fitted.plan
         if found.said:
             plan = replace(plan, reason=f"{plan.reason}; {found.said}")
         if found.announced:
@@ -385,16 +373,15 @@ class MRF(Linear):
             weights, shift = weights.scaled(factors), shift * factors
         if low_rank is not None:
             low_rank = low_rank.scaled(factors * rank_weight) if rank_weight else None
-        scales, new_scale, new = fitted.scale, 0.0, new_items_of(data)
+        learned = Learned(weights, shift, fitted.mean, fitted.scale, low_rank)
         stages = {**found.stages, **engine.memory.stages}
-        if len(new):
-            before, learned = time.perf_counter(), Learned(weights, shift, fitted.mean, low_rank)
+        new = np.flatnonzero(data.popularity == 0)
+        if features is None:
+            del values["feature_weight"]
+        elif len(new):
+            before = time.perf_counter()
             with self._engine(None, given.client) as more:
-                weights, shift, new_scale = with_new_items(
-                    learned, data, new, settings, more, offset=self.offset, copied=given.copied
-                )
-            scales = scales.copy()
-            scales[new] = new_scale
+                learned = with_new_items(learned, data, new, settings, more, self.offset, given.copied)
             timings["new items"] = time.perf_counter() - before
             timings["total"] += timings["new items"]
             stages["new items"] = max(more.memory.stages.values())
@@ -402,12 +389,14 @@ class MRF(Linear):
             _warn_of_a_giant(data)
         engine.finish()
         # Everything is there: from here on nothing can fail.
-        self._weights, self._shift, self._low_rank = weights, shift, low_rank
+        self._keep(learned)
         self.rank_weight_, self.values_, self.measured_ = rank_weight, values, found.measured
-        self.plan_, self.timings_ = plan, timings
-        self.memory_plan_ = stages
+        self.plan_, self.timings_, self.memory_plan_ = plan, timings, stages
         self.pattern_, self.threshold_, self.n_blocks_ = fitted.pattern, fitted.threshold, fitted.n_blocks
-        self.mean_, self.scale_, self.new_scale_ = fitted.mean, scales, new_scale
+
+    def _keep(self, learned: "Learned") -> None:
+        self._weights, self._base_scores, self._low_rank = learned.weights, learned.shift, learned.low_rank
+        self.mean_, self.scale_, self.new_scale_ = learned.mean, learned.scale, learned.new_scale
 
     def add_items(self, table: object, *, item: str | None = None, query: str | None = None) -> int:
         """Add items that nobody has used yet, by their features, without a new fit; return how many.
@@ -431,36 +420,6 @@ class MRF(Linear):
 
         return new_items.add_items(self, table, item, query)
 
-    def _measured(self, data: "Interactions", given: FitContext) -> "_Beforehand":
-        """Measure the parameters that are free, or say why not."""
-        from mrfrec.models import measuring
-
-        free, began = self._free(data), time.perf_counter()
-        if given.measured is not None:
-            return _Beforehand(given.measured, f"kept what was {given.measured}")
-        if not free or not self.measure:
-            return _Beforehand()
-        asked = measuring.held_out(data)
-        if asked is None:
-            few = f"nothing measured, which takes {measuring.FEWEST_USERS} users and some with 5 items"
-            return _Beforehand(said=few)
-        with self._engine(None, given.client) as engine:
-            try:
-                plan = measuring.prepare(asked, data.matrix, self._settings, free, engine, given.copied)
-                _announce(plan.final, engine)
-                start = {"l2": self.l2, **{name: self._started(name) for name in _START}}
-                if not plan.final.rank:
-                    start["rank_weight"] = 0.0
-                if data.features is None:
-                    start["feature_weight"] = 0.0
-                report = part_of(given.progress, 0, plan.share)
-                measured = measuring.measure(asked, plan, start, self.offset, engine, report)
-            except MemoryPlanError:
-                return _Beforehand(said="nothing measured, for which memory is too small")
-        seconds = time.perf_counter() - began
-        _log.info("%s, in %.1f s", measured, seconds)
-        return _Beforehand(measured, str(measured), seconds, plan.final, engine.memory.stages, plan.share)
-
     def _alike(self) -> "list[Recommender]":
         shared: dict[str, Any] = {"l2": 1.0, "dtype": self.dtype, "threads": 1}
         return [MRF(sparsity=None, **shared), MRF(sparsity=0.5, r=0.5, max_neighbors=10, **shared)]
@@ -469,9 +428,9 @@ class MRF(Linear):
     def _stranger_scores(self) -> npt.NDArray[Any]:
         # Nothing is given, so that the conditional mean is the mean.
         if not self.fitted_parameters_.get("offset", self.offset):
-            return self._shift
+            return self._base_scores
         scores = self.mean_ * scorers.novelty_factors(self.popularity_, self.fitted_novelty)
-        return np.asarray(scores.astype(self._shift.dtype))
+        return np.asarray(scores.astype(self._base_scores.dtype))
 
     def _neighbors(self, item: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Row j of B' + λ·L', where all items have one scale: popular items are not near to everything.
@@ -522,10 +481,6 @@ def _features_of(data: "Interactions", settings: Settings) -> "sp.csr_array | No
     return data.features.of_used(data.popularity)
 
 
-def _announce(plan: Plan, engine: "LocalEngine") -> None:
-    _log.info("%s%s", plan, f", on {engine.accelerator.name}" if engine.accelerator else "")
-
-
 def _warn_of_a_giant(data: "Interactions") -> None:
     """Warn of a user who makes a sparse model less accurate than its sparsity suggests."""
     lengths = np.diff(data.matrix.indptr).astype(np.float64)
@@ -535,17 +490,6 @@ def _warn_of_a_giant(data: "Interactions") -> None:
             f"one user has {longest:,} items, and so {share:.0%} of all pairs of items. Items that only this "
             "user has look alike. Read the data with max_history=1000 to leave such users out."
         )
-
-
-class _Beforehand(NamedTuple):
-    """The values that a fit measures before it begins, and what its plan says of them."""
-
-    measured: Measured | None = None
-    said: str = ""
-    seconds: float = 0.0
-    announced: Plan | None = None  # of the fit, with the memory of measuring
-    stages: Mapping[str, int] = MappingProxyType({})  # planned bytes
-    share: float = 0.0  # of the time of the fit, about
 
 
 def _auto_or(

@@ -1,7 +1,8 @@
 """Popularity and item-kNN."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -9,13 +10,11 @@ import numpy.typing as npt
 
 from mrfrec.checks import check_count, check_flag, check_nonnegative
 from mrfrec.engines.local import LocalEngine
-from mrfrec.models.axes import Axis
-from mrfrec.models.fit_context import FitContext
+from mrfrec.models.climbing import Axis
 from mrfrec.models.linear import Linear
+from mrfrec.models.recommender import FitContext
 
 if TYPE_CHECKING:
-    import scipy.sparse as sp
-
     from mrfrec.core.engine import Engine
     from mrfrec.data.interactions import Interactions
 
@@ -35,20 +34,16 @@ class Popularity(Linear):
         self.set_weights(sp.csr_array((data.n_items, data.n_items)), data.popularity)
 
 
-Learn = Callable[["sp.csr_array", int, "Engine"], "tuple[sp.csr_array, npt.NDArray[Any] | float]"]
-
-
-def fit_gram(
+@contextmanager
+def fitting_gram(
     model: Linear,
     data: "Interactions",
     given: FitContext,
     costs: Mapping[str, float],
-    learn: Learn,
     user_weight: float = 0.0,
-) -> None:
-    """Fit sparse weights that are learned from XᵀX.
+) -> "Iterator[tuple[Engine, int]]":
+    """Yield an engine for a fit to XᵀX, and the bytes in use with its statistics; then note the time it took.
 
-    `learn` takes X, the bytes in use with its statistics, and the engine; it returns B and the base scores.
     `costs` says about how long each stage takes compared with the others.
     """
     from mrfrec.core.neighbors import bytes_for_raw
@@ -58,9 +53,8 @@ def fit_gram(
         held = given.copied + bytes_for_raw(data.matrix, user_weight)
         engine.memory.require("statistics", held, "Use fewer users or items, or more memory.")
         engine.expect(costs)
-        weights, base = learn(data.matrix, held, engine)
+        yield engine, held
     engine.finish()
-    model.set_weights(weights, base)
     model.memory_plan_ = engine.memory.stages
     model.timings_ = {**engine.timings, "total": time.perf_counter() - start + engine.saved}
 
@@ -112,19 +106,16 @@ class ItemKNN(Linear):
 
     @property
     def _stranger_scores(self) -> npt.NDArray[Any]:
-        return np.zeros_like(self._shift)  # so that popularity decides
+        return np.zeros_like(self._base_scores)  # so that popularity decides
 
     def _fit(self, data: "Interactions", given: FitContext) -> None:
-        costs = {"statistics": 0.02, "neighbors": 0.95, "rows": 0.03}  # typical shares
-        fit_gram(self, data, given, costs, self._learn, self.user_weight)
-
-    def _learn(
-        self, X: "sp.csr_array", held: int, engine: "Engine"
-    ) -> "tuple[sp.csr_array, npt.NDArray[Any] | float]":
         from mrfrec.core import neighbors
 
-        facts = neighbors.raw_statistics(X, engine, self.user_weight)
-        found = neighbors.nearest(facts, self.neighbors, self.shrink, held, engine)
-        with engine.stage("rows", 1):
-            base = neighbors.to_means(found, facts.mu) if self.normalize else 0.0
-            return found.tocsr(), base
+        costs = {"statistics": 0.02, "neighbors": 0.95, "rows": 0.03}  # typical shares
+        with fitting_gram(self, data, given, costs, self.user_weight) as (engine, held):
+            facts = neighbors.raw_statistics(data.matrix, engine, self.user_weight)
+            found = neighbors.nearest(facts, self.neighbors, self.shrink, held, engine)
+            with engine.stage("rows", 1):
+                base = neighbors.to_means(found, facts.mu) if self.normalize else 0.0
+                weights = found.tocsr()
+        self.set_weights(weights, base)

@@ -25,8 +25,6 @@ Array = npt.NDArray[Any]
 
 _log = logging.getLogger("mrfrec")
 
-_SPREAD = 1.0  # of the scores of new items, where that of used items is 1
-
 
 @dataclass(frozen=True)
 class Learned:
@@ -35,12 +33,9 @@ class Learned:
     weights: Rows | DenseRows
     shift: Array
     mean: npt.NDArray[np.float64]
+    scale: npt.NDArray[np.float64]
     low_rank: LowRank | None
-
-
-def new_items_of(data: "Interactions") -> npt.NDArray[np.int64]:
-    """Return the positions of items that nobody has used, where there are features."""
-    return np.empty(0, np.int64) if data.features is None else np.flatnonzero(data.popularity == 0)
+    new_scale: float = 0.0  # of the weights for new items; 0 if there are none
 
 
 def with_new_items(
@@ -49,36 +44,35 @@ def with_new_items(
     new: npt.NDArray[np.int64],
     settings: Settings,
     engine: Engine,
-    *,
     offset: bool,
     copied: int = 0,
-    scale: float | None = None,
-) -> tuple[Rows | DenseRows, Array, float]:
-    """Return weights and base scores with those of new items, and the scale of these.
+) -> Learned:
+    """Return what was learned, with weights and base scores of new items.
 
-    Without a scale, some used items are taken for new ones: their scores then spread as much over users as
-    they really do. With the offset, the mean of all users scores 0 for a new item.
+    If their scale is not known yet, some used items are taken for new ones: their scores then spread as much
+    over users as they really do. With the offset, the mean of all users scores 0 for a new item.
     """
     from mrfrec.core.fitting import sizes_of
     from mrfrec.core.new_items import new_columns, sample_of_used
 
     assert data.features is not None
-    F = data.features.matrix
+    F, scale = data.features.matrix, learned.new_scale
     held = copied + 2 * learned.weights.nbytes + (learned.low_rank.nbytes if learned.low_rank else 0)
     sizes = sizes_of(data.matrix, settings, engine.memory.limit, held, F)
-    sample = sample_of_used(data.popularity, F) if scale is None else np.empty(0, np.int64)
+    sample = np.empty(0, np.int64) if scale else sample_of_used(data.popularity, F)
     found = new_columns(data.matrix, F, np.concatenate([new, sample]), settings, sizes, engine)
-    if scale is None:
-        scale = _SPREAD * _scale(learned, data.matrix, found[:, len(new) :], sample, offset)
+    scale = scale or _scale(learned, data.matrix, found[:, len(new) :], sample)
     columns = found[:, : len(new)] * np.asarray(scale, found.dtype)
-    shift = learned.shift.copy()
+    shift, scales = learned.shift.copy(), learned.scale.copy()
     shift[new] = -(learned.mean.astype(found.dtype) @ columns) if offset else 0
+    scales[new] = scale
     # Items of which nothing is known come after the others.
     unknown = np.diff(columns.tocsc().indptr) == 0
     shift[new[unknown]] = min(shift[new].min(), 0)
     if unknown.any():
         _log.info("%s new items have no feature of a used item", f"{unknown.sum():,}")
-    return _joined(learned.weights, columns, new), shift, float(scale)
+    weights = _joined(learned.weights, columns, new)
+    return replace(learned, weights=weights, shift=shift, scale=scales, new_scale=float(scale))
 
 
 def add_items(model: "MRF", table: object, item: str | None, query: str | None) -> int:
@@ -86,6 +80,8 @@ def add_items(model: "MRF", table: object, item: str | None, query: str | None) 
     from mrfrec.io.features import read_more_features
     from mrfrec.models.storage.updating import training_data
 
+    if not model.uses_features:
+        raise DataError(f"add_items needs an MRF: {type(model).__name__} learns from interactions alone.")
     known = model.features_
     if known is None:
         raise DataError("add_items needs a model that was fitted with item_features (--item-features).")
@@ -101,18 +97,14 @@ def add_items(model: "MRF", table: object, item: str | None, query: str | None) 
     fitted = type(model)(**model.fitted_parameters_)
     settings = replace(fitted._settings, user_weight=model.values_["user_weight"])
     low = model._low_rank
-    learned = Learned(
-        _widened(model._weights, count), _padded(model._shift, count), _padded(model.mean_, count),
-        None if low is None else LowRank(_padded(low.vectors, count), _padded(low.left, count)),
-    )  # fmt: skip
+    shift, mean, scale = (_padded(array, count) for array in (model._base_scores, model.mean_, model.scale_))
+    low_rank = None if low is None else LowRank(_padded(low.vectors, count), _padded(low.left, count))
+    learned = Learned(_widened(model._weights, count), shift, mean, scale, low_rank, model.new_scale_)
     with model._engine(None) as engine:
-        weights, shift, scale = with_new_items(
-            learned, wide, new, settings, engine, offset=fitted.offset, scale=model.new_scale_ or None
-        )
-    scales = np.concatenate([model.scale_, np.full(count, scale)])
+        learned = with_new_items(learned, wide, new, settings, engine, fitted.offset)
     # Everything is there: from here on nothing can fail.
-    model._weights, model._shift, model._low_rank, model._on_device = weights, shift, learned.low_rank, None
-    model.mean_, model.scale_, model.new_scale_, model.pattern_ = learned.mean, scales, scale, None
+    model._keep(learned)
+    model._on_device = model.pattern_ = None
     model._know(wide)
     return count
 
@@ -134,7 +126,7 @@ def _widened(weights: Rows | DenseRows, count: int) -> Rows | DenseRows:
     return DenseRows(B)
 
 
-def _scale(learned: Learned, X: "sp.csr_array", taken: "sp.csc_array", sample: Array, offset: bool) -> float:
+def _scale(learned: Learned, X: "sp.csr_array", taken: "sp.csc_array", sample: Array) -> float:
     """Return how much more the scores of some items really spread than if they are taken for new ones."""
     histories = sampled_histories(X)
     base, low = scores(histories, columns_of(learned.weights, sample), learned.low_rank, sample)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from os import PathLike
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from mrfrec.data.catalogue import (
     SEARCH_COLUMNS,
     SIMILAR_COLUMNS,
     Catalogue,
+    Columns,
     DataSize,
     Training,
     rows_of,
@@ -31,15 +32,14 @@ from mrfrec.data.catalogue import (
 from mrfrec.data.features import ItemFeatures
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.data.provenance import rules_of_matrix
-from mrfrec.engines.machine import usable_threads
+from mrfrec.engines.machine import memory_budget, parse_bytes, usable_threads
 from mrfrec.errors import DataError, NotFittedError, ParameterError
 from mrfrec.models.answers import explaining, recommending, selection, similar
-from mrfrec.models.answers.histories import UnknownIds, matrix_rows, query_of
+from mrfrec.models.answers.histories import UnknownIds, matrix_rows, query_of, validation_rows
 from mrfrec.models.answers.question import ItemFilter, Question
 from mrfrec.models.answers.recommending import Form, WriteOptions
 from mrfrec.models.answers.scorers import Scorer
-from mrfrec.models.axes import Axis, Route
-from mrfrec.models.fit_context import FitContext, validation_rows
+from mrfrec.models.climbing import Axis, Route
 from mrfrec.models.measured import Measured
 from mrfrec.models.storage import files, updating
 
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from mrfrec.core.plan import Plan
     from mrfrec.data.interactions import Interactions
     from mrfrec.io.artifact import Stored
-    from mrfrec.io.features import FeatureColumns
     from mrfrec.io.staging import Staging
 
 __all__ = ["Answer", "FitContext", "Recommender"]
@@ -62,11 +61,22 @@ class Answer:
     unknown: dict[str, list[Id]]  # by the parameter they were given as: users, history, allow, exclude
 
 
+class FitContext(NamedTuple):
+    """The arguments of a fit besides its data."""
+
+    copied: int  # bytes of the matrix, unless the caller holds it
+    progress: "Progress | None"
+    reuse: dict[str, Any] | None
+    validation: tuple[Rows, Rows] | None  # shown and hidden items of validation users
+    client: Any = None  # of a cluster
+    measured: "Measured | None" = None  # values of an earlier fit, to keep
+
+
 class Recommender(ABC):
     """Base class of all models. Several threads may use a fitted model.
 
-    A subclass implements `_fit`, `_scorer`, `_base_scores`, `_neighbors`, `_state` and `_restore`, and
-    `_weights_between` if it explains. The parameters of a model are those of its constructor, stored as
+    A subclass implements `_fit`, which sets `_base_scores`, `_scorer`, `_neighbors`, `_state` and `_restore`,
+    and `_weights_between` if it explains. The parameters of a model are those of its constructor, stored as
     attributes of the same names. Changing one takes effect with the next `fit`; until then answers and `save`
     use `fitted_parameters_`.
     """
@@ -88,6 +98,7 @@ class Recommender(ABC):
     measured_: Measured | None = None  # values that the fit has measured
     notes_: dict[str, Any]  # of a loaded model: the notes it was saved with
     file_hash_: str = ""  # of a loaded model: a hash of everything in its file
+    _base_scores: npt.NDArray[Any]  # of each item, without any contribution of a history
     _catalogue: Catalogue
     _training: "Training | Callable[[], Training] | None" = None
     _facts: dict[str, Any]  # about the training data
@@ -105,11 +116,6 @@ class Recommender(ABC):
     @abstractmethod
     def _scorer(self, histories: Rows) -> Scorer:
         """Return the scorer of these histories."""
-
-    @property
-    @abstractmethod
-    def _base_scores(self) -> npt.NDArray[Any]:
-        """The score of each item without any contribution of a history."""
 
     @property
     def _stranger_scores(self) -> npt.NDArray[Any]:
@@ -214,8 +220,6 @@ class Recommender(ABC):
 
     def _limit(self, threads: int | None, memory_limit: int | str | None) -> None:
         """Check and set `threads` and `memory_limit`."""
-        from mrfrec.engines.machine import parse_bytes
-
         self.threads = None if threads is None else check_count("threads", threads)
         self.memory_limit = None if memory_limit is None else parse_bytes(memory_limit)
 
@@ -232,7 +236,6 @@ class Recommender(ABC):
         client: Any = None,
         measured: "Measured | None" = None,
         item_features: object = None,
-        feature_columns: "FeatureColumns | None" = None,
     ) -> Self:
         """Fit the model. A fit that fails or is interrupted leaves the model as it was.
 
@@ -257,8 +260,6 @@ class Recommender(ABC):
         item_features
             A table of items and their features, in any form that `read_item_features` reads, or what that
             returns: an `MRF` then also knows items that nobody has used.
-        feature_columns
-            The columns of the table to use, and their kinds; see `read_item_features`.
         """
         assert not isinstance(progress, bool)
         from mrfrec.io.tables import as_interactions
@@ -268,8 +269,8 @@ class Recommender(ABC):
         if client is not None:
             self.check_client(client)
         interactions = as_interactions(data)
-        if item_features is not None or feature_columns is not None:
-            interactions = self._with_features(interactions, item_features, feature_columns)
+        if item_features is not None:
+            interactions = self._with_features(interactions, item_features)
         if reuse is not None and reuse.setdefault("data", interactions) is not interactions:
             raise DataError("reuse holds results of other data: pass the same Interactions to every fit.")
         matrix, size = interactions.matrix, interactions.size
@@ -305,22 +306,18 @@ class Recommender(ABC):
         self._interactions, self._bases = data, {}
         self._rules = rules_of_matrix(size.binary) if data.origin is None else data.origin.rules
 
-    def _with_features(
-        self, data: "Interactions", item_features: object, feature_columns: "FeatureColumns | None"
-    ) -> "Interactions":
-        from mrfrec.io.features import with_item_features
+    def _with_features(self, data: "Interactions", item_features: object) -> "Interactions":
+        from mrfrec.io.features import read_item_features
 
         if not self.uses_features:
             rule = f"None: {type(self).__name__} learns from interactions alone, and MRF from both"
             raise ParameterError("item_features", rule, type(item_features).__name__)
-        if item_features is None:
-            raise ParameterError("feature_columns", "None without item_features", feature_columns)
-        return with_item_features(data, item_features, feature_columns)
+        if not isinstance(item_features, ItemFeatures):
+            item_features = read_item_features(item_features)
+        return data.with_features(item_features)
 
     def score(self, X_history: object) -> npt.NDArray[Any]:
         """Return the score of every item for each row of histories, users × items."""
-        from mrfrec.engines.machine import memory_budget
-
         histories = matrix_rows(X_history, self.items_, "X_history")
         needed = len(histories) * histories.width * np.dtype(self.score_type).itemsize
         plan = memory_budget(self.memory_limit)
@@ -482,10 +479,15 @@ class Recommender(ABC):
     def frames(self, library: str | None) -> None:
         self._frames = check_frames(library)
 
-    def _frame_library(self, asked_with: str | None = None) -> str | None:
-        """Return the data frame library of an answer, None for the default, to a question from a library."""
+    def _frame(
+        self, batches: Iterable[Columns], names: Iterable[str], asked_with: str | None = None, **types: str
+    ) -> Any:
+        """Return batches of columns as a data frame, to a question from a data frame library or none."""
+        from mrfrec.io.frames import frame
+
         fitted_on = self._training.library if isinstance(self._training, Training) else None
-        return self._frames or asked_with or fitted_on
+        library = self._frames or asked_with or fitted_on
+        return frame(batches, names, {**self.column_types, **types}, library)
 
     # ── answers ───────────────────────────────────────────────────────────────────────────────────
 
@@ -534,17 +536,16 @@ class Recommender(ABC):
         Notes
         -----
         `source` is "model" where some item of the history has a weight for the recommended one. The other
-        items have the source "popular" and their base score; equal scores are ranked by popularity. A history
-        without a known item gets the most popular items. The table is of the library that `frames` tells.
+        items have the source "popular" and their base score; equal scores are ranked by popularity, so that
+        items that nobody has used come last among them. A history without a known item gets the most popular
+        items. The table is of the library that `frames` tells.
         """
-        from mrfrec.io.frames import frame
-
         assert not isinstance(progress, bool)
         question = Question(k, exclude_seen, allow, exclude, novelty, explain)
         query = query_of(self, users, history)
         batches = recommending.recommend(self, query, question, progress=progress)
-        table = recommending.as_table(self, query, question, batches)
-        return frame(*table, library=self._frame_library(query.library))
+        columns, names, types = recommending.as_table(self, query, question, batches)
+        return self._frame(columns, names, query.library, **types)
 
     def answer(self, users: object = None, *, history: object = None, **options: Any) -> Answer:
         """Recommend, with the options of `recommend`; return rows of plain values and the unknown ids."""
@@ -581,17 +582,15 @@ class Recommender(ABC):
         With a `distributed.Client` the workers recommend, and `path` is a new folder: part-00000.parquet and
         so on, with up to 20,000 users each and the same rows in the same order. It appears when it is whole.
         """
+        target: WriteOptions = {"form": form, "table": table, "columns": columns}
         if client is None:
-            with self.staged_recommendations(
-                path, users, history=history, form=form, table=table, columns=columns, progress=progress,
-                **options,
-            ) as rows:  # fmt: skip
+            asked = {"history": history, "progress": progress, **target, **options}
+            with self.staged_recommendations(path, users, **asked) as rows:
                 return rows
         from mrfrec.models.answers.cluster_parts import recommend_in_parts
 
-        form = None if form == "parquet" else form
-        for name, value in (("form", form), ("table", table), ("columns", columns)):
-            if value is not None:
+        for name, value in target.items():
+            if value is not None and (name, value) != ("form", "parquet"):
                 raise ParameterError(name, "None with a client, which writes Parquet files", value)
         query, question = query_of(self, users, history, once=True), Question(**options)
         with showing(progress) as report:
@@ -604,25 +603,23 @@ class Recommender(ABC):
         users: object = None,
         *,
         history: object = None,
-        form: Form = None,
-        table: str | None = None,
-        columns: Mapping[str, str] | None = None,
         progress: "Progress | bool | None" = None,
         **options: Any,
     ) -> Iterator[int]:
-        """Write as `recommend_to` does, but let the rows appear when the block ends.
+        """Write as `recommend_to` does, with its options, but let the rows appear when the block ends.
 
         Yields the number of rows once all of them are written beside the file or the table. If the block
         raises, nothing changes.
         """
         from mrfrec.io.frames import check_target, writing_rows
 
-        check_target(path, form, table)
+        target = {name: options.pop(name, None) for name in WriteOptions.__annotations__}
+        check_target(path, target["form"], target["table"])
         query, question = query_of(self, users, history, once=True), Question(**options)
         with showing(progress) as report:
             batches = recommending.recommend(self, query, question, progress=report)
             rows = recommending.as_table(self, query, question, batches)
-            with writing_rows(*rows, path, form, table, columns) as count:
+            with writing_rows(*rows, path, **target) as count:
                 yield count
 
     def similar_items(self, item: Id | Iterable[Id], k: int = 10) -> Any:
@@ -679,23 +676,18 @@ class Recommender(ABC):
         `recommend` gives. A base score other than 0 is the last row, without an item. A model with features
         has a further column `both`: the features that the items have in common, where they carry the weight.
         """
-        from mrfrec.io.frames import frame
-
         found, base = explaining.explanation(self, item, user=user, history=history, novelty=novelty)
         columns = self.catalogue.reason_columns(self.catalogue.position(item), found, base)
-        return frame([columns], tuple(columns), self.column_types, library=self._frame_library())
+        return self._frame([columns], columns)
 
     def search(self, text: str, k: int = 10) -> Any:
         """Find items by id or title: a table of item, title and users, the best match first.
 
         Capitals, accents and punctuation do not count. The first search builds an index.
         """
-        from mrfrec.io.frames import frame
-
         if not isinstance(text, str):
             raise ParameterError("text", "a string", text)
-        columns = self.catalogue.search_columns(text, check_count("k", k))
-        return frame([columns], SEARCH_COLUMNS, self.column_types, library=self._frame_library())
+        return self._frame([self.catalogue.search_columns(text, check_count("k", k))], SEARCH_COLUMNS)
 
     # ── files, and more or fewer events ───────────────────────────────────────────────────────────
 
@@ -727,7 +719,6 @@ class Recommender(ABC):
         again: bool = False,
         measure_again: bool = False,
         item_features: object = None,
-        feature_columns: "FeatureColumns | None" = None,
         progress: "Progress | bool | None" = None,
     ) -> Self:
         """Add a batch of events to the training data, and fit again with the same parameters.
@@ -752,15 +743,11 @@ class Recommender(ABC):
         item_features
             A table of features in place of the one of the fit, which is kept otherwise; items of that one
             which nobody has used are forgotten.
-        feature_columns
-            As in `fit`.
         progress
             As in `fit`.
         """
         assert not isinstance(progress, bool)
-        updating.update(
-            self, new_events, batch, again, measure_again, item_features, feature_columns, progress
-        )
+        updating.update(self, new_events, batch, again, measure_again, item_features, progress)
         return self
 
     @shows_progress

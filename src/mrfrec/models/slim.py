@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from mrfrec.checks import check_count, check_dtype, check_nonnegative, check_number, warn
-from mrfrec.models.axes import Axis, Ridges
-from mrfrec.models.fit_context import FitContext
+from mrfrec.models.climbing import Axis, Ridges
 from mrfrec.models.linear import Linear
-from mrfrec.models.neighborhood import fit_gram
+from mrfrec.models.neighborhood import fitting_gram
+from mrfrec.models.recommender import FitContext
 
 if TYPE_CHECKING:
-    import scipy.sparse as sp
-
-    from mrfrec.core.engine import Engine
     from mrfrec.data.interactions import Interactions
 
 # Liang et al. (2018) try 0.1, 0.5, 1 and 5 for both penalties; for most items such an l2 changes nothing.
@@ -81,15 +78,16 @@ class SLIM(Linear):
         from mrfrec.core.pattern import Pattern
 
         near: int | None = getattr(self, "neighbors", None)
-        unsettled = 0
-        penalties = (self.l1, self.l2, self.tolerance, self.passes)
-
-        def learn(X: "sp.csr_array", held: int, engine: "Engine") -> "tuple[sp.csr_array, float]":
-            nonlocal unsettled
+        penalties, m = (self.l1, self.l2, self.tolerance, self.passes), data.n_items
+        # Typical shares of the time.
+        costs = {"statistics": 0.01, "matrix": 0.03, "mirror": 0.01, "regress": 0.95}
+        if near is not None:
+            costs = {"statistics": 0.01, "neighbors": 0.09, "gather": 0.3, "regress": 0.6}
+        with fitting_gram(self, data, given, costs) as (engine, held):
             if near is None:
                 advice = "Use FsSLIM, which looks at a few neighbors of each item."
-                engine.memory.require("gram", held + descent.bytes_for_all(X.shape[1], self.dtype), advice)
-            facts = neighbors.raw_statistics(X, engine)
+                engine.memory.require("gram", held + descent.bytes_for_all(m, self.dtype), advice)
+            facts = neighbors.raw_statistics(data.matrix, engine)
             if near is None:
                 gram = descent.gram(facts, self.dtype, engine)
                 weights, unsettled = descent.regress_on_all(facts, gram, penalties, held, engine)
@@ -99,16 +97,10 @@ class SLIM(Linear):
                 weights, unsettled = descent.regress_on_some(facts, some, penalties, held, engine, self.dtype)
             if unsettled:
                 warn(
-                    f"{unsettled:,} of {X.shape[1]:,} regressions did not converge within passes="
-                    f"{self.passes}. Use a larger l2, more passes, or a larger tolerance."
+                    f"{unsettled:,} of {m:,} regressions did not converge within passes={self.passes}. Use a "
+                    "larger l2, more passes, or a larger tolerance."
                 )
-            return weights, 0.0
-
-        # Typical shares of the time.
-        costs = {"statistics": 0.01, "matrix": 0.03, "mirror": 0.01, "regress": 0.95}
-        if near is not None:
-            costs = {"statistics": 0.01, "neighbors": 0.09, "gather": 0.3, "regress": 0.6}
-        fit_gram(self, data, given, costs, learn)
+        self.set_weights(weights)
         self.unsettled_ = unsettled
 
 

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -13,10 +12,10 @@ from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.engines.local import LocalEngine
 from mrfrec.engines.machine import memory_budget
 from mrfrec.errors import DataError, NumericalError
-from mrfrec.models.axes import Axis
-from mrfrec.models.fit_context import FitContext
-from mrfrec.models.latent import Latent
-from mrfrec.models.storage.arrays import shaped
+from mrfrec.models.climbing import Axis
+from mrfrec.models.latent import Latent, refuse_negative
+from mrfrec.models.recommender import FitContext
+from mrfrec.models.storage.files import shaped
 
 if TYPE_CHECKING:
     from mrfrec.data.interactions import Interactions
@@ -57,7 +56,8 @@ class WMF(Latent):
     }
     extra: ClassVar[str | None] = "wmf"
     _trained_by: ClassVar[tuple[str, str]] = ("implicit.cpu.als", "the library implicit")
-    _encoder: "_LeastSquares"
+    _gram: npt.NDArray[np.float64]  # YᵀY
+    _fitted_with: tuple[float, float]  # l2 and weight
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class WMF(Latent):
         import scipy.sparse as sp
 
         start, X = time.perf_counter(), data.matrix
-        _check_values(X.data, "the data")
+        refuse_negative("WMF", "the data", Rows.of(X))
         plan = memory_budget(self.memory_limit)
         n, m = X.shape
         # The vectors, drawn in double precision one side after the other; the items' vectors in double
@@ -129,8 +129,8 @@ class WMF(Latent):
             del als, confidence, c
             wide = Y.astype(np.float64)
             gram = wide.T @ wide
-        self._vectors, self._bias = DenseRows(Y), np.zeros(m, np.float32)
-        self._encoder = _LeastSquares(self._vectors, gram, self.l2, self.weight)
+        self._vectors, self._base_scores = DenseRows(Y), np.zeros(m, np.float32)
+        self._gram, self._fitted_with = gram, (self.l2, self.weight)
         self.memory_plan_ = plan.stages
         self.timings_ = {"train": trained - start, "total": time.perf_counter() - start}
 
@@ -142,68 +142,53 @@ class WMF(Latent):
         The score is Σ_j s_ij·c_j with s_ij = y_iᵀ(YᵀCᵘY + λI)⁻¹y_j (Hu et al., §5). A weight depends on the
         other items of the history.
         """
-        _check_values(values, "a history")
+        refuse_negative(
+            "WMF", "a history", Rows(np.array([0, len(had)]), had, values, len(self._base_scores))
+        )
         self._vectors.verify()
-        A, Y, c = self._encoder.system(had, values)
+        A, Y, c = self._system(had, values)
         s = Y @ _solved(A, self._vectors.array[targets].astype(np.float64).T)
         return np.asarray(s * (c / values)[:, None], np.float64)
 
-    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
-        super()._restore(arrays, facts, m)
-        shaped(arrays, "vectors", m, self.factors)
-        gram = shaped(arrays, "gram", self.factors, self.factors).read()
-        self._encoder = _LeastSquares(self._vectors, gram, self.l2, self.weight)
-
-
-@dataclass(frozen=True)
-class _LeastSquares:
-    """Solve for the vector of a user, given those of the items."""
-
-    vectors: DenseRows  # Y
-    gram: npt.NDArray[np.float64]  # YᵀY
-    l2: float
-    weight: float
-
-    def embed(self, histories: Rows, threads: int | None) -> npt.NDArray[np.float32]:
+    def _embed(self, histories: Rows) -> npt.NDArray[np.float32]:
         """Return x_u = (YᵀCᵘY + λI)⁻¹ YᵀCᵘp(u), solved exactly for each user (Hu et al., Eq. 4)."""
-        _check_values(histories.values, "a history")
-        users = np.zeros((len(histories), self.vectors.width), np.float32)
+        refuse_negative("WMF", "a history", histories)
+        users = np.zeros((len(histories), self._vectors.width), np.float32)
 
         def work(start: int) -> None:
             for u in range(start, min(start + _USERS_PER_TASK, len(users))):
                 span = slice(int(histories.ptr[u]), int(histories.ptr[u + 1]))
                 if span.start < span.stop:
-                    A, Y, c = self.system(histories.items[span], histories.values[span])
+                    A, Y, c = self._system(histories.items[span], histories.values[span])
                     users[u] = _solved(A, c @ Y)
 
-        with LocalEngine(threads) as workers:
+        with LocalEngine(self.threads) as workers:
             workers.run(work, range(0, len(users), _USERS_PER_TASK))
         return users
 
-    def system(
+    def _system(
         self, had: npt.NDArray[Any], values: npt.NDArray[Any]
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Return YᵀCᵘY + λI, and the vectors and confidences of the items a user has."""
-        Y = self.vectors.array[had].astype(np.float64)
-        more = self.weight * values.astype(np.float64)
+        l2, weight = self._fitted_with
+        Y = self._vectors.array[had].astype(np.float64)
+        more = weight * values.astype(np.float64)
         # YᵀCᵘY = YᵀY + Yᵀ(Cᵘ − I)Y; only items of the history contribute to the second term.
         part = np.sqrt(more)[:, None] * Y
         A = part.T @ part
-        A += self.gram
-        A.flat[:: len(A) + 1] += self.l2
+        A += self._gram
+        A.flat[:: len(A) + 1] += l2
         return A, Y, 1 + more
 
-    def state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        """Return YᵀY."""
-        return {"gram": self.gram}, {}
+    def _state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+        arrays, facts = super()._state()
+        return {**arrays, "gram": self._gram}, facts
 
-
-def _check_values(values: npt.NDArray[Any], what: str) -> None:
-    if len(values) and values.min() < 0:
-        raise DataError(
-            f"{what} must have no negative values for WMF, which uses them as confidence; got "
-            f"{values.min():g}. Drop such pairs, or let every pair count as 1."
-        )
+    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
+        super()._restore(arrays, facts, m)
+        shaped(arrays, "vectors", m, self.factors)
+        self._gram = shaped(arrays, "gram", self.factors, self.factors).read()
+        self._fitted_with = self.l2, self.weight
 
 
 def _solved(A: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

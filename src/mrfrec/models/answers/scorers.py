@@ -4,9 +4,10 @@ Few users are scored in plain numpy, so that one answer does not wait for compil
 compiled code. Both do the same floating-point operations in the same order: the results are equal to the bit.
 """
 
-from dataclasses import dataclass, replace
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from mrfrec.engines.gpu.ranking import DeviceRanker
 
 Array = npt.NDArray[Any]
+Best = tuple[npt.NDArray[np.int32], Array]
+"""The k best items of each user, and their scores."""
 
 FEW = 16  # users, up to which numpy has answered before compiled code has loaded
 # Users whose vectors are multiplied at once: always as many, so that scores do not depend on how many ask.
@@ -36,15 +39,20 @@ class Selection:
     factor: Array | None = None  # by which the scores of each item will be multiplied
 
 
-class Scorer(Protocol):
+class Scorer(ABC):
     """The scores of some users' histories."""
 
     users_at_once: int  # most users that `scores` is asked for
-    uses_blas: bool
-    few: int = FEW  # users, up to which numpy is used
+    uses_blas = False
+    few = FEW  # users, up to which numpy is used
 
-    def __len__(self) -> int: ...
+    def __init__(self, histories: Rows) -> None:
+        self._histories = histories
 
+    def __len__(self) -> int:
+        return len(self._histories)
+
+    @abstractmethod
     def scores(self, first: int, last: int, base: Array, selection: Selection | None = None) -> Rows | Array:
         """Return the scores of users first to last, added to `base`.
 
@@ -52,15 +60,16 @@ class Scorer(Protocol):
         which the history holds evidence, a weight other than 0. In an array, −∞ may take the place of scores
         that are not selected.
         """
-        ...
 
     def has_evidence(self, first: int, last: int, items: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-        """Tell for users × k items whether the history holds evidence; asked where `scores` is an array."""
-        ...
+        """Tell for users × k items whether the history holds evidence; asked where `scores` is an array.
 
-    def best(
-        self, base: Array, order: Array, selection: Selection
-    ) -> tuple[npt.NDArray[np.int32], Array] | None:
+        By default any history is evidence for every item.
+        """
+        ptr = self._histories.ptr[first : last + 1]
+        return (items >= 0) & (np.diff(ptr) > 0)[:, None]
+
+    def best(self, base: Array, order: Array, selection: Selection) -> Best | None:
         """Return the k best items of all users, and their scores, if a device holds the weights.
 
         The result is that of choosing from `scores`; of equal scores, the lower `order` comes first.
@@ -71,8 +80,6 @@ class Scorer(Protocol):
 class WeightScorer(Scorer):
     """Scores x·B; where there is a `ranker`, that holds B as well."""
 
-    uses_blas = False
-
     def __init__(
         self,
         histories: Rows,
@@ -81,15 +88,13 @@ class WeightScorer(Scorer):
         ranker: "DeviceRanker | None" = None,
         few: int = FEW,
     ) -> None:
-        self._histories, self._weights, self._ranker, self.few = histories, weights, ranker, few
+        super().__init__(histories)
+        self._weights, self._ranker, self.few = weights, ranker, few
         if weights.check is not None:
             weights.verify(np.unique(histories.items) if len(histories.items) <= 10_000 else None)
         self._values = histories.values.astype(dtype, copy=False)
         held = _CACHED if isinstance(weights, DenseRows) else _HELD
         self.users_at_once = max(1, min(held // max(weights.width, 1), 64))
-
-    def __len__(self) -> int:
-        return len(self._histories)
 
     def scores(self, first: int, last: int, base: Array, selection: Selection | None = None) -> Rows | Array:
         """Return base + x·B."""
@@ -145,10 +150,15 @@ class WeightScorer(Scorer):
         return touched, scores[touched]
 
     def has_evidence(self, first: int, last: int, items: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-        """Look for a weight other than 0 in dense B."""
-        assert isinstance(self._weights, DenseRows)
-        B, rows = self._weights.array, self._histories
-        found = np.zeros(items.shape, bool)
+        """Look for a weight other than 0."""
+        rows, found = self._histories, np.zeros(items.shape, bool)
+        if isinstance(self._weights, Rows):  # as `scores` tells for all items; asked for a few that are new
+            for u in np.flatnonzero((items >= 0).any(axis=1)).tolist():
+                span = slice(int(rows.ptr[first + u]), int(rows.ptr[first + u + 1]))
+                some = self._weights.take(rows.items[span][self._values[span] != 0].astype(np.int64))
+                found[u] = np.isin(items[u], some.items[some.values != 0])
+            return found
+        B = self._weights.array
         user, place = np.nonzero(items >= 0)
         at = rows.ptr[first:last][user]
         # One item of each history after the other, until one has a weight: nearly always the first.
@@ -160,9 +170,7 @@ class WeightScorer(Scorer):
             user, place, at = user[~hit], place[~hit], at[~hit] + 1
         return found
 
-    def best(
-        self, base: Array, order: Array, selection: Selection
-    ) -> tuple[npt.NDArray[np.int32], Array] | None:
+    def best(self, base: Array, order: Array, selection: Selection) -> Best | None:
         """Ask the device, if there is one."""
         if self._ranker is None:
             return None
@@ -184,14 +192,12 @@ class LowRankScorer(Scorer):
 
     def __init__(self, histories: Rows, weights: WeightScorer, low_rank: "LowRank") -> None:
         low_rank.verify()
-        self._histories, self._weights, self._low_rank = histories, weights, low_rank
+        super().__init__(histories)
+        self._weights, self._low_rank = weights, low_rank
         self._values = histories.values.astype(low_rank.vectors.dtype, copy=False)
         self._V = np.asarray(low_rank.vectors)
         self.uses_blas = len(histories) > FEW
         self.users_at_once = max(1, min(_MULTIPLIED // len(self._V), 256))
-
-    def __len__(self) -> int:
-        return len(self._histories)
 
     def scores(self, first: int, last: int, base: Array, selection: Selection | None = None) -> Array:
         """Return base + x·B + V·h, without what an item adds to itself."""
@@ -274,49 +280,17 @@ class LowRankScorer(Scorer):
             products = np.einsum("if,f->i", self._V, h)[items]
         return items[left(start[items] + products, rounded[items], items)]
 
-    def best(
-        self, base: Array, order: Array, selection: Selection
-    ) -> tuple[npt.NDArray[np.int32], Array] | None:
+    def best(self, base: Array, order: Array, selection: Selection) -> Best | None:
         """Ask the device, if there is one: it holds the low-rank part as well."""
         return self._weights.best(base, order, selection)
 
     def has_evidence(self, first: int, last: int, items: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-        """Take any history as evidence for every item that has users."""
-        known = np.diff(self._histories.ptr)[first:last, None] > 0
-        return (items >= 0) & known & (self._low_rank.left[items] > 0)
-
-
-class ScaledScorer(Scorer):
-    """The scores of another scorer, each item's times a factor."""
-
-    def __init__(self, scorer: Scorer, base: Array, factor: Array) -> None:
-        self._scorer, self._base, self._factor = scorer, base, factor
-        self.users_at_once, self.uses_blas, self.few = scorer.users_at_once, scorer.uses_blas, scorer.few
-
-    def __len__(self) -> int:
-        return len(self._scorer)
-
-    def scores(self, first: int, last: int, base: Array, selection: Selection | None = None) -> Rows | Array:
-        """Return the scores from the base of the other scorer on; what `base` hides stays hidden."""
-        selection = None if selection is None else replace(selection, factor=self._factor)
-        scored = self._scorer.scores(first, last, self._start(base), selection)
-        if isinstance(scored, Rows):
-            return replace(scored, values=scored.values * self._factor[scored.items])
-        scored *= self._factor
-        return scored
-
-    def best(
-        self, base: Array, order: Array, selection: Selection
-    ) -> tuple[npt.NDArray[np.int32], Array] | None:
-        """Ask the other scorer."""
-        return self._scorer.best(self._start(base), order, replace(selection, factor=self._factor))
-
-    def has_evidence(self, first: int, last: int, items: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-        """Ask the other scorer."""
-        return self._scorer.has_evidence(first, last, items)
-
-    def _start(self, base: Array) -> Array:
-        return np.where(base == -np.inf, base, self._base)
+        """Take any history as evidence for every item that has users; new items need a weight."""
+        known = super().has_evidence(first, last, items)
+        new = known & (self._low_rank.left[items] == 0)
+        if new.any():
+            known[new] = self._weights.has_evidence(first, last, np.where(new, items, -1))[new]
+        return known
 
 
 def novelty_factors(
@@ -337,16 +311,14 @@ def as_array(scored: Rows | Array, base: Array) -> Array:
 
 
 class VectorScorer(Scorer):
-    """Scores h·Vᵀ, where h is a vector for each user. Any history is evidence for all items."""
+    """Scores h·Vᵀ, where h is a vector for each user."""
 
     uses_blas = True
     users_at_once = _BLOCK
 
     def __init__(self, histories: Rows, users: Array, vectors: Array) -> None:
-        self._known, self._users, self._vectors = np.diff(histories.ptr) > 0, users, vectors
-
-    def __len__(self) -> int:
-        return len(self._users)
+        super().__init__(histories)
+        self._users, self._vectors = users, vectors
 
     def scores(self, first: int, last: int, base: Array, selection: Selection | None = None) -> Array:
         """Return base + h·Vᵀ."""
@@ -355,10 +327,6 @@ class VectorScorer(Scorer):
         block = np.matmul(some, self._vectors.T)
         block += base
         return np.asarray(block[: last - first])
-
-    def has_evidence(self, first: int, last: int, items: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-        """Take any history as evidence for every item."""
-        return (items >= 0) & self._known[first:last, None]
 
 
 def _kth_or_less(scores: Array, k: int) -> Any:

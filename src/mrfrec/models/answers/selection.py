@@ -5,7 +5,7 @@ compiled code on all threads, with equal results.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +16,6 @@ from mrfrec.core.sparse import Rows
 from mrfrec.engines.machine import usable_threads
 from mrfrec.models.answers.scorers import (
     FEW,
-    ScaledScorer,
     Scorer,
     Selection,
     WeightScorer,
@@ -41,10 +40,15 @@ Ranked = tuple[npt.NDArray[np.int32], Array, npt.NDArray[np.bool_]]
 class Base:
     """The score each item starts from, and which of two items with equal scores comes first."""
 
-    scores: Array  # −∞ for items that must not be chosen
+    start: Array  # to which weights are added; −∞ for items that must not be chosen
     order: npt.NDArray[np.int32]  # a permutation: the lower number comes first
-    factor: Array | None = None  # by which these scores were multiplied, for more novelty
+    factor: Array | None = None  # by which all scores are multiplied, for more novelty
     _whole: "Base | None" = None
+
+    @cached_property
+    def scores(self) -> Array:
+        """The scores of items to which nothing is added."""
+        return self.start if self.factor is None else self.start * self.factor
 
     @cached_property
     def best_first(self) -> npt.NDArray[np.int32]:
@@ -58,8 +62,8 @@ class Base:
 
     def without(self, hidden: npt.NDArray[np.bool_]) -> "Base":
         """Return this base with some items never chosen."""
-        scores = np.where(hidden, -np.inf, self.scores).astype(self.scores.dtype)
-        return Base(scores, self.order, self.factor, self)
+        start = np.where(hidden, -np.inf, self.start).astype(self.start.dtype)
+        return Base(start, self.order, self.factor, self)
 
 
 def base_of(
@@ -71,13 +75,12 @@ def base_of(
     if base is None:
         if len(model._bases) > _MOST_BASES:
             model._bases.clear()
-        scores, factor = model._stranger_scores if stranger else model._base_scores, None
+        start, factor = model._stranger_scores if stranger else model._base_scores, None
         if more_novelty:
-            factor = novelty_factors(model.popularity_, more_novelty).astype(scores.dtype)
-            scores = scores * factor
-        by_index = np.arange(len(scores), dtype=np.int32)
+            factor = novelty_factors(model.popularity_, more_novelty).astype(start.dtype)
+        by_index = np.arange(len(start), dtype=np.int32)
         order = model.catalogue.by_popularity if ties == "popularity" else by_index
-        base = model._bases[key] = Base(scores, order, factor)
+        base = model._bases[key] = Base(start, order, factor)
     return base
 
 
@@ -99,36 +102,27 @@ def rank(
     strangers = histories.ptr[1:] == histories.ptr[:-1]
     stranger = bool(strangers.any())
     if stranger and not strangers.all():
-        return _rank_apart(model, histories, strangers, k, ties, hide, hidden, allowed, more_novelty)
+        shape = len(histories), k
+        out = np.empty(shape, np.int32), np.empty(shape, model._base_scores.dtype), np.empty(shape, bool)
+        for rows in (np.flatnonzero(~strangers), np.flatnonzero(strangers)):
+            only = (
+                {i: allowed[row] for i, row in enumerate(rows.tolist()) if row in allowed}
+                if allowed
+                else None
+            )
+            some = None if hide is None else hide.take(rows)
+            found = rank(model, histories.take(rows), k, ties, some, hidden, only, more_novelty)
+            for whole, part in zip(out, found, strict=True):
+                whole[rows] = part
+        return out
     base = base_of(model, stranger=stranger, more_novelty=more_novelty, ties=ties)
     if stranger:  # nothing is known, so nothing adds to the base score
         nothing = Rows.empty(histories.width, histories.width)
-        scorer: Scorer = WeightScorer(histories, nothing, base.scores.dtype)
+        scorer: Scorer = WeightScorer(histories, nothing, base.start.dtype)
     else:
         scorer = model._scorer(histories)
-        if base.factor is not None:
-            scorer = ScaledScorer(scorer, model._base_scores, base.factor)
     base = base if hidden is None else base.without(hidden)
     return top_k(scorer, k, base, hidden=hide, allowed=allowed, threads=model.threads or usable_threads())
-
-
-def _rank_apart(
-    model: "Recommender", histories: Rows, strangers: npt.NDArray[np.bool_], k: int, ties: Ties,
-    hide: Rows | None, hidden: npt.NDArray[np.bool_] | None, allowed: Mapping[int, Array] | None,
-    more_novelty: float,
-) -> Ranked:  # fmt: skip
-    """Rank for users with a history and for strangers, one after the other."""
-    shape = len(histories), k
-    out = np.empty(shape, np.int32), np.empty(shape, model._base_scores.dtype), np.empty(shape, bool)
-    for rows in (np.flatnonzero(~strangers), np.flatnonzero(strangers)):
-        found = rank(
-            model, histories.take(rows), k, ties, None if hide is None else hide.take(rows), hidden,
-            {i: allowed[row] for i, row in enumerate(rows.tolist()) if row in allowed} if allowed else None,
-            more_novelty,
-        )  # fmt: skip
-        for whole, part in zip(out, found, strict=True):
-            whole[rows] = part
-    return out
 
 
 def score(scorer: Scorer, base: Array, threads: int) -> Array:
@@ -160,24 +154,24 @@ def top_k(
     Places that nothing fills hold item −1 and score −∞.
     """
     n = len(scorer)
-    items, best, evidence = (
-        np.empty((n, k), np.int32),
-        np.empty((n, k), base.scores.dtype),
-        np.zeros((n, k), bool),
-    )
-    items.fill(-1)
-    best.fill(-np.inf)
+    items, best = np.full((n, k), -1, np.int32), np.full((n, k), -np.inf, base.start.dtype)
+    evidence = np.zeros((n, k), bool)
     few, allowed = n <= scorer.few, allowed or {}
-    hide = Rows.empty(n, len(base.scores)) if hidden is None else hidden
-    selection = None if allowed else Selection(k, hide)
-    found = None if selection is None else scorer.best(base.scores, base.order, selection)
+    hide = Rows.empty(n, len(base.start)) if hidden is None else hidden
+    selection = None if allowed else Selection(k, hide, base.factor)
+    found = None if selection is None else scorer.best(base.start, base.order, selection)
     if found is not None:
         return *found, scorer.has_evidence(0, n, found[0])
 
     def work(task: tuple[int, int]) -> None:
         first, last = task
         part = slice(first, last)
-        scored = scorer.scores(first, last, base.scores, selection)
+        scored = scorer.scores(first, last, base.start, selection)
+        if base.factor is not None:
+            if isinstance(scored, Rows):
+                scored = replace(scored, values=scored.values * base.factor[scored.items])
+            else:
+                scored *= base.factor
         if not few:
             _select(scored, first, last, hide, base, items, best, evidence)
         for u in range(first, last):

@@ -37,16 +37,12 @@ def nearest(model: "Recommender", item: int, k: int) -> tuple[Array, Array]:
 
 def table(model: "Recommender", item: Id | Iterable[Id], k: int) -> Any:
     """Return the nearest of an item, or of several, as a data frame."""
-    from mrfrec.io.frames import frame
-
     if isinstance(item, Iterable) and not isinstance(item, str | bytes):
-        batches, names = neighbor_batches(model, k, item), SIMILAR_COLUMNS
-        return frame(batches, names, model.column_types, library=model._frame_library())
+        return model._frame(neighbor_batches(model, k, item), SIMILAR_COLUMNS)
     found = nearest(model, model.catalogue.position(item), check_count("k", k))  # type: ignore[arg-type]
     if len(found[0]) < k:
         warn(f"item {item!r} has fewer than k={k} similar items: the model knows no more.")
-    columns = model.catalogue.neighbor_columns(*found)
-    return frame([columns], NEIGHBOR_COLUMNS, model.column_types, library=model._frame_library())
+    return model._frame([model.catalogue.neighbor_columns(*found)], NEIGHBOR_COLUMNS)
 
 
 def neighbor_batches(

@@ -7,24 +7,21 @@ from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from mrfrec.checks import check_flag
-from mrfrec.data.catalogue import Catalogue
-from mrfrec.data.provenance import rules_of_matrix
+from mrfrec.core.sparse import Rows
+from mrfrec.data.catalogue import Catalogue, Training
+from mrfrec.data.features import Encoding, ItemFeatures
+from mrfrec.data.ids import Ids, Texts
+from mrfrec.data.provenance import Origin, rules_of_matrix
 from mrfrec.data.reading import RULES
 from mrfrec.errors import ParameterError
-from mrfrec.models.storage.arrays import (
-    catalogue_arrays,
-    read_features,
-    read_ids,
-    read_texts,
-    read_training,
-    shaped,
-    training_arrays,
-)
+from mrfrec.io.artifact import Stored, StoredArrays, write_file
 from mrfrec.models.storage.updating import origin_of
 
 if TYPE_CHECKING:
-    from mrfrec.io.artifact import StoredArrays
     from mrfrec.models.recommender import Recommender
 
 _DATA_TYPES = {"users": int, "items": int, "pairs": int, "binary": bool, "fingerprint": str}
@@ -40,7 +37,6 @@ def save(
 ) -> None:
     """Write a model to one file; see `Recommender.save`."""
     from mrfrec import __version__
-    from mrfrec.io.artifact import write_file
 
     catalogue = model.catalogue
     check_flag("include_histories", include_histories)
@@ -76,7 +72,7 @@ def verify(model: "Recommender") -> None:
         training_arrays(model._trained_on("verify"))
 
 
-def restored(kind: type[Restored], facts: Mapping[str, Any], arrays: "StoredArrays") -> Restored:
+def restored(kind: type[Restored], facts: Mapping[str, Any], arrays: StoredArrays) -> Restored:
     """Return the model of a file; raise a KeyError, TypeError or ValueError for parts that do not fit."""
     items, data, parameters = read_ids(arrays, "items"), facts["data"], facts["parameters"]
     known = kind.defaults().keys() - set(kind.machine_parameters)
@@ -108,3 +104,139 @@ def restored(kind: type[Restored], facts: Mapping[str, Any], arrays: "StoredArra
         kept = arrays.under("users.", "histories.")
         model._training = partial(read_training, kept, len(items), facts["origin"])
     return model
+
+
+# ── the parts that all models have, as arrays of a file and back ───────────────────────────────────
+
+
+def catalogue_arrays(catalogue: Catalogue) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of the items: ids, titles, popularity, features."""
+    arrays = {"popularity": catalogue.popularity, **_id_arrays("items", catalogue.items)}
+    if catalogue.titles is not None:
+        arrays |= _text_arrays("titles", catalogue.titles)
+    if (features := catalogue.features) is not None:
+        arrays |= {"features.ptr": features.matrix.indptr, "features.items": features.matrix.indices}
+        arrays |= {"features.values": features.values, **_text_arrays("features.names", features.names)}
+    return arrays
+
+
+def read_features(arrays: Mapping[str, Stored], items: Ids, facts: Mapping[str, Any]) -> ItemFeatures:
+    """Read the features of the items."""
+    import scipy.sparse as sp
+
+    names = read_texts(arrays, "features.names")
+    values = shaped(arrays, "features.values", len(names)).read()
+    entries = arrays["features.items"].bound(len(items)).read()
+    ptr = _starts(arrays["features.ptr"], len(entries))
+    if entries.ndim != 1 or len(ptr) != len(names) + 1 or not np.isfinite(values).all():
+        raise arrays["features.ptr"].damaged()
+    matrix = sp.csr_array((np.repeat(values, np.diff(ptr)), entries, ptr), shape=(len(names), len(items)))
+    columns = {str(name): Encoding.of_facts(each) for name, each in facts["columns"].items()}
+    return ItemFeatures(items, matrix, names, values, columns, weight=float(facts["weight"]))
+
+
+def training_arrays(training: Training) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of the training users and their histories."""
+    rows = training.histories
+    rows.verify()
+    arrays = {**_id_arrays("users", training.users), "histories.ptr": rows.ptr, "histories.items": rows.items}
+    if not (rows.values == 1).all():
+        arrays["histories.values"] = rows.values.astype(np.float64)
+    if training.origin is not None:
+        kept = {"sums": training.origin.sums.values, "times": training.origin.times}
+        arrays |= {f"histories.{name}": array for name, array in kept.items() if array is not None}
+    return arrays
+
+
+def shaped(arrays: Mapping[str, Stored], name: str, *shape: int, kind: str = "f") -> Stored:
+    """Return an array that must have this shape and kind of numbers ("f" or "i").
+
+    Checksums tell that an array was not changed, but not that it goes with the other arrays of the file.
+    """
+    if arrays[name].array.shape != shape or arrays[name].array.dtype.kind != kind:
+        raise arrays[name].damaged()
+    return arrays[name]
+
+
+def read_training(arrays: Mapping[str, Stored], m: int, origin: Any) -> Training:
+    """Read the training users, their histories, and where these come from."""
+    users, histories = read_ids(arrays, "users"), stored_rows(arrays, "histories", m)
+    if len(users) != len(histories):
+        raise arrays["histories.ptr"].damaged()
+    # Of millions of strings this would take seconds; one that is out of order is not found, and no more.
+    if not users.is_text and not users.is_ordered():
+        raise arrays["users.ids"].damaged()
+    sums, times = (
+        shaped(arrays, f"histories.{name}", len(histories.items), kind=kind).read()
+        if f"histories.{name}" in arrays
+        else None
+        for name, kind in (("sums", "f"), ("times", "i"))
+    )
+    try:
+        return Training(users, histories, None, Origin.of_facts(origin, sums, times))
+    except (TypeError, LookupError):
+        raise arrays["histories.ptr"].damaged("comes from an unknown origin") from None
+
+
+def _id_arrays(name: str, ids: Ids) -> dict[str, npt.NDArray[Any]]:
+    arrays = _text_arrays(name, ids.values) if isinstance(ids.values, Texts) else {f"{name}.ids": ids.values}
+    return arrays if ids.order is None else {**arrays, f"{name}.order": ids.order}
+
+
+def _text_arrays(name: str, texts: Texts) -> dict[str, npt.NDArray[Any]]:
+    return {f"{name}.data": texts.data, f"{name}.ptr": texts.ptr}
+
+
+def read_ids(arrays: Mapping[str, Stored], name: str) -> Ids:
+    """Read ids and their order."""
+    stored = arrays.get(f"{name}.ids")
+    if stored is not None and (stored.array.dtype.kind not in "iu" or stored.array.ndim != 1):
+        raise stored.damaged()
+    values = read_texts(arrays, name) if stored is None else stored.read()
+    if f"{name}.order" not in arrays:
+        return Ids(values)
+    order = shaped(arrays, f"{name}.order", len(values), kind="i").bound(len(values)).read()
+    return Ids(values, order)
+
+
+def read_texts(arrays: Mapping[str, Stored], name: str) -> Texts:
+    """Read strings; refuse bytes that are not UTF-8."""
+    stored = arrays[f"{name}.data"]
+    if stored.array.dtype != np.uint8 or stored.array.ndim != 1:
+        raise stored.damaged()
+    data = stored.read()
+    ptr = _starts(arrays[f"{name}.ptr"], len(data))
+    try:
+        data.tobytes().decode()
+    except UnicodeDecodeError:
+        raise stored.damaged("is not valid UTF-8") from None
+    begin = ptr[:-1][ptr[:-1] < len(data)]
+    if (data[begin] & 0xC0 == 0x80).any():  # a string that begins within a character
+        raise stored.damaged("is not valid UTF-8")
+    return Texts(data, ptr)
+
+
+def stored_rows(arrays: Mapping[str, Stored], name: str, width: int) -> Rows:
+    """Return rows that are checked when they are first read."""
+    items, values = arrays[f"{name}.items"].bound(width), arrays.get(f"{name}.values")
+    if items.array.ndim != 1:
+        raise items.damaged()
+    ptr = _starts(arrays[f"{name}.ptr"], len(items.array))
+    if values is not None:
+        shaped(arrays, f"{name}.values", len(items.array))
+
+    def check(start: int, stop: int) -> None:
+        items.check(start, stop)
+        if values is not None:
+            values.check(start, stop)
+
+    ones = np.broadcast_to(np.float32(1), len(items.array))
+    return Rows(ptr, items.array, ones if values is None else values.array, width, check)
+
+
+def _starts(ptr: Stored, end: int) -> npt.NDArray[np.int64]:
+    """Return where each row begins, and where the last ends."""
+    found = ptr.bound(end + 1).read().astype(np.int64, copy=False)
+    if found.ndim != 1 or not len(found) or found[0] != 0 or found[-1] != end or (np.diff(found) < 0).any():
+        raise ptr.damaged()
+    return found

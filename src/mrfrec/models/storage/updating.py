@@ -25,7 +25,6 @@ def update(
     again: bool,
     measure_again: bool,
     item_features: object,
-    feature_columns: Any,
     progress: "Progress | None",
 ) -> None:
     """Add a batch of events to the training data of a model, and fit it again."""
@@ -52,9 +51,7 @@ def update(
     old = training_data(model, "update")
     data = add(old, new_events)
     if item_features is not None:
-        data = model._with_features(data.without_unused_items(), item_features, feature_columns)
-    elif feature_columns is not None:
-        raise ParameterError("feature_columns", "None without item_features", feature_columns)
+        data = model._with_features(data.without_unused_items(), item_features)
     _check_window(old.origin, data.origin)
     _refit(model, data, (*known, name), progress, None if measure_again else model.measured_)
 
