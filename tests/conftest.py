@@ -112,7 +112,9 @@ def postgres_server() -> Iterator[Any]:
             yield server
         finally:
             # At once, without writing out all databases first.
-            os.kill(int((Path(folder) / "data" / "postmaster.pid").read_text().split()[0]), signal.SIGQUIT)
+            process = pytest.importorskip("psutil").Process(server.get_pid())
+            process.send_signal(signal.SIGQUIT)
+            process.wait(10)
             server.cleanup()
 
 

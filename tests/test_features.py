@@ -219,7 +219,7 @@ def test_columns_can_be_chosen_and_typed() -> None:
     )
     assert "year: 1980" in set(years.names)
     for columns, message in (
-        (["colour"], "feature_columns must be columns of"),
+        (["colour"], "^columns must be columns of"),
         ({"year": "colour"}, "of the kinds category, list, words, number, flag"),
         ({"title": "number"}, "must hold numbers; got 'Naruto part 0' for item 0"),
         ("title", "a list of columns"),
@@ -573,6 +573,8 @@ def test_the_command_line_fits_evaluates_and_adds_items(
     assert "all items" in out
     with pytest.raises(ParameterError, match="left out without --item-features"):
         mrfrec_command("fit", shop / "events.csv", "-o", "c.mrf", "--feature-columns", "brand")
+    with pytest.raises(ParameterError, match=r"^--feature-columns must be columns of"):
+        mrfrec_command("fit", shop / "events.csv", "-o", "c.mrf", *table[:3], "colour")
 
 
 def test_the_service_names_features(shop: Path, tmp_path: Path) -> None:

@@ -122,7 +122,10 @@ class Features:
         if self.feature_columns is not None:
             parts = (part.partition("=") for part in self.feature_columns.split(","))
             columns = {name.strip(): kind.strip() or None for name, _, kind in parts}
-        return read_item_features(self.item_features, columns=columns, query=self.features_query)
+        try:
+            return read_item_features(self.item_features, columns=columns, query=self.features_query)
+        except ParameterError as error:
+            raise error.named("--feature-columns") if error.name == "columns" else error from None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -120,7 +120,7 @@ class _FeatureTable(NamedTuple):
             item, cells = self.items[int(self.place[row])], self.columns[column].slice(row, 1).to_list()
             raise DataError(
                 f"{self.name}, column {column!r} must hold {rule}; got {cells[0]!r} for item {item!r}. "
-                "Correct it, or fit with another kind for this column (feature_columns, --feature-columns)."
+                "Correct it, or fit with another kind for this column (columns, --feature-columns)."
             )
 
 
@@ -134,7 +134,7 @@ def _table(
     others = [column for column in first.columns if column != of_ids]
     for column in kinds or ():
         if column not in others:
-            raise ParameterError("feature_columns", f"columns of {first.name}: {name_list(others)}", column)
+            raise ParameterError("columns", f"columns of {first.name}: {name_list(others)}", column)
     if not others:
         raise DataError(f"{first.name} has no column of features beside {of_ids!r}.")
     kinds = kinds or dict.fromkeys(others)
@@ -170,11 +170,11 @@ def _kinds(columns: FeatureColumns | None) -> dict[str, Kind | None] | None:
     are_names = isinstance(columns, Iterable) and not isinstance(columns, str)
     if not are_names or not columns or not all(isinstance(column, str) for column in columns):
         rule = "a list of columns, or a mapping from columns to kinds"
-        raise ParameterError("feature_columns", rule, columns)
+        raise ParameterError("columns", rule, columns)
     kinds: dict[str, Any] = dict(columns) if isinstance(columns, Mapping) else dict.fromkeys(columns)
     for column, kind in kinds.items():
         if kind is not None and kind not in KINDS:
-            raise ParameterError("feature_columns", f"of the kinds {', '.join(KINDS)}", f"{column}={kind}")
+            raise ParameterError("columns", f"of the kinds {', '.join(KINDS)}", f"{column}={kind}")
     return kinds
 
 
@@ -237,7 +237,7 @@ def _encoding(table: _FeatureTable, name: str, kind: Kind | None) -> Encoding:
         return Encoding("list", separator=_separator(column) or "," if is_text else None)
     if not is_text:
         rule = f"list for {table.name}, column {name!r}, whose cells are lists"
-        raise ParameterError("feature_columns", rule, kind)
+        raise ParameterError("columns", rule, kind)
     if kind != "number":
         return Encoding(kind)
     numbers = _numbers(table, name).drop_nulls().to_numpy()

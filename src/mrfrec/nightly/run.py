@@ -234,9 +234,11 @@ class _Night:
         if source.features is None:
             return data
         columns: Any = source.feature_columns
-        return data.without_unused_items().with_features(
-            read_item_features(source.features, columns=columns, query=source.features_query)
-        )
+        try:
+            features = read_item_features(source.features, columns=columns, query=source.features_query)
+        except ParameterError as error:
+            raise error.named("source.feature_columns") if error.name == "columns" else error from None
+        return data.without_unused_items().with_features(features)
 
     def _events(self) -> "Interactions":
         job = self.job
