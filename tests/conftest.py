@@ -19,7 +19,9 @@ import polars as pl
 import pytest
 
 import mrfrec.datasets
+from mrfrec.data.events import Events
 from mrfrec.io.databases import connect
+from mrfrec.io.tables import read_events
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -49,6 +51,12 @@ def random_matrix(seed: int, users: int = 120, items: int = 45, *, real: bool = 
     X[:, 7] = 1.0
     X[:, 11] = X[:, 12]
     return X
+
+
+def events_of(X: Matrix) -> Events:
+    """The pairs that are not 0, user by user."""
+    user, item = np.nonzero(X)
+    return read_events(pl.DataFrame({"user": user, "item": item}))
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 Pair = tuple[Any, Any]  # user, item
@@ -276,8 +275,3 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
         return mean, math.nan
     variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
     return mean, math.sqrt(variance / n)
-
-
-def dense(sets_of_items: Sequence[set[int]], n_items: int) -> npt.NDArray[np.float64]:
-    """Users × items, 1 where the user has the item."""
-    return np.array([[1.0 if item in had else 0.0 for item in range(n_items)] for had in sets_of_items])

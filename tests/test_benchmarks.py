@@ -1,11 +1,9 @@
 """The generator has the shape it claims, and the naive yardstick computes the same model."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 
 from benchmarks import bench, limits, naive_fit
 from benchmarks.synthetic import interactions
@@ -13,7 +11,7 @@ from mrfrec import MRF
 
 
 @pytest.mark.slow
-def test_synthetic_data_has_the_size_and_shape_asked_for() -> None:
+def test_synthetic_data_has_the_size_and_shape_asked_for_and_users_keep_to_a_few_clusters() -> None:
     X = interactions(4000, 2000, 120_000, seed=3)
     lengths, popularity = np.diff(X.indptr), np.bincount(X.indices, minlength=2000)
     assert X.shape == (4000, 2000)
@@ -23,19 +21,8 @@ def test_synthetic_data_has_the_size_and_shape_asked_for() -> None:
     assert 0.9 < X.nnz / 120_000 < 1.1
     assert lengths.max() > 3 * lengths.mean()  # a long tail of histories
     assert popularity.max() > 5 * np.median(popularity)  # and of items
-
-
-def test_synthetic_data_repeats_by_seed() -> None:
-    one, same, other = (interactions(200, 100, 5000, seed=seed) for seed in (1, 1, 2))
-    np.testing.assert_array_equal(one.indices, same.indices)
-    assert (one != other).nnz > 0
-
-
-def test_users_keep_to_a_few_clusters() -> None:
-    """Items of a cluster occur together far more often than popularity explains."""
-    X = interactions(3000, 450, 90_000, seed=4)
-    S = np.abs(np.corrcoef(X.toarray().T))
-    assert np.quantile(S, 0.99) > 5 * np.quantile(S, 0.5)
+    together = np.abs(np.corrcoef(X[:, :450].toarray().T))  # far more often than popularity explains
+    assert np.quantile(together, 0.99) > 5 * np.quantile(together, 0.5)
 
 
 @pytest.mark.parametrize("r", [0.0, 0.5])
@@ -72,16 +59,6 @@ def test_sparse_fit_on_gowalla_is_as_accurate_as_it_was() -> None:
     )
     assert abs(result["recall20"] - 0.1744) < 0.001
     assert abs(result["ndcg20"] - 0.1452) < 0.001
-
-
-def test_table_numbers_ids_and_sums_nothing_twice(tmp_path: Path) -> None:
-    import polars as pl
-
-    path = tmp_path / "t.parquet"
-    pl.DataFrame({"user": ["b", "a", "b"], "item": [30, 10, 10]}).write_parquet(path)
-    X = bench.table(path)
-    assert isinstance(X, sp.csr_array)
-    np.testing.assert_array_equal(X.toarray(), [[1, 0], [1, 1]])
 
 
 def test_stages_stand_beside_their_limits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,6 @@
 """What a cluster does besides a fit: the fits of a tuning, and recommendations for many users."""
 
-import os
 import re
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,7 +8,6 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 import scipy.sparse as sp
@@ -19,22 +16,18 @@ from distributed import Client
 import mrfrec
 from mrfrec import MRF, Interactions, MrfrecError, ParameterError
 from mrfrec.cli.app import run
-from mrfrec.data.events import Events
-from mrfrec.data.ids import Ids
-from mrfrec.evaluation import climb, splits
+from mrfrec.evaluation import climb, strong_generalisation
 from mrfrec.evaluation.splits import Split
 from mrfrec.models.answers import cluster_parts as parts
 
-from conftest import random_matrix
+from conftest import events_of, random_matrix
 
 pytestmark = pytest.mark.slow  # processes of a cluster
 
 
 @pytest.fixture(scope="module")
 def split() -> Split:
-    X = sp.coo_array(random_matrix(8, users=160))
-    events = Events(Ids.range(160), Ids.range(45), *(where.astype(np.int32) for where in X.coords))
-    return splits.strong_generalisation(events, 30)
+    return strong_generalisation(events_of(random_matrix(8, users=160)), 30)
 
 
 def tasks_run(client: Client, name: str) -> set[str]:
@@ -213,21 +206,3 @@ def test_options_of_a_cluster_are_checked(
     with pytest.raises(MrfrecError, match=rule):
         run(line.split(), Event())
     assert not any((shop / name).exists() for name in ("x", "x.mrf", "x.json"))
-
-
-# ── a worker is lost ──────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_killed_worker_changes_no_row(
-    model: MRF, client: Client, tmp_path: Path, small_parts: None
-) -> None:
-    client.wait_for_workers(2, timeout=60)
-    victims = list(client.run(os.getpid).values())[:1]
-
-    def kill(_: str, done: int, __: int) -> None:
-        if done and victims:
-            os.kill(victims.pop(), signal.SIGKILL)
-
-    model.recommend_to(tmp_path / "parts", k=4, client=client, progress=kill)
-    assert not victims
-    assert read(tmp_path / "parts").equals(model.recommend(k=4))

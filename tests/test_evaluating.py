@@ -233,7 +233,6 @@ REFUSED = {
     "compare events.csv --model l2=1 --model l2=1": NAMED_TWICE,
     "compare events.csv --model SLIM --model Popularity --device cpu": "left out with SLIM, Popularity",
     f"{TUNE} --vary alpha=half": "alpha must be between 0 and 1; got 'half'",
-    f"{TUNE} --vary r=0.5": "vary must be without r, which belongs to sparse models",
     f"{TUNE} --metric ndcg@10,recall@10": "metric must be",
     f"{TUNE} --study nowhere/study.jsonl": "must be in a folder that exists",
     f"{TUNE} --study no.json": "another one than --study",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from experiments import notebook, peer_models, peer_trials, peers, table1, table1_pages
+from experiments import peer_models, peer_trials, peers, table1, table1_pages
 from mrfrec import datasets, evaluation
 from mrfrec.evaluation.protocol import rank
 from mrfrec.models.registry import build
@@ -120,18 +120,6 @@ def _in_this_process(command: list[str], _: float | None) -> "subprocess.Complet
     return subprocess.CompletedProcess(command, 0, "", "")
 
 
-@pytest.mark.slow
-def test_split_is_written_as_it_is(tmp_path: Path) -> None:
-    split = _split(tmp_path)
-    assert split.validation is not None
-    peer_trials.write_split(split, tmp_path)
-    for stage, asked in (("validation", split.validation), ("test", split.test)):
-        expected = {"training": split.training.matrix, "shown": asked.shown, "targets": asked.targets}
-        for part, X in expected.items():
-            found = sp.load_npz(tmp_path / f"{stage}-{part}.npz")
-            np.testing.assert_array_equal(found.toarray(), X.toarray() != 0)
-
-
 def test_best_items_that_are_not_shown_come_in_the_order_of_their_scores() -> None:
     random = np.random.default_rng(0)
     scores = random.integers(0, 5, (40, 12)).astype(np.float32)
@@ -232,114 +220,3 @@ def test_trial_is_stopped_at_its_time_limit(cache: Path) -> None:
     again = peer_trials.trial(peers.ROWS[1], {"kind": "Popularity"}, "test", cache, ["ndcg@100"], 5.0)
     assert "failure" not in again  # a longer limit gives it another try
     assert len(again["values"]["ndcg@100"]) == len(_split(cache).test)
-
-
-# ── the notebook published with the paper, without it ─────────────────────────────────────────────
-
-# A notebook of the same form: the names and the expressions that the script looks for, around plain code.
-CELLS = [
-    "import nowhere\nDATA_DIR = '/nowhere'",
-    "class MyClock:\n    pass\nmyClock = MyClock()",
-    """\
-X = train_data.toarray()
-mu = X.mean(axis=0)
-XtX = np.asarray((X - mu).T @ (X - mu), dtype = np.float32)
-rescaling = np.diag(XtX) ** (alpha / 2)
-scaling = 1 / rescaling
-XtX = scaling[:, None] * XtX * scaling
-XtXdiag, ii_diag = np.diag(XtX).copy(), np.diag_indices(len(mu))
-""",
-    "XtX[ii_diag] = nowhere",
-    """\
-def dense_solution(GG):
-    C = np.linalg.inv(GG)
-    B = -C / np.diag(C)
-    B[ii_diag] = 0
-    return B
-""",
-    """\
-def calculate_sparsity_pattern(XtX, threshold, maxInColumn):
-    return sparse.csc_array(np.where(np.abs(XtX) > threshold, XtX, 0).astype(np.float32))
-
-def sparse_parameter_estimation(rr, XtX, AA):
-    print("estimating")
-    AAcountInColumns = np.diff(AA.indptr)
-    total, count = np.zeros(XtX.shape), np.zeros(XtX.shape)
-    todo = set(range(len(mu)))
-    for ii in np.argsort(AAcountInColumns+ np.diag(XtX) /2.0/ np.max(np.diag(XtX))   )[::-1]:
-        if ii not in todo:
-            continue
-        nn, vals = AA.indices[AA.indptr[ii]:AA.indptr[ii + 1]], AA.data[AA.indptr[ii]:AA.indptr[ii + 1]]
-        kk=np.argsort(np.abs(vals))[::-1]
-        nn=nn[kk]
-        size = max(1,int(np.ceil(len(nn)*rr)))
-        todo -= {ii, *nn[:size]}
-        total[np.ix_(nn, nn[:size])] += dense_block(XtX[np.ix_(nn, nn)])[:, :size]
-        count[np.ix_(nn, nn[:size])] += 1
-    return np.where(AA.toarray() != 0, total / np.maximum(count, 1), 0)
-""",
-    """\
-def dense_block(GG):
-    C = np.linalg.inv(GG)
-    B = -C / np.diag(C)
-    np.fill_diagonal(B, 0)
-    return B
-
-def sparse_solution(rr, threshold, maxInColumn, L2reg):
-    AA = calculate_sparsity_pattern(XtX, threshold, maxInColumn)
-    return sparse_parameter_estimation(rr, XtX + L2reg * np.eye(len(mu)), AA)
-""",
-    "BB = sparse_solution(0.5, nowhere, 1000, 1.0)",
-]
-
-
-def save_notebook(path: Path, cells: list[str]) -> Path:
-    saved = [{"cell_type": "code", "source": cell.splitlines(keepends=True)} for cell in cells]
-    path.write_text(json.dumps({"cells": [{"cell_type": "markdown", "source": ["# It"]}, *saved]}))
-    return path
-
-
-def test_the_notebook_departs_from_the_paper_until_that_is_replaced(tmp_path: Path) -> None:
-    path = save_notebook(tmp_path / "it.ipynb", CELLS)
-    X = datasets.load("debian").matrix[:4000]
-    X = X[:, np.argsort(-np.bincount(X.indices))[:150]]
-    X = sp.csr_array(sp.hstack([X, X[:, 20:40]])[np.flatnonzero(np.diff(X.indptr))])  # with twins
-    table = notebook.compare(path, X, [0.05], [0.0, 0.3], l2=1.0)
-    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
-    found = {(what, model): cells for model, what, *cells in rows}
-    difference = {key: float(cells[0]) for key, cells in found.items()}
-    assert [what for _, what, *_ in rows] == ["as it is"] * 3 + ["D as in the paper"] * 2 + [
-        "and ties as here"
-    ] * 2
-    assert difference["as it is", "dense"] < 1e-4
-    assert difference["as it is", "5.0%, r = 0"] > 0.01
-    assert difference["D as in the paper", "5.0%, r = 0"] < 1e-4
-    assert max(difference["and ties as here", f"5.0%, r = {r}"] for r in ("0", "0.3")) < 1e-4
-    _, *empty, _, _ = found["as it is", "5.0%, r = 0"]
-    assert int(empty[0]) >= int(empty[1]) + 20  # one of each pair of twins
-    _, *empty, _, _ = found["D as in the paper", "5.0%, r = 0"]
-    assert empty[0] == empty[1]
-
-
-def test_the_notebook_is_compared_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pairs = [f"{user},{item}" for user in range(60) for item in range(8) if (user * item) % 7 < 3]
-    (tmp_path / "pairs.csv").write_text("\n".join(["user,item", *pairs]))
-    path = save_notebook(tmp_path / "it.ipynb", CELLS)
-    notebook.main([str(path), str(tmp_path / "pairs.csv"), "--sparsity", "0.5", "--r", "0"])
-    said = capsys.readouterr().out
-    assert said.startswith("60 users × 6 items")  # all have the first and the last
-    assert "estimating" not in said
-    assert said.count("| 50.0%, r = 0 |") == 3
-
-
-@pytest.mark.parametrize(
-    ("cells", "reason"),
-    [
-        (CELLS[:4], "defines no calculate_sparsity_pattern, dense_solution"),
-        ([cell.replace("nn=nn[kk]", "nn = nn[kk]") for cell in CELLS], "has no 'nn=nn"),
-    ],
-)
-def test_another_notebook_is_refused(tmp_path: Path, cells: list[str], reason: str) -> None:
-    path = save_notebook(tmp_path / "it.ipynb", cells)
-    with pytest.raises(SystemExit, match=reason):
-        notebook.compare(path, sp.csr_array(np.eye(40)[:, :8] + np.eye(40, 8, -8)), [0.5], [0.0], l2=1.0)

@@ -3,35 +3,27 @@
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import polars as pl
 import pytest
 import scipy.sparse as sp
 
 from mrfrec import MRF, DataError, MemoryPlanError, NotFittedError, ParameterError
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.evaluation import protocol
-from mrfrec.evaluation.protocol import Comparison, Evaluation, compare, evaluate, fit_and_measure
+from mrfrec.evaluation.protocol import Comparison, compare, evaluate, fit_and_measure
 from mrfrec.evaluation.splits import Questions, Split, leave_out
-from mrfrec.io.tables import read_events
 from mrfrec.paper import exposure, low_rank, side_checks, tradeoff
 from mrfrec.paper.results import of_tradeoff
 
 import naive_evaluation as naive
-from conftest import random_matrix
+from conftest import events_of, random_matrix
 
 METRICS = ["ndcg@10", "recall@5"]
 RANKS = [20, 3, 8]
 
 
-def split_of(X: npt.NDArray[Any]) -> Split:
-    user, item = np.nonzero(X)
-    return leave_out(read_events(pl.DataFrame({"user": user, "item": item})), k=2)
-
-
 @pytest.fixture(scope="module")
 def split() -> Split:
-    return split_of(random_matrix(4, users=150))
+    return leave_out(events_of(random_matrix(4, users=150)), k=2)
 
 
 MODELS = [
@@ -111,7 +103,7 @@ def test_ties_by_popularity_put_the_more_popular_first(split: Split) -> None:
 def test_the_randomized_decomposition_is_as_good_as_the_exact_one(
     sparsity: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    big = split_of(random_matrix(7, users=300, items=200))
+    big = leave_out(events_of(random_matrix(7, users=300, items=200)), k=2)
     model = MRF.paper(sparsity=sparsity, l2=20.0).fit(big.training)
     # The spectrum of noise is flat; that of data is not.
     fade = sp.diags_array(np.geomspace(1.0, 1e-6, len(model.items_), dtype=np.float32))
@@ -155,16 +147,12 @@ def test_what_low_rank_cannot_use_is_refused(split: Split) -> None:
         low_rank(MRF(rank=2).fit(split.training), split.test, [2])
     with pytest.raises(NotFittedError):
         low_rank(MRF.paper(), split.test, [2])
-    other = split_of(random_matrix(5, items=60))
+    other = leave_out(events_of(random_matrix(5, items=60)), k=2)
     with pytest.raises(DataError, match="the questions are about"):
         low_rank(model, other.test, [2])
-
-
-def test_factors_that_do_not_fit_in_memory_are_refused(split: Split) -> None:
-    model = MRF.paper(sparsity=0.2).fit(split.training)
     model.memory_limit = 10_000
     with pytest.raises(MemoryPlanError, match=r"low_rank needs about .* Ask for smaller ranks"):
-        low_rank(model, split.test, [2], METRICS)
+        low_rank(model, split.test, [2])
 
 
 # Exposure.
@@ -241,20 +229,11 @@ def test_points_are_evaluations_of_the_dense_model_then_by_sparsity_and_r(
             assert (weights["share"], weights["bytes"]) == (1.0, B.nbytes)
 
 
-def test_every_model_is_fitted_from_scratch_with_the_times_of_its_own_fit(
-    split: Split, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given: list[dict[str, Any]] = []
+def test_every_model_is_fitted_from_scratch_with_the_times_of_its_own_fit(split: Split) -> None:
     told: list[tuple[str, int, int]] = []
-
-    def spy(model: MRF, *args: Any, **options: Any) -> Evaluation:
-        given.append(options)
-        return fit_and_measure(model, *args, **options)
-
-    monkeypatch.setattr(protocol, "fit_and_measure", spy)
     progress = lambda *step: told.append(step)  # noqa: E731
     result = tradeoff(split, [0.2], [0.0, 1.0], metrics=["ndcg@10"], ties="index", progress=progress)
-    assert [(options["reuse"], options["ties"]) for options in given] == [(None, "index")] * 3
+    assert [point.facts["ties"] for point in result.values()] == ["index"] * 3
     assert {stage.partition(",")[0] for stage, _, _ in told} == {"1 of 3", "2 of 3", "3 of 3"}
     for point in result.values():
         assert point.seconds["training"] == point.seconds["total"]

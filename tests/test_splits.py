@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, reject, settings
 from hypothesis import given as forall
 from hypothesis import strategies as st
 
-from mrfrec import DataError, Interactions, MrfrecError, ParameterError
+from mrfrec import DataError, Interactions, MrfrecError
 from mrfrec.data.events import Events
 from mrfrec.data.heldout import hashed
 from mrfrec.data.ids import Ids
@@ -101,12 +101,8 @@ def random_rows(seed: int, name: Callable[[int], Any] = int, users: int = 60, it
 
 
 NAMES: dict[str, Callable[[int], Any]] = {
-    "integers": lambda number: number,
-    "negative integers": lambda number: 7 * (20 - number),
-    "integers beyond 32 bits": lambda number: 2**31 - 15 + number,
     "large integers of both signs": lambda number: (number - 20) * 2**40,
     "integers beyond 63 bits": lambda number: 2**63 - 15 + number,
-    "digits as strings": lambda number: str(number + 85),
     "digits as strings, some negative": lambda number: str(3 * number - 60),
     "strings with zeros before": lambda number: ["", "0", "00"][number % 3] + str(number),
     "letters of all kinds": lambda number: (
@@ -147,10 +143,7 @@ WRONG: list[tuple[Callable[[Events], Split], str]] = [
     (lambda events: strong_generalisation(events, 30), "2 × 30 users cannot be held out of 60"),
     (lambda events: strong_generalisation(events, 0), "heldout must be a whole number"),
     (lambda events: strong_generalisation(events, 5, hidden=1.0), "hidden must be above 0 and below 1"),
-    (
-        lambda events: strong_generalisation(events, 5, hidden=0.01),
-        "nothing to ask the 5 validation users",
-    ),
+    (lambda events: strong_generalisation(events, 5, hidden=0.01), "nothing to ask the 5 validation users"),
     (lambda events: strong_generalisation(events, 5, min_users=-1), "min_users must be a whole number"),
     (lambda events: strong_generalisation(events, 5, min_items=99), "no interactions are left without"),
     (lambda events: strong_generalisation(events, 5, seed=2**32), "seed must be a whole number from 0 to"),
@@ -159,7 +152,15 @@ WRONG: list[tuple[Callable[[Events], Split], str]] = [
     (lambda events: by_time(events, 6), "no user has more than k=6 items"),
     (lambda events: leave_out("ratings.csv"), "events must be Events; got str"),  # type: ignore[arg-type]
     (lambda _: by_time(events_of([(1, 1), (1, 2)])), "a split by time needs times"),
+    (lambda _: by_hash(square(30, 3)), "0 test users can be held out of 30, of whom 0 have 5 items"),
+    (lambda _: by_hash(square(3, 6), 0.999999), "users can be held out of 3, of whom 3 have 5 items"),
+    (lambda _: by_hash(square(3, 6), 0.5, validation=True), r"heldout must be above 0 and below 0\.5"),
+    (lambda _: by_hash(square(50, 6), hidden=0.1), "nothing to ask the held-out users"),
 ]
+
+
+def square(users: int, items: int) -> Interactions:
+    return interactions_of([(user, item) for user in range(users) for item in range(items)])
 
 
 @pytest.mark.parametrize(("split", "message"), WRONG, ids=[message for _, message in WRONG])
@@ -244,9 +245,7 @@ def moments(numbers: Sequence[int]) -> list[datetime.datetime]:
 
 
 TIMES: dict[str, Callable[[Sequence[int]], list[Any]]] = {
-    "integers": list,
-    "integers before 1970": lambda numbers: [number - 4 for number in numbers],
-    "seconds since 1970": lambda numbers: [1_575_801_000 + number for number in numbers],
+    "integers": lambda numbers: [number - 4 for number in numbers],
     "milliseconds since 1970": lambda numbers: [1_575_801_000_123 + number for number in numbers],
     "floats": lambda numbers: [number / 3 - 1 for number in numbers],
     "dates": days,
@@ -320,12 +319,8 @@ def test_given_splits_are_taken_as_they_are(
 
 
 GIVEN: list[tuple[list[Pair], list[Pair] | None, str]] = [
-    (
-        [("a", "z"), ("d", "y"), ("e", "y")],
-        None,
-        "2 of 3 test users are not in the training data, the f",
-    ),
-    ([("a", "z"), ("d", "y")], [("d", "x")], "1 of 2 test users are not in what is shown, the first 'a'"),
+    ([("a", "z"), ("d", "y"), ("e", "y")], None, "2 of 3 test users show no item .*first 'd'"),
+    ([("g", "z"), ("d", "y")], [("d", "x")], "1 of 2 test users show no item .*first 'g'"),
     ([("d", "y"), ("b", "x")], [("d", "x"), ("b", "z")], "1 of 2 test users are also training users, the f"),
     ([("a", "z"), ("c", "y"), ("c", "z")], None, "1 pairs are both shown and to be guessed, the first 'c'"),
     ([("d", "new")], [("d", "new"), ("d", "x")], "1 pairs are both shown and to be guessed, the first 'd'"),
@@ -439,6 +434,7 @@ def test_strong_split_of_any_table(
         return
     found = split()
     assert_is_strong(found, expected)
+    assert found.whole == events_of(rows).size  # before anything is left out
     assert found.validation is not None
     users = [set(part.users) for part in (found.training, found.validation, found.test)]
     assert sum(map(len, users)) == len(set.union(*users))
@@ -514,11 +510,8 @@ def test_split_by_hash_equals_naive(options: dict[str, Any], texts: bool) -> Non
     rows = hash_rows(texts=texts)
     split = by_hash(interactions_of(rows), 0.15, validation=True, **options)
     training, test, validation = naive.by_hash(rows, 0.15, **options)
-    assert (trained(split), asked_of(split), asked_of(split, split.validation)) == (
-        training,
-        test,
-        validation,
-    )
+    assert (trained(split), asked_of(split)) == (training, test)
+    assert asked_of(split, split.validation) == validation
     assert len(test.targets) > 10
     without = by_hash(interactions_of(rows), 0.15, **options)
     assert without.validation is None
@@ -548,20 +541,6 @@ def test_hashes_are_even() -> None:
     found = hashed(Ids.range(100_000), np.arange(100_000)) / 2.0**64
     counts = np.histogram(found, 20, (0, 1))[0]
     assert abs(counts - 5000).max() < 5 * 5000**0.5
-
-
-def test_too_little_data_to_hold_out_by_hash_is_refused() -> None:
-    def grid(users: int, items: int) -> Interactions:
-        return interactions_of([(u, i) for u in range(users) for i in range(items)])
-
-    with pytest.raises(DataError, match="0 test users can be held out of 30, of whom 0 have 5 items"):
-        by_hash(grid(30, 3))
-    with pytest.raises(DataError, match="held out"):
-        by_hash(grid(3, 6), 0.999999)
-    with pytest.raises(ParameterError, match=r"heldout must be above 0 and below 0\.5"):
-        by_hash(grid(3, 6), 0.5, validation=True)
-    with pytest.raises(DataError, match="nothing to ask"):
-        by_hash(grid(50, 6), hidden=0.1)
 
 
 # ── times, seeds and edges ────────────────────────────────────────────────────────────────────────

@@ -65,7 +65,8 @@ class Engine(ABC):
     reduced in their order, and none depends on the cuts: the engine cannot change a result.
     """
 
-    accelerator: "Accelerator | None" = None
+    # A device that does the longest stages of a fit, up to rounding: `engines.gpu.accelerator`, or None.
+    accelerator: Any = None
     task_memory: int | None = None  # bytes that a task of `fold` may use, where that is not this machine's,
     threads_of_tasks: int = 1  # and how many tasks run at one time there
 
@@ -179,52 +180,3 @@ class Engine(ABC):
 
     def _units(self) -> int:
         return max(round(1e6 * sum(self._costs.values())), 1)
-
-
-class Accelerator(ABC):
-    """A device beside the threads of this machine, which does the longest stages of a fit.
-
-    Its results are those of the core up to rounding, and the same for every run on one device. `statistics`,
-    `batch` and the pairs are the core's own.
-    """
-
-    name: str
-
-    @abstractmethod
-    def takes(
-        self, kind: str, m: int, pairs: int, binary: bool, dtype: str, rank: int, seconds: float
-    ) -> bool:
-        """Return whether the device is to fit a model of this size, which takes so long without it.
-
-        Raises `MemoryPlanError` if it must and has no room.
-        """
-
-    @abstractmethod
-    def leading_vectors(
-        self, parts: Any, a: Array, random: Callable[[int], Array], columns: int, rank: int, engine: Engine
-    ) -> Array:
-        """Return singular vectors as rows, as `lanczos` does, from both sides of N."""
-
-    @abstractmethod
-    def dense_weights(
-        self, statistics: Any, ridge: Floats, dtype: str, mean_constraint: bool, engine: Engine
-    ) -> Array:
-        """Return B of the dense model, as `closed_form` does."""
-
-    @abstractmethod
-    def list_pairs(
-        self,
-        statistics: Any,
-        threshold: np.float32,
-        shift: int,
-        may_keep: Callable[[int], bool],
-        steps: int,
-        engine: Engine,
-    ) -> tuple[list[Any], npt.NDArray[np.int64]]:
-        """Return all pairs with |S| > threshold and the histogram of their magnitudes, as `entries` does."""
-
-    @abstractmethod
-    def estimates_of_blocks(
-        self, statistics: Any, ridge: Floats, dtype: str, batch: Any, engine: Engine
-    ) -> Array:
-        """Return the estimates of a batch of blocks, as `blocks` does."""

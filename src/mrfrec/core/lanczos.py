@@ -60,7 +60,7 @@ def leading_vectors(X: "sp.csr_array", rank: int, dtype: str, engine: Engine) ->
         return np.random.default_rng(seed).standard_normal((m, block)).astype(dtype)
 
     if engine.accelerator is not None:
-        return engine.accelerator.leading_vectors(parts, a, random, columns, rank, engine)
+        return np.asarray(engine.accelerator.leading_vectors(parts, a, random, columns, rank, engine))
     basis = np.empty((columns, m), dtype)
     here = (partial(work, engine=engine) for work in (_project, _gram, _transform))
     vectors = fill_basis(basis, Operations(random, _product(parts, a, engine), *here), engine)

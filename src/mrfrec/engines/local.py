@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from mrfrec.core.engine import Accelerator, Engine, Progress
+from mrfrec.core.engine import Engine, Progress
 from mrfrec.core.memory import Budget
 from mrfrec.engines.machine import memory_budget, usable_threads
 
@@ -71,7 +71,7 @@ class LocalEngine(Engine):
         progress: Progress | None = None,
         *,
         uses_blas: bool = True,
-        accelerator: Accelerator | None = None,
+        accelerator: Any = None,
     ) -> None:
         super().__init__(threads or usable_threads(), progress)
         self._memory_limit, self._uses_blas, self.accelerator = memory_limit, uses_blas, accelerator

@@ -9,7 +9,6 @@ evaluation.evaluate(MRF(**best.parameters), split)
 """
 
 from mrfrec.evaluation.grids import grid, ridges, usual_points
-from mrfrec.evaluation.heldout import by_hash
 from mrfrec.evaluation.metrics import Mean, Metric, Paired, paired
 from mrfrec.evaluation.protocol import (
     Comparison,
@@ -22,6 +21,7 @@ from mrfrec.evaluation.protocol import (
 from mrfrec.evaluation.splits import (
     Questions,
     Split,
+    by_hash,
     by_time,
     given,
     leave_out,

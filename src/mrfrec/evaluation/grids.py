@@ -57,24 +57,10 @@ def axes_of(
     usual = {name: axis for name, axis in (usual or made.tuning_grid).items() if name in known}
     axes = {name: axis for name, axis in given.items() if name not in usual}
     axes |= {name: given.get(name, axis) for name, axis in usual.items() if name not in shared}
-    if "r" in axes and not _is_sparse(axes, shared):
-        if "r" in given:
-            rule = "without r, which belongs to sparse models, unless sparsity is a number"
-            raise ParameterError("vary", rule, given["r"], "Add sparsity=0.01, for example.")
-        del axes["r"]
     for name, axis in axes.items():  # refuse values that the model would refuse, before any trial runs
         for value in () if isinstance(axis, Ridges) else axis:
             build(model, plain({**shared, name: value}))
     return axes
-
-
-def _is_sparse(axes: Mapping[str, Axis], fixed: Parameters) -> bool:
-    """Return whether all models will be sparse, as r requires."""
-    levels, thresholds = (axes.get(n, [fixed.get(n)]) for n in ("sparsity", "threshold"))
-    return any(
-        isinstance(of, Sequence) and all(isinstance(level, float) for level in of)
-        for of in (levels, thresholds)
-    )
 
 
 def usual_points(

@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec.checks import check_count, check_number, check_seed
+from mrfrec.checks import check_count, check_flag, check_number, check_seed
 from mrfrec.data.catalogue import DataSize
 from mrfrec.data.events import Events
 from mrfrec.data.features import ItemFeatures
-from mrfrec.data.heldout import FEWEST, only_entries
+from mrfrec.data.heldout import FEWEST, by_lowest_hash, hashed, hidden_entries, only_entries
 from mrfrec.data.ids import Ids, Places
-from mrfrec.data.interactions import Interactions
+from mrfrec.data.interactions import Interactions, only
 from mrfrec.errors import DataError
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ class Split:
                 count = max(int(_HIDDEN * (stop - start)), 1)
                 hide[start + random.choice(stop - start, count, replace=False)] = True
         nothing = "there is nothing to tune on: no training user has two items."
-        questions = hidden_questions(self.training.users, X, hide, nothing)
+        questions = _hidden_questions(self.training.users, X, hide, nothing)
         name = f"{_HIDDEN:.0%} of the training data hidden; {self.name}"
         return Split(
             _with_matrix(self.training, only_entries(X, ~hide)), questions, None, name, whole=self.whole
@@ -287,6 +287,61 @@ def _last_of_each(
     return Split(training, questions, None, name, lambda: again(events.take(rows)), events.size)
 
 
+def by_hash(
+    data: Interactions,
+    heldout: float = 0.1,
+    *,
+    hidden: float = 0.2,
+    most: int = 10_000,
+    validation: bool = False,
+) -> Split:
+    """Hold out the users whose hash is below a limit, and hide some of their items: the same every day.
+
+    Parameters
+    ----------
+    heldout
+        Share of the users with five items or more to hold out.
+    hidden
+        Share of each held-out user's items that are to be guessed, rounded down.
+    most
+        Hold out at most so many users, those with the lowest hashes.
+    validation
+        Hold out as many again, to tune on.
+    """
+    check_type("data", data, Interactions)
+    limit = 0.5 if validation else 1.0
+    heldout = check_number("heldout", heldout, f"above 0 and below {limit:g}", lambda x: 0 < x < limit)
+    hidden = check_number("hidden", hidden, "above 0 and below 1", lambda x: 0 < x < 1)
+    most = check_count("most", most)
+    X = data.matrix
+    names = ("test", "validation") if check_flag("validation", validation) else ("test",)
+    lengths = np.diff(X.indptr)
+    parts = by_lowest_hash(data.users, lengths, heldout, most, len(names))
+    trains = np.ones(data.n_users, np.bool_)
+    trains[np.concatenate(parts)] = False
+    trained = np.repeat(trains, lengths)
+    for name, part in zip(names, parts, strict=True):
+        if not len(part) or not trained.any():
+            raise DataError(
+                f"{len(part):,} {name} users can be held out of {data.n_users:,}, of whom "
+                f"{(lengths >= FEWEST).sum():,} have {FEWEST} items or more. Hold out another share "
+                "(heldout), or wait for more data."
+            )
+    training = Interactions(*only(X, data.users, data.items, data.titles, trained), copy=False)
+    training.features = None if data.features is None else data.features.over(training.items)
+    items = np.flatnonzero(np.bincount(X.indices[trained], minlength=data.n_items))
+    of_items, asked = hashed(data.items, items), []
+    nothing = "there is nothing to ask the held-out users: raise hidden, or hold out more of them (heldout)."
+    for part in parts:  # hide the items whose hashes with the user are lowest
+        shown = X[part][:, items]
+        lengths = np.diff(shown.indptr)
+        count = np.where(lengths >= FEWEST, (hidden * lengths).astype(np.int64), 0)
+        hide = hidden_entries(shown, hashed(data.users, part), of_items, count)
+        asked.append(_hidden_questions(data.users.subset(part), shown, hide, nothing))
+    name = f"{' + '.join(f'{len(part):,}' for part in parts)} users held out by hash"
+    return Split(training, asked[0], asked[1] if validation else None, name, whole=data.size)
+
+
 def given(training: Interactions, targets: Interactions, shown: Interactions | None = None) -> Split:
     """Use a split as it is given.
 
@@ -304,14 +359,6 @@ def given(training: Interactions, targets: Interactions, shown: Interactions | N
                 raise DataError(f"the ids of {kind} must be strings, or integers, in training and in {name}.")
     whole, training = training.size, _with_items(training, targets)
     asked = training if shown is None else shown
-    place = asked.users.find(list(targets.users), "user")
-    if (place < 0).any():
-        stranger = targets.users[int(np.flatnonzero(place < 0)[0])]
-        where = "the training data" if shown is None else "what is shown"
-        raise DataError(
-            f"{int((place < 0).sum()):,} of {len(place):,} test users are not in {where}, the first "
-            f"{stranger!r}: there is nothing to ask from. Drop them, or give what they are shown (shown)."
-        )
     if shown is not None:
         known = np.flatnonzero(training.users.find(list(shown.users), "user") >= 0)
         if len(known):
@@ -320,12 +367,14 @@ def given(training: Interactions, targets: Interactions, shown: Interactions | N
                 f"{shown.users[int(known[0])]!r}: a model would be asked what it was told. Take them out of "
                 "the training data, or give no shown."
             )
+    place = asked.users.find(list(targets.users), "user")
     history = _over(training.items, asked)[place]
-    empty = np.flatnonzero(np.diff(history.indptr) == 0)
+    empty = np.flatnonzero((place < 0) | (np.diff(history.indptr) == 0))
     if len(empty):
         raise DataError(
             f"{len(empty):,} of {len(place):,} test users show no item of the training data, the first "
-            f"{targets.users[int(empty[0])]!r}: there is nothing to ask from. Drop them."
+            f"{targets.users[int(empty[0])]!r}: there is nothing to ask from. Drop them, or give what they "
+            "are shown (shown)."
         )
     wanted = _ones(_over(training.items, targets))
     twice = history.multiply(wanted).tocoo()
@@ -403,7 +452,7 @@ def _questions(users: Ids, shown: sp.csr_array, targets: sp.csr_array, nothing: 
     return Questions(users.subset(asked), shown[asked], targets[asked], len(users) - len(asked))
 
 
-def hidden_questions(users: Ids, X: sp.csr_array, hide: npt.NDArray[np.bool_], nothing: str) -> Questions:
+def _hidden_questions(users: Ids, X: sp.csr_array, hide: npt.NDArray[np.bool_], nothing: str) -> Questions:
     """Ask for some of the entries of a matrix, and show the others; raise `nothing` if none is hidden."""
     return _questions(users, only_entries(X, ~hide), _ones(only_entries(X, hide)), nothing)
 

@@ -151,7 +151,7 @@ class MRF(Linear):
     machine_parameters: ClassVar[tuple[str, ...]] = ("threads", "memory_limit", "device")
     uses_features = True
     tuning_grid: ClassVar[Mapping[str, Axis]] = {
-        "sparsity": ("auto",), "r": (0.0,), "alpha": (0.0, 0.25, 0.5, 0.75, 1.0),
+        "sparsity": ("auto",), "alpha": (0.0, 0.25, 0.5, 0.75, 1.0),
         "l2": Ridges((0.25, 0.5, 1.0, 2.0, 4.0), of_auto=True),
     }  # fmt: skip
 

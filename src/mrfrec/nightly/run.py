@@ -24,9 +24,9 @@ from mrfrec import __version__
 from mrfrec.checks import check_flag
 from mrfrec.data.merging import add, origin_of_data
 from mrfrec.errors import BusyError, DataError, EmptyTableError, ParameterError, RefusedError
-from mrfrec.evaluation.heldout import by_hash
 from mrfrec.evaluation.metrics import parse
 from mrfrec.evaluation.protocol import fit_and_measure
+from mrfrec.evaluation.splits import by_hash
 from mrfrec.io.atomic import writing
 from mrfrec.io.databases import database_file, is_database, redacted
 from mrfrec.io.features import read_item_features

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from mrfrec.core.engine import Accelerator
 from mrfrec.engines.gpu import dense, low_rank, rows, sparse
 from mrfrec.engines.gpu.device import LIBRARIES, Device
 
@@ -10,8 +9,11 @@ from mrfrec.engines.gpu.device import LIBRARIES, Device
 _WORTH_WAKING = 2.0
 
 
-class TorchAccelerator(Device, Accelerator):
-    """The stages of a fit on a device of PyTorch."""
+class TorchAccelerator(Device):
+    """The stages of a fit on a device of PyTorch.
+
+    Results are those of the core up to rounding, and the same for every run on one device.
+    """
 
     def __init__(self, name: str, *, if_it_pays: bool = False) -> None:
         super().__init__(name)
@@ -20,6 +22,10 @@ class TorchAccelerator(Device, Accelerator):
     def takes(
         self, kind: str, m: int, pairs: int, binary: bool, dtype: str, rank: int, seconds: float
     ) -> bool:
+        """Return whether the device is to fit a model of this size, which takes so long without it.
+
+        Raises `MemoryPlanError` if it must and has no room.
+        """
         if self._if_it_pays and seconds < _WORTH_WAKING:
             return False
         needed, itemsize = rows.needed_bytes(pairs, binary), np.dtype(dtype).itemsize
