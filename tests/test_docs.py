@@ -219,52 +219,6 @@ def test_commands_of_the_experiments_exist() -> None:
     assert not faults("```sh\n" + "\n".join(steps) + "\n```\n")
 
 
-def test_commands_are_found_wherever_they_stand() -> None:
-    page = """
-Run `mrfrec tune e.csv -o
-b.json`, `make bench GROUPS=dense`, `--half-life 30d` or `tune --vary`; not `mrfrec`, `su --now x` or `it's`.
-
-```sh
-curl URL | mrfrec fit - \\
-    -o m.mrf && mrfrec info m.mrf > facts.txt  # a model, and mrfrec info
-5 3 * * *  cd /srv && chronic mrfrec nightly shop.toml
-sudo -u mrfrec env A=/var/mrfrec /opt/mrfrec/bin/mrfrec compile
-python -m experiments.peers $DATA anime
-```
-
-```python
-command = "mrfrec nightly shop.toml --date {{ ds }}"
-```
-
-```text
-Usage: mrfrec fit [OPTIONS]
-
-  mrfrec fit reads
-  Examples:
-    mrfrec fit events.csv -o shop.mrf
-
-Options:
-  --r X  Of --sparsity.
-```
-"""
-    assert [str(typed) for typed in commands_in(page)] == [
-        "mrfrec fit - -o m.mrf",
-        "mrfrec info m.mrf",
-        "mrfrec nightly shop.toml",
-        "/opt/mrfrec/bin/mrfrec compile",
-        "python -m experiments.peers '$DATA' anime",
-        "mrfrec nightly shop.toml --date 2026-11-15",
-        "--r",
-        "--sparsity",
-        "mrfrec fit events.csv -o shop.mrf",
-        "mrfrec tune e.csv -o b.json",
-        "make bench GROUPS=dense",
-        "--half-life 30d",
-        "tune --vary",
-    ]
-    assert not faults(page)
-
-
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
@@ -277,10 +231,15 @@ Options:
         ("tune --trials", "No such option: --trials"),
         ("--dry-run --rate 5", "no command takes"),  # each exists, but not together
         ("```sh\nmrfrec fit events.csv\n```\n", "output"),  # in a block it must be whole
+        ("```sh\ncurl URL | mrfrec fit - \\\n    -o m.mrf --no && ls  # mrfrec\n```\n", "option: --no"),
+        ("```sh\n5 3 * * *  cd /srv && chronic mrfrec nightly x --no\n```\n", "option: --no"),
+        ("```sh\nsudo -u mrfrec env A=/var/mrfrec /opt/mrfrec/bin/mrfrec compile --no\n```\n", "--no"),
+        ('```python\ncommand = "mrfrec nightly x --no {{ ds }}"\n```\n', "option: --no"),
+        ("```text\nUsage: mrfrec fit [OPTIONS]\n\nOptions:\n  --r X  Of --no.\n```\n", "--no"),
         ("make tests", "no target tests"),
         ("make bench GROUP=dense", "no variable GROUP"),
         ("python -m experiments.gone", "no experiments.gone"),
-        ("python -m benchmarks.living --dense", "unrecognized arguments: --dense"),
+        ("python -m benchmarks.living --dense", "no option --dense"),
     ],
 )
 def test_what_does_not_exist_is_found_in_a_page(wrong: str, reason: str) -> None:
@@ -316,12 +275,6 @@ def test_extras_are_installed_from_a_clone() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, documented):
                 assert 'pip install "mrfrec[' not in (ast.get_docstring(node) or ""), path
-
-
-def test_pages_tell_what_keeps_a_machine_well() -> None:
-    service, production = ((ROOT / "docs" / page).read_text() for page in ("service.md", "production.md"))
-    assert all(words in service for words in ("mrfrec compile", "MemoryMax="))
-    assert all(words in production for words in ("CPUWeight=", "MemoryMax=", "PATH=", "moreutils"))
 
 
 def test_nginx_lets_through_what_the_service_takes() -> None:

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -11,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from html.parser import HTMLParser
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -64,6 +64,7 @@ k = 5
 [publish.similar]
 to = "similar.parquet"
 k = 3
+columns = { similar_to = "sku" }
 """
 COLUMNS = '"user" text, item text, title text, score real, rank integer, source text'
 
@@ -145,7 +146,8 @@ def test_tables_are_published_together_with_the_model(folder: Path) -> None:
     wanted = model.recommend(k=5).select("user", "item", "rank").sort("user", "rank").rows()
     assert found == wanted
     assert record["rows"] == {"recommendations": 2000, "similar items": 120}
-    assert len(pl.read_parquet(folder / "similar.parquet")) == 120
+    near = pl.read_parquet(folder / "similar.parquet")
+    assert (len(near), near.columns[:2]) == (120, ["sku", "item"])
     assert sorted(path.name for path in folder.iterdir()) == [
         ".shop.mrf.lock", "events.csv", "job.toml", "shop.db", "shop.mrf", "shop.report.html",
         "shop.report.json", "similar.parquet",
@@ -188,16 +190,9 @@ def test_update_adds_each_batch_once(folder: Path) -> None:
     assert pairs[0] == pairs[1] < pairs[2] == pairs[3]
 
 
-def few_items_a_day() -> list[pl.DataFrame]:
-    """The same users on four days, with two items on each: after three, five items are enough to measure."""
-    table = events()
-    day = table.select(pl.int_range(pl.len()).over("user") // 2).to_series()
-    return [table.filter(day == number) for number in range(4)]
-
-
 def test_night_that_cannot_be_measured_is_refused_unless_accepted(folder: Path) -> None:
     nightly.run(folder / "job.toml")
-    few_items_a_day()[0].write_csv(folder / "events.csv")
+    events().group_by("user").head(2).write_csv(folder / "events.csv")  # five items are enough to measure
     job = write_job(folder, ("heldout", "max_shrink = 1\nmax_growth = inf\nheldout"))
     with pytest.raises(RefusedError, match="nothing can be measured"):
         nightly.run(job)
@@ -354,7 +349,6 @@ SINK = f'[publish.similar]\nto = "{URL}"\ntable = "t"\n'
         ("metric =", "metrik =", r"guard\.metrik must be one of the keys"),
         ('metric = "ndcg@5"', 'metric = "ndgc@5"', r"guard\.metric must be .*ndcg"),
         ("[guard]", '[machine]\nthreads = "x"\n[guard]', r"machine\.threads must be a whole number"),
-        ('data = "events.csv"', 'data = "events.csv"\nhalf_life = "5 years"', r"source\.half_life must be"),
         ('data = "events.csv"', 'data = "x.csv"\nmode = "update"\nmin_items = 2', "min_items, which"),
         ('data = "events.csv"', 'data = "x.csv"\nmode = "update"\nhalf_life = "2d"', "goes by the latest"),
         ('data = "events.csv"', 'data = "events.csv"\nbatch = "x"', r"batch must be a name, with mode"),
@@ -366,12 +360,8 @@ SINK = f'[publish.similar]\nto = "{URL}"\ntable = "t"\n'
         ("[model]", 'items = "events.csv"\n[publish.similar]\nto = "events.csv"\n[model]', r"source\.items"),
         ("keep = 2", 'recommendations = {to = "a.csv"}\nsimilar = {to = "a.csv"}', r"similar\.to must"),
         ("keep = 2", 'similar = {to = "sqlite:///shop.mrf", table = "t"}', r"its own.*publish\.model"),
-        ("keep = 2", 'similar = {to = "x.csv", columns = {x = "y"}}', r"publish\.similar\.columns must be"),
-        ("keep = 2", 'recommendations = "x.csv"', r"publish\.recommendations: "),
         ("keep = 2", 'recommendations = {to = "sqlite:///x.db"}', r"table must be given with a database"),
-        ("keep = 2", "keep = true", r"publish\.keep: .* a valid integer"),
         ("keep = 2", "samples = 21", r"publish\.samples: .* equal to 20; got 21"),
-        ("heldout = 0.2", "heldout = 0.7", r"guard\.heldout: .* less than 0\.5; got 0\.7"),
         ("heldout = 0.2", "max_growth = nan", r"guard\.max_growth: .* 0; got nan"),
         ("sparsity = 0.2", "sparsity = 2", r"model\.sparsity"),
         ("sparsity = 0.2", 'kind = "MFR"', r"model\.kind must be one of MRF, EASE"),
@@ -388,7 +378,6 @@ SINK = f'[publish.similar]\nto = "{URL}"\ntable = "t"\n'
         ('data = "events.csv"', f'data = "x.csv"\nhalf_life = "{URL}"', r"source\.half_life must be"),
         ("keep = 2", f'recommendations = "{URL}"', r"a table; got 'postgresql://db/shop'\."),
         ("keep = 2", f'recommendations = {{to = ["{URL}"]}}', r"recommendations\.to must .*; got 'a list'"),
-        ("keep = 2", f'report = "a\\u0000b"\n{SINK}', r"publish\.report must be the name of a file"),
         ('"shop.mrf"\nkeep = 2', f'"a\\u0000b"\n{SINK}', r"publish\.model must be the name of a file"),
         ('metric = "ndcg@5"', f'metric = "{URL}"', r"guard\.metric must be"),
     ],
@@ -467,15 +456,6 @@ def test_failed_run_is_in_the_report_and_leaves_what_was_published(folder: Path)
     assert "no item id" in last["reasons"][0]
 
 
-def test_full_disk_is_an_error_that_names_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fill(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_text", fill)
-    with pytest.raises(OSError, match=r"No space left on device: '.*shop\.report\.json'"):
-        nightly.run(folder / "job.toml")
-
-
 def test_night_whose_publishing_fails_leaves_the_earlier_models(folder: Path) -> None:
     job = write_job(folder, ("keep = 2", "keep = 1"), more=TABLES)
     nightly.run(job)
@@ -529,15 +509,9 @@ def test_dry_run_says_what_would_be_done_and_writes_nothing(folder: Path) -> Non
     wanted = ("events.csv", "20% of the users", "MRF(sparsity=0.2)", "ndcg@5", "recs in sqlite", ".html")
     assert all(words in text for words in wanted)
     assert sorted(folder.iterdir()) == before
-
-
-class Tags(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self.found.append(tag)
+    for day in ("today", "0001-01-01"):  # which no day comes before
+        with pytest.raises(ParameterError, match="date must be a date such as"):
+            nightly.read_job(job, day)
 
 
 def test_page_shows_the_runs_and_escapes_what_it_is_told(folder: Path) -> None:
@@ -548,10 +522,8 @@ def test_page_shows_the_runs_and_escapes_what_it_is_told(folder: Path) -> None:
     with pytest.raises(DataError):
         nightly.run(job)
     text = (folder / "shop.report.html").read_text()
-    tags = Tags()
-    tags.feed(text)
-    assert {"b", "script"}.isdisjoint(tags.found)
-    assert tags.found.count("tr") == 3
+    assert not re.search("<(b|script)[ >]", text)
+    assert text.count("<tr>") == 3
     assert "&lt;b&gt;&amp;" in text
     assert "http" not in text  # nothing is loaded from elsewhere
 
@@ -636,39 +608,23 @@ def test_password_is_nowhere(folder: Path, caplog: pytest.LogCaptureFixture) -> 
 
 @pytest.fixture
 def shop(folder: Path, postgres: str) -> str:
-    """The URL of a PostgreSQL with events and titles, and a job that reads and publishes there."""
+    """The URL of a PostgreSQL with events, and a job that reads and publishes there."""
     with connect(postgres, write=True) as cursor:
         cursor.execute("create table events (user_id text, sku text)")
-        cursor.execute("create table products (sku text, name text)")
-        cursor.execute(
-            "create view joined as select user_id, sku, name as title from events natural join products"
-        )
         rows = ", ".join(f"('{user}', '{item}')" for user, item, _ in events(60).rows())
         cursor.execute(f"insert into events values {rows}")
-        cursor.execute("insert into products select distinct sku, 'the ' || sku from events")
     write_shop(folder, postgres)
     return postgres
 
 
-def write_shop(folder: Path, url: str, recs: str = "recs", near: str = "near", more: str = "") -> Path:
+def write_shop(folder: Path, url: str, recs: str = "recs") -> Path:
     tables = f"""
-[publish.recommendations]
-to = "{url}"
-table = "{recs}"
-k = 5
-{more}
-[publish.similar]
-to = "{url}"
-table = "{near}"
-k = 3
+recommendations = {{ to = "{url}", table = "{recs}", k = 5 }}
+similar = {{ to = "{url}", table = "near", k = 3 }}
 """
-    query = "select user_id, sku, title from joined"
-    return write_job(
-        folder,
-        ('data = "events.csv"', f'data = "{url}"\nquery = "{query}"'),
-        ("heldout", "max_drop = 1\nheldout"),
-        more=tables,
-    )
+    source = f'data = "{url}"\nquery = "select user_id, sku from events"'
+    changes = [('data = "events.csv"', source), ("heldout", "max_drop = 1\nheldout")]
+    return write_job(folder, *changes, more=tables)
 
 
 def never_read(*_: object, **__: object) -> None:
@@ -693,7 +649,7 @@ def of_guest(url: str) -> str:
 def test_table_that_cannot_be_replaced_is_found_before_anything_is_read(
     folder: Path, shop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grants = "grant select on joined, events, products to guest; grant create on schema public to guest"
+    grants = "grant select on events to guest; grant create on schema public to guest"
     for statements, table, message in (
         (f"{grants}; create schema shut", "shut.recs", "permission denied for schema shut"),
         ("create table recs (id integer, note text)", "recs", r"recs has the columns id, note"),
@@ -774,18 +730,6 @@ def test_tables_of_one_database_are_replaced_in_one_transaction(folder: Path, sh
     nightly.run(folder / "job.toml")
     query = "select written::text from {}_writers order by written desc limit 1"
     assert fetch(shop, query.format("recs")) == fetch(shop, query.format("near"))
-
-
-def test_columns_are_named_and_titles_come_from_the_query(folder: Path, shop: str) -> None:
-    job = write_shop(folder, shop, more='columns = { user = "user_id", item = "sku", rank = "place" }')
-    for _ in range(2):  # also a table that exists
-        nightly.run(job)
-    found = fetch(
-        shop, "select distinct title = 'the ' || sku from recs where user_id is not null and place > 0"
-    )
-    assert found == [(True,)]
-    keys = "select count(*) from pg_constraint where conrelid = 'recs'::regclass and contype = 'p'"
-    assert fetch(shop, keys) == [(1,)]
 
 
 def test_night_without_events_is_a_success_that_says_so(

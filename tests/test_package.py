@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -169,9 +170,7 @@ def test_job_of_the_page_and_its_roll_back_run_with_sql(fresh: Fresh, postgres: 
         fresh.run("python", "-c", "import pyarrow")
 
 
-@alone("serve")
-def test_service_answers_with_serve(fresh: Fresh) -> None:
-    code = """
+SERVE = """
 import json, re, subprocess, sys, urllib.request
 command = [sys.executable, "-m", "mrfrec", "serve", "shop.mrf", "--port", "0"]
 server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -187,12 +186,7 @@ finally:
     server.terminate()
     server.wait(30)
 """
-    fresh.run("python", "-c", code)
-
-
-@alone("client")
-def test_client_is_made_with_client(fresh: Fresh) -> None:
-    code = """
+CLIENT = """
 import mrfrec
 try:
     mrfrec.Client("http://127.0.0.1:1").recommend(history=[1])
@@ -201,44 +195,27 @@ except mrfrec.ServiceError as error:
 else:
     raise SystemExit("somebody answered")
 """
-    fresh.run("python", "-c", code)
+TUNE = "mrfrec tune events.csv --heldout 5 --model ItemKNN --vary neighbors=3,5 -o best.json"
+# Extra: what is run with it, commands or a script in Python.
+RUN_WITH = {
+    "serve": SERVE,
+    "client": CLIENT,
+    "cluster": "mrfrec fit events.csv -o shared.mrf --sparsity 0.1 --cluster local:1",
+    "plot": f"{TUNE} --plot tuning.png",
+    "wmf": "mrfrec fit events.csv -o wmf.mrf --model WMF\nmrfrec recommend wmf.mrf --history 1,2",
+    "torch": "mrfrec fit events.csv -o vae.mrf --model 'MultVAE: epochs=2'\n"
+    "mrfrec recommend vae.mrf --history 1,2\n"
+    "mrfrec fit events.csv -o device.mrf --device auto --sparsity 0.1",
+}
 
 
-@alone("cluster")
-def test_workers_share_a_fit_with_cluster(fresh: Fresh) -> None:
-    code = """
-import mrfrec
-from distributed import Client, LocalCluster
-
-if __name__ == "__main__":
-    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:
-        with Client(cluster) as client:
-            mrfrec.MRF(sparsity=0.1).fit(mrfrec.read_interactions("events.csv"), client=client)
-"""
-    (fresh.folder / "shared.py").write_text(code)
-    fresh.run("python", "shared.py")
-
-
-@alone("plot")
-def test_trade_off_is_drawn_with_plot(fresh: Fresh) -> None:
-    fresh.run(
-        "mrfrec", "tune", "events.csv", "--heldout", "5", "--model", "ItemKNN", "--vary", "neighbors=3,5",
-        "--plot", "tuning.png", "-o", "best.json",
-    )  # fmt: skip
-    assert (fresh.folder / "tuning.png").exists()
-
-
-@alone("wmf")
-def test_vectors_are_trained_with_wmf(fresh: Fresh) -> None:
-    fresh.run("mrfrec", "fit", "events.csv", "-o", "wmf.mrf", "--model", "WMF")
-    fresh.run("mrfrec", "recommend", "wmf.mrf", "--history", "1,2")
-
-
-@alone("torch")
-def test_networks_and_fits_on_a_device_run_with_torch(fresh: Fresh) -> None:
-    fresh.run("mrfrec", "fit", "events.csv", "-o", "vae.mrf", "--model", "MultVAE: epochs=2")
-    fresh.run("mrfrec", "recommend", "vae.mrf", "--history", "1,2")
-    fresh.run("mrfrec", "fit", "events.csv", "-o", "device.mrf", "--device", "auto", "--sparsity", "0.1")
+@pytest.mark.parametrize(("fresh", "what"), RUN_WITH.items(), indirect=["fresh"], ids=[*RUN_WITH])
+def test_each_extra_runs_what_it_is_for(fresh: Fresh, what: str) -> None:
+    if not what.startswith("mrfrec"):
+        fresh.run("python", "-c", what)
+        return
+    for line in what.splitlines():
+        fresh.run(*shlex.split(line))
 
 
 # ── the lowest versions that pyproject.toml allows, on every Python it names that this machine has ──

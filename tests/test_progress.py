@@ -77,10 +77,10 @@ def test_stages_that_an_earlier_fit_has_done_are_not_expected() -> None:
 def test_the_share_never_falls_and_the_time_left_follows_the_latest_total() -> None:
     clock = Clock(0.0)
     clock.report(30, 100, 30.0)
-    assert (clock.share, clock.left(30.0)) == (0.3, "1 min 10 s left")
-    assert clock.left(40.0) == "1 min 0 s left"  # it runs between two reports
+    assert (clock.share, clock.left(30.0)) == (0.3, "0:01:10 left")
+    assert clock.left(40.0) == "0:01:00 left"  # it runs between two reports
     clock.report(40, 400, 40.0)  # there is more to do than it seemed
-    assert (clock.share, clock.left(40.0)) == (0.3, "6 min 0 s left")
+    assert (clock.share, clock.left(40.0)) == (0.3, "0:06:00 left")
     assert not clock.begins_again(41, 400)
     clock.report(400, 400, 9000.0)
     assert (clock.share, clock.left(9000.0)) == (1.0, "")
@@ -91,10 +91,10 @@ def test_the_share_never_falls_and_the_time_left_follows_the_latest_total() -> N
 def test_the_time_left_follows_the_speed_of_the_present_part_and_of_calls_that_take_longer() -> None:
     clock = Clock(0.0)
     clock.report(20, 100, 1.0)  # read in a second
-    assert [clock.left(now) for now in (1.0, 5.0, 10.0)] == ["4 s left", "0 s left", "40 s left"]
+    assert [clock.left(now) for now in (1.0, 5.0, 10.0)] == ["0:00:04 left", "0:00:00 left", "0:00:40 left"]
     for second in range(2, 12):
         clock.report(19 + second, 100, float(second))  # a percent each
-    assert clock.left(11.0) == "1 min 10 s left"
+    assert clock.left(11.0) == "0:01:10 left"
 
 
 def test_true_writes_a_line_in_a_notebook_and_nothing_where_nobody_looks(

@@ -16,7 +16,7 @@ from mrfrec.cli.options import Features, Folder, Measuring, ReadingMeasured
 from mrfrec.data.reading import LIMITS
 from mrfrec.datasets.registry import DATA_SETS, EMBEDDED
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.io.atomic import check_writable, expanded, refuse_own_input
+from mrfrec.io.atomic import check_writable, refuse_own_input
 from mrfrec.io.databases import redacted
 
 if TYPE_CHECKING:
@@ -148,13 +148,10 @@ class Data:
         shown = None if self.shown is None else read(self.shown, **others)
         return splits.given(read(self.data, **reading), read(self.test, **others), shown)
 
-    def files(self) -> list[Path]:
-        """Return the files that are read, which must not be written to."""
-        from mrfrec.io.sources import paths_of
-
-        tables = [*self.data, *filter(None, [self.features.item_features])]
-        named = [path for name in tables if Path(name).expanduser().exists() for path in paths_of(name)]
-        return [*named, *(path for path in (self.test, self.shown) if path is not None)]
+    def inputs(self) -> list[str | Path | None]:
+        """Return the names of the files that are read, which must not be written to."""
+        tables = [] if data_set_named(self.data, {}) else self.data
+        return [*tables, self.features.item_features, self.test, self.shown]
 
     def typed(self) -> dict[str, Any]:
         """Return the options that differ from their defaults, for reports."""
@@ -191,9 +188,8 @@ def measuring(
     kind_of(options.form, options.output, REPORT_FORMATS)
     names = (defaults or DEFAULTS) if options.metrics is None else options.metrics.split(",")
     wanted = [str(parse(name)) for name in names]
-    files = data.files()
     for path in (options.output, *written):
-        check_output(path, files)
+        check_output(path, *data.inputs())
     if plot is not None:
         from mrfrec.evaluation.figures import check_drawable
 
@@ -210,17 +206,6 @@ def measuring(
 
 
 @contextmanager
-def resumable(path: Path | None) -> Iterator[None]:
-    """Say on Ctrl-C that the same command continues from this file."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if path is not None and expanded(path).exists():
-            note(f"the same command continues from {path}")
-        raise
-
-
-@contextmanager
 def cluster_of(cluster: str | None, fitted: "Recommender | None" = None) -> "Iterator[dict[str, Any]]":
     """Connect to the cluster that was typed, if any, to fit a model there; gives the parameters of `fit`."""
     if cluster is None:
@@ -234,10 +219,12 @@ def cluster_of(cluster: str | None, fitted: "Recommender | None" = None) -> "Ite
         yield {"client": client}
 
 
-def check_output(path: Path | None, inputs: Sequence[Path] = ()) -> None:
-    """Raise if a file cannot be written, or is one of the inputs."""
+def check_output(path: Path | None, *inputs: str | Path | None) -> None:
+    """Raise if a file cannot be written, or is one of the inputs: names or patterns of files, or URLs."""
+    from mrfrec.io.sources import paths_of
+
     if path is not None:
-        refuse_own_input(path, inputs)
+        refuse_own_input(path, [file for name in inputs if name is not None for file in paths_of(str(name))])
         check_writable(path)
 
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import is_dataclass
-from functools import cache
+from functools import cache, partial
 from inspect import Parameter, Signature, signature
 from operator import itemgetter
 from pathlib import Path
@@ -138,16 +138,18 @@ def _type_of(declared: Declared) -> tuple[Any, str | None, Callable[[Any], Any]]
         return list[str], "NAMES", lambda texts: tuple(name for text in texts for name in _names(text))
     if declared.name == "separator":
         return str, metavar, lambda text: text.replace("\\t", "\t")
-    convert: dict[str, Callable[[str], Any]] = {"Mapping[str, float]": _weights, "Sequence[str]": _names}
-    return str, metavar, convert.get(first, str)
+    if first == "Mapping[str, float]":
+        return str, metavar, partial(parse_weights, declared.name)
+    return str, metavar, _names if first == "Sequence[str]" else str
 
 
 def _names(typed: str) -> list[str]:
     return [name.strip() for name in typed.split(",")]
 
 
-def _weights(typed: str) -> dict[str, Any]:
-    return {kind: parse_value(x) for kind, x in parse_pairs("event_weights", typed).items()}
+def parse_weights(name: str, text: str) -> dict[str, Any]:
+    """Parse a=1,b=2 with values that should be numbers, which the library checks."""
+    return {key: parse_value(value) for key, value in parse_pairs(name, text).items()}
 
 
 def parse_pairs(name: str, text: str) -> dict[str, str]:

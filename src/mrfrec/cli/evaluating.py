@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from mrfrec.checks import check_number
 from mrfrec.cli import note
 from mrfrec.cli import options as opt
-from mrfrec.cli.data import Data, cluster_of, measuring, resumable, show
+from mrfrec.cli.data import Data, cluster_of, measuring, show
 from mrfrec.cli.options import Measuring
 from mrfrec.errors import ParameterError
 
@@ -156,7 +156,7 @@ def tune(
         minutes = tuning.MINUTES
     checked = measuring(data, settings, plot, defaults=["ndcg@100"], written=[best, study])
     workers = cluster_of(cluster, made)
-    with workers as on_cluster, checked as (split, wanted, progress), resumable(study):
+    with workers as on_cluster, checked as (split, wanted, progress):
         result = tuning.climb(
             split, ",".join(wanted), model=spec.kind, fixed=spec.parameters, vary=varied,
             grid=method == "grid", minutes=minutes, study=study, improved=lambda found: found.save(best),

@@ -81,7 +81,7 @@ def fit(
     from mrfrec.io.tables import read_interactions
 
     name = data_set_named(data, reading)
-    _check_output(output, *(data if name is None else ()), reading.get("items"), features.item_features)
+    check_output(output, *(data if name is None else ()), reading.get("items"), features.item_features)
     spec = with_options(parse_model(only(model), params), parameters)
     (recommender,) = make([spec], machine)
     with cluster_of(cluster, recommender) as workers, progress_bar() as progress:
@@ -126,7 +126,7 @@ def update(
     from mrfrec.cli.show import progress_bar
     from mrfrec.models.storage.updating import read_more
 
-    _check_output(output or model, *data, reading.get("items"), features.item_features)
+    check_output(output or model, *data, reading.get("items"), features.item_features)
     opened = _opened(model, "update", machine)
     with progress_bar() as progress:
         events = read_more(opened, data, progress=progress, **reading)
@@ -159,7 +159,7 @@ def forget(
     from mrfrec.cli.names import find_users
     from mrfrec.cli.show import progress_bar
 
-    check_output(output or model, [users])
+    check_output(output or model, users)
     opened = _opened(model, "forget", machine)
     known = opened.users_
     assert known is not None
@@ -194,20 +194,13 @@ def add_items(
     """
     from mrfrec.models.mrf import MRF
 
-    _check_output(output or model, table)
+    check_output(output or model, table)
     opened = _opened(model, "add_items", machine)
     if not isinstance(opened, MRF):
         raise DataError(f"{model} is a {type(opened).__name__}: only an MRF knows features of items.")
     count = opened.add_items(table, query=features_query)
     note(f"added {count:,} items: now {opened.data_size_}")
     _saved(opened, output or model)
-
-
-def _check_output(output: Path, *sources: str | None) -> None:
-    """Raise if the model cannot be written, or would replace a file of the tables that are read."""
-    from mrfrec.io.sources import paths_of
-
-    check_output(output, [path for source in sources if source is not None for path in paths_of(source)])
 
 
 def _opened(path: Path, command: str, machine: dict[str, Any]) -> "Recommender":

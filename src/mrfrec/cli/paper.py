@@ -70,7 +70,7 @@ def reproduce(
 
     check_machine(machine, MODELS)
     kind_of(form, output, REPORT_FORMATS)
-    check_output(output, params or ())
+    check_output(output, *(params or ()))
     logging.getLogger("mrfrec").setLevel(logging.WARNING)
     given = _by_data_set(params or (), data or ())
     with progress_bar() as progress:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import fsum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from typer import Argument
 
@@ -14,10 +14,7 @@ from mrfrec.cli.derived import parse_pairs
 from mrfrec.cli.options import Asked, Cluster, HistoryColumns, Model, RankingMachine
 from mrfrec.errors import DataError
 from mrfrec.io.atomic import refuse_own_input
-from mrfrec.io.databases import is_database, redacted, refuse_url
-
-if TYPE_CHECKING:
-    pass
+from mrfrec.io.databases import is_database, redacted
 
 _REASONS = 3  # shown for each item with --explain
 _TABLE_USERS = 50  # at most this many users are shown as a table
@@ -56,7 +53,6 @@ class Results:
 
         output = self.output
         if output is not None and not is_database(output):
-            refuse_url(output)
             refuse_own_input(output, inputs)
             if not folder and kind_of(self.form, output) not in ("parquet", "csv", "jsonl"):
                 output = None

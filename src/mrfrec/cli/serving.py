@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from typer import Argument
 
 from mrfrec.cli import Stderr, note
-from mrfrec.cli.derived import parse_pairs
+from mrfrec.cli.derived import parse_weights
 from mrfrec.cli.options import ServedSettings
 from mrfrec.errors import ParameterError
 from mrfrec.service.keys import new_key
@@ -102,11 +102,12 @@ def serve(
     named = dict(_named(model) for model in models)
     if len(named) < len(models):
         raise ParameterError("MODEL", "models with different names", " ".join(models), "Say name=FILE.")
+    shares = None if split is None else parse_weights("--split", split)
     settings = ServiceSettings(**limits, access_log=log != "off")
     prepare = partial(set_up_log, log)
     prepare()
     run(
-        named, host=host, port=port, uds=uds, workers=workers, default=default, split=_shares(split),
+        named, host=host, port=port, uds=uds, workers=workers, default=default, split=shares,
         salt=split_salt, settings=settings, no_auth=no_auth, prepare=prepare,
     )  # fmt: skip
 
@@ -157,12 +158,3 @@ def set_up_log(form: LogForm) -> None:
 def _named(text: str) -> tuple[str, Path]:
     name, mark, path = text.partition("=")
     return (name, Path(path)) if mark and name and path else (Path(text).stem, Path(text))
-
-
-def _shares(text: str | None) -> dict[str, float] | None:
-    if text is None:
-        return None
-    try:
-        return {name: float(share) for name, share in parse_pairs("--split", text).items()}
-    except ValueError:
-        raise ParameterError("--split", "shares by model, such as a=0.9,b=0.1", text) from None

@@ -4,7 +4,8 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -53,17 +54,12 @@ class Clock:
         return (share - before) / max(now - then, 1e-9)
 
     def left(self, now: float) -> str:
-        """Return the time left in words, "" if that is not known."""
+        """Return the time left, such as 0:01:10, "" if that is not known."""
         if self._ends is None or self.is_over:
             return ""
         if now > self._ends:  # it takes longer than it seemed: go by the mean speed
             self._ends = now + (now - self._start) * (1 - self.share) / self.share
-        seconds = round(self._ends - now)
-        minutes, seconds = divmod(seconds, 60)
-        hours, minutes = divmod(minutes, 60)
-        if hours:
-            return f"{hours} h {minutes} min left"
-        return f"{minutes} min {seconds} s left" if minutes else f"{seconds} s left"
+        return f"{timedelta(seconds=round(self._ends - now))} left"
 
 
 def part_of(progress: Progress | None, start: float, stop: float, name: str = "") -> Progress | None:
@@ -82,26 +78,20 @@ def part_of(progress: Progress | None, start: float, stop: float, name: str = ""
     return report
 
 
-@contextmanager
-def showing(progress: "Progress | bool | None") -> Iterator[Progress | None]:
-    """Give a callback: the one that was given, one that draws a bar on stderr if True, else None.
+def showing(progress: "Progress | bool | None") -> AbstractContextManager[Progress | None]:
+    """Return a context with a callback: the one that was given, one that draws a bar on stderr if True.
 
     True is as None where nobody can see a bar: stderr is neither a terminal nor a notebook.
     """
-    if progress is None or progress is False:
-        yield None
-    elif progress is not True:
-        if not callable(progress):
-            raise ParameterError("progress", "a function of (stage, done, total), True or None", progress)
-        yield progress
-    elif sys.stderr.isatty():
-        with _bars() as show:
-            yield show
-    elif type(sys.stderr).__module__.startswith("ipykernel"):  # a notebook
-        with _line() as show:
-            yield show
-    else:
-        yield None
+    if progress is True and sys.stderr.isatty():
+        return _bars()
+    if progress is True and type(sys.stderr).__module__.startswith("ipykernel"):  # a notebook
+        return _line()
+    if isinstance(progress, bool):
+        return nullcontext()
+    if progress is not None and not callable(progress):
+        raise ParameterError("progress", "a function of (stage, done, total), True or None", progress)
+    return nullcontext(progress)
 
 
 @contextmanager

@@ -4,8 +4,7 @@ import inspect
 import math
 import re
 import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import fields
 from datetime import UTC, date, datetime, timedelta
 from glob import escape
@@ -17,7 +16,6 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 from pydantic import model_validator as check_section
 
-from mrfrec.checks import check_count
 from mrfrec.data.catalogue import RECOMMENDATION_COLUMNS, SIMILAR_COLUMNS
 from mrfrec.data.provenance import Origin
 from mrfrec.errors import DataError, MrfrecError, ParameterError
@@ -113,6 +111,15 @@ class SourceRules(JobSection):
         return self
 
 
+class ModelRules(BaseModel):
+    """The kind of model, and its parameters as further keys, which the model checks."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+    kind: str = "MRF"
+    measure_every: Positive | None = None  # published nights until the parameters are measured again
+
+
 class Guard(JobSection):
     """Limits that a new model must keep to be published."""
 
@@ -199,7 +206,7 @@ class Job(JobSection):
     """A nightly job."""
 
     source: SourceRules
-    model: dict[str, Any] = {}
+    model: ModelRules = ModelRules()
     guard: Guard = Guard()
     publish: Publishing
     machine: Machine = Machine()
@@ -225,14 +232,14 @@ class Job(JobSection):
         if self.source.mode == "update" and not self.publish.histories:
             advice = "New events are added to them."
             raise ParameterError("publish.histories", 'true with mode = "update"', False, advice)
-        with _prefixed("machine" if self.machine.model_fields_set else "model"):
-            build(self.kind, {}, self.machine.model_dump())
-        with _prefixed("model"):
+        try:
             model = self.build()
             model.check_ready()
-            _ = self.measure_every
+        except ParameterError as error:
+            section = "machine" if error.name in self.machine.model_fields_set else "model"
+            raise error.named(f"{section}.{'kind' if error.name == 'model' else error.name}") from None
         if self.source.features is not None and not model.uses_features:
-            rule = f"left out with {self.kind}, which learns from events alone"
+            rule = f"left out with {self.model.kind}, which learns from events alone"
             raise ParameterError("source.features", rule, self.source.features, "An MRF uses them.")
         _check_apart(self)
         return self
@@ -241,20 +248,9 @@ class Job(JobSection):
     def path(self) -> Path:
         return self._path
 
-    @property
-    def kind(self) -> str:
-        return self.model.get("kind", "MRF")  # type: ignore[no-any-return]  # `build` checks it
-
-    @property
-    def measure_every(self) -> int | None:
-        """After how many published nights the parameters are measured again; None for never."""
-        nights = self.model.get("measure_every")
-        return None if nights is None else check_count("measure_every", nights)
-
     def build(self) -> Recommender:
         """Build the model."""
-        parameters = {name: x for name, x in self.model.items() if name not in ("kind", "measure_every")}
-        return build(self.kind, parameters, self.machine.model_dump())
+        return build(self.model.kind, self.model.model_extra or {}, self.machine.model_dump())
 
     @property
     def report(self) -> Path:
@@ -316,34 +312,21 @@ def _shown(value: object) -> object:
     return "a table" if isinstance(value, dict) else "a list" if isinstance(value, list) else value
 
 
-@contextmanager
-def _prefixed(section: str) -> Iterator[None]:
-    try:
-        yield
-    except ParameterError as error:
-        name = "kind" if error.name == "model" else error.name
-        raise error.named(f"{section}.{name}") from None
-
-
 def _dates(day: str | None) -> dict[str, str]:
-    if day is None:
-        today = datetime.now(UTC).date()
-    else:
-        try:
-            today = date.fromisoformat(day)
-        except (TypeError, ValueError):
-            raise ParameterError("date", "a date such as 2026-11-16", day) from None
-        if today == date.min:
-            raise ParameterError("date", "a date with a day before it", day)
-    return {"{date}": str(today), "{yesterday}": str(today - timedelta(days=1))}
+    try:
+        today = datetime.now(UTC).date() if day is None else date.fromisoformat(day)
+        yesterday = today - timedelta(days=1)
+    except (TypeError, ValueError, OverflowError):  # there is no day before the first one
+        raise ParameterError("date", "a date such as 2026-11-16", day) from None
+    return {"{date}": str(today), "{yesterday}": str(yesterday)}
 
 
 def _check_apart(job: Job) -> None:
     """Refuse a job that would write two things to one place, or over its own source."""
     places = {str(job.path.resolve()): "the job"}
     read = [("source.data", name) for name in job.source.data]
-    tables = {"source.features": job.source.features, "source.items": job.source.items}
-    for what, name in [*read, *((what, name) for what, name in tables.items() if name is not None)]:
+    read += [(f"source.{key}", name) for key in ("features", "items") if (name := getattr(job.source, key))]
+    for what, name in read:
         with suppress(DataError):  # the file may come until the job reads it
             files = [database_file(name)] if is_database(name) else paths_of(name)
             places |= dict.fromkeys((str(file.resolve()) for file in files if file is not None), what)

@@ -167,7 +167,7 @@ class _Night:
             self.report.settle(published.notes_.get("started"))
         self.before = self.report.last_published
         with self._stage("read"):
-            data = self._data()
+            data = self._data(published)
         check_tables(job, data.users.kind, data.items.kind)
         size = {"users": data.n_users, "items": data.n_items, "pairs": len(data)}
         moved = {"drift": None} if published is None else drift(published, data)
@@ -176,7 +176,8 @@ class _Night:
         self.record["limits"] = limits(job.guard, recent, self.before)
         _log.info("%s users, %s items, %s pairs", *(f"{count:,}" for count in size.values()))
         self._guard(data_faults(job.guard, recent, size, moved["drift"]))
-        again = job.measure_every is not None and self.report.nights_since_measuring >= job.measure_every
+        nights = job.model.measure_every
+        again = nights is not None and self.report.nights_since_measuring >= nights
         measured = None if published is None or again else published.measured_
         with self._stage("measure"):
             measured, users = self._measure(data, measured)
@@ -228,9 +229,9 @@ class _Night:
                 "accept=True (--accept); otherwise mend the data."
             )
 
-    def _data(self) -> "Interactions":
+    def _data(self, published: "Recommender | None") -> "Interactions":
         """Return the events, with the features of the items if the job names some."""
-        data, source = self._events(), self.job.source
+        data, source = self._events(published), self.job.source
         if source.features is None:
             return data
         columns: Any = source.feature_columns
@@ -240,27 +241,26 @@ class _Night:
             raise error.named("source.feature_columns") if error.name == "columns" else error from None
         return data.without_unused_items().with_features(features)
 
-    def _events(self) -> "Interactions":
-        job = self.job
+    def _events(self, published: "Recommender | None") -> "Interactions":
+        source = self.job.source
         try:
-            new = read_interactions(job.source.data, progress=self.progress, **job.source.reading)
+            new = read_interactions(source.data, progress=self.progress, **source.reading)
         except EmptyTableError as error:
-            if job.source.mode == "fit" or not job.publish.model.exists():
-                names = ", ".join(map(redacted, job.source.data))
+            if source.mode == "fit" or published is None:
+                names = ", ".join(map(redacted, source.data))
                 raise EmptyTableError(f"{names}: {error}") from None
             # The batch is not noted: its events may come later.
             _log.info("there are no new events: the model is made of the same events as the last")
             self.record["reasons"].append("no new events")
-            return training_data(load(job.publish.model), "mode = update")
+            return training_data(published, "mode = update")
         if new.skipped:
             self.record["skipped"] = new.skipped
-        if job.source.mode == "fit":
+        if source.mode == "fit":
             return new
-        name = job.source.batch or new.fingerprint
+        name = source.batch or new.fingerprint
         known: tuple[str, ...] = ()
-        if job.publish.model.exists():
-            model = load(job.publish.model)
-            old, known = training_data(model, "mode = update"), model.batches_
+        if published is not None:
+            old, known = training_data(published, "mode = update"), published.batches_
             if name in known:
                 _log.info("the batch %s was added before", name)
                 return old

@@ -67,7 +67,8 @@ class ServedModels:
         if self.default not in paths:
             raise ParameterError("default", f"one of {', '.join(paths)}", self.default)
         for name, share in (split or {}).items():
-            if name not in paths or not 0 < share <= _MOST_SHARE:
+            is_number = isinstance(share, int | float)
+            if name not in paths or not (is_number and 0 < share <= _MOST_SHARE):
                 rule = f"shares above 0, and at most {_MOST_SHARE:,}, of {', '.join(paths)}"
                 raise ParameterError("split", rule, dict(split or {}))
         self._split, self._salt = dict(split or {}), hashlib.blake2b(salt.encode()).digest() if salt else b""
