@@ -17,7 +17,6 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +27,11 @@ import torch
 from experiments.dense_training import DEPTH, Course, Verdict, dense, questions, train
 from mrfrec.core.sparse import Rows
 from mrfrec.engines.devices import chosen_device
-from mrfrec.models.networks import DeviceRows, Recipe, ranked
+from mrfrec.models.autoencoders import CDAE, Autoencoder, MultDAE, MultVAE
+from mrfrec.models.networks import DeviceRows, ranked
 
-COMMON = {
-    "dropout": 0.5, "learning_rate": 1e-3, "batch": 500, "epochs": 200, "patience": 20, "validation": 0.05,
-    "seed": 98765,
-}  # fmt: skip
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "MultVAE": {"hidden": 600, "latent": 200, "kl_cap": 0.2, "kl_epochs": 20.0, "l2": 0.0, **COMMON},
-    "MultDAE": {"hidden": 200, "l2": 0.01, **COMMON},
-    "CDAE": {
-        "hidden": 200, "weight": 10.0, "activation": "tanh", "user_vectors": True, "l2": 0.01, **COMMON,
-    },
-}  # fmt: skip
-"""Defaults of the models, repeated here because the rest of the package is not installed."""
+KINDS: dict[str, type[Autoencoder]] = {"MultVAE": MultVAE, "MultDAE": MultDAE, "CDAE": CDAE}
+DEFAULTS: dict[str, dict[str, Any]] = {kind: model().parameters for kind, model in KINDS.items()}
 
 LADDERS: dict[str, tuple[Any, ...]] = {
     "kl_cap": (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0),
@@ -126,7 +116,7 @@ def rows(data: Any, name: str) -> Rows:
 
 
 def top_items(
-    weights: dict[str, npt.NDArray[np.float32]], recipe: Recipe, shown: Rows, k: int, device: str
+    weights: dict[str, npt.NDArray[np.float32]], recipe: Autoencoder, shown: Rows, k: int, device: str
 ) -> npt.NDArray[np.int32]:
     """Return the k best unseen items of each history, best first. Ties come in any order."""
     placed = {name: torch.from_numpy(np.array(w)).to(device) for name, w in weights.items()}
@@ -169,9 +159,9 @@ class Study:
         self.path, self.kind, self.epochs, self.patience = path, kind, epochs, patience
         self.trials: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
 
-    def recipe(self, parameters: Mapping[str, Any]) -> Recipe:
+    def recipe(self, parameters: Mapping[str, Any]) -> Autoencoder:
         settings = DEFAULTS[self.kind] | dict(parameters) | {"patience": None, "validation": 0.0}
-        return Recipe(kind=self.kind, **settings)  # type: ignore[arg-type]
+        return KINDS[self.kind](**settings)
 
     def value(self, trial: dict[str, Any], epoch: int | None = None) -> float:
         """Return the best nDCG of a trial up to an epoch: by default, up to the last one of the search."""
@@ -179,7 +169,7 @@ class Study:
         return max((h["ndcg"] for h in trial["history"] if h["epoch"] <= upto), default=0.0)
 
     def known(self, parameters: Mapping[str, Any]) -> float | None:
-        wanted = asdict(self.recipe(parameters))
+        wanted = self.recipe(parameters).parameters
         same = (t for t in self.trials if t["recipe"] | {"epochs": 0} == wanted | {"epochs": 0})
         return max((self.value(t) for t in same), default=None)
 
@@ -206,12 +196,12 @@ class Study:
         return asked
 
     def add(
-        self, recipe: Recipe, course: Course | None, history: list[dict[str, Any]], seconds: float
+        self, recipe: Autoencoder, course: Course | None, history: list[dict[str, Any]], seconds: float
     ) -> dict[str, Any]:
         top = max(history, key=lambda h: h["ndcg"])
         trial = {
             "kind": self.kind,
-            "recipe": asdict(recipe),
+            "recipe": recipe.parameters,
             "ndcg@100": top["ndcg"] if course is None else course.value,
             "best_epoch": top["epoch"],
             "epochs": history[-1]["epoch"],
@@ -253,12 +243,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     study = Study(asked.out / f"{stem}.json", asked.kind, start["epochs"], _PATIENCE if hidden else math.inf)
     m = training.width
 
-    def keep(course: Course, recipe: Recipe) -> None:
+    def keep(course: Course, recipe: Autoencoder) -> None:
         torch.set_float32_matmul_precision("highest")
         items = top_items(course.weights, recipe, test, min(DEPTH, m), device)
         torch.set_float32_matmul_precision("high")
         facts = {
-            "kind": asked.kind, "recipe": asdict(recipe), "seconds": round(course.seconds, 2),
+            "kind": asked.kind, "recipe": recipe.parameters, "seconds": round(course.seconds, 2),
             "best_epoch": course.best_epoch, "torch": torch.__version__,
             "device": torch.cuda.get_device_name() if device != "cpu" else "cpu",
         }  # fmt: skip
@@ -297,7 +287,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if (chosen := study.best()) and not hidden and time.monotonic() < end:  # the best, for longer
         trained({name: chosen["recipe"][name] for name in start} | {"epochs": _LONG * study.epochs})
     if hidden and (chosen := study.most_accurate()):
-        final = replace(study.recipe({}), **chosen["recipe"] | {"epochs": chosen["best_epoch"]})
+        final = study.recipe(chosen["recipe"] | {"epochs": chosen["best_epoch"]})
         course = train(final, dense(training, device), m, None, lambda _: "go on")
         assert course is not None
         keep(course, final)

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from mrfrec.core.sparse import Rows
-from mrfrec.models.networks import Recipe, Weights, _initial, seed_of
+from mrfrec.models.autoencoders import Autoencoder
+from mrfrec.models.networks import Weights, _initial, seed_of
 
 DEPTH = 100  # places of the nDCG that chooses the epoch
 EVERY = 2  # epochs from one validation to the next
@@ -103,7 +104,7 @@ def _fused(function: Any) -> Any:
 class DenseTrainer:
     """A network, its optimiser and its data on a device."""
 
-    def __init__(self, recipe: Recipe, X: Tensor, m: int, *, exact: bool = False) -> None:
+    def __init__(self, recipe: Autoencoder, X: Tensor, m: int, *, exact: bool = False) -> None:
         self.recipe, self.X, self.m, n, device = recipe, X, m, len(X), X.device
         self.on_gpu = device.type == "cuda"
         self.kind = torch.bfloat16 if self.on_gpu and not exact else torch.float32
@@ -122,7 +123,7 @@ class DenseTrainer:
             {"params": biases},
         ]
         self.adam = torch.optim.Adam(groups, lr=recipe.learning_rate, fused=True, capturable=self.on_gpu)
-        loss = _weighted_square if recipe.kind == "CDAE" else _multinomial
+        loss = _multinomial if recipe.is_multinomial else _weighted_square
         self._dropped: Any = _fused(_dropped) if self.on_gpu else _dropped
         self._loss: Any = _fused(loss) if self.on_gpu else loss
         self._graph: Any = None
@@ -130,13 +131,13 @@ class DenseTrainer:
     def _padded(self, name: str, w: Tensor) -> Tensor:
         if name in ("first", "vectors", "bias"):
             more = self.X.shape[1] - self.m
-            fill = _NEVER if name == "bias" and self.recipe.kind != "CDAE" else 0.0
+            fill = _NEVER if name == "bias" and self.recipe.is_multinomial else 0.0
             w = torch.cat([w.detach(), torch.full((more, *w.shape[1:]), fill)])
         return w.detach().to(self.X.device).requires_grad_()
 
     def _scale(self, X: Tensor) -> Tensor:
         """Return the factor of each history: Mult-DAE and Mult-VAE normalise it to length 1."""
-        if self.recipe.kind == "CDAE":
+        if not self.recipe.is_multinomial:
             return torch.ones(len(X), 1, device=X.device)
         return torch.cat([x.sum(1, keepdim=True).clamp(min=1).rsqrt() for x in torch.split(X, _AT_ONCE)])
 
@@ -144,7 +145,7 @@ class DenseTrainer:
         """Return the last hidden layer from the sums of the first, and Mult-VAE's divergence of each user."""
         W, latent = self.weights, self.recipe.latent
         layer = torch.sigmoid(sums) if self.recipe.activation == "sigmoid" else torch.tanh(sums)
-        if self.recipe.kind != "MultVAE":
+        if not latent:
             return layer, None
         encoded = torch.addmm(W["encoder.bias"], layer, W["encoder"])
         z, log_variance = encoded[:, :latent], encoded[:, latent:]
@@ -252,7 +253,7 @@ class DenseTrainer:
 
 
 def train(
-    recipe: Recipe,
+    recipe: Autoencoder,
     X: Tensor,
     m: int,
     asked: Questions | None,

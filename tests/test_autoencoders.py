@@ -26,6 +26,7 @@ from mrfrec import (
 from mrfrec.core.sparse import Rows
 from mrfrec.models import CDAE, MultDAE, MultVAE, networks
 from mrfrec.models import training as training_loop
+from mrfrec.models.autoencoders import Autoencoder
 
 from conftest import random_matrix
 from naive_evaluation import ndcg
@@ -44,10 +45,6 @@ KINDS = pytest.mark.parametrize("kind", MODELS)
 def made(kind: str, **parameters: Any) -> Any:
     model, small = MODELS[kind]
     return model(**{**small, **parameters})
-
-
-def recipe(kind: str, **parameters: Any) -> networks.Recipe:
-    return networks.Recipe(kind=kind, **made(kind, **parameters).parameters)  # type: ignore[arg-type]
 
 
 def matrix(seed: int = 4, *, real: bool = False, users: int = 90, items: int = 30) -> Matrix:
@@ -82,16 +79,16 @@ def all_of_a_batch(training: networks.Trainer) -> networks.UserBatch:
 
 
 def dense_loss(
-    r: networks.Recipe, W: dict[str, Tensor], X: Tensor, epochs: float, noise: Tensor | None
+    r: Autoencoder, W: dict[str, Tensor], X: Tensor, epochs: float, noise: Tensor | None
 ) -> Tensor:
     """The mean loss of all users, with KL divergence and penalty, as the papers write them."""
-    shown = X if r.kind == "CDAE" else torch.nn.functional.normalize(X, dim=1)
+    shown = X if isinstance(r, CDAE) else torch.nn.functional.normalize(X, dim=1)
     layer = shown @ W["first"] + W["first.bias"]
     if r.user_vectors:
         layer = layer + W["users"]
     hidden = torch.sigmoid(layer) if r.activation == "sigmoid" else torch.tanh(layer)
     kl = torch.zeros(())
-    if r.kind == "MultVAE":
+    if isinstance(r, MultVAE):
         assert noise is not None
         mean, log_variance = torch.chunk(hidden @ W["encoder"] + W["encoder.bias"], 2, dim=1)
         q = torch.distributions.Normal(mean, torch.exp(log_variance / 2))
@@ -100,7 +97,7 @@ def dense_loss(
         hidden = torch.tanh((mean + noise * q.scale) @ W["decoder"] + W["decoder.bias"])
     outputs = hidden @ W["vectors"].T + W["bias"]
     square, entropy = (1 + r.weight * X) * (X - outputs) ** 2, -X * torch.log_softmax(outputs, 1)
-    loss = (square if r.kind == "CDAE" else entropy).sum()
+    loss = (square if isinstance(r, CDAE) else entropy).sum()
     beta = min(r.kl_cap, r.kl_cap * epochs / r.kl_epochs) if r.kl_epochs else 0.0
     penalty = r.l2 / r.batch * sum((w**2).sum() for w in W.values() if w.ndim == 2)
     return (loss + beta * kl) / len(X) + penalty
@@ -114,7 +111,7 @@ def dense_loss(
 )  # fmt: skip
 def test_steps_are_those_of_a_dense_network(kind: str, more: dict[str, Any], real: bool) -> None:
     X = matrix(real=real)
-    r = recipe(kind, batch=90, dropout=0.0, **more)
+    r = made(kind, batch=90, dropout=0.0, **more)
     training = networks.Trainer(r, rows_of(X), "cpu")
     dense, batch = torch.from_numpy(X).float(), all_of_a_batch(training)
     W = {name: w.detach().clone().requires_grad_() for name, w in training.weights.items()}
@@ -141,29 +138,29 @@ def test_the_published_annealing_is_that_of_the_paper() -> None:
     from mrfrec.paper.published import TABLE_1
 
     row = next(row for row in TABLE_1["ml-20m"] if row.kind == "MultVAE")
-    paper = recipe("MultVAE", **row.parameters)
-    found = [paper.kl_weight(step / 234) for step in (0, 1, 20_000, 10**6)]
+    paper = made("MultVAE", **row.parameters)
+    found = [networks.kl_weight_after(paper, step / 234) for step in (0, 1, 20_000, 10**6)]
     assert found == pytest.approx([0.0, 1 / 200_000, 0.1, 0.2])
-    assert recipe("MultVAE", kl_cap=0.3, kl_epochs=0).kl_weight(0) == 0.3
+    assert networks.kl_weight_after(made("MultVAE", kl_cap=0.3, kl_epochs=0), 0) == 0.3
 
 
 def test_a_share_of_a_history_is_dropped_and_the_mean_stays() -> None:
     X = matrix()
-    training = networks.Trainer(recipe("MultDAE", dropout=0.25), rows_of(X), "cpu")
+    training = networks.Trainer(made("MultDAE", dropout=0.25), rows_of(X), "cpu")
     batch, random = all_of_a_batch(training), torch.Generator().manual_seed(3)
     W = training.weights
     # With an activation that is nearly linear the mean of the hidden layer is that of the whole history.
     W = {name: w.detach() * (1e-3 if name == "first" else 0) for name, w in W.items()}
-    whole = networks._hidden(W, training.recipe, batch)[0]
+    whole = networks._hidden(W, training.model, batch)[0]
     times = 500
-    runs = torch.stack([networks._hidden(W, training.recipe, batch, random)[0] for _ in range(times)])
+    runs = torch.stack([networks._hidden(W, training.model, batch, random)[0] for _ in range(times)])
     spread = runs.std(0) / times**0.5
     assert ((runs.mean(0) - whole).abs() < 5 * spread + 1e-9).all()
     one = next(training.data.batches(np.array([int(np.argmax((X > 0).sum(1) == 1))]), 1))
-    alone = torch.stack([networks._hidden(W, training.recipe, one, random)[0] for _ in range(400)])
+    alone = torch.stack([networks._hidden(W, training.model, one, random)[0] for _ in range(400)])
     dropped = (alone == 0).all(2).float().mean()
     assert 0.15 < dropped < 0.35
-    torch.testing.assert_close(alone.abs().amax(0), networks._hidden(W, training.recipe, one)[0].abs() / 0.75)
+    torch.testing.assert_close(alone.abs().amax(0), networks._hidden(W, training.model, one)[0].abs() / 0.75)
 
 
 @KINDS
@@ -177,7 +174,7 @@ def test_scores_are_the_outputs_of_the_network(kind: str, real: bool) -> None:
         "vectors": torch.from_numpy(model._vectors.array),
     }
     W["bias"] = torch.from_numpy(model._base_scores)
-    r = recipe(kind)
+    r = made(kind)
     for histories in (X, others):
         batch = next(
             networks.DeviceRows(rows_of(histories), r, "cpu").batches(np.arange(len(histories)), 999)
@@ -190,7 +187,7 @@ def test_validation_is_the_mean_ndcg() -> None:
     shown, targets = matrix(5), matrix(6)
     targets[shown > 0] = 0
     targets[8] = 0  # nobody to be asked about
-    r = recipe("MultDAE", batch=13)
+    r = made("MultDAE", batch=13)
     training = networks.Trainer(r, rows_of(matrix()), "cpu")
     found = training_loop._Questions((rows_of(shown), rows_of(targets)), r, "cpu").ndcg(training.weights)
     arrays = {name: w.detach().numpy() for name, w in training.weights.items()}
@@ -266,7 +263,7 @@ def test_the_best_epoch_is_kept_and_patience_ends_training(kind: str) -> None:
 
 def test_users_set_aside_are_not_trained_on() -> None:
     X = matrix(users=200, real=True)
-    r = recipe("MultVAE", validation=0.1)
+    r = made("MultVAE", validation=0.1)
     trained, (shown, targets) = training_loop._set_aside(rows_of(X), r)
     assert (len(trained), len(shown), len(targets)) == (180, 20, 20)
     people = shown.matrix().toarray() + targets.matrix().toarray()
@@ -283,9 +280,9 @@ def test_without_validation_everybody_is_trained_on_and_the_last_epoch_kept(
     X, seen = matrix(), []
     original = networks.Trainer.__init__
 
-    def noted(self: Any, recipe: networks.Recipe, rows: Rows, device: str) -> None:
+    def noted(self: Any, model: Any, rows: Rows, device: str) -> None:
         seen.append(len(rows))
-        original(self, recipe, rows, device)
+        original(self, model, rows, device)
 
     monkeypatch.setattr(networks.Trainer, "__init__", noted)
     model = made("MultDAE", validation=0, patience=1).fit(sp.csr_array(X))
@@ -409,15 +406,11 @@ def test_data_that_cannot_be_learned_from_is_refused(kind: str) -> None:
 # ── the script for a machine with a GPU ───────────────────────────────────────────────────────────
 
 
-def test_the_script_knows_the_parameters_of_the_models() -> None:
-    assert {kind: model().parameters for kind, (model, _) in MODELS.items()} == script.DEFAULTS
-
-
 @KINDS
 def test_dense_training_takes_the_same_steps(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "randn", lambda shape, **_: torch.zeros(shape))
     rows = rows_of(clusters(1, 120))
-    r = recipe(kind, dropout=0.0, batch=30, l2=0.1)
+    r = made(kind, dropout=0.0, batch=30, l2=0.1)
     usual = networks.Trainer(r, rows, "cpu")
     dense = dense_training.DenseTrainer(r, dense_training.dense(rows, "cpu"), rows.width)
     for epoch in (1, 2, 3):

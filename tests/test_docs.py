@@ -26,18 +26,18 @@ PAGES = sorted(page for folder in FOLDERS for page in (ROOT / folder).glob("*.md
 # What the README promises in bold, and the tests that try to break it.
 PROMISES = {
     "k recommendations.": [
-        "exactly_k_rows_and_nothing_seen",
-        "filters_are_kept",
-        "too_few_items_are_fewer_rows_and_a_warning",
+        "test_exactly_k_rows_and_nothing_seen",
+        "test_filters_are_kept",
+        "test_too_few_items_are_fewer_rows_and_a_warning",
     ],
     "Explanations add up.": [
-        "contributions_sum_to_the_score",
+        "test_contributions_sum_to_the_score",
         "test_the_base_score_is_not_the_score_of_an_empty_history",
     ],
     "Ids keep their type": [
         "test_ids_come_back_with_their_type_and_are_found_where_they_are",
         "test_ids_are_the_same_in_every_table",
-        "ids_and_titles_come_back",
+        "test_ids_and_titles_come_back",
         "test_string_ids_of_typed_formats_stay_strings_even_if_all_are_digits",
         "test_ids_from_text_keep_their_type_in_updates_and_when_users_are_forgotten",
     ],
@@ -65,7 +65,7 @@ PROMISES = {
     "Same input, same bits": [
         "test_threads_do_not_change_a_bit",
         "test_batches_and_threads_do_not_change_a_bit",
-        "fitted_again_it_is_the_same_whatever_the_threads",
+        "test_fitted_again_it_is_the_same_whatever_the_threads",
         "test_few_users_in_numpy_and_many_in_compiled_code_agree_to_the_bit",
         "test_a_device_gives_the_lists_of_the_cpu",
         "test_a_cluster_gives_the_bits_of_one_machine",
@@ -114,7 +114,7 @@ def test_guide_names_every_parameter_of_the_mrf() -> None:
 def test_every_promise_of_the_readme_has_tests() -> None:
     section = (ROOT / "README.md").read_text().split("## What is promised")[1].split("\n## ")[0]
     assert re.findall(r"^- \*\*(.+?)\*\*", section, flags=re.MULTILINE) == list(PROMISES)
-    sources = "".join(path.read_text() for path in (ROOT / "tests").glob("*.py"))  # with contract.py
+    sources = "".join(path.read_text() for path in (ROOT / "tests").glob("*.py"))
     for name in chain.from_iterable(PROMISES.values()):
         assert f"def {name}(" in sources, name
 

@@ -23,7 +23,6 @@ from mrfrec.data.ids import Ids, Texts
 from mrfrec.engines.local import LocalEngine
 from mrfrec.errors import MrfrecWarning
 from mrfrec.io.features import read_more_features
-from mrfrec.models.answers.question import Question
 
 import naive
 from conftest import random_matrix
@@ -575,20 +574,6 @@ def test_the_command_line_fits_evaluates_and_adds_items(
         mrfrec_command("fit", shop / "events.csv", "-o", "c.mrf", "--feature-columns", "brand")
     with pytest.raises(ParameterError, match=r"^--feature-columns must be columns of"):
         mrfrec_command("fit", shop / "events.csv", "-o", "c.mrf", *table[:3], "colour")
-
-
-def test_the_service_names_features(shop: Path, tmp_path: Path) -> None:
-    from mrfrec.service.answers import explain as explained
-    from mrfrec.service.answers import recommend as recommended
-
-    model = MRF(measure=False).fit(shop / "events.csv", item_features=shop / "products.csv")
-    asked = Question(k=1, allow=["p119"], explain=2)
-    (answer,), _ = recommended(model, [{"p7": None, "p15": None}], asked)
-    reasons = answer.items[0]["reasons"]
-    assert [reason["both"] for reason in reasons] == [["brand 7"], ["brand 7"]]
-    rows = explained(model, "p119", history={"p7": None}, user=None, novelty=None)
-    assert rows is not None
-    assert rows["contributions"][0]["both"] == ["brand 7"]
 
 
 def test_the_nightly_job_reads_features(shop: Path, tmp_path: Path) -> None:

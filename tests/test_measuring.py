@@ -194,10 +194,6 @@ def test_updates_keep_the_values_and_measure_again_when_asked(data: Interactions
 def test_wrong_values_to_keep_are_refused(data: Interactions) -> None:
     with pytest.raises(ParameterError, match="measured must be the measured_ of a model"):
         MRF().fit(data, measured={"l2": 3.0})  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match='novelty must be between -1 and 1, or "auto"'):
-        MRF(novelty=2.0)
-    with pytest.raises(ParameterError, match="measure must be"):
-        MRF(measure="yes")  # type: ignore[arg-type]
 
 
 def test_test_users_are_not_looked_at(data: Interactions) -> None:

@@ -1,9 +1,7 @@
-"""The contract of recommenders, kept by each of them; and the MRF's rankings against plain numpy."""
+"""Rankings of Popularity and the MRF, against plain numpy; reasons, similar items and tables."""
 
-import inspect
 import re
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,101 +11,13 @@ import pyarrow as pa
 import pytest
 import scipy.sparse as sp
 
-from mrfrec import MRF, DataError, Interactions, MrfrecWarning, Recommender
+from mrfrec import MRF, Interactions, MrfrecWarning
 from mrfrec.core.sparse import Rows
-from mrfrec.data.events import Events
-from mrfrec.data.ids import Ids
-from mrfrec.evaluation import Split, strong_generalisation
 from mrfrec.models.answers import scorers, selection
-from mrfrec.models.registry import MODELS, build
+from mrfrec.models.registry import build
 
-import contract
 import naive
-from conftest import random_matrix
-
-MRFS: dict[str, dict[str, Any]] = {
-    "dense": {"l2": 2.0},
-    "sparse": {"l2": 2.0, "threshold": 0.15, "r": 0.3},
-    "offset": {"l2": 2.0, "offset": True},
-    "sparse float64": {"l2": 1.0, "threshold": 0.3, "dtype": "float64"},
-}
-QUICK: dict[str, Any] = {"epochs": 3, "batch": 16, "validation": 0}
-KINDS: dict[str, tuple[str, dict[str, Any]]] = {
-    **{name: ("MRF", parameters) for name, parameters in MRFS.items()},
-    "EASE": ("EASE", {"l2": 20.0}),
-    "EDLAE": ("EDLAE", {"l2": 5.0}),
-    "Popularity": ("Popularity", {}),
-    "ItemKNN": ("ItemKNN", {"neighbors": 12}),
-    "SLIM": ("SLIM", {"l1": 0.5, "l2": 5.0}),
-    "FsSLIM": ("FsSLIM", {"neighbors": 10, "l1": 0.5, "l2": 5.0}),
-    "WMF": ("WMF", {"factors": 6, "l2": 2.0, "weight": 5.0, "iterations": 4}),
-    "CDAE": ("CDAE", {"hidden": 8, **QUICK}),
-    "MultDAE": ("MultDAE", {"hidden": 8, **QUICK}),
-    "MultVAE": ("MultVAE", {"hidden": 8, "latent": 4, **QUICK}),
-}
-TAKE_NO_NEGATIVE_VALUES = ("WMF", "CDAE", "MultDAE", "MultVAE")
-
-
-def named_data(text: bool, *, real: bool = False, positive: bool = False, items: int = 30) -> Interactions:
-    X = random_matrix(3, users=60, items=items, real=real)
-    X = np.abs(X) if positive else X
-    X[:, 7] *= np.arange(60) % 7 > 0  # nobody has everything
-    users = [f"u{i:02}" for i in range(60)] if text else list(range(1000, 1060))
-    # Not in ascending order: the model must not rely on it.
-    names: list[Any] = [f"item {(7 * i) % items:02}" for i in range(items)]
-    ids = names if text else [2**40 + (7 * i) % items for i in range(items)]
-    titles = [None if i == 4 else f"Title, of {i}" for i in range(items)]
-    return Interactions(sp.csr_array(X), users, ids, titles)
-
-
-def small_split() -> Split:
-    X = random_matrix(4, users=90, items=30)
-    user, item = (each.astype(np.int32) for each in np.nonzero(X))
-    return strong_generalisation(Events(Ids.range(90), Ids.range(30), user, item), heldout=20)
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def kind(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    return KINDS[request.param]
-
-
-@pytest.fixture(scope="module")
-def make(kind: tuple[str, dict[str, Any]]) -> contract.Make:
-    name, parameters = kind
-    return lambda **more: build(name, {**parameters, **more})
-
-
-@pytest.fixture(scope="module", params=["integers and values", "texts"])
-def data(request: pytest.FixtureRequest, kind: tuple[str, dict[str, Any]]) -> Interactions:
-    text = request.param == "texts"
-    return named_data(text, real=not text, positive=kind[0] in TAKE_NO_NEGATIVE_VALUES)
-
-
-@pytest.fixture(scope="module")
-def model(make: contract.Make, data: Interactions) -> Recommender:
-    return make().fit(data)
-
-
-@pytest.mark.parametrize("promise", contract.PROMISES, ids=lambda promise: str(promise.__name__))
-def test_every_model_keeps_its_promises(
-    promise: Any, make: contract.Make, model: Recommender, data: Interactions, tmp_path: Path
-) -> None:
-    given = {"make": make, "model": model, "data": data, "folder": tmp_path}
-    promise(**{name: given[name] for name in inspect.signature(promise).parameters})
-
-
-def test_it_can_be_evaluated(make: contract.Make) -> None:
-    contract.it_can_be_evaluated(make, small_split())
-
-
-@pytest.mark.parametrize("name", TAKE_NO_NEGATIVE_VALUES)
-def test_negative_values_are_refused_where_they_mean_nothing(name: str) -> None:
-    contract.negative_values_are_refused(lambda: build(*KINDS[name]), named_data(text=False, real=True))
-
-
-def test_every_kind_of_model_keeps_the_contract() -> None:
-    assert {name for name, _ in KINDS.values()} == set(MODELS)
-
+from test_contract import MRFS, named_data
 
 # ── the most popular items ────────────────────────────────────────────────────────────────────────
 
@@ -276,14 +186,6 @@ def test_unknown_items_are_counted_once_for_all_histories() -> None:
         model.recommend(history=[[2**40, 5], [6, 2**40 + 1]], k=2)
     assert len(caught) == 1
     assert caught[0].filename == __file__
-
-
-@pytest.mark.parametrize("user", [np.float32(1), [1.0]], ids=repr)
-def test_float_ids_are_refused_with_what_to_give(user: Any) -> None:
-    model = MRF.paper(l2=2.0).fit(named_data(text=False))
-    for ask in (model.recommend, model.forget):
-        with pytest.raises(DataError, match=r"got .*1\.0.*Give them as integers"):
-            ask(user)
 
 
 def test_scores_keep_the_precision_of_the_model() -> None:

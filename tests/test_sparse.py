@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 
-from mrfrec import MRF, MemoryPlanError, NumericalError, ParameterError
+from mrfrec import MRF, MemoryPlanError, ParameterError
 from mrfrec.core import pattern
 from mrfrec.errors import MrfrecWarning
 
@@ -116,11 +116,6 @@ def test_sparse_equals_naive_for(
         assert A[0, 1]
     if name == "second ridge" and r == 0.5:  # several estimates are averaged
         assert count.max() >= 3
-
-
-def test_identical_items_without_ridge_are_refused(binary: Matrix) -> None:
-    with pytest.raises(NumericalError, match=r"block of item .* raise l2"):
-        fit(binary, l2=0.0, threshold=0.2)
 
 
 def test_float32_is_close_to_float64(binary: Matrix) -> None:

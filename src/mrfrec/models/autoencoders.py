@@ -21,8 +21,7 @@ from mrfrec.checks import (
     check_seed,
 )
 from mrfrec.core.sparse import DenseRows, Rows
-from mrfrec.engines.local import LocalEngine
-from mrfrec.engines.machine import memory_budget, usable_threads
+from mrfrec.engines.machine import memory_budget
 from mrfrec.errors import ParameterError
 from mrfrec.models.climbing import Axis
 from mrfrec.models.latent import Latent, refuse_negative
@@ -35,16 +34,22 @@ if TYPE_CHECKING:
 
 # Users per matrix product; constant, so that scores do not depend on the number of users in a call.
 _BLOCK = 32
+_OUTER = ("first", "vectors", "bias")  # the weights that are not among `_layers`
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class Autoencoder(Latent):
-    """What the three models have in common, their parameters among it; `networks.Recipe` differs."""
+    """What the three models have in common, their parameters among it."""
 
     explains: ClassVar[bool] = False
     extra: ClassVar[str | None] = "torch"
     machine_parameters: ClassVar[tuple[str, ...]] = ("device", "threads", "memory_limit")
     _trained_by: ClassVar[tuple[str, str]] = ("mrfrec.models.networks", "PyTorch")
+    is_multinomial: ClassVar[bool] = True  # the likelihood; histories are then normalised to length 1
+    # Parameters that one of them has, as the networks of the others see them. An annotation would make them
+    # parameters of all.
+    latent, kl_cap, kl_epochs = 0, 0.0, 0.0  # MultVAE
+    weight, activation, user_vectors = 0.0, "tanh", False  # CDAE
 
     hidden: int = 200
     dropout: float = 0.5
@@ -73,48 +78,55 @@ class Autoencoder(Latent):
         self.device = check_device_name(self.device)
         self._limit(self.threads, self.memory_limit)
 
+    def shapes(self, n: int, m: int) -> dict[str, tuple[int, ...]]:
+        """Return the shape of every weight, for n training users and m items."""
+        h, z = self.hidden, self.latent
+        found: dict[str, tuple[int, ...]] = {"first": (m, h), "first.bias": (h,)}
+        if z:
+            # Mean and log-variance of z side by side.
+            found |= {"encoder": (h, 2 * z), "encoder.bias": (2 * z,)}
+            found |= {"decoder": (z, h), "decoder.bias": (h,)}
+        if self.user_vectors:
+            found["users"] = (n, h)
+        return found | {"vectors": (m, h), "bias": (m,)}
+
     def _fit(self, data: "Interactions", given: FitContext) -> None:
         self.check_ready()
         from mrfrec.engines.devices import chosen_device
         from mrfrec.models import networks, training
 
         began = time.perf_counter()
-        kind: Any = type(self).__name__
         rows = Rows.of(data.matrix)
-        refuse_negative(kind, "the data", rows)
+        refuse_negative(type(self).__name__, "the data", rows)
         for part in given.validation or ():
-            refuse_negative(kind, "validation", part)
-        recipe = networks.Recipe(kind=kind, **self.parameters)
-        device = chosen_device(self.device)
+            refuse_negative(type(self).__name__, "validation", part)
+        device, needed = chosen_device(self.device), networks.needed_bytes(self, rows)
         plan = memory_budget(self.memory_limit)  # type: ignore[arg-type]  # a number by now
         if device == "cpu":
-            needed = networks.needed_bytes(recipe, (data.n_users, data.n_items), len(data))
             plan.require("training", needed + given.copied, "Use a smaller hidden or batch, or fewer items.")
-        trained = training.train(
-            rows,
-            recipe,
-            validation=given.validation,
-            device=device,
-            threads=self.threads or usable_threads(),
-            progress=given.progress,
+        ready = time.perf_counter()
+        weights, history, best_epoch = training.train(
+            self, rows, given.validation, device, needed, given.progress
         )
-        weights = trained.weights
+        trained = time.perf_counter()
         # Nothing below can fail: the model changes completely or not at all.
         self._vectors, self._base_scores = DenseRows(weights.pop("vectors")), weights.pop("bias")
         self._first = DenseRows(weights.pop("first"))  # W of the first layer, one row per item
-        self._keep(weights, trained.history, trained.best_epoch)
+        self._keep(weights, history, best_epoch)
         self.memory_plan_ = plan.stages
-        self.timings_ = {"train": trained.seconds, "total": time.perf_counter() - began}
+        self.timings_ = {"train": trained - ready, "total": time.perf_counter() - began}
 
     def _keep(self, layers: dict[str, Any], history: list[dict[str, Any]], best_epoch: int) -> None:
         # Of the first layer the bias, and the layers between the first and the last.
         self._layers, self.history_, self.best_epoch_ = layers, history, best_epoch
-        self._is_sigmoid = getattr(self, "activation", "tanh") == "sigmoid"
+        self._is_sigmoid = self.activation == "sigmoid"
 
     def _embed(self, histories: Rows) -> npt.NDArray[Any]:
         """Return the last hidden layer."""
-        kind, first = type(self).__name__, self._first
-        refuse_negative(kind, "a history", histories)
+        from mrfrec.engines.local import LocalEngine
+
+        first = self._first
+        refuse_negative(type(self).__name__, "a history", histories)
         n, items, values = len(histories), histories.items, histories.values.astype(np.float64)
         first.verify(np.unique(items) if len(items) <= 10_000 else None)
         out = np.empty((n, first.width), np.float32)
@@ -125,7 +137,7 @@ class Autoencoder(Latent):
             for u in range(start, stop):
                 span = slice(int(histories.ptr[u]), int(histories.ptr[u + 1]))
                 x = values[span]
-                if kind != "CDAE" and len(x):  # the others normalise each history to length 1
+                if self.is_multinomial and len(x):
                     x = x / np.sqrt(x @ x)
                 layer[u - start] = x.astype(np.float32) @ first.array[items[span]]
             out[start:stop] = self._through(layer + self._layers["first.bias"])[: stop - start]
@@ -150,15 +162,10 @@ class Autoencoder(Latent):
 
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
         super()._restore(arrays, facts, m)
-        h: int = self.parameters["hidden"]
-        shaped(arrays, "vectors", m, h)
-        first = shaped(arrays, "first", m, h)
-        self._first = DenseRows(first.array, first.check)
-        shapes: dict[str, tuple[int, ...]] = {"first.bias": (h,)}
-        if z := getattr(self, "latent", 0):
-            shapes |= {"encoder": (h, 2 * z), "encoder.bias": (2 * z,)}
-            shapes |= {"decoder": (z, h), "decoder.bias": (h,)}
-        layers = {name: shaped(arrays, name, *shape).read() for name, shape in shapes.items()}
+        shapes = self.shapes(0, m)
+        found = {name: shaped(arrays, name, *shapes[name]) for name in shapes if name != "users"}
+        self._first = DenseRows(found["first"].array, found["first"].check)
+        layers = {name: part.read() for name, part in found.items() if name not in _OUTER}
         self._keep(layers, facts["history"], facts["best_epoch"])
 
 
@@ -270,6 +277,7 @@ class CDAE(Autoencoder):
     """
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {"weight": (1.0, 10.0, 50.0), "l2": (0.001, 0.01, 0.1)}
+    is_multinomial: ClassVar[bool] = False
 
     weight: float = 10.0
     activation: Literal["sigmoid", "tanh"] = "tanh"

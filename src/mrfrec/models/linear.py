@@ -88,11 +88,11 @@ class Linear(Recommender):
     # ── using the weights ─────────────────────────────────────────────────────────────────────────
 
     def _scorer(self, histories: Rows) -> scorers.Scorer:
-        ranker = self._ranker if len(histories) >= _MANY else None
-        weights = scorers.WeightScorer(histories, self._weights, self._base_scores.dtype, ranker, self._few)
-        if self._low_rank is None:
-            return weights
-        return scorers.LowRankScorer(histories, weights, self._low_rank)
+        weights = scorers.WeightScorer(histories, self._weights, self._base_scores.dtype, self._few)
+        low_rank = self._low_rank
+        scorer = weights if low_rank is None else scorers.LowRankScorer(histories, weights, low_rank)
+        scorer.ranker = self._ranker if len(histories) >= _MANY else None
+        return scorer
 
     def _weights_between(
         self, had: npt.NDArray[Any], values: npt.NDArray[Any], targets: npt.NDArray[Any]

@@ -1,7 +1,7 @@
 """What a fit has measured: values, their gains, and how these are said and saved."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 
@@ -43,10 +43,7 @@ class Measured:
         found = ", ".join([*moved, *([f"{' and '.join(stayed)} as at the start"] if stayed else [])])
         return f"measured on {self.users:,} held-out users: {found}"
 
-    def facts(self) -> dict[str, Any]:
-        """Return it in the form that `of_facts` reads and JSON can hold."""
-        return asdict(self)
-
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> "Measured":
+        """Return what `asdict` has made of it, and JSON of that."""
         return cls(**{**facts, "choices": tuple(MeasuredValue(*choice) for choice in facts["choices"])})

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -271,7 +271,6 @@ class MRF(Linear):
         """Raise if PyTorch or the device is missing."""
         from mrfrec.engines.devices import chosen_device
 
-        super().check_ready()
         chosen_device(self.device)
 
     @property
@@ -455,7 +454,7 @@ class MRF(Linear):
         plan = {name: value for name, value in vars(self.plan_).items() if name not in _OF_MACHINE}
         facts: dict[str, Any] = {"plan": plan, "threshold": self.threshold_, "blocks": self.n_blocks_}
         facts |= {"rank_weight": self.rank_weight_, "values": self.values_, "new_scale": self.new_scale_}
-        facts["measured"] = None if self.measured_ is None else self.measured_.facts()
+        facts["measured"] = None if self.measured_ is None else asdict(self.measured_)
         return {"mean": self.mean_, "scale": self.scale_, **arrays}, facts
 
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:

@@ -9,8 +9,7 @@ waits for the device: all sizes follow from the row pointers on the host.
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,56 +20,21 @@ from torch.nn.functional import embedding, embedding_bag
 from mrfrec.core.sparse import Rows
 from mrfrec.errors import NumericalError
 
+if TYPE_CHECKING:
+    from mrfrec.models.autoencoders import Autoencoder
+
 _LIBRARY = 24_000_000  # bytes that PyTorch's own buffers take, measured
 
 Weights = dict[str, Tensor]
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """The parameters of a training, named as in the models."""
-
-    kind: Literal["CDAE", "MultDAE", "MultVAE"]
-    hidden: int
-    dropout: float
-    l2: float
-    learning_rate: float
-    batch: int
-    epochs: int
-    patience: int | None
-    validation: float
-    seed: int
-    latent: int = 0  # Mult-VAE
-    kl_cap: float = 0.0
-    kl_epochs: float = 0.0
-    weight: float = 0.0  # CDAE
-    activation: Literal["sigmoid", "tanh"] = "tanh"
-    user_vectors: bool = False
-
-    def kl_weight(self, epochs: float) -> float:
-        """Return β of Liang et al. §2.2.2 after some epochs: it grows to kl_cap in kl_epochs epochs."""
-        return self.kl_cap * min(epochs / self.kl_epochs, 1.0) if self.kl_epochs else self.kl_cap
-
-    def shapes(self, n: int, m: int) -> dict[str, tuple[int, ...]]:
-        """Return the shape of every weight, for n training users and m items."""
-        h = self.hidden
-        shapes: dict[str, tuple[int, ...]] = {"first": (m, h), "first.bias": (h,)}
-        if self.kind == "MultVAE":
-            # Mean and log-variance of z side by side.
-            shapes |= {"encoder": (h, 2 * self.latent), "encoder.bias": (2 * self.latent,)}
-            shapes |= {"decoder": (self.latent, h), "decoder.bias": (h,)}
-        if self.user_vectors:
-            shapes["users"] = (n, h)
-        return shapes | {"vectors": (m, h), "bias": (m,)}
-
-
-def needed_bytes(recipe: Recipe, shape: tuple[int, int], pairs: int) -> int:
+def needed_bytes(model: "Autoencoder", rows: Rows) -> int:
     """Estimate the bytes a training holds besides the given matrix."""
-    n, m = shape
-    parameters = sum(math.prod(one) for one in recipe.shapes(n, m).values())
+    n, m = len(rows), rows.width
+    parameters = sum(math.prod(one) for one in model.shapes(n, m).values())
     copies = 6  # weights, gradients, two moments, the best epoch and the one before it
-    outputs = 2 * min(recipe.batch, n) * m  # of a training step and of validation
-    return 4 * (copies * parameters + outputs) + 48 * pairs + _LIBRARY
+    outputs = 2 * min(model.batch, n) * m  # of a training step and of validation
+    return 4 * (copies * parameters + outputs) + 48 * len(rows.items) + _LIBRARY
 
 
 class UserBatch(NamedTuple):
@@ -87,11 +51,11 @@ class UserBatch(NamedTuple):
 class DeviceRows:
     """The rows of a matrix on a device, divided into batches."""
 
-    def __init__(self, rows: Rows, recipe: Recipe, device: str) -> None:
+    def __init__(self, rows: Rows, model: "Autoencoder", device: str) -> None:
         self.width, self.device, self.lengths = rows.width, device, np.diff(rows.ptr)
         values = rows.values.astype(np.float64)
         inputs = values
-        if recipe.kind != "CDAE":  # the others normalise each history to length 1
+        if model.is_multinomial:  # these normalise each history to length 1
             inputs = values / np.repeat(np.sqrt(_row_sums(values**2, rows.ptr)), self.lengths)
         self._ptr = self._moved(rows.ptr, np.int64)
         self._items = self._moved(rows.items, np.int32)
@@ -137,11 +101,11 @@ def _row_sums(values: npt.NDArray[np.float64], ptr: npt.NDArray[np.int64]) -> np
     return np.bincount(owner, values, len(ptr) - 1).astype(np.float64, copy=False)
 
 
-def _initial(recipe: Recipe, n: int, m: int, device: str) -> Weights:
+def _initial(model: "Autoencoder", n: int, m: int, device: str) -> Weights:
     """Return initial weights, the same on every device: Glorot's uniform, biases near 0, user vectors 0."""
-    random = torch.Generator().manual_seed(seed_of(recipe, 0))
+    random = torch.Generator().manual_seed(seed_of(model, 0))
     weights = {}
-    for name, shape in recipe.shapes(n, m).items():
+    for name, shape in model.shapes(n, m).items():
         made = torch.zeros(shape, dtype=torch.float32, device="cpu")
         if len(shape) == 1:
             made.normal_(0, 0.001, generator=random).clamp_(-0.002, 0.002)
@@ -152,34 +116,37 @@ def _initial(recipe: Recipe, n: int, m: int, device: str) -> Weights:
     return weights
 
 
-def seed_of(recipe: Recipe, epoch: int) -> int:
+def seed_of(model: "Autoencoder", epoch: int) -> int:
     """Return the seed of an epoch; 0 is for the initial weights."""
-    return int(np.random.SeedSequence((recipe.seed, epoch)).generate_state(1, np.uint64)[0])
+    return int(np.random.SeedSequence((model.seed, epoch)).generate_state(1, np.uint64)[0])
 
 
 def _hidden(
-    weights: Mapping[str, Tensor], recipe: Recipe, batch: UserBatch, random: torch.Generator | None = None
+    weights: Mapping[str, Tensor],
+    model: "Autoencoder",
+    batch: UserBatch,
+    random: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Return the last hidden layer, users × hidden, and Mult-VAE's KL(q‖N(0, 1)) per user.
 
     With `random`, as in training: with dropout, user vectors and a sampled z.
     """
     inputs = batch.inputs
-    if random is not None and recipe.dropout > 0:
+    if random is not None and model.dropout > 0:
         # Equals dropout on the dense row: zeros stay zero.
         kept = torch.rand(inputs.shape, generator=random, dtype=inputs.dtype, device=inputs.device)
-        inputs = inputs * (kept >= recipe.dropout) / (1 - recipe.dropout)
+        inputs = inputs * (kept >= model.dropout) / (1 - model.dropout)
     layer = embedding_bag(
         batch.items, weights["first"], batch.offsets, mode="sum", per_sample_weights=inputs,
         include_last_offset=True,
     ) + weights["first.bias"]  # fmt: skip
-    if random is not None and recipe.user_vectors:
+    if random is not None and model.user_vectors:
         layer = layer + embedding(batch.users, weights["users"])
-    layer = torch.sigmoid(layer) if recipe.activation == "sigmoid" else torch.tanh(layer)
-    if recipe.kind != "MultVAE":
+    layer = torch.sigmoid(layer) if model.activation == "sigmoid" else torch.tanh(layer)
+    if not model.latent:
         return layer, None
     encoded = torch.addmm(weights["encoder.bias"], layer, weights["encoder"])
-    mean, log_variance = encoded[:, : recipe.latent], encoded[:, recipe.latent :]
+    mean, log_variance = encoded[:, : model.latent], encoded[:, model.latent :]
     z, divergence = mean, None
     if random is not None:
         noise = torch.randn(mean.shape, generator=random, dtype=mean.dtype, device=mean.device)
@@ -222,35 +189,40 @@ def _weighted_square(outputs: Tensor, batch: UserBatch, weight: float) -> tuple[
     return loss, gradient
 
 
+def kl_weight_after(model: "Autoencoder", epochs: float) -> float:
+    """Return β of Liang et al. §2.2.2 after some epochs: it grows to kl_cap in kl_epochs epochs."""
+    return model.kl_cap * min(epochs / model.kl_epochs, 1.0) if model.kl_epochs else model.kl_cap
+
+
 class Trainer:
     """A network and its optimiser on a device."""
 
-    def __init__(self, recipe: Recipe, rows: Rows, device: str) -> None:
-        self.recipe, self.device, self.data = recipe, device, DeviceRows(rows, recipe, device)
-        self.weights = _initial(recipe, len(rows), rows.width, device)
+    def __init__(self, model: "Autoencoder", rows: Rows, device: str) -> None:
+        self.model, self.device, self.data = model, device, DeviceRows(rows, model, device)
+        self.weights = _initial(model, len(rows), rows.width, device)
         biases, matrices = ([w for w in self.weights.values() if w.ndim == n] for n in (1, 2))
         # The gradient of (l2/batch)·‖W‖² is 2·l2/batch·W: `weight_decay` times W. (Liang et al. publish code
         # with λ = l2/batch times twice TensorFlow's l2_loss, which is half the sum of squares.)
         groups: list[dict[str, Any]] = [
-            {"params": matrices, "weight_decay": 2 * recipe.l2 / recipe.batch},
+            {"params": matrices, "weight_decay": 2 * model.l2 / model.batch},
             {"params": biases},
         ]
-        self._block = self.data.block(recipe.batch)
-        self.adam = torch.optim.Adam(groups, lr=recipe.learning_rate, fused=True)
-        self.steps, self.steps_per_epoch = 0, math.ceil(len(rows) / recipe.batch)
+        self._block = self.data.block(model.batch)
+        self.adam = torch.optim.Adam(groups, lr=model.learning_rate, fused=True)
+        self.steps, self.steps_per_epoch = 0, math.ceil(len(rows) / model.batch)
 
     def step(self, batch: UserBatch, random: torch.Generator) -> Tensor:
         """Take one step on the mean loss of a batch; return the summed loss without penalties."""
-        hidden, divergence = _hidden(self.weights, self.recipe, batch, random)
+        hidden, divergence = _hidden(self.weights, self.model, batch, random)
         share = 1 / len(batch.users)
         # The gradients of the last layer are computed by hand, so that one dense block of users × items
         # suffices.
         with torch.no_grad():
             outputs = _outputs(self.weights, hidden, self._block)
-            if self.recipe.kind == "CDAE":
-                loss, gradient = _weighted_square(outputs, batch, self.recipe.weight)
-            else:
+            if self.model.is_multinomial:
                 loss, gradient = _multinomial(outputs, batch, self.data.totals[batch.users])
+            else:
+                loss, gradient = _weighted_square(outputs, batch, self.model.weight)
             gradient.mul_(share)
             behind = [gradient @ self.weights["vectors"]]
         self.adam.zero_grad()
@@ -258,7 +230,7 @@ class Trainer:
         self.weights["bias"].grad = gradient.sum(0)
         ends = [hidden]
         if divergence is not None:
-            kl_weight = self.recipe.kl_weight(self.steps / self.steps_per_epoch)
+            kl_weight = kl_weight_after(self.model, self.steps / self.steps_per_epoch)
             ends.append(divergence)
             behind.append(torch.full_like(divergence, kl_weight * share))
             loss = loss + kl_weight * divergence.detach().sum()
@@ -269,11 +241,11 @@ class Trainer:
 
     def epoch(self, number: int, report: Callable[[int], None]) -> float:
         """Train on all users once, in a new order, and return the mean loss; `report` gets the steps done."""
-        seed = seed_of(self.recipe, number)
+        seed = seed_of(self.model, number)
         random = torch.Generator(self.device).manual_seed(seed)
         order = np.random.default_rng(seed).permutation(len(self.data))
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for batch in self.data.batches(order, self.recipe.batch):
+        for batch in self.data.batches(order, self.model.batch):
             total += self.step(batch, random)
             report(self.steps)
         loss = float(total) / len(self.data)
@@ -290,10 +262,12 @@ class Trainer:
 
 
 @torch.no_grad()
-def ranked(weights: Mapping[str, Tensor], recipe: Recipe, shown: DeviceRows, k: int) -> Iterator[Tensor]:
+def ranked(
+    weights: Mapping[str, Tensor], model: "Autoencoder", shown: DeviceRows, k: int
+) -> Iterator[Tensor]:
     """Yield the k best unseen items of each user, one batch of users at a time."""
-    block = shown.block(recipe.batch)
-    for batch in shown.batches(np.arange(len(shown)), recipe.batch):
-        outputs = _outputs(weights, _hidden(weights, recipe, batch)[0], block)
+    block = shown.block(model.batch)
+    for batch in shown.batches(np.arange(len(shown)), model.batch):
+        outputs = _outputs(weights, _hidden(weights, model, batch)[0], block)
         outputs.view(-1).index_fill_(0, batch.places, -math.inf)
         yield outputs.topk(k, 1).indices

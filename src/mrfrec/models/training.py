@@ -1,9 +1,8 @@
 """Train an autoencoder: epochs, early stopping and validation."""
 
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,59 +11,55 @@ from torch import Tensor
 
 from mrfrec.core.memory import human_bytes
 from mrfrec.core.sparse import Rows
+from mrfrec.data.heldout import only_entries
+from mrfrec.engines.machine import usable_threads
 from mrfrec.errors import DataError, MemoryPlanError
-from mrfrec.models.networks import DeviceRows, Recipe, Trainer, Weights, needed_bytes, ranked, seed_of
+from mrfrec.models.networks import DeviceRows, Trainer, Weights, ranked, seed_of
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
+    from mrfrec.models.autoencoders import Autoencoder
 
 _DEPTH = 100  # places of the nDCG that decides when to stop
 _MOST_VALIDATION_USERS = 10_000
 _HIDDEN = 0.2  # share of each validation user's items
 
 
-class Trained(NamedTuple):
-    """The weights of the best epoch and the course of the training."""
-
-    weights: dict[str, npt.NDArray[np.float32]]
-    history: list[dict[str, Any]]  # epoch, loss, ndcg
-    best_epoch: int
-    seconds: float
+Trained = tuple[dict[str, npt.NDArray[np.float32]], list[dict[str, Any]], int]
+"""The weights of the best epoch; epoch, loss and ndcg of each epoch; and the number of the best."""
 
 
 def train(
+    model: "Autoencoder",
     rows: Rows,
-    recipe: Recipe,
-    *,
+    validation: tuple[Rows, Rows] | None,
     device: str,
-    validation: tuple[Rows, Rows] | None = None,
-    threads: int | None = None,
+    needed: int,
     progress: "Progress | None" = None,
 ) -> Trained:
     """Train a network on users × items and keep the epoch with the best validation nDCG.
 
-    `validation` holds shown and hidden items of validation users. If None, the share `recipe.validation` of
-    the users is held out. With a share of 0 all epochs are trained and the last is kept.
+    `validation` holds shown and hidden items of validation users. If None, the share `model.validation` of
+    the users is held out. With a share of 0 all epochs are trained and the last is kept. `needed` is about
+    how many bytes it takes.
     """
-    if validation is None and recipe.validation > 0:
-        rows, validation = _set_aside(rows, recipe)
-    needed = needed_bytes(recipe, (len(rows), rows.width), len(rows.items))
-    with _settings(threads, device, needed):
-        trainer = Trainer(recipe, rows, device)
-        questions = None if validation is None else _Questions(validation, recipe, device)
-        patience = recipe.epochs if questions is None else recipe.patience or recipe.epochs
-        steps = recipe.epochs * trainer.steps_per_epoch  # unless it stops early
+    if validation is None and model.validation > 0:
+        rows, validation = _set_aside(rows, model)
+    with _settings(model.threads or usable_threads(), device, needed):
+        trainer = Trainer(model, rows, device)
+        questions = None if validation is None else _Questions(validation, model, device)
+        patience = model.epochs if questions is None else model.patience or model.epochs
+        steps = model.epochs * trainer.steps_per_epoch  # unless it stops early
 
         def report(done: int) -> None:
             if progress is not None:
                 progress("training", done, steps)
 
-        began = time.perf_counter()
         history: list[dict[str, Any]] = []
         best: Weights = {}
         best_epoch = 0
         report(0)
-        while (epoch := len(history) + 1) <= recipe.epochs and epoch - 1 - best_epoch < patience:
+        while (epoch := len(history) + 1) <= model.epochs and epoch - 1 - best_epoch < patience:
             loss = trainer.epoch(epoch, report)
             ndcg = None if questions is None else questions.ndcg(trainer.weights)
             before = history[best_epoch - 1]["ndcg"] if best_epoch else None
@@ -73,19 +68,18 @@ def train(
             history.append({"epoch": epoch, "loss": loss, "ndcg": ndcg})
         report(steps)
         weights = {name: w.cpu().numpy() for name, w in best.items()}
-    return Trained(weights, history, best_epoch, time.perf_counter() - began)
+    return weights, history, best_epoch
 
 
 @contextmanager
-def _settings(threads: int | None, device: str, needed: int) -> Iterator[None]:
+def _settings(threads: int, device: str, needed: int) -> Iterator[None]:
     """Enable gradients and set the number of threads; restore the caller's settings afterwards.
 
     Where a GPU runs out of memory, raise `MemoryPlanError`.
     """
     before = torch.get_num_threads()
     try:
-        if threads is not None:
-            torch.set_num_threads(threads)
+        torch.set_num_threads(threads)
         with torch.inference_mode(False), torch.enable_grad():
             yield
     except torch.OutOfMemoryError as error:
@@ -99,17 +93,17 @@ def _settings(threads: int | None, device: str, needed: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _set_aside(rows: Rows, recipe: Recipe) -> tuple[Rows, tuple[Rows, Rows]]:
+def _set_aside(rows: Rows, model: "Autoencoder") -> tuple[Rows, tuple[Rows, Rows]]:
     """Hold out some users: return the others, and the shown and hidden items of those held out."""
     able = np.flatnonzero(np.diff(rows.ptr) >= 2)
-    count = min(max(round(recipe.validation * len(rows)), 1), _MOST_VALIDATION_USERS, len(able))
+    count = min(max(round(model.validation * len(rows)), 1), _MOST_VALIDATION_USERS, len(able))
     if count == 0 or count == len(rows):
         raise DataError(
             f"no users can be held out for validation: {len(able):,} of {len(rows):,} have two items or "
             "more, and at least one user must remain for training. Pass validation users to fit, or train "
             "for all epochs with validation=0."
         )
-    random = np.random.default_rng(seed_of(recipe, 0))
+    random = np.random.default_rng(seed_of(model, 0))
     aside = np.sort(random.choice(able, count, replace=False))
     asked = rows.take(aside)
     # Shuffle the entries of each user and hide the first ones.
@@ -119,23 +113,19 @@ def _set_aside(rows: Rows, recipe: Recipe) -> tuple[Rows, tuple[Rows, Rows]]:
     shuffled = np.lexsort((random.random(len(owner)), owner))
     hidden = np.zeros(len(owner), np.bool_)
     hidden[shuffled] = np.arange(len(owner)) - asked.ptr[owner] < most[owner]
-    return rows.take(np.setdiff1d(np.arange(len(rows)), aside)), (_only(asked, ~hidden), _only(asked, hidden))
-
-
-def _only(rows: Rows, keep: npt.NDArray[np.bool_]) -> Rows:
-    ptr = np.concatenate([[0], np.cumsum(keep)])[rows.ptr]
-    return Rows(ptr, rows.items[keep], rows.values[keep], rows.width)
+    others, X = rows.take(np.setdiff1d(np.arange(len(rows)), aside)), asked.matrix()
+    return others, (Rows.of(only_entries(X, ~hidden)), Rows.of(only_entries(X, hidden)))
 
 
 class _Questions:
     """Validation users on the device."""
 
-    def __init__(self, validation: tuple[Rows, Rows], recipe: Recipe, device: str) -> None:
+    def __init__(self, validation: tuple[Rows, Rows], model: "Autoencoder", device: str) -> None:
         asked = np.flatnonzero(np.diff(validation[1].ptr))
         if not len(asked):
             raise DataError("validation: no user has a hidden item.")
-        self._shown, self._targets = (DeviceRows(rows.take(asked), recipe, device) for rows in validation)
-        self._recipe, self._depth = recipe, min(_DEPTH, self._shown.width)
+        self._shown, self._targets = (DeviceRows(rows.take(asked), model, device) for rows in validation)
+        self._model, self._depth = model, min(_DEPTH, self._shown.width)
         discounts = 1 / np.log2(np.arange(2, self._depth + 2))
         ideal = np.cumsum(discounts)[np.minimum(self._targets.lengths, self._depth) - 1]
         self._discounts, self._ideal = (torch.from_numpy(a).to(device) for a in (discounts, ideal))
@@ -144,8 +134,8 @@ class _Questions:
         """Return the mean nDCG@100."""
         start = 0
         total = torch.zeros((), dtype=torch.float64, device=self._ideal.device)
-        targets = self._targets.batches(np.arange(len(self._targets)), self._recipe.batch)
-        rankings = ranked(weights, self._recipe, self._shown, self._depth)
+        targets = self._targets.batches(np.arange(len(self._targets)), self._model.batch)
+        rankings = ranked(weights, self._model, self._shown, self._depth)
         for found, wanted in zip(rankings, targets, strict=True):
             shape = len(found), self._shown.width
             is_target = torch.zeros(shape, dtype=torch.bool, device=found.device)

@@ -1,7 +1,7 @@
 """Which items may be recommended: `allow` and `exclude`, for everybody or for each user."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,16 +12,16 @@ from mrfrec.data.ids import Id, Ids
 from mrfrec.errors import ParameterError
 from mrfrec.models.answers.histories import Query, UnknownIds, find_ids, rows_of_pairs
 from mrfrec.models.answers.question import ItemFilter
+from mrfrec.models.answers.scorers import items_of
 
 
 @dataclass(frozen=True)
 class Filters:
-    """The items hidden from everybody, and those excluded from or allowed to each row of a query."""
+    """The items hidden from everybody, those excluded from each row of a query, the only ones for some."""
 
     hidden: npt.NDArray[np.bool_] | None = None
     excluded: Rows | None = None
-    allowed: Rows | None = None
-    limited: frozenset[int] = frozenset()  # rows that `allowed` is for; the others may get any item
+    allowed: Mapping[int, npt.NDArray[Any]] = field(default_factory=dict)  # other rows may get any item
     unknown: tuple[UnknownIds, ...] = ()
 
     @classmethod
@@ -42,14 +42,16 @@ class Filters:
             places, missing = find_ids([*ids, *common], items, "item", name)
             if isinstance(given, Mapping):
                 rows = rows_of_pairs(owners, places[: len(ids)], np.ones(len(ids)), len(query), items)
-                found["allowed" if name == "allow" else "excluded"] = rows
+                if name == "exclude":
+                    found["excluded"] = rows
+                else:
+                    limited = (row for row, user in enumerate(query.names) if user in given)
+                    found["allowed"] = {row: np.unique(items_of(rows, row)) for row in limited}
             if for_all is not None:
                 hidden = found.setdefault("hidden", np.full(len(items), name == "allow"))
                 places = places[len(ids) :]
                 hidden[places[places >= 0]] = name == "exclude"
             unknown += missing
-        if isinstance(allow, Mapping):
-            found["limited"] = frozenset(row for row, name in enumerate(query.names) if name in allow)
         return cls(**found, unknown=unknown)
 
     def hide(self, start: int, histories: Rows, exclude_seen: bool) -> Rows | None:
@@ -69,11 +71,8 @@ class Filters:
 
     def allow(self, start: int, count: int) -> dict[int, npt.NDArray[Any]]:
         """Return the only items that may go to some of a batch of users."""
-        if self.allowed is None:
-            return {}
-        ptr, items = self.allowed.ptr, self.allowed.items
-        rows = [row for row in range(start, start + count) if row in self.limited]
-        return {row - start: items[int(ptr[row]) : int(ptr[row + 1])] for row in rows}
+        rows = range(start, start + count) if self.allowed else ()
+        return {row - start: self.allowed[row] for row in rows if row in self.allowed}
 
 
 def _by_row(given: Mapping[Any, Any], names: Ids, parameter: str) -> tuple[npt.NDArray[Any], list[Id]]:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from mrfrec.engines.gpu.ranking import DeviceRanker
 
 Array = npt.NDArray[Any]
-Best = tuple[npt.NDArray[np.int32], Array]
-"""The k best items of each user, and their scores."""
 
 FEW = 16  # users, up to which numpy has answered before compiled code has loaded
 # Users whose vectors are multiplied at once: always as many, so that scores do not depend on how many ask.
@@ -45,12 +43,13 @@ class Scorer(ABC):
     users_at_once: int  # most users that `scores` is asked for
     uses_blas = False
     few = FEW  # users, up to which numpy is used
+    ranker: "DeviceRanker | None" = None  # a device that holds the weights, and ranks by them
 
     def __init__(self, histories: Rows) -> None:
-        self._histories = histories
+        self.histories = histories
 
     def __len__(self) -> int:
-        return len(self._histories)
+        return len(self.histories)
 
     @abstractmethod
     def scores(self, first: int, last: int, base: Array, selection: Selection | None = None) -> Rows | Array:
@@ -66,30 +65,18 @@ class Scorer(ABC):
 
         By default any history is evidence for every item.
         """
-        ptr = self._histories.ptr[first : last + 1]
+        ptr = self.histories.ptr[first : last + 1]
         return (items >= 0) & (np.diff(ptr) > 0)[:, None]
-
-    def best(self, base: Array, order: Array, selection: Selection) -> Best | None:
-        """Return the k best items of all users, and their scores, if a device holds the weights.
-
-        The result is that of choosing from `scores`; of equal scores, the lower `order` comes first.
-        """
-        return None
 
 
 class WeightScorer(Scorer):
-    """Scores x·B; where there is a `ranker`, that holds B as well."""
+    """Scores x·B."""
 
     def __init__(
-        self,
-        histories: Rows,
-        weights: Rows | DenseRows,
-        dtype: npt.DTypeLike,
-        ranker: "DeviceRanker | None" = None,
-        few: int = FEW,
+        self, histories: Rows, weights: Rows | DenseRows, dtype: npt.DTypeLike, few: int = FEW
     ) -> None:
         super().__init__(histories)
-        self._weights, self._ranker, self.few = weights, ranker, few
+        self._weights, self.few = weights, few
         if weights.check is not None:
             weights.verify(np.unique(histories.items) if len(histories.items) <= 10_000 else None)
         self._values = histories.values.astype(dtype, copy=False)
@@ -119,7 +106,7 @@ class WeightScorer(Scorer):
         if len(self) > self.few:
             from mrfrec.core.kernels import ranking as kernels
 
-            had = self._histories.items[int(self._histories.ptr[first]) : int(self._histories.ptr[last])]
+            had = self.histories.items[int(self.histories.ptr[first]) : int(self.histories.ptr[last])]
             most = min(int((B.ptr[had + 1] - B.ptr[had]).sum()), (last - first) * B.width)
             ptr = np.zeros(last - first + 1, np.int64)
             items, scores = np.empty(most, np.int32), np.empty(most, base.dtype)
@@ -151,7 +138,7 @@ class WeightScorer(Scorer):
 
     def has_evidence(self, first: int, last: int, items: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
         """Look for a weight other than 0."""
-        rows, found = self._histories, np.zeros(items.shape, bool)
+        rows, found = self.histories, np.zeros(items.shape, bool)
         if isinstance(self._weights, Rows):  # as `scores` tells for all items; asked for a few that are new
             for u in np.flatnonzero((items >= 0).any(axis=1)).tolist():
                 span = slice(int(rows.ptr[first + u]), int(rows.ptr[first + u + 1]))
@@ -170,21 +157,13 @@ class WeightScorer(Scorer):
             user, place, at = user[~hit], place[~hit], at[~hit] + 1
         return found
 
-    def best(self, base: Array, order: Array, selection: Selection) -> Best | None:
-        """Ask the device, if there is one."""
-        if self._ranker is None:
-            return None
-        return self._ranker.top_k(
-            self._histories, self._values, selection.k, base, order, selection.hidden, selection.factor
-        )
-
     @cached_property
     def _arrays(self) -> tuple[Array, ...]:
-        return for_kernels(self._histories, self._values.dtype)
+        return for_kernels(self.histories, self._values.dtype)
 
     def _history(self, u: int) -> "zip[tuple[int, Any]]":
-        span = slice(int(self._histories.ptr[u]), int(self._histories.ptr[u + 1]))
-        return zip(self._histories.items[span].tolist(), self._values[span], strict=True)
+        span = slice(int(self.histories.ptr[u]), int(self.histories.ptr[u + 1]))
+        return zip(self.histories.items[span].tolist(), self._values[span], strict=True)
 
 
 class LowRankScorer(Scorer):
@@ -207,7 +186,7 @@ class LowRankScorer(Scorer):
         else:
             for u in range(first, last):
                 self._add_one(u, out[u - first], selection)
-        ptr, items = self._histories.ptr[first : last + 1], self._histories.items
+        ptr, items = self.histories.ptr[first : last + 1], self.histories.items
         span = slice(int(ptr[0]), int(ptr[-1]))
         user = np.repeat(np.arange(last - first), np.diff(ptr))
         out[user, items[span]] -= self._values[span] * self._low_rank.own[items[span]]
@@ -218,7 +197,7 @@ class LowRankScorer(Scorer):
         from mrfrec.core.kernels import ranking as kernels
 
         V, low = self._V, self._low_rank
-        ptr, items, _ = for_kernels(self._histories, out.dtype)
+        ptr, items, _ = for_kernels(self.histories, out.dtype)
         h = np.zeros((last - first, V.shape[1]), out.dtype)
         kernels.embed(ptr, items, self._values, first, last, low.left, V, h)
         if selection is None:
@@ -238,9 +217,9 @@ class LowRankScorer(Scorer):
 
     def _add_one(self, u: int, out: Array, selection: Selection | None) -> None:
         """Add V·h to the scores of user u, in numpy; items whose scores are not selected may get −∞."""
-        V, had = self._V, items_of(self._histories, u)
+        V, had = self._V, items_of(self.histories, u)
         h = np.zeros(V.shape[1], V.dtype)
-        for t, j in enumerate(had.tolist(), int(self._histories.ptr[u])):
+        for t, j in enumerate(had.tolist(), int(self.histories.ptr[u])):
             h += self._values[t] * self._low_rank.left[j] * V[j]
         items = np.arange(len(out))
         if selection is not None:
@@ -279,10 +258,6 @@ class LowRankScorer(Scorer):
         else:  # multiplying all rows takes less time than copying some
             products = np.einsum("if,f->i", self._V, h)[items]
         return items[left(start[items] + products, rounded[items], items)]
-
-    def best(self, base: Array, order: Array, selection: Selection) -> Best | None:
-        """Ask the device, if there is one: it holds the low-rank part as well."""
-        return self._weights.best(base, order, selection)
 
     def has_evidence(self, first: int, last: int, items: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
         """Take any history as evidence for every item that has users; new items need a weight."""

@@ -159,8 +159,9 @@ def top_k(
     few, allowed = n <= scorer.few, allowed or {}
     hide = Rows.empty(n, len(base.start)) if hidden is None else hidden
     selection = None if allowed else Selection(k, hide, base.factor)
-    found = None if selection is None else scorer.best(base.start, base.order, selection)
-    if found is not None:
+    if scorer.ranker is not None and not allowed:
+        values = scorer.histories.values.astype(best.dtype, copy=False)
+        found = scorer.ranker.top_k(scorer.histories, values, k, base.start, base.order, hide, base.factor)
         return *found, scorer.has_evidence(0, n, found[0])
 
     def work(task: tuple[int, int]) -> None:
@@ -178,8 +179,8 @@ def top_k(
             if few or u in allowed:
                 chosen = _choose(scored, u - first, k, base, items_of(hide, u), allowed.get(u))
                 items[u], best[u], evidence[u] = -1, -np.inf, False
-                for row, found in zip((items[u], best[u], evidence[u]), chosen, strict=True):
-                    row[: len(found)] = found
+                for row, places in zip((items[u], best[u], evidence[u]), chosen, strict=True):
+                    row[: len(places)] = places
         if not isinstance(scored, Rows):
             evidence[part] = scorer.has_evidence(first, last, items[part])
 
@@ -228,19 +229,15 @@ def _choose(
         touched = ~skip[scored.items[span]]
         items, scores = scored.items[span][touched], scored.values[span][touched]
         evidence = len(items)
-        # The best of the other items: in order, so that the first k will do.
+        # The best of the other items: in order, so that the first ones will do.
         skip[items] = True
-        pool = base.best_first if allowed is None else allowed
-        others = pool if allowed is not None else pool[: k + evidence + len(hidden)]
+        others = base.best_first[: k + evidence + len(hidden)] if allowed is None else allowed
         others = others[~skip[others]]
-        others = others if allowed is not None else others[:k]
         items = np.concatenate([items, others])
         scores = np.concatenate([scores, base.scores[others]])
     else:
-        items = np.flatnonzero(~skip) if allowed is not None else np.arange(len(skip))
-        scores, evidence = scored[row], 0
+        items, scores, evidence = np.arange(len(skip)), scored[row], 0
         scores[skip] = -np.inf
-        scores = scores[items] if allowed is not None else scores
     # Everything that may be among the k best, then these alone in order.
     places = np.flatnonzero(scores > -np.inf)
     if k < len(places):
