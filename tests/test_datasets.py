@@ -31,7 +31,6 @@ import naive_evaluation as naive
 
 Row = tuple[Any, Any, float, int]  # user, item, value, seconds since 1970
 Small = Callable[..., DataSet]
-Serve = Callable[[bool], str]
 
 DAY = 86_400
 TITLES = {
@@ -386,45 +385,34 @@ def test_importing_loads_nothing_heavy() -> None:
 # ── downloading ───────────────────────────────────────────────────────────────────────────────────
 
 
-class Quiet(SimpleHTTPRequestHandler):
+class Files(SimpleHTTPRequestHandler):
+    """Answers with half of a file if the query says so, and then breaks off."""
+
+    def copyfile(self, source: Any, outputfile: Any) -> None:
+        content = source.read()
+        outputfile.write(content[: len(content) // 2] if self.path.endswith("?half") else content)
+
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         pass
 
 
-class Short(Quiet):
-    def copyfile(self, source: Any, outputfile: Any) -> None:
-        content = source.read()
-        outputfile.write(content[: len(content) // 2])  # breaks off
-
-
 @pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Serve]:
-    """Serves the folder "served", files whole or broken off; says where."""
-    (tmp_path / "served").mkdir()
-    servers: list[ThreadingHTTPServer] = []
-
-    def start(whole: bool) -> str:
-        handler = partial(Quiet if whole else Short, directory=str(tmp_path / "served"))
-        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), handler))
-        threading.Thread(target=servers[-1].serve_forever, args=(0.01,)).start()
-        return f"http://127.0.0.1:{servers[-1].server_port}"
-
-    yield start
-    for server in servers:
+def published(tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """The URL of an archive of "ml-1m", and its MD5."""
+    archive = zipped(write_movielens("ml-1m", ratings(), tmp_path), tmp_path / "ml-1m.zip", inside="ml-1m/")
+    handler = partial(Files, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        md5 = hashlib.md5(archive.read_bytes()).hexdigest()
+        yield f"http://127.0.0.1:{server.server_port}/ml-1m.zip", md5
         server.shutdown()
-        server.server_close()
 
 
-def archive_of(name: str, folder: Path) -> tuple[Path, str]:
-    """Its archive, in the folder that is served, and its MD5."""
-    home = write_movielens(name, ratings(), folder)
-    archive = zipped(home, folder / "served" / f"{name}.zip", inside=f"{name}/")
-    return archive, hashlib.md5(archive.read_bytes()).hexdigest()
-
-
-def test_archive_is_downloaded_checked_and_kept(tmp_path: Path, small: Small, serve: Serve) -> None:
-    _, md5 = archive_of("ml-1m", tmp_path)
-    small("ml-1m", url=f"{serve(True)}/ml-1m.zip", md5=md5)
+def test_archive_is_downloaded_checked_and_kept(
+    tmp_path: Path, small: Small, published: tuple[str, str]
+) -> None:
+    url, md5 = published
+    small("ml-1m", url=url, md5=md5)
     kept = tmp_path / "kept"
     path = datasets.prepare("ml-1m", folder=kept)
     assert listing(kept) == ["ml-1m.items.parquet", "ml-1m.parquet", "ml-1m.zip"]
@@ -438,20 +426,20 @@ def test_archive_is_downloaded_checked_and_kept(tmp_path: Path, small: Small, se
 
 
 def test_download_that_fails_or_breaks_off_says_what_to_do(
-    tmp_path: Path, small: Small, serve: Serve
+    tmp_path: Path, small: Small, published: tuple[str, str]
 ) -> None:
-    _, md5 = archive_of("ml-1m", tmp_path)
-    for url, reason in (
-        (f"{serve(False)}/ml-1m.zip", "bytes too early|IncompleteRead"),
-        (f"{serve(True)}/absent.zip", "HTTP Error 404: File not found"),
+    url, md5 = published
+    for wrong, reason in (
+        (f"{url}?half", "bytes too early|IncompleteRead"),
+        (f"{url}.zip", "HTTP Error 404: File not found"),
         ("http://127.0.0.1:9/ml-1m.zip", "refused"),
     ):
-        small("ml-1m", url=url, md5=md5)
+        small("ml-1m", url=wrong, md5=md5)
         with pytest.raises(DataError, match=reason) as error:
             datasets.prepare("ml-1m", folder=tmp_path / "kept")
         assert "mrfrec paper datasets prepare ml-1m --from PATH" in str(error.value)
         assert listing(tmp_path / "kept") == []
-    small("ml-1m", url=f"{serve(True)}/ml-1m.zip", md5="0" * 32)
+    small("ml-1m", url=url, md5="0" * 32)
     with pytest.raises(DataError, match=rf"is not the published file: its MD5 should be {'0' * 32}"):
         datasets.prepare("ml-1m", folder=tmp_path / "kept")
 

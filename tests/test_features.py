@@ -227,13 +227,6 @@ def test_columns_can_be_chosen_and_typed() -> None:
             read_item_features(CATALOGUE, columns=columns)  # type: ignore[arg-type]
 
 
-def test_large_numbers_keep_their_bins() -> None:
-    found = read_item_features(
-        pl.DataFrame({"item": range(100), "day": [20240101 + k % 30 for k in range(100)]})
-    )
-    assert len(found.names) == 10
-
-
 def test_odd_cells_are_read_or_refused(tmp_path: Path) -> None:
     texts = ["", "2001-05-06", "2010-01-02", "2020-07-08"] * 10
     found = read_item_features(pl.DataFrame({"item": range(40), "out": texts}))
@@ -277,16 +270,22 @@ def test_lists_in_some_files_and_text_in_others_are_lists(tmp_path: Path) -> Non
     assert list(read_item_features(f"{tmp_path}/*.jsonl").names) == ["tags: x y", "tags: z"]
 
 
-def test_c_and_its_relatives_are_different_words() -> None:
-    titles = [f"{('C', 'C++', 'C#', 'the')[i % 4]} book {i}, #{i}" for i in range(40)]
-    names = set(read_item_features(pl.DataFrame({"item": range(40), "title": titles})).names)
-    assert {"title: c", "title: c++", "title: c#", "title: c++ book"} <= names
-
-
-def test_dates_are_years() -> None:
-    days = pl.Series(range(0, 40 * 400, 400)).cast(pl.Date)
-    names = read_item_features(pl.DataFrame({"item": range(40), "out": days})).names
-    assert {"out: below 1974.27", "out: 2008.44 and more"} <= set(names)
+@pytest.mark.parametrize(
+    ("column", "count", "some"),
+    [
+        (  # C and its relatives are different words
+            [f"{('C', 'C++', 'C#', 'the')[i % 4]} book {i}, #{i}" for i in range(40)],
+            8,
+            {"c", "c++", "c#", "c++ book"},
+        ),
+        (pl.Series(range(0, 40 * 400, 400)).cast(pl.Date), 10, {"below 1974.27", "2008.44 and more"}),
+        ([20240101 + i % 30 for i in range(40)], 10, {"below 20240103"}),  # all digits, to tell bins apart
+    ],
+)
+def test_words_dates_and_large_numbers_are_told_apart(column: Any, count: int, some: set[str]) -> None:
+    names = read_item_features(pl.DataFrame({"item": range(40), "x": column})).names
+    assert len(names) == count
+    assert {f"x: {name}" for name in some} <= {*names}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.service_fuzz import Asker, Sent, fuzz
+from benchmarks.service_fuzz import fuzz
 from mrfrec.service import create_app
 
 from servers import save_shop, serving
@@ -18,15 +18,3 @@ def test_no_request_is_answered_with_a_server_error(tmp_path: Path) -> None:
     assert sum(statuses.values()) >= 300
     # Right ones are among them, and wrong ones of several kinds.
     assert min(statuses[status] for status in (200, 400, 404, 405, 415, 422)) >= 1
-
-
-def test_a_server_error_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
-        raise RuntimeError
-
-    monkeypatch.setattr("mrfrec.service.answers.search", broken)
-    with serving(create_app(save_shop(tmp_path / "shop.mrf"))) as url:
-        asker = Asker(url)
-        with pytest.raises(AssertionError, match="500"):
-            asker.send(Sent("GET", "/v1/search?q=a", {}, None))
-        asker.close()

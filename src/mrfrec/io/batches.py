@@ -41,17 +41,27 @@ class Source:
 
 
 @contextmanager
-def reading(name: str, where: str = "") -> Iterator[None]:
+def reading(name: str) -> Iterator[None]:
     """Turn errors of libraries and of the system into errors of the data."""
     try:
         yield
     except MrfrecError:
         raise
     except UNREADABLE as error:
-        raise DataError(f"{name} cannot be read{where}: {_reason(error)}.") from error
+        raise DataError(f"{name} cannot be read: {_reason(name, error)}.") from _cause(name, error)
 
 
-def _reason(error: BaseException) -> str:
+def _cause(name: str, error: BaseException) -> BaseException | None:
+    """Return an error unless it names a URL, which may hold a password or a signature."""
+    return None if "://" in name and "://" in str(error) else error
+
+
+def _reason(name: str, error: BaseException) -> str:
+    if _cause(name, error) is None:
+        if isinstance(error, FileNotFoundError) or "expanded paths were empty" in str(error):
+            return "there is no such file"
+        status = re.search(r"status code: (\d+ [A-Z][A-Za-z ]+)", str(error))
+        return status[1] if status else type(error).__name__
     if isinstance(error, UnicodeEncodeError):
         return "a text holds half of a surrogate pair, which is not a character"
     if re.search("utf-?8", str(error), re.IGNORECASE):
@@ -78,16 +88,21 @@ def lines_of(path: Path) -> int:
     return 0 if head.startswith(PACKED) else head.count(b"\n") * path.stat().st_size // max(len(head), 1)
 
 
-def stream(name: str, rows: pl.LazyFrame) -> Iterator[pl.DataFrame]:
+def stream(name: str, rows: pl.LazyFrame, types: Types) -> Iterator[pl.DataFrame]:
+    """Yield batches of rows, with texts converted to these types, and empty ones to null."""
     done = 0
     try:
+        for role, kind in rows.collect_schema().items():
+            if kind == pl.String and role in types:
+                rows = rows.with_columns(pl.when(pl.col(role) != "").then(pl.col(role)).cast(types[role]))
         for batch in rows.collect_batches(
             chunk_size=BATCH_ROWS, maintain_order=True, lazy=True, engine="streaming"
         ):
             yield batch
             done += len(batch)
     except UNREADABLE as error:
-        raise DataError(f"{name} cannot be read after row {done:,}: {_reason(error)}.") from error
+        reason, cause = _reason(name, error), _cause(name, error)
+        raise DataError(f"{name} cannot be read after row {done:,}: {reason}.") from cause
 
 
 def batch_of(
@@ -110,20 +125,12 @@ def batch_of(
             for i, (value, given) in enumerate(zip(ids, values, strict=True)):
                 if value is None and given is not None:
                     faults[i] = faults[i] or f"{role} id neither a string nor a whole number of 64 bits"
-            series[role] = _of_one_type(ids, f"{name}: {role} ids")
+            types = {type(value) for value in ids if value is not None}
+            if len(types) > 1:
+                mixed = "numbers in some rows and strings in others"
+                raise DataError(f"{name}: {role} ids are {mixed}. Make them the same.")
+            series[role] = pl.Series(ids, dtype=pl.Int128 if types == {int} else pl.String)
     return pl.DataFrame({**series, FAULT: pl.Series(faults, dtype=pl.String)})
-
-
-def _of_one_type(ids: list[Any], whose: str) -> pl.Series:
-    known = [value for value in ids if value is not None]
-    if len({type(value) for value in known}) > 1:
-        raise DataError(f"{whose} are numbers in some rows and strings in others. Make them the same.")
-    if not known or isinstance(known[0], str):
-        return pl.Series(ids, dtype=pl.String)
-    wide = max(known) > INT64_MAX
-    if wide and min(known) < 0:
-        raise DataError(f"{whose} are both below 0 and above 2**63. Make them strings.")
-    return pl.Series(ids, dtype=pl.UInt64 if wide else pl.Int64)
 
 
 def _id(value: Any) -> int | str | None:

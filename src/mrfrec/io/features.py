@@ -140,7 +140,7 @@ def _table(
     kinds = kinds or dict.fromkeys(others)
     title = find_title(first, of_ids)
     roles = {FEATURE + name: name for name in (*kinds, *([] if title is None else [title]))}
-    rows = RowReader(as_text=any(each.is_text for each in sources))
+    rows = RowReader()
     codes: list[npt.NDArray[np.int32]] = []
     batches: list[pl.DataFrame] = []
     for each in sources:

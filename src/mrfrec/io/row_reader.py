@@ -39,22 +39,22 @@ _RULES = {
     "event": "kinds of events must be text or integers",
 }
 _DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f%z")
-OR_SKIP = ', or leave such rows out: on_bad="skip" (--on-bad skip)'
+_OR_SKIP = ', or leave such rows out: on_bad="skip" (--on-bad skip)'
 _MIXED_TIMES = "times are numbers in some rows and dates in others. Make them the same."
 
 
 class RowReader:
-    """Collects the rows of tables, some of which have no types if `as_text`.
+    """Collects the rows of tables.
 
-    Rows with a value below `min_value` are left out first, then rows whose kind of event counts 0, then rows
-    of other times than the options keep.
+    Rows with a value below `min_value` are left out first, then rows of other times than `since` and `until`
+    keep, then rows whose kind of event counts 0, then rows that are older than the window.
     """
 
-    def __init__(self, options: ReadingOptions | None = None, *, as_text: bool = False) -> None:
+    def __init__(self, options: ReadingOptions | None = None) -> None:
         self.options = options or ReadingOptions()
-        self._or_skip = "" if options is None else OR_SKIP
+        self._or_skip = "" if options is None else _OR_SKIP
         self._goes_by_age = self.options.half_life is not None or self.options.window is not None
-        self.users, self.items = IdNumbering("user", as_text), IdNumbering("item", as_text)
+        self.users, self.items = IdNumbering("user"), IdNumbering("item")
         self.is_binary = not self.options.weighs  # whether every pair counts 1
         self.skipped: dict[str, int] = {}  # reason → rows
         self.read_rows = self.expected = 0  # rows; 0 are expected if that is not known
@@ -70,29 +70,30 @@ class RowReader:
         for batch in self.good(table, roles, types):
             if self.options.min_value is not None:
                 batch = batch.filter(batch["value"].to_numpy() >= np.float32(self.options.min_value))
-            times = self._times(batch["time"], table) if "time" in roles else None
-            if times is not None and self.options.uses_times:
-                keep = weighting.within(times, self.options)
-                batch, times = (batch, times) if keep.all() else (batch.filter(keep), times[keep])
-            weights = None
+            if "time" in roles:
+                batch = batch.with_columns(time=self._times(batch["time"], table))
+                if self.options.uses_times:
+                    batch = batch.filter(weighting.within(batch["time"].to_numpy(), self.options))
             if "event" in roles:
                 where = f"{table.name}, column {roles['event']!r}"
                 weights = weighting.of_kinds(batch["event"], self.options.event_weights or {}, where)
-                counts = weights != 0
-                batch, weights = batch.filter(counts), weights[counts]
-                times = None if times is None else times[counts]
+                batch = batch.with_columns(weight=weights).filter(pl.col("weight") != 0)
             if len(batch):
-                values = batch["value"].to_numpy() if "value" in roles and not self.options.binary else None
-                if weights is not None:
-                    values = _product(values, weights, table.name)
-                user = self.users.encode(batch["user"], table, roles["user"])
-                item = self.items.encode(batch["item"], table, roles["item"])
+                rows: dict[str, npt.NDArray[Any]] = {
+                    "user": self.users.encode(batch["user"], table, roles["user"]),
+                    "item": self.items.encode(batch["item"], table, roles["item"]),
+                }
+                if "value" in roles and not self.options.binary:
+                    rows["value"] = batch["value"].to_numpy()
+                if "event" in roles:
+                    rows["value"] = _product(rows.get("value"), batch["weight"].to_numpy(), table.name)
+                if "time" in roles:
+                    rows["time"] = batch["time"].to_numpy()
                 if "title" in roles:
-                    named = pl.DataFrame({"code": item, "title": batch["title"]})
+                    named = pl.DataFrame({"code": rows["item"], "title": batch["title"]})
                     named = pl.concat([self._titles, named.filter(pl.col("title") != "")])
                     self._titles = named.group_by("code").agg(pl.min("title"))
-                rows = {"user": user, "item": item, "value": values, "time": times}
-                self._append({role: column for role, column in rows.items() if column is not None})
+                self._append(rows)
             if progress is not None:
                 # What is expected is an estimate, and may be too small.
                 progress("reading", self.read_rows, self.expected and max(self.expected, self.read_rows + 1))
@@ -133,12 +134,9 @@ class RowReader:
             with reading(table.name):
                 typed, faults = _typed(batch, table, roles, types or {})
             # The first fault of each row, or null.
-            no_fault = pl.repeat(None, len(batch), dtype=pl.String, eager=True)
-            why = batch[FAULT] if FAULT in batch.columns else no_fault
-            for reason, (where, _) in faults.items():
-                if where.any():
-                    first = pl.when(where & why.is_null()).then(pl.lit(reason)).otherwise(why)
-                    why = pl.select(first).to_series()
+            found = [pl.when(rows).then(pl.lit(why)) for why, (rows, _) in faults.items() if rows.any()]
+            shape = batch[FAULT] if FAULT in batch.columns else pl.repeat(None, len(batch), dtype=pl.String)
+            why = pl.select(pl.coalesce(shape, *found)).to_series()
             bad = (why != BLANK).fill_null(False)
             if bad.any() and self.options.on_bad == "refuse":
                 place = int(bad.arg_true()[0])
@@ -344,15 +342,17 @@ def _typed(
             wrong = [(odd, "neither a number nor a date")]
         elif is_text or is_numbered:
             columns[role] = raw
+        elif kind.is_float():  # pandas turns integers into floats if one is missing
+            columns[role] = raw.cast(pl.Int64, strict=False)
+            missing |= raw.is_nan()
+            wrong = [
+                (raw != raw.round(), "not a whole number"),
+                (raw.abs() >= _EXACT[str(kind)], "too large for a float to be exact"),
+            ]
         else:
-            columns[role] = raw.cast(pl.UInt64 if kind == pl.UInt64 else pl.Int64, strict=False)
-            if kind.is_float():  # pandas turns integers into floats if one is missing
-                missing |= raw.is_nan()
-                wrong = [
-                    (raw != raw.round(), "not a whole number"),
-                    (raw.abs() >= _EXACT[str(kind)], "too large for a float to be exact"),
-                ]
-            wrong.append((columns[role].is_null(), "not a whole number of 64 bits"))
+            columns[role] = raw
+            signed, unsigned = (raw.cast(bits, strict=False).is_null() for bits in (pl.Int64, pl.UInt64))
+            wrong = [(signed & unsigned, "not a whole number of 64 bits")]
         faults[f"no {noun}"] = missing.fill_null(False), None
         faults |= {f"{noun} {what}": (where.fill_null(False), role) for where, what in wrong}
     return pl.DataFrame(columns), faults

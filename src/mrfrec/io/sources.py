@@ -5,12 +5,11 @@ anonymous temporary file first.
 """
 
 import os
-import re
 import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,10 @@ import polars.selectors as cs
 
 from mrfrec.checks import check_threads
 from mrfrec.data.reading import FORMATS, Format, ReadingOptions
-from mrfrec.errors import DataError, MrfrecError, ParameterError
+from mrfrec.errors import DataError, ParameterError
 from mrfrec.io import batches as tables
 from mrfrec.io.batches import (
     POLARS_ERRORS,
-    UNREADABLE,
     Roles,
     Source,
     Types,
@@ -160,17 +158,11 @@ def _open_url(url: str, options: ReadingOptions) -> list[Source]:
     found_by: dict[str, Any] = {"glob": any(mark in url for mark in "*?["), "storage_options": _RETRIES}
     if form in ("parquet", "arrow"):
         scan = pl.scan_parquet if form == "parquet" else pl.scan_ipc
-        with _fetching(name):
+        with reading(name):
             rows = scan(url, **found_by)
-            found = _lazy(name, rows.collect_schema().names(), lambda _: rows)
-
-        def batches(roles: Roles, types: Types) -> Iterator[pl.DataFrame]:
-            with _fetching(name):
-                yield from found.batches(roles, types)
-
-        return [replace(found, batches=batches)]
+            return [_lazy(name, rows.collect_schema().names(), lambda _: rows)]
     sources, lines = [], pl.scan_lines(url, include_file_paths="path", **found_by)
-    with ExitStack() as stack, _fetching(name):
+    with ExitStack() as stack, reading(name):
         copies: dict[str, Any] = {}
         for batch in lines.collect_batches(chunk_size=tables.BATCH_ROWS, maintain_order=True, lazy=True):
             for (path,), part in batch.group_by("path", maintain_order=True):
@@ -183,22 +175,6 @@ def _open_url(url: str, options: ReadingOptions) -> list[Source]:
     if not sources:
         raise DataError(f"{name} is empty, or no file matches.")
     return sources
-
-
-@contextmanager
-def _fetching(name: str) -> Iterator[None]:
-    """Say why something was not fetched, without the URL, which may hold a password or a signature."""
-    try:
-        yield
-    except (MrfrecError, *UNREADABLE) as error:
-        cause = error.__cause__ if isinstance(error, MrfrecError) else error
-        if isinstance(error, MrfrecError) and "://" not in str(cause):
-            raise
-        status = re.search(r"status code: (\d+ [A-Z][A-Za-z ]+)", str(cause))
-        reason = status[1] if status else type(cause).__name__
-        if isinstance(cause, FileNotFoundError) or "expanded paths were empty" in str(cause):
-            reason = "there is no such file"
-        raise DataError(f"{name} cannot be read: {reason}.") from None
 
 
 def _format_of(name: str, options: ReadingOptions) -> Format:
@@ -251,11 +227,7 @@ def _lazy(
         with reading(name):
             # Selectors take a name literally; pl.col("*") would be all columns.
             rows = scan(list(roles.values())).select(**{r: cs.by_name(column) for r, column in roles.items()})
-            texts = [
-                role for role, kind in rows.collect_schema().items() if kind == pl.String and role in types
-            ]
-            ids = {role: pl.when(pl.col(role) != "").then(pl.col(role)).cast(types[role]) for role in texts}
-        yield from stream(name, rows.with_columns(**ids))
+        yield from stream(name, rows, types)
 
     return Source(name, tuple(columns), batches, library=library)
 

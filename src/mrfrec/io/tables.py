@@ -253,8 +253,7 @@ def _read(
     without = [table.name for table, roles in tables if "value" not in roles]
     if without and len(without) < len(tables):
         raise DataError(f"{without[0]} has no column of values, but other files have. Read them apart.")
-    as_text = any(table.is_text for table in sources)
-    rows = RowReader(options, as_text=as_text)
+    rows = RowReader(options)
     if progress is not None:
         rows.expected = _count(sources)
     for table, roles in tables:

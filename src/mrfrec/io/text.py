@@ -71,8 +71,7 @@ def open_text(path: Path, label: str, separator: str | None, columns: list[str] 
             fields |= {role: fields[role].str.strip_chars(" \t") for role in ID_ROLES if role in fields}
             is_empty = pl.all_horizontal(pl.col(places).fill_null("") == "")
             fault = pl.when(is_empty).then(pl.lit(BLANK)).otherwise(fault)
-        fields |= {role: pl.when(fields[role] != "").then(fields[role]).cast(types[role]) for role in types}
-        yield from stream(label, rows.select(**fields, **{FAULT: fault}))
+        yield from stream(label, rows.select(**fields, **{FAULT: fault}), types)
 
     return Source(label, tuple(names), batches, is_text=True)
 
@@ -112,7 +111,7 @@ def _is_plain(path: Path, label: str, separator: str, first_row: int) -> bool:
             "A field that begins with a quotation mark must end with one and have those inside doubled."
         )
 
-    for batch in stream(label, pl.scan_lines(path, glob=False)):
+    for batch in stream(label, pl.scan_lines(path, glob=False), {}):
         lines = batch["line"]
         some = lines.filter(lines.str.contains(r'["\r]'))
         even = some.str.count_matches('"', literal=True) % 2 == 0
@@ -144,10 +143,11 @@ def open_json(path: Path, label: str) -> Source:
     if not objects:
         raise DataError(f"{label}: none of the first {len(head)} lines is a JSON object.")
     names = dict.fromkeys(name for fields in objects for name in fields)
-    kinds = {name: _json_kind([fields.get(name) for fields in objects]) for name in names}
+    texts = {name for fields in objects for name, value in fields.items() if isinstance(value, str)}
+    kinds = {name: pl.String if name in texts else pl.Int128 for name in names}
 
     def batches(roles: Roles, types: Types) -> Iterator[pl.DataFrame]:
-        for batch in stream(label, lines):
+        for batch in stream(label, lines, {}):
             texts = batch["line"]
             blank = texts.str.strip_chars() == ""
             if blank.any():
@@ -163,14 +163,6 @@ def open_json(path: Path, label: str) -> Source:
             yield rows
 
     return Source(label, tuple(names), batches)
-
-
-def _json_kind(values: list[Any]) -> type[pl.DataType]:
-    """Infer the type of a column of ids from a sample."""
-    if any(isinstance(value, str) for value in values):
-        return pl.String
-    integers = [value for value in values if isinstance(value, int)]
-    return pl.UInt64 if max(integers, default=0) > tables.INT64_MAX else pl.Int64
 
 
 def _parse_fast(
@@ -196,8 +188,6 @@ def _parse_fast(
 
 def _parse(line: str) -> tuple[dict[str, Any], str | None]:
     """Return the fields of a JSON object, of equal keys the first; or the fault of the line."""
-    if not line.strip():
-        return {}, BLANK
     try:
         fields = json.loads(line.removeprefix("\ufeff"), object_pairs_hook=lambda pairs: dict(pairs[::-1]))
         if "\\u" in line:

@@ -20,7 +20,7 @@ OLDEST = 20  # half-lives after which a row fades no more: it counts a millionth
 _MILLISECONDS_FROM, _LARGEST = 1e11, 1e14
 
 
-def of_kinds(column: pl.Series, kinds: Mapping[str, float], where: str) -> npt.NDArray[np.float64]:
+def of_kinds(column: pl.Series, kinds: Mapping[str, float], where: str) -> pl.Series:
     """Return the weight of each row by its kind; refuse kinds without a weight."""
     unknown = sorted(kind for kind in column.unique().to_list() if kind not in kinds)
     if unknown and OTHER not in kinds:
@@ -28,11 +28,8 @@ def of_kinds(column: pl.Series, kinds: Mapping[str, float], where: str) -> npt.N
             f"{where}: event_weights has no weight for {name_list(unknown)}. Add it; {OTHER}=0 leaves out "
             "all kinds that are not named."
         )
-    names = [kind for kind in kinds if kind != OTHER] + ([OTHER] if OTHER in kinds else [])
-    weights = column.replace_strict(
-        names, [kinds[name] for name in names], default=kinds.get(OTHER), return_dtype=pl.Float64
-    )
-    return weights.to_numpy()
+    weights = list(kinds.values())
+    return column.replace_strict(list(kinds), weights, default=kinds.get(OTHER), return_dtype=pl.Float64)
 
 
 def within(times: Times, options: ReadingOptions) -> npt.NDArray[np.bool_]:
