@@ -257,7 +257,7 @@ def test_a_device_gives_the_lists_of_the_cpu(
     for novelty in (0.0, 0.4):
         histories = Rows.of(X)
         answers = (
-            rank(m, histories, 5, hide=histories, hidden=hidden, more_novelty=novelty)
+            rank(m, histories, 5, hide=histories, never=hidden, more_novelty=novelty)
             for m in (model, elsewhere)
         )
         for mine, theirs in zip(*answers, strict=True):

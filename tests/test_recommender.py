@@ -78,7 +78,7 @@ def test_few_users_in_numpy_and_many_in_compiled_code_agree_to_the_bit(kind: str
 
     def best(some: Rows, k: int) -> tuple[Any, ...]:
         scorer = scorers.WeightScorer(some, model._weights, model.dtype)
-        return selection.top_k(scorer, k, base, hidden=some if exclude_seen else None, threads=2)
+        return selection.top_k(scorer, k, base, hide=some if exclude_seen else None, threads=2)
 
     for k in (1, 7, 30):
         many = best(rows, k)

@@ -209,19 +209,19 @@ class Sizes:
         return max(entries, 0.0) / (float(self.items) * self.items)
 
 
-def decide(settings: Settings, sizes: Sizes, memory: Budget, *, ranked: bool = False) -> Plan:
+def decide(settings: Settings, sizes: Sizes, memory: Budget, *, with_low_rank: bool = False) -> Plan:
     """Choose dense or sparse where that is left open, and refuse what does not fit.
 
-    `ranked` says that a sparse model may have a low-rank part beside it.
+    `with_low_rank`: a sparse model may have a low-rank part beside it.
     """
     if settings.rank == "auto":
-        plan = decide(replace(settings, rank=0), sizes, memory, ranked=True)
+        plan = decide(replace(settings, rank=0), sizes, memory, with_low_rank=True)
         auto = min(_RANK, _RANK_ITEMS // sizes.items, min(sizes.users, sizes.items) // 4)
         without = (0, "auto") if plan.kind == "dense" else (0,)
         if auto < 1 or settings.rank_weight in without:
             return plan
         try:
-            return decide(replace(settings, rank=auto), sizes, memory, ranked=True)
+            return decide(replace(settings, rank=auto), sizes, memory, with_low_rank=True)
         except MemoryPlanError:
             return replace(
                 plan, reason=f"{plan.reason}; without a low-rank part, for which memory is too small"
@@ -235,7 +235,7 @@ def decide(settings: Settings, sizes: Sizes, memory: Budget, *, ranked: bool = F
     sizes = sizes.with_rank(rank)
     m, limit = sizes.items, sizes.limit
     largest = sizes.largest_sparsity(settings.max_neighbors, settings.r)
-    settings, reason = _choose(settings, sizes, largest, ranked)
+    settings, reason = _choose(settings, sizes, largest, with_low_rank)
     assert settings.sparsity != "auto"
     if settings.sparsity is not None and settings.sparsity * m < 1 - 1e-9:
         raise ParameterError(
@@ -282,7 +282,7 @@ def decide(settings: Settings, sizes: Sizes, memory: Budget, *, ranked: bool = F
     )
 
 
-def _choose(settings: Settings, sizes: Sizes, largest: float, ranked: bool) -> tuple[Settings, str]:
+def _choose(settings: Settings, sizes: Sizes, largest: float, with_low_rank: bool) -> tuple[Settings, str]:
     """Settle `sparsity="auto"`, and say why."""
     m = sizes.items
     neighbors = _NEIGHBORS
@@ -297,7 +297,7 @@ def _choose(settings: Settings, sizes: Sizes, largest: float, ranked: bool) -> t
         reason = "r belongs to the sparse model"
     elif m > _DENSE_UP_TO:
         reason = f"{m:,} items are more than {_DENSE_UP_TO:,}, beyond which the closed form takes long"
-    elif ranked and m > _FEW_ITEMS and (sizes.users < m or sizes.pairs < _FEW_PAIRS * m):
+    elif with_low_rank and m > _FEW_ITEMS and (sizes.users < m or sizes.pairs < _FEW_PAIRS * m):
         neighbors = _FEW_NEIGHBORS
         few = f"{sizes.users:,} users" if sizes.users < m else f"{sizes.pairs / m:.1f} users per item"
         reason = f"{few} are too few for the covariances of all pairs of {m:,} items"

@@ -272,7 +272,7 @@ def rank(
         else:
             histories = Rows.of(shown)
             hidden = ~questions.candidates
-            ranked[part] = selection.rank(model, histories, k, ties, histories, hidden=hidden)[0]
+            ranked[part] = selection.rank(model, histories, k, ties, histories, never=hidden)[0]
         if progress is not None:
             progress("measuring", min(part.stop, len(questions)), len(questions))
     return ranked

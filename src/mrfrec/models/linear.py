@@ -50,9 +50,9 @@ class Linear(Recommender):
             kept: Rows | DenseRows = DenseRows(np.ascontiguousarray(weights, self.dtype))
         else:
             kept = Rows.of(weights.tocsr().astype(self.dtype, copy=False))
-        shift = np.empty(weights.shape[0], self.dtype)
-        shift[:] = base
-        self._weights, self._base_scores, self._low_rank = kept, shift, None
+        base_scores = np.empty(weights.shape[0], self.dtype)
+        base_scores[:] = base
+        self._weights, self._base_scores, self._low_rank = kept, base_scores, None
 
     @property
     def weights_(self) -> Any:

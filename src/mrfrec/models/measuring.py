@@ -163,7 +163,9 @@ def ndcg(scores: Array, hidden: sp.csr_array, places: int) -> npt.NDArray[np.flo
     return np.asarray(np.bincount(owner[found], gain, len(counts)) / best[np.minimum(counts, places)])
 
 
-def relative_spread(X: sp.csr_array, weights: Rows | DenseRows, shift: Array, low_rank: LowRank) -> float:
+def relative_spread(
+    X: sp.csr_array, weights: Rows | DenseRows, base_scores: Array, low_rank: LowRank
+) -> float:
     """Return how much more the scores of B spread than those of L, over the items that users have not.
 
     The users and items are samples, evenly spaced; the spread is the root of the mean variance of a user's
@@ -176,7 +178,7 @@ def relative_spread(X: sp.csr_array, weights: Rows | DenseRows, shift: Array, lo
     others = histories[:, items].toarray() == 0
     assert low is not None
     of_low = spread(low, others)
-    return spread(base + shift[items], others) / of_low if of_low > 0 else 0.0
+    return spread(base + base_scores[items], others) / of_low if of_low > 0 else 0.0
 
 
 def sampled_histories(X: sp.csr_array) -> sp.csr_array:
@@ -261,7 +263,7 @@ class _Trials:
             reuse=self._reuse,
         )  # fmt: skip
         B, low_rank = fitted.weights, fitted.low_rank
-        shift = intercept(fitted, settings.dtype, self._offset)
+        base_scores = intercept(fitted, settings.dtype, self._offset)
         wanted, ranked = low_rank if self._low is None else None, columns_of(B, asked.ranked)
 
         def of_users(first: int) -> tuple[Array, Array | None]:
@@ -269,10 +271,10 @@ class _Trials:
 
         parts = self._engine.run(of_users, range(0, asked.shown.shape[0], _USERS_AT_ONCE))
         base = np.concatenate([part for part, _ in parts])
-        base += shift[asked.ranked]
+        base += base_scores[asked.ranked]
         if wanted is not None:
             self._low = np.concatenate([low for _, low in parts if low is not None])
-        spread = 0.0 if low_rank is None else relative_spread(asked.training, B, shift, low_rank)
+        spread = 0.0 if low_rank is None else relative_spread(asked.training, B, base_scores, low_rank)
         return base, spread
 
 
@@ -441,7 +443,7 @@ class Beforehand(NamedTuple):
     seconds: float = 0.0
     announced: Plan | None = None  # of the fit, with the memory of measuring
     stages: Mapping[str, int] = MappingProxyType({})  # planned bytes
-    share: float = 0.0  # of the time of the fit, about
+    share: float = 0.0  # of the time of the whole fit that measuring takes, estimated
 
 
 def beforehand(model: "MRF", data: Interactions, given: "FitContext") -> Beforehand:

@@ -65,7 +65,7 @@ class MRF(Linear):
     alpha
         Exponent of the rescaling, from 0 (covariances) to 1 (correlations).
     l2_flat
-        A second ridge, the same for all items. It is one of the original space: the diagonal gets `l2 +
+        A second ridge, the same for all items before they are rescaled: with it, the diagonal gets `l2 +
         l2_flat/s²`.
     dropout
         A third ridge, proportional to the popularity of an item; below 1. For p it is p/(1 − p) times the
@@ -351,12 +351,12 @@ class MRF(Linear):
                 reuse=None if given.reuse is None else given.reuse.setdefault("mrf", fitting.Reuse()),
             )
             weights, low_rank, rank_weight = fitted.weights, fitted.low_rank, 0.0
-            shift = intercept(fitted, self.dtype, self.offset)
+            base_scores = intercept(fitted, self.dtype, self.offset)
             values = {**self._starts, **chosen}
             if low_rank is None:
                 values["rank_weight"] = 0.0
             else:
-                spread = relative_spread(data.matrix, weights, shift, low_rank)
+                spread = relative_spread(data.matrix, weights, base_scores, low_rank)
                 rank_weight = values["rank_weight"] * spread
         timings = {**engine.timings, "total": time.perf_counter() - began + engine.saved}
         if found.stages:
@@ -369,10 +369,10 @@ class MRF(Linear):
         values["l2"] = float(plan.l2)
         factors = scorers.novelty_factors(data.popularity, values["novelty"]).astype(self.dtype)
         if values["novelty"]:
-            weights, shift = weights.scaled(factors), shift * factors
+            weights, base_scores = weights.scaled(factors), base_scores * factors
         if low_rank is not None:
             low_rank = low_rank.scaled(factors * rank_weight) if rank_weight else None
-        learned = Learned(weights, shift, fitted.mean, fitted.scale, low_rank)
+        learned = Learned(weights, base_scores, fitted.mean, fitted.scale, low_rank)
         stages = {**found.stages, **engine.memory.stages}
         new = np.flatnonzero(data.popularity == 0)
         if features is None:
@@ -394,7 +394,11 @@ class MRF(Linear):
         self.pattern_, self.threshold_, self.n_blocks_ = fitted.pattern, fitted.threshold, fitted.n_blocks
 
     def _keep(self, learned: "Learned") -> None:
-        self._weights, self._base_scores, self._low_rank = learned.weights, learned.shift, learned.low_rank
+        self._weights, self._base_scores, self._low_rank = (
+            learned.weights,
+            learned.base_scores,
+            learned.low_rank,
+        )
         self.mean_, self.scale_, self.new_scale_ = learned.mean, learned.scale, learned.new_scale
 
     def add_items(self, table: object, *, item: str | None = None, query: str | None = None) -> int:

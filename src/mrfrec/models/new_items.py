@@ -31,7 +31,7 @@ class Learned:
     """The weights of a model and what belongs to them, as its answers use them."""
 
     weights: Rows | DenseRows
-    shift: Array
+    base_scores: Array
     mean: npt.NDArray[np.float64]
     scale: npt.NDArray[np.float64]
     low_rank: LowRank | None
@@ -63,16 +63,16 @@ def with_new_items(
     found = new_columns(data.matrix, F, np.concatenate([new, sample]), settings, sizes, engine)
     scale = scale or _scale(learned, data.matrix, found[:, len(new) :], sample)
     columns = found[:, : len(new)] * np.asarray(scale, found.dtype)
-    shift, scales = learned.shift.copy(), learned.scale.copy()
-    shift[new] = -(learned.mean.astype(found.dtype) @ columns) if offset else 0
+    base_scores, scales = learned.base_scores.copy(), learned.scale.copy()
+    base_scores[new] = -(learned.mean.astype(found.dtype) @ columns) if offset else 0
     scales[new] = scale
     # Items of which nothing is known come after the others.
     unknown = np.diff(columns.tocsc().indptr) == 0
-    shift[new[unknown]] = min(shift[new].min(), 0)
+    base_scores[new[unknown]] = min(base_scores[new].min(), 0)
     if unknown.any():
         _log.info("%s new items have no feature of a used item", f"{unknown.sum():,}")
     weights = _joined(learned.weights, columns, new)
-    return replace(learned, weights=weights, shift=shift, scale=scales, new_scale=float(scale))
+    return replace(learned, weights=weights, base_scores=base_scores, scale=scales, new_scale=float(scale))
 
 
 def add_items(model: "MRF", table: object, item: str | None, query: str | None) -> int:
@@ -97,9 +97,11 @@ def add_items(model: "MRF", table: object, item: str | None, query: str | None) 
     fitted = type(model)(**model.fitted_parameters_)
     settings = replace(fitted._settings, user_weight=model.values_["user_weight"])
     low = model._low_rank
-    shift, mean, scale = (_padded(array, count) for array in (model._base_scores, model.mean_, model.scale_))
+    base_scores, mean, scale = (
+        _padded(array, count) for array in (model._base_scores, model.mean_, model.scale_)
+    )
     low_rank = None if low is None else LowRank(_padded(low.vectors, count), _padded(low.left, count))
-    learned = Learned(_widened(model._weights, count), shift, mean, scale, low_rank, model.new_scale_)
+    learned = Learned(_widened(model._weights, count), base_scores, mean, scale, low_rank, model.new_scale_)
     with model._engine(None) as engine:
         learned = with_new_items(learned, wide, new, settings, engine, fitted.offset)
     # Everything is there: from here on nothing can fail.
@@ -130,7 +132,7 @@ def _scale(learned: Learned, X: "sp.csr_array", taken: "sp.csc_array", sample: A
     """Return how much more the scores of some items really spread than if they are taken for new ones."""
     histories = sampled_histories(X)
     base, low = scores(histories, columns_of(learned.weights, sample), learned.low_rank, sample)
-    real = base + learned.shift[sample] + (0 if low is None else low)
+    real = base + learned.base_scores[sample] + (0 if low is None else low)
     as_new = (histories.astype(taken.dtype) @ taken).toarray()
     others = histories[:, sample].toarray() == 0
     spreads = [spread(each, others) for each in (real, as_new)]
@@ -138,7 +140,7 @@ def _scale(learned: Learned, X: "sp.csr_array", taken: "sp.csc_array", sample: A
 
 
 def _joined(weights: Rows | DenseRows, columns: "sp.csc_array", new: Array) -> Rows | DenseRows:
-    """Put the columns of new items, which are empty, into the weights."""
+    """Put the weights of new items, m × new, into their columns of B, which are empty so far."""
     import scipy.sparse as sp
 
     if isinstance(weights, DenseRows):

@@ -75,10 +75,10 @@ class FitContext(NamedTuple):
 class Recommender(ABC):
     """Base class of all models. Several threads may use a fitted model.
 
-    A subclass implements `_fit`, which sets `_base_scores`, `_scorer`, `_neighbors`, `_state` and `_restore`,
-    and `_weights_between` if it explains. The parameters of a model are those of its constructor, stored as
-    attributes of the same names. Changing one takes effect with the next `fit`; until then answers and `save`
-    use `fitted_parameters_`.
+    A subclass implements `_fit`, which also sets `_base_scores`; `_scorer`, `_neighbors`, `_state` and
+    `_restore`; and `_weights_between` if it explains. The parameters of a model are those of its constructor,
+    stored as attributes of the same names. Changing one takes effect with the next `fit`; until then answers
+    and `save` use `fitted_parameters_`.
     """
 
     # The values that `tune` tries, the last parameter varying fastest.

@@ -150,8 +150,6 @@ def _rank(
     lists = [np.empty((n, k), np.int32) for _ in cuts]
     threads = model.threads or usable_threads()
     base = selection.base_of(model, stranger=True, ties=ties)
-    if not model.offset:
-        base = selection.Base(np.zeros_like(base.scores), base.order)
     for first in range(0, n, _USERS_AT_ONCE):
         part = slice(first, min(first + _USERS_AT_ONCE, n))
         histories = Rows.of(shown[part])
@@ -160,7 +158,7 @@ def _rank(
             reduced -= model.mean_.astype(left.dtype) @ left
         for of_rank, rank in zip(lists, cuts, strict=True):
             scorer = scorers.VectorScorer(histories, reduced[:, :rank], right[:rank].T)
-            of_rank[part], _, _ = selection.top_k(scorer, k, base, hidden=histories, threads=threads)
+            of_rank[part], _, _ = selection.top_k(scorer, k, base, hide=histories, threads=threads)
         if progress is not None:
             progress("measuring", part.stop, n)
     return lists

@@ -72,7 +72,7 @@ def ranked(
     for start, names, histories in query.batches(*span):
         items, scores, evidence = rank(
             model, histories, places, hide=filters.hide(start, histories, question.exclude_seen),
-            hidden=filters.hidden, allowed=filters.allow(start, len(names)), more_novelty=more_novelty,
+            never=filters.hidden, allowed=filters.allow(start, len(names)), more_novelty=more_novelty,
         )  # fmt: skip
         short += int((items[:, -1] < 0).sum()) if places == k else len(names)
         explained: tuple[Any, ...] = ()

@@ -90,13 +90,13 @@ def rank(
     k: int,
     ties: Ties = "popularity",
     hide: Rows | None = None,
-    hidden: npt.NDArray[np.bool_] | None = None,
+    never: npt.NDArray[np.bool_] | None = None,
     allowed: Mapping[int, Array] | None = None,
     more_novelty: float = 0.0,
 ) -> Ranked:
     """Return items, scores and whether there is evidence for each: users × k, best first.
 
-    `hide` holds the items hidden from each user, `hidden` those hidden from all; `allowed`, the only items
+    `hide` holds the items to leave out for each user, `never` those for all; `allowed`, the only items
     for some users. `more_novelty` is added to the novelty that the model was fitted with.
     """
     strangers = histories.ptr[1:] == histories.ptr[:-1]
@@ -111,7 +111,7 @@ def rank(
                 else None
             )
             some = None if hide is None else hide.take(rows)
-            found = rank(model, histories.take(rows), k, ties, some, hidden, only, more_novelty)
+            found = rank(model, histories.take(rows), k, ties, some, never, only, more_novelty)
             for whole, part in zip(out, found, strict=True):
                 whole[rows] = part
         return out
@@ -121,8 +121,8 @@ def rank(
         scorer: Scorer = WeightScorer(histories, nothing, base.start.dtype)
     else:
         scorer = model._scorer(histories)
-    base = base if hidden is None else base.without(hidden)
-    return top_k(scorer, k, base, hidden=hide, allowed=allowed, threads=model.threads or usable_threads())
+    base = base if never is None else base.without(never)
+    return top_k(scorer, k, base, hide=hide, allowed=allowed, threads=model.threads or usable_threads())
 
 
 def score(scorer: Scorer, base: Array, threads: int) -> Array:
@@ -144,20 +144,20 @@ def top_k(
     k: int,
     base: Base,
     *,
-    hidden: Rows | None = None,
+    hide: Rows | None = None,
     allowed: Mapping[int, Array] | None = None,
     threads: int,
 ) -> Ranked:
     """Return items, scores and whether there is evidence for each: users × k, best first.
 
-    `hidden` are items never chosen for each user, `allowed` the only ones to choose from for some users.
+    `hide` holds the items to leave out for each user, `allowed` the only ones to choose from for some users.
     Places that nothing fills hold item −1 and score −∞.
     """
     n = len(scorer)
     items, best = np.full((n, k), -1, np.int32), np.full((n, k), -np.inf, base.start.dtype)
     evidence = np.zeros((n, k), bool)
     few, allowed = n <= scorer.few, allowed or {}
-    hide = Rows.empty(n, len(base.start)) if hidden is None else hidden
+    hide = Rows.empty(n, len(base.start)) if hide is None else hide
     selection = None if allowed else Selection(k, hide, base.factor)
     if scorer.ranker is not None and not allowed:
         values = scorer.histories.values.astype(best.dtype, copy=False)
