@@ -60,28 +60,34 @@ def test_a_registered_model_is_saved_and_loaded(tmp_path: Path) -> None:
 
 
 OWN = """
-import sys, mrfrec
+import mrfrec
+from mrfrec.cli import main
 from mrfrec.models.neighborhood import Popularity
+
+@mrfrec.register
 class Own(Popularity):
     def __init__(self, note="x"):
         self.note = note
-if sys.argv[2:]:
-    mrfrec.register(Own)
-print(mrfrec.load(sys.argv[1]).note)
+
+if __name__ == "__main__":
+    main()
 """
 
 
-def test_another_process_loads_it_once_it_has_registered_it(tmp_path: Path) -> None:
-    path = tmp_path / "own.mrf"
-    namespace: dict[str, Any] = {}
-    exec(OWN.split("if sys")[0], namespace)
-    namespace["Own"]("kept").fit(X).save(path)
-    script = tmp_path / "script.py"
+def test_a_script_that_registers_it_gives_the_command_line_the_model(tmp_path: Path) -> None:
+    path, script = tmp_path / "own.mrf", tmp_path / "shop.py"
     script.write_text(OWN)
-    found = subprocess.run(
-        [sys.executable, script, path, "register"], capture_output=True, text=True, check=False
-    )
-    assert (found.stdout, found.stderr) == ("kept\n", "")
+    (tmp_path / "events.csv").write_text("user,item\n1,5\n2,5\n2,6\n")
+    for command, expected in (
+        ("fit events.csv --model Own:note=kept -o own.mrf", ""),
+        (
+            "recommend own.mrf --history 6 -k 1 --format csv",
+            "user,item,title,score,rank,source\n0,5,,2.0,1,popular\n",
+        ),
+    ):
+        typed = [sys.executable, script, *command.split()]
+        done = subprocess.run(typed, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (0, expected), done.stderr
     with pytest.raises(ModelFileError, match=r"holds a 'Own'.*import it and call mrfrec\.register"):
         mrfrec.load(path)
 
