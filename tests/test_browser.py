@@ -12,10 +12,9 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from mrfrec import MRF, RefusedError, nightly
 from mrfrec.service import ServiceSettings, create_app
-from mrfrec.service.keys import new_key
 from test_page import ODD, TITLES, fitted
 
-from servers import save_shop, serving
+from servers import save_keys, save_shop, serving
 
 pytestmark = pytest.mark.slow  # a browser
 
@@ -196,8 +195,7 @@ def test_everything_can_be_read_without_scripts(browser: Browser, url: str) -> N
 
 
 def test_a_key_is_the_password_of_the_page(browser: Browser, tmp_path: Path) -> None:
-    secret, line = new_key("me")
-    (tmp_path / "keys").write_text(line + "\n")
+    secret, _ = save_keys(tmp_path / "keys")
     app = create_app(
         save_shop(tmp_path / "shop.mrf"), settings=ServiceSettings(keys=tmp_path / "keys", poll=0)
     )

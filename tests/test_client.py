@@ -17,10 +17,9 @@ import scipy.sparse as sp
 import mrfrec
 from mrfrec import MRF, Client, DataError, Interactions, MrfrecWarning, ParameterError, ServiceError
 from mrfrec.service import ServiceSettings, create_app
-from mrfrec.service.keys import new_key
 
 from conftest import random_matrix
-from servers import save_shop, save_tagged, serving
+from servers import save_keys, save_shop, save_tagged, serving
 
 
 @pytest.fixture(scope="module")
@@ -226,8 +225,7 @@ def test_no_such_model_is_an_error(url: str) -> None:
 
 
 def test_a_key_is_sent(shop: Path, tmp_path: Path) -> None:
-    key, line = new_key("me")
-    (tmp_path / "keys").write_text(line)
+    key, _ = save_keys(tmp_path / "keys")
     with serving(create_app(shop, settings=ServiceSettings(keys=tmp_path / "keys"))) as url:
         password = url.replace("://", f"://me:{key}@")
         for client in (Client(url, key), Client(url, f" {key}\r\n"), Client(password)):

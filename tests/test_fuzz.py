@@ -2,15 +2,12 @@
 
 from pathlib import Path
 
-import pytest
-
 from benchmarks.service_fuzz import fuzz
 from mrfrec.service import create_app
 
 from servers import save_shop, serving
 
 
-@pytest.mark.slow
 def test_no_request_is_answered_with_a_server_error(tmp_path: Path) -> None:
     shop = save_shop(tmp_path / "shop.mrf")
     with serving(create_app(shop)) as url:

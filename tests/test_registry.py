@@ -85,7 +85,7 @@ def test_a_script_that_registers_it_gives_the_command_line_the_model(tmp_path: P
             "user,item,title,score,rank,source\n0,5,,2.0,1,popular\n",
         ),
     ):
-        typed = [sys.executable, script, *command.split()]
+        typed = [sys.executable, str(script), *command.split()]
         done = subprocess.run(typed, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (0, expected), done.stderr
     with pytest.raises(ModelFileError, match=r"holds a 'Own'.*import it and call mrfrec\.register"):

@@ -75,6 +75,8 @@ def test_replaced_file_answers_and_a_damaged_one_does_not(
     files: dict[str, Path], path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     models = ServedModels({"m": path})
+    failures: list[str] = []
+    models.on_failure = failures.append
     first = models.choose("m").served
     models.follow()
     assert models.choose("m").served is first
@@ -91,34 +93,40 @@ def test_replaced_file_answers_and_a_damaged_one_does_not(
     assert "model m stays as it is" in caplog.text
     with pytest.raises(ModelFileError, match="damaged"):
         models.reload("m")
+    assert failures == ["m", "m"]
     caplog.clear()
     models.follow()  # is not tried again until it is replaced
     assert not caplog.text
     path.unlink()
-    models.follow()
+    for _ in range(3):
+        models.follow()
     assert models.choose("m").served is second
+    assert caplog.text.count("its file is gone") == 1
+    assert failures == ["m", "m", "m"]
     replace_by(path, files["a"])
     models.follow()
     third = models.choose("m").served
     assert third.fingerprint == first.fingerprint
+    assert len(failures) == 3
     assert first.model.answer(history=[1]).rows == third.model.answer(history=[1]).rows  # still answers
 
 
+SHARES = "split must be shares above 0, and at most 1,000,000, of a, b"
+
+
 @pytest.mark.parametrize(
-    "split", [{"a": 0.5, "c": 0.5}, {"a": 0.0}, {"a": math.inf}, {"a": math.nan}, {"a": 1e308}]
+    ("given", "words"),
+    [
+        *(({"split": {"a": share}}, SHARES) for share in (0.0, math.inf, math.nan, 1e308)),
+        ({"split": {"a": 0.5, "c": 0.5}}, SHARES),
+        ({"default": "c"}, "default must be one of a, b"),
+        ({"paths": {}}, "models must be at least one"),
+        ({"paths": {"a b": Path()}}, "the name of a model must be up to 64 letters"),
+    ],
 )
-def test_bad_shares_are_refused(files: dict[str, Path], split: dict[str, float]) -> None:
-    with pytest.raises(ParameterError, match="split must be shares above 0, and at most 1,000,000, of a, b"):
-        ServedModels(files, split=split)
-
-
-def test_bad_shelves_are_refused(files: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(ParameterError, match="models must be at least one"):
-        ServedModels({})
-    with pytest.raises(ParameterError, match="default must be one of a, b"):
-        ServedModels(files, default="c")
-    with pytest.raises(ModelFileError, match="there is no model file"):
-        ServedModels({"a": tmp_path / "none.mrf"})
+def test_bad_shelves_are_refused(files: dict[str, Path], given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ParameterError, match=words):
+        ServedModels(**{"paths": files, **given})
 
 
 def test_a_file_that_may_be_read_again_is_opened(
@@ -143,19 +151,3 @@ def test_hard_link_to_a_served_file_does_not_open_it_again(path: Path) -> None:
     models = ServedModels({"m": path})
     os.link(path, path.with_name("kept.mrf"))
     assert models.changed() == []
-
-
-def test_file_that_is_gone_is_said_once(
-    files: dict[str, Path], path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    models = ServedModels({"m": path})
-    failures: list[str] = []
-    models.on_failure = failures.append
-    path.unlink()
-    for _ in range(3):
-        models.follow()
-    assert failures == ["m"]
-    assert caplog.text.count("its file is gone") == 1
-    replace_by(path, files["b"])
-    models.follow()
-    assert len(failures) == 1

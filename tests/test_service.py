@@ -10,8 +10,6 @@ import httpx
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 import mrfrec
 from mrfrec import MRF, DataError
@@ -51,12 +49,6 @@ def test_recommendations_are_those_of_the_model(
             assert reason["title"] == f"the {reason['item']}"
 
 
-def test_unknown_items_are_reported(client: httpx.Client) -> None:
-    found = client.post("/v1/recommend", json={"history": ["milk", "caviar", 7], "exclude": ["x"]}).json()
-    assert found["unknown"] == ["caviar", 7, "x"]
-    assert found["items"]
-
-
 def test_ids_of_any_characters_come_back_as_they_were(client: httpx.Client) -> None:
     odd = ["\ud800", "\x00", "\u2028", "店", ""]
     for path, body in (("", {"history": odd}), ("/batch", {"histories": [odd]})):
@@ -83,18 +75,15 @@ def test_ids_of_any_characters_come_back_as_they_were(client: httpx.Client) -> N
         ({"history": ["milk"], "novelty": "0.1"}, 422, "novelty"),
         ({"history": ["milk"], "novelty": 3}, 422, "novelty"),
         ({"history": ["milk"], "colour": 3}, 422, "colour"),
-        ({"histories": [[]]}, 422, "histories: "),
         ({"history": ["milk"], "model": "none"}, 404, "no model"),
         ({"user": 99}, 404, "does not know this user"),
         ({"user": "4"}, 422, "user ids are integers"),
         ({"user": 2**64 - 1}, 404, "does not know this user"),
         ({"user": -(2**63)}, 404, "does not know this user"),
-        ({"user": 2**64}, 422, "user: must be an id, an integer of 64 bits or a string."),
         ({"exclude": [1, -(10**4000)]}, 422, "exclude.1: must be an id, an integer of 64 bits or a string."),
         ({"visitor": 10**4000}, 422, "visitor: must be an id, an integer of 64 bits or a string."),
         ({"history": [{"item": "milk", "value": 1e308}]}, 422, "finite numbers from -1e+30 to 1e+30"),
         ({"history": ["tea", {"item": "milk", "value": "x"}]}, 422, "history.1.value: Input should be a"),
-        ({"history": [{"item": "milk", "value": True}]}, 422, "history.0.value: Input should be a valid"),
         ({"history": [{"item": "milk"}]}, 422, "history.0.value: Field required."),
         ({"history": [{"item": 1.5, "value": 1}]}, 422, "history.0.item: must be an id, an integer of"),
         ({"history": [{"item": 1, "value": 1, "str": 1}]}, 422, "history.0.str: Extra inputs are not"),
@@ -109,10 +98,22 @@ def test_bad_requests_are_problems(client: httpx.Client, body: Any, status: int,
 
 
 @pytest.mark.parametrize(
-    "body", [{"novelty": 0}, {"novelty": 0.5}, {"history": [{"item": "milk", "value": 2}]}], ids=str
+    "body", [{"novelty": 0}, {"novelty": 0.5}, {"history": ["milk", "milk", {"item": "milk", "value": 2}]}]
 )
-def test_integers_are_numbers(client: httpx.Client, body: Any) -> None:
+def test_integers_are_numbers_and_items_may_be_repeated(client: httpx.Client, body: Any) -> None:
     assert client.post("/v1/recommend", json={"history": ["milk"], **body}).status_code == 200
+
+
+def test_options_are_described_with_their_limits(client: httpx.Client) -> None:
+    schemas = client.get("/v1/openapi.json").json()["components"]["schemas"]
+    for name in ("RecommendRequest", "BatchRequest"):
+        options = schemas[name]["properties"]
+        assert options["k"] == {
+            "title": "K", "type": "integer", "default": 10, "minimum": 1, "description": "Number of items."
+        }  # fmt: skip
+        assert (options["reasons"]["minimum"], options["reasons"]["maximum"]) == (0, 100)
+        novelty = options["novelty"]["anyOf"][0]
+        assert (novelty["minimum"], novelty["maximum"]) == (-1, 1)
 
 
 @pytest.mark.parametrize(("count", "words"), [(0, "at least 1"), (4, "histories must be at most 3; got 4")])
@@ -127,37 +128,33 @@ def _check_problem(found: httpx.Response, status: int, words: str) -> None:
     assert words in found.json()["detail"]
 
 
-@pytest.mark.parametrize("body", [b"{", b"\xff", b'{"history": ["\xff"]}', b"[" * 100_000], ids=len)
-def test_what_is_not_json_is_a_problem(client: httpx.Client, body: bytes) -> None:
-    _check_problem(client.post("/v1/recommend", content=body, headers=JSON), 400, "the body is not JSON.")
-
-
+GOOD, BAD = b'{"history": ["milk"]}', (b"{", b"\xff", b'{"history": ["\xff"]}', b"[" * 100_000)
 JSON_TYPES = ["application/json", "application/json; charset=utf-8", "Application/JSON", "application/x+json"]
+OTHER_TYPES = ["text/plain; x=application/json", "application/x-www-form-urlencoded", ""]
 
 
-@pytest.mark.parametrize("kind", JSON_TYPES)
-def test_json_is_read_in_one_step_however_it_is_announced(
-    client: httpx.Client, kind: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("body", "kind", "status", "words"),
+    [
+        *((GOOD, kind, 200, "") for kind in JSON_TYPES),
+        *((b'{"history": ["%b' % (70_000 * b"a"), kind, 400, "the body is not JSON.") for kind in JSON_TYPES),
+        *((body, "application/json", 400, "the body is not JSON.") for body in BAD),
+        *((GOOD, kind, 415, "Content-Type: application/json") for kind in OTHER_TYPES),
+    ],
+    ids=lambda value: str(len(value)) if isinstance(value, bytes) else None,
+)
+def test_json_is_read_in_one_step_if_it_is_said_to_be_json(
+    client: httpx.Client, body: bytes, kind: str, status: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("starlette.requests.Request.json", None)  # which FastAPI's own steps call
-    for body, status in (
-        (b'{"history": ["milk"]}', 200),
-        (b'{"history": [%d]}' % 10**4000, 422),
-        (b'{"history": ["%b' % (70_000 * b"a"), 400),
-    ):
-        found = client.post("/v1/recommend", content=body, headers={"Content-Type": kind})
-        assert found.status_code == status, found.text
-
-
-@pytest.mark.parametrize("kind", ["text/plain; x=application/json", "application/x-www-form-urlencoded", ""])
-def test_what_is_not_said_to_be_json_is_a_problem(client: httpx.Client, kind: str) -> None:
-    found = client.post("/v1/recommend", content=b'{"history": []}', headers={"Content-Type": kind})
-    _check_problem(found, 415, "Content-Type: application/json")
+    found = client.post("/v1/recommend", content=body, headers={"Content-Type": kind})
+    assert found.status_code == status, found.text
+    if status != 200:
+        _check_problem(found, status, words)
 
 
 def test_compressed_bodies_are_a_problem(client: httpx.Client) -> None:
-    plain = b'{"history": ["milk"]}'
-    for body in (gzip.compress(plain), plain):
+    for body in (gzip.compress(GOOD), GOOD):
         found = client.post("/v1/recommend", content=body, headers={**JSON, "Content-Encoding": "gzip"})
         _check_problem(found, 415, "send JSON as it is")
 
@@ -199,39 +196,3 @@ def test_text_that_is_no_integer_is_no_item(text: str) -> None:
 def test_user_beyond_64_bits_is_refused(shop: Path) -> None:
     with pytest.raises(DataError, match="64 bits"):
         mrfrec.load(shop).recommend(2**64)
-
-
-_ids = st.one_of(st.sampled_from(["milk", "tea", "beer"]), st.integers(), st.text(max_size=3), st.none())
-_values = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-3, 99),
-    st.floats(),
-    st.text(max_size=3),
-    st.lists(_ids, max_size=3),
-)
-_histories = st.lists(
-    st.one_of(_ids, st.fixed_dictionaries({"item": _ids}, optional={"value": _values})), max_size=25
-)
-
-
-@given(
-    asked=st.fixed_dictionaries(
-        {"history": st.one_of(_histories, _values)},
-        optional=dict.fromkeys(
-            ("k", "exclude", "allow", "exclude_seen", "novelty", "reasons", "user", "visitor", "x"), _values
-        ),
-    ),
-    is_ascii=st.booleans(),
-)
-@example(asked={"history": ["\ud800"]}, is_ascii=True)
-@example(asked={"history": ["milk", "milk", {"item": "milk", "value": 2}]}, is_ascii=True)
-@example(asked={"history": [2**70, 1.0, True]}, is_ascii=True)
-@settings(max_examples=150, deadline=None)
-def test_every_request_is_answered_or_refused_with_a_reason(
-    client: httpx.Client, asked: dict[str, Any], is_ascii: bool
-) -> None:
-    body = json.dumps(asked, ensure_ascii=is_ascii).encode("utf-8", "surrogatepass")
-    found = client.post("/v1/recommend", content=body, headers=JSON)
-    assert found.status_code in (200, 400, 404, 422)
-    assert ("items" if found.status_code == 200 else "detail") in found.json()

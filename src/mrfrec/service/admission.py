@@ -1,13 +1,15 @@
 """Who may ask: allowed hosts, keys, rates."""
 
 import base64
+import logging
 import math
 import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from mrfrec.service.keys import KeyFile
+from mrfrec.errors import MrfrecError
+from mrfrec.service.keys import find_key, read_keys
 from mrfrec.service.middleware import Message, RequestInfo
 from mrfrec.service.problems import ProblemError
 from mrfrec.service.settings import ServiceSettings
@@ -19,15 +21,26 @@ _MOST_LETTERS = 8000  # of a query string
 _MOST_CALLERS = 16_384  # remembered at once; the one that was silent for longest is forgotten first
 _ROUNDING = 1e-6  # seconds
 
+_log = logging.getLogger("mrfrec.service")
+
 
 class AccessControl:
     """Refuses requests for other hosts, without a valid key, or beyond the rate of their caller."""
 
-    def __init__(self, settings: ServiceSettings, keys: KeyFile | None) -> None:
-        self._keys = keys
+    def __init__(self, settings: ServiceSettings) -> None:
+        self._file = settings.keys
+        self._keys = () if self._file is None else read_keys(self._file)  # at least one
         self._rates = Rates(settings.rate) if settings.rate else None
         self._hosts = {host.lower() for host in settings.hosts}
         self._origins = set(settings.origins)
+
+    def reload_keys(self) -> None:
+        """Read the keys again; the old ones stay if the file has none, or a bad line."""
+        if self._file is not None:
+            try:
+                self._keys = read_keys(self._file)
+            except MrfrecError as error:
+                _log.error("the keys stay as they are: %s", error)
 
     def check(self, scope: Message, info: RequestInfo) -> None:
         """Raise a `ProblemError` if the request is refused; note its key and what it may do."""
@@ -42,10 +55,10 @@ class AccessControl:
             raise ProblemError(400, "a request with a body must not have the header Upgrade.")
         if info.path in _OPEN:
             return
-        if self._keys is None:
-            info.may_manage = self._is_from_here(scope, host, info.headers.get(b"origin"))
+        if self._keys:
+            self._check_key(info)
         else:
-            self._check_key(info, self._keys)
+            info.may_manage = self._is_from_here(scope, host, info.headers.get(b"origin"))
         if self._rates is not None:
             client = scope.get("client")
             wait = self._rates.wait(info.key or (client[0] if client else ""))
@@ -65,7 +78,7 @@ class AccessControl:
         own = f"{scope.get('scheme', 'http')}://{host}"
         return is_here and (given is None or given == own or given in self._origins - {"*"})
 
-    def _check_key(self, info: RequestInfo, keys: KeyFile) -> None:
+    def _check_key(self, info: RequestInfo) -> None:
         """Find the key of a request, and whether it may manage."""
         may_manage, secret = True, info.headers.get(b"x-api-key")
         if secret is None:
@@ -79,7 +92,7 @@ class AccessControl:
                     secret = b""
             elif kind.lower() != b"bearer":
                 secret = b""
-        key = keys.find(secret.strip())
+        key = find_key(self._keys, secret.strip())
         if key is None:
             # Browsers ask for a password if challenged by Basic: wanted on the page, not in the API.
             challenge = "Bearer" if info.path.startswith("/v1/") else "Basic"

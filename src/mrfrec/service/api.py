@@ -231,10 +231,11 @@ def _choice_of(body: schemas.RecommendRequest | schemas.ExplainRequest, models: 
     return choice
 
 
-def _question(body: schemas.Asked, settings: ServiceSettings) -> Question:
+def _question(body: schemas.RecommendRequest | schemas.BatchRequest, settings: ServiceSettings) -> Question:
     _check_at_most(settings.max_k, "k", body.k)
     for name, given in (("exclude", body.exclude), ("allow", body.allow)):
-        _check_at_most(settings.max_history, f"the number of items of {name}", len(given or ()))
+        if given:
+            _check_at_most(settings.max_history, f"the number of items of {name}", len(given))
     return Question(**{name: getattr(body, name) for name in _OPTIONS})
 
 

@@ -21,10 +21,9 @@ from mrfrec.errors import MrfrecError
 from mrfrec.io.atomic import expanded
 from mrfrec.service.admission import AccessControl
 from mrfrec.service.api import create_router
-from mrfrec.service.keys import KeyFile
-from mrfrec.service.metrics import CONTENT_TYPE, Metrics
-from mrfrec.service.middleware import ProcessLoad, RequestLimits, RequestLog
-from mrfrec.service.page import create_pages, error_page, is_page
+from mrfrec.service.metrics import CONTENT_TYPE, Metrics, route_of
+from mrfrec.service.middleware import ProcessLoad, RequestLimits, RequestLog, info_of
+from mrfrec.service.page import create_pages, error_page
 from mrfrec.service.problems import ProblemError, busy
 from mrfrec.service.queue import WorkQueue
 from mrfrec.service.schemas import Problem, Status
@@ -62,7 +61,7 @@ def create_app(
     """
     settings = settings or ServiceSettings()
     served = ServedModels(paths_of(models), default, split, salt=salt)
-    keys = None if settings.keys is None else KeyFile(settings.keys)
+    access = AccessControl(settings)
     metrics, load = Metrics(served), ProcessLoad()
     served.on_failure = metrics.count_failure
     watching: list[asyncio.Task[None]] = []
@@ -89,16 +88,18 @@ def create_app(
         openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None, lifespan=lifespan,
         redirect_slashes=False,  # a redirect would lead to whatever Host a request names
     )  # fmt: skip
-    app.state.models, app.state.keys, app.state.load = served, keys, load
+    app.state.models, app.state.access, app.state.load = served, access, load
     app.state.on_start = []  # called when a server starts the application
     app.state.tell_others = lambda: None  # called after a model was reloaded
 
     def error_response(request: Request, problem: ProblemError) -> Response:
-        return error_page(request, served, problem) if is_page(request) else problem.response()
+        is_page = route_of(info_of(request).path) in ("page", "/static")
+        return error_page(request, served, problem) if is_page else problem.response()
 
     # The last one added is the first that a request passes.
-    check = AccessControl(settings, keys).check
-    app.add_middleware(RequestLimits, settings=settings, metrics=metrics, load=load, check_access=check)
+    app.add_middleware(
+        RequestLimits, settings=settings, metrics=metrics, load=load, check_access=access.check
+    )
     if settings.origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=settings.origins, allow_methods=["GET", "POST"],
@@ -172,8 +173,7 @@ def reload(app: FastAPI, every: bool = True) -> None:
     The old ones stay where that fails.
     """
     app.state.models.follow(every)
-    if app.state.keys is not None:
-        app.state.keys.reload()
+    app.state.access.reload_keys()
 
 
 def _problem_of(request: Request, error: Exception) -> ProblemError:

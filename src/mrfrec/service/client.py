@@ -241,8 +241,6 @@ class Client:
         found = self._known.get(model["fingerprint"])
         if found is None:
             found = self._ask("GET", f"models/{quote(model['name'], safe='')}")
-            if len(self._known) >= 100:
-                self._known.clear()
             self._known[found["fingerprint"]] = found
         return found
 

@@ -6,7 +6,7 @@ The layout has nothing random in it: the same model and item give the same pictu
 import unicodedata
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -40,7 +40,7 @@ NARROW = Canvas(360, 540, 100, 9, 3)
 class Node(NamedTuple):
     """A labelled box; x and y are its middle."""
 
-    place: int  # among the names that were given
+    item: Mapping[str, Any]
     x: float
     y: float
     width: float
@@ -61,24 +61,19 @@ class Edge(NamedTuple):
     is_inner: bool  # begins at the item in the middle
 
 
-class Drawing(NamedTuple):
-    """A graph that is laid out."""
-
-    canvas: Canvas
-    nodes: list[Node]
-    edges: list[Edge]
-
-
-def draw(names: Sequence[str], ids: Sequence[object], weights: npt.NDArray[Any], canvas: Canvas) -> Drawing:
+def draw(
+    items: Sequence[Mapping[str, Any]], weights: npt.NDArray[Any], canvas: Canvas
+) -> tuple[list[Node], list[Edge]]:
     """Lay out items by the weights between them, n × n and symmetric; the first is in the middle.
 
-    Items whose names are the same once they are cut are labelled with their ids.
+    Each item has a `name` and an `id`. Items whose names are the same once they are cut are labelled with
+    their ids.
     """
-    cut = [_shortened(name, canvas.label) for name in names]
+    cut = [_shortened(item["name"], canvas.label) for item in items]
     seen = Counter(cut)
     labels = [
-        _shortened(str(one), canvas.label) if seen[name] > 1 else name
-        for one, name in zip(ids, cut, strict=True)
+        _shortened(str(item["id"]), canvas.label) if seen[name] > 1 else name
+        for item, name in zip(items, cut, strict=True)
     ]
     widths = [sum(map(_letter_width, label)) + 20 for label in labels]
     share = np.abs(weights) / (np.abs(weights).max() or 1.0)
@@ -88,8 +83,7 @@ def draw(names: Sequence[str], ids: Sequence[object], weights: npt.NDArray[Any],
         Edge(x[a], y[a], x[b], y[b], thick[a][b], _sign(weights[a, b]), a == 0) for a, b in _drawn(share)
     ]
     signs = ["middle", *map(_sign, weights[0, 1:])]
-    nodes = [Node(i, x[i], y[i], widths[i], labels[i], signs[i]) for i in range(len(names))]
-    return Drawing(canvas, nodes, edges)
+    return [Node(*each) for each in zip(items, x, y, widths, labels, signs, strict=True)], edges
 
 
 def _drawn(share: Array) -> list[tuple[int, int]]:

@@ -6,18 +6,16 @@ role is read, or manage, which may also reload models. A key is 256 random bits,
 
 import hashlib
 import hmac
-import logging
 import re
 import secrets
+from collections.abc import Iterable
 from os import PathLike
 from typing import NamedTuple
 
-from mrfrec.errors import DataError, MrfrecError, ParameterError
+from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import expanded
 
 ROLES = ("read", "manage")
-_log = logging.getLogger("mrfrec.service")
-
 _MOST = 1000  # keys of a file: each request is compared with all of them
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _LINE = re.compile(rf"({_NAME.pattern}):({'|'.join(ROLES)}):([0-9a-f]{{64}})")
@@ -68,26 +66,13 @@ def read_keys(path: "str | PathLike[str]") -> tuple[Key, ...]:
     return tuple(keys.values())
 
 
-class KeyFile:
-    """The keys of a file, which can be read again."""
-
-    def __init__(self, path: "str | PathLike[str]") -> None:
-        self._path, self._keys = path, read_keys(path)
-
-    def find(self, given: bytes) -> Key | None:
-        """Return the key that was given. Takes the same time whichever it is."""
-        digest, found = _digest(given), None
-        for key in self._keys:
-            if hmac.compare_digest(key.digest, digest):
-                found = key
-        return found
-
-    def reload(self) -> None:
-        """Read the file again; the old keys stay if it has none, or a bad line."""
-        try:
-            self._keys = read_keys(self._path)
-        except MrfrecError as error:
-            _log.error("the keys stay as they are: %s", error)
+def find_key(keys: Iterable[Key], given: bytes) -> Key | None:
+    """Return the key that was given. Takes the same time whichever it is."""
+    digest, found = _digest(given), None
+    for key in keys:
+        if hmac.compare_digest(key.digest, digest):
+            found = key
+    return found
 
 
 def _digest(key: bytes) -> bytes:

@@ -45,6 +45,7 @@ ROUTES = (
     "/v1/models", "/v1/models/{name}", "/v1/models/{name}/reload", "/v1/openapi.json",
     "/health", "/ready", "/metrics", "/static", "page", "other",
 )  # fmt: skip
+_API = ("v1", "health", "ready", "metrics")
 _BOUNDS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)  # seconds
 
 _log = logging.getLogger("mrfrec.service")
@@ -58,17 +59,14 @@ def shared_folder() -> Iterator[None]:
     is read-only. Where no folder can be made, each process counts alone.
     """
     with ExitStack() as stack:
-        for place in (_MEMORY, None):  # None: the system's folder for temporary files
-            try:
-                _remove_abandoned(place or tempfile.gettempdir())
-                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX, dir=place))
-                stack.enter_context(_locked(folder))
-            except OSError:
-                continue
+        try:
+            place = _MEMORY if os.access(_MEMORY, os.W_OK) else tempfile.gettempdir()
+            _remove_abandoned(place)
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX, dir=place))
+            stack.enter_context(_locked(folder))
             os.environ[_FOLDER] = folder
             stack.callback(os.environ.pop, _FOLDER)
-            break
-        else:
+        except OSError:
             _log.warning("no folder for temporary files can be written: /metrics tells of one worker each")
         yield
 
@@ -99,7 +97,8 @@ def route_of(path: str) -> str:
         return "/v1/models/{name}/reload" if path.endswith("/reload") else "/v1/models/{name}"
     if path.startswith("/static/"):
         return "/static"
-    return "other" if path.startswith("/v1/") else "page"
+    is_page = path.startswith("/") and path.split("/")[1] not in _API  # or it is *, of OPTIONS
+    return "page" if is_page else "other"
 
 
 class Metrics(Collector):
@@ -108,6 +107,7 @@ class Metrics(Collector):
     def __init__(self, models: ServedModels) -> None:
         self._models, self._folder = models, os.environ.get(_FOLDER)
         self._registry = CollectorRegistry()
+        self._registry.register(self)  # first: it removes the gauges of dead processes
         if self._folder is not None:
             MultiProcessCollector(self._registry)  # type: ignore[no-untyped-call]
         own: Any = {"registry": self._registry if self._folder is None else None}
@@ -140,7 +140,6 @@ class Metrics(Collector):
         # Finding the numbers of some labels takes longer than counting.
         self._count = lru_cache(1024)(self._requests.labels)
         self._time = lru_cache(1024)(self._seconds.labels)
-        self._registry.register(self)
 
     def count_request(self, route: str, status: int, seconds: float, model: str = "") -> None:
         """Count a request, and the model that answered it if any did."""
@@ -161,7 +160,6 @@ class Metrics(Collector):
 
     def render(self) -> bytes:
         """Return the text that Prometheus reads."""
-        self._living()  # without the gauges of dead processes
         # Without the times at which each number was first counted, which nobody looks at.
         return re.sub(rb"(?m)^(# \w+ )?\w+_created\b.*\n", b"", generate_latest(self._registry))
 

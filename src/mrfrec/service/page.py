@@ -4,21 +4,19 @@ Made on the server, for any browser. Nothing is loaded from elsewhere; scripts a
 own, so that a strict Content-Security-Policy allows them and nothing else.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import blake2b
 from importlib.resources import files
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
 import numpy as np
 import numpy.typing as npt
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -31,9 +29,9 @@ from mrfrec.models.recommender import Recommender
 from mrfrec.service import answers
 from mrfrec.service.api import position
 from mrfrec.service.graph import NARROW, WIDE, draw
-from mrfrec.service.middleware import info_of
 from mrfrec.service.problems import ProblemError
 from mrfrec.service.queue import WorkQueue
+from mrfrec.service.schemas import MOST_ON_PAGE, PageQuery
 from mrfrec.service.served import Served, ServedModels
 
 Content = dict[str, Any]
@@ -41,12 +39,10 @@ Places = Sequence[int] | npt.NDArray[Any]
 
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _FILES = {one.name: one.read_bytes() for one in files("mrfrec.service").joinpath("static").iterdir()}
-_API = ("v1", "health", "ready", "metrics")
-_MOST_ITEMS = 100  # of a history: every link of a page has them
 _NAME, _WHOLE_NAME = 120, 1000  # characters of a name, in lists and on the page of the item
 _FEW_BARS = 6  # of a score, which are always visible
 _FEATURES = 20  # of an item, the rarest
-_POPULAR, _FOUND, _SUGGESTED, _MOST_RECOMMENDED = 12, 50, 8, 100  # items of a page
+_POPULAR, _FOUND, _SUGGESTED = 12, 50, 8  # items of a page
 
 
 @dataclass(frozen=True)
@@ -54,7 +50,7 @@ class PageVisit:
     """A request for a page."""
 
     root: str  # of all addresses
-    query: QueryParams
+    query: PageQuery
     served: Served
     models: list[str]
     is_default: bool  # whether it is the default model
@@ -77,34 +73,12 @@ class PageVisit:
         """Return the address of a script or style, which changes with its content."""
         return f"{self.root}static/{name}?{blake2b(_FILES[name], digest_size=6).hexdigest()}"
 
-    def number(self, name: str, low: float, high: float) -> float | None:
-        """Return a number of the query; None if it is not given."""
-        text = self.query.get(name)
-        if not text:
-            return None
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not low <= value <= high:
-            raise ProblemError(422, f"{name} must be a number from {low:g} to {high:g}.")
-        return value
-
     def history(self) -> tuple[list[int], list[str]]:
         """Return the items of the query by position, each once, and the texts that are no known item."""
-        texts = self.texts()
+        texts = list(dict.fromkeys(self.query.item))
         places = [answers.find_item(self.model.items_, text) for text in texts]
         unknown = [text for text, place in zip(texts, places, strict=True) if place is None]
         return list(dict.fromkeys(place for place in places if place is not None)), unknown
-
-    def texts(self) -> list[str]:
-        """Return the items of the query as they are written, each once."""
-        texts = list(dict.fromkeys(self.query.getlist("item")))
-        if len(texts) > _MOST_ITEMS:
-            raise ProblemError(
-                422, f"a history of this page has at most {_MOST_ITEMS} items; the API takes more."
-            )
-        return texts
 
     def ids(self, places: Places) -> list[Any]:
         return self.model.items_.take(np.asarray(places, np.int64))
@@ -138,8 +112,8 @@ def create_pages(models: ServedModels, queue: WorkQueue) -> APIRouter:
     router = APIRouter(include_in_schema=False)
 
     def add(path: str, view: View) -> None:
-        async def endpoint(request: Request) -> Response:
-            visit = _visit(request, models, request.query_params.get("model"))
+        async def endpoint(request: Request, query: Annotated[PageQuery, Query()]) -> Response:
+            visit = _visit(request, models, query)
             html = await queue.run_in_thread(lambda: _rendered(visit, *view(visit)))
             served = visit.served
             return HTMLResponse(html, 200, {"Mrfrec-Model": f"{served.name}; {served.fingerprint}"})
@@ -166,24 +140,18 @@ def create_pages(models: ServedModels, queue: WorkQueue) -> APIRouter:
     return router
 
 
-def is_page(request: Request) -> bool:
-    """Whether a request is for a page, and not for the API."""
-    path = info_of(request).path  # or *, of OPTIONS
-    return path.startswith("/") and path.split("/")[1] not in _API
-
-
 def error_page(request: Request, models: ServedModels, problem: ProblemError) -> Response:
     """Return a page that says what is wrong."""
     detail = problem.detail
     content = {"status": problem.status, "detail": f"{detail[:1].upper()}{detail[1:]}"}
-    html = _rendered(_visit(request, models, None), "error.html", content)
+    html = _rendered(_visit(request, models, PageQuery()), "error.html", content)
     return HTMLResponse(html, problem.status, problem.headers)
 
 
-def _visit(request: Request, models: ServedModels, name: str | None) -> PageVisit:
-    served, names = models.choose(name or None).served, [each.name for each in models]
+def _visit(request: Request, models: ServedModels, query: PageQuery) -> PageVisit:
+    served, names = models.choose(query.model or None).served, [each.name for each in models]
     root = f"{request.scope.get('root_path', '').rstrip('/')}/"
-    return PageVisit(root, request.query_params, served, names, served.name == models.default)
+    return PageVisit(root, query, served, names, served.name == models.default)
 
 
 # ── views ─────────────────────────────────────────────────────────────────────────────────────────
@@ -197,19 +165,19 @@ def _start(visit: PageVisit) -> tuple[str, Content]:
 
 
 def _found(template: str, most: int, visit: PageVisit) -> tuple[str, Content]:
-    text, history = visit.query.get("q", "").strip()[:1000], visit.texts()
+    text, history = visit.query.q.strip()[:1000], list(dict.fromkeys(visit.query.item))
     places = visit.model.catalogue.search(text, most) if text else []
     found = visit.items(places)
     for row in found:
-        row["add"] = visit.link("history", item=[*history, row["id"]], novelty=visit.query.get("novelty"))
-    adds = "add" in visit.query
+        row["add"] = visit.link("history", item=[*history, row["id"]], novelty=visit.query.novelty)
+    adds = visit.query.add is not None
     return template, {"q": text, "found": found, "history": history, "most": most, "adds": adds}
 
 
 def _item(visit: PageVisit) -> tuple[str, Content]:
-    text, model = visit.query.get("item"), visit.model
-    if text is None:
+    if not visit.query.item:
         raise ProblemError(422, "say which item: ?item=ID.")
+    model, text = visit.model, visit.query.item[0]
     place = position(visit.served, text)
     others, strengths = neighbors(model, place)
     order = np.lexsort((model.catalogue.by_popularity[others], -strengths))
@@ -229,9 +197,8 @@ def _item(visit: PageVisit) -> tuple[str, Content]:
     for canvas in (WIDE, NARROW) if rows else ():
         against = range(len(positive) + 1, len(on_page))[: canvas.negative]
         kept = [*range(min(canvas.positive, len(positive)) + 1), *against]
-        names, ids = ([on_page[i][name] for i in kept] for name in ("name", "id"))
-        drawing = draw(names, ids, matrix[np.ix_(kept, kept)], canvas)
-        drawings.append({"drawing": drawing, "rows": [rows[i - 1] for i in kept]})
+        nodes, edges = draw([on_page[i] for i in kept], matrix[np.ix_(kept, kept)], canvas)
+        drawings.append({"canvas": canvas, "nodes": nodes, "edges": edges})
     features = [] if model.features_ is None else model.features_.shared(place, place)[0]
     return "item.html", {
         "item": on_page[0],
@@ -262,16 +229,15 @@ def _edges(model: Recommender, places: npt.NDArray[Any], weights: npt.NDArray[An
 
 
 def _history(visit: PageVisit) -> tuple[str, Content]:
-    model = visit.model
+    model, query = visit.model, visit.query
     places, unknown = visit.history()
-    novelty = visit.number("novelty", -1, 1) if model.scales_scores else None
-    k = int(visit.number("k", 1, _MOST_RECOMMENDED) or 10)
+    novelty, k = query.novelty if model.scales_scores else None, query.k or 10
     ids = visit.ids(places)
     asked = Question(k=k, novelty=novelty)
     found = answers.recommend(model, [dict.fromkeys(ids)], asked)[0][0].items
     targets = model.items_.find([row["item"] for row in found], "item")
     rows = visit.items(targets)
-    given = {"novelty": visit.query.get("novelty"), "k": visit.query.get("k")}
+    given = {"novelty": query.novelty, "k": query.k}
     for row, answer in zip(rows, found, strict=True):
         row |= {"score": answer["score"], "source": answer["source"]}
         row["add"] = visit.link("history", item=[*ids, row["id"]], **given)
@@ -282,18 +248,16 @@ def _history(visit: PageVisit) -> tuple[str, Content]:
         named = dict(zip(places, history, strict=True))
         for row, reasons in zip(rows, _bars_of(model, ids, targets, novelty, named), strict=True):
             row["reasons"] = reasons
-    fitted = model.fitted_novelty
+    shown = model.fitted_novelty if novelty is None else novelty
     return "history.html", {
         "history": history,
         "ids": ids,
         "unknown": unknown,
         "recommended": rows,
-        "explains": model.explains,
-        "novelty": (fitted if novelty is None else novelty) if model.scales_scores else None,
-        "fitted": fitted,
+        "novelty": shown if model.scales_scores else None,
         "typical": None if model.data_size_.binary else model.usual_value_,
-        "more": visit.link("history", item=ids, novelty=given["novelty"], k=min(2 * k, _MOST_RECOMMENDED))
-        if len(rows) == k < _MOST_RECOMMENDED else None,
+        "more": visit.link("history", item=ids, novelty=query.novelty, k=min(2 * k, MOST_ON_PAGE))
+        if len(rows) == k < MOST_ON_PAGE else None,
     }  # fmt: skip
 
 
@@ -317,16 +281,11 @@ def _bars_of(
         start, length = 100 * (min(amount, 0.0) - low) / width, 100 * abs(amount) / width
         return {"item": item, "amount": amount, "x": round(start, 2), "length": round(length, 2)}
 
-    each = []
+    each, zero = [], round(-100 * low / width, 2)
     for parts, base in zip(found, bases.tolist(), strict=True):
         bars = [bar(part.amount, rows_by_place[part.item]) for part in parts]
         bars.sort(key=lambda one: -abs(one["amount"]))
-        rest = bars[_FEW_BARS:]
-        total = math.fsum(one["amount"] for one in rest)
-        zero = round(-100 * low / width, 2)
-        each.append(
-            {"few": bars[:_FEW_BARS], "rest": rest, "rest_amount": total, "base": bar(base), "zero": zero}
-        )
+        each.append({"few": bars[:_FEW_BARS], "rest": bars[_FEW_BARS:], "base": bar(base), "zero": zero})
     return each
 
 

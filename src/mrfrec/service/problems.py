@@ -8,7 +8,6 @@ from starlette.responses import Response
 
 from mrfrec.data.catalogue import shortened
 
-NO_ROOM = "too many requests at once; try again."
 _MOST = 400  # characters of a reason, which may repeat what was sent
 
 
@@ -31,6 +30,6 @@ class ClientLeftError(Exception):
     """The client has closed its connection."""
 
 
-def busy(detail: str = NO_ROOM) -> ProblemError:
+def busy(detail: str = "too many requests at once; try again.") -> ProblemError:
     """Return the refusal of a request for which there is no room now."""
     return ProblemError(503, detail, {"Retry-After": "1"})

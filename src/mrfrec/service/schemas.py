@@ -1,27 +1,34 @@
-"""The requests and responses of the API, as OpenAPI describes them."""
+"""The requests and responses of the API, as OpenAPI describes them, and the addresses of pages."""
 
+import re
+from dataclasses import fields
+from inspect import getsource
 from itertools import islice
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
-_Integer = Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)]
-ItemId = _Integer | StrictStr  # of either type, and never converted
-Visitor = _Integer | Annotated[StrictStr, Field(min_length=1)]  # an empty one would be everybody's
+from mrfrec.models.answers.question import LEAST, MOST, ItemFilter, Question
+
+_Integer = Annotated[int, Field(ge=-(2**63), lt=2**64)]
+ItemId = _Integer | str
+Visitor = _Integer | Annotated[str, Field(min_length=1)]  # an empty one would be everybody's
 _MOST_NAMES = 20  # of an object: more than any has
-Count = Annotated[int, Field(ge=1, strict=True)]
-Number = Annotated[float, Field(strict=True)]  # or an integer, but no boolean or text
+_MOST_REASONS = 100  # of an item
+MOST_ON_PAGE = 100  # items of a history, which every link of its page has, and of an answer
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    """What a request has. Its values are not converted; but an integer is a number, too."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 
 
 class Used(_Strict):
     """An item of a history with a value, such as a rating or a count."""
 
     item: ItemId
-    value: Number
+    value: float
 
 
 # One error of a long list is enough: to tell of all takes a second.
@@ -42,9 +49,6 @@ class _ForSomebody(_Strict):
     visitor: Visitor | None = Field(
         None, description="Anything that tells people apart, to choose a model of the split."
     )
-    novelty: Number | None = Field(
-        None, ge=-1, le=1, description="Above 0, rarer items score higher; as fitted by default."
-    )
 
     @model_validator(mode="before")
     @classmethod
@@ -60,22 +64,25 @@ class _ForSomebody(_Strict):
         return data
 
 
-class Asked(_ForSomebody):
-    """The options of all requests for recommendations."""
+def _options() -> Any:
+    """Return the fields of `Question` as those of a request; their comments describe them."""
+    about = dict(re.findall(r"^    (\w+): .*  # (.*)$", getsource(Question), re.MULTILINE))
+    found = {}
+    for each in fields(Question):
+        name, text = each.name, about[each.name]
+        rules: dict[str, Any] = {"ge": LEAST.get(name), "le": MOST.get(name)}
+        if name == "explain":
+            rules |= {"le": _MOST_REASONS, "alias": "reasons"}
+        kind = Items | None if each.type == ItemFilter else each.type
+        found[name] = kind, Field(each.default, description=f"{text[:1].upper()}{text[1:]}.", **rules)
+    return found
 
-    k: Count = Field(10, description="Number of items.")
-    exclude: Items | None = Field(None, description="Never recommend these.")
-    allow: Items | None = Field(None, description="Recommend only these.")
-    exclude_seen: StrictBool = Field(True, description="Leave out the items of the history.")
-    explain: Annotated[int, Field(ge=0, le=100, strict=True)] = Field(
-        0,
-        alias="reasons",
-        description="How many items of the history to name for each item: those that add most. Those that "
-        "take away are in explain.",
-    )
+
+_OPTIONS = _options()
+Asked: Any = create_model("Asked", __base__=_ForSomebody, **_OPTIONS)
 
 
-class RecommendRequest(Asked):
+class RecommendRequest(Asked):  # type: ignore[misc]
     """For whom to recommend: a history, or a user whose history the model keeps."""
 
     history: History | None = None
@@ -84,7 +91,7 @@ class RecommendRequest(Asked):
     model_config = _example({"history": ["milk"], "k": 10, "reasons": 3}, {"user": "u17"})
 
 
-class BatchRequest(Asked):
+class BatchRequest(Asked):  # type: ignore[misc]
     """Several histories, with the same options for all."""
 
     histories: Annotated[list[History], Field(fail_fast=True, min_length=1)]
@@ -98,8 +105,20 @@ class ExplainRequest(_ForSomebody):
     item: ItemId
     history: History | None = None
     user: ItemId | None = None
+    novelty: float | None = _OPTIONS["novelty"][1]
 
     model_config = _example({"item": "bread", "history": ["milk", "jam"]})
+
+
+class PageQuery(BaseModel):
+    """What the address of a page asks for."""
+
+    model: str = ""
+    q: str = ""  # what to search
+    item: list[str] = Field(default=[], max_length=MOST_ON_PAGE)  # of the history, or the item to show
+    add: str | None = None  # if given, what is found is added to the history
+    k: int | None = Field(default=None, ge=1, le=MOST_ON_PAGE)
+    novelty: float | None = _OPTIONS["novelty"][1]
 
 
 Both = Annotated[list[str] | None, Field(description="Features of both items, where they carry the weight.")]
