@@ -121,10 +121,7 @@ class Client:
             about = self._about(answers[0]["model"]) if answers else self.info()
             _warn_of_unknown(answers)
             if short := sum(len(answer["items"]) < asked.k for answer in answers):
-                warn(
-                    f"{short:,} of {len(answers):,} users get fewer than k={asked.k} items: no more are left "
-                    "that they have not seen and that are not excluded."
-                )
+                asked.warn_of_few(f"{short:,} of {len(answers):,} users get fewer than k={asked.k} items")
             rows = [
                 {"user": name, **row, **({"because": _because(row)} if asked.explain else {})}
                 for name, answer in zip(names, answers, strict=True)
@@ -250,7 +247,9 @@ class Client:
 
     def _post(self, path: str, **content: Any) -> Answer:
         """Send JSON; numbers and arrays of numpy, and any iterable of ids, become plain ones."""
-        content["model"] = self._model
+        content = {
+            name: value for name, value in {**content, "model": self._model}.items() if value is not None
+        }
         try:
             text = json.dumps(content, default=lambda x: x.tolist() if hasattr(x, "tolist") else list(x))
         except (TypeError, ValueError) as error:

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mrfrec.checks import warn
 from mrfrec.core.engine import Progress
 from mrfrec.errors import ParameterError
 from mrfrec.io.atomic import file_path, writing
@@ -63,10 +62,7 @@ def recommend_in_parts(
         engine.fold("recommend", partial(_part, there, query, asked, filters), spans, add, [1] * len(spans))
         rows = count_rows(folder.glob("part-*.parquet"))
     if rows < question.k * users:
-        warn(
-            f"there are {rows:,} rows and not k={question.k} for each of {users:,} users: for some, "
-            "no more items are left that they have not seen and that are not excluded."
-        )
+        question.warn_of_few(f"there are {rows:,} rows and not k={question.k} for each of {users:,} users")
     return rows
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mrfrec.checks import check_count, check_flag, check_number
+from mrfrec.checks import check_count, check_flag, check_number, warn
 from mrfrec.data.ids import Id
 
 LEAST, MOST = {"k": 1, "novelty": -1, "explain": 0}, {"novelty": 1}  # that numbers may be
@@ -39,6 +39,11 @@ class Question:
         """Return the cost of answers to histories of these lengths: their rows, and the work of reasons."""
         rows = len(lengths) * self.k * (1 + self.explain)
         return rows + (sum(lengths) * self.k // 100 if self.explain else 0)
+
+    def warn_of_few(self, found: str) -> None:
+        """Warn that there are fewer than k items, and why; `found` says for how many users."""
+        why = "allowed" if self.allow is not None else "not excluded"
+        warn(f"{found}: no more are left that they have not seen and that are {why}.")
 
 
 def check_novelty(novelty: object) -> float | None:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from mrfrec.checks import warn
 from mrfrec.data.catalogue import RECOMMENDATION_COLUMNS, Columns, Recommendations
 from mrfrec.models.answers.explaining import added_novelty, check_explains, reasons, scaled_weights
 from mrfrec.models.answers.filters import Filters
@@ -89,10 +88,7 @@ def ranked(
         if progress is not None:
             progress("recommending", done, len(query))
     if short and warns:
-        warn(
-            f"{short:,} of {len(query):,} users get fewer than k={k} items: no more are left that they "
-            f"have not seen and that are {'allowed' if question.allow is not None else 'not excluded'}."
-        )
+        question.warn_of_few(f"{short:,} of {len(query):,} users get fewer than k={k} items")
 
 
 def as_table(
