@@ -65,7 +65,7 @@ class MRF(Linear):
     alpha
         Exponent of the rescaling, from 0 (covariances) to 1 (correlations).
     l2_flat
-        A second ridge, the same for all items before they are rescaled: with it, the diagonal gets `l2 +
+        A second ridge, the same for all items before they are rescaled. The diagonal gets `l2 +
         l2_flat/s²`.
     dropout
         A third ridge, proportional to the popularity of an item; below 1. For p it is p/(1 − p) times the
