@@ -132,6 +132,13 @@ def fetch(url: str, query: str) -> list[Any]:
         return list(cursor.execute(query).fetchall())
 
 
+def execute(url: str, *statements: str) -> None:
+    """Execute statements in one transaction."""
+    with connect(url, write=True) as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
 _databases = itertools.count()
 
 

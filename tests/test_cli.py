@@ -890,6 +890,7 @@ def imported_by(*arguments: object, cwd: Path) -> set[str]:
     ("arguments", "needed", "absent"),
     [
         (["-c", "import mrfrec"], "mrfrec", "numpy scipy numba polars narwhals safetensors rich typer"),
+        (["-c", "import mrfrec.datasets"], "mrfrec", "numpy scipy polars http"),
         (["-m", "mrfrec", "fit", "--help"], "mrfrec", "numpy scipy numba polars rich"),
         (["-m", "mrfrec", "recommend", "shop.mrf", "--history", "i01,i02", "--explain"], *LIGHT),
         (["-m", "mrfrec", "similar", "shop.mrf", "i01", "--format", "csv"], *LIGHT),

@@ -90,20 +90,21 @@ def assert_is_strong(split: Split, expected: naive.Strong) -> None:
     assert asked_of(split) == expected.test
 
 
-def random_rows(seed: int, name: Callable[[int], Any] = int, users: int = 60, items: int = 40) -> list[Pair]:
+def random_rows(seed: int, users: int = 60, items: int = 40) -> list[Pair]:
     """Uneven users and items, rows in no order; some users have few items, some items one user."""
     rng = np.random.default_rng(seed)
     liked = rng.beta(0.5, 2.5, items)
     busy = rng.choice([0.3, 1.0, 2.0], users)
     used = rng.random((users, items)) < np.outer(busy, liked)
-    found = [(name(int(u)), name(int(i))) for u, i in zip(*np.nonzero(used), strict=True)]
+    found = [(int(u), int(i)) for u, i in zip(*np.nonzero(used), strict=True)]
     return [found[place] for place in rng.permutation(len(found))]
 
 
 NAMES: dict[str, Callable[[int], Any]] = {
-    "large integers of both signs": lambda number: (number - 20) * 2**40,
-    "integers beyond 63 bits": lambda number: 2**63 - 15 + number,
-    "digits as strings, some negative": lambda number: str(3 * number - 60),
+    "integers": int,
+    "large integers of both signs": lambda number: (number - 5) * 2**40,
+    "integers beyond 63 bits": lambda number: 2**63 - 5 + number,
+    "digits as strings, some negative": lambda number: str(3 * number - 15),
     "strings with zeros before": lambda number: ["", "0", "00"][number % 3] + str(number),
     "letters of all kinds": lambda number: (
         "aZ~é_€Б\U0001f600"[number % 8] + "zA9"[number // 8 % 3] + str(number)
@@ -156,6 +157,7 @@ WRONG: list[tuple[Callable[[Events], Split], str]] = [
     (lambda _: by_hash(square(3, 6), 0.999999), "users can be held out of 3, of whom 3 have 5 items"),
     (lambda _: by_hash(square(3, 6), 0.5, validation=True), r"heldout must be above 0 and below 0\.5"),
     (lambda _: by_hash(square(50, 6), hidden=0.1), "nothing to ask the held-out users"),
+    (lambda _: given(square(4, 1), interactions_of([(0, 9)])).for_tuning(), "no training user has two items"),
 ]
 
 
@@ -170,49 +172,17 @@ def test_what_cannot_be_split_is_refused(split: Callable[[Events], Split], messa
         split(events)
 
 
-# Tables in files.
-
-
-@pytest.mark.parametrize("min_items", [0, 5])
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-@pytest.mark.parametrize("name", NAMES.values(), ids=list(NAMES))
-def test_strong_split_of_a_file_equals_naive(
-    name: Callable[[int], Any], suffix: str, min_items: int, tmp_path: Path
-) -> None:
-    """In CSV files, ids that are all integers as integers are written become integers."""
-    rows = random_rows(17, name)
-    path = write(table(rows), tmp_path / f"events{suffix}")
-    if suffix == ".csv":
-        rows = as_csv_reads(rows)
-    expected = naive.strong_generalisation(naive.filtered(rows, 2, min_items), 12)
-    assert min_items or expected.test.left_out  # some have too few items
-    assert_is_strong(strong_generalisation(read_events(path), 12, min_users=2, min_items=min_items), expected)
-
-
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_the_order_of_many_rows_is_kept(suffix: str, tmp_path: Path) -> None:
     """More than one batch of rows."""
     rng = np.random.default_rng(0)
     pair = rng.permutation(600_000)
     frame = pl.DataFrame({"user": pair // 1000, "item": pair % 1000})
-    events = read_events(write(frame, tmp_path / f"many{suffix}"))
+    path = tmp_path / f"many{suffix}"
+    frame.write_csv(path) if suffix == ".csv" else frame.write_parquet(path)
+    events = read_events(path)
     np.testing.assert_array_equal(events.user, pair // 1000)
     np.testing.assert_array_equal(events.item, pair % 1000)
-
-
-def write(frame: pl.DataFrame, path: Path) -> Path:
-    frame.write_csv(path) if path.suffix == ".csv" else frame.write_parquet(path)
-    return path
-
-
-def as_csv_reads(rows: Sequence[Pair]) -> list[Pair]:
-    def column(ids: list[Any]) -> list[Any]:
-        texts = [str(name) for name in ids]
-        is_integer = all(text.lstrip("-").isdigit() and str(int(text)) == text for text in texts)
-        return [int(text) for text in texts] if is_integer else texts
-
-    users, items = column([user for user, _ in rows]), column([item for _, item in rows])
-    return list(zip(users, items, strict=True))
 
 
 # Leave k out.
@@ -257,20 +227,21 @@ TIMES: dict[str, Callable[[Sequence[int]], list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("suffix", [None, ".csv"])
 @pytest.mark.parametrize("kind", TIMES)
-def test_split_by_time_equals_naive(kind: str, suffix: str | None, tmp_path: Path) -> None:
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@forall(st.data(), st.integers(1, 3))
+def test_split_by_time_of_any_table(kind: str, data: st.DataObject, k: int) -> None:
     """With many ties."""
-    rows = random_rows(25)
-    numbers = np.random.default_rng(0).integers(0, 12, len(rows)).tolist()
-    times = TIMES[kind](numbers)
-    frame = table(rows, times)
-    split = by_time(
-        read_events(frame if suffix is None else write(frame, tmp_path / f"a{suffix}"), time=True), 2
-    )
-    order = [int(time) for time in times] if kind == "digits" else times
-    assert (trained(split), asked_of(split)) == naive.by_time(rows, order, 2)
-    assert split.test.left_out
+    rows = data.draw(tables())
+    times = TIMES[kind](data.draw(st.lists(st.integers(0, 5), min_size=len(rows), max_size=len(rows))))
+    events = events_of(rows, times)
+    training, asked = naive.by_time(rows, [int(time) for time in times] if kind == "digits" else times, k)
+    if asked.targets:
+        split = by_time(events, k)
+        assert (trained(split), asked_of(split)) == (training, asked)
+    else:
+        with pytest.raises(DataError, match=r"has a target|no user has more than"):
+            by_time(events, k)
 
 
 @pytest.mark.parametrize("options", [{"binary": False}, {"half_life": "30s"}])
@@ -344,19 +315,6 @@ def test_given_splits_that_make_no_sense_are_refused(
 # Tuning.
 
 
-def test_a_strong_split_is_tuned_on_its_validation_users() -> None:
-    rows = random_rows(28)
-    split = strong_generalisation(events_of(rows), 12)
-    tuning = split.for_tuning()
-    expected = naive.strong_generalisation(naive.filtered(rows, 0, 5), 12)
-    assert trained(tuning) == expected.training
-    assert asked_of(tuning) == expected.validation
-    assert asked_of(tuning, tuning.validation) == expected.validation  # to stop training by
-    test_users = set(expected.users[-12:])
-    assert test_users.isdisjoint(tuning.training.users)
-    assert test_users.isdisjoint(tuning.test.users)
-
-
 @pytest.fixture(params=["leave out", "by time", "given"])
 def weak(request: pytest.FixtureRequest) -> Split:
     """A split without validation users."""
@@ -400,7 +358,7 @@ def tables(draw: Any, users: int = 1, items: int = 1) -> list[Pair]:
     users, items = draw(st.integers(users, 12)), draw(st.integers(items, 12))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     used = rng.random(users * items) < draw(st.sampled_from([0.3, 0.7, 0.9, 1.0]))
-    name = draw(st.sampled_from([int, str, lambda number: f"{10 - number}", lambda number: 3 - number]))
+    name = NAMES[draw(st.sampled_from(list(NAMES)))]
     return [
         (name(pair // items), name(pair % items))
         for pair in rng.permutation(users * items).tolist()
@@ -440,6 +398,9 @@ def test_strong_split_of_any_table(
     assert sum(map(len, users)) == len(set.union(*users))
     for asked in (expected.validation, expected.test):
         assert pairs(asked.shown).isdisjoint(pairs(asked.targets))
+    tuning = found.for_tuning()
+    assert (trained(tuning), asked_of(tuning)) == (expected.training, expected.validation)
+    assert asked_of(tuning, tuning.validation) == expected.validation  # to stop training by
 
 
 @SETTINGS
@@ -453,20 +414,6 @@ def test_rows_of_a_strong_split_are_the_notebooks_in_its_order(
     expected = naive.strong_rows(rows, heldout, seed=seed)
     assert [events.users[user] for user in found.pop("users").tolist()] == expected.pop("users")
     assert {part: pairs_of(events, chosen) for part, chosen in found.items()} == expected
-
-
-@SETTINGS
-@forall(tables(), st.integers(1, 3), st.data())
-def test_split_by_time_of_any_table(rows: list[Pair], k: int, data: st.DataObject) -> None:
-    times = data.draw(st.lists(st.integers(-2, 2), min_size=len(rows), max_size=len(rows)))
-    events = events_of(rows, times)
-    training, asked = naive.by_time(rows, times, k)
-    if asked.targets:
-        split = by_time(events, k)
-        assert (trained(split), asked_of(split)) == (training, asked)
-    else:
-        with pytest.raises(DataError, match=r"has a target|no user has more than"):
-            by_time(events, k)
 
 
 @SETTINGS
@@ -568,17 +515,6 @@ def test_numbers_and_dates_cannot_be_compared(batches: int, tmp_path: Path) -> N
     timed(["1575801000"]).write_csv(paths[1])
     with pytest.raises(DataError, match="times are numbers in some rows and dates in others"):
         read_events(paths[:batches], time=True)
-
-
-def test_short_histories_are_tuned_on_too() -> None:
-    training = Interactions(sp.csr_array(np.tri(4)))  # of one to four items
-    targets_ = Interactions(sp.csr_array(np.ones((4, 1))), items=[4])
-    inner = given(training, targets_).for_tuning()
-    assert np.diff(inner.test.targets.indptr).tolist() == [1, 1, 1]
-    assert inner.test.left_out == 1
-    alone = given(Interactions(sp.csr_array(np.eye(4))), targets_)
-    with pytest.raises(DataError, match="nothing to tune on: no training user has two items"):
-        alone.for_tuning()
 
 
 def test_titles_of_items_that_only_targets_have_are_kept() -> None:

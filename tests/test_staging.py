@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +17,15 @@ from polars.testing import assert_frame_equal
 from scipy import sparse
 
 import mrfrec
-from mrfrec.cli.app import run as run_command
 from mrfrec.errors import DataError, MrfrecWarning, ParameterError
 from mrfrec.io.databases import connect
 from mrfrec.io.staging import open_staging, parse_table
 
-from conftest import fetch, random_matrix
+from conftest import execute, fetch, random_matrix
 from servers import eventually
 
 SCHEMA = {"user": pl.Int64, "item": pl.String, "rank": pl.Int32}
 QUERY = 'select "user", item, rank from recs order by "user", rank'
-
-
-def execute(url: str, *statements: str) -> None:
-    with connect(url, write=True) as cursor:
-        for statement in statements:
-            cursor.execute(statement)
 
 
 def version(number: int, users: int = 10, k: int = 3) -> pl.DataFrame:
@@ -73,16 +66,12 @@ def test_table_holds_what_recommend_returns(database: str, model: mrfrec.MRF) ->
 
 
 def test_columns_get_other_names(database: str, model: mrfrec.MRF, tmp_path: Path) -> None:
-    model.recommend_to(database, table="recs", k=2, columns={"user": "user_id", "rank": "place"})
-    path = tmp_path / "m.mrf"
-    model.save(path, include_histories=True)
-    typed = ["recommend", str(path), "--all", "-k", "2", "--columns", "user=user_id,rank=place"]
-    run_command([*typed, "-o", database, "--table", "recs"], threading.Event())  # the same table
-    run_command([*typed, "-o", str(tmp_path / "recs.csv")], threading.Event())
+    names = {"user": "user_id", "rank": "place"}
+    model.recommend_to(tmp_path / "recs.csv", k=2, columns=names)
+    for _ in range(2):  # the second time the table is there
+        model.recommend_to(database, table="recs", k=2, columns=names)
     rows = fetch(database, "select user_id, place from recs order by 1, 2")
-    assert (
-        rows == pl.read_csv(tmp_path / "recs.csv").select("user_id", "place").sort("user_id", "place").rows()
-    )
+    assert rows == pl.read_csv(tmp_path / "recs.csv").select("user_id", "place").rows()
     assert len(rows) == 240
 
 
@@ -117,32 +106,30 @@ def test_who_is_named_twice_counts_once(database: str, model: mrfrec.MRF) -> Non
             assert write(database, [1, 1, 2], table=named, k=2) == 4
 
 
-def test_rows_appear_when_the_block_ends_and_not_if_it_raises(database: str, model: mrfrec.MRF) -> None:
-    query = "select max(rank), count(*) from recs"
-    model.recommend_to(database, table="recs", k=2)
-    before = fetch(database, query)
-    with suppress(ZeroDivisionError), model.staged_recommendations(database, table="recs", k=3) as rows:
-        assert rows == 3 * 120
-        assert fetch(database, query) == before
-        raise ZeroDivisionError
-    assert fetch(database, query) == before
-    with model.staged_recommendations(database, table="recs", k=3):
-        pass
-    assert fetch(database, query) == [(3, 3 * 120)]
-
-
-def test_staged_file_appears_when_the_block_ends_and_not_if_it_raises(
-    tmp_path: Path, model: mrfrec.MRF
+def test_rows_appear_when_the_block_ends_and_not_if_it_raises(
+    database: str, model: mrfrec.MRF, tmp_path: Path
 ) -> None:
-    path = tmp_path / "recs.csv"
+    path, count = tmp_path / "recs.csv", 3 * 120
+
+    def staged(to: str | Path, table: str | None = None) -> Any:
+        return model.staged_recommendations(to, table=table, k=3)
+
+    def written() -> tuple[list[Any], str]:
+        return fetch(database, "select max(rank), count(*) from recs"), path.read_text()
+
+    model.recommend_to(database, table="recs", k=2)
     path.write_text("old")
-    with pytest.raises(FileNotFoundError), model.staged_recommendations(path, k=2):
+    before = written()
+    with suppress(FileNotFoundError), staged(database, "recs") as rows, staged(path) as lines:
+        assert rows == lines == count
+        assert written() == before
         (tmp_path / "none").read_text()
-    assert path.read_text() == "old"
-    with model.staged_recommendations(path, k=2) as rows:
-        assert path.read_text() == "old"
-    assert rows == len(pl.read_csv(path))
-    assert list(tmp_path.iterdir()) == [path]
+    assert written() == before
+    with staged(database, "recs"), staged(path):
+        pass
+    assert written()[0] == [(3, count)]
+    assert len(pl.read_csv(path)) == count
+    assert not list(tmp_path.glob("*unfinished*"))
 
 
 @pytest.mark.parametrize("table", ["", "a.b.c", 'a"b', '""', "a\0b", "ä" * 32, "MRFREC_STAGING", 7])
@@ -185,11 +172,14 @@ def test_odd_names_are_only_names(database: str) -> None:
         assert fetch(database, "select * from precious") == []
 
 
-def test_table_of_a_schema(database: str) -> None:
+def test_table_of_a_schema_is_written_to_but_not_a_temporary_one(database: str) -> None:
     if database.startswith("sqlite"):
-        with pytest.raises(ParameterError, match="without a schema"):
-            publish(database, 1, "shop.recs")
+        for table in ("shop.recs", "temp.recs"):
+            with pytest.raises(ParameterError, match="without a schema"):
+                publish(database, 1, table)
         return
+    with pytest.raises(ParameterError, match="one that lasts"):
+        publish(database, 1, "pg_temp.recs")
     with pytest.raises(DataError, match="shop"):
         publish(database, 1, "shop.recs")
     execute(database, "create schema shop", "create table recs (mine integer)")
@@ -230,13 +220,6 @@ def test_columns_of_like_types_are_written_to(database: str) -> None:
     publish(database, 1)
 
 
-def test_temporary_tables_are_refused(database: str) -> None:
-    is_sqlite = database.startswith("sqlite")
-    own, rule = ("temp", "without a schema") if is_sqlite else ("pg_temp", "one that lasts")
-    with pytest.raises(ParameterError, match=rule):
-        publish(database, 1, f"{own}.recs")
-
-
 def test_a_refused_write_leaves_no_empty_file(tmp_path: Path) -> None:
     users = np.array([7, 8, 2**63 + 5], np.uint64)
     model = mrfrec.MRF().fit(mrfrec.Interactions(sparse.csr_matrix([[1, 1], [1, 0], [0, 1]]), users=users))
@@ -253,44 +236,21 @@ def test_a_refused_write_leaves_no_empty_file(tmp_path: Path) -> None:
 CENSUS = "select count(*), min(item), max(item) from recs"
 
 
-@contextmanager
-def polling(url: str, *queries: str) -> Iterator[list[list[Any]]]:
-    """Send each query as often as a thread can; every one also before and after the block."""
-    stop, seen = threading.Event(), [list[Any]() for _ in queries]
-
-    def poll(query: str, rows: list[Any]) -> None:
-        with connect(url, autocommit=True) as cursor:
-            *before, query = query.split("; ")
-            if query.startswith("execute"):
-                cursor.execute(f"prepare census as {CENSUS}")
-                cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": False})
-            while not stop.is_set():
-                for statement in before:
-                    cursor.execute(statement)
-                rows.append(cursor.execute(query).fetchone())
-                if before:
-                    cursor.execute("commit")
-
-    with ThreadPoolExecutor(len(queries)) as threads:
-        polls = [threads.submit(poll, *each) for each in zip(queries, seen, strict=True)]
-
-        def all_read_twice() -> None:
-            wanted = [len(rows) + 2 for rows in seen]
-            eventually(
-                lambda: (
-                    all(len(rows) >= least for rows, least in zip(seen, wanted, strict=True))
-                    or any(each.done() for each in polls)
-                )
-            )
-
-        try:
-            all_read_twice()
-            yield seen
-            all_read_twice()
-        finally:
-            stop.set()
-        for each in polls:
-            each.result()
+def poll(url: str, stop: threading.Event, query: str, rows: list[Any]) -> None:
+    """Send a query as often as can be, and once after the end; statements before it begin a transaction."""
+    with connect(url, autocommit=True) as cursor:
+        *before, query = query.split("; ")
+        if query.startswith("execute"):
+            cursor.execute(f"prepare census as {CENSUS}")
+            cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": False})
+        stopped = False
+        while not stopped:
+            stopped = stop.is_set()
+            for statement in before:
+                cursor.execute(statement)
+            rows.append(cursor.execute(query).fetchone())
+            if before:
+                cursor.execute("commit")
 
 
 @pytest.mark.slow
@@ -307,9 +267,18 @@ def test_readers_see_whole_versions_only(database: str, wal: bool) -> None:
         levels = ("repeatable read", "serializable")
         queries += [f"begin isolation level {level}; {CENSUS}" for level in levels]
         queries += ["begin; execute census"]
-    with polling(database, *queries) as readers:
-        for number in range(2, 8):
-            publish(database, number, users=2000)
+    stop, readers = threading.Event(), [list[Any]() for _ in queries]
+    with ThreadPoolExecutor(len(queries)) as threads:
+        pairs = zip(queries, readers, strict=True)
+        polls = [threads.submit(poll, database, stop, *each) for each in pairs]
+        try:
+            eventually(lambda: all(readers) or any(each.done() for each in polls))
+            for number in range(2, 8):
+                publish(database, number, users=2000)
+        finally:
+            stop.set()
+    for each in polls:
+        each.result()
     for seen in readers:
         numbers = [int(first.removeprefix("item ")) for _, first, _ in seen]
         assert {(count, first == last) for count, first, last in seen} == {(6000, True)}

@@ -29,7 +29,7 @@ from mrfrec import DataError, Interactions, MrfrecError, ParameterError, read_in
 from mrfrec.data.ids import Ids
 from mrfrec.evaluation.splits import strong_generalisation
 from mrfrec.io import batches, text
-from mrfrec.io.tables import as_interactions, read_events, read_users
+from mrfrec.io.tables import read_events, read_users
 from mrfrec.models import Popularity
 
 Row = tuple[Any, ...]
@@ -494,7 +494,6 @@ def test_values_that_are_not_asked_for_are_not_looked_at(tmp_path: Path) -> None
         read_interactions(path, min_value=0)
     zeros = pl.DataFrame({"user": [1, 1, 2], "item": [1, 2, 2], "rating": [0.0, 3.0, -1.0]})
     assert_is(read_interactions(zeros, min_value=0), {(1, 1): 1.0, (1, 2): 1.0})
-    assert_is(read_interactions(zeros, binary=False), {(1, 2): 3.0, (2, 2): -1.0})
 
 
 @pytest.mark.parametrize(
@@ -547,6 +546,7 @@ def test_what_cannot_be_read_is_refused(source: object, message: str) -> None:
         ("t.csv", b"user,item\na\r,2\n", "row 1: .*a carriage return outside"),
         ("t.csv", b'user,item\n1,a\n2,"7" disk"\n', "row 2: quotation marks"),
         ("t.json", b' \n[{"user": 1, "item": 2}]', "one JSON array"),
+        ("t.txt", b"user\titem\n1\t2\n1\t  \n", "row 2: no item id"),
     ],
 )
 def test_unreadable_file_is_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -654,18 +654,6 @@ def test_blank_lines_of_json_are_passed_over_and_keep_their_number(tmp_path: Pat
         read_interactions(path)
 
 
-@pytest.mark.parametrize("content", ["user,item\n1, 2\n 1,3 \n", 'user\titem\n1\t 2\n1\t"3\t"\n'])
-def test_spaces_around_ids_of_text_files_do_not_count(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "t.txt"
-    path.write_text(content)
-    assert_is(read_interactions(path), {(1, 2): 1.0, (1, 3): 1.0})
-    path.write_text("user,item\n1,2\n1,  \n")
-    with pytest.raises(DataError, match="row 2: no item id"):
-        read_interactions(path)
-    frame = pl.DataFrame({"user": [1], "item": [" 2"]})  # has types: nothing is changed
-    assert list(read_interactions(frame).items) == [" 2"]
-
-
 def test_streams_are_read_and_leave_nothing_open(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = {(1, "a"): 1.0, (2, "b"): 1.0}
     before = len([*Path("/proc/self/fd").iterdir()])
@@ -761,13 +749,6 @@ def test_polars_is_not_given_the_name_of_an_unfinished_file(tmp_path: Path) -> N
         model.recommend_to(tmp_path / "all.parquet", k=1, exclude_seen=False)
     assert len(pl.read_parquet(tmp_path / "all.parquet")) == 2
     assert hasattr(noted.call_args.args[1], "fileno")
-
-
-def test_fit_takes_interactions_matrices_and_tables() -> None:
-    data = Interactions(sp.csr_array(np.array([[0.5, 2.0]])))
-    assert as_interactions(data) is data
-    assert as_interactions(data.matrix).matrix.data.tolist() == [0.5, 2.0]
-    assert as_interactions(pl.DataFrame({"user": [1], "item": ["a"]})).items[0] == "a"
 
 
 def test_users_of_a_file_are_read_as_the_type_of_the_known_ones(tmp_path: Path) -> None:

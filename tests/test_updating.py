@@ -269,17 +269,6 @@ def test_values_that_cannot_be_added_exactly_are_refused() -> None:
         model.update(rows.with_columns(pl.col("rating") * 3))
 
 
-def test_model_without_histories_cannot_be_updated(tmp_path: Path) -> None:
-    MRF().fit(table()).save(tmp_path / "m.mrf")
-    model = mrfrec.load(tmp_path / "m.mrf")
-    with pytest.raises(
-        DataError, match=r"update needs the training users' histories.* Fit it again, and save"
-    ):
-        model.update(table(9, 1))
-    with pytest.raises(DataError, match="forget needs the training users' histories"):
-        model.forget(["u001"])
-
-
 def test_entries_of_a_matrix_count_as_events(tmp_path: Path) -> None:
     X = sp.random_array((30, 8), density=0.4, rng=np.random.default_rng(2), format="csr").astype(np.float32)
     data = Interactions(X, [f"u{n}" for n in range(30)], list("abcdefgh"))
@@ -326,6 +315,8 @@ def test_pairs_leave_a_window_as_new_events_come() -> None:
     assert list(model.users_ or []) == [1, 3]
     with pytest.raises(DataError, match="the new events need times"):
         model.update(Interactions(sp.eye_array(2, format="csr")))
+    with pytest.warns(MrfrecWarning, match="now 1970-04-.* before it was 1970-03-.*: none of the earlier"):
+        model.update(pl.DataFrame({"user": [4], "item": [4], "time": [100 * day]}))
 
 
 def test_unknown_users_are_counted_and_somebody_must_stay() -> None:
@@ -381,16 +372,6 @@ def test_update_and_forget_in_the_shell(
     run_command(["forget", "m.mrf", "--users", "erased.txt", "--threads", "1"], Event())
     assert "forgot 2 users\n" in capsys.readouterr().err
     assert b"u001" not in Path("m.mrf").read_bytes()
-
-
-def test_time_that_empties_a_window_is_named() -> None:
-    rows = {"user": [1, 1, 2], "item": [1, 2, 2], "time": ["2026-01-01", "2026-01-20", "2026-02-01"]}
-    model = Popularity().fit(read_interactions(pl.DataFrame(rows), window="365d"))
-    new = pl.DataFrame({"user": [3], "item": [3], "time": ["9999-12-31"]})
-    with pytest.warns(
-        MrfrecWarning, match="now 9999-12-31T.* before it was 2026-02-01T.*: none of the earlier"
-    ):
-        model.update(new)
 
 
 # ── after `forget`, no byte of the forgotten is in the file: no id, and nothing that only they used ──────

@@ -102,15 +102,10 @@ def test_weights_equal_plain_python(rows: list[Any], options: dict[str, Any], ba
             assert both(frame, **options) == expected
 
 
-def test_kinds_count_their_weight_and_other_names_the_rest(tmp_path: Path) -> None:
+def test_kinds_of_events_in_any_column_and_file_count_their_weight(tmp_path: Path) -> None:
     weights = {"view": 0.25, "cart": 0.5, "buy": 1}
     expected = {("a", 1): 1.25, ("a", 2): 0.5, ("b", 1): 0.25, ("b", 3): 1, ("c", 2): 0.25}
     assert both(EVENTS, event_weights=weights) == expected
-    assert both(EVENTS, event_weights={"view": 0.25, "other": 0}) == {
-        ("a", 1): 0.25,
-        ("b", 1): 0.25,
-        ("c", 2): 0.25,
-    }
     renamed = EVENTS.rename({"event": "what"})
     assert both(renamed, event="what", event_weights=weights) == expected
     numbered = EVENTS.with_columns(event=pl.col("event").replace_strict({"view": 1, "cart": 2, "buy": 3}))
@@ -187,14 +182,6 @@ def test_faded_pairs_stay_seen_and_are_counted(caplog: pytest.LogCaptureFixture)
     with pytest.warns(MrfrecWarning, match="fewer than k"):
         again = model.recommend([0], k=8)["item"].to_list()
     assert not {"a", "b"} & {*again}
-
-
-def test_duplicates_take_the_largest_the_first_or_the_last() -> None:
-    frame = pl.DataFrame({"user": [1] * 4, "item": [1] * 4, "rating": [0.0, 2, 5, 3]})
-    found = {how: both(frame, binary=False, duplicates=how)[1, 1] for how in ("sum", "max", "last", "first")}
-    assert found == {"sum": 10, "max": 5, "last": 3, "first": 2}
-    negative = pl.DataFrame({"user": [1, 1], "item": [1, 1], "rating": [0.0, -2]})
-    assert both(negative, binary=False, duplicates="max") == {(1, 1): -2}  # 0 is no interaction
 
 
 @pytest.mark.parametrize(
