@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,11 +23,12 @@ from mrfrec import (
     load,
 )
 from mrfrec.core.sparse import Rows
+from mrfrec.evaluation import leave_out
 from mrfrec.models import CDAE, MultDAE, MultVAE, networks
 from mrfrec.models import training as training_loop
 from mrfrec.models.autoencoders import Autoencoder
 
-from conftest import random_matrix
+from conftest import events_of, random_matrix
 from naive_evaluation import ndcg
 
 Matrix = npt.NDArray[np.float64]
@@ -386,11 +386,6 @@ def test_data_that_cannot_be_learned_from_is_refused(kind: str) -> None:
     negative[4, 7] = -1
     with pytest.raises(DataError, match=f"the data must have no negative values for {kind}; row 4"):
         made(kind).fit(sp.csr_array(negative))
-    nothing = np.zeros_like(X)
-    with pytest.raises(DataError, match=r"validation must have no negative values.* row 4 holds -1"):
-        made(kind).fit(sp.csr_array(X), validation=(sp.csr_array(nothing), sp.csr_array(negative)))
-    with pytest.raises(DataError, match="no user has a hidden item"):
-        made(kind).fit(sp.csr_array(X), validation=(sp.csr_array(X), sp.csr_array(X.shape)))
     alone = sp.eye_array(5, format="csr")
     with pytest.raises(DataError, match=r"0 of 5 have two items or more.*validation=0"):
         made(kind).fit(alone)
@@ -440,21 +435,12 @@ def test_a_search_moves_along_the_ladders_until_nothing_is_better() -> None:
 
 
 def test_trials_are_kept_and_the_search_goes_on_from_them(tmp_path: Path) -> None:
-    X, (shown, targets) = clusters(1, 90), questions(30)
-    training = sp.csr_array(X)
-    tuned = SimpleNamespace(
-        training=SimpleNamespace(matrix=training), test=SimpleNamespace(shown=shown, targets=targets)
-    )
-    split = SimpleNamespace(
-        training=SimpleNamespace(matrix=training, n_items=X.shape[1]),
-        test=SimpleNamespace(shown=shown, targets=targets),
-        for_tuning=lambda: tuned,
-    )
+    split = leave_out(events_of(clusters(1, 90)), 2)
     script.export(split, tmp_path / "data.npz")
     read = untuned.split_of(tmp_path / "data.npz")
-    assert (read.training.matrix != training).nnz == 0
-    for asked in (read.test, read.for_tuning().test):
-        assert asked.targets.sum() == targets.sum()
+    for written, given in ((read, split), (read.for_tuning(), split.for_tuning())):
+        assert (written.training.matrix != given.training.matrix).nnz == 0
+        assert written.test.targets.sum() == given.test.targets.sum()
     small = json.dumps({"batch": 30, "epochs": 4})
     for trials in (2, 3):
         script.main(
@@ -468,7 +454,7 @@ def test_trials_are_kept_and_the_search_goes_on_from_them(tmp_path: Path) -> Non
         facts, ranked = json.loads(str(file["facts"])), file["ranked"]
     best = max((t for t in found if not t["ended"]), key=lambda t: t["ndcg@100"])
     assert facts["recipe"]["epochs"] == best["best_epoch"]
-    assert ranked.shape == (30, X.shape[1])
+    assert ranked.shape == split.test.shown.shape
 
 
 # ── on a GPU ──────────────────────────────────────────────────────────────────────────────────────
@@ -496,6 +482,8 @@ def test_validation_that_cannot_be_asked_is_refused_in_one_line() -> None:
         ((shown, targets[:5]), "a row for each person"),
         ((shown[:, :3], targets[:, :3]), "items of the data as columns"),
         ((shown, shown), "validation must not show the hidden items; [0-9,]+ pairs"),
+        ((shown, sp.csr_array(shown.shape)), "no user has a hidden item"),
+        ((sp.csr_array(shown.shape), -targets), r"validation must have no negative values.* row 0 holds -1"),
     ]
     for validation, message in wrong:
         with pytest.raises(DataError, match=message) as caught:

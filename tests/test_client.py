@@ -215,13 +215,9 @@ def test_wrong_keys_are_refused_and_not_shown(key: Any) -> None:
 
 def test_no_such_model_is_an_error(url: str) -> None:
     with Client(url, model="none") as client:
-        for ask in (
-            lambda: client.recommend(3),
-            lambda: client.recommend(history=["milk"]),
-            lambda: client.info(),
-        ):
+        for ask in ASKS:
             with pytest.raises(DataError, match="there is no model 'none'"):
-                ask()
+                ask(client)
 
 
 def test_a_key_is_sent(shop: Path, tmp_path: Path) -> None:

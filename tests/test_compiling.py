@@ -158,23 +158,21 @@ def test_the_home_folder_is_used_when_the_environment_cannot_be_written(elsewher
     assert usable[0].is_relative_to(elsewhere / "home" / ".cache" / "mrfrec" / "kernels")
 
 
-@pytest.mark.parametrize("which", ["folder", "parent"])
-def test_a_folder_that_others_can_write_to_is_not_used(elsewhere: Path, which: str) -> None:
+only_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to somebody else")
+
+
+@pytest.mark.parametrize("which", ["folder", "parent", pytest.param("owner", marks=only_root)])
+def test_a_folder_of_others_or_that_they_can_write_to_is_not_used(elsewhere: Path, which: str) -> None:
     before = os.umask(0)
     try:
         assert all(map(kernels.can_write, kernels.cache_folders()))
     finally:
         os.umask(before)
     first, second = kernels.cache_folders()  # safe, whatever the umask
-    (first if which == "folder" else first.parent).chmod(0o777)
-    assert kernels.cache_folders() == [second]
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to somebody else")
-def test_a_folder_of_somebody_else_is_not_used(elsewhere: Path) -> None:
-    first, second = kernels.cache_folders()
-    assert kernels.can_write(first)
-    os.chown(first, 4321, -1)
+    if which == "owner":
+        os.chown(first, 4321, -1)
+    else:
+        (first if which == "folder" else first.parent).chmod(0o777)
     assert kernels.cache_folders() == [second]
 
 

@@ -511,11 +511,12 @@ def test_the_loop_turns_every_2_milliseconds() -> None:
     assert asyncio.run(turns(60, 0.0002)) >= 60 / 11  # up to ten in a row
 
 
-def test_requests_that_wait_too_long_are_refused() -> None:
+@pytest.mark.parametrize("way", [WorkQueue.run, WorkQueue.run_in_thread])
+def test_requests_that_wait_too_long_are_refused(way: Any) -> None:
     async def main() -> None:
         queue = WorkQueue(10, 0.05)
-        first = asyncio.create_task(queue.run(lambda: time.sleep(0.2)))
-        second = asyncio.create_task(queue.run(lambda: 1))
+        first = asyncio.create_task(way(queue, lambda: time.sleep(0.2)))
+        second = asyncio.create_task(way(queue, lambda: 1))
         await first
         with pytest.raises(ProblemError):
             await second

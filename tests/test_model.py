@@ -14,8 +14,6 @@ import scipy.sparse as sp
 
 import mrfrec
 from mrfrec import MRF, DataError, Interactions, MemoryPlanError, NotFittedError, ParameterError, load
-from mrfrec.core.memory import Budget
-from mrfrec.core.plan import Settings, Sizes, decide
 from mrfrec.data.catalogue import DataSize
 from mrfrec.models import EASE, Popularity
 
@@ -240,8 +238,8 @@ def test_dense_fit_that_does_not_fit_is_refused_with_a_sparsity_that_does() -> N
     assert caught.value.needed > caught.value.limit == 2_000_000_000
     advice = str(caught.value)
     sparsity = float(advice.split("sparsity=")[1].split()[0])
-    settings = Settings(1.0, 0.75, 0.0, 0.0, 0.0, True, sparsity, None, 1000, 0.0, False, "float32")
-    plan = decide(settings, Sizes(50, 200_000, 200_000, True, 4, 2_000_000_000), Budget(2_000_000_000))
+    sparse = MRF.paper(l2=1.0, sparsity=sparsity, memory_limit="2GB", threads=2)
+    plan = sparse.planned_for(DataSize(50, 200_000, 200_000, True))
     assert 1_700_000_000 < plan.needed <= plan.limit
 
 
@@ -258,17 +256,6 @@ def test_sparse_fit_that_does_not_fit_names_the_largest_sparsity() -> None:
     assert 1e-4 < sparsity < 0.01
 
 
-def test_without_parameters_a_small_catalogue_is_dense(
-    binary: Matrix, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level("INFO", logger="mrfrec"):
-        model = MRF.paper().fit(sp.csr_array(binary))
-    assert not model.is_sparse
-    assert (model.plan_.kind, model.plan_.sparsity) == ("dense", None)
-    assert [record.message for record in caplog.records] == [str(model.plan_)]
-    assert "45 items fit" in str(model.plan_)
-
-
 @pytest.mark.parametrize(
     ("model", "size", "kept", "words"),
     [
@@ -276,6 +263,7 @@ def test_without_parameters_a_small_catalogue_is_dense(
         (MRF(), (16_554, 10_506, 30 * 10_506 - 1), (100 / 10_506, 256), "30.0 users per item are too few"),
         (MRF(), (16_554, 10_506, 30 * 10_506), (None, 0), "10,506 items fit"),
         (MRF(), (16_554, 1000, 9000), (None, 0), "1,000 items fit"),
+        (MRF.paper(memory_limit="200MB"), (5000, 8000, 400_000), (200 / 8000, 0), "would need"),
         (EASE(), (16_554, 10_506, 100_000), (None, 0), "10,506 items fit"),
         (
             MRF(sparsity=0.05, memory_limit="1GB"),
@@ -312,19 +300,8 @@ def test_with_fewer_users_than_items_the_default_keeps_the_largest_covariances()
         assert plan.without_memory() == model.planned_for(Interactions(data).size).without_memory()
 
 
-@pytest.mark.slow
-def test_without_parameters_a_small_memory_makes_the_model_sparse_and_fits() -> None:
-    X = sp.csr_array(np.random.default_rng(1).random((500, 3500)) < 0.01)
-    dense = MRF.paper(threads=1).fit(X)
-    assert not dense.is_sparse
-    model = MRF.paper(memory_limit=dense.memory_plan_["dense"] * 7 // 10, threads=1).fit(X)
-    assert model.is_sparse
-    assert "would need" in model.plan_.reason
-
-
 def test_without_parameters_a_huge_catalogue_keeps_what_the_memory_has_room_for() -> None:
-    settings = Settings(6.0, 0.75, 0.0, 0.0, 0.0, True, "auto", None, 1000, 0.0, False, "float32")
-    plan = decide(settings, Sizes(50, 400_000, 400_000, True, 4, 2_000_000_000), Budget(2_000_000_000))
+    plan = MRF.paper(memory_limit="2GB", threads=4).planned_for(DataSize(50, 400_000, 400_000, True))
     assert plan.sparsity is not None
     assert 1 / 400_000 < plan.sparsity < 200 / 400_000
     assert 1_700_000_000 < plan.needed <= plan.limit
@@ -374,11 +351,9 @@ def test_blas_threads_are_given_back(binary: Matrix) -> None:
 
 
 FROM_A_SHELL = """
-import sys, warnings
+import warnings
 warnings.simplefilter("error")
-import mrfrec
-assert not {"numba", "numpy", "scipy"} & sys.modules.keys()
-import numpy as np, scipy.sparse as sp
+import mrfrec, numpy as np, scipy.sparse as sp
 X = sp.csr_array((np.random.default_rng(0).random((60, 20)) < 0.3).astype(float))
 mrfrec.MRF.paper(l2=1.0, threshold=0.1).fit(X).top_k(X, 3)
 mrfrec.MRF.paper(l2=1.0).fit(X).score(X)
@@ -403,14 +378,6 @@ assert (first.data == second.data).all()
 def test_the_first_fit_of_a_process_gives_what_the_second_does() -> None:
     # A BLAS library that is loaded only by the first fit must come under its limit of one thread.
     subprocess.run([sys.executable, "-W", "error", "-c", FIRST_AND_SECOND], check=True)
-
-
-def test_what_fits_share_belongs_to_one_interactions() -> None:
-    X = sp.csr_array(random_matrix(24))
-    reuse: dict[str, Any] = {}
-    MRF.paper().fit(X, reuse=reuse)
-    with pytest.raises(DataError, match="pass the same Interactions"):
-        MRF.paper().fit(X, reuse=reuse)
 
 
 # ── MRF() without parameters on odd data: few users, real values, one user who has everything ─────────

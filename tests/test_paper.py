@@ -229,16 +229,6 @@ def test_points_are_evaluations_of_the_dense_model_then_by_sparsity_and_r(
             assert (weights["share"], weights["bytes"]) == (1.0, B.nbytes)
 
 
-def test_every_model_is_fitted_from_scratch_with_the_times_of_its_own_fit(split: Split) -> None:
-    told: list[tuple[str, int, int]] = []
-    progress = lambda *step: told.append(step)  # noqa: E731
-    result = tradeoff(split, [0.2], [0.0, 1.0], metrics=["ndcg@10"], ties="index", progress=progress)
-    assert [point.facts["ties"] for point in result.values()] == ["index"] * 3
-    assert {stage.partition(",")[0] for stage, _, _ in told} == {"1 of 3", "2 of 3", "3 of 3"}
-    for point in result.values():
-        assert point.seconds["training"] == point.seconds["total"]
-
-
 def test_report_compares_each_model_with_the_dense_one(split: Split, found: Comparison) -> None:
     dense = found["dense"]
     page = of_tradeoff(found)

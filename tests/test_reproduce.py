@@ -87,8 +87,6 @@ def test_a_table_may_have_the_rows_of_some_models_each_told_once_it_is_measured(
     assert f"ndcg@100 {cells(page.sections[0])['SLIM'][1]}, recall@20" in told[1]
     assert "; trained in " in told[1]
     assert any("parameters of SLIM are not published" in note for note in page.notes)
-    alone = reproduce("table1", ["msd"], models=["MRF"], folder=folder)
-    assert not any("not published" in note for note in alone.notes)
 
 
 def test_parameters_are_by_data_set_and_model(folder: Path) -> None:

@@ -122,10 +122,12 @@ def test_novelty_and_the_weight_of_the_low_rank_part_need_no_fit(
 
 
 def test_what_is_known_of_other_data_is_not_taken() -> None:
+    """Nor of the same numbers in other Interactions."""
+    X = sp.csr_array(random_matrix(3))
     reuse: dict[str, Any] = {}
-    MRF.paper().fit(Interactions(sp.csr_array(random_matrix(3))), reuse=reuse)
-    with pytest.raises(DataError, match="reuse holds results of other data"):
-        MRF.paper().fit(Interactions(sp.csr_array(random_matrix(4))), reuse=reuse)
+    MRF.paper().fit(X, reuse=reuse)
+    with pytest.raises(DataError, match="reuse holds results of other data: pass the same Interactions"):
+        MRF.paper().fit(X, reuse=reuse)
 
 
 # ── grids ─────────────────────────────────────────────────────────────────────────────────────────
@@ -406,10 +408,7 @@ WRONG: list[tuple[Callable[[Split], Any], str]] = [
     (lambda split: climb(split, progress=3), "progress must be a function"),  # type: ignore[arg-type]
     (lambda split: climb(split, grid="no"), "grid must be True or False"),  # type: ignore[arg-type]
     (lambda split: climb(split, minutes=0), "minutes must be above 0"),
-    (
-        lambda split: climb(split, "ndcg@100"),
-        r"metric must be of at most the 44 items there are; got 'ndcg@100'\. Use ndcg@44",
-    ),
+    (lambda split: climb(split, "ndcg@100"), "metric must be of at most the 44 items there are"),
 ]
 
 
