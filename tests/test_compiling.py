@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -214,3 +215,9 @@ def test_a_night_with_the_defaults_compiles_nothing_after_compiling_ahead(tmp_pa
 def test_unknown_types_are_refused() -> None:
     with pytest.raises(mrfrec.ParameterError, match="dtypes"):
         mrfrec.compile_ahead(dtypes=["float16"])  # type: ignore[list-item]
+
+
+def test_versions_of_numba_keep_their_code_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = kernels._hash_of_sources.__wrapped__()
+    monkeypatch.setattr(numba, "__version__", "0.0")
+    assert kernels._hash_of_sources.__wrapped__() != before

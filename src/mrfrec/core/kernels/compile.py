@@ -1,8 +1,8 @@
 """How kernels are compiled, and where their machine code is kept.
 
 numba's own cache notices changes in the file of a function, but not in the files of the functions it calls.
-Here the folder is named after a hash of all kernel sources: when any of them changes, a new folder replaces
-the old one.
+Here the folder is named after a hash of all kernel sources and the version of numba, which discards what
+another version has written: when any of them changes, a new folder replaces the old one.
 
 Machine code is looked for in each of these folders, and written to the first that can be written:
 
@@ -26,6 +26,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numba
 from numba import njit
 from numba.core import caching, config
 
@@ -100,7 +101,7 @@ def can_write(folder: Path) -> bool:
 
 @cache
 def _hash_of_sources() -> str:
-    digest = sha256()
+    digest = sha256(numba.__version__.encode())
     for path in sorted(_HERE.glob("*.py")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
