@@ -229,7 +229,7 @@ def test_no_request_keeps_the_event_loop_from_turning(large: Path, tmp_path: Pat
         "module.create_app = watched\n"
         "serve(sys.argv[1], port=0)\n"
     )
-    for _ in range(3):
+    for _ in range(5):
         longest = _longest_gap(tmp_path, large, code)
         if longest < 0.1:
             break
