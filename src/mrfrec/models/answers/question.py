@@ -43,7 +43,7 @@ class Question:
     def warn_of_few(self, found: str) -> None:
         """Warn that there are fewer than k items, and why; `found` says for how many users."""
         why = "allowed" if self.allow is not None else "not excluded"
-        warn(f"{found}: no more are left that they have not seen and that are {why}.")
+        warn(f"{found}: no more items are left that they have not seen and that are {why}.")
 
 
 def check_novelty(novelty: object) -> float | None:
