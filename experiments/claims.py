@@ -20,6 +20,7 @@ from experiments.run import RESULTS, machine
 from mrfrec import register
 from mrfrec.evaluation import Comparison, Split, measure, ridges, tune
 from mrfrec.models import Linear
+from mrfrec.models.linear import LinearWeights
 from mrfrec.models.mrf import MRF, PAPER
 from mrfrec.models.recommender import FitContext
 from mrfrec.models.registry import build
@@ -50,11 +51,11 @@ class Unconstrained(Linear):
     def __init__(self, l2: float = 100.0) -> None:
         self.l2 = l2
 
-    def _fit(self, data: Any, given: FitContext) -> None:
+    def _fit(self, data: Any, given: FitContext) -> LinearWeights:
         G = (data.matrix.T @ data.matrix).toarray().astype(np.float64)
         B = np.linalg.solve(G + self.l2 * np.eye(len(G)), G)
         np.fill_diagonal(B, 0.0)
-        self.set_weights(B.astype(np.float32))
+        return self.learned(B.astype(np.float32))
 
 
 def measured(split: Split) -> list[dict[str, Any]]:

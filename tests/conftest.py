@@ -8,6 +8,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,12 @@ def random_matrix(seed: int, users: int = 120, items: int = 45, *, real: bool = 
     X[:, 7] = 1.0
     X[:, 11] = X[:, 12]
     return X
+
+
+def relearn(model: Any, **parts: Any) -> None:
+    """Replace parts of what a model has learned, such as its weights."""
+    fitted = model.fitted_
+    model._fitted = replace(fitted, learned=replace(fitted.learned, **parts))
 
 
 def events_of(X: Matrix) -> Events:

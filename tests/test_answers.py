@@ -17,7 +17,7 @@ from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.data.catalogue import because_text
 from mrfrec.models.registry import build
 
-from conftest import random_matrix
+from conftest import random_matrix, relearn
 
 
 def shop(users: int = 60, items: int = 30, text: bool = False) -> Interactions:
@@ -106,7 +106,7 @@ def test_weights_that_cancel_are_evidence_all_the_same(sparse: bool, count: int)
     model = MRF.paper(l2=2.0, threshold=0.0 if sparse else None).fit(tiny(5))
     B = np.zeros((5, 5), np.float32)
     B[0, 2], B[1, 2] = 0.5, -0.5
-    model._weights = Rows.of(sp.csr_array(B)) if sparse else DenseRows(B)
+    relearn(model, weights=Rows.of(sp.csr_array(B)) if sparse else DenseRows(B))
     table = model.recommend(history=[[0, 1]] * count, k=3)
     sources = dict(zip(table["item"].to_list(), table["source"].to_list(), strict=True))
     assert sources == {2: "model", 3: "popular", 4: "popular"}
@@ -116,7 +116,7 @@ def test_weights_that_cancel_are_evidence_all_the_same(sparse: bool, count: int)
 def test_a_stored_weight_of_zero_is_no_evidence() -> None:
     model = MRF.paper(threshold=0.0).fit(tiny(4))
     values = np.array([0.0, 0.5], np.float32)
-    model._weights = Rows(np.array([0, 2, 2, 2, 2]), np.array([1, 2], np.int32), values, 4)
+    relearn(model, weights=Rows(np.array([0, 2, 2, 2, 2]), np.array([1, 2], np.int32), values, 4))
     for count in (1, 20):
         table = model.recommend(history=[[0]] * count, k=2)
         assert table["item"].to_list()[0] == 2
@@ -127,7 +127,7 @@ def test_only_items_that_speak_for_a_recommendation_are_its_reasons() -> None:
     model = MRF.paper(threshold=0.0).fit(tiny(5))
     B = np.zeros((5, 5), np.float32)
     B[0, 3], B[1, 3], B[2, 3] = 0.5, -0.25, 0.75
-    model._weights = Rows.of(sp.csr_array(B))
+    relearn(model, weights=Rows.of(sp.csr_array(B)))
     (row,) = model.answer(history=[0, 1, 2], k=1, explain=3).rows
     assert (row["item"], row["because"]) == (3, "2 +0.75, 0 +0.50")
     assert because_text(-0.004, [("2", 0.75), ("0", 0.004)]) == "2 +0.75"

@@ -168,12 +168,13 @@ def test_a_share_of_a_history_is_dropped_and_the_mean_stays() -> None:
 def test_scores_are_the_outputs_of_the_network(kind: str, real: bool) -> None:
     X, others = matrix(real=real), matrix(9, real=real, users=41)
     model = made(kind).fit(sp.csr_array(X))
-    W = {name: torch.from_numpy(w) for name, w in model._layers.items()}
+    network: Any = model.fitted_.learned
+    W = {name: torch.from_numpy(w) for name, w in network.layers.items()}
     W |= {
-        "first": torch.from_numpy(model._first.array),
-        "vectors": torch.from_numpy(model._vectors.array),
+        "first": torch.from_numpy(network.first.array),
+        "vectors": torch.from_numpy(network.vectors.array),
     }
-    W["bias"] = torch.from_numpy(model._base_scores)
+    W["bias"] = torch.from_numpy(network.base_scores)
     r = made(kind)
     for histories in (X, others):
         batch = next(

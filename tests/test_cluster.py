@@ -47,9 +47,10 @@ def table() -> sp.csr_array:
 def assert_same(found: MRF, expected: MRF) -> None:
     for name in ("data", "indices", "indptr") if expected.is_sparse else ("data",):
         np.testing.assert_array_equal(getattr(found.weights_, name), getattr(expected.weights_, name))
-    if expected._low_rank is not None:
-        assert found._low_rank is not None
-        np.testing.assert_array_equal(found._low_rank.vectors, expected._low_rank.vectors)
+    low, wanted = (getattr(model.fitted_.learned, "low_rank", None) for model in (found, expected))
+    if wanted is not None:
+        assert low is not None
+        np.testing.assert_array_equal(low.vectors, wanted.vectors)
 
 
 def assert_nothing_is_left(client: Client) -> None:

@@ -197,7 +197,7 @@ def test_contributions_sum_to_the_score(model: Recommender, data: Interactions) 
             assert fsum(parts) == pytest.approx(score, abs=1e-5 * max(sum(map(abs, parts)), 1))
             history = reasons.filter(pl.col("item").is_not_null())
             assert history["contribution"].is_sorted(descending=True)
-            found, base = explanation(model, item, user=user)
+            found, base = explanation(model.fitted_, item, user=user)
             assert fsum([base, *(c.amount for c in found)]) == fsum(parts)
             for contribution in found:
                 assert contribution.amount == contribution.value * contribution.weight
@@ -207,7 +207,7 @@ def explaining_is_refused(model: Recommender, data: Interactions) -> None:
     user, item = data.users[0], data.items[0]
     refused: tuple[Callable[[], object], ...] = (
         lambda: model.explain(item, user=user),
-        lambda: explanation(model, item, history=[item]),
+        lambda: explanation(model.fitted_, item, history=[item]),
         lambda: model.recommend(user, k=1, explain=2),
         lambda: model.recommend_to("never.csv", user, k=1, explain=2),
     )

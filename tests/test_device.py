@@ -243,8 +243,9 @@ def test_a_device_gives_the_lists_of_the_cpu(
     X = sp.csr_array(random_matrix(3, users=150, items=75, real=real))
     model = on_the_cpu(MRF(dtype=dtype, measure=False, **parameters), X)
     if ties:
-        low_rank = [] if model._low_rank is None else [model._low_rank.vectors, model._low_rank.left]
-        for array in (getattr(model.weights_, "data", model.weights_), model._base_scores, *low_rank):
+        learned: Any = model.fitted_.learned
+        low_rank = [] if learned.low_rank is None else [learned.low_rank.vectors, learned.low_rank.left]
+        for array in (getattr(model.weights_, "data", model.weights_), learned.base_scores, *low_rank):
             np.round(np.asarray(array), 1, out=np.asarray(array))
     elsewhere = pickle.loads(pickle.dumps(model)).set_params(device="cuda")
     hidden = np.zeros(75, bool)
@@ -257,10 +258,11 @@ def test_a_device_gives_the_lists_of_the_cpu(
     for novelty in (0.0, 0.4):
         histories = Rows.of(X)
         answers = (
-            rank(m, histories, 5, hide=histories, never=hidden, more_novelty=novelty)
+            rank(m.fitted_, m.machine, histories, 5, hide=histories, never=hidden, more_novelty=novelty)
             for m in (model, elsewhere)
         )
         for mine, theirs in zip(*answers, strict=True):
             assert np.array_equal(mine, theirs)
-    assert isinstance(elsewhere._on_device, ranking.DeviceRanker)
-    assert pickle.loads(pickle.dumps(elsewhere))._on_device is None
+    there: Any = elsewhere.fitted_.learned
+    assert isinstance(there._rankers[elsewhere.device], ranking.DeviceRanker)
+    assert not pickle.loads(pickle.dumps(there))._rankers

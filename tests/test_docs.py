@@ -62,6 +62,10 @@ PROMISES = {
         "test_a_killed_writer_leaves_the_old_file_and_the_next_one_tidies_up",
         "test_a_disk_that_fills_up_leaves_the_old_file_and_nothing_else",
     ],
+    "Whole answers.": [
+        "test_answers_while_another_thread_fits_are_of_one_model",
+        "test_a_change_that_is_interrupted_at_any_line_leaves_the_model_as_it_was",
+    ],
     "Same input, same bits": [
         "test_threads_do_not_change_a_bit",
         "test_batches_and_threads_do_not_change_a_bit",

@@ -111,8 +111,8 @@ def test_the_weights_of_new_items_equal_naive(real: bool, user_weight: float) ->
         column = naive.new_column(X, F, item, user_weight=user_weight) * model.new_scale_
         weights = np.asarray(model.weights_[:, [item]])[:, 0]
         np.testing.assert_allclose(weights, column, atol=1e-10)
-        expected = -model.mean_ @ column if column.any() else min(model._base_scores[unused])
-        assert model._base_scores[item] == pytest.approx(expected)
+        expected = -model.mean_ @ column if column.any() else min(model.fitted_.learned.base_scores[unused])
+        assert model.fitted_.learned.base_scores[item] == pytest.approx(expected)
         assert model.timings_["new items"] > 0 < model.memory_plan_["new items"]
         assert not np.any(model.weights_[item])
 
@@ -159,7 +159,9 @@ def test_items_added_later_get_the_weights_of_a_fit_with_them(
         assert grown.add_items(features) == 4
     a, b = (np.asarray(m.weights_.todense() if m.is_sparse else m.weights_) for m in (whole, grown))
     np.testing.assert_allclose(a, b, atol=1e-5)
-    np.testing.assert_allclose(whole._base_scores, grown._base_scores, atol=1e-5)
+    np.testing.assert_allclose(
+        whole.fitted_.learned.base_scores, grown.fitted_.learned.base_scores, atol=1e-5
+    )
     for mine, theirs in zip(whole.top_k(sp.csr_array(X), 5), grown.top_k(sp.csr_array(X), 5), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-5)
 
@@ -363,7 +365,7 @@ def test_updates_and_forgetting_keep_features(model: MRF, tmp_path: Path) -> Non
     loaded = load_mrf(tmp_path / "a.mrf")
     loaded.update(pl.DataFrame({"user": [100, 101], "item": [38, 0]}))
     assert loaded.popularity_[list(loaded.items_).index(38)] == 1
-    data = model._interactions
+    data = model.fitted_.data_for("a test")
     both = sp.vstack([data.matrix, sp.csr_array(([1.0, 1.0], ([0, 1], [38, 0])), shape=(2, 40))])
     again = Interactions(both, [*data.users, 100, 101], list(data.items), list(data.titles or []))
     again.features = data.features
@@ -436,7 +438,7 @@ def test_known_items_are_left_as_they_are(model: MRF) -> None:
     assert np.array_equal(model.weights_[:40, :40], before)
     with pytest.raises(DataError, match="no new item"):
         model.add_items(CATALOGUE)
-    plain = MRF(measure=False).fit(model._interactions.matrix)
+    plain = MRF(measure=False).fit(model.fitted_.data_for("a test").matrix)
     with pytest.raises(DataError, match="fitted with item_features"):
         plain.add_items(CATALOGUE)
 
@@ -460,7 +462,8 @@ def test_added_cells_of_another_form_than_in_the_fit_are_refused_or_told(model: 
 def test_items_are_added_by_features_that_were_read_already(model: MRF, tmp_path: Path) -> None:
     columns: Any = {"studio": "category", "title": "words", "free": "flag"}
     model = MRF(measure=False).fit(
-        model._interactions.matrix[:, :36], item_features=read_item_features(CATALOGUE, columns=columns)
+        model.fitted_.data_for("a test").matrix[:, :36],
+        item_features=read_item_features(CATALOGUE, columns=columns),
     )
     model.save(tmp_path / "a.mrf", include_histories=True)
     both = pl.concat([CATALOGUE, CATALOGUE.with_columns(item=pl.col("item") + 40)])

@@ -36,7 +36,7 @@ def top_k(
 ) -> tuple[Array, Array]:  # fmt: skip
     hidden = histories if exclude_seen else None
     scorer = scorers.VectorScorer(histories, users, vectors)
-    return selection.top_k(scorer, k, selection.Base(start, order), hide=hidden, threads=threads)[:2]
+    return selection.top_k(scorer, k, scorers.Base(start, order), hide=hidden, threads=threads)[:2]
 
 
 def naive_top_k(

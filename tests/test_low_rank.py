@@ -163,7 +163,7 @@ def test_one_answer_and_many_have_the_same_bits(ranked: MRF, options: dict[str, 
 
 def test_one_answer_computes_the_scores_of_few_items(ranked: Any) -> None:
     rows = Rows.of(sp.csr_array(tastes()[:1]))
-    scorer, base = ranked._scorer(rows), ranked._base_scores
+    scorer, base = ranked.fitted_.learned.scorer(rows, ranked.machine), ranked.fitted_.learned.base_scores
     every = scorer.scores(0, 1, base)[0]
     some = scorer.scores(0, 1, base, Selection(5, rows))[0]
     few = np.flatnonzero(some > -np.inf)
@@ -185,7 +185,7 @@ def test_an_item_does_not_recommend_itself() -> None:
     model = demo(sparsity=None, dtype="float64")
     assert model.explain(100, history=[100])["contribution"].to_list()[0] == 0.0
     scores = model.score(sp.csr_array(np.eye(60)))
-    np.testing.assert_allclose(np.diag(scores), model._base_scores, atol=1e-9)
+    np.testing.assert_allclose(np.diag(scores), model.fitted_.learned.base_scores, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["MRF", "SLIM"])

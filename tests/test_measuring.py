@@ -183,7 +183,7 @@ def test_updates_keep_the_values_and_measure_again_when_asked(data: Interactions
     first.update(more)
     assert first.measured_ == kept
     assert "kept what was measured on" in first.plan_.reason
-    everything = first._interactions
+    everything = first.fitted_.data_for("a test")
     same_answers(MRF(**first.values_).fit(everything), first)
     first.update(more, batch="twice", measure_again=True)
     assert measured(first).users != kept.users

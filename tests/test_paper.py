@@ -15,7 +15,7 @@ from mrfrec.paper import exposure, low_rank, side_checks, tradeoff
 from mrfrec.paper.results import of_tradeoff
 
 import naive_evaluation as naive
-from conftest import events_of, random_matrix
+from conftest import events_of, random_matrix, relearn
 
 METRICS = ["ndcg@10", "recall@5"]
 RANKS = [20, 3, 8]
@@ -92,7 +92,7 @@ def test_batches_of_users_change_nothing(split: Split, monkeypatch: pytest.Monke
 
 def test_ties_by_popularity_put_the_more_popular_first(split: Split) -> None:
     model = MRF.paper(sparsity=None).fit(split.training)
-    model._weights.array[:] = 0.0  # type: ignore[union-attr]
+    model.weights_[:] = 0.0
     by_index = low_rank(model, split.test, [2], ["popularity@5"], ties="index")["rank 2"]
     by_popularity = low_rank(model, split.test, [2], ["popularity@5"])["rank 2"]
     assert by_popularity.mean("popularity@5").mean > by_index.mean("popularity@5").mean
@@ -108,7 +108,7 @@ def test_the_randomized_decomposition_is_as_good_as_the_exact_one(
     # The spectrum of noise is flat; that of data is not.
     fade = sp.diags_array(np.geomspace(1.0, 1e-6, len(model.items_), dtype=np.float32))
     B = fade @ model.weights_
-    model._weights = Rows.of(B.tocsr()) if model.is_sparse else DenseRows(B)
+    relearn(model, weights=Rows.of(B.tocsr()) if model.is_sparse else DenseRows(B))
     ranks = [5, 20, 40]
     exact = low_rank(model, big.test, ranks, METRICS)
     monkeypatch.setattr(side_checks, "_EXACT", 100)

@@ -72,12 +72,13 @@ def test_few_users_in_numpy_and_many_in_compiled_code_agree_to_the_bit(kind: str
     data = named_data(text=False, real=True)
     model = MRF.paper(**MRFS[kind]).fit(data)
     hidden = np.isin(np.arange(30), [2, 8])
-    base = selection.Base(model._base_scores, model.catalogue.by_popularity).without(hidden)
+    learned: Any = model.fitted_.learned
+    base = scorers.Base(learned.base_scores, model.catalogue.by_popularity).without(hidden)
     rows = Rows.of(data.matrix)
     assert len(rows) > scorers.FEW
 
     def best(some: Rows, k: int) -> tuple[Any, ...]:
-        scorer = scorers.WeightScorer(some, model._weights, model.dtype)
+        scorer = scorers.WeightScorer(some, learned.weights, model.dtype)
         return selection.top_k(scorer, k, base, hide=some if exclude_seen else None, threads=2)
 
     for k in (1, 7, 30):

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,9 +30,10 @@ class Scaled(MRF):
         super().__init__(l2=2.0, offset=True, threads=threads)
         self.factor, self.shift = factor, shift
 
-    def _fit(self, data: Any, given: Any) -> None:
-        super()._fit(data, given)
-        self._base_scores = (self._base_scores * self.factor + self.shift).astype(np.float32)
+    def _fit(self, data: Any, given: Any) -> Any:
+        learned = super()._fit(data, given)
+        scores = (learned.base_scores * self.factor + self.shift).astype(np.float32)
+        return replace(learned, base_scores=scores)
 
 
 @pytest.fixture(autouse=True)
@@ -98,12 +100,12 @@ class Shares(Linear):
     def __init__(self, sparse: bool = False) -> None:
         self.sparse = sparse
 
-    def _fit(self, data: Any, given: Any) -> None:
+    def _fit(self, data: Any, given: Any) -> Any:
         counts = (data.matrix.T @ data.matrix).toarray()
         users = counts.diagonal().copy()
         np.fill_diagonal(counts, 0)
         B = counts / np.maximum(users, 1)[:, None]
-        self.set_weights(sp.csr_array(B) if self.sparse else B, base=users)
+        return self.learned(sp.csr_array(B) if self.sparse else B, base=users)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -118,7 +120,7 @@ def test_an_own_model_sets_its_weights_and_base_scores(sparse: bool, tmp_path: P
     assert mrfrec.load(tmp_path / "own.mrf").recommend(k=4, explain=2).equals(model.recommend(k=4, explain=2))
     for wrong in (B[:, :3], 3):
         with pytest.raises(ParameterError, match="weights must be a matrix of items × items"):
-            model.set_weights(wrong)
+            model.learned(wrong)
 
 
 def test_classes_that_could_not_be_loaded_again_are_not_registered(tmp_path: Path) -> None:
@@ -154,7 +156,7 @@ def test_a_parameter_that_json_cannot_hold_is_refused_when_saving(tmp_path: Path
     model = Scaled(2.0, complex(1))  # type: ignore[arg-type]
     model.shift = 0.0
     model.fit(X)
-    model.fitted_parameters_["shift"] = complex(1)
+    model._fitted = replace(model.fitted_, parameters={"factor": 2.0, "shift": complex(1)})
     with pytest.raises(ModelFileError, match=r"must be what JSON can hold.*complex"):
         model.save(tmp_path / "own.mrf")
     assert not list(tmp_path.iterdir())

@@ -255,13 +255,6 @@ def test_forged_origin_is_refused(changed: dict[str, Any], tmp_path: Path) -> No
         mrfrec.load(forged).update(table(9, 1))
 
 
-def test_a_file_that_does_not_say_how_its_data_was_read_is_opened(tmp_path: Path) -> None:
-    Popularity().fit(read_interactions(table(), binary=False)).save(tmp_path / "m.mrf")
-    facts, _ = open_file(tmp_path / "m.mrf")
-    del facts["origin"]
-    assert mrfrec.load(rewritten(tmp_path / "m.mrf", facts)).reading_ == {"binary": False}
-
-
 def test_values_that_cannot_be_added_exactly_are_refused() -> None:
     rows = pl.DataFrame({"user": [1, 1], "item": [1, 2], "rating": [1e30, 1e-30]})
     model = Popularity().fit(read_interactions(rows, binary=False))

@@ -95,8 +95,8 @@ class ServiceError(MrfrecError, RuntimeError):
         return type(self), (str(self), self.status)
 
 
-class NotFittedError(MrfrecError, RuntimeError):
-    """The model has not been fitted."""
+class NotFittedError(MrfrecError, RuntimeError, AttributeError):
+    """The model has not been fitted: it has none of the attributes that end with an underscore."""
 
 
 class MemoryPlanError(MrfrecError, MemoryError):

@@ -129,7 +129,7 @@ def update(
     check_output(output or model, *data, reading.get("items"), features.item_features)
     opened = _opened(model, "update", machine)
     with progress_bar() as progress:
-        events = read_more(opened, data, progress=progress, **reading)
+        events = read_more(opened.fitted_, data, progress=progress, **reading)
         note_skipped(events.skipped)
         opened.update(
             events, batch=batch, again=again, measure_again=measure_again, progress=progress,
@@ -206,10 +206,9 @@ def add_items(
 def _opened(path: Path, command: str, machine: dict[str, Any]) -> "Recommender":
     from mrfrec.cli.models import check_machine
     from mrfrec.models.registry import load
-    from mrfrec.models.storage.updating import origin_of
 
     opened = load(path)
-    origin_of(opened, command)  # raises if histories are missing
+    opened.fitted_.origin_for(command)  # raises if histories are missing
     check_machine(machine, [type(opened).__name__])
     known = opened.get_params()
     return opened.set_params(**{name: x for name, x in machine.items() if name in known})

@@ -78,7 +78,7 @@ class ItemNames:
 def users_of(model: Recommender) -> Ids:
     """Return the ids of the training users; raise if the model has none."""
     if model.users_ is None:
-        query_of(model)  # raises
+        query_of(model.fitted_)  # raises
     assert model.users_ is not None
     return model.users_
 

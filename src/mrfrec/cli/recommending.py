@@ -152,7 +152,7 @@ def recommend(
         whose["history"] = names.find_all(history)
     elif history_file:
         whose["history"] = typed_as(
-            opened.items_, read_histories(opened, history_file, **named), history_file
+            opened.items_, read_histories(opened.fitted_, history_file, **named), history_file
         )
     elif not all_users:
         whose["users"] = find_users(opened, user, users)
@@ -172,11 +172,11 @@ def recommend(
                 rows = opened.recommend_to(**given, progress=progress)
             results.note_rows(rows)
             return
-        asked = query_of(opened, **whose, once=True)
+        asked = query_of(opened.fitted_, **whose, once=True)
         kind, catalogue = kind_of(results.form, results.output), opened.catalogue
         if kind == "table" and len(asked) > _TABLE_USERS:
             raise DataError(f"{len(asked):,} users are too many for a table: give -o FILE.csv.")
-        pieces = recommending.recommend(opened, asked, question)
+        pieces = recommending.recommend(opened.fitted_, opened.machine, asked, question)
         lines = (row for piece in pieces for row in rows_of(catalogue.recommendation_columns(piece)))
         shown = [*RECOMMENDATION_COLUMNS, *(["because"] if explain else [])]
         hidden = "user" if len(asked) == 1 else ""
@@ -219,7 +219,8 @@ def similar(
         opened = load(model)
         kind, catalogue = kind_of(results.form, results.output, ONE_FORMATS), opened.catalogue
         known = ItemNames(catalogue).find(item)
-        columns = catalogue.neighbor_columns(*nearest(opened, catalogue.position(known), check_count("k", k)))
+        found = nearest(opened.fitted_, catalogue.position(known), check_count("k", k))
+        columns = catalogue.neighbor_columns(*found)
         if not columns["item"]:
             note(f"no item goes with {known}, says this {type(opened).__name__}")
         write_rows(rows_of(columns), list(columns), catalogue, kind, results.output)
@@ -269,7 +270,7 @@ def explain(
     if user is not None:
         (whose["user"],) = find_users(opened, [user], None)
     known = names.find(item)
-    found, base = explanation(opened, known, **whose)
+    found, base = explanation(opened.fitted_, known, **whose)
     columns = catalogue.reason_columns(catalogue.position(known), found, base)
     if kind == "table":
         if base:  # its row has no item: show its title there

@@ -233,7 +233,7 @@ def measure(
             **model.data_size_._asdict(), "kind": type(model).__name__, "test_users": len(questions),
             "places": ranked.shape[1], "ties": ties,
             "plan": None if plan is None else str(plan.without_memory()),
-            "values": getattr(model, "values_", {}),  # the numbers that "auto" stood for
+            "values": dict(model.fitted_.learned.values),  # the numbers that "auto" stood for
             "measured": [] if model.measured_ is None else list(model.measured_.values),
         },
     )  # fmt: skip
@@ -242,7 +242,7 @@ def measure(
 def _warn_of_known_targets(model: Recommender, questions: Questions) -> None:
     if model.users_ is None or model.users_.is_text != questions.users.is_text:
         return
-    histories = query_of(model, list(questions.users)).batches()
+    histories = query_of(model.fitted_, list(questions.users)).batches()
     told = sum(
         rows.matrix().multiply(questions.targets[start : start + len(rows)]).nnz
         for start, _, rows in histories
@@ -272,7 +272,8 @@ def rank(
         else:
             histories = Rows.of(shown)
             hidden = ~questions.candidates
-            ranked[part] = selection.rank(model, histories, k, ties, histories, never=hidden)[0]
+            found = selection.rank(model.fitted_, model.machine, histories, k, ties, histories, never=hidden)
+            ranked[part] = found[0]
         if progress is not None:
             progress("measuring", min(part.stop, len(questions)), len(questions))
     return ranked

@@ -24,7 +24,8 @@ from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.engines.machine import memory_budget
 from mrfrec.errors import ParameterError
 from mrfrec.models.climbing import Axis
-from mrfrec.models.latent import Latent, refuse_negative
+from mrfrec.models.fitted import Facts
+from mrfrec.models.latent import Latent, LatentVectors, refuse_negative, stored_vectors
 from mrfrec.models.recommender import FitContext
 from mrfrec.models.storage.files import shaped
 
@@ -34,7 +35,62 @@ if TYPE_CHECKING:
 
 # Users per matrix product; constant, so that scores do not depend on the number of users in a call.
 _BLOCK = 32
-_OUTER = ("first", "vectors", "bias")  # the weights that are not among `_layers`
+_OUTER = ("first", "vectors", "bias")  # the weights that are not among `layers`
+
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network(LatentVectors):
+    """A trained network: V and b are its last layer, and `embed` is all that is before it."""
+
+    first: DenseRows  # W of the first layer, one row per item
+    layers: Mapping[str, Array]  # the bias of the first layer, and the layers between it and the last
+    name: str  # of the kind of model
+    is_multinomial: bool
+    is_sigmoid: bool
+    history: list[dict[str, Any]]  # of the training
+    best_epoch: int
+
+    def embed(self, histories: Rows, threads: int) -> Array:
+        """Return the last hidden layer."""
+        from mrfrec.engines.local import LocalEngine
+
+        first = self.first
+        refuse_negative(self.name, "a history", histories)
+        n, items, values = len(histories), histories.items, histories.values.astype(np.float64)
+        first.verify(np.unique(items) if len(items) <= 10_000 else None)
+        out = np.empty((n, first.width), np.float32)
+
+        def work(start: int) -> None:
+            stop = min(start + _BLOCK, n)
+            layer = np.zeros((_BLOCK, first.width), np.float32)
+            for u in range(start, stop):
+                span = slice(int(histories.ptr[u]), int(histories.ptr[u + 1]))
+                x = values[span]
+                if self.is_multinomial and len(x):
+                    x = x / np.sqrt(x @ x)
+                layer[u - start] = x.astype(np.float32) @ first.array[items[span]]
+            out[start:stop] = self._through(layer + self.layers["first.bias"])[: stop - start]
+
+        with LocalEngine(threads) as engine:
+            engine.run(work, range(0, n, _BLOCK))
+        return out
+
+    def _through(self, layer: Array) -> Array:
+        """Return the last hidden layer from the sums of the first."""
+        W, layer = self.layers, (1 + np.tanh(layer / 2)) / 2 if self.is_sigmoid else np.tanh(layer)
+        if "decoder" not in W:
+            return layer
+        mean = slice(len(W["decoder"]))  # the rest is the log-variance, used in training only
+        z = layer @ W["encoder"][:, mean] + W["encoder.bias"][mean]
+        return np.asarray(np.tanh(z @ W["decoder"] + W["decoder.bias"]))
+
+    def stored(self) -> tuple[dict[str, Array], Facts]:
+        arrays, _ = super().stored()
+        arrays |= {"first": self.first.matrix(), **self.layers}
+        return arrays, {"history": self.history, "best_epoch": self.best_epoch}
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -90,7 +146,7 @@ class Autoencoder(Latent):
             found["users"] = (n, h)
         return found | {"vectors": (m, h), "bias": (m,)}
 
-    def _fit(self, data: "Interactions", given: FitContext) -> None:
+    def _fit(self, data: "Interactions", given: FitContext) -> Network:
         self.check_ready()
         from mrfrec.engines.devices import chosen_device
         from mrfrec.models import networks, training
@@ -109,64 +165,39 @@ class Autoencoder(Latent):
             self, rows, given.validation, device, needed, given.progress
         )
         trained = time.perf_counter()
-        # Nothing below can fail: the model changes completely or not at all.
-        self._vectors, self._base_scores = DenseRows(weights.pop("vectors")), weights.pop("bias")
-        self._first = DenseRows(weights.pop("first"))  # W of the first layer, one row per item
-        self._keep(weights, history, best_epoch)
-        self.memory_plan_ = plan.stages
-        self.timings_ = {"train": trained - ready, "total": time.perf_counter() - began}
+        outer = {name: DenseRows(weights[name]) for name in ("first", "vectors")}
+        return self._learned(
+            weights, {**outer, "base_scores": weights["bias"]}, history=history, best_epoch=best_epoch,
+            timings={"train": trained - ready, "total": time.perf_counter() - began}, memory_plan=plan.stages,
+        )  # fmt: skip
 
-    def _keep(self, layers: dict[str, Any], history: list[dict[str, Any]], best_epoch: int) -> None:
-        # Of the first layer the bias, and the layers between the first and the last.
-        self._layers, self.history_, self.best_epoch_ = layers, history, best_epoch
-        self._is_sigmoid = self.activation == "sigmoid"
+    def _learned(self, weights: Mapping[str, Array], outer: Mapping[str, Any], **rest: Any) -> Network:
+        return Network(
+            layers={name: array for name, array in weights.items() if name not in _OUTER},
+            name=type(self).__name__, is_multinomial=self.is_multinomial,
+            is_sigmoid=self.activation == "sigmoid", **outer, **rest,
+        )  # fmt: skip
 
-    def _embed(self, histories: Rows) -> npt.NDArray[Any]:
-        """Return the last hidden layer."""
-        from mrfrec.engines.local import LocalEngine
-
-        first = self._first
-        refuse_negative(type(self).__name__, "a history", histories)
-        n, items, values = len(histories), histories.items, histories.values.astype(np.float64)
-        first.verify(np.unique(items) if len(items) <= 10_000 else None)
-        out = np.empty((n, first.width), np.float32)
-
-        def work(start: int) -> None:
-            stop = min(start + _BLOCK, n)
-            layer = np.zeros((_BLOCK, first.width), np.float32)
-            for u in range(start, stop):
-                span = slice(int(histories.ptr[u]), int(histories.ptr[u + 1]))
-                x = values[span]
-                if self.is_multinomial and len(x):
-                    x = x / np.sqrt(x @ x)
-                layer[u - start] = x.astype(np.float32) @ first.array[items[span]]
-            out[start:stop] = self._through(layer + self._layers["first.bias"])[: stop - start]
-
-        with LocalEngine(self.threads) as engine:
-            engine.run(work, range(0, n, _BLOCK))
-        return out
-
-    def _through(self, layer: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the last hidden layer from the sums of the first."""
-        W, layer = self._layers, (1 + np.tanh(layer / 2)) / 2 if self._is_sigmoid else np.tanh(layer)
-        if "decoder" not in W:
-            return layer
-        mean = slice(len(W["decoder"]))  # the rest is the log-variance, used in training only
-        z = layer @ W["encoder"][:, mean] + W["encoder.bias"][mean]
-        return np.asarray(np.tanh(z @ W["decoder"] + W["decoder.bias"]))
-
-    def _state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        arrays, _ = super()._state()
-        arrays |= {"first": self._first.matrix(), **self._layers}
-        return arrays, {"history": self.history_, "best_epoch": self.best_epoch_}
-
-    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
-        super()._restore(arrays, facts, m)
+    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> Network:
         shapes = self.shapes(0, m)
         found = {name: shaped(arrays, name, *shapes[name]) for name in shapes if name != "users"}
-        self._first = DenseRows(found["first"].array, found["first"].check)
+        outer = {"first": DenseRows(found["first"].array, found["first"].check), **stored_vectors(arrays, m)}
         layers = {name: part.read() for name, part in found.items() if name not in _OUTER}
-        self._keep(layers, facts["history"], facts["best_epoch"])
+        return self._learned(layers, outer, history=facts["history"], best_epoch=facts["best_epoch"])
+
+    @property
+    def history_(self) -> list[dict[str, Any]]:
+        return list(self._network.history)
+
+    @property
+    def best_epoch_(self) -> int:
+        return self._network.best_epoch
+
+    @property
+    def _network(self) -> Network:
+        learned = self.fitted_.learned
+        assert isinstance(learned, Network)
+        return learned
 
 
 @dataclass(kw_only=True, repr=False, eq=False)

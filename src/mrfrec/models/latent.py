@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -9,25 +10,63 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.data.catalogue import Catalogue
 from mrfrec.engines.devices import chosen_device
 from mrfrec.errors import DataError, MissingLibraryError
 from mrfrec.models.answers.scorers import Scorer, VectorScorer
+from mrfrec.models.fitted import Facts, Learned, Machine
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.storage.files import shaped
 
 if TYPE_CHECKING:
     from mrfrec.io.artifact import Stored
 
+Array = npt.NDArray[Any]
 
-class Latent(Recommender):
-    """A recommender by vectors. A subclass learns them, and implements `_embed`, which is h."""
 
-    _trained_by: ClassVar[tuple[str, str]]  # the module that training imports, and its library in words
-    _vectors: DenseRows  # V
+@dataclass(frozen=True, kw_only=True)
+class LatentVectors(Learned):
+    """The vectors of the items. A subclass has what makes the vector of a history, and implements `embed`."""
+
+    vectors: DenseRows  # V, m × factors
 
     @abstractmethod
-    def _embed(self, histories: Rows) -> npt.NDArray[Any]:
+    def embed(self, histories: Rows, threads: int) -> Array:
         """Return h(x) of each history, users × factors; other histories must not change it."""
+
+    def scorer(self, histories: Rows, machine: Machine) -> Scorer:
+        self.vectors.verify()
+        return VectorScorer(histories, self.embed(histories, machine.threads), self.vectors.array)
+
+    def stranger_scores(self, catalogue: Catalogue) -> Array:
+        return np.zeros_like(self.base_scores)  # the vector of an empty history means nothing
+
+    def neighbors(self, item: int, catalogue: Catalogue) -> tuple[Array, Array]:
+        """Return the cosines between the vectors of the items."""
+        V = self.vectors.matrix()
+        lengths = np.sqrt(np.einsum("ij,ij->i", V, V, dtype=np.float64))
+        dots = (V @ V[item]).astype(np.float64)
+        cosines = np.divide(
+            dots, lengths * lengths[item], out=np.zeros(len(dots)), where=lengths * lengths[item] > 0
+        )
+        others = np.flatnonzero(np.arange(len(dots)) != item)
+        return others, cosines[others]
+
+    def stored(self) -> tuple[dict[str, Array], Facts]:
+        return {"vectors": self.vectors.matrix(), "bias": self.base_scores}, {}
+
+
+def stored_vectors(arrays: "Mapping[str, Stored]", m: int) -> dict[str, Any]:
+    """Return the fields of `LatentVectors` that a file has."""
+    stored = shaped(arrays, "vectors", m, *arrays["vectors"].array.shape[1:2])
+    vectors = DenseRows(stored.array, stored.check)
+    return {"vectors": vectors, "base_scores": shaped(arrays, "bias", m).read()}
+
+
+class Latent(Recommender):
+    """A recommender by vectors. A subclass learns them in `_fit`."""
+
+    _trained_by: ClassVar[tuple[str, str]]  # the module that training imports, and its library in words
 
     def check_ready(self) -> None:
         """Raise if the library or the device that training needs is missing."""
@@ -45,42 +84,11 @@ class Latent(Recommender):
         self.check_ready()
 
     @property
-    def item_vectors_(self) -> npt.NDArray[Any]:
+    def item_vectors_(self) -> Array:
         """V, one row for each item."""
-        if not hasattr(self, "_vectors"):
-            raise AttributeError(
-                f"item_vectors_: this {type(self).__name__} has learned nothing yet: call fit first."
-            )
-        return self._vectors.matrix()
-
-    def _scorer(self, histories: Rows) -> Scorer:
-        self._vectors.verify()
-        return VectorScorer(histories, self._embed(histories), self._vectors.array)
-
-    @property
-    def _stranger_scores(self) -> npt.NDArray[Any]:
-        return np.zeros_like(self._base_scores)  # the vector of an empty history means nothing
-
-    def _neighbors(self, item: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return the cosines between the vectors of the items."""
-        V = self._vectors
-        V.verify()
-        lengths = np.sqrt(np.einsum("ij,ij->i", V.array, V.array, dtype=np.float64))
-        dots = (V.array @ V.array[item]).astype(np.float64)
-        cosines = np.divide(
-            dots, lengths * lengths[item], out=np.zeros(len(dots)), where=lengths * lengths[item] > 0
-        )
-        others = np.flatnonzero(np.arange(len(dots)) != item)
-        return others, cosines[others]
-
-    def _state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        self._vectors.verify()
-        return {"vectors": self._vectors.array, "bias": self._base_scores}, {}
-
-    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
-        stored = shaped(arrays, "vectors", m, *arrays["vectors"].array.shape[1:2])
-        self._vectors = DenseRows(stored.array, stored.check)
-        self._base_scores = shaped(arrays, "bias", m).read()
+        learned = self.fitted_.learned
+        assert isinstance(learned, LatentVectors)
+        return learned.vectors.matrix()
 
 
 def refuse_negative(kind: str, what: str, rows: Rows) -> None:

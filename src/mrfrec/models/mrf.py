@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -20,10 +20,12 @@ from mrfrec.checks import (
 )
 from mrfrec.core.plan import Plan, Settings, Sizes, decide
 from mrfrec.core.progress import part_of
-from mrfrec.errors import MemoryPlanError, ParameterError
+from mrfrec.data.catalogue import Catalogue
+from mrfrec.errors import DataError, MemoryPlanError, ParameterError
 from mrfrec.models.answers import scorers
 from mrfrec.models.climbing import Axis, Ridges, Route
-from mrfrec.models.linear import Linear
+from mrfrec.models.fitted import Facts, Fitted
+from mrfrec.models.linear import Linear, LinearWeights, stored_weights
 from mrfrec.models.measured import Measured
 from mrfrec.models.recommender import FitContext
 from mrfrec.models.storage.files import shaped
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from mrfrec.data.interactions import Interactions
     from mrfrec.engines.local import LocalEngine
     from mrfrec.io.artifact import Stored
-    from mrfrec.models.new_items import Learned
     from mrfrec.models.recommender import Recommender
 
 __all__ = ["MRF", "PAPER"]
@@ -47,9 +48,58 @@ PAPER: dict[str, Any] = {
 }  # fmt: skip
 """The parameters of `MRF` that the paper has, where they differ from the defaults."""
 
+Array = npt.NDArray[Any]
 _OF_MACHINE = ("needed", "least", "limit", "in_use")  # what a plan says of memory, which is not saved
 # Where the values that are "auto" start. A dense model starts without a low-rank part.
 _START = {"user_weight": 0.25, "novelty": 0.1, "rank_weight": 0.3, "feature_weight": 0.7}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MRFWeights(LinearWeights):
+    """The weights of an MRF, and how they came about."""
+
+    mean: npt.NDArray[np.float64]  # μ
+    scale: npt.NDArray[np.float64]  # s
+    offset: bool
+    plan: Plan
+    rank_weight: float  # λ
+    threshold: float | None
+    n_blocks: int | None
+    new_scale: float = 0.0  # of the weights for items that nobody has used; 0 if there are none
+    pattern: "sp.csc_array | None" = None  # A; not saved
+
+    @property
+    def form(self) -> str:
+        return self.plan.kind
+
+    def stranger_scores(self, catalogue: Catalogue) -> Array:
+        # Nothing is given, so that the conditional mean is the mean.
+        if not self.offset:
+            return self.base_scores
+        scores = self.mean * scorers.novelty_factors(catalogue.popularity, self.values["novelty"])
+        return np.asarray(scores.astype(self.base_scores.dtype))
+
+    def neighbors(self, item: int, catalogue: Catalogue) -> tuple[Array, Array]:
+        """Row j of B' + λ·L', where all items have one scale: popular items are not near to everything.
+
+        A new item has no row: of its column, the items that add most.
+        """
+        popularity = catalogue.popularity
+        if not popularity[item] and catalogue.features is not None:
+            column = self.weights.matrix()[:, [item]]
+            column = column if isinstance(column, np.ndarray) else column.toarray()
+            return np.arange(len(column)), column[:, 0] * np.where(popularity > 0, self.scale, 0.0)
+        others, weights = super().neighbors(item, catalogue)
+        scale = self.scale[others] * scorers.novelty_factors(popularity, self.values["novelty"], others)
+        return others, np.divide(weights * self.scale[item], scale, out=np.zeros(len(scale)), where=scale > 0)
+
+    def stored(self) -> tuple[dict[str, Array], Facts]:
+        arrays, _ = super().stored()
+        plan = {name: value for name, value in vars(self.plan).items() if name not in _OF_MACHINE}
+        facts: Facts = {"plan": plan, "threshold": self.threshold, "blocks": self.n_blocks}
+        facts |= {"rank_weight": self.rank_weight, "values": dict(self.values), "new_scale": self.new_scale}
+        facts["measured"] = None if self.measured is None else asdict(self.measured)
+        return {"mean": self.mean, "scale": self.scale, **arrays}, facts
 
 
 class MRF(Linear):
@@ -327,14 +377,15 @@ class MRF(Linear):
             values["rank"] = weighted.planned_for(data.size).rank
         return values
 
-    def _fit(self, data: "Interactions", given: FitContext) -> None:
+    def _fit(self, data: "Interactions", given: FitContext) -> MRFWeights:
         # numba loads when something is fitted, not to answer from a file.
         from mrfrec.core import fitting
         from mrfrec.models.measuring import announce, beforehand, intercept, relative_spread
-        from mrfrec.models.new_items import Learned, with_new_items
+        from mrfrec.models.new_items import with_new_items
 
         began = time.perf_counter()
-        self._on_device = None  # the device may need its memory
+        if self._fitted is not None:
+            self._linear.leave_devices()
         found, features = beforehand(self, data, given), data.features if self.uses_features else None
         chosen: dict[str, Any] = {} if found.measured is None else found.measured.values
         chosen = {name: chosen[name] for name in self._free(data) if name in chosen}
@@ -372,34 +423,26 @@ class MRF(Linear):
             weights, base_scores = weights.scaled(factors), base_scores * factors
         if low_rank is not None:
             low_rank = low_rank.scaled(factors * rank_weight) if rank_weight else None
-        learned = Learned(weights, base_scores, fitted.mean, fitted.scale, low_rank)
-        stages = {**found.stages, **engine.memory.stages}
-        new = np.flatnonzero(data.popularity == 0)
         if features is None:
             del values["feature_weight"]
-        elif len(new):
+        learned = MRFWeights(
+            weights=weights, base_scores=base_scores, low_rank=low_rank, mean=fitted.mean, scale=fitted.scale,
+            offset=self.offset, plan=plan, rank_weight=rank_weight, threshold=fitted.threshold,
+            n_blocks=fitted.n_blocks, pattern=fitted.pattern, values=values, measured=found.measured,
+        )  # fmt: skip
+        stages = {**found.stages, **engine.memory.stages}
+        new = np.flatnonzero(data.popularity == 0)
+        if features is not None and len(new):
             before = time.perf_counter()
             with self._engine(None, given.client) as more:
-                learned = with_new_items(learned, data, new, settings, more, self.offset, given.copied)
+                learned = with_new_items(learned, data, new, settings, more, given.copied)
             timings["new items"] = time.perf_counter() - before
             timings["total"] += timings["new items"]
             stages["new items"] = max(more.memory.stages.values())
         if fitted.pattern is not None:
             _warn_of_a_giant(data)
         engine.finish()
-        # Everything is there: from here on nothing can fail.
-        self._keep(learned)
-        self.rank_weight_, self.values_, self.measured_ = rank_weight, values, found.measured
-        self.plan_, self.timings_, self.memory_plan_ = plan, timings, stages
-        self.pattern_, self.threshold_, self.n_blocks_ = fitted.pattern, fitted.threshold, fitted.n_blocks
-
-    def _keep(self, learned: "Learned") -> None:
-        self._weights, self._base_scores, self._low_rank = (
-            learned.weights,
-            learned.base_scores,
-            learned.low_rank,
-        )
-        self.mean_, self.scale_, self.new_scale_ = learned.mean, learned.scale, learned.new_scale
+        return replace(learned, timings=timings, memory_plan=stages)
 
     def add_items(self, table: object, *, item: str | None = None, query: str | None = None) -> int:
         """Add items that nobody has used yet, by their features, without a new fit; return how many.
@@ -421,60 +464,75 @@ class MRF(Linear):
         """
         from mrfrec.models import new_items
 
-        return new_items.add_items(self, table, item, query)
+        fitted = self.fitted_
+        if not self.uses_features:
+            raise DataError(f"add_items needs an MRF: {type(self).__name__} learns from interactions alone.")
+        data, count = new_items.with_more_items(fitted, table, item, query)
+        settings = type(self)(**fitted.parameters)._settings
+        with self._engine(None) as engine:
+            learned = new_items.extended(self._mrf(fitted), data, count, settings, engine)
+        self._fitted = self._fitted_to(data, learned, fitted.parameters)
+        return count
+
+    @staticmethod
+    def _mrf(fitted: Fitted) -> MRFWeights:
+        assert isinstance(fitted.learned, MRFWeights)
+        return fitted.learned
+
+    @property
+    def plan_(self) -> Plan:
+        return self._mrf(self.fitted_).plan
+
+    @property
+    def pattern_(self) -> "sp.csc_array | None":
+        return self._mrf(self.fitted_).pattern
+
+    @property
+    def values_(self) -> dict[str, Any]:
+        return dict(self.fitted_.learned.values)
+
+    @property
+    def rank_weight_(self) -> float:
+        return self._mrf(self.fitted_).rank_weight
+
+    @property
+    def new_scale_(self) -> float:
+        return self._mrf(self.fitted_).new_scale
+
+    @property
+    def n_blocks_(self) -> int | None:
+        return self._mrf(self.fitted_).n_blocks
+
+    @property
+    def threshold_(self) -> float | None:
+        return self._mrf(self.fitted_).threshold
+
+    @property
+    def mean_(self) -> npt.NDArray[np.float64]:
+        return self._mrf(self.fitted_).mean
+
+    @property
+    def scale_(self) -> npt.NDArray[np.float64]:
+        return self._mrf(self.fitted_).scale
 
     def _alike(self) -> "list[Recommender]":
         shared: dict[str, Any] = {"l2": 1.0, "dtype": self.dtype, "threads": 1}
         return [MRF(sparsity=None, **shared), MRF(sparsity=0.5, r=0.5, max_neighbors=10, **shared)]
 
-    @property
-    def _stranger_scores(self) -> npt.NDArray[Any]:
-        # Nothing is given, so that the conditional mean is the mean.
-        if not self.fitted_parameters_.get("offset", self.offset):
-            return self._base_scores
-        scores = self.mean_ * scorers.novelty_factors(self.popularity_, self.fitted_novelty)
-        return np.asarray(scores.astype(self._base_scores.dtype))
-
-    def _neighbors(self, item: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Row j of B' + λ·L', where all items have one scale: popular items are not near to everything.
-
-        A new item has no row: of its column, the items that add most.
-        """
-        if not self.popularity_[item] and self.features_ is not None:
-            column = self.weights_[:, [item]]
-            column = column if isinstance(column, np.ndarray) else column.toarray()
-            return np.arange(len(column)), column[:, 0] * np.where(self.popularity_ > 0, self.scale_, 0.0)
-        others, weights = super()._neighbors(item)
-        factors = scorers.novelty_factors(self.popularity_, self.fitted_novelty, others)
-        scale = self.scale_[others] * factors
-        return others, np.divide(
-            weights * self.scale_[item], scale, out=np.zeros(len(scale)), where=scale > 0
-        )
-
-    # ── on disk ───────────────────────────────────────────────────────────────────────────────────
-
-    def _state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        arrays, _ = super()._state()
-        plan = {name: value for name, value in vars(self.plan_).items() if name not in _OF_MACHINE}
-        facts: dict[str, Any] = {"plan": plan, "threshold": self.threshold_, "blocks": self.n_blocks_}
-        facts |= {"rank_weight": self.rank_weight_, "values": self.values_, "new_scale": self.new_scale_}
-        facts["measured"] = None if self.measured_ is None else asdict(self.measured_)
-        return {"mean": self.mean_, "scale": self.scale_, **arrays}, facts
-
-    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
-        super()._restore(arrays, facts, m)
-        self.mean_, self.scale_ = (shaped(arrays, name, m).read() for name in ("mean", "scale"))
-        if (self.scale_ < 0).any():
+    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> MRFWeights:
+        mean, scale = (shaped(arrays, name, m).read() for name in ("mean", "scale"))
+        if (scale < 0).any():
             raise arrays["scale"].damaged()
-        self.plan_ = Plan(**facts["plan"])
-        str(self.plan_)  # raises if what should be numbers are none
-        if self.plan_.kind != ("dense" if "weights" in arrays else "sparse"):
+        plan = Plan(**facts["plan"])
+        str(plan)  # raises if what should be numbers are none
+        if plan.kind != ("dense" if "weights" in arrays else "sparse"):
             raise KeyError("plan")
-        self.threshold_, self.n_blocks_ = facts["threshold"], facts["blocks"]
-        self.rank_weight_, self.values_ = facts["rank_weight"], _numbers(facts["values"])
-        self.new_scale_ = float(facts.get("new_scale", 0.0))
-        self.measured_ = None if facts["measured"] is None else Measured.of_facts(facts["measured"])
-        self.pattern_ = None
+        return MRFWeights(
+            **stored_weights(arrays, m), mean=mean, scale=scale, offset=self.offset, plan=plan,
+            threshold=facts["threshold"], n_blocks=facts["blocks"], rank_weight=facts["rank_weight"],
+            new_scale=float(facts["new_scale"]), values=_numbers(facts["values"]),
+            measured=None if facts["measured"] is None else Measured.of_facts(facts["measured"]),
+        )  # fmt: skip
 
 
 def _features_of(data: "Interactions", settings: Settings) -> "sp.csr_array | None":

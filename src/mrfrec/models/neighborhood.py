@@ -3,15 +3,17 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from mrfrec.checks import check_count, check_flag, check_nonnegative
+from mrfrec.data.catalogue import Catalogue
 from mrfrec.engines.local import LocalEngine
 from mrfrec.models.climbing import Axis
-from mrfrec.models.linear import Linear
+from mrfrec.models.linear import Linear, LinearWeights
 from mrfrec.models.recommender import FitContext
 
 if TYPE_CHECKING:
@@ -28,10 +30,24 @@ class Popularity(Linear):
     def __init__(self) -> None:
         return
 
-    def _fit(self, data: "Interactions", given: FitContext) -> None:
+    def _fit(self, data: "Interactions", given: FitContext) -> LinearWeights:
         import scipy.sparse as sp
 
-        self.set_weights(sp.csr_array((data.n_items, data.n_items)), data.popularity)
+        return self.learned(sp.csr_array((data.n_items, data.n_items)), data.popularity)
+
+
+class GramFit:
+    """A fit to XᵀX: its engine, and what it took."""
+
+    def __init__(self, engine: "Engine", held: int) -> None:
+        self.engine = engine
+        self.held = held  # bytes in use, with the statistics
+        self.seconds = 0.0
+
+    def noted(self, learned: LinearWeights) -> LinearWeights:
+        """Return what was learned, with the time and the memory it took."""
+        timings = {**self.engine.timings, "total": self.seconds}
+        return replace(learned, timings=timings, memory_plan=self.engine.memory.stages)
 
 
 @contextmanager
@@ -41,8 +57,8 @@ def fitting_gram(
     given: FitContext,
     costs: Mapping[str, float],
     user_weight: float = 0.0,
-) -> "Iterator[tuple[Engine, int]]":
-    """Yield an engine for a fit to XᵀX, and the bytes in use with its statistics; then note the time it took.
+) -> Iterator[GramFit]:
+    """Run a fit to XᵀX in an engine.
 
     `costs` says about how long each stage takes compared with the others.
     """
@@ -53,10 +69,18 @@ def fitting_gram(
         held = given.copied + bytes_for_raw(data.matrix, user_weight)
         engine.memory.require("statistics", held, "Use fewer users or items, or more memory.")
         engine.expect(costs)
-        yield engine, held
+        fit = GramFit(engine, held)
+        yield fit
     engine.finish()
-    model.memory_plan_ = engine.memory.stages
-    model.timings_ = {**engine.timings, "total": time.perf_counter() - start + engine.saved}
+    fit.seconds = time.perf_counter() - start + engine.saved
+
+
+@dataclass(frozen=True, kw_only=True)
+class KNNWeights(LinearWeights):
+    """The cosines of the nearest items."""
+
+    def stranger_scores(self, catalogue: Catalogue) -> npt.NDArray[Any]:
+        return np.zeros_like(self.base_scores)  # so that popularity decides
 
 
 class ItemKNN(Linear):
@@ -81,6 +105,7 @@ class ItemKNN(Linear):
         As in `MRF`.
     """
 
+    learns = KNNWeights
     tuning_grid: ClassVar[Mapping[str, Axis]] = {
         "neighbors": (20, 100),
         "shrink": (0.0, 10.0),
@@ -104,18 +129,15 @@ class ItemKNN(Linear):
         self.normalize = check_flag("normalize", normalize)
         self._limit(threads, memory_limit)
 
-    @property
-    def _stranger_scores(self) -> npt.NDArray[Any]:
-        return np.zeros_like(self._base_scores)  # so that popularity decides
-
-    def _fit(self, data: "Interactions", given: FitContext) -> None:
+    def _fit(self, data: "Interactions", given: FitContext) -> LinearWeights:
         from mrfrec.core import neighbors
 
         costs = {"statistics": 0.02, "neighbors": 0.95, "rows": 0.03}  # typical shares
-        with fitting_gram(self, data, given, costs, self.user_weight) as (engine, held):
+        with fitting_gram(self, data, given, costs, self.user_weight) as fit:
+            engine, held = fit.engine, fit.held
             facts = neighbors.raw_statistics(data.matrix, engine, self.user_weight)
             found = neighbors.nearest(facts, self.neighbors, self.shrink, held, engine)
             with engine.stage("rows", 1):
                 base = neighbors.to_means(found, facts.mu) if self.normalize else 0.0
                 weights = found.tocsr()
-        self.set_weights(weights, base)
+        return fit.noted(self.learned(weights, base))

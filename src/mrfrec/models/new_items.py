@@ -1,7 +1,7 @@
 """New items in an MRF: weights from their features, and their scale beside the scores of used items."""
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,40 +13,28 @@ from mrfrec.core.low_rank import LowRank
 from mrfrec.core.plan import Settings
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.errors import DataError
+from mrfrec.models.fitted import Fitted
 from mrfrec.models.measuring import columns_of, sampled_histories, scores, spread
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
     from mrfrec.data.interactions import Interactions
-    from mrfrec.models.mrf import MRF
+    from mrfrec.models.mrf import MRFWeights
 
 Array = npt.NDArray[Any]
 
 _log = logging.getLogger("mrfrec")
 
 
-@dataclass(frozen=True)
-class Learned:
-    """The weights of a model and what belongs to them, as its answers use them."""
-
-    weights: Rows | DenseRows
-    base_scores: Array
-    mean: npt.NDArray[np.float64]
-    scale: npt.NDArray[np.float64]
-    low_rank: LowRank | None
-    new_scale: float = 0.0  # of the weights for new items; 0 if there are none
-
-
 def with_new_items(
-    learned: Learned,
+    learned: "MRFWeights",
     data: "Interactions",
     new: npt.NDArray[np.int64],
     settings: Settings,
     engine: Engine,
-    offset: bool,
     copied: int = 0,
-) -> Learned:
+) -> "MRFWeights":
     """Return what was learned, with weights and base scores of new items.
 
     If their scale is not known yet, some used items are taken for new ones: their scores then spread as much
@@ -64,7 +52,7 @@ def with_new_items(
     scale = scale or _scale(learned, data.matrix, found[:, len(new) :], sample)
     columns = found[:, : len(new)] * np.asarray(scale, found.dtype)
     base_scores, scales = learned.base_scores.copy(), learned.scale.copy()
-    base_scores[new] = -(learned.mean.astype(found.dtype) @ columns) if offset else 0
+    base_scores[new] = -(learned.mean.astype(found.dtype) @ columns) if learned.offset else 0
     scales[new] = scale
     # Items of which nothing is known come after the others.
     unknown = np.diff(columns.tocsc().indptr) == 0
@@ -75,17 +63,16 @@ def with_new_items(
     return replace(learned, weights=weights, base_scores=base_scores, scale=scales, new_scale=float(scale))
 
 
-def add_items(model: "MRF", table: object, item: str | None, query: str | None) -> int:
-    """Add items that nobody has used to a fitted model; return how many were new."""
+def with_more_items(
+    fitted: Fitted, table: object, item: str | None, query: str | None
+) -> "tuple[Interactions, int]":
+    """Return the training data with items of a table that nobody has used, and how many are new."""
     from mrfrec.io.features import read_more_features
-    from mrfrec.models.storage.updating import training_data
 
-    if not model.uses_features:
-        raise DataError(f"add_items needs an MRF: {type(model).__name__} learns from interactions alone.")
-    known = model.features_
+    known = fitted.catalogue.features
     if known is None:
         raise DataError("add_items needs a model that was fitted with item_features (--item-features).")
-    data = training_data(model, "add_items")
+    data = fitted.data_for("add_items")
     more = read_more_features(table, known, item, query=query)
     wide = data.with_features(known.joined(more))
     count = wide.n_items - data.n_items
@@ -93,22 +80,22 @@ def add_items(model: "MRF", table: object, item: str | None, query: str | None) 
         raise DataError(f"the table has no new item: the model knows all {len(more.items):,} of it.")
     if count < len(more.items):
         warn(f"{len(more.items) - count:,} of {len(more.items):,} items are known, and left as they are")
-    new = np.arange(data.n_items, wide.n_items)
-    fitted = type(model)(**model.fitted_parameters_)
-    settings = replace(fitted._settings, user_weight=model.values_["user_weight"])
-    low = model._low_rank
-    base_scores, mean, scale = (
-        _padded(array, count) for array in (model._base_scores, model.mean_, model.scale_)
-    )
+    return wide, count
+
+
+def extended(
+    learned: "MRFWeights", data: "Interactions", count: int, settings: Settings, engine: Engine
+) -> "MRFWeights":
+    """Return what was learned, with weights of the last `count` items of the data, which are new."""
+    settings = replace(settings, user_weight=learned.values["user_weight"])
+    arrays: dict[str, Any] = {
+        name: _padded(getattr(learned, name), count) for name in ("base_scores", "mean", "scale")
+    }
+    low = learned.low_rank
     low_rank = None if low is None else LowRank(_padded(low.vectors, count), _padded(low.left, count))
-    learned = Learned(_widened(model._weights, count), base_scores, mean, scale, low_rank, model.new_scale_)
-    with model._engine(None) as engine:
-        learned = with_new_items(learned, wide, new, settings, engine, fitted.offset)
-    # Everything is there: from here on nothing can fail.
-    model._keep(learned)
-    model._on_device = model.pattern_ = None
-    model._know(wide)
-    return count
+    weights = _widened(learned.weights, count)
+    wide = replace(learned, weights=weights, low_rank=low_rank, pattern=None, **arrays)
+    return with_new_items(wide, data, np.arange(data.n_items - count, data.n_items), settings, engine)
 
 
 def _padded(array: Array, count: int) -> Array:
@@ -128,7 +115,7 @@ def _widened(weights: Rows | DenseRows, count: int) -> Rows | DenseRows:
     return DenseRows(B)
 
 
-def _scale(learned: Learned, X: "sp.csr_array", taken: "sp.csc_array", sample: Array) -> float:
+def _scale(learned: "MRFWeights", X: "sp.csr_array", taken: "sp.csc_array", sample: Array) -> float:
     """Return how much more the scores of some items really spread than if they are taken for new ones."""
     histories = sampled_histories(X)
     base, low = scores(histories, columns_of(learned.weights, sample), learned.low_rank, sample)

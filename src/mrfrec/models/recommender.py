@@ -7,11 +7,10 @@ models call functions of `mrfrec.models.storage`.
 import inspect
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from os import PathLike
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, Unpack
 
 import numpy as np
@@ -26,7 +25,6 @@ from mrfrec.data.catalogue import (
     Catalogue,
     Columns,
     DataSize,
-    Training,
     rows_of,
 )
 from mrfrec.data.features import ItemFeatures
@@ -38,8 +36,9 @@ from mrfrec.models.answers import explaining, recommending, selection, similar
 from mrfrec.models.answers.histories import UnknownIds, matrix_rows, query_of, validation_rows
 from mrfrec.models.answers.question import ItemFilter, Question
 from mrfrec.models.answers.recommending import Form, WriteOptions
-from mrfrec.models.answers.scorers import Scorer
+from mrfrec.models.answers.scorers import Ties
 from mrfrec.models.climbing import Axis, Route
+from mrfrec.models.fitted import Fitted, Learned, Machine
 from mrfrec.models.measured import Measured
 from mrfrec.models.storage import files, updating
 
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
     from mrfrec.core.plan import Plan
     from mrfrec.data.interactions import Interactions
-    from mrfrec.io.artifact import Stored
+    from mrfrec.io.artifact import Stored, StoredArrays
     from mrfrec.io.staging import Staging
 
 __all__ = ["Answer", "FitContext", "Recommender"]
@@ -73,12 +72,14 @@ class FitContext(NamedTuple):
 
 
 class Recommender(ABC):
-    """Base class of all models. Several threads may use a fitted model.
+    """Base class of all models.
 
-    A subclass implements `_fit`, which also sets `_base_scores`; `_scorer`, `_neighbors`, `_state` and
-    `_restore`; and `_weights_between` if it explains. The parameters of a model are those of its constructor,
-    stored as attributes of the same names. Changing one takes effect with the next `fit`; until then answers
-    and `save` use `fitted_parameters_`.
+    A subclass implements `_fit`, which returns what was learned, and `_restore`, which reads that from a
+    file. The parameters of a model are those of its constructor, stored as attributes of the same names.
+    Changing one takes effect with the next `fit`; until then answers and `save` use `fitted_parameters_`.
+
+    All that a fit, an update or a file gives a model is one value, `fitted_`, which is replaced as a whole:
+    several threads may ask a model, and each answer is of one fit, also while another thread fits it.
     """
 
     # The values that `tune` tries, the last parameter varying fastest.
@@ -91,54 +92,18 @@ class Recommender(ABC):
     threads: int | None = None
     memory_limit: int | None = None
     dtype: Literal["float32", "float64"] = "float32"  # of scores
-    # Seconds of each stage of a fit, and "total", and planned bytes; empty in a loaded model.
-    timings_: Mapping[str, float] = MappingProxyType({})
-    memory_plan_: Mapping[str, int] = MappingProxyType({})
-    fitted_parameters_: dict[str, Any]  # `parameters` at the time of the fit
-    measured_: Measured | None = None  # values that the fit has measured
-    notes_: dict[str, Any]  # of a loaded model: the notes it was saved with
-    file_hash_: str = ""  # of a loaded model: a hash of everything in its file
-    _base_scores: npt.NDArray[Any]  # of each item, without any contribution of a history
-    _catalogue: Catalogue
-    _training: "Training | Callable[[], Training] | None" = None
-    _facts: dict[str, Any]  # about the training data
-    _rules: dict[str, Any]  # by which tables are read, as the training data was
+    _fitted: Fitted | None = None
     _frames: str | None = None
-    _interactions: "Interactions"
-    _bases: dict[tuple[selection.Ties, bool, float], selection.Base]  # built when first needed
 
     # ── what a subclass implements ────────────────────────────────────────────────────────────────
 
     @abstractmethod
-    def _fit(self, data: "Interactions", given: FitContext) -> None:
-        """Learn from a matrix; change the model only at the end, when nothing can fail."""
+    def _fit(self, data: "Interactions", given: FitContext) -> Learned:
+        """Learn from a matrix; change nothing of the model."""
 
     @abstractmethod
-    def _scorer(self, histories: Rows) -> Scorer:
-        """Return the scorer of these histories."""
-
-    @property
-    def _stranger_scores(self) -> npt.NDArray[Any]:
-        """The score of each item for a user without a history."""
-        return self._base_scores
-
-    @abstractmethod
-    def _neighbors(self, item: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return the items that go with an item, and how strongly."""
-
-    def _weights_between(
-        self, had: npt.NDArray[Any], values: npt.NDArray[Any], targets: npt.NDArray[Any]
-    ) -> npt.NDArray[np.float64]:
-        """Return the weight of each item of a history in the score of each target, had × targets."""
-        raise NotImplementedError  # never called where `explains` is False
-
-    @abstractmethod
-    def _state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        """Return the arrays and facts to save."""
-
-    @abstractmethod
-    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
-        """Restore what `_state` returned, for m items."""
+    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> Learned:
+        """Return what was learned from the arrays and facts that `Learned.stored` returned, for m items."""
 
     def check_client(self, client: object) -> None:
         """Refuse to fit on a cluster; a subclass that can overrides this."""
@@ -168,6 +133,7 @@ class Recommender(ABC):
     def prepare_answers(self) -> None:
         """Check all arrays and load the compiled code, to answer many questions of one user each."""
         self.verify()
+        self._relearn(self.fitted_, self.fitted_.learned.prepared())
 
     # ── parameters ────────────────────────────────────────────────────────────────────────────────
 
@@ -284,27 +250,31 @@ class Recommender(ABC):
             array.nbytes for array in (matrix.data, matrix.indices, matrix.indptr)
         )  # fmt: skip
         asked = None if validation is None else validation_rows(validation, size.items)
-        parameters, before, start = self.parameters, self.timings_, time.perf_counter()
-        self._fit(interactions, FitContext(copied, progress, reuse, asked, client, measured))
-        if self.timings_ is before:  # a model that counts no stages
-            self.timings_, self.memory_plan_ = {"total": time.perf_counter() - start}, {}
-        self.fitted_parameters_ = parameters
-        self.notes_ = {}
-        self._know(interactions)
+        parameters, start = self.parameters, time.perf_counter()
+        learned = self._fit(interactions, FitContext(copied, progress, reuse, asked, client, measured))
+        if not learned.timings:  # a model that counts no stages
+            learned = replace(learned, timings={"total": time.perf_counter() - start})
+        self._fitted = self._fitted_to(interactions, learned, parameters)
         return self
 
-    def _know(self, data: "Interactions") -> None:
-        """Take ids, titles, histories and features from the training data."""
-        size, features = data.size, data.features if self.uses_features else None
+    def _fitted_to(self, data: "Interactions", learned: Learned, parameters: Mapping[str, Any]) -> Fitted:
+        """Return the state of this model with what was learned from data."""
+        size, origin, features = data.size, data.origin, data.features
         if features is not None:
-            features = replace(features, weight=float(self.used_parameters["feature_weight"]))
-        self._catalogue = Catalogue(data.items, data.titles, data.popularity, size.users, features)
-        self._training = Training(data.users, Rows.of(data.matrix), data.library, data.origin)
-        self._facts = size._asdict()
-        if not size.binary:
-            self._facts["mean_value"] = float(np.abs(data.matrix.data).mean(dtype=np.float64))
-        self._interactions, self._bases = data, {}
-        self._rules = rules_of_matrix(size.binary) if data.origin is None else data.origin.rules
+            weight = learned.values.get("feature_weight")
+            features = None if weight is None else replace(features, weight=weight)
+        return Fitted(
+            kind=type(self).__name__,
+            explains=self.explains,
+            scales_scores=self.scales_scores,
+            parameters=parameters,
+            learned=learned,
+            catalogue=Catalogue(data.items, data.titles, data.popularity, size.users, features),
+            size=size,
+            usual_value=1.0 if size.binary else float(np.abs(data.matrix.data).mean(dtype=np.float64)),
+            rules=rules_of_matrix(size.binary) if origin is None else origin.rules,
+            source=data,
+        )
 
     def _with_features(self, data: "Interactions", item_features: object) -> "Interactions":
         from mrfrec.io.features import read_item_features
@@ -318,17 +288,18 @@ class Recommender(ABC):
 
     def score(self, X_history: object) -> npt.NDArray[Any]:
         """Return the score of every item for each row of histories, users × items."""
-        histories = matrix_rows(X_history, self.items_, "X_history")
-        needed = len(histories) * histories.width * np.dtype(self.score_type).itemsize
+        fitted, machine = self.fitted_, self.machine
+        histories, learned = matrix_rows(X_history, fitted.catalogue.items, "X_history"), fitted.learned
+        needed = len(histories) * histories.width * learned.base_scores.itemsize
         plan = memory_budget(self.memory_limit)
         plan.require("scores", needed, "Score fewer users at a time, or use top_k.", who="score")
-        threads = self.threads or usable_threads()
-        scores = selection.score(self._scorer(histories), self._base_scores, threads)
-        scores[np.diff(histories.ptr) == 0] = self._stranger_scores
+        scorer = learned.scorer(histories, machine)
+        scores = selection.score(scorer, learned.base_scores, machine.threads)
+        scores[np.diff(histories.ptr) == 0] = learned.stranger_scores(fitted.catalogue)
         return scores
 
     def top_k(
-        self, X_history: object, k: int, exclude_seen: bool = True, ties: selection.Ties = "index"
+        self, X_history: object, k: int, exclude_seen: bool = True, ties: Ties = "index"
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
         """Return the k best items of each row of histories and their scores, best first, by position.
 
@@ -336,41 +307,46 @@ class Recommender(ABC):
         end hold item −1 with score −∞. Of equal scores, the item with the lower index comes first, or the
         more popular one.
         """
-        histories = matrix_rows(X_history, self.items_, "X_history")
+        fitted = self.fitted_
+        histories = matrix_rows(X_history, fitted.catalogue.items, "X_history")
         k, m = check_count("k", k), histories.width
         if k > m:
             raise ParameterError("k", f"at most the number of items, {m}", k)
         if ties not in ("index", "popularity"):
             raise ParameterError("ties", '"index" or "popularity"', ties)
         hide = histories if check_flag("exclude_seen", exclude_seen) else None
-        items, scores, _ = selection.rank(self, histories, k, ties, hide)
+        items, scores, _ = selection.rank(fitted, self.machine, histories, k, ties, hide)
         return items, scores
 
     # ── facts about a model ───────────────────────────────────────────────────────────────────────
 
     def __repr__(self) -> str:
-        if not hasattr(self, "_catalogue"):
+        fitted = self._fitted
+        if fitted is None:
             return self.call
-        kind = {True: ", sparse", False: ", dense", None: ""}[getattr(self, "is_sparse", None)]
-        size = f"{self.data_size_.users:,} users × {self.data_size_.items:,} items"
-        changed = "" if self.parameters == self.fitted_parameters_ else ", before parameters were changed"
-        values = {} if self.measured_ is None else self.measured_.values
+        size = f"{fitted.size.users:,} users × {fitted.size.items:,} items"
+        form = f", {fitted.learned.form}" if fitted.learned.form else ""
+        changed = "" if self.parameters == fitted.parameters else ", before parameters were changed"
+        values = {} if fitted.learned.measured is None else fitted.learned.measured.values
         measured = "".join(f", {name}={value:.3g}" for name, value in values.items())
-        return f"{self.call} fitted on {size}{kind}{measured}{changed}"
+        return f"{self.call} fitted on {size}{form}{measured}{changed}"
 
-    def __getstate__(self) -> dict[str, Any]:  # without caches
-        kept = {name: value for name, value in self.__dict__.items() if name != "_on_device"}
-        return {**kept, "_bases": {}}
-
-    def _check_fitted(self) -> None:
-        if not hasattr(self, "_catalogue"):
+    @property
+    def fitted_(self) -> Fitted:
+        """The fitted state, a value that never changes. All attributes that end with _ are read from it."""
+        if self._fitted is None:
             raise NotFittedError(f"this {type(self).__name__} is not fitted: call fit first.")
+        return self._fitted
+
+    @property
+    def machine(self) -> Machine:
+        """What answers are computed with."""
+        return Machine(self.threads or usable_threads())
 
     @property
     def catalogue(self) -> Catalogue:
         """Ids, titles and popularity of the items."""
-        self._check_fitted()
-        return self._catalogue
+        return self.fitted_.catalogue
 
     @property
     def items_(self) -> Ids:
@@ -395,77 +371,78 @@ class Recommender(ABC):
     @property
     def users_(self) -> Ids | None:
         """Ids of the training users; None in a model saved without histories."""
-        return self._trained_on("users_").users if self.has_histories else None
+        training = self.fitted_.training
+        return None if training is None else training.users
 
     @property
     def has_histories(self) -> bool:
         """Whether the model has the training users' histories, which a file may leave out."""
-        self._check_fitted()
-        return self._training is not None
-
-    def _trained_on(self, what: str, advice: str = "Give histories, or save it with") -> Training:
-        """Return the training users and their histories; raise that `what` needs them if they are missing."""
-        if not self.has_histories:
-            raise DataError(
-                f"{what} needs the training users' histories, which this model was saved without. {advice} "
-                "include_histories=True (--histories at the command line)."
-            )
-        if not isinstance(self._training, Training):
-            assert self._training is not None
-            self._training = self._training()
-        return self._training
+        return self.fitted_.source is not None
 
     @property
     def data_size_(self) -> DataSize:
         """Number of users, items and pairs of the training data, and whether it is binary."""
-        self._check_fitted()
-        return DataSize(*(self._facts[name] for name in DataSize._fields))
+        return self.fitted_.size
 
     @property
     def usual_value_(self) -> float:
         """The value of an item of a history that is given without one: 1, or the mean size of the values."""
-        self._check_fitted()
-        return float(self._facts.get("mean_value", 1.0))
+        return self.fitted_.usual_value
 
     @property
     def fingerprint_(self) -> str:
         """A hash of the training data, taken when it is first asked for."""
-        self._check_fitted()
-        if "fingerprint" not in self._facts:
-            self._facts["fingerprint"] = self._interactions.fingerprint
-        return str(self._facts["fingerprint"])
+        return self.fitted_.fingerprint
+
+    @property
+    def file_hash_(self) -> str:
+        """A hash of everything in the file that the model was loaded from; "" of a model that was fitted."""
+        return self.fitted_.file_hash
+
+    @property
+    def notes_(self) -> dict[str, Any]:
+        """The notes that a loaded model was saved with."""
+        return dict(self.fitted_.notes)
 
     @property
     def reading_(self) -> dict[str, Any]:
         """The parameters of `read_interactions` with which to read more events, where not the defaults."""
-        self._check_fitted()
-        return dict(self._rules)
+        return dict(self.fitted_.rules)
 
     @property
     def batches_(self) -> tuple[str, ...]:
         """The ids of the batches the model was fitted on, in the order of their arrival."""
-        return updating.batches(self)
+        return self.fitted_.batches
 
     @property
-    def score_type(self) -> str:
-        """The dtype of scores, from the last fit."""
-        return str(self.fitted_parameters_.get("dtype", self.dtype))
+    def fitted_parameters_(self) -> dict[str, Any]:
+        """`parameters` at the time of the fit."""
+        return dict(self.fitted_.parameters)
 
     @property
     def used_parameters(self) -> dict[str, Any]:
         """The parameters of the last fit, with the numbers that "auto" has stood for."""
-        return {**self.fitted_parameters_, **getattr(self, "values_", {})}
+        return self.fitted_.used_parameters
 
     @property
-    def fitted_novelty(self) -> float:
-        """The novelty that the scores have by the fit."""
-        return float(self.used_parameters.get("novelty", 0.0))
+    def measured_(self) -> Measured | None:
+        """The values that the fit has measured; None if it measured nothing."""
+        return self.fitted_.learned.measured
 
     @property
-    def column_types(self) -> dict[str, str]:
-        """The types of those columns of tables that depend on the model."""
-        kind = self.items_.kind
-        return {"item": kind, "similar_to": kind, "score": self.score_type}
+    def timings_(self) -> Mapping[str, float]:
+        """Seconds of each stage of the fit, and "total"; empty in a loaded model."""
+        return self.fitted_.learned.timings
+
+    @property
+    def memory_plan_(self) -> Mapping[str, int]:
+        """Planned bytes of each stage of the fit; empty in a loaded model."""
+        return self.fitted_.learned.memory_plan
+
+    @property
+    def score_type(self) -> str:
+        """The dtype of scores, from the last fit."""
+        return self.fitted_.score_type
 
     @property
     def frames(self) -> str | None:
@@ -480,14 +457,18 @@ class Recommender(ABC):
         self._frames = check_frames(library)
 
     def _frame(
-        self, batches: Iterable[Columns], names: Iterable[str], asked_with: str | None = None, **types: str
+        self,
+        fitted: Fitted,
+        batches: Iterable[Columns],
+        names: Iterable[str],
+        asked_with: str | None = None,
+        **types: str,
     ) -> Any:
         """Return batches of columns as a data frame, to a question from a data frame library or none."""
         from mrfrec.io.frames import frame
 
-        fitted_on = self._training.library if isinstance(self._training, Training) else None
-        library = self._frames or asked_with or fitted_on
-        return frame(batches, names, {**self.column_types, **types}, library)
+        library = self._frames or asked_with or fitted.library
+        return frame(batches, names, {**fitted.column_types, **types}, library)
 
     # ── answers ───────────────────────────────────────────────────────────────────────────────────
 
@@ -541,18 +522,20 @@ class Recommender(ABC):
         items. The table is of the library that `frames` tells.
         """
         assert not isinstance(progress, bool)
-        question = Question(k, exclude_seen, allow, exclude, novelty, explain)
-        query = query_of(self, users, history)
-        batches = recommending.recommend(self, query, question, progress=progress)
-        columns, names, types = recommending.as_table(self, query, question, batches)
-        return self._frame(columns, names, query.library, **types)
+        fitted, question = self.fitted_, Question(k, exclude_seen, allow, exclude, novelty, explain)
+        query = query_of(fitted, users, history)
+        batches = recommending.recommend(fitted, self.machine, query, question, progress=progress)
+        columns, names, types = recommending.as_table(fitted, query, question, batches)
+        return self._frame(fitted, columns, names, query.library, **types)
 
     def answer(self, users: object = None, *, history: object = None, **options: Any) -> Answer:
         """Recommend, with the options of `recommend`; return rows of plain values and the unknown ids."""
         unknown: list[UnknownIds] = []
-        query, question = query_of(self, users, history), Question(**options)
-        batches = recommending.recommend(self, query, question, unknown=unknown)
-        rows = [row for batch in batches for row in rows_of(self._catalogue.recommendation_columns(batch))]
+        fitted, question = self.fitted_, Question(**options)
+        query = query_of(fitted, users, history)
+        batches = recommending.recommend(fitted, self.machine, query, question, unknown=unknown)
+        columns = map(fitted.catalogue.recommendation_columns, batches)
+        rows = [row for batch in columns for row in rows_of(batch)]
         return Answer(rows, {each.parameter: each.ids for each in unknown})
 
     def recommend_to(
@@ -592,9 +575,10 @@ class Recommender(ABC):
         for name, value in target.items():
             if value is not None and (name, value) != ("form", "parquet"):
                 raise ParameterError(name, "None with a client, which writes Parquet files", value)
-        query, question = query_of(self, users, history, once=True), Question(**options)
+        fitted, question = self.fitted_, Question(**options)
+        query = query_of(fitted, users, history, once=True)
         with showing(progress) as report:
-            return recommend_in_parts(self, query, question, path, client, report)
+            return recommend_in_parts(fitted, query, question, path, client, report)
 
     @contextmanager
     def staged_recommendations(
@@ -615,10 +599,11 @@ class Recommender(ABC):
 
         target = {name: options.pop(name, None) for name in WriteOptions.__annotations__}
         check_target(path, target["form"], target["table"])
-        query, question = query_of(self, users, history, once=True), Question(**options)
+        fitted, question = self.fitted_, Question(**options)
+        query = query_of(fitted, users, history, once=True)
         with showing(progress) as report:
-            batches = recommending.recommend(self, query, question, progress=report)
-            rows = recommending.as_table(self, query, question, batches)
+            batches = recommending.recommend(fitted, self.machine, query, question, progress=report)
+            rows = recommending.as_table(fitted, query, question, batches)
             with writing_rows(*rows, path, **target) as count:
                 yield count
 
@@ -628,7 +613,8 @@ class Recommender(ABC):
         For several items the table has the k nearest of each, and a first column `similar_to` with the item
         itself. If fewer than k items go with an item, there are fewer rows, with a warning.
         """
-        return similar.table(self, item, k)
+        fitted = self.fitted_
+        return self._frame(fitted, *similar.as_table(fitted, item, k))
 
     def similar_items_to(
         self,
@@ -662,9 +648,10 @@ class Recommender(ABC):
         from mrfrec.io.frames import check_target, writing_rows
 
         check_target(path, target.get("form"), target.get("table"))
+        fitted = self.fitted_
         with showing(progress) as report:
-            batches = similar.neighbor_batches(self, k, items, report, once=True)
-            with writing_rows(batches, SIMILAR_COLUMNS, self.column_types, path, **target) as count:
+            batches = similar.neighbor_batches(fitted, k, items, report, once=True)
+            with writing_rows(batches, SIMILAR_COLUMNS, fitted.column_types, path, **target) as count:
                 yield count
 
     def explain(
@@ -676,9 +663,10 @@ class Recommender(ABC):
         `recommend` gives. A base score other than 0 is the last row, without an item. A model with features
         has a further column `both`: the features that the items have in common, where they carry the weight.
         """
-        found, base = explaining.explanation(self, item, user=user, history=history, novelty=novelty)
-        columns = self.catalogue.reason_columns(self.catalogue.position(item), found, base)
-        return self._frame([columns], columns)
+        fitted = self.fitted_
+        found, base = explaining.explanation(fitted, item, user=user, history=history, novelty=novelty)
+        columns = fitted.catalogue.reason_columns(fitted.catalogue.position(item), found, base)
+        return self._frame(fitted, [columns], columns)
 
     def search(self, text: str, k: int = 10) -> Any:
         """Find items by id or title: a table of item, title and users, the best match first.
@@ -687,7 +675,9 @@ class Recommender(ABC):
         """
         if not isinstance(text, str):
             raise ParameterError("text", "a string", text)
-        return self._frame([self.catalogue.search_columns(text, check_count("k", k))], SEARCH_COLUMNS)
+        fitted = self.fitted_
+        found = fitted.catalogue.search_columns(text, check_count("k", k))
+        return self._frame(fitted, [found], SEARCH_COLUMNS)
 
     # ── files, and more or fewer events ───────────────────────────────────────────────────────────
 
@@ -704,11 +694,31 @@ class Recommender(ABC):
         recommending by user id and updating need. The file appears when it is whole. `notes`, a mapping that
         JSON can hold, are `notes_` of the loaded model.
         """
-        files.save(self, path, include_histories, notes)
+        files.save(self.fitted_, path, include_histories, notes)
+
+    @classmethod
+    def restored(cls, facts: Mapping[str, Any], arrays: "StoredArrays") -> Self:
+        """Return the model of a file; raise a KeyError, TypeError or ValueError for parts that do not fit."""
+        known = cls.defaults().keys() - {*cls.machine_parameters}
+        if wrong := [name for name in facts["parameters"] if name not in known]:
+            raise KeyError(*wrong)
+        model = cls(**facts["parameters"])
+        model._fitted = files.read_fitted(
+            facts, arrays, model._restore, kind=cls.__name__, explains=cls.explains,
+            scales_scores=cls.scales_scores, parameters=model.parameters,
+        )  # fmt: skip
+        return model
 
     def verify(self) -> None:
         """Check all arrays of a loaded model now; a damaged one raises a `ModelFileError`."""
-        files.verify(self)
+        fitted = self.fitted_
+        files.verify(fitted)
+        self._relearn(fitted, fitted.learned.verified())
+
+    def _relearn(self, fitted: Fitted, learned: Learned) -> None:
+        """Keep the same weights in another form, unless another fit has replaced them."""
+        if self._fitted is fitted and learned is not fitted.learned:
+            self._fitted = replace(fitted, learned=learned)
 
     @shows_progress
     def update(
@@ -747,8 +757,13 @@ class Recommender(ABC):
             As in `fit`.
         """
         assert not isinstance(progress, bool)
-        updating.update(self, new_events, batch, again, measure_again, item_features, progress)
-        return self
+        check_flag("measure_again", measure_again)
+        fitted = self.fitted_
+        data, batches = updating.with_batch(fitted, new_events, batch, again, progress)
+        if item_features is not None:
+            data = self._with_features(data.without_unused_items(), item_features)
+        measured = None if measure_again else fitted.learned.measured
+        return self.fit(updating.of_batches(data, batches), progress=progress, measured=measured)
 
     @shows_progress
     def forget(self, users: object, *, progress: "Progress | bool | None" = None) -> Self:
@@ -766,5 +781,9 @@ class Recommender(ABC):
             As in `fit`.
         """
         assert not isinstance(progress, bool)
-        updating.forget(self, users, progress)
-        return self
+        fitted = self.fitted_
+        data = updating.without_people(fitted, users)
+        if data is None:
+            return self
+        data = updating.of_batches(data, fitted.batches)
+        return self.fit(data, progress=progress, measured=fitted.learned.measured)

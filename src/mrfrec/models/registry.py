@@ -15,7 +15,6 @@ from mrfrec.checks import check_frames
 from mrfrec.errors import ModelFileError, ParameterError
 from mrfrec.io.artifact import open_file
 from mrfrec.models.recommender import Recommender
-from mrfrec.models.storage.files import restored
 
 MODELS = {
     "MRF": "mrfrec.models.mrf",
@@ -130,7 +129,7 @@ def load(path: str | PathLike[str], *, frames: str | None = None) -> Recommender
                 "it is a class of your own, import it and call mrfrec.register with it first; otherwise "
                 "upgrade mrfrec."
             )
-        model = restored(model_class(kind), facts, arrays)
+        model = model_class(kind).restored(facts, arrays)
         model.frames = frames
         return model
     except ModelFileError:

@@ -1,14 +1,14 @@
 """SLIM and fsSLIM: sparse linear methods, fitted by coordinate descent."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
 from mrfrec.checks import check_count, check_dtype, check_nonnegative, check_number, warn
 from mrfrec.models.climbing import Axis, Ridges
-from mrfrec.models.linear import Linear
+from mrfrec.models.linear import Linear, LinearWeights
 from mrfrec.models.neighborhood import fitting_gram
 from mrfrec.models.recommender import FitContext
 
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 
 # Liang et al. (2018) try 0.1, 0.5, 1 and 5 for both penalties; for most items such an l2 changes nothing.
 _RIDGES = Ridges((0.003, 0.03, 0.3))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SLIMWeights(LinearWeights):
+    """The weights of the regressions."""
+
+    unsettled: int | None = None  # regressions that did not converge; not saved
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -51,9 +58,10 @@ class SLIM(Linear):
     Attributes
     ----------
     unsettled_
-        Number of regressions that did not converge.
+        Number of regressions that did not converge; None in a loaded model.
     """
 
+    learns: ClassVar[type[LinearWeights]] = SLIMWeights
     tuning_grid: ClassVar[Mapping[str, Axis]] = {"l1": (0.1, 0.5, 1.0, 5.0), "l2": _RIDGES}
 
     l1: float = 1.0
@@ -72,7 +80,12 @@ class SLIM(Linear):
         self.dtype = check_dtype(self.dtype)
         self._limit(self.threads, self.memory_limit)
 
-    def _fit(self, data: "Interactions", given: FitContext) -> None:
+    @property
+    def unsettled_(self) -> int | None:
+        learned = self.fitted_.learned
+        return learned.unsettled if isinstance(learned, SLIMWeights) else None
+
+    def _fit(self, data: "Interactions", given: FitContext) -> LinearWeights:
         """Regress each item on all others, or on the `neighbors` nearest."""
         from mrfrec.core import descent, neighbors
         from mrfrec.core.pattern import Pattern
@@ -83,7 +96,8 @@ class SLIM(Linear):
         costs = {"statistics": 0.01, "matrix": 0.03, "mirror": 0.01, "regress": 0.95}
         if near is not None:
             costs = {"statistics": 0.01, "neighbors": 0.09, "gather": 0.3, "regress": 0.6}
-        with fitting_gram(self, data, given, costs) as (engine, held):
+        with fitting_gram(self, data, given, costs) as fit:
+            engine, held = fit.engine, fit.held
             if near is None:
                 advice = "Use FsSLIM, which looks at a few neighbors of each item."
                 engine.memory.require("gram", held + descent.bytes_for_all(m, self.dtype), advice)
@@ -100,8 +114,7 @@ class SLIM(Linear):
                     f"{unsettled:,} of {m:,} regressions did not converge within passes={self.passes}. Use a "
                     "larger l2, more passes, or a larger tolerance."
                 )
-        self.set_weights(weights)
-        self.unsettled_ = unsettled
+        return fit.noted(replace(self.learned(weights), unsettled=unsettled))  # type: ignore[call-arg]
 
 
 @dataclass(kw_only=True, repr=False, eq=False)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -13,7 +14,8 @@ from mrfrec.engines.local import LocalEngine
 from mrfrec.engines.machine import memory_budget
 from mrfrec.errors import DataError, NumericalError
 from mrfrec.models.climbing import Axis
-from mrfrec.models.latent import Latent, refuse_negative
+from mrfrec.models.fitted import Facts
+from mrfrec.models.latent import Latent, LatentVectors, refuse_negative, stored_vectors
 from mrfrec.models.recommender import FitContext
 from mrfrec.models.storage.files import shaped
 
@@ -22,6 +24,63 @@ if TYPE_CHECKING:
     from mrfrec.io.artifact import Stored
 
 _USERS_PER_TASK = 64
+
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WMFVectors(LatentVectors):
+    """The vectors of the items, from which those of users are solved."""
+
+    gram: npt.NDArray[np.float64]  # YᵀY
+    l2: float
+    weight: float
+
+    def weights_between(self, had: Array, values: Array, targets: Array) -> npt.NDArray[np.float64]:
+        """Return the weight of each item of the history in each target, s_ij·c_j/x_j.
+
+        The score is Σ_j s_ij·c_j with s_ij = y_iᵀ(YᵀCᵘY + λI)⁻¹y_j (Hu et al., §5). A weight depends on the
+        other items of the history.
+        """
+        refuse_negative("WMF", "a history", Rows(np.array([0, len(had)]), had, values, len(self.base_scores)))
+        V = self.vectors.matrix()
+        A, Y, c = self._system(had, values)
+        s = Y @ _solved(A, V[targets].astype(np.float64).T)
+        return np.asarray(s * (c / values)[:, None], np.float64)
+
+    def embed(self, histories: Rows, threads: int) -> npt.NDArray[np.float32]:
+        """Return x_u = (YᵀCᵘY + λI)⁻¹ YᵀCᵘp(u), solved exactly for each user (Hu et al., Eq. 4)."""
+        refuse_negative("WMF", "a history", histories)
+        users = np.zeros((len(histories), self.vectors.width), np.float32)
+
+        def work(start: int) -> None:
+            for u in range(start, min(start + _USERS_PER_TASK, len(users))):
+                span = slice(int(histories.ptr[u]), int(histories.ptr[u + 1]))
+                if span.start < span.stop:
+                    A, Y, c = self._system(histories.items[span], histories.values[span])
+                    users[u] = _solved(A, c @ Y)
+
+        with LocalEngine(threads) as workers:
+            workers.run(work, range(0, len(users), _USERS_PER_TASK))
+        return users
+
+    def _system(
+        self, had: npt.NDArray[Any], values: npt.NDArray[Any]
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return YᵀCᵘY + λI, and the vectors and confidences of the items a user has."""
+        Y = self.vectors.array[had].astype(np.float64)
+        more = self.weight * values.astype(np.float64)
+        # YᵀCᵘY = YᵀY + Yᵀ(Cᵘ − I)Y; only items of the history contribute to the second term.
+        part = np.sqrt(more)[:, None] * Y
+        A = part.T @ part
+        A += self.gram
+        A.flat[:: len(A) + 1] += self.l2
+        return A, Y, 1 + more
+
+    def stored(self) -> tuple[dict[str, Array], Facts]:
+        arrays, facts = super().stored()
+        return {**arrays, "gram": self.gram}, facts
 
 
 class WMF(Latent):
@@ -56,8 +115,6 @@ class WMF(Latent):
     }
     extra: ClassVar[str | None] = "wmf"
     _trained_by: ClassVar[tuple[str, str]] = ("implicit.cpu.als", "the library implicit")
-    _gram: npt.NDArray[np.float64]  # YᵀY
-    _fitted_with: tuple[float, float]  # l2 and weight
 
     def __init__(
         self,
@@ -77,7 +134,7 @@ class WMF(Latent):
         self.seed = check_seed(seed)
         self._limit(threads, memory_limit)
 
-    def _fit(self, data: "Interactions", given: FitContext) -> None:
+    def _fit(self, data: "Interactions", given: FitContext) -> WMFVectors:
         import scipy.sparse as sp
 
         start, X = time.perf_counter(), data.matrix
@@ -129,66 +186,20 @@ class WMF(Latent):
             del als, confidence, c
             wide = Y.astype(np.float64)
             gram = wide.T @ wide
-        self._vectors, self._base_scores = DenseRows(Y), np.zeros(m, np.float32)
-        self._gram, self._fitted_with = gram, (self.l2, self.weight)
-        self.memory_plan_ = plan.stages
-        self.timings_ = {"train": trained - start, "total": time.perf_counter() - start}
-
-    def _weights_between(
-        self, had: npt.NDArray[Any], values: npt.NDArray[Any], targets: npt.NDArray[Any]
-    ) -> npt.NDArray[np.float64]:
-        """Return the weight of each item of the history in each target, s_ij·c_j/x_j.
-
-        The score is Σ_j s_ij·c_j with s_ij = y_iᵀ(YᵀCᵘY + λI)⁻¹y_j (Hu et al., §5). A weight depends on the
-        other items of the history.
-        """
-        refuse_negative(
-            "WMF", "a history", Rows(np.array([0, len(had)]), had, values, len(self._base_scores))
+        return WMFVectors(
+            vectors=DenseRows(Y),
+            base_scores=np.zeros(m, np.float32),
+            gram=gram,
+            l2=self.l2,
+            weight=self.weight,
+            timings={"train": trained - start, "total": time.perf_counter() - start},
+            memory_plan=plan.stages,
         )
-        self._vectors.verify()
-        A, Y, c = self._system(had, values)
-        s = Y @ _solved(A, self._vectors.array[targets].astype(np.float64).T)
-        return np.asarray(s * (c / values)[:, None], np.float64)
 
-    def _embed(self, histories: Rows) -> npt.NDArray[np.float32]:
-        """Return x_u = (YᵀCᵘY + λI)⁻¹ YᵀCᵘp(u), solved exactly for each user (Hu et al., Eq. 4)."""
-        refuse_negative("WMF", "a history", histories)
-        users = np.zeros((len(histories), self._vectors.width), np.float32)
-
-        def work(start: int) -> None:
-            for u in range(start, min(start + _USERS_PER_TASK, len(users))):
-                span = slice(int(histories.ptr[u]), int(histories.ptr[u + 1]))
-                if span.start < span.stop:
-                    A, Y, c = self._system(histories.items[span], histories.values[span])
-                    users[u] = _solved(A, c @ Y)
-
-        with LocalEngine(self.threads) as workers:
-            workers.run(work, range(0, len(users), _USERS_PER_TASK))
-        return users
-
-    def _system(
-        self, had: npt.NDArray[Any], values: npt.NDArray[Any]
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Return YᵀCᵘY + λI, and the vectors and confidences of the items a user has."""
-        l2, weight = self._fitted_with
-        Y = self._vectors.array[had].astype(np.float64)
-        more = weight * values.astype(np.float64)
-        # YᵀCᵘY = YᵀY + Yᵀ(Cᵘ − I)Y; only items of the history contribute to the second term.
-        part = np.sqrt(more)[:, None] * Y
-        A = part.T @ part
-        A += self._gram
-        A.flat[:: len(A) + 1] += l2
-        return A, Y, 1 + more
-
-    def _state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        arrays, facts = super()._state()
-        return {**arrays, "gram": self._gram}, facts
-
-    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> None:
-        super()._restore(arrays, facts, m)
+    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> WMFVectors:
         shaped(arrays, "vectors", m, self.factors)
-        self._gram = shaped(arrays, "gram", self.factors, self.factors).read()
-        self._fitted_with = self.l2, self.weight
+        gram = shaped(arrays, "gram", self.factors, self.factors).read()
+        return WMFVectors(**stored_vectors(arrays, m), gram=gram, l2=self.l2, weight=self.weight)
 
 
 def _solved(A: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -36,7 +36,6 @@ from mrfrec.io.staging import open_staging
 from mrfrec.io.tables import read_interactions
 from mrfrec.models.measured import Measured
 from mrfrec.models.registry import load
-from mrfrec.models.storage.updating import training_data
 from mrfrec.nightly.guard import data_faults, drift, limits, metric_faults, samples_of
 from mrfrec.nightly.history import RunHistory
 from mrfrec.nightly.job import Job, read_job
@@ -252,7 +251,7 @@ class _Night:
             # The batch is not noted: its events may come later.
             _log.info("there are no new events: the model is made of the same events as the last")
             self.record["reasons"].append("no new events")
-            return training_data(published, "mode = update")
+            return published.fitted_.data_for("mode = update")
         if new.skipped:
             self.record["skipped"] = new.skipped
         if source.mode == "fit":
@@ -260,7 +259,7 @@ class _Night:
         name = source.batch or new.fingerprint
         known: tuple[str, ...] = ()
         if published is not None:
-            old, known = training_data(published, "mode = update"), published.batches_
+            old, known = published.fitted_.data_for("mode = update"), published.batches_
             if name in known:
                 _log.info("the batch %s was added before", name)
                 return old

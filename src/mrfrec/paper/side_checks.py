@@ -149,7 +149,7 @@ def _rank(
     n = shown.shape[0]
     lists = [np.empty((n, k), np.int32) for _ in cuts]
     threads = model.threads or usable_threads()
-    base = selection.base_of(model, stranger=True, ties=ties)
+    base = model.fitted_.base(stranger=True, ties=ties)
     for first in range(0, n, _USERS_AT_ONCE):
         part = slice(first, min(first + _USERS_AT_ONCE, n))
         histories = Rows.of(shown[part])

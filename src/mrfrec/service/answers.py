@@ -50,7 +50,7 @@ def recommend(
 
 def recommend_to_user(model: Recommender, user: Id, asked: Question) -> tuple[list[Answered], list[Id]]:
     """Recommend to a training user; returns what `recommend` does."""
-    return _answers(model, query_of(model, [user]), asked, [[]])
+    return _answers(model, query_of(model.fitted_, [user]), asked, [[]])
 
 
 def _answers(
@@ -64,7 +64,7 @@ def _answers(
             known[name] = list(found)
             others += missing
     asked = replace(asked, **known) if known else asked  # type: ignore[arg-type]
-    batches = recommending.recommend(model, query, asked, unknown=[])
+    batches = recommending.recommend(model.fitted_, model.machine, query, asked, unknown=[])
     rows = [each for batch in batches for each in _rows(model, batch)]
     return [Answered(*each) for each in zip(rows, unknown, strict=True)], others
 
@@ -125,7 +125,7 @@ def _known(items: Ids, given: Iterable[Id]) -> tuple[dict[Id, Any], list[Id]]:
 
 def similar(model: Recommender, position: int, k: int) -> list[Row]:
     """Return the items that go with an item, strongest first."""
-    return list(rows_of(model.catalogue.neighbor_columns(*nearest(model, position, k))))
+    return list(rows_of(model.catalogue.neighbor_columns(*nearest(model.fitted_, position, k))))
 
 
 def search(model: Recommender, text: str, k: int) -> list[Row]:
@@ -186,7 +186,7 @@ def explain(
         known, unknown = _known(model.items_, history)
         typical = model.usual_value_
         whose = {"history": {one: typical if x is None else x for one, x in known.items()}}
-    found, base = explanation(model, item, novelty=novelty, **whose)
+    found, base = explanation(model.fitted_, item, novelty=novelty, **whose)
     catalogue = model.catalogue
     place = catalogue.position(item)
     columns = catalogue.reason_columns(place, found, base)

@@ -261,7 +261,7 @@ def _length(served: Served, user: Any) -> int:
     """Return the number of items of a user, whom the model must know."""
     if not served.model.has_histories:
         raise ProblemError(422, "this model keeps no histories: give history in place of user.")
-    length = length_of_history(served.model, user)
+    length = length_of_history(served.model.fitted_, user)
     if length is None:
         raise ProblemError(404, "the model does not know this user; an empty history gets popular items.")
     return length

@@ -22,9 +22,8 @@ from starlette.responses import HTMLResponse, Response
 
 from mrfrec.data.catalogue import shortened
 from mrfrec.data.ids import Id
-from mrfrec.models.answers.explaining import explanations, weights_between
+from mrfrec.models.answers.explaining import explanations
 from mrfrec.models.answers.question import Question
-from mrfrec.models.answers.similar import neighbors
 from mrfrec.models.recommender import Recommender
 from mrfrec.service import answers
 from mrfrec.service.api import position
@@ -179,7 +178,7 @@ def _item(visit: PageVisit) -> tuple[str, Content]:
         raise ProblemError(422, "say which item: ?item=ID.")
     model, text = visit.model, visit.query.item[0]
     place = position(visit.served, text)
-    others, strengths = neighbors(model, place)
+    others, strengths = model.fitted_.learned.neighbors(place, model.catalogue)
     order = np.lexsort((model.catalogue.by_popularity[others], -strengths))
     order = order[others[order] != place]
     positive = order[strengths[order] > 0][: WIDE.positive]
@@ -187,7 +186,7 @@ def _item(visit: PageVisit) -> tuple[str, Content]:
     chosen = np.concatenate([positive, negative])
     near, weights = np.asarray(others)[chosen].astype(np.int64), strengths[chosen].astype(np.float64)
     rows = visit.items(near)
-    adds = weights_between(model, np.array([place]), near)[0] if model.scales_scores else [None] * len(near)
+    adds = _weights(model, np.array([place]), near)[0] if model.scales_scores else [None] * len(near)
     widest = float(np.abs(weights).max(initial=0)) or 1.0
     for row, weight, added in zip(rows, weights.tolist(), adds, strict=True):
         row |= {"weight": weight, "share": abs(weight) / widest, "adds": added}
@@ -212,6 +211,11 @@ def _item(visit: PageVisit) -> tuple[str, Content]:
     }
 
 
+def _weights(model: Recommender, items: npt.NDArray[Any], targets: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the weight of each item, of value 1, in the score of each target, items × targets."""
+    return model.fitted_.learned.weights_between(items, np.ones(len(items)), targets)
+
+
 def _edges(model: Recommender, places: npt.NDArray[Any], weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return the weights of edges between an item, which comes first, and its neighbors, n × n.
 
@@ -221,7 +225,7 @@ def _edges(model: Recommender, places: npt.NDArray[Any], weights: npt.NDArray[An
     n = len(places)
     edges = np.zeros((n, n))
     if model.scales_scores:
-        B = weights_between(model, places, places)
+        B = _weights(model, places, places)
         edges = np.sqrt(np.maximum(B * B.T, 0)) * np.sign(B)
     inner = np.where(edges[0, 1:] * weights > 0, edges[0, 1:], weights)
     edges[0, 1:] = edges[1:, 0] = inner
@@ -248,7 +252,7 @@ def _history(visit: PageVisit) -> tuple[str, Content]:
         named = dict(zip(places, history, strict=True))
         for row, reasons in zip(rows, _bars_of(model, ids, targets, novelty, named), strict=True):
             row["reasons"] = reasons
-    shown = model.fitted_novelty if novelty is None else novelty
+    shown = model.fitted_.novelty if novelty is None else novelty
     return "history.html", {
         "history": history,
         "ids": ids,
@@ -272,7 +276,7 @@ def _bars_of(
     """
     if not len(targets):
         return []
-    found, bases = explanations(model, np.asarray(targets), history=[history], novelty=novelty)
+    found, bases = explanations(model.fitted_, np.asarray(targets), history=[history], novelty=novelty)
     amounts = [0.0, *bases.tolist(), *(part.amount for parts in found for part in parts)]
     low, width = min(amounts), max(amounts) - min(amounts) or 1.0
 

@@ -46,10 +46,6 @@ class DeviceRanker:
                 self._V = to_device(low_rank.vectors)
                 self._lengths = to_device(low_rank.lengths[0].astype(low_rank.vectors.dtype))
 
-    def holds(self, weights: Rows | DenseRows, low_rank: LowRank | None) -> bool:
-        """Tell whether these are the weights on the device."""
-        return self._source[0] is weights and self._source[1] is low_rank
-
     def top_k(
         self,
         histories: Rows,

@@ -8,11 +8,10 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mrfrec.core.engine import Progress
 from mrfrec.errors import ParameterError
@@ -21,9 +20,7 @@ from mrfrec.models.answers.filters import Filters
 from mrfrec.models.answers.histories import Query
 from mrfrec.models.answers.question import Question
 from mrfrec.models.answers.recommending import as_table, check_question, ranked
-
-if TYPE_CHECKING:
-    from mrfrec.models.recommender import Recommender
+from mrfrec.models.fitted import Fitted, Machine
 
 _USERS = 20_000  # of a part, at most
 _ROWS = 1_000_000
@@ -32,7 +29,7 @@ Span = tuple[int, int]
 
 
 def recommend_in_parts(
-    model: "Recommender",
+    fitted: Fitted,
     query: Query,
     question: Question,
     path: "str | os.PathLike[str]",
@@ -44,11 +41,9 @@ def recommend_in_parts(
     from mrfrec.io.frames import count_rows
 
     check_client(client)
-    filters = check_question(model, query, question)
+    filters = check_question(fitted, query, question)
     asked = replace(question, allow=None, exclude=None)  # the filters hold both
-    there = copy(model)  # for tasks of one thread, without the training data, which the query has
-    there.threads, there._training = 1, None
-    there.__dict__.pop("_interactions", None)
+    there = replace(fitted, source=None)  # the query has the histories
     users, size = len(query), max(min(_USERS, _ROWS // question.k), 1)
     spans = [(start, min(start + size, users)) for start in range(0, max(users, 1), size)]
     with _new_folder(file_path(path)) as folder, ClusterEngine(client) as engine:
@@ -67,12 +62,13 @@ def recommend_in_parts(
 
 
 def _part(
-    model: "Recommender", query: Query, question: Question, filters: Filters, span: Span, engine: object
+    fitted: Fitted, query: Query, question: Question, filters: Filters, span: Span, engine: object
 ) -> bytes:
     """Return a Parquet file of the recommendations for a range of users."""
     from mrfrec.io.frames import as_parquet
 
-    return as_parquet(*as_table(model, query, question, ranked(model, query, question, filters, span=span)))
+    batches = ranked(fitted, Machine(threads=1), query, question, filters, span=span)
+    return as_parquet(*as_table(fitted, query, question, batches))
 
 
 @contextmanager

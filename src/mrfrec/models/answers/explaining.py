@@ -1,7 +1,7 @@
 """Explain a score: what each item of a history adds to it."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +13,7 @@ from mrfrec.errors import DataError, ParameterError
 from mrfrec.models.answers.histories import query_of
 from mrfrec.models.answers.question import check_novelty
 from mrfrec.models.answers.scorers import novelty_factors
-from mrfrec.models.answers.selection import base_of
-
-if TYPE_CHECKING:
-    from mrfrec.models.recommender import Recommender
+from mrfrec.models.fitted import Fitted
 
 Array = npt.NDArray[Any]
 WeightsBetween = Callable[[Array, Array, Array], npt.NDArray[np.float64]]
@@ -24,29 +21,29 @@ WeightsBetween = Callable[[Array, Array, Array], npt.NDArray[np.float64]]
 _AT_ONCE = 100_000  # weights from a history to its recommended items: some megabytes
 
 
-def check_explains(model: "Recommender") -> None:
+def check_explains(fitted: Fitted) -> None:
     """Refuse a model whose scores are no sums over the items of a history."""
-    if not model.explains:
+    if not fitted.explains:
         raise DataError(
-            f"a {type(model).__name__} cannot explain: its scores are no sums over the items of a "
+            f"a {fitted.kind} cannot explain: its scores are no sums over the items of a "
             "history. MRF, EASE, EDLAE, SLIM, FsSLIM, ItemKNN and WMF can."
         )
 
 
-def added_novelty(model: "Recommender", novelty: float | None) -> float:
+def added_novelty(fitted: Fitted, novelty: float | None) -> float:
     """Return the difference between this novelty and the one the model was fitted with."""
     if novelty is None:
         return 0.0
-    if not model.scales_scores:
+    if not fitted.scales_scores:
         raise DataError(
-            f"a {type(model).__name__} takes no novelty: its scores are no sums of weights, and dividing "
+            f"a {fitted.kind} takes no novelty: its scores are no sums of weights, and dividing "
             "them by popularity means nothing. MRF, EASE, EDLAE, SLIM, FsSLIM and ItemKNN do."
         )
-    return novelty - model.fitted_novelty
+    return novelty - fitted.novelty
 
 
 def explanation(
-    model: "Recommender",
+    fitted: Fitted,
     item: Id,
     *,
     user: Id | None = None,
@@ -54,18 +51,18 @@ def explanation(
     novelty: float | None = None,
 ) -> tuple[list[Contribution], float]:
     """Return the contributions of a history to an item's score, largest first, and the item's base score."""
-    position = model.catalogue.position(item)
-    check_explains(model)
+    position = fitted.catalogue.position(item)
+    check_explains(fitted)
     if (user is None) == (history is None):
         raise ParameterError(
             "user", "given, or else a history", user, "Exactly one of them says whose score."
         )
-    found, base = explanations(model, np.array([position]), user=user, history=history, novelty=novelty)
+    found, base = explanations(fitted, np.array([position]), user=user, history=history, novelty=novelty)
     return found[0], float(base[0])
 
 
 def explanations(
-    model: "Recommender",
+    fitted: Fitted,
     targets: Array,
     *,
     user: Id | None = None,
@@ -76,31 +73,27 @@ def explanations(
 
     `targets` are positions of items.
     """
-    query = query_of(model, None if user is None else [user], history)
+    query = query_of(fitted, None if user is None else [user], history)
     if len(query) != 1:
         raise ParameterError("history", "of one person", history)
     for each in query.unknown:
         each.warn()
     _, _, rows = next(query.batches())
-    more = added_novelty(model, check_novelty(novelty))
-    places, *factors = _largest(scaled_weights(model, more), rows.items, rows.values, targets)
+    more = added_novelty(fitted, check_novelty(novelty))
+    places, *factors = _largest(scaled_weights(fitted, more), rows.items, rows.values, targets)
     columns = (each.tolist() for each in (rows.items[places], *factors))
     found = [list(map(Contribution, *one)) for one in zip(*columns, strict=True)]
-    base = base_of(model, stranger=not len(rows.items), more_novelty=more)
+    base = fitted.base(stranger=not len(rows.items), more_novelty=more)
     return found, base.scores[targets]
 
 
-def weights_between(model: "Recommender", had: Array, targets: Array) -> npt.NDArray[np.float64]:
-    """Return the weight of each item, of value 1, in the score of each target, had × targets."""
-    return model._weights_between(had, np.ones(len(had)), targets)
-
-
-def scaled_weights(model: "Recommender", more_novelty: float) -> WeightsBetween:
-    """Return `model._weights_between`, with more novelty."""
+def scaled_weights(fitted: Fitted, more_novelty: float) -> WeightsBetween:
+    """Return the function of the weights between items, with more novelty."""
+    weights_between = fitted.learned.weights_between
     if not more_novelty:
-        return model._weights_between
-    factors = novelty_factors(model.popularity_, more_novelty)
-    return lambda had, values, targets: model._weights_between(had, values, targets) * factors[targets]
+        return weights_between
+    factors = novelty_factors(fitted.catalogue.popularity, more_novelty)
+    return lambda had, values, targets: weights_between(had, values, targets) * factors[targets]
 
 
 def _largest(

@@ -14,10 +14,10 @@ from mrfrec.data.catalogue import Training
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.data.reading import LIMITS
 from mrfrec.errors import DataError, ParameterError
+from mrfrec.models.fitted import Fitted
 
 if TYPE_CHECKING:
     from mrfrec.data.interactions import Interactions
-    from mrfrec.models.recommender import Recommender
 
 LARGEST_VALUE = 1e30  # value, of which sums of products are finite in single precision
 _USERS_AT_ONCE = 4096  # ranked and written as one batch
@@ -68,9 +68,7 @@ class Query:
             yield start, self.names[start:stop], rows
 
 
-def query_of(
-    model: "Recommender", users: object = None, history: object = None, *, once: bool = False
-) -> Query:
+def query_of(fitted: Fitted, users: object = None, history: object = None, *, once: bool = False) -> Query:
     """Read the users or histories that a model is asked about; all training users if both are None.
 
     With `once`, a user who is named several times is asked about once, with a warning.
@@ -78,13 +76,13 @@ def query_of(
     if users is not None and history is not None:
         raise ParameterError("history", "None when users are given", history, "One of them says for whom.")
     if history is None:
-        return _query_users(users, model._trained_on("recommending by user id"), once)
-    return _query_histories(history, model)
+        return _query_users(users, fitted.training_for("recommending by user id"), once)
+    return _query_histories(history, fitted)
 
 
-def length_of_history(model: "Recommender", user: Id) -> int | None:
+def length_of_history(fitted: Fitted, user: Id) -> int | None:
     """Return the number of items of a training user; None if there is no such user."""
-    training = model._trained_on("user")
+    training = fitted.training_for("user")
     place = int(training.users.find([user], "user")[0])
     return int(training.histories.ptr[place + 1] - training.histories.ptr[place]) if place >= 0 else None
 
@@ -129,18 +127,18 @@ def _integers(ids: list[int], known: Ids) -> npt.NDArray[Any]:
     return np.asarray(ids, np.uint64 if wide or max(ids, default=0) >= 2**63 else np.int64)
 
 
-def _query_histories(history: object, model: "Recommender") -> Query:
+def _query_histories(history: object, fitted: Fitted) -> Query:
     """Ask for histories in any of the forms `Recommender.recommend` takes.
 
     An item without a value gets the usual one. Tables are read as the training data was.
     """
-    items, usual = model.items_, model.usual_value_
+    items, usual = fitted.catalogue.items, fitted.usual_value
     if isinstance(history, np.ndarray) and history.ndim == 0:
         history = history.item()
     if isinstance(history, str | bytes | int | float | np.generic):
         raise ParameterError("history", "item ids in a list, not one alone", history, f"Try [{history!r}].")
     if isinstance(history, PathLike) or _is_table(history) or not isinstance(history, Iterable):
-        return _query_table(history, model)
+        return _query_table(history, fitted)
     if isinstance(history, Mapping):
         if all(isinstance(value, int | float | np.number) for value in history.values()):
             return _query_lists(Ids.range(1), [history], items, usual)
@@ -189,14 +187,14 @@ def query_of_values(items: Ids, histories: Sequence[Mapping[Any, float]]) -> Que
     return Query(Ids.range(len(histories)), None, rows, None, unknown)
 
 
-def read_histories(model: "Recommender", source: object, **columns: Any) -> "Interactions":
+def read_histories(fitted: Fitted, source: object, **columns: Any) -> "Interactions":
     """Read a table as the training data was read, without limits on users and items.
 
     In a table without values, no row is below a least value.
     """
     from mrfrec.io.tables import read_interactions
 
-    rules = {name: x for name, x in model.reading_.items() if name not in LIMITS}
+    rules = {name: x for name, x in fitted.rules.items() if name not in LIMITS}
     try:
         return read_interactions(source, **columns, **rules)
     except ParameterError as error:
@@ -205,15 +203,15 @@ def read_histories(model: "Recommender", source: object, **columns: Any) -> "Int
     return read_interactions(source, **columns, **{**rules, "min_value": None})
 
 
-def _query_table(table: Any, model: "Recommender") -> Query:
+def _query_table(table: Any, fitted: Fitted) -> Query:
     """Ask for histories in a data frame or a file, or the rows of a matrix with the model's columns."""
     from mrfrec.data.interactions import Interactions
 
-    items = model.items_
+    items = fitted.catalogue.items
     if hasattr(table, "tocsr"):
         rows = matrix_rows(table, items, "history")
         return Query(Ids.range(len(rows)), None, rows)
-    data = table if isinstance(table, Interactions) else read_histories(model, table)
+    data = table if isinstance(table, Interactions) else read_histories(fitted, table)
     pairs = data.matrix.tocoo()
     places, unknown = find_ids(data.items, items, "item", "history")
     rows = rows_of_pairs(pairs.coords[0], places[pairs.coords[1]], pairs.data, data.n_users, items)

@@ -8,11 +8,11 @@ from mrfrec.models.answers.explaining import added_novelty, check_explains, reas
 from mrfrec.models.answers.filters import Filters
 from mrfrec.models.answers.histories import Query, UnknownIds
 from mrfrec.models.answers.question import Question
-from mrfrec.models.answers.selection import base_of, rank
+from mrfrec.models.answers.selection import rank
+from mrfrec.models.fitted import Fitted, Machine
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
-    from mrfrec.models.recommender import Recommender
 
 Form = Literal["parquet", "csv", "jsonl"] | None
 
@@ -26,7 +26,8 @@ class WriteOptions(TypedDict, total=False):
 
 
 def recommend(
-    model: "Recommender",
+    fitted: Fitted,
+    machine: Machine,
     query: Query,
     question: Question,
     *,
@@ -37,25 +38,26 @@ def recommend(
 
     Warns of unknown ids and of users with fewer than k items; a list `unknown` takes the ids instead.
     """
-    filters = check_question(model, query, question, unknown)
-    return ranked(model, query, question, filters, progress, warns=unknown is None)
+    filters = check_question(fitted, query, question, unknown)
+    return ranked(fitted, machine, query, question, filters, progress, warns=unknown is None)
 
 
 def check_question(
-    model: "Recommender", query: Query, question: Question, unknown: list[UnknownIds] | None = None
+    fitted: Fitted, query: Query, question: Question, unknown: list[UnknownIds] | None = None
 ) -> Filters:
     """Refuse a question that the model cannot answer, and look up the items it allows and excludes."""
     if question.explain:
-        check_explains(model)
-    filters = Filters.of(query, model.items_, question.allow, question.exclude)
+        check_explains(fitted)
+    filters = Filters.of(query, fitted.catalogue.items, question.allow, question.exclude)
     for each in (*query.unknown, *filters.unknown):
         each.warn() if unknown is None else unknown.append(each)
-    added_novelty(model, question.novelty)
+    added_novelty(fitted, question.novelty)
     return filters
 
 
 def ranked(
-    model: "Recommender",
+    fitted: Fitted,
+    machine: Machine,
     query: Query,
     question: Question,
     filters: Filters,
@@ -65,23 +67,23 @@ def ranked(
     span: tuple[int, int | None] = (0, None),
 ) -> Iterator[Recommendations]:
     """Yield recommendations for a range of the users of a query."""
-    k, more_novelty = question.k, added_novelty(model, question.novelty)
-    places = min(k, len(model.items_))
+    k, more_novelty = question.k, added_novelty(fitted, question.novelty)
+    places = min(k, len(fitted.catalogue.items))
     short = done = 0
     for start, names, histories in query.batches(*span):
         items, scores, evidence = rank(
-            model, histories, places, hide=filters.hide(start, histories, question.exclude_seen),
+            fitted, machine, histories, places, hide=filters.hide(start, histories, question.exclude_seen),
             never=filters.hidden, allowed=filters.allow(start, len(names)), more_novelty=more_novelty,
         )  # fmt: skip
         short += int((items[:, -1] < 0).sum()) if places == k else len(names)
         explained: tuple[Any, ...] = ()
         if question.explain:
-            base = base_of(model, stranger=False, more_novelty=more_novelty).scores[items]
+            base = fitted.base(stranger=False, more_novelty=more_novelty).scores[items]
             strangers = histories.ptr[1:] == histories.ptr[:-1]
             if strangers.any():
-                others = base_of(model, stranger=True, more_novelty=more_novelty).scores
+                others = fitted.base(stranger=True, more_novelty=more_novelty).scores
                 base[strangers] = others[items[strangers]]
-            weights = scaled_weights(model, more_novelty)
+            weights = scaled_weights(fitted, more_novelty)
             explained = base, *reasons(weights, histories, items, question.explain)
         yield Recommendations(names, items, scores, evidence, *explained)
         done += len(names)
@@ -92,9 +94,9 @@ def ranked(
 
 
 def as_table(
-    model: "Recommender", query: Query, question: Question, batches: Iterable[Recommendations]
+    fitted: Fitted, query: Query, question: Question, batches: Iterable[Recommendations]
 ) -> tuple[Iterator[Columns], tuple[str, ...], dict[str, str]]:
     """Return batches as columns, the names of the columns, and the types that depend on the model."""
-    columns = (model.catalogue.recommendation_columns(batch) for batch in batches)
+    columns = (fitted.catalogue.recommendation_columns(batch) for batch in batches)
     names = (*RECOMMENDATION_COLUMNS, "because") if question.explain else RECOMMENDATION_COLUMNS
-    return columns, names, {**model.column_types, "user": query.names.kind}
+    return columns, names, {**fitted.column_types, "user": query.names.kind}

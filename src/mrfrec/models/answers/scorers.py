@@ -7,7 +7,7 @@ compiled code. Both do the same floating-point operations in the same order: the
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mrfrec.engines.gpu.ranking import DeviceRanker
 
 Array = npt.NDArray[Any]
+Ties = Literal["index", "popularity"]
 
 FEW = 16  # users, up to which numpy has answered before compiled code has loaded
 # Users whose vectors are multiplied at once: always as many, so that scores do not depend on how many ask.
@@ -35,6 +36,36 @@ class Selection:
     k: int
     hidden: Rows
     factor: Array | None = None  # by which the scores of each item will be multiplied
+
+
+@dataclass(frozen=True)
+class Base:
+    """The score each item starts from, and which of two items with equal scores comes first."""
+
+    start: Array  # to which weights are added; −∞ for items that must not be chosen
+    order: npt.NDArray[np.int32]  # a permutation: the lower number comes first
+    factor: Array | None = None  # by which all scores are multiplied, for more novelty
+    _whole: "Base | None" = None
+
+    @cached_property
+    def scores(self) -> Array:
+        """The scores of items to which nothing is added."""
+        return self.start if self.factor is None else self.start * self.factor
+
+    @cached_property
+    def best_first(self) -> npt.NDArray[np.int32]:
+        """The items that may be chosen, by base score and then by order."""
+        if self._whole is not None:
+            items = self._whole.best_first
+            return items[self.scores[items] > -np.inf]
+        items = np.empty_like(self.order)
+        items[self.order] = np.arange(len(items), dtype=np.int32)
+        return items[np.argsort(-self.scores[items], kind="stable")] if self.scores.any() else items
+
+    def without(self, hidden: npt.NDArray[np.bool_]) -> "Base":
+        """Return this base with some items never chosen."""
+        start = np.where(hidden, -np.inf, self.start).astype(self.start.dtype)
+        return Base(start, self.order, self.factor, self)
 
 
 class Scorer(ABC):

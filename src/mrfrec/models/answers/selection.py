@@ -5,87 +5,34 @@ compiled code on all threads, with equal results.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mrfrec.core.sparse import Rows
-from mrfrec.engines.machine import usable_threads
 from mrfrec.models.answers.scorers import (
     FEW,
+    Base,
     Scorer,
     Selection,
+    Ties,
     WeightScorer,
     as_array,
     for_kernels,
     items_of,
-    novelty_factors,
 )
+from mrfrec.models.fitted import Fitted, Machine
 
-if TYPE_CHECKING:
-    from mrfrec.models.recommender import Recommender
-
-_MOST_BASES = 16  # kept by a model; each holds a few numbers per item
-
-Ties = Literal["index", "popularity"]
 Array = npt.NDArray[Any]
 Ranked = tuple[npt.NDArray[np.int32], Array, npt.NDArray[np.bool_]]
 """Items, scores and whether there is evidence for each: users × k, best first."""
 
 
-@dataclass(frozen=True)
-class Base:
-    """The score each item starts from, and which of two items with equal scores comes first."""
-
-    start: Array  # to which weights are added; −∞ for items that must not be chosen
-    order: npt.NDArray[np.int32]  # a permutation: the lower number comes first
-    factor: Array | None = None  # by which all scores are multiplied, for more novelty
-    _whole: "Base | None" = None
-
-    @cached_property
-    def scores(self) -> Array:
-        """The scores of items to which nothing is added."""
-        return self.start if self.factor is None else self.start * self.factor
-
-    @cached_property
-    def best_first(self) -> npt.NDArray[np.int32]:
-        """The items that may be chosen, by base score and then by order."""
-        if self._whole is not None:
-            items = self._whole.best_first
-            return items[self.scores[items] > -np.inf]
-        items = np.empty_like(self.order)
-        items[self.order] = np.arange(len(items), dtype=np.int32)
-        return items[np.argsort(-self.scores[items], kind="stable")] if self.scores.any() else items
-
-    def without(self, hidden: npt.NDArray[np.bool_]) -> "Base":
-        """Return this base with some items never chosen."""
-        start = np.where(hidden, -np.inf, self.start).astype(self.start.dtype)
-        return Base(start, self.order, self.factor, self)
-
-
-def base_of(
-    model: "Recommender", *, stranger: bool, more_novelty: float = 0.0, ties: Ties = "popularity"
-) -> Base:
-    """Return the base scores of a model's items for users with a history, or for a stranger without one."""
-    key = (ties, stranger, more_novelty)
-    base = model._bases.get(key)
-    if base is None:
-        if len(model._bases) > _MOST_BASES:
-            model._bases.clear()
-        start, factor = model._stranger_scores if stranger else model._base_scores, None
-        if more_novelty:
-            factor = novelty_factors(model.popularity_, more_novelty).astype(start.dtype)
-        by_index = np.arange(len(start), dtype=np.int32)
-        order = model.catalogue.by_popularity if ties == "popularity" else by_index
-        base = model._bases[key] = Base(start, order, factor)
-    return base
-
-
 def rank(
-    model: "Recommender",
+    fitted: Fitted,
+    machine: Machine,
     histories: Rows,
     k: int,
     ties: Ties = "popularity",
@@ -103,7 +50,7 @@ def rank(
     stranger = bool(strangers.any())
     if stranger and not strangers.all():
         shape = len(histories), k
-        out = np.empty(shape, np.int32), np.empty(shape, model._base_scores.dtype), np.empty(shape, bool)
+        out = np.empty(shape, np.int32), np.empty(shape, fitted.score_type), np.empty(shape, bool)
         for rows in (np.flatnonzero(~strangers), np.flatnonzero(strangers)):
             only = (
                 {i: allowed[row] for i, row in enumerate(rows.tolist()) if row in allowed}
@@ -111,18 +58,18 @@ def rank(
                 else None
             )
             some = None if hide is None else hide.take(rows)
-            found = rank(model, histories.take(rows), k, ties, some, never, only, more_novelty)
+            found = rank(fitted, machine, histories.take(rows), k, ties, some, never, only, more_novelty)
             for whole, part in zip(out, found, strict=True):
                 whole[rows] = part
         return out
-    base = base_of(model, stranger=stranger, more_novelty=more_novelty, ties=ties)
+    base = fitted.base(stranger=stranger, more_novelty=more_novelty, ties=ties)
     if stranger:  # nothing is known, so nothing adds to the base score
         nothing = Rows.empty(histories.width, histories.width)
         scorer: Scorer = WeightScorer(histories, nothing, base.start.dtype)
     else:
-        scorer = model._scorer(histories)
+        scorer = fitted.learned.scorer(histories, machine)
     base = base if never is None else base.without(never)
-    return top_k(scorer, k, base, hide=hide, allowed=allowed, threads=model.threads or usable_threads())
+    return top_k(scorer, k, base, hide=hide, allowed=allowed, threads=machine.threads)
 
 
 def score(scorer: Scorer, base: Array, threads: int) -> Array:

@@ -1,51 +1,49 @@
-"""Write a model to a file, and restore it from one. `mrfrec.load` is in `models/registry.py`."""
+"""Write a fitted state to a file, and read it from one. `mrfrec.load` is in `models/registry.py`."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mrfrec.checks import check_flag
 from mrfrec.core.sparse import Rows
-from mrfrec.data.catalogue import Catalogue, Training
+from mrfrec.data.catalogue import Catalogue, DataSize, Training
 from mrfrec.data.features import Encoding, ItemFeatures
 from mrfrec.data.ids import Ids, Texts
-from mrfrec.data.provenance import Origin, rules_of_matrix
+from mrfrec.data.provenance import Origin
 from mrfrec.data.reading import RULES
 from mrfrec.errors import ParameterError
 from mrfrec.io.artifact import Stored, StoredArrays, write_file
-from mrfrec.models.storage.updating import origin_of
-
-if TYPE_CHECKING:
-    from mrfrec.models.recommender import Recommender
+from mrfrec.models.fitted import Fitted, Learned
 
 _DATA_TYPES = {"users": int, "items": int, "pairs": int, "binary": bool, "fingerprint": str}
 
-Restored = TypeVar("Restored", bound="Recommender")
+Restore = Callable[[Mapping[str, Stored], Mapping[str, Any], int], Learned]
+"""Returns what was learned from the arrays and facts that `Learned.stored` has returned, for m items."""
 
 
 def save(
-    model: "Recommender",
+    fitted: Fitted,
     path: "str | PathLike[str]",
     include_histories: bool,
     notes: Mapping[str, Any] | None,
 ) -> None:
-    """Write a model to one file; see `Recommender.save`."""
+    """Write a fitted state to one file; see `Recommender.save`."""
     from mrfrec import __version__
 
-    catalogue = model.catalogue
+    catalogue = fitted.catalogue
     check_flag("include_histories", include_histories)
-    arrays, state = model._state()
+    arrays, state = fitted.learned.stored()
     arrays |= catalogue_arrays(catalogue)
-    facts: dict[str, Any] = {"origin": {"rules": model.reading_}}
+    facts: dict[str, Any] = {"origin": {"rules": fitted.rules}}
     if include_histories:
-        arrays |= training_arrays(model._trained_on("include_histories=True"))
-        facts["origin"] = origin_of(model, "include_histories=True").facts()
+        arrays |= training_arrays(fitted.training_for("include_histories=True"))
+        facts["origin"] = fitted.origin_for("include_histories=True").facts()
     if (features := catalogue.features) is not None:
         columns = {name: asdict(encoding) for name, encoding in features.columns.items()}
         facts["features"] = {"columns": columns, "weight": features.weight}
@@ -53,44 +51,43 @@ def save(
         if not isinstance(notes, Mapping):
             raise ParameterError("notes", "a mapping that JSON can hold, or None", notes)
         facts["notes"] = dict(notes)
+    data = {**fitted.size._asdict(), "fingerprint": fitted.fingerprint}
+    if not fitted.size.binary:
+        data["mean_value"] = fitted.usual_value
     facts |= {
-        "model": type(model).__name__,
+        "model": fitted.kind,
         "written_by": __version__,
-        "parameters": model.fitted_parameters_,
-        "data": {**model._facts, "fingerprint": model.fingerprint_},
+        "parameters": fitted.parameters,
+        "data": data,
         "state": state,
         "histories": include_histories,
     }
     write_file(path, arrays, facts)
 
 
-def verify(model: "Recommender") -> None:
-    """Read all arrays of a model, which checks those that lie in a file."""
-    catalogue_arrays(model.catalogue)
-    model._state()
-    if model.has_histories:
-        training_arrays(model._trained_on("verify"))
+def verify(fitted: Fitted) -> None:
+    """Read all arrays of a fitted state, which checks those that lie in a file."""
+    catalogue_arrays(fitted.catalogue)
+    fitted.learned.stored()
+    if fitted.training is not None:
+        training_arrays(fitted.training)
 
 
-def restored(kind: type[Restored], facts: Mapping[str, Any], arrays: StoredArrays) -> Restored:
-    """Return the model of a file; raise a KeyError, TypeError or ValueError for parts that do not fit."""
-    items, data, parameters = read_ids(arrays, "items"), facts["data"], facts["parameters"]
-    known = kind.defaults().keys() - set(kind.machine_parameters)
+def read_fitted(facts: Mapping[str, Any], arrays: StoredArrays, restore: Restore, **model: Any) -> Fitted:
+    """Return the fitted state of a file; raise a KeyError, TypeError or ValueError for parts that do not fit.
+
+    `model` holds the fields of the state that the class of the model tells.
+    """
+    items, data = read_ids(arrays, "items"), facts["data"]
     wrong = [name for name, wanted in _DATA_TYPES.items() if type(data[name]) is not wanted]
-    wrong += [name for name in parameters if name not in known]
     wrong += [] if type(facts["histories"]) is bool else ["histories"]
     mean_value = data.get("mean_value", 1.0)
     wrong += [] if type(mean_value) is float and 0 < mean_value < math.inf else ["mean_value"]
     if wrong or data["items"] != len(items) or not items.is_ordered():
         raise KeyError(*(wrong or ["items"]))
-    model = kind(**parameters)
-    model._bases = {}
-    model._restore(arrays, facts["state"], len(items))
-    model.fitted_parameters_ = model.parameters
-    model._facts, model.file_hash_ = data, arrays.seal
-    model.notes_ = dict(facts.get("notes", {}))
-    model._rules = facts["origin"]["rules"] if "origin" in facts else rules_of_matrix(data["binary"])
-    if type(model._rules) is not dict or model._rules.keys() - {*RULES}:
+    learned = restore(arrays, facts["state"], len(items))
+    rules = facts["origin"]["rules"]
+    if type(rules) is not dict or rules.keys() - {*RULES}:
         raise KeyError("origin")
     titles = None
     if "titles.data" in arrays:
@@ -98,12 +95,23 @@ def restored(kind: type[Restored], facts: Mapping[str, Any], arrays: StoredArray
         titles = read_texts(arrays, "titles")
     popularity = shaped(arrays, "popularity", len(items), kind="i").bound(data["users"] + 1).read()
     features = read_features(arrays, items, facts["features"]) if "features" in facts else None
-    model._catalogue = Catalogue(items, titles, popularity, data["users"], features)
+    source = None
     if facts["histories"]:
         # Only the arrays it needs, so that a pickled model holds each array once.
         kept = arrays.under("users.", "histories.")
-        model._training = partial(read_training, kept, len(items), facts["origin"])
-    return model
+        source = partial(read_training, kept, len(items), facts["origin"])
+    return Fitted(
+        learned=learned,
+        catalogue=Catalogue(items, titles, popularity, data["users"], features),
+        size=DataSize(*(data[name] for name in DataSize._fields)),
+        usual_value=mean_value,
+        rules=rules,
+        source=source,
+        stored_fingerprint=data["fingerprint"],
+        notes=dict(facts.get("notes", {})),
+        file_hash=arrays.seal,
+        **model,
+    )
 
 
 # ── the parts that all models have, as arrays of a file and back ───────────────────────────────────

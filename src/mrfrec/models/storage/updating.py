@@ -1,4 +1,4 @@
-"""Keep a fitted model up to date: add a batch of events, or forget users, and fit again."""
+"""More or fewer events: add a batch to the training data of a fitted state, or remove users from it."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -8,37 +8,27 @@ import numpy as np
 from mrfrec.checks import check_flag, warn
 from mrfrec.data.provenance import Origin
 from mrfrec.errors import DataError, ParameterError
+from mrfrec.models.fitted import Fitted
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
     from mrfrec.data.interactions import Interactions
-    from mrfrec.models.measured import Measured
-    from mrfrec.models.recommender import Recommender
-
-_FIT_AGAIN = "Fit it again, and save it with"
 
 
-def update(
-    model: "Recommender",
-    new_events: object,
-    batch: str | None,
-    again: bool,
-    measure_again: bool,
-    item_features: object,
-    progress: "Progress | None",
-) -> None:
-    """Add a batch of events to the training data of a model, and fit it again."""
+def with_batch(
+    fitted: Fitted, new_events: object, batch: str | None, again: bool, progress: "Progress | None"
+) -> "tuple[Interactions, tuple[str, ...]]":
+    """Return the training data with a batch of events, and the names of all its batches."""
     from mrfrec.data.interactions import Interactions
     from mrfrec.data.merging import add
 
     check_flag("again", again)
-    check_flag("measure_again", measure_again)
     if batch is not None and (not isinstance(batch, str) or not batch.strip()):
         raise ParameterError("batch", "a name or None", batch)
-    origin_of(model, "update").check_can_grow()
-    known = batches(model)
+    fitted.origin_for("update").check_can_grow()
+    known = fitted.batches
     if not isinstance(new_events, Interactions):
-        new_events = read_more(model, new_events, progress=progress)
+        new_events = read_more(fitted, new_events, progress=progress)
     name = new_events.fingerprint if batch is None else batch
     if name in known and not again:
         advice = "To add it once more, say again=True (--again)"
@@ -48,73 +38,38 @@ def update(
             f"this data was added before: the model has a batch of the same content. {advice}; if these "
             "are other events of the same content, give the batch a name (batch=…, --batch)."
         )
-    old = training_data(model, "update")
+    old = fitted.data_for("update")
     data = add(old, new_events)
-    if item_features is not None:
-        data = model._with_features(data.without_unused_items(), item_features)
     _check_window(old.origin, data.origin)
-    _refit(model, data, (*known, name), progress, None if measure_again else model.measured_)
+    return data, (*known, name)
 
 
-def forget(model: "Recommender", users: object, progress: "Progress | None") -> None:
-    """Remove users from the training data of a model, and fit it again if any of them was in it."""
+def without_people(fitted: Fitted, users: object) -> "Interactions | None":
+    """Return the training data without some users; None if none of them is in it."""
     from mrfrec.data.merging import origin_of_data, without_users
 
-    data = training_data(model, "forget")
+    data = fitted.data_for("forget")
     origin_of_data(data).check_can_shrink()
     wanted: Any = [users] if isinstance(users, str | float | int | np.number) else users
     places = data.users.find(wanted, "user")
     if (places < 0).any():
         warn(f"{int((places < 0).sum()):,} of {len(places):,} users are not in the training data")
-    if (places >= 0).any():
-        _refit(model, without_users(data, places[places >= 0]), batches(model), progress, model.measured_)
+    return without_users(data, places[places >= 0]) if (places >= 0).any() else None
 
 
-def _refit(
-    model: "Recommender",
-    data: "Interactions",
-    batches: tuple[str, ...],
-    progress: "Progress | None",
-    measured: "Measured | None",
-) -> None:
+def of_batches(data: "Interactions", batches: tuple[str, ...]) -> "Interactions":
+    """Note the names of its batches in data that nobody else has."""
     from mrfrec.data.merging import origin_of_data
 
     data.origin = replace(origin_of_data(data), batches=batches)
-    model.fit(data, progress=progress, measured=measured)
+    return data
 
 
-def batches(model: "Recommender") -> tuple[str, ...]:
-    """Return the ids of the batches a model was fitted on, in the order of their arrival."""
-    return origin_of(model, "batches_").batches or (model.fingerprint_,)
-
-
-def read_more(model: "Recommender", source: object, **options: Any) -> "Interactions":
+def read_more(fitted: Fitted, source: object, **options: Any) -> "Interactions":
     """Read more events by the rules of the training data; `options` are others of `read_interactions`."""
     from mrfrec.io.tables import read_interactions
 
-    return read_interactions(source, **options, **origin_of(model, "update").rules)
-
-
-def origin_of(model: "Recommender", what: str) -> Origin:
-    """Return how the histories of a model were made from rows; `what` needs them, says the error."""
-    origin = model._trained_on(what, _FIT_AGAIN).origin
-    if origin is None:  # fitted on a matrix
-        data = model._interactions
-        return Origin.of_matrix(data.matrix.data, data.users, data.items)
-    return origin
-
-
-def training_data(model: "Recommender", what: str) -> "Interactions":
-    """Return the training data of a model, also of one that was loaded; `what` needs it, says the error."""
-    from mrfrec.data.interactions import Interactions
-
-    training = model._trained_on(what, _FIT_AGAIN)
-    if hasattr(model, "_interactions"):
-        return model._interactions
-    matrix = training.histories.matrix().astype(np.float32)
-    data = Interactions(matrix, training.users, model.items_, model.titles_, copy=False)
-    data.origin, data.features = origin_of(model, what), model.features_
-    return data
+    return read_interactions(source, **options, **fitted.origin_for("update").rules)
 
 
 def _check_window(before: Origin | None, after: Origin | None) -> None:

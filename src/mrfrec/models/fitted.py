@@ -1,0 +1,200 @@
+"""The fitted state of a model: one value, built whole and never changed.
+
+A fit, a file, an update and new items each make such a value, and a model holds one. An answer takes the
+value once: it is of one model, whatever other threads do to that model meanwhile.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from mrfrec.core.sparse import Rows
+from mrfrec.data.catalogue import Catalogue, DataSize, Training
+from mrfrec.data.provenance import Origin
+from mrfrec.errors import DataError
+from mrfrec.models.answers.scorers import Base, Scorer, Ties, novelty_factors
+from mrfrec.models.measured import Measured
+
+if TYPE_CHECKING:
+    from mrfrec.data.interactions import Interactions
+
+Array = npt.NDArray[Any]
+Facts = dict[str, Any]
+
+_MOST_BASES = 16  # kept of one state; each holds a few numbers per item
+_SAVE_WITH = "save it with include_histories=True (--histories at the command line)."
+
+
+class Machine(NamedTuple):
+    """What answers are computed with; it changes no result."""
+
+    threads: int
+    device: str = "cpu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned(ABC):
+    """What one kind of model has learned, as its answers use it. Each kind of model has a subclass."""
+
+    base_scores: Array  # (m) of each item, without any contribution of a history
+    values: Mapping[str, float] = field(default_factory=dict)  # the numbers that "auto" has stood for
+    measured: Measured | None = None  # values that the fit has measured
+    # Seconds of each stage of the fit, and "total", and planned bytes; neither is saved.
+    timings: Mapping[str, float] = field(default_factory=dict)
+    memory_plan: Mapping[str, int] = field(default_factory=dict)
+
+    @abstractmethod
+    def scorer(self, histories: Rows, machine: Machine) -> Scorer:
+        """Return the scorer of these histories."""
+
+    @abstractmethod
+    def neighbors(self, item: int, catalogue: Catalogue) -> tuple[Array, Array]:
+        """Return the items that go with an item, by position and in any order, and how strongly."""
+
+    def weights_between(self, had: Array, values: Array, targets: Array) -> npt.NDArray[np.float64]:
+        """Return the weight of each item of a history in the score of each target, had × targets."""
+        raise NotImplementedError  # never called where a model does not explain
+
+    def stranger_scores(self, catalogue: Catalogue) -> Array:
+        """Return the score of each item for a user without a history."""
+        return self.base_scores
+
+    @abstractmethod
+    def stored(self) -> tuple[dict[str, Array], Facts]:
+        """Return the arrays and facts to save, all of them checked."""
+
+    def verified(self) -> Self:
+        """Return the same, whose arrays have been checked and need not be checked again."""
+        return self
+
+    def prepared(self) -> Self:
+        """Return the same, ready to answer many questions of one user each in compiled code."""
+        return self
+
+    @property
+    def form(self) -> str:
+        """A word for people, such as "sparse"; "" if there is nothing to tell apart."""
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """All that a model knows: what was learned, the items, and the training data or what is left of it."""
+
+    kind: str  # name of the class of the model
+    explains: bool
+    scales_scores: bool
+    parameters: Mapping[str, Any]  # of the fit
+    learned: Learned
+    catalogue: Catalogue
+    size: DataSize
+    usual_value: float  # of an item that is given without one: 1, or the mean size of the values
+    rules: Mapping[str, Any]  # by which tables are read, as the training data was
+    # The data of a fit; what reads the training users of a file; None if a file has none.
+    source: "Interactions | Callable[[], Training] | None"
+    stored_fingerprint: str = ""  # of the data of a model that was loaded
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    file_hash: str = ""  # of everything in the file that the state was read from
+    _bases: dict[tuple[Ties, bool, float], Base] = field(default_factory=dict, init=False, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:  # without what is derived from the rest
+        return {**{field.name: getattr(self, field.name) for field in fields(self)}, "_bases": {}}
+
+    # ── the training data ─────────────────────────────────────────────────────────────────────────
+
+    @property
+    def library(self) -> str | None:
+        """The data frame library that the training data came from; None for files."""
+        return getattr(self.source, "library", None)
+
+    @cached_property
+    def training(self) -> Training | None:
+        """The training users and their histories, which a file may leave out."""
+        if self.source is None or callable(self.source):
+            return None if self.source is None else self.source()
+        data = self.source
+        return Training(data.users, Rows.of(data.matrix), data.library, data.origin)
+
+    def training_for(self, purpose: str, advice: str = "Give histories, or") -> Training:
+        """Return the training users and their histories; raise that `purpose` needs them if they are gone."""
+        if self.training is None:
+            raise DataError(
+                f"{purpose} needs the training users' histories, which this model was saved without. "
+                f"{advice} {_SAVE_WITH}"
+            )
+        return self.training
+
+    def origin_for(self, purpose: str) -> Origin:
+        """Return how the histories were made from rows; raise that `purpose` needs them if they are gone."""
+        origin = self.training_for(purpose, "Fit it again, and").origin
+        if origin is None:  # fitted on a matrix, which is still there: a file has an origin
+            data = self.data_for(purpose)
+            return Origin.of_matrix(data.matrix.data, data.users, data.items)
+        return origin
+
+    def data_for(self, purpose: str) -> "Interactions":
+        """Return the training data; raise that `purpose` needs it if it is gone."""
+        from mrfrec.data.interactions import Interactions
+
+        if isinstance(self.source, Interactions):
+            return self.source
+        training = self.training_for(purpose, "Fit it again, and")
+        matrix = training.histories.matrix().astype(np.float32)
+        catalogue = self.catalogue
+        data = Interactions(matrix, training.users, catalogue.items, catalogue.titles, copy=False)
+        data.origin, data.features = training.origin, catalogue.features
+        return data
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the training data, taken when it is first asked for."""
+        return self.stored_fingerprint or self.data_for("fingerprint_").fingerprint
+
+    @property
+    def batches(self) -> tuple[str, ...]:
+        """The names of the batches of events the model was fitted on, in the order of their arrival."""
+        return self.origin_for("batches_").batches or (self.fingerprint,)
+
+    # ── what answers derive from it ───────────────────────────────────────────────────────────────
+
+    @property
+    def used_parameters(self) -> Facts:
+        """The parameters of the fit, with the numbers that "auto" has stood for."""
+        return {**self.parameters, **self.learned.values}
+
+    @property
+    def novelty(self) -> float:
+        """The novelty that the scores have by the fit."""
+        return float(self.used_parameters.get("novelty", 0.0))
+
+    @property
+    def score_type(self) -> str:
+        """The dtype of scores."""
+        return str(self.learned.base_scores.dtype)
+
+    @property
+    def column_types(self) -> dict[str, str]:
+        """The types of those columns of tables that depend on the model."""
+        kind = self.catalogue.items.kind
+        return {"item": kind, "similar_to": kind, "score": self.score_type}
+
+    def base(self, *, stranger: bool, more_novelty: float = 0.0, ties: Ties = "popularity") -> Base:
+        """Return the base scores of the items for users with a history, or for a stranger without one."""
+        key = (ties, stranger, more_novelty)
+        base = self._bases.get(key)
+        if base is None:
+            if len(self._bases) > _MOST_BASES:
+                self._bases.clear()
+            start = self.learned.stranger_scores(self.catalogue) if stranger else self.learned.base_scores
+            factor = None
+            if more_novelty:
+                factor = novelty_factors(self.catalogue.popularity, more_novelty).astype(start.dtype)
+            by_index = np.arange(len(start), dtype=np.int32)
+            order = self.catalogue.by_popularity if ties == "popularity" else by_index
+            base = self._bases[key] = Base(start, order, factor)
+        return base
