@@ -496,6 +496,21 @@ def test_values_that_are_not_asked_for_are_not_looked_at(tmp_path: Path) -> None
     assert_is(read_interactions(zeros, min_value=0), {(1, 1): 1.0, (1, 2): 1.0})
 
 
+@pytest.mark.parametrize("form", FORMATS)
+def test_returns_and_zeros_count_alike_in_every_format(folder: Path, form: str) -> None:
+    rows = [(1, "a", 2), (1, "a", -2), (1, "b", 0), (2, "a", 3), (2, "a", -1), (2, "c", -1), (2, "b", 1)]
+    source = FORMATS[form](folder, ["user", "item", "qty"], rows)
+    bought = {(1, "a"): 1.0, (2, "a"): 1.0, (2, "b"): 1.0}
+    net = {(2, "a"): 2.0, (2, "b"): 1.0, (2, "c"): -1.0}  # what adds up to 0 is no interaction
+    for options, expected in (({"min_value": 1}, bought), ({"binary": False}, net)):
+        assert_is(read_interactions(source, value="qty", **options), expected)  # type: ignore[arg-type]
+        events = read_events(source, value="qty", **options)
+        assert_is(events.interactions(), expected)
+    for read in (read_interactions, read_events):
+        with pytest.raises(ParameterError, match=r"value must be left out without .*; got 'qty'\. binary=Fal"):
+            read(source, value="qty")
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
@@ -598,6 +613,8 @@ def test_obvious_columns_are_recognised(names: list[str], roles: str) -> None:
         (["user", "item"], {"on_bad": None}, 'on_bad must be "refuse" or "skip"; got None'),
         (["user", "item"], {"binary": "yes"}, "binary must be True or False; got 'yes'"),
         (["user", "item"], {"min_value": math.nan}, "min_value must be a finite number; got nan"),
+        (["user", "item", "n"], {"value": "n"}, r"value must be left out without min_value or binary=False .*'n'"),
+        (["user", "item", "n"], {"time": "n"}, "time must be left out without half_life, window, since or"),
         (["user", "item"], {"progress": 1}, "progress must be a function .*; got 1"),
     ],
 )

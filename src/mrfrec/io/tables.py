@@ -29,6 +29,14 @@ from mrfrec.io.sources import open_sources
 
 _log = logging.getLogger("mrfrec")
 _COLUMNS = ("user", "item", "value", "title", "event", "time")
+_USED_WITH = {  # columns that only some options use: the options, and what they do
+    "value": (
+        "min_value or binary=False (--values)",
+        "binary=False lets pairs count their values, min_value leaves out rows below it.",
+    ),
+    "event": ("event_weights", "Say what each kind counts."),
+    "time": ("half_life, window, since or until", "Nothing else needs times here."),
+}
 
 
 @shows_progress
@@ -76,7 +84,8 @@ def read_interactions(
     item
         Column of the items, if its name does not tell.
     value
-        Column of the values: ratings, counts, plays. Values are kept in single precision.
+        Column of the values, for the options that need them: ratings, counts, plays. These are `min_value` and
+        `binary=False`. Values are kept in single precision.
     title
         Column of the items' titles. Of several titles of one item, the first in alphabetical order is taken.
     items
@@ -134,9 +143,6 @@ def read_interactions(
     assert not isinstance(progress, bool)
     options = check_reading(given)
     named = {role: given[role] for role in _COLUMNS} | {"title": title if items is None else None}
-    if time is not None and not options.uses_times:
-        rule = "left out without half_life, window, since or until"
-        raise ParameterError("time", rule, time, "Nothing else needs times here.")
     rows, library = _read(source, named, items, options, progress)
     matrix, sums, times = rows.to_matrix(duplicates)
     limits = {name: int(limit) for name, limit in options.limits().items() if limit}
@@ -194,6 +200,7 @@ def read_events(
             raise ParameterError(name, "left out for events", limit, "Use Events.filtered.")
     named = {"user": user, "item": item, "value": value, "title": title if items is None else None}
     named |= {"event": event, "time": time if isinstance(time, str) else None}
+    _refuse_unused({"value": value, "event": event}, read_by)
     rows, library = _read(source, named, items, read_by, progress, timed=bool(time))
     events = rows.to_events(read_by.duplicates)
     titles = events.titles if items is None else _titles_from(items, events.items, item, title, rows)
@@ -206,7 +213,18 @@ def check_reading(given: Mapping[str, Any]) -> ReadingOptions:
         if not isinstance(given.get(name), str | None):
             raise ParameterError(name, "a text", given[name])
     names = [field.name for field in fields(ReadingOptions) if field.name in given]
-    return ReadingOptions(**{name: given[name] for name in names})
+    options = ReadingOptions(**{name: given[name] for name in names})
+    _refuse_unused({name: given.get(name) for name in _USED_WITH}, options)
+    return options
+
+
+def _refuse_unused(named: Mapping[str, str | None], options: ReadingOptions) -> None:
+    """Refuse a column that is named, and that no option uses."""
+    used = {"value": options.uses_values, "event": options.event_weights, "time": options.uses_times}
+    for role, name in named.items():
+        if name is not None and not used[role]:
+            needed, advice = _USED_WITH[role]
+            raise ParameterError(role, f"left out without {needed}", name, advice)
 
 
 def _read(
@@ -219,11 +237,8 @@ def _read(
     timed: bool = False,
 ) -> tuple[RowReader, str | None]:
     """Read the rows of all tables; return them, and the data frame library of the first table."""
-    if named["event"] is not None and options.event_weights is None:
-        advice = "Say what each kind counts."
-        raise ParameterError("event", "left out without event_weights", named["event"], advice)
     sources = open_sources(source, options)
-    min_value, uses_values = options.min_value, options.min_value is not None or not options.binary
+    min_value, uses_values = options.min_value, options.uses_values
     timed, kinds = timed or options.uses_times, options.event_weights is not None
     wanted = {"value": uses_values, "time": timed, "title": items is None}
     needed = ("user", "item", *(["time"] if timed else []), *(["event"] if kinds else []))
