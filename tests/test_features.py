@@ -434,8 +434,11 @@ def test_known_items_are_left_as_they_are(model: MRF) -> None:
     with pytest.warns(MrfrecWarning, match="37 of 40 items are known"):
         assert model.add_items(more) == 3
     assert np.array_equal(model.weights_[:40, :40], before)
-    with pytest.raises(DataError, match="no new item"):
-        model.add_items(CATALOGUE)
+    weights = model.weights_.copy()
+    with pytest.warns(MrfrecWarning, match="40 of 40 items are known, and left as they are"):
+        assert model.add_items(more.with_columns(pl.col("studio").reverse())) == 0  # a second time
+    assert np.array_equal(model.weights_, weights)
+    assert len(model.items_) == 43
     plain = MRF(measure=False).fit(model._interactions.matrix)
     with pytest.raises(DataError, match="fitted with item_features"):
         plain.add_items(CATALOGUE)
@@ -547,6 +550,13 @@ def test_the_command_line_fits_evaluates_and_adds_items(
     mrfrec_command("add-items", "a.mrf", shop / "new.csv", "-o", "b.mrf")
     grown = load_mrf(tmp_path / "b.mrf")
     assert list(grown.items_)[-2:] == ["q1", "q2"]
+    written = (tmp_path / "b.mrf").stat()
+    for more in ((), ("-o", "same.mrf")):
+        with pytest.warns(MrfrecWarning, match="2 of 2 items are known"):
+            run_command(["add-items", "b.mrf", str(shop / "new.csv"), *more], Event())
+        assert "added 0 items" in capsys.readouterr().err
+    assert (tmp_path / "b.mrf").stat() == written  # not written again
+    assert load_mrf(tmp_path / "same.mrf").items_ == grown.items_
     found = grown.recommend(history=["p3", "p11"], k=2, allow=["q1", "q2"])
     assert found["item"].to_list()[0] == "q1"
     out = mrfrec_command("explain", "b.mrf", "--item", "q1", "--history", "p3,p11")

@@ -89,10 +89,10 @@ def add_items(model: "MRF", table: object, item: str | None, query: str | None) 
     more = read_more_features(table, known, item, query=query)
     wide = data.with_features(known.joined(more))
     count = wide.n_items - data.n_items
-    if not count:
-        raise DataError(f"the table has no new item: the model knows all {len(more.items):,} of it.")
     if count < len(more.items):
         warn(f"{len(more.items) - count:,} of {len(more.items):,} items are known, and left as they are")
+    if not count:
+        return 0
     new = np.arange(data.n_items, wide.n_items)
     fitted = type(model)(**model.fitted_parameters_)
     settings = replace(fitted._settings, user_weight=model.values_["user_weight"])
