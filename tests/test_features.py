@@ -232,7 +232,8 @@ def test_odd_cells_are_read_or_refused(tmp_path: Path) -> None:
     assert found.columns["out"].kind == "number"
     same = read_item_features(pl.DataFrame({"sku": range(40), "item": texts}), item="sku")
     assert [name.partition(": ")[2] for name in same.names] == [n.partition(": ")[2] for n in found.names]
-    whole = read_item_features(pl.DataFrame({"item": [float(i) for i in range(40)], "out": texts}))
+    with pytest.warns(MrfrecWarning, match="item ids are floats in column 'item' of the polars frame"):
+        whole = read_item_features(pl.DataFrame({"item": [float(i) for i in range(40)], "out": texts}))
     assert whole.items[3] == 3
     (tmp_path / "odd.csv").write_text("item,title\n1,Hello, Dolly\n2,Hello\n")
     with pytest.raises(DataError, match="row 1: more than 2 fields"):

@@ -24,6 +24,7 @@ from mrfrec.data.reading import Duplicates, Duration, Format, Moment, OnBad, Rea
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.batches import Source, reading
 from mrfrec.io.columns import check_that_rows_may_be_counted, find_roles, find_titles, name_list
+from mrfrec.io.id_numbering import without_fractions
 from mrfrec.io.row_reader import RowReader
 from mrfrec.io.sources import open_sources
 
@@ -305,9 +306,15 @@ def read_users(path: Path, known: Ids) -> list[Id]:
     for source in open_sources(path):
         roles = {"user": find_roles(source, {}, needed=("user",))["user"]}
         for batch in RowReader().good(source, roles):
-            texts = batch["user"].cast(pl.String)
+            texts = _id_texts(batch, "user", source, known)
             users += texts.to_list() if known.is_text else [known.parse(text, "user") for text in texts]
     return users
+
+
+def _id_texts(batch: pl.DataFrame, role: str, source: Source, known: Ids) -> pl.Series:
+    """Return ids as texts, to compare them with the known ones."""
+    texts = batch[role].cast(pl.String)
+    return without_fractions(texts, role) if source.is_text and not known.is_text else texts
 
 
 def _titles_from(table: object, items: Ids, item: str | None, title: str | None, rows: RowReader) -> Texts:
@@ -317,7 +324,7 @@ def _titles_from(table: object, items: Ids, item: str | None, title: str | None,
         (places.get(name, -1), text)
         for source in open_sources(table)
         for batch in rows.good(source, find_titles(source, item, title), prefix="items: ")
-        for name, text in batch.select(pl.col("item").cast(pl.String), "title").iter_rows()
+        for name, text in zip(_id_texts(batch, "item", source, items), batch["title"], strict=True)
     )
     titles = first_titles(len(items), named)
     if titles is None:
