@@ -313,7 +313,7 @@ def test_bad_questions_are_refused(make: Make, model: Recommender, data: Interac
         (DataError, "item ids are", lambda: ask(history=[wrong_type])),
         (DataError, "item ids are", lambda: ask(user, exclude=[wrong_type])),
         (ParameterError, "allow must be a sequence", lambda: ask(user, allow=7)),
-        (ParameterError, "allow must be a mapping whose keys.*5", lambda: ask(user, allow={odd_user: [item]})),
+        (ParameterError, "allow must be a mapping.*5", lambda: ask(user, allow={odd_user: [item]})),
         (ParameterError, r"exclude\[.*must be a sequence.*got 3", lambda: ask(user, exclude={user: 3})),
         (ParameterError, "users must be an id", lambda: ask(object())),
         (DataError, "users must be ids, not a table.*column", lambda: ask(pl.DataFrame({"user": [user]}))),

@@ -209,7 +209,7 @@ REFUSED = {
     "evaluate events.csv --time-column time": UNUSED_TIME,
     "evaluate events.csv --split leave-out --time-column time": UNUSED_TIME,
     "evaluate train.parquet --test later.parquet --time-column t": "time must be left out without half_life",
-    "evaluate events.csv --value-column rating": r"value must be left out without .*\(--values\); got 'rating'",
+    "evaluate events.csv --value-column rating": r"value must be left out without .*\(--values\); got 'rat",
     "compare events.csv --model SLIM --model MRF --time-column time": UNUSED_TIME,
     f"{TUNE} --time-column time": UNUSED_TIME,
     "evaluate debian --min-value 4": "min_value must be left out with the data set debian",

@@ -85,8 +85,8 @@ def read_interactions(
     item
         Column of the items, if its name does not tell.
     value
-        Column of the values, for the options that need them: ratings, counts, plays. The options are `min_value`
-        and `binary=False`. Values are kept in single precision.
+        Column of the values, for the options that need them: ratings, counts, plays. The options are
+        `min_value` and `binary=False`. Values are kept in single precision.
     title
         Column of the items' titles. Of several titles of one item, the first in alphabetical order is taken.
     items

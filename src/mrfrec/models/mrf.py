@@ -405,8 +405,9 @@ class MRF(Linear):
         """Add items that nobody has used yet, by their features, without a new fit; return how many.
 
         Each new item gets the weights that a fit with it would give it: one small system, with the items most
-        like it. Nothing else changes. Items that the model knows are left as they are, with a warning: the same
-        table a second time adds nothing. A loaded model must have been saved with `include_histories=True`.
+        like it. Nothing else changes. Items that the model knows are left as they are, with a warning: the
+        same table a second time adds nothing. A loaded model must have been saved with
+        `include_histories=True`.
 
         Parameters
         ----------
