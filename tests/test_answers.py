@@ -97,6 +97,27 @@ def test_filters_go_by_the_names_of_histories() -> None:
     assert best not in twice["item"].to_list()
 
 
+@pytest.mark.parametrize("name", ["allow", "exclude"])
+def test_users_of_a_filter_who_are_not_asked_about_are_a_note(name: str) -> None:
+    def by(mapping: dict[Any, Any]) -> dict[str, Any]:
+        return {name: mapping}
+
+    model = MRF.paper(l2=2.0).fit(shop())
+    wanted: dict[Any, Any] = {101: [9, 8, 20], None: range(10)}
+    expected = model.recommend([100, 101], k=1, **by(wanted))
+    filters = by(wanted | {105: [1], 999: ["not even an id"]})
+    ignored = rf"^2 of 3 users of {name} are not among those asked for; ignored \(the first is 105\)\.$"
+    with pytest.warns(MrfrecWarning, match=ignored):
+        assert model.recommend([100, 101], k=1, **filters).equals(expected)
+    answer = model.answer([100, 101], k=1, **filters)
+    assert [row["item"] for row in answer.rows] == expected["item"].to_list()
+    assert answer.unknown == {f"users of {name}": [105, 999]}
+    with pytest.warns(MrfrecWarning, match=rf"1 of 1 users of {name} .* \(the first is 1\)"):
+        model.recommend(history=[[2]], k=1, **by({1: [3]}))  # rows are numbered from 0
+    with pytest.raises(ParameterError, match=rf"{name} must be .* keys are user ids, .* integers; got '7'"):
+        model.recommend(101, **by({"7": [3]}))
+
+
 # ── evidence and scales ───────────────────────────────────────────────────────────────────────────
 
 

@@ -234,7 +234,8 @@ def test_odd_cells_are_read_or_refused(tmp_path: Path) -> None:
     assert found.columns["out"].kind == "number"
     same = read_item_features(pl.DataFrame({"sku": range(40), "item": texts}), item="sku")
     assert [name.partition(": ")[2] for name in same.names] == [n.partition(": ")[2] for n in found.names]
-    whole = read_item_features(pl.DataFrame({"item": [float(i) for i in range(40)], "out": texts}))
+    with pytest.warns(MrfrecWarning, match="item ids are floats in column 'item' of the polars frame"):
+        whole = read_item_features(pl.DataFrame({"item": [float(i) for i in range(40)], "out": texts}))
     assert whole.items[3] == 3
     (tmp_path / "odd.csv").write_text("item,title\n1,Hello, Dolly\n2,Hello\n")
     with pytest.raises(DataError, match="row 1: more than 2 fields"):
@@ -436,8 +437,11 @@ def test_known_items_are_left_as_they_are(model: MRF) -> None:
     with pytest.warns(MrfrecWarning, match="37 of 40 items are known"):
         assert model.add_items(more) == 3
     assert np.array_equal(model.weights_[:40, :40], before)
-    with pytest.raises(DataError, match="no new item"):
-        model.add_items(CATALOGUE)
+    weights = model.weights_.copy()
+    with pytest.warns(MrfrecWarning, match="40 of 40 items are known, and left as they are"):
+        assert model.add_items(more.with_columns(pl.col("studio").reverse())) == 0  # a second time
+    assert np.array_equal(model.weights_, weights)
+    assert len(model.items_) == 43
     plain = MRF(measure=False).fit(model.fitted_.data_for("a test").matrix)
     with pytest.raises(DataError, match="fitted with item_features"):
         plain.add_items(CATALOGUE)
@@ -550,6 +554,13 @@ def test_the_command_line_fits_evaluates_and_adds_items(
     mrfrec_command("add-items", "a.mrf", shop / "new.csv", "-o", "b.mrf")
     grown = load_mrf(tmp_path / "b.mrf")
     assert list(grown.items_)[-2:] == ["q1", "q2"]
+    written = (tmp_path / "b.mrf").stat()
+    for more in ((), ("-o", "same.mrf")):
+        with pytest.warns(MrfrecWarning, match="2 of 2 items are known"):
+            run_command(["add-items", "b.mrf", str(shop / "new.csv"), *more], Event())
+        assert "added 0 items" in capsys.readouterr().err
+    assert (tmp_path / "b.mrf").stat() == written  # not written again
+    assert load_mrf(tmp_path / "same.mrf").items_ == grown.items_
     found = grown.recommend(history=["p3", "p11"], k=2, allow=["q1", "q2"])
     assert found["item"].to_list()[0] == "q1"
     out = mrfrec_command("explain", "b.mrf", "--item", "q1", "--history", "p3,p11")

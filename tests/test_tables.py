@@ -25,7 +25,15 @@ import scipy.sparse as sp
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from mrfrec import DataError, Interactions, MrfrecError, ParameterError, read_interactions
+from mrfrec import (
+    DataError,
+    Interactions,
+    MrfrecError,
+    MrfrecWarning,
+    ParameterError,
+    read_interactions,
+    read_item_features,
+)
 from mrfrec.data.ids import Ids
 from mrfrec.evaluation.splits import strong_generalisation
 from mrfrec.io import batches, text
@@ -56,10 +64,14 @@ def naive(
 
 
 def as_csv_ids(rows: list[Row], place: int) -> list[Row]:
-    """The ids that a file without types gives: no spaces around them, integers if every one reads as such."""
+    """The ids that a file without types gives: no spaces around them, integers if every one reads as such.
+
+    Floats are read as integers, too: 1.0 as 1.
+    """
     texts = [str(row[place]).strip(" \t") for row in rows]
-    whole = all(re.fullmatch(r"0|-?[1-9][0-9]*", text) for text in texts)
-    numbers = [int(text) for text in texts] if whole else []
+    plain = [text.removesuffix(".0") for text in texts]
+    whole = all(re.fullmatch(r"0|-?[1-9][0-9]*", text) for text in plain)
+    numbers = [int(text) for text in plain] if whole else []
     fits = whole and (all(-(2**63) <= n < 2**63 for n in numbers) or all(0 <= n < 2**64 for n in numbers))
     ids: list[Any] = [*numbers] if fits else [*texts]
     return [(*row[:place], id_, *row[place + 1 :]) for row, id_ in zip(rows, ids, strict=True)]
@@ -67,9 +79,9 @@ def as_csv_ids(rows: list[Row], place: int) -> list[Row]:
 
 def naive_text(rows: list[Row], **options: Any) -> dict[tuple[Any, Any], float]:
     """The same for a file without types: the ids that are left decide which columns are integers."""
-    plain = [(*(str(id_).strip(" \t") for id_ in row[:2]), *row[2:]) for row in rows]
-    left = [(*pair, value) for pair, value in naive(plain, **options).items()]
-    return {(user, item): value for user, item, value in as_csv_ids(as_csv_ids(left, 0), 1)}
+    least = options.get("min_value")
+    left = [row for row in rows if least is None or np.float32(row[2]) >= np.float32(least)]
+    return naive(as_csv_ids(as_csv_ids(left, 0), 1), **options)
 
 
 def assert_is(data: Interactions, expected: dict[tuple[Any, Any], float], titles: Any = None) -> None:
@@ -196,6 +208,7 @@ def tables(draw: Any) -> list[Row]:
 @examples(10)
 @given(tables(), st.data())
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*read as integers")
 def test_every_format_gives_what_plain_python_does(
     folder: Path, form: str, rows: list[Row], data: Any
 ) -> None:
@@ -213,6 +226,8 @@ def test_every_format_gives_what_plain_python_does(
     )
     expected = (naive_text if form in TEXT else naive)(rows, **options)
     source = FORMATS[form](folder, given_names, rows)
+    if options["binary"] and options["min_value"] is None:
+        given_names = given_names[:2]  # nothing uses the values
     with patch.object(batches, "BATCH_ROWS", data.draw(st.sampled_from([1, 3, 1000]))):
         if expected:
             assert_is(read_interactions(source, *given_names, **options), expected)
@@ -388,7 +403,7 @@ def test_ids_of_csv_are_integers_only_if_all_of_a_column_reads_as_such(folder: P
     most = 2**64 - 1
     for given_ids, expected in (
         (["10", "9", "-3"], [-3, 9, 10]), (["10", "007"], ["007", "10"]), (["10", "9 "], [9, 10]),
-        (["10", "+9"], ["+9", "10"]), (["0", "-0"], ["-0", "0"]), (["1", "1.0"], ["1", "1.0"]),
+        (["10", "+9"], ["+9", "10"]), (["0", "-0"], ["-0", "0"]), (["1.0", "1.5"], ["1.0", "1.5"]),
         ([str(most), "1"], [1, most]), ([str(most), "-1"], ["-1", str(most)]), ([str(2**64)], [str(2**64)]),
     ):  # fmt: skip
         source = TEXT["csv"](folder, ["user", "item"], [(x, 1) for x in given_ids])
@@ -418,6 +433,64 @@ def test_booleans_are_values(folder: Path, form: str) -> None:
     assert_is(read_interactions(source, binary=False), {("a", 1): 1.0, ("b", 2): 1.0})
 
 
+FLOATS = "ids are floats in .*, such as 1.0: they are read as integers"
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_floats_are_integer_ids_with_one_warning_each_in_every_format(folder: Path, form: str) -> None:
+    source = FORMATS[form](folder, ["user", "item"], [(1.0, -10.0), (1.0, 20.0), (2.0, -10.0)])
+    with patch.object(batches, "BATCH_ROWS", 1), pytest.warns(MrfrecWarning, match=FLOATS) as told:
+        data = read_interactions(source)
+    assert_is(data, {(1, -10): 1.0, (1, 20): 1.0, (2, -10): 1.0})
+    assert [str(warning.message)[:4] for warning in told] == ["user", "item"]
+
+
+def test_texts_of_one_number_are_one_id(tmp_path: Path) -> None:
+    rows = [("2", "b", 1, "B"), ("10.0", "a", 2, "A"), ("1.0", "b", 4, "B"), ("10", "a", 8, "A")]
+    source = TEXT["csv"](tmp_path, ["user", "item", "value", "title"], rows)
+    with pytest.warns(MrfrecWarning, match=rf"^user {FLOATS}"):
+        data = read_interactions(source, binary=False)
+    assert_is(data, {(1, "b"): 4.0, (2, "b"): 1.0, (10, "a"): 10.0}, ["A", "B"])
+    (tmp_path / "t.csv").write_text("user,item\n9007199254740993,1\n1.0,1\n")
+    with pytest.warns(MrfrecWarning, match=FLOATS):
+        assert list(read_interactions(tmp_path / "t.csv").users) == [1, 2**53 + 1]
+    (tmp_path / "t.csv").write_text("user,item\n9007199254740992.0,1\n1,1\n")
+    with pytest.raises(DataError, match=r"user id too large for a float to be exact, '9007199254740992\.0'"):
+        read_interactions(tmp_path / "t.csv")
+
+
+@pytest.mark.filterwarnings("ignore:.*fewer than k")
+@pytest.mark.parametrize("form", ["csv", "pandas"])
+def test_floats_are_read_alike_wherever_a_table_is_read(folder: Path, form: str) -> None:
+    def table(rows: list[Row], *names: str) -> Any:
+        return FORMATS[form](folder, list(names), rows)
+
+    data = read_interactions(pl.DataFrame({"user": [1, 1, 2, 2, 3], "item": [10, 20, 10, 30, 20]}))
+    model = Popularity().fit(data)
+    with pytest.warns(MrfrecWarning, match=FLOATS):
+        asked = model.recommend(history=table([(7.0, 10.0)], "user", "item"), k=1)
+    assert (list(asked["user"]), list(asked["item"])) == ([7], [20])
+    with pytest.warns(MrfrecWarning, match=FLOATS):
+        model.update(table([(3.0, 30.0), (4.0, 40.0)], "user", "item"))
+    assert (list(model.users_ or ()), list(model.items_)) == ([1, 2, 3, 4], [10, 20, 30, 40])
+    with pytest.warns(MrfrecWarning, match=FLOATS):
+        titled = read_interactions(
+            pl.DataFrame({"user": [1], "item": [10]}), items=table([(10.0, "ten")], "item", "title")
+        )
+    assert list(titled.titles or ()) == ["ten"]
+    brands = [(10.0 + n, "abcd"[n // 2]) for n in range(8)]
+    with pytest.warns(MrfrecWarning, match=FLOATS):
+        features = read_item_features(table(brands, "item", "brand"), columns={"brand": "category"})
+    assert list(features.items)[:2] == [10, 11]
+
+
+def test_ids_written_as_floats_are_not_added_to_strings(folder: Path) -> None:
+    model = Popularity().fit(pl.DataFrame({"user": ["1.0", "x"], "item": [1, 2]}))
+    with pytest.warns(MrfrecWarning, match=FLOATS), pytest.raises(DataError, match="integers in the new"):
+        model.update(TEXT["csv"](folder, ["user", "item"], [(1.0, 2)]))
+
+
+@pytest.mark.filterwarnings("ignore:.*read as integers")
 def test_whole_floats_are_integer_ids_but_not_beyond_what_is_exact() -> None:
     frame = pd.DataFrame({"user": [1.0, 2.0, None, 2.0**53, 1.5, math.inf], "item": [1, 2, 3, 4, 5, 6]})
     data = read_interactions(frame, on_bad="skip")
@@ -494,6 +567,21 @@ def test_values_that_are_not_asked_for_are_not_looked_at(tmp_path: Path) -> None
         read_interactions(path, min_value=0)
     zeros = pl.DataFrame({"user": [1, 1, 2], "item": [1, 2, 2], "rating": [0.0, 3.0, -1.0]})
     assert_is(read_interactions(zeros, min_value=0), {(1, 1): 1.0, (1, 2): 1.0})
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_returns_and_zeros_count_alike_in_every_format(folder: Path, form: str) -> None:
+    rows = [(1, "a", 2), (1, "a", -2), (1, "b", 0), (2, "a", 3), (2, "a", -1), (2, "c", -1), (2, "b", 1)]
+    source = FORMATS[form](folder, ["user", "item", "qty"], rows)
+    bought = {(1, "a"): 1.0, (2, "a"): 1.0, (2, "b"): 1.0}
+    net = {(2, "a"): 2.0, (2, "b"): 1.0, (2, "c"): -1.0}  # what adds up to 0 is no interaction
+    for options, expected in (({"min_value": 1}, bought), ({"binary": False}, net)):
+        assert_is(read_interactions(source, value="qty", **options), expected)
+        events = read_events(source, value="qty", **options)
+        assert_is(events.interactions(), expected)
+    for read in (read_interactions, read_events):
+        with pytest.raises(ParameterError, match=r"value must be left out without .*'qty'\. binary=False"):
+            read(source, value="qty")
 
 
 @pytest.mark.parametrize(
@@ -598,6 +686,8 @@ def test_obvious_columns_are_recognised(names: list[str], roles: str) -> None:
         (["user", "item"], {"on_bad": None}, 'on_bad must be "refuse" or "skip"; got None'),
         (["user", "item"], {"binary": "yes"}, "binary must be True or False; got 'yes'"),
         (["user", "item"], {"min_value": math.nan}, "min_value must be a finite number; got nan"),
+        (["user", "item", "n"], {"value": "n"}, "value must be left out without min_value or binary=False"),
+        (["user", "item", "n"], {"time": "n"}, "time must be left out without half_life, window, since or"),
         (["user", "item"], {"progress": 1}, "progress must be a function .*; got 1"),
     ],
 )
@@ -756,6 +846,10 @@ def test_users_of_a_file_are_read_as_the_type_of_the_known_ones(tmp_path: Path) 
     path.write_text("user,rating\n7,x\n8,\n7,1\n")
     assert read_users(path, Ids.of([7], "user")) == [7, 8, 7]
     assert read_users(path, Ids.of(["7"], "user")) == ["7", "8", "7"]
+    path.write_text("user\n7.0\n8\n")
+    assert read_users(path, Ids.of(["7"], "user")) == ["7.0", "8"]
+    with pytest.warns(MrfrecWarning, match=FLOATS):
+        assert read_users(path, Ids.of([7], "user")) == [7, 8]
     path.write_text("user\nseven\n")
     with pytest.raises(DataError, match="user ids are integers here; got 'seven'"):
         read_users(path, Ids.of([7], "user"))

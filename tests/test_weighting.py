@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mrfrec import MRF, DataError, Interactions, MrfrecError, MrfrecWarning, ParameterError, read_interactions
+from mrfrec import MRF, DataError, Interactions, MrfrecError, MrfrecWarning, read_interactions
 from mrfrec.data import pairs
 from mrfrec.data.reading import ReadingOptions
 from mrfrec.io import batches, row_reader
@@ -214,11 +214,6 @@ def test_what_is_not_clear_is_refused(options: dict[str, Any], message: str) -> 
     for read in (read_interactions, read_events):
         with pytest.raises(MrfrecError, match=message):
             read(EVENTS, **options)
-
-
-def test_time_that_nothing_uses_is_refused() -> None:
-    with pytest.raises(ParameterError, match="time must be left out without half_life"):
-        read_interactions(EVENTS, time="time")
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,8 @@ def add_items(
     """Add new items to a model by their features, without a new fit.
 
     Each new item gets the weights that a fit with it would give it; nothing else changes. Items that the
-    model knows are left as they are. MODEL was fitted with --item-features and --histories.
+    model knows are left as they are, with a note; if all are known, MODEL is not written again. MODEL was
+    fitted with --item-features and --histories.
 
     \b
     Examples:
@@ -200,7 +201,8 @@ def add_items(
         raise DataError(f"{model} is a {type(opened).__name__}: only an MRF knows features of items.")
     count = opened.add_items(table, query=features_query)
     note(f"added {count:,} items: now {opened.data_size_}")
-    _saved(opened, output or model)
+    if count or output is not None:  # else MODEL is as it was
+        _saved(opened, output or model)
 
 
 def _opened(path: Path, command: str, machine: dict[str, Any]) -> "Recommender":

@@ -99,6 +99,10 @@ class ReadingOptions:
         return duration(name, given) if name in _DURATIONS else moment(name, given)
 
     @property
+    def uses_values(self) -> bool:
+        return self.min_value is not None or not self.binary
+
+    @property
     def uses_times(self) -> bool:
         return any(x is not None for x in (self.half_life, self.window, self.since, self.until))
 

@@ -249,7 +249,10 @@ def leave_out(events: Events, k: int = 1, *, seed: int = SEED) -> Split:
 
 
 def by_time(events: Events, k: int = 1) -> Split:
-    """Hide the k latest items of every user with more than k; of equal times, the later rows."""
+    """Hide the k latest items of every user with more than k; of equal times, the later rows.
+
+    The events need times: `read_events(…, time=True)`, or the name of their column.
+    """
     time = check_type("events", events, Events).time
     if time is None:
         raise DataError("a split by time needs times: read_events(…, time=True), or the name of a column.")

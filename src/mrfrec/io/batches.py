@@ -126,17 +126,20 @@ def batch_of(
                 if value is None and given is not None:
                     faults[i] = faults[i] or f"{role} id neither a string nor a whole number of 64 bits"
             types = {type(value) for value in ids if value is not None}
-            if len(types) > 1:
+            if str in types and len(types) > 1:
                 mixed = "numbers in some rows and strings in others"
                 raise DataError(f"{name}: {role} ids are {mixed}. Make them the same.")
-            series[role] = pl.Series(ids, dtype=pl.Int128 if types == {int} else pl.String)
+            if float in types:
+                ids = [None if value is None else float(value) for value in ids]
+            kind = pl.Float64 if float in types else pl.Int128 if int in types else pl.String
+            series[role] = pl.Series(ids, dtype=kind)
     return pl.DataFrame({**series, FAULT: pl.Series(faults, dtype=pl.String)})
 
 
-def _id(value: Any) -> int | str | None:
+def _id(value: Any) -> int | float | str | None:
     if isinstance(value, str):
         return str(value)
     if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
-        return int(value)
+        return float(value)
     is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
     return int(value) if is_integer and -INT64_MAX - 1 <= value <= 2 * INT64_MAX + 1 else None

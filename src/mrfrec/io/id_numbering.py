@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from mrfrec.checks import warn
 from mrfrec.data.ids import Ids, Texts
 from mrfrec.errors import DataError
 from mrfrec.io.batches import Source
@@ -13,6 +14,25 @@ from mrfrec.io.batches import Source
 _log = logging.getLogger("mrfrec")
 
 _SLICE = 1 << 18  # rows that are numbered at a time
+_EXACT = 2**53  # floats below this represent whole numbers exactly
+
+
+def warn_of_floats(role: str, where: str) -> None:
+    """Warn of ids that are floats: pandas makes such of integers where one is missing."""
+    warn(f"{role} ids are floats in {where}, such as 1.0: they are read as integers.")
+
+
+def without_fractions(ids: pl.Series, role: str) -> pl.Series:
+    """Return ids of a text file with 1 in place of 1.0, and warn if there are such."""
+    whole = ids.str.strip_suffix(".0")
+    floats = whole != ids
+    if floats.any():
+        large = floats & (whole.cast(pl.Int128, strict=False).abs() >= _EXACT)
+        if large.any():
+            odd = ids.filter(large)[0]
+            raise DataError(f"{role} id too large for a float to be exact, {odd!r}. Write it as an integer.")
+        warn_of_floats(role, "a text file")
+    return whole
 
 
 class IdNumbering:
@@ -46,21 +66,26 @@ class IdNumbering:
         if "strings" not in self._types:
             ids = self._as_integers(ids)
         order = ids.arg_sort()
+        ids = ids.gather(order)
         self.rank = np.full(len(used), -1, np.int32)
-        self.rank[codes[order.to_numpy()]] = np.arange(len(ids), dtype=np.int32)
+        places = ids.rle_id().to_numpy()  # 1 and 1.0 are one id
+        self.rank[codes[order.to_numpy()]] = places
         for start in range(0, len(column), _SLICE):
             column[start : start + _SLICE] = self.rank[column[start : start + _SLICE]]
-        ids = ids.gather(order)
+        ids = ids if places[-1] == len(ids) - 1 else ids.unique(maintain_order=True)
         self.ids = Ids(Texts.of(ids) if ids.dtype == pl.String else ids.to_numpy())
         del self.texts
 
     def _as_integers(self, ids: pl.Series) -> pl.Series:
         """Return integers if all of the texts are such; else the texts, if no column had integers."""
-        odd = pl.repeat(True, len(ids), eager=True)
+        odd, whole = pl.repeat(True, len(ids), eager=True), ids.str.strip_suffix(".0")
         for kind in (pl.Int64, pl.UInt64):
-            numbers = ids.cast(kind, strict=False)
-            fits = (numbers.cast(pl.String) == ids).fill_null(False)
+            numbers = whole.cast(kind, strict=False)
+            fits = (numbers.cast(pl.String) == whole).fill_null(False)
             if fits.all():
+                if (whole != ids).any():
+                    without_fractions(ids, self.role)
+                    self._types.setdefault("integers", "a text file")  # strings would not be written so
                 return numbers
             odd &= ~fits
         others = ids.filter(odd)

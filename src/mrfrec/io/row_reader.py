@@ -22,8 +22,8 @@ from mrfrec.data.provenance import Sums
 from mrfrec.data.reading import ReadingOptions
 from mrfrec.errors import DataError, EmptyTableError
 from mrfrec.io import weighting
-from mrfrec.io.batches import BLANK, FAULT, FEATURE, INT64_MAX, Roles, Source, Types, reading
-from mrfrec.io.id_numbering import IdNumbering
+from mrfrec.io.batches import BLANK, FAULT, FEATURE, ID_ROLES, INT64_MAX, Roles, Source, Types, reading
+from mrfrec.io.id_numbering import IdNumbering, warn_of_floats
 
 _log = logging.getLogger("mrfrec")
 
@@ -57,6 +57,7 @@ class RowReader:
         self.users, self.items = IdNumbering("user"), IdNumbering("item")
         self.is_binary = not self.options.weighs  # whether every pair counts 1
         self.skipped: dict[str, int] = {}  # reason → rows
+        self._floats: set[tuple[str, str]] = set()  # columns of ids that were told to be floats
         self.read_rows = self.expected = 0  # rows; 0 are expected if that is not known
         self._are_dates: bool | None = None
         self._time_scale: int | None = None  # microseconds in one of the numbers that are times
@@ -147,6 +148,11 @@ class RowReader:
                 )
             for reason, count in Counter(why.filter(bad).to_list()).items():
                 self.skipped[prefix + reason] = self.skipped.get(prefix + reason, 0) + count
+            for role in (role for role in ID_ROLES if role in roles and batch[role].dtype.is_float()):
+                where = f"column {roles[role]!r} of {table.name}"
+                if (role, where) not in self._floats:
+                    self._floats.add((role, where))
+                    warn_of_floats(role, where)
             row += len(batch)
             self.read_rows += len(batch) - int((why == BLANK).sum())
             yield typed.filter(why.is_null()) if why.null_count() < len(why) else typed

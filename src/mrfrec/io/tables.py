@@ -24,11 +24,20 @@ from mrfrec.data.reading import Duplicates, Duration, Format, Moment, OnBad, Rea
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.batches import Source, reading
 from mrfrec.io.columns import check_that_rows_may_be_counted, find_roles, find_titles, name_list
+from mrfrec.io.id_numbering import without_fractions
 from mrfrec.io.row_reader import RowReader
 from mrfrec.io.sources import open_sources
 
 _log = logging.getLogger("mrfrec")
 _COLUMNS = ("user", "item", "value", "title", "event", "time")
+_USED_WITH = {  # columns that only some options use: the options, and what they do
+    "value": (
+        "min_value or binary=False (--values)",
+        "binary=False lets pairs count their values, min_value leaves out rows below it.",
+    ),
+    "event": ("event_weights", "Say what each kind counts."),
+    "time": ("half_life, window, since or until", "Nothing else needs times here."),
+}
 
 
 @shows_progress
@@ -76,7 +85,8 @@ def read_interactions(
     item
         Column of the items, if its name does not tell.
     value
-        Column of the values: ratings, counts, plays. Values are kept in single precision.
+        Column of the values, for the options that need them: ratings, counts, plays. The options are
+        `min_value` and `binary=False`. Values are kept in single precision.
     title
         Column of the items' titles. Of several titles of one item, the first in alphabetical order is taken.
     items
@@ -134,9 +144,6 @@ def read_interactions(
     assert not isinstance(progress, bool)
     options = check_reading(given)
     named = {role: given[role] for role in _COLUMNS} | {"title": title if items is None else None}
-    if time is not None and not options.uses_times:
-        rule = "left out without half_life, window, since or until"
-        raise ParameterError("time", rule, time, "Nothing else needs times here.")
     rows, library = _read(source, named, items, options, progress)
     matrix, sums, times = rows.to_matrix(duplicates)
     limits = {name: int(limit) for name, limit in options.limits().items() if limit}
@@ -194,6 +201,7 @@ def read_events(
             raise ParameterError(name, "left out for events", limit, "Use Events.filtered.")
     named = {"user": user, "item": item, "value": value, "title": title if items is None else None}
     named |= {"event": event, "time": time if isinstance(time, str) else None}
+    _refuse_unused({"value": value, "event": event}, read_by)
     rows, library = _read(source, named, items, read_by, progress, timed=bool(time))
     events = rows.to_events(read_by.duplicates)
     titles = events.titles if items is None else _titles_from(items, events.items, item, title, rows)
@@ -206,7 +214,18 @@ def check_reading(given: Mapping[str, Any]) -> ReadingOptions:
         if not isinstance(given.get(name), str | None):
             raise ParameterError(name, "a text", given[name])
     names = [field.name for field in fields(ReadingOptions) if field.name in given]
-    return ReadingOptions(**{name: given[name] for name in names})
+    options = ReadingOptions(**{name: given[name] for name in names})
+    _refuse_unused({name: given.get(name) for name in _USED_WITH}, options)
+    return options
+
+
+def _refuse_unused(named: Mapping[str, str | None], options: ReadingOptions) -> None:
+    """Refuse a column that is named, and that no option uses."""
+    used = {"value": options.uses_values, "event": options.event_weights, "time": options.uses_times}
+    for role, name in named.items():
+        if name is not None and not used[role]:
+            needed, advice = _USED_WITH[role]
+            raise ParameterError(role, f"left out without {needed}", name, advice)
 
 
 def _read(
@@ -219,11 +238,8 @@ def _read(
     timed: bool = False,
 ) -> tuple[RowReader, str | None]:
     """Read the rows of all tables; return them, and the data frame library of the first table."""
-    if named["event"] is not None and options.event_weights is None:
-        advice = "Say what each kind counts."
-        raise ParameterError("event", "left out without event_weights", named["event"], advice)
     sources = open_sources(source, options)
-    min_value, uses_values = options.min_value, options.min_value is not None or not options.binary
+    min_value, uses_values = options.min_value, options.uses_values
     timed, kinds = timed or options.uses_times, options.event_weights is not None
     wanted = {"value": uses_values, "time": timed, "title": items is None}
     needed = ("user", "item", *(["time"] if timed else []), *(["event"] if kinds else []))
@@ -290,9 +306,15 @@ def read_users(path: Path, known: Ids) -> list[Id]:
     for source in open_sources(path):
         roles = {"user": find_roles(source, {}, needed=("user",))["user"]}
         for batch in RowReader().good(source, roles):
-            texts = batch["user"].cast(pl.String)
+            texts = _id_texts(batch, "user", source, known)
             users += texts.to_list() if known.is_text else [known.parse(text, "user") for text in texts]
     return users
+
+
+def _id_texts(batch: pl.DataFrame, role: str, source: Source, known: Ids) -> pl.Series:
+    """Return ids as texts, to compare them with the known ones."""
+    texts = batch[role].cast(pl.String)
+    return without_fractions(texts, role) if source.is_text and not known.is_text else texts
 
 
 def _titles_from(table: object, items: Ids, item: str | None, title: str | None, rows: RowReader) -> Texts:
@@ -302,7 +324,7 @@ def _titles_from(table: object, items: Ids, item: str | None, title: str | None,
         (places.get(name, -1), text)
         for source in open_sources(table)
         for batch in rows.good(source, find_titles(source, item, title), prefix="items: ")
-        for name, text in batch.select(pl.col("item").cast(pl.String), "title").iter_rows()
+        for name, text in zip(_id_texts(batch, "item", source, items), batch["title"], strict=True)
     )
     titles = first_titles(len(items), named)
     if titles is None:

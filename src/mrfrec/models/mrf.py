@@ -448,8 +448,9 @@ class MRF(Linear):
         """Add items that nobody has used yet, by their features, without a new fit; return how many.
 
         Each new item gets the weights that a fit with it would give it: one small system, with the items most
-        like it. Nothing else changes. Items that the model knows are left as they are, with a warning. A
-        loaded model must have been saved with `include_histories=True`.
+        like it. Nothing else changes. Items that the model knows are left as they are, with a warning: the
+        same table a second time adds nothing. A loaded model must have been saved with
+        `include_histories=True`.
 
         Parameters
         ----------
@@ -468,6 +469,8 @@ class MRF(Linear):
         if not self.uses_features:
             raise DataError(f"add_items needs an MRF: {type(self).__name__} learns from interactions alone.")
         data, count = new_items.with_more_items(fitted, table, item, query)
+        if not count:
+            return 0
         settings = type(self)(**fitted.parameters)._settings
         with self._engine(None) as engine:
             learned = new_items.extended(self._mrf(fitted), data, count, settings, engine)

@@ -76,8 +76,6 @@ def with_more_items(
     more = read_more_features(table, known, item, query=query)
     wide = data.with_features(known.joined(more))
     count = wide.n_items - data.n_items
-    if not count:
-        raise DataError(f"the table has no new item: the model knows all {len(more.items):,} of it.")
     if count < len(more.items):
         warn(f"{len(more.items) - count:,} of {len(more.items):,} items are known, and left as they are")
     return wide, count

@@ -57,7 +57,9 @@ class Answer:
     """Recommendations as data: plain rows, and the ids that the model does not know."""
 
     rows: list[dict[str, Any]]  # user, item, title, score, rank, source [, because]
-    unknown: dict[str, list[Id]]  # by the parameter they were given as: users, history, allow, exclude
+    # By the parameter they were given as: users, history, allow, exclude; in "users of allow" and "users of
+    # exclude", those who are not asked about.
+    unknown: dict[str, list[Id]]
 
 
 class FitContext(NamedTuple):
@@ -504,7 +506,8 @@ class Recommender(ABC):
             Leave out the items of the history.
         allow, exclude
             Recommend only these items; never these. Item ids for everybody, or a mapping from users (as the
-            table names them) to item ids, in which None stands for everybody.
+            table names them) to item ids, in which None stands for everybody. Users who are not asked about
+            are ignored, with a warning.
         novelty
             γ, in place of the one that the model was fitted with; see `MRF`. Only for models that score by
             weights.

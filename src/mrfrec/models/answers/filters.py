@@ -7,12 +7,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mrfrec.checks import warn
 from mrfrec.core.sparse import Rows
 from mrfrec.data.ids import Id, Ids
 from mrfrec.errors import ParameterError
 from mrfrec.models.answers.histories import Query, UnknownIds, find_ids, rows_of_pairs
 from mrfrec.models.answers.question import ItemFilter
 from mrfrec.models.answers.scorers import items_of
+
+
+class UnaskedUsers(UnknownIds):
+    """The users of a mapping that are not among those asked for."""
+
+    def warn(self) -> None:
+        """Warn of how many there are."""
+        count, first = f"{len(self.ids):,} of {self.given:,}", f"the first is {self.ids[0]!r}"
+        warn(f"{count} {self.parameter} are not among those asked for; ignored ({first}).")
 
 
 @dataclass(frozen=True)
@@ -36,7 +46,7 @@ class Filters:
         unknown: tuple[UnknownIds, ...] = ()
         for name, given in (("allow", allow), ("exclude", exclude)):
             by_user = given if isinstance(given, Mapping) else {None: given}
-            owners, ids = _by_row(by_user, query.names, name)
+            owners, ids, others = _by_row(by_user, query.names, name)
             for_all = by_user.get(None)
             common = [] if for_all is None else list(_checked(for_all, name))
             places, missing = find_ids([*ids, *common], items, "item", name)
@@ -51,7 +61,7 @@ class Filters:
                 hidden = found.setdefault("hidden", np.full(len(items), name == "allow"))
                 places = places[len(ids) :]
                 hidden[places[places >= 0]] = name == "exclude"
-            unknown += missing
+            unknown += others + missing
         return cls(**found, unknown=unknown)
 
     def hide(self, start: int, histories: Rows, exclude_seen: bool) -> Rows | None:
@@ -75,29 +85,35 @@ class Filters:
         return {row - start: self.allowed[row] for row in rows if row in self.allowed}
 
 
-def _by_row(given: Mapping[Any, Any], names: Ids, parameter: str) -> tuple[npt.NDArray[Any], list[Id]]:
-    """Return pairs of a row of the query and an item id."""
+def _by_row(
+    given: Mapping[Any, Any], names: Ids, parameter: str
+) -> tuple[npt.NDArray[Any], list[Id], tuple[UnknownIds, ...]]:
+    """Return pairs of a row of the query and an item id, and the users who are not asked for."""
     rows: dict[Id, list[int]] = {}
     for row, name in enumerate(names if given.keys() - {None} else ()):
         if name in given:
             rows.setdefault(name, []).append(row)
     owners: list[int] = []
     ids: list[Id] = []
+    others: list[Id] = []
     for user, items in given.items():
         if user is None:
             continue
-        if user not in rows:
+        if not isinstance(user, str if names.is_text else int | np.integer):
             raise ParameterError(
                 parameter,
-                "a mapping whose keys are among the users asked for",
+                f"a mapping whose keys are user ids, which are {'strings' if names.is_text else 'integers'}",
                 user,
                 "Rows of a list of histories are numbered from 0. For everybody, give a list of item ids.",
             )
         listed = list(_checked(items, f"{parameter}[{user!r}]"))
-        for row in rows[user]:
+        if user not in rows:
+            others.append(user)
+        for row in rows.get(user, ()):
             owners += [row] * len(listed)
             ids += listed
-    return np.array(owners, np.int64), ids
+    unasked = UnaskedUsers(f"users of {parameter}", others, len(given.keys() - {None}))
+    return np.array(owners, np.int64), ids, (unasked,) if others else ()
 
 
 def _checked(given: object, parameter: str) -> Iterable[Any]:
