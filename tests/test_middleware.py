@@ -31,6 +31,7 @@ from mrfrec.service.queue import WorkQueue
 from servers import ASK, JSON, asking, eventually, raw, save_keys, sent, serving
 
 
+from mrfrec.service.served import ServedModels
 @pytest.fixture(scope="module")
 def open_client(shop: Path) -> Iterator[httpx.Client]:
     with asking(shop, max_body=1000, body_seconds=0.5, origins=("https://shop.example",)) as client:
@@ -586,3 +587,47 @@ def test_connection_goes_on_after_a_refusal_for_lack_of_room(shop: Path, prefix:
         assert b"HTTP/1.1 200 " in found
         counted = httpx.get(f"{url}/metrics").text
     assert 'mrfrec_requests_total{model="",route="/v1/recommend",status="503"} 1.0' in counted
+def test_work_waits_for_no_thread_that_others_use() -> None:
+    async def main() -> None:
+        go_on = Event()
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        other = asyncio.create_task(asyncio.to_thread(go_on.wait, 20))
+        await asyncio.sleep(0)
+        try:
+            async with asyncio.timeout(5):
+                assert await WorkQueue(1, 1.0).run_in_thread(lambda: 7) == 7
+        finally:
+            go_on.set()
+            await other
+
+    asyncio.run(main())
+
+
+def test_two_of_many_reloads_are_made_and_lookups_are_answered_meanwhile(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = Event(), Event()
+    inner = ServedModels.reload
+
+    def waits(self: ServedModels, name: str) -> Any:
+        begun.set()
+        assert go_on.wait(20)
+        return inner(self, name)
+
+    monkeypatch.setattr(ServedModels, "reload", waits)
+    with asking(shop, seconds=10.0) as client, ThreadPoolExecutor(24) as pool:
+        try:
+            replies = [pool.submit(client.post, "/v1/models/shop/reload") for _ in range(24)]
+            assert begun.wait(20)
+            eventually(lambda: sum(reply.done() for reply in replies) == 22)
+            assert client.get("/v1/search?q=milk").status_code == 200
+        finally:
+            go_on.set()
+        found = [reply.result() for reply in replies]
+    assert sorted(reply.status_code for reply in found) == [200] * 2 + [503] * 22
+    for reply in found:
+        if reply.status_code == 503:
+            assert reply.headers["retry-after"] == "1"
+            assert reply.json()["detail"] == "models are being reloaded; try again."
+
+
