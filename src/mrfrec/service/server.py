@@ -107,7 +107,7 @@ def serve(
             return
         ServedModels(paths, default, split, salt=salt)
         sockets = _listen(listening)
-        with shared_folder():
+        with shared_folder(workers, len(paths)):
             worker = partial(_worker, make, settings.drain, prepare)
             _supervise(uvicorn.Config(worker, factory=True, workers=workers, **options), sockets)
 
