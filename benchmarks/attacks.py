@@ -2,16 +2,21 @@
 
     python -m benchmarks.attacks
 
-Prefixes, a batch that is too large, requests that could stop the event loop, clients that do not read.
+Prefixes, a batch that is too large, requests that could stop the event loop, clients that do not read, a full
+folder of metrics, signals while workers start, many reloads at once.
 """
 
 import json
+import os
+import re
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -47,6 +52,9 @@ def main() -> None:
         _too_large(model)
         _loop(model)
         _stuck(model)
+        _full_memory(model, Path(folder))
+        _early_signals(model, Path(folder))
+        _many_reloads(model)
 
 
 def _model(path: Path) -> Path:
@@ -173,6 +181,146 @@ def _stuck(model: Path) -> None:
             time.sleep(0.1)
         after = usage()[0]
     print(f"40 clients that do not read 7 MB: {before:.0f} → {peak:.0f} MB, after a minute {after:.0f} MB")
+
+
+@contextmanager
+def _workers(folder: Path, model: Path, memory: str = "/dev/shm") -> Iterator[tuple[int, str, Path]]:
+    """Start a service of two workers with metrics in `memory`; gives its process id, its URL and its log."""
+    code = (
+        "import logging, sys\n"
+        "from functools import partial\n"
+        "from mrfrec.service import metrics, serve\n"
+        "log = partial(logging.basicConfig, level=logging.INFO)\n"
+        "log()\n"
+        "metrics._MEMORY = sys.argv[3]\n"
+        "serve(sys.argv[1], port=int(sys.argv[2]), workers=2, prepare=log)\n"
+    )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = folder / "log"
+    with log.open("wb") as file:
+        command = [sys.executable, "-c", code, str(model), str(port), memory]
+        process = subprocess.Popen(command, stderr=file, stdout=file)
+    try:
+        for _ in range(600):
+            if b"listening at" in log.read_bytes():
+                break
+            time.sleep(0.05)
+        yield process.pid, f"http://127.0.0.1:{port}", log
+    finally:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(30)
+        process.kill()
+        process.wait()
+
+
+def _status(url: str, method: str = "GET", timeout: float = 10) -> int:
+    """Return the status of an answer over a connection of its own; 0 if there is none."""
+    try:
+        return httpx.request(method, url, timeout=timeout).status_code
+    except httpx.TransportError:
+        return 0
+
+
+def _wait_until(holds: Callable[[], bool], seconds: float) -> None:
+    """Wait until something holds, for at most as many seconds as given."""
+    end = time.monotonic() + seconds
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.05)
+
+
+def _full_memory(model: Path, folder: Path) -> None:
+    """Fill the file system of the metrics, one of 2 MB, and ask in ways that are counted anew."""
+    memory = folder / "memory"
+    memory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(memory)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        print("full folder of metrics: skipped, since this user may not mount a file system", flush=True)
+        return
+    try:
+        with _workers(folder, model, str(memory)) as (_, url, log):
+            _wait_until(lambda: log.read_text().count("Application startup complete") == 2, 60)
+            with suppress(OSError), (memory / "filler").open("wb", buffering=0) as filler:
+                while True:
+                    filler.write(bytes(4096))
+            paths = ["/v1/search?q=1", "/v1/item?item=1", "/v1/similar?item=1", "/v1/models", "/model", "/no"]
+            paths += [f"{path}&k=x" for path in paths] + ["/v1/no", "/health", "/ready", "/static/no"]
+            start, answers = time.monotonic(), []
+            while time.monotonic() < start + 30:
+                answers += [_status(url + path) for path in paths]
+            text = log.read_text()
+            found = httpx.get(f"{url}/metrics").text if answers[-1] else ""
+            counted = sum(map(float, re.findall(r"mrfrec_requests_total{.*} ([\d.e+]+)", found)))
+        warnings = len(re.findall(r"^WARNING", text, flags=re.MULTILINE))
+        print(
+            f"full folder of metrics, 30 s: {text.count('] died')} workers died, {warnings} warnings; "
+            f"{answers.count(0)} of {len(answers)} requests unanswered, {counted:.0f} counted", flush=True,
+        )  # fmt: skip
+    finally:
+        subprocess.run(["umount", str(memory)], check=True)
+
+
+def _early_signals(model: Path, folder: Path) -> None:
+    """Send SIGHUP while workers start, and reload while one is replaced."""
+
+    def started(log: Path) -> list[int]:
+        return [int(pid) for pid in re.findall(r"worker (\d+) starts", log.read_text())]
+
+    for pause in (None, 0.25):
+        with _workers(folder, model) as (pid, url, log):
+            start = time.monotonic()
+            while not _status(f"{url}/health", timeout=0.1) and time.monotonic() < start + 90:
+                if pause is not None:
+                    os.kill(pid, signal.SIGHUP)
+                    time.sleep(pause)
+            first = time.monotonic() - start
+            died = log.read_text().count("] died")
+        what = "no signal" if pause is None else "SIGHUP every 0.25 s"
+        print(f"{what} during a start: first answer after {first:.1f} s, {died} workers died", flush=True)
+    with _workers(folder, model) as (_, url, log):
+        _wait_until(lambda: log.read_text().count("Application startup complete") == 2, 60)
+        os.kill(started(log)[0], signal.SIGKILL)
+        start = time.monotonic()
+        time.sleep(0.8)
+        status = _status(f"{url}/v1/models/shop/reload", "POST")
+        _wait_until(lambda: log.read_text().count("Application startup complete") >= 3, 90)
+        seconds, died = time.monotonic() - start, log.read_text().count("] died")
+    print(
+        f"a worker killed, a reload ({status}) 0.8 s later: two workers after {seconds:.1f} s, "
+        f"{died} workers died", flush=True,
+    )  # fmt: skip
+
+
+def _many_reloads(model: Path) -> None:
+    """Let 24 clients reload the model for ten seconds, again and again, and search meanwhile."""
+
+    def reload(url: str, end: float) -> Counter[int]:
+        found: Counter[int] = Counter()
+        while time.monotonic() < end:
+            found[_status(f"{url}/v1/models/shop/reload", "POST", 90)] += 1
+            time.sleep(1)
+        return found
+
+    with _process("-m", "mrfrec", "serve", model, "--port", ..., "--log", "off") as (url, _):
+        with httpx.Client(timeout=90) as client, ThreadPoolExecutor(24) as pool:
+            client.get(f"{url}/v1/search?q=1")
+            reloading = [pool.submit(reload, url, time.monotonic() + 10) for _ in range(24)]
+            time.sleep(0.5)
+            searches: list[tuple[float, int]] = []
+            while not all(one.done() for one in reloading):
+                start = time.perf_counter()
+                status = client.get(f"{url}/v1/search?q=1").status_code
+                searches.append((time.perf_counter() - start, status))
+                time.sleep(0.05)
+        replies = sum((one.result() for one in reloading), Counter[int]())
+    times = [seconds for seconds, _ in searches]
+    print(
+        f"24 clients that reload for 10 s: {dict(replies)}; {len(searches)} searches: "
+        f"{dict(Counter(status for _, status in searches))}, median {np.median(times):.3f} s, "
+        f"slowest {max(times):.2f} s", flush=True,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

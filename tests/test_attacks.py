@@ -3,14 +3,17 @@
 import json
 import logging
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -446,6 +449,56 @@ def test_two_workers_start_where_the_file_system_is_read_only(
         assert httpx.post(f"{service.url}/v1/recommend", json=ASK, timeout=60).status_code == 200
         eventually(lambda: f"\nmrfrec_workers {1 + has_memory}.0" in httpx.get(f"{service.url}/metrics").text)
         assert ("tells of one worker" in service.log) != has_memory
+
+
+@pytest.fixture
+def small_memory(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MB in memory."""
+    folder = tmp_path / "memory"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("this user may not mount a file system")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.slow
+def test_workers_live_and_count_though_the_memory_of_their_metrics_is_full(
+    shop: Path, tmp_path: Path, small_memory: Path
+) -> None:
+    code = (
+        "import logging, sys\n"
+        "from functools import partial\n"
+        "from mrfrec.service import metrics, serve\n"
+        "log = partial(logging.basicConfig, level=logging.INFO)\n"
+        "log()\n"
+        f"metrics._MEMORY = {str(small_memory)!r}\n"
+        "serve(sys.argv[1], port=0, workers=2, prepare=log)\n"
+    )
+    with Command(tmp_path, shop, code=code) as service:
+        service.wait_for("startup complete", 2)
+        with suppress(OSError), (small_memory / "filler").open("wb", buffering=0) as filler:
+            for _ in range(1000):
+                filler.write(bytes(4096))
+        assert os.statvfs(small_memory).f_bfree == 0
+        paths = ["item?item=jam", "similar?item=jam", "search?q=j", "models", "models/shop", "models/no"]
+        asked = [f"/v1/{path}{more}" for path in paths for more in ("", "&k=x", "/no")]
+        asked += ["/", "/item?item=no", "/no", "/static/no", "/health", "/ready", "/v1/no"]
+        for _ in range(6):  # by either worker: each of these is counted under labels of its own
+            for path in asked:
+                assert httpx.get(service.url + path).status_code in (200, 404, 422)
+        text = httpx.get(f"{service.url}/metrics").text
+        assert "\nmrfrec_workers 2.0" in text
+        counted = sum(map(float, re.findall(r"\nmrfrec_requests_total{.*} (\S+)", text)))
+        assert counted == 6 * len(asked)
+        assert "died" not in service.log
+        os.kill(service.workers[0], signal.SIGKILL)
+        service.wait_for("startup complete", 3)
+        assert f"worker {service.workers[2]} tells of this worker alone" in service.log
+        for path in asked:
+            assert httpx.get(service.url + path).status_code in (200, 404, 422)
+        assert service.log.count("and is replaced") == 1
 
 
 # ── starting ──────────────────────────────────────────────────────────────────────────────────────

@@ -1,6 +1,7 @@
 """The middleware of the service: access, limits, and what every response carries; its queues and metrics."""
 
 import asyncio
+import errno
 import json
 import logging
 import os
@@ -8,15 +9,18 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from http import HTTPStatus
 from importlib import import_module
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import values
 
 from mrfrec.cli.serving import JsonLines
 from mrfrec.errors import DataError, ParameterError
@@ -27,6 +31,7 @@ from mrfrec.service.keys import new_key, read_keys
 from mrfrec.service.metrics import ROUTES, route_of
 from mrfrec.service.problems import ProblemError
 from mrfrec.service.queue import WorkQueue
+from mrfrec.service.served import ServedModels
 
 from servers import ASK, JSON, asking, eventually, raw, save_keys, sent, serving
 
@@ -400,12 +405,86 @@ def test_folder_of_a_killed_service_is_removed_by_the_next_one(
     used, abandoned = tmp_path / "mrfrec-workers-1", tmp_path / "mrfrec-workers-2"
     used.mkdir()
     abandoned.mkdir()
-    with metrics._locked(used), metrics.shared_folder():
+    with metrics._locked(used), metrics.shared_folder(2, 1):
         mine = Path(os.environ["PROMETHEUS_MULTIPROC_DIR"])
         assert {*tmp_path.iterdir()} == {used, mine}
         metrics._remove_abandoned(str(tmp_path))
         assert mine.exists()
     assert [*tmp_path.iterdir()] == [used]
+
+
+def _no_room(*_: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_folder_of_metrics_is_where_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory, elsewhere = tmp_path / "memory", tmp_path / "elsewhere"
+    memory.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.setattr(metrics, "_MEMORY", str(memory))
+    monkeypatch.setattr("tempfile.tempdir", str(elsewhere))
+    reserve = os.posix_fallocate
+
+    def reserve_elsewhere(descriptor: int, start: int, size: int) -> None:
+        if str(memory) in os.readlink(f"/proc/self/fd/{descriptor}"):  # noqa: PTH115
+            _no_room()
+        reserve(descriptor, start, size)
+
+    for full, place in ((reserve, memory), (reserve_elsewhere, elsewhere)):
+        monkeypatch.setattr(os, "posix_fallocate", full)
+        with metrics.shared_folder(2, 1):
+            assert Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]).parent == place
+    monkeypatch.setattr(os, "posix_fallocate", _no_room)
+    assert "tells of one worker each" not in caplog.text
+    with metrics.shared_folder(2, 1):
+        assert "PROMETHEUS_MULTIPROC_DIR" not in os.environ
+    assert "tells of one worker each" in caplog.text
+    assert [*memory.iterdir(), *elsewhere.iterdir()] == []
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which metrics are counted, as in a worker."""
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    monkeypatch.setattr(values, "ValueClass", values.MultiProcessValue())  # type: ignore[no-untyped-call]
+    return tmp_path
+
+
+def _count_everything(names: list[str]) -> metrics.Metrics:
+    """Count a request of every kind there can be."""
+    models: Any = [SimpleNamespace(name=name, fingerprint="", written=0.0) for name in names]
+    found = metrics.Metrics(models)
+    for route in ROUTES:
+        for status in (*HTTPStatus, 499, 0):
+            found.count_request(route, int(status), 0.1)
+        for name in names:
+            found.count_request(route, 200, 0.1, name)
+            found.count_request(route, 499, 0.1, name)
+    found.set_queue(1)
+    return found
+
+
+@pytest.mark.parametrize("models", [1, 20])
+def test_room_for_all_that_a_worker_can_count_is_reserved(models: int, folder: Path) -> None:
+    names = [f"{number:064}" for number in range(models)]
+    text = _count_everything(names).render().decode()
+    sizes = {file.stem.rpartition("_")[0]: file.stat() for file in folder.iterdir()}
+    assert {kind: found.st_size for kind, found in sizes.items()} == metrics._room(models)
+    assert all(512 * found.st_blocks >= found.st_size for found in sizes.values())
+    assert text.count("mrfrec_requests_total{") == len(ROUTES) * (len(HTTPStatus) + 2 + 2 * models)
+    assert "\nmrfrec_workers 1.0" in text
+
+
+def test_worker_without_room_for_its_metrics_counts_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(os, "posix_fallocate", _no_room)
+    text = _count_everything(["shop"]).render().decode()
+    assert 'mrfrec_requests_total{model="shop",route="page",status="200"} 1.0' in text
+    assert f"No space left on device): /metrics of worker {os.getpid()} tells of this worker" in caplog.text
+    assert [*folder.iterdir()] == []
 
 
 def test_metrics_count_what_happened(shop: Path, tmp_path: Path) -> None:
@@ -522,6 +601,50 @@ def test_requests_that_wait_too_long_are_refused(way: Any) -> None:
             await second
 
     asyncio.run(main())
+
+
+def test_work_waits_for_no_thread_that_others_use() -> None:
+    async def main() -> None:
+        go_on = Event()
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        other = asyncio.create_task(asyncio.to_thread(go_on.wait, 20))
+        await asyncio.sleep(0)
+        try:
+            async with asyncio.timeout(5):
+                assert await WorkQueue(1, 1.0).run_in_thread(lambda: 7) == 7
+        finally:
+            go_on.set()
+            await other
+
+    asyncio.run(main())
+
+
+def test_two_of_many_reloads_are_made_and_lookups_are_answered_meanwhile(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = Event(), Event()
+    inner = ServedModels.reload
+
+    def waits(self: ServedModels, name: str) -> Any:
+        begun.set()
+        assert go_on.wait(20)
+        return inner(self, name)
+
+    monkeypatch.setattr(ServedModels, "reload", waits)
+    with asking(shop, seconds=10.0) as client, ThreadPoolExecutor(24) as pool:
+        try:
+            replies = [pool.submit(client.post, "/v1/models/shop/reload") for _ in range(24)]
+            assert begun.wait(20)
+            eventually(lambda: sum(reply.done() for reply in replies) == 22)
+            assert client.get("/v1/search?q=milk").status_code == 200
+        finally:
+            go_on.set()
+        found = [reply.result() for reply in replies]
+    assert sorted(reply.status_code for reply in found) == [200] * 2 + [503] * 22
+    for reply in found:
+        if reply.status_code == 503:
+            assert reply.headers["retry-after"] == "1"
+            assert reply.json()["detail"] == "models are being reloaded; try again."
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import sys
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from threading import Event
@@ -40,7 +41,7 @@ def test_killed_workers_are_replaced_while_others_answer_and_end_with_their_pare
         eventually(lambda: not is_running(first))
         for _ in range(10):  # connections that the dead one had not accepted, the other accepts
             assert httpx.post(f"{service.url}/v1/recommend", json=ASK).status_code == 200
-        service.wait_for("waits: ", seconds=120)  # the supervisor may wait for a sign of life of the dead one
+        service.wait_for("waits: ")
         assert f"[{first}] died" in service.log
         for _ in range(50):  # each over a connection of its own: a worker without its model takes none
             assert httpx.post(f"{service.url}/v1/recommend", json=ASK).status_code == 200
@@ -70,6 +71,80 @@ def test_sighup_while_it_starts_is_no_end(shop: Path, tmp_path: Path) -> None:
         service.wait_for("opened", 3)
         assert httpx.post(f"{service.url}/v1/recommend", json=ASK).status_code == 200
         assert service.stop() == 0
+
+
+@pytest.mark.slow
+def test_sighup_ends_no_worker_that_starts(shop: Path, tmp_path: Path) -> None:
+    with Command(tmp_path, shop, "--workers", 2) as service:
+
+        def all_have_started() -> bool:
+            service.process.send_signal(signal.SIGHUP)
+            return service.log.count("startup complete") >= 2
+
+        eventually(all_have_started, 60)
+        service.wait_for(" replaces ", 2)  # each has heard it in the end
+        assert "died" not in service.log
+        assert len(service.workers) == 2
+        assert service.stop() == 0
+
+
+# A service that does not look at its files, of as many workers as are asked for.
+NO_LOOKS = (
+    "import logging, sys\nfrom functools import partial\nfrom pathlib import Path\n"
+    "from mrfrec.service import ServiceSettings\nfrom mrfrec.service.server import serve\n"
+    "log = partial(logging.basicConfig, level=logging.INFO)\nlog()\nmodel, workers = sys.argv[1:]\n"
+    "settings = ServiceSettings(poll=0)\n"
+    "serve({'m': Path(model)}, port=0, workers=int(workers), settings=settings, prepare=log)\n"
+)
+
+
+@pytest.mark.slow
+def test_worker_that_starts_during_a_reload_has_the_new_model(tmp_path: Path) -> None:
+    file, new = save_shop(tmp_path / "m.mrf", l2=0.5), save_shop(tmp_path / "new.mrf", l2=50.0)
+    fingerprint = mrfrec.load(new).file_hash_[:16]
+    with Command(tmp_path, file, 2, code=NO_LOOKS) as service:
+        service.wait_for("startup complete", 2)
+        _kill_and_wait_for_another(service, service.workers[0])
+        new.replace(file)
+        assert httpx.post(f"{service.url}/v1/models/m/reload").json()["fingerprint"] == fingerprint
+        service.wait_for("startup complete", 3, seconds=25)
+
+        def answering() -> set[str]:
+            answers = (httpx.post(f"{service.url}/v1/recommend", json=ASK) for _ in range(30))
+            return {answer.headers["mrfrec-model"] for answer in answers}
+
+        eventually(lambda: answering() == {f"m; {fingerprint}"})
+        assert f"worker {service.workers[0]} died (SIGKILL) and is replaced" in service.log
+        assert service.log.count("and is replaced") == 1
+
+
+@pytest.mark.slow
+def test_worker_that_is_killed_while_it_starts_is_replaced_at_once(shop: Path, tmp_path: Path) -> None:
+    with Command(tmp_path, shop, "--workers", 2) as service:
+        service.wait_for("startup complete", 2)
+        second = _kill_and_wait_for_another(service, service.workers[0])
+        time.sleep(1)  # the supervisor waits for its sign of life
+        third = _kill_and_wait_for_another(service, second)
+        service.wait_for(f"worker {third} starts")
+
+
+def _kill_and_wait_for_another(service: Command, pid: int) -> int:
+    """Kill a worker; return the one that is started in its place, at the latest after 15 s."""
+    known = _workers_of(service.process.pid)
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: bool(_workers_of(service.process.pid) - known), 15)
+    (other,) = _workers_of(service.process.pid) - known
+    return other
+
+
+def _workers_of(pid: int) -> set[int]:
+    """Return the workers of a service, also those that have only begun to start."""
+    found = set()
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with suppress(OSError):  # it may have ended
+            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.add(int(child))
+    return found
 
 
 def _ignores(pid: int, number: signal.Signals) -> bool:
@@ -144,12 +219,6 @@ def test_sighup_reloads_models_and_keys_in_all_workers(shop: Path, tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_reload_reaches_all_workers_without_a_look_at_the_file(tmp_path: Path) -> None:
-    code = (
-        "import logging, sys\nfrom functools import partial\nfrom pathlib import Path\n"
-        "from mrfrec.service import ServiceSettings\nfrom mrfrec.service.server import serve\n"
-        "log = partial(logging.basicConfig, level=logging.INFO)\nlog()\n"
-        "serve({'m': Path(sys.argv[1])}, port=0, workers=3, settings=ServiceSettings(poll=0), prepare=log)\n"
-    )
     file, new = save_shop(tmp_path / "m.mrf", l2=0.5), save_shop(tmp_path / "new.mrf", l2=50.0)
     fingerprint = mrfrec.load(new).file_hash_[:16]
     stop = Event()
@@ -161,7 +230,7 @@ def test_a_reload_reaches_all_workers_without_a_look_at_the_file(tmp_path: Path)
             count += 1
         return count
 
-    with Command(tmp_path, file, code=code) as service, ThreadPoolExecutor(1) as asking:
+    with Command(tmp_path, file, 3, code=NO_LOOKS) as service, ThreadPoolExecutor(1) as asking:
         service.wait_for("Application startup complete", 3)
         asked = asking.submit(ask, service.url)
         try:

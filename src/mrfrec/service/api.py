@@ -1,6 +1,5 @@
 """The API, version 1: JSON in, JSON out."""
 
-import asyncio
 import json
 import re
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -34,6 +33,8 @@ _HISTORY = "the number of items of a history"
 _UNKNOWN_ITEM = "the model does not know this item."
 _JSON = re.compile(rb"application/(.*\+)?json")  # media types
 _MOST_BATCHES = 4  # that wait or are answered
+_MOST_RELOADS = 2  # one under way, and one that sees later changes
+_RELOADING = "models are being reloaded; try again."
 _PIECE = 5000  # cost of the histories of a batch that are answered at once: some hundredths of a second
 
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -56,6 +57,7 @@ def create_router(
     """Return the routes. `looks` is the queue of lookups, which the page shares."""
     usual, large = (WorkQueue(settings.queue, settings.seconds) for _ in range(2))
     batches = WorkQueue(_MOST_BATCHES, settings.seconds)
+    reloads = WorkQueue(_MOST_RELOADS, settings.seconds, _RELOADING)
     router = APIRouter(prefix="/v1", responses=_PROBLEMS, route_class=_JsonRoute)
 
     @router.post("/recommend", response_model=schemas.RecommendResponse, summary="Recommend items")
@@ -95,12 +97,13 @@ def create_router(
             replies.extend(_encoded({"items": _rows(one.items), "unknown": one.unknown}) for one in found)
             return others
 
-        async with batches.turn():
+        async with batches.turn() as run:
             for first in range(0, len(histories), step):
                 if await request.is_disconnected():
                     raise ClientLeftError
-                others = await asyncio.to_thread(work, first)
-        return await asyncio.to_thread(_reply, choice, {"answers": _rows(replies), "unknown": others})
+                others = await run(work, first)
+            reply: Response = await run(_reply, choice, {"answers": _rows(replies), "unknown": others})
+        return reply
 
     @router.get("/similar", response_model=schemas.SimilarResponse, summary="Items that go with an item")
     async def similar(
@@ -156,7 +159,8 @@ def create_router(
         """Open the file of a model, check it, and let it answer from now on.
 
         If the file cannot be used, the answer is 422 and the old model stays. With several workers, the one
-        that answers has the new model by then; the others are told to open all files anew.
+        that answers has the new model by then; the others are told to open all files anew. A worker reloads
+        for one request at a time: another one waits, and further ones get 503.
         """
         if not info_of(request).may_manage:
             raise ProblemError(
@@ -165,7 +169,7 @@ def create_router(
             )  # fmt: skip
         name = models.choose(name).served.name
         try:
-            served = await asyncio.to_thread(models.reload, name)
+            served = await reloads.run_in_thread(models.reload, name)
         except (MrfrecError, OSError):
             raise ProblemError(
                 422, "the file of this model cannot be used, and the old model stays; the log says why."

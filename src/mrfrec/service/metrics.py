@@ -1,7 +1,9 @@
 """Metrics for Prometheus, of one process or of all that share a folder.
 
 With PROMETHEUS_MULTIPROC_DIR, which `mrfrec serve` sets for its workers, prometheus_client keeps the numbers
-in files of that folder, and each process answers with the sums, those of dead processes included.
+in files of that folder, and each process answers with the sums, those of dead processes included. The files
+are mapped into memory: a write for which the file system has no room would end the process (SIGBUS). So each
+process first reserves the room of all that it can ever count.
 """
 
 import fcntl
@@ -27,6 +29,7 @@ from prometheus_client import (
     Histogram,
     ProcessCollector,
     generate_latest,
+    values,
 )
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
@@ -46,29 +49,61 @@ ROUTES = (
     "/health", "/ready", "/metrics", "/static", "page", "other",
 )  # fmt: skip
 _API = ("v1", "health", "ready", "metrics")
+_STATUSES = 64  # that a request may have: those of HTTP, 0 and 499
+_NUMBER = 256  # bytes of a number in a file, with its labels, at most
 _BOUNDS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)  # seconds
 
 _log = logging.getLogger("mrfrec.service")
 
 
 @contextmanager
-def shared_folder() -> Iterator[None]:
+def shared_folder(workers: int, models: int) -> Iterator[None]:
     """Give the processes that are started meanwhile a folder in which they count together.
 
     The folder is in memory if the system has such a place, which can be written even where the file system
-    is read-only. Where no folder can be made, each process counts alone.
+    is read-only, else where temporary files are. Where there is no room for it, each process counts alone.
     """
     with ExitStack() as stack:
-        try:
-            place = _MEMORY if os.access(_MEMORY, os.W_OK) else tempfile.gettempdir()
-            _remove_abandoned(place)
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX, dir=place))
-            stack.enter_context(_locked(folder))
-            os.environ[_FOLDER] = folder
-            stack.callback(os.environ.pop, _FOLDER)
-        except OSError:
-            _log.warning("no folder for temporary files can be written: /metrics tells of one worker each")
+        for place in (_MEMORY, None):
+            with suppress(OSError), ExitStack() as attempt:
+                _remove_abandoned(place or tempfile.gettempdir())
+                folder = attempt.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX, dir=place))
+                attempt.enter_context(_locked(folder))
+                with tempfile.TemporaryFile(dir=folder) as all_files:
+                    os.posix_fallocate(all_files.fileno(), 0, workers * sum(_room(models).values()))
+                os.environ[_FOLDER] = folder
+                attempt.callback(os.environ.pop, _FOLDER)
+                stack.enter_context(attempt.pop_all())
+                _log.info("metrics of all workers are in %s", folder)
+                break
+        else:
+            _log.warning("no folder for temporary files has room: /metrics tells of one worker each")
         yield
+
+
+def _room(models: int) -> dict[str, int]:
+    """Return the bytes that a process needs for all it can count, by kind of file."""
+    requests = len(ROUTES) * (_STATUSES + 2 * models)  # a model answers with 200, or its client leaves
+    return {
+        "counter": _NUMBER * (requests + 5 * models),
+        "histogram": _NUMBER * len(ROUTES) * (len(_BOUNDS) + 2),
+        "gauge_livesum": _NUMBER * 2,
+    }
+
+
+def _reserve(folder: str, models: int) -> None:
+    """Make the files of this process, with room for all that it can count; an OSError leaves none of them."""
+    # A file that is there is of a dead process with the same id. Its numbers count on.
+    files = {Path(folder, f"{kind}_{os.getpid()}.db"): size for kind, size in _room(models).items()}
+    with ExitStack() as made:
+        for file, size in files.items():
+            new = file.with_suffix(".new")
+            made.callback(new.unlink, missing_ok=True)
+            with new.open("wb") as opened:
+                os.posix_fallocate(opened.fileno(), 0, size)
+        for file in files:
+            if not file.exists():
+                file.with_suffix(".new").rename(file)
 
 
 def _remove_abandoned(place: str) -> None:
@@ -106,6 +141,16 @@ class Metrics(Collector):
 
     def __init__(self, models: ServedModels) -> None:
         self._models, self._folder = models, os.environ.get(_FOLDER)
+        if self._folder is not None:
+            try:
+                _reserve(self._folder, len(list(models)))
+            except OSError as error:
+                _log.warning(
+                    "no room for metrics in %s (%s): /metrics of worker %d tells of this worker alone",
+                    self._folder, error.strerror, os.getpid(),
+                )  # fmt: skip
+                self._folder = None
+                values.ValueClass = values.MutexValue  # chosen by the environment before
         self._registry = CollectorRegistry()
         self._registry.register(self)  # first: it removes the gauges of dead processes
         if self._folder is not None:

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from mrfrec.data.catalogue import shortened
 
 _MOST = 400  # characters of a reason, which may repeat what was sent
+TOO_MANY = "too many requests at once; try again."
 
 
 class ProblemError(Exception):
@@ -30,6 +31,6 @@ class ClientLeftError(Exception):
     """The client has closed its connection."""
 
 
-def busy(detail: str = "too many requests at once; try again.") -> ProblemError:
+def busy(detail: str = TOO_MANY) -> ProblemError:
     """Return the refusal of a request for which there is no room now."""
     return ProblemError(503, detail, {"Retry-After": "1"})

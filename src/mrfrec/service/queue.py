@@ -4,17 +4,20 @@ A usual answer takes a millisecond of Python and numpy. It is made in the thread
 another thread would fight for the interpreter. Every 2 milliseconds the loop has a turn: it sends answers,
 reads requests, and refuses those for which there is no room. If that takes long, as in a flood of requests,
 the next answers have twice as long, up to 50 milliseconds: they get two thirds of the time. Work that takes
-longer is done in other threads.
+longer is done in another thread, of which each queue has one: no kind of work waits for a thread that another
+kind uses.
 """
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
-from mrfrec.service.problems import busy
+from mrfrec.service.problems import TOO_MANY, busy
 
 T = TypeVar("T")
 
@@ -24,12 +27,13 @@ _SLICE, _LONGEST_SLICE = 0.002, 0.05  # seconds of answers in a row, on the proc
 class WorkQueue:
     """A bounded queue of work. Requests for which it has no room, or no time, are refused."""
 
-    def __init__(self, most: int, seconds: float) -> None:
-        """Let at most `most` requests wait, each for at most so many seconds."""
-        self._most, self._seconds, self._length = most, seconds, 0
+    def __init__(self, most: int, seconds: float, refusal: str = TOO_MANY) -> None:
+        """Let at most `most` requests wait, each for at most so many seconds; tell others the `refusal`."""
+        self._most, self._seconds, self._refusal, self._length = most, seconds, refusal, 0
         self._waiting: deque[tuple[asyncio.Future[Any], Callable[[], Any], float]] = deque()
         self._is_working, self._ended = False, 0.0  # when the last slice of time ended
-        self._turn = asyncio.Lock()  # of work in other threads: first come, first served
+        self._turn = asyncio.Lock()  # of work in the other thread: first come, first served
+        self._thread = ThreadPoolExecutor(1)  # started with the first work
 
     async def run(self, work: Callable[[], T]) -> T:
         """Wait for one's turn, then do the work in this thread."""
@@ -47,7 +51,7 @@ class WorkQueue:
 
     def _enter(self) -> None:
         if self._length >= self._most:
-            raise busy()
+            raise busy(self._refusal)
         self._length += 1
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -60,7 +64,7 @@ class WorkQueue:
                 continue
             try:
                 if time.monotonic() > latest:
-                    raise busy()
+                    raise busy(self._refusal)
                 done.set_result(work())
             except Exception as error:
                 done.set_exception(error)
@@ -72,21 +76,22 @@ class WorkQueue:
 
     async def run_in_thread(self, work: Callable[..., T], *given: Any) -> T:
         """Wait for one's turn, then do the work in another thread: for work of more than milliseconds."""
-        async with self.turn():
-            return await asyncio.to_thread(work, *given)
+        async with self.turn() as run:
+            result: T = await run(work, *given)
+            return result
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Wait for one's turn among the work in other threads, and keep it until the block ends."""
+    async def turn(self) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
+        """Wait for one's turn, and keep it until the block ends; gives what runs work in the other thread."""
         self._enter()
         try:
             try:
                 async with asyncio.timeout(self._seconds):
                     await self._turn.acquire()
             except TimeoutError:
-                raise busy() from None
+                raise busy(self._refusal) from None
             try:
-                yield
+                yield partial(asyncio.get_running_loop().run_in_executor, self._thread)
             finally:
                 self._turn.release()
         finally:

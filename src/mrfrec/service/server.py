@@ -29,9 +29,7 @@ _log = logging.getLogger("mrfrec.service")
 _BACKLOG = 2048  # connections that wait to be accepted
 _ACCEPTED_AT_ONCE = 100  # connections in a turn of the event loop: uvloop accepts one for each open socket
 _SECONDS_TO_STOP = 10  # for requests under way when the service is told to stop
-# Seconds that a worker may be silent, as when it starts, before it is replaced. A worker that is killed while
-# the supervisor waits for a sign of life is replaced only then.
-_SECONDS_OF_SILENCE = 30
+_SECONDS_OF_SILENCE = 30  # that a worker may give no sign of life, as when it starts, before it is replaced
 _LOOK_AGAIN = 1.0  # seconds until a worker tries again to open a model
 _UNTAKEN = 30_000  # milliseconds until the system ends a connection whose client takes nothing
 
@@ -109,7 +107,7 @@ def serve(
             return
         ServedModels(paths, default, split, salt=salt)
         sockets = _listen(listening)
-        with shared_folder():
+        with shared_folder(workers, len(paths)):
             worker = partial(_worker, make, settings.drain, prepare)
             _supervise(uvicorn.Config(worker, factory=True, workers=workers, **options), sockets)
 
@@ -122,21 +120,52 @@ def _listen(listening: socket.socket) -> list[socket.socket]:
 
 
 def _supervise(config: Any, sockets: list[socket.socket]) -> None:
-    """Run workers until told to stop; a worker that dies is replaced, SIGHUP is passed on to all."""
+    """Run workers until told to stop; a worker that dies is replaced, SIGHUP is passed on to all.
+
+    SIGHUP is blocked here, but for a moment in each round, and so in the workers until they can hear it:
+    while they start, it would end them.
+    """
     from uvicorn.supervisors import Multiprocess
 
     class Supervisor(Multiprocess):
+        def handle_signals(self) -> None:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # one that has arrived is handled now
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+            super().handle_signals()
+
         def handle_hup(self) -> None:
             for process in self.processes:
                 if process.pid is not None and process.process.is_alive():
                     os.kill(process.pid, signal.SIGHUP)
+
+        def keep_subprocess_alive(self) -> None:
+            before = list(self.processes)
+            for process in before:
+                # With the worker's end of the pipe open here, too, a dead worker would be waited for.
+                process.child_conn.close()
+            super().keep_subprocess_alive()
+            for process in before:
+                if process not in self.processes:
+                    _log.warning("worker %d died (%s) and is replaced", process.pid, _end_of(process))
 
         def terminate_all(self) -> None:
             for each in sockets:  # this process accepts no connection
                 each.close()
             super().terminate_all()
 
-    Supervisor(config, sockets).run()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+    try:
+        Supervisor(config, sockets).run()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_of(process: Any) -> str:
+    """Return how a process ended: SIGKILL, or exit code 1."""
+    try:
+        return signal.Signals(-process.exitcode).name
+    except ValueError:  # it was no signal, or one without a name
+        return f"exit code {process.exitcode}"
 
 
 def _worker(make: Callable[[], Any], drain: float, prepare: Callable[[], None] | None) -> Any:
@@ -199,6 +228,7 @@ def _hear_signals(app: Any, drain: float) -> None:
         loop.call_soon_threadsafe(loop.call_later, drain, stop, number, frame)
 
     loop.add_signal_handler(signal.SIGHUP, start_reload)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
     start_reload(every=False)  # changes since the files were read
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, start_to_stop)
