@@ -1,7 +1,9 @@
 """What an attacker or a mishap tries on the service: prefixes, huge requests, slow readers, foreign pages."""
 
+import errno
 import json
 import logging
+import multiprocessing
 import os
 import signal
 import socket
@@ -27,6 +29,7 @@ from mrfrec.io.artifact import open_file, write_file
 from mrfrec.service import ServiceSettings, answers, create_app, metrics, schemas, serve
 from mrfrec.service.app import reload
 from mrfrec.service.connections import Connection, Connections
+from mrfrec.service.listening import Loop, Shares
 
 from servers import ASK, Command, asking, eventually, post, raw, received, save_keys, save_shop, sent, serving
 
@@ -486,6 +489,51 @@ def test_request_that_a_proxy_may_read_otherwise_is_refused(
 def test_old_http_needs_no_host(shop: Path) -> None:
     with asking(shop) as client:
         assert raw(str(client.base_url), b"GET /health HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+
+
+def test_connections_wait_while_the_process_has_no_descriptor_for_them(
+    shop: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept, failures = socket.socket.accept, [errno.EMFILE, errno.ECONNABORTED, errno.ENFILE]
+
+    def failing(listening: socket.socket) -> Any:
+        if failures:
+            raise OSError(failures.pop(), "failed")
+        return accept(listening)
+
+    connections = Connections()
+    options: Any = {"http": partial(Connection, connections), "loop": partial(Loop, connections)}
+    monkeypatch.setattr(socket.socket, "accept", failing)
+    with serving(create_app(shop), **options) as url:
+        for _ in range(3):
+            assert httpx.get(f"{url}/health").status_code == 200
+    assert failures == []
+    assert caplog.text.count("too many connections") == 1
+
+
+@pytest.mark.slow
+def test_place_of_a_killed_worker_is_free() -> None:
+    shares, (here, there) = Shares(), multiprocessing.Pipe()
+    other = multiprocessing.get_context("spawn").Process(target=_take_a_place, args=(shares, there))
+    other.start()
+    try:
+        assert here.poll(60)
+        assert shares.fewest() == 3
+        shares.join()
+        shares.tell(5)
+        assert shares.fewest() == 3
+    finally:
+        other.kill()
+        other.join()
+    assert shares.fewest() is None
+    shares.leave()
+
+
+def _take_a_place(shares: Shares, there: Any) -> None:
+    shares.join()
+    shares.tell(3)
+    there.send("joined")
+    time.sleep(60)
 
 
 LIMITED = (

@@ -100,9 +100,10 @@ class Loop(uvloop.Loop):
         self._connections, self._shares = connections, shares
 
     async def create_server(  # type: ignore[override]
-        self, protocol_factory: Callable[[], Connection], *, sock: socket.socket, **_: Any
+        self, protocol_factory: Callable[[], Connection], *, sock: socket.socket, backlog: int = 100, **_: Any
     ) -> "_Listener":
-        """Accept connections of a socket that listens."""
+        """Listen at a socket, and accept its connections."""
+        sock.listen(backlog)
         return _Listener(self, protocol_factory, sock, self._connections, self._shares)
 
 
